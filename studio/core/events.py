@@ -1,0 +1,200 @@
+"""Everything that can happen in a run, as one append-only list of typed events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from studio.core.facts import BackendPlan, DataFacts
+from studio.core.text import Text
+
+EVENTS_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fix:
+    """Something to do about a failure; `change` holds recipe values by dotted path, one click to apply and retry."""
+
+    title: Text
+    change: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """What ended a run, why, and what helps."""
+
+    id: str
+    what: Text
+    why: Text
+    fixes: tuple[Fix, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunEvent:
+    """One thing that happened. The log numbers and times it: `seq` counts from 1, `time_s` is Unix time."""
+
+    kind: ClassVar[str] = ""
+    seq: int = 0
+    time_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPlanned(RunEvent):
+    """Every choice of the run with its reason."""
+
+    kind: ClassVar[str] = "run_planned"
+    plan: BackendPlan
+    swaps: tuple[Text, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseStarted(RunEvent):
+    """The run entered a phase: load, prepare, train, evaluate, save, verify."""
+
+    kind: ClassVar[str] = "phase_started"
+    phase: str
+    step: int = 0
+    detail: Text | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataPrepared(RunEvent):
+    """The data set is tokenised: what was used, cut and left out."""
+
+    kind: ClassVar[str] = "data_prepared"
+    facts: DataFacts
+    total_steps: int
+    validation_rows: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepLogged(RunEvent):
+    """One optimizer step. `loss` is the mean over the step's trained tokens."""
+
+    kind: ClassVar[str] = "step_logged"
+    step: int
+    total_steps: int
+    epoch: float
+    loss: float
+    lr: float
+    grad_norm: float
+    tokens_per_s: float
+    vram_bytes: int = 0
+    skipped: bool = False
+    """True when a value was not finite and the step was not applied."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuSampled(RunEvent):
+    """What the GPU's driver reports."""
+
+    kind: ClassVar[str] = "gpu_sampled"
+    utilisation: float
+    """0..1"""
+    memory_bytes: int
+    temperature_c: float
+    power_w: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalLogged(RunEvent):
+    """The loss on the validation rows."""
+
+    kind: ClassVar[str] = "eval_logged"
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleWritten(RunEvent):
+    """An answer that the model wrote to a fixed prompt."""
+
+    kind: ClassVar[str] = "sample_written"
+    step: int
+    prompt: str
+    answer: str
+    expected: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointSaved(RunEvent):
+    """A checkpoint is complete on disk."""
+
+    kind: ClassVar[str] = "checkpoint_saved"
+    step: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelFellBack(RunEvent):
+    """An op went over to its PyTorch twin."""
+
+    kind: ClassVar[str] = "kernel_fell_back"
+    step: int
+    op: str
+    reason: Text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Warned(RunEvent):
+    """Something that the person should know; the run goes on."""
+
+    kind: ClassVar[str] = "warned"
+    message: Text
+    step: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunResumed(RunEvent):
+    """The run goes on from a checkpoint; steps logged after `step` by an earlier attempt no longer count."""
+
+    kind: ClassVar[str] = "run_resumed"
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStopped(RunEvent):
+    """The person stopped the run; it can be resumed when `saved`."""
+
+    kind: ClassVar[str] = "run_stopped"
+    step: int
+    saved: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFailed(RunEvent):
+    """The run ended in a failure."""
+
+    kind: ClassVar[str] = "run_failed"
+    step: int
+    diagnosis: Diagnosis
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFinished(RunEvent):
+    """The run ended well: the artefact was reloaded and compared."""
+
+    kind: ClassVar[str] = "run_finished"
+    step: int
+    loss: float
+    artifact: str
+    """Folder of the result, relative to the run's folder."""
+
+
+EVENTS: tuple[type[RunEvent], ...] = (
+    RunPlanned,
+    PhaseStarted,
+    DataPrepared,
+    StepLogged,
+    GpuSampled,
+    EvalLogged,
+    SampleWritten,
+    CheckpointSaved,
+    KernelFellBack,
+    Warned,
+    RunResumed,
+    RunStopped,
+    RunFailed,
+    RunFinished,
+)

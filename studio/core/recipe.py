@@ -1,0 +1,124 @@
+"""The recipe: everything that decides a run, as one frozen, serialisable value with its knobs' metadata."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from studio.core.fields import knob
+
+RECIPE_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelChoice:
+    """Which model is trained, and in which form its frozen weights are held."""
+
+    source: str = knob(level="basic")
+    adapter: str = knob("", level="advanced")
+    quantization: str = knob("none", choices=("none", "nf4", "int8"), level="common")
+    precision: str = knob("auto", choices=("auto", "bf16", "fp16", "fp32"))
+    attention: str = knob("auto", choices=("auto", "sdpa", "eager"))
+    revision: str = knob("")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatasetSpec:
+    """Which examples are learned from, how their columns are read, and how they are cut."""
+
+    source: str = knob(level="basic")
+    format: str = knob(
+        "auto",
+        choices=("auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text"),
+        level="common",
+    )
+    mapping: dict[str, str] = knob({})
+    validation: str = knob("")
+    validation_share: float = knob(0.0, unit="share", minimum=0.0, maximum=0.5, level="common")
+    max_length: int = knob(1024, unit="tokens", minimum=8, maximum=1_048_576, level="common")
+    packing: bool = knob(False, level="common")
+    train_on: str = knob("answers", choices=("answers", "last_answer", "everything"))
+    system_prompt: str = knob("")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterSpec:
+    """What is trained: a low-rank adapter or every weight."""
+
+    method: str = knob("lora", choices=("lora", "full"), level="common")
+    rank: int = knob(16, minimum=1, maximum=1024, level="common")
+    alpha: float = knob(32.0, minimum=0.001, maximum=4096, level="common")
+    dropout: float = knob(0.0, unit="share", minimum=0.0, maximum=0.9)
+    targets: str = knob("all-linear")
+    rslora: bool = knob(False)
+    dora: bool = knob(False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimSpec:
+    """How big the corrections are, over how many examples each, and for how long."""
+
+    learning_rate: float = knob(2e-4, minimum=0.0, maximum=1.0, level="basic")
+    epochs: float = knob(3.0, unit="epochs", minimum=0.0, maximum=1000, level="basic")
+    max_steps: int = knob(0, unit="steps", minimum=0, maximum=10_000_000, level="common")
+    micro_batch: int = knob(2, unit="examples", minimum=1, maximum=4096, level="common")
+    accumulation: int = knob(4, unit="steps", minimum=1, maximum=4096, level="common")
+    optimizer: str = knob("adamw", choices=("adamw", "adamw_8bit", "paged_adamw_8bit"), level="common")
+    schedule: str = knob("cosine", choices=("linear", "cosine", "constant", "wsd"), level="common")
+    warmup_steps: int = knob(0, unit="steps", minimum=0, maximum=1_000_000)
+    warmup_share: float = knob(0.03, unit="share", minimum=0.0, maximum=1.0)
+    decay_share: float = knob(0.2, unit="share", minimum=0.0, maximum=1.0)
+    weight_decay: float = knob(0.01, minimum=0.0, maximum=10.0)
+    max_grad_norm: float = knob(1.0, minimum=0.0, maximum=1000.0)
+    beta1: float = knob(0.9, minimum=0.0, maximum=0.9999)
+    beta2: float = knob(0.999, minimum=0.0, maximum=0.99999)
+    epsilon: float = knob(1e-8, minimum=0.0, maximum=1.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """When the run looks up from its work: evaluation, checkpoints, the end; and what it may use."""
+
+    eval_every: int = knob(0, unit="steps", minimum=0, maximum=1_000_000, level="common")
+    early_stopping: int = knob(0, unit="evaluations", minimum=0, maximum=1000)
+    save_every: int = knob(0, unit="steps", minimum=0, maximum=1_000_000, level="common")
+    keep_checkpoints: int = knob(2, unit="checkpoints", minimum=1, maximum=1000)
+    activation_checkpointing: str = knob("auto", choices=("auto", "on", "off"))
+    kernels: str = knob("auto", choices=("auto", "pytorch"))
+    device: str = knob("auto", choices=("auto", "gpu", "cpu"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """One run: `{"version": 1, "model": {...}, "data": {...}, ...}`; all but two keys have a default."""
+
+    version: int = RECIPE_VERSION
+    name: str = knob("", level="common")
+    seed: int = knob(42, minimum=0, maximum=2**31 - 1)
+    method: str = knob("auto", choices=("auto", "sft", "pretrain"), level="common")
+    model: ModelChoice
+    data: DatasetSpec
+    adapter: AdapterSpec = field(default_factory=AdapterSpec)
+    optim: OptimSpec = field(default_factory=OptimSpec)
+    limits: Limits = field(default_factory=Limits)
+
+
+def read_value(recipe: Recipe, path: str) -> Any:
+    """Return the value at a dotted path: `read_value(recipe, "optim.learning_rate")`."""
+    value: Any = recipe
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def change_recipe(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
+    """Return a copy of `recipe` with the values at the dotted paths of `changes` replaced."""
+    for path, value in changes.items():
+        head, _, rest = path.partition(".")
+        if rest:
+            part = dataclasses.replace(getattr(recipe, head), **{rest: value})
+            recipe = dataclasses.replace(recipe, **{head: part})
+        else:
+            recipe = dataclasses.replace(recipe, **{head: value})
+    return recipe

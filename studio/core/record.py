@@ -1,0 +1,42 @@
+"""run.json: what a run was and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from studio.core.events import Diagnosis
+
+RECORD_VERSION = 1
+RunState = Literal["waiting", "running", "stopped", "failed", "finished"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRecord:
+    """One run's identity, surroundings and result; timings in seconds, memory in bytes."""
+
+    version: int = RECORD_VERSION
+    run: str
+    name: str
+    state: RunState
+    created_s: float
+    ended_s: float = 0.0
+    steps: int = 0
+    total_steps: int = 0
+    loss: float | None = None
+    eval_loss: float | None = None
+    artifact: str = ""
+    """Folder of the result, relative to the run's folder; "" when there is none."""
+    base: str = ""
+    """The base model by hub id or folder name, never by a local path."""
+    base_hash: str = ""
+    adapter: bool = True
+    seed: int = 0
+    data_hash: str = ""
+    gpu: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    timings_s: Mapping[str, float] = field(default_factory=dict)
+    peak_vram_bytes: int = 0
+    skipped_steps: int = 0
+    diagnosis: Diagnosis | None = None

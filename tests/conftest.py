@@ -1,0 +1,134 @@
+"""Shared parts of the tests: tiny random models made on the spot, data files, a workspace, both languages."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SHAPE = {
+    "vocab_size": 384,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "pad_token_id": 1,
+    "eos_token_id": 0,
+    "bos_token_id": None,
+}
+FAMILIES = {
+    "llama": ("LlamaConfig", {}),
+    "qwen3": ("Qwen3Config", {"head_dim": 8}),
+    "mistral": ("MistralConfig", {"sliding_window": None}),
+    "gemma3": ("Gemma3TextConfig", {"head_dim": 8, "layer_types": ["full_attention", "full_attention"]}),
+    "phi3": ("Phi3Config", {"tie_word_embeddings": False}),
+}
+
+
+def make_tokenizer(folder: Path, template: str | None = CHAT_TEMPLATE):
+    """Save a byte-level tokenizer with the studio's test template in `folder` and return it."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    specials = ["<|end|>", "<|pad|>", "<|user|>", "<|assistant|>", "<|system|>"]
+    vocabulary = {token: i for i, token in enumerate([*specials, *alphabet])}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token="<|end|>",
+        pad_token="<|pad|>",
+        additional_special_tokens=specials[2:],
+        model_max_length=256,
+    )
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def make_model(folder: Path, family: str = "llama", seed: int = 0, template: str | None = CHAT_TEMPLATE, **shape) -> Path:
+    """Save a tiny random model of `family` with its tokenizer in `folder` (fp32 safetensors) and return `folder`."""
+    import torch
+    import transformers
+
+    class_name, extra = FAMILIES[family]
+    config = getattr(transformers, class_name)(**(SHAPE | extra | shape))
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.save_pretrained(folder)
+    make_tokenizer(folder, template)
+    return folder
+
+
+def write_jsonl(path: Path, rows: list[dict]) -> Path:
+    """Write `rows` as one JSON object a line and return `path`."""
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def chat_rows(count: int, start: int = 0) -> list[dict]:
+    """Return `count` short conversations whose answer depends on the question."""
+    return [
+        {
+            "messages": [
+                {"role": "user", "content": f"say {i}"},
+                {"role": "assistant", "content": f"it is {i * 7 % 10}"},
+            ]
+        }
+        for i in range(start, start + count)
+    ]
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory):
+    """A function `get(family="llama") -> Path` that makes each tiny model once a session; treat the folders as read-only."""
+    root = tmp_path_factory.mktemp("models")
+    made: dict[str, Path] = {}
+
+    def get(family: str = "llama") -> Path:
+        if family not in made:
+            made[family] = make_model(root / f"tiny-{family}", family)
+        return made[family]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def make_tiny_model():
+    """The function make_model, for tests that need a model of their own."""
+    return make_model
+
+
+@pytest.fixture
+def chat_file(tmp_path) -> Path:
+    """A jsonl file of 24 short conversations."""
+    return write_jsonl(tmp_path / "chats.jsonl", chat_rows(24))
+
+
+@pytest.fixture
+def jsonl():
+    """The function write_jsonl."""
+    return write_jsonl
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    """An empty workspace."""
+    from studio.host.workspace import open_workspace
+
+    return open_workspace(str(tmp_path / "workspace"))
