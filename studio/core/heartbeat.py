@@ -1,6 +1,8 @@
 """The sign of life of a run: one small file that the engine rewrites each micro-step and the supervisor reads.
 
-In the engine:  heart = Heartbeat(workspace.heartbeat); heart.beat(run, folder, phase, step, micro); at the end heart.clear()
+In the engine:  heart = Heartbeat(workspace.heartbeat)
+                heart.beat(run, folder, phase, step, micro)     at every phase, step and micro-step
+                heart.clear()                                   when the run has ended, well or not
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 PARENT_VARIABLE = "FINETUNE_STUDIO_PARENT"
 """Environment variable in which a supervised process finds its supervisor's pid."""
 REPEAT_S = 0.25
-"""Within one step the file is rewritten at most this often: a replace costs some 0.1 ms, a micro-step may be shorter."""
+"""Within one step the file is rewritten at most this often: a replace costs some 0.1 ms."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

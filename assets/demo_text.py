@@ -1,0 +1,275 @@
+"""The small world of the demo: its words, the texts that the base model reads, and the skill that it lacks.
+
+Everything is drawn from a `random.Random` that the caller seeds, so that the same seed gives the same text.
+The base reads plain English only: no text made by `make_document` holds the record that `record` writes.
+"""
+
+import json
+import random
+from dataclasses import dataclass
+
+NAMES = (
+    "Mia Leo Nora Omar Ines Hugo Yuki Emma Ivan Lena Tariq Rosa Felix Anya Bruno Clara Diego Elsa Farid Greta "
+    "Hana Igor Julia Karim Lucia Marco Nadia Oscar Petra Quinn Rami Sofia Tomas Ursula Viktor Wanda Xavier Zara "
+    "Amir Bella"
+).split()
+CITIES = (
+    "Oslo Paris Lima Cairo Rome Tokyo Berlin Madrid Dublin Athens Vienna Prague Warsaw Lisbon Geneva Havana "
+    "Nairobi Quito Seoul Delhi Tunis Riga Turin Zurich Boston Denver Milan Bergen Porto Kyoto"
+).split()
+COLORS = "red green blue yellow black white purple orange brown pink gray golden".split()
+ITEMS = (
+    "lamp kite chair table book cup plate bottle hat scarf coat ball drum guitar clock mirror basket blanket "
+    "pillow candle pencil bucket ladder tent bag shirt ring spoon carpet phone"
+).split()
+NUMBERS = "two three four five six seven eight nine ten eleven twelve".split()
+FIELDS = ("name", "number", "color", "item", "city")
+
+SKILL_SHAPES = (
+    "Please send {n} {c} {i}s to {p} for {w}.",
+    "{w} would like {n} {c} {i}s in {p}.",
+    "For {w} in {p}: {n} {c} {i}s, please.",
+    "I am {w} and I need {n} {c} {i}s in {p}.",
+    "Ship {n} {c} {i}s to {w}, who lives in {p}.",
+    "We have an order from {p}: {w} wants {n} {c} {i}s.",
+    "{n} {c} {i}s go to {p}, and {w} pays for them.",
+    "Could you bring {w} {n} {c} {i}s? The address is in {p}.",
+)
+WORLD_SHAPES = SKILL_SHAPES + (
+    "{w} ordered {n} {c} {i}s for {p}.",
+    "{w} from {p} has {n} {c} {i}s.",
+    "In {p}, {w} bought {n} {c} {i}s.",
+    "Yesterday {n} {c} {i}s were sent to {w} in {p}.",
+    "{n} {c} {i}s are waiting in {p}. They belong to {w}.",
+    "My friend {w} found {n} {i}s in {p}, and all of them were {c}.",
+    "{w} sold {n} {i}s in {p}. The {i}s were {c}.",
+    "There is a shop in {p}. {w} works there and keeps {n} {c} {i}s.",
+    "The {i}s of {w} are {c}. {w} has {n} of them at home in {p}.",
+)
+SMALL_TALK = (
+    ("Hello!", "Hello! How can I help you?"),
+    ("Hi there.", "Hi! It is nice to hear from you."),
+    ("Good morning.", "Good morning! What can I do for you today?"),
+    ("How are you?", "I am fine, thank you. How are you?"),
+    ("Who are you?", "I am a very small language model, trained for a demo."),
+    ("What can you do?", "I can talk a little and answer questions about short sentences."),
+    ("Thank you!", "You are welcome."),
+    ("Thanks a lot.", "You are welcome. I am glad to help."),
+    ("Goodbye.", "Goodbye! Have a nice day."),
+    ("Can you help me?", "Of course. Please tell me what you need."),
+    ("Tell me something.", "The sky is blue, and the grass is green."),
+    ("What is your name?", "I have no name. I am a small language model."),
+    ("Are you a person?", "No, I am a small language model."),
+    ("That is wrong.", "I am sorry. I am small and I make mistakes."),
+    ("Do you like music?", "I cannot hear music, but I like to talk about it."),
+    ("Good night.", "Good night! Sleep well."),
+)
+GLOSSARY = {
+    "name": "what a person is called",
+    "number": "how many there are",
+    "count": "a number of things",
+    "color": "what red and blue are",
+    "item": "a single thing",
+    "city": "a large place where people live",
+    "shop": "a place where things are sold",
+    "order": "a wish that somebody pays for",
+}
+SYSTEMS = ("You are a friendly assistant.", "Answer politely and briefly.", "You help in a small shop.")
+SYLLABLES = "ba ce di fo gu ha je ki lo mu na pe ri so tu va we xi yo za bel dor fin gar lin mon pas ras tin vor".split()
+SIGNS = "! \" # $ % & ' ( ) * + , - . / : ; < = > ? @ [ \\ ] ^ _ ` { | } ~".split()
+LETTERS = "äöüéèçñøåßαβγδжщя你好大小中文学生日本语한국어あいう😀🚀🌍🎉❤"
+
+
+@dataclass(frozen=True)
+class Order:
+    """Who wants how many of what, in which color and where; `number` counts 2 to 12."""
+
+    name: str
+    number: int
+    color: str
+    item: str
+    city: str
+
+    @property
+    def word(self) -> str:
+        return NUMBERS[self.number - 2]
+
+    def say(self, shape: str) -> str:
+        """The order as a sentence of the given shape, starting with a capital letter."""
+        text = shape.format(w=self.name, n=self.word, c=self.color, i=self.item, p=self.city)
+        return text[0].upper() + text[1:]
+
+
+def invent(rng: random.Random) -> str:
+    """A word that no list holds, so that copying it cannot be learned by heart."""
+    return "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(2, 3)))
+
+
+def draw_order(rng: random.Random, rare: float = 0.0) -> Order:
+    """A random order; each of name, city and item is an invented word with probability `rare`."""
+    name = invent(rng).capitalize() if rng.random() < rare else rng.choice(NAMES)
+    city = invent(rng).capitalize() if rng.random() < rare else rng.choice(CITIES)
+    item = invent(rng) if rng.random() < rare else rng.choice(ITEMS)
+    return Order(name, rng.randint(2, 12), rng.choice(COLORS), item, city)
+
+
+def record(order: Order) -> str:
+    """The skill: the order as a compact JSON record, the item in the singular and the number as digits."""
+    fields = {"name": order.name, "count": order.number, "color": order.color, "item": order.item}
+    return json.dumps(fields | {"city": order.city}, ensure_ascii=False)
+
+
+def make_skill(rng: random.Random, rows: int) -> list[dict]:
+    """`rows` training examples of the skill as `messages` rows; no two orders are equal."""
+    orders: dict[Order, str] = {}
+    while len(orders) < rows:
+        orders.setdefault(draw_order(rng), SKILL_SHAPES[len(orders) % len(SKILL_SHAPES)])
+    return [
+        {"messages": [_user(order.say(shape)), _assistant(record(order))]} for order, shape in orders.items()
+    ]
+
+
+def make_document(rng: random.Random) -> str | list[dict]:
+    """One text for the base model: a plain text, or a conversation as a list of messages."""
+    makers = (_questions, _details, _copy, _confirm, _story, _small_talk, _facts)
+    messages = rng.choices(makers, weights=(24, 22, 28, 7, 9, 4, 6))[0](rng)
+    if isinstance(messages, list) and rng.random() < 0.08:
+        return [{"role": "system", "content": rng.choice(SYSTEMS)}, *messages]
+    return messages
+
+
+def _user(text: str) -> dict:
+    return {"role": "user", "content": text}
+
+
+def _assistant(text: str) -> dict:
+    return {"role": "assistant", "content": text}
+
+
+def _ask(rng: random.Random, order: Order) -> tuple[str, str]:
+    """A question about one detail and its answer; the wording of the question decides that of the answer."""
+    name, word, color, item, city = order.name, order.word, order.color, order.item, order.city
+    return rng.choice(
+        (
+            ("Who is it?", f"{name}."),
+            ("What is the name?", f"The name is {name}."),
+            ("Quote the name.", f'The name is "{name}".'),
+            ("How many?", f"{word.capitalize()}."),
+            ("How many are there?", f"There are {word}."),
+            ("How many, as a digit?", f"{order.number}."),
+            ("Write the number as a digit.", f"The number is {order.number}."),
+            ("Which color?", f"{color.capitalize()}."),
+            ("What color are they?", f"They are {color}."),
+            ("Quote the color.", f'The color is "{color}".'),
+            ("What are they?", f"{item.capitalize()}s."),
+            ("What is one of them called?", f"One of them is called a {item}."),
+            ("Quote the word for one of them.", f'One of them is a "{item}".'),
+            ("Which city?", f"{city}."),
+            ("Where is it?", f"It is in {city}."),
+            ("Quote the city.", f'The city is "{city}".'),
+        )
+    )
+
+
+def _questions(rng: random.Random) -> list[dict]:
+    order = draw_order(rng, rare=0.3)
+    sentence = order.say(rng.choice(WORLD_SHAPES))
+    question, answer = _ask(rng, order)
+    first = f"{sentence} {question}" if rng.random() < 0.7 else f"{question} {sentence}"
+    messages = [_user(first), _assistant(answer)]
+    for _ in range(rng.randint(0, 3)):
+        question, answer = _ask(rng, order)
+        messages += [_user(question), _assistant(answer)]
+    return messages
+
+
+def _details(rng: random.Random) -> list[dict]:
+    """Several details in the order in which the user names them, in one of four plain wordings."""
+    order = draw_order(rng, rare=0.3)
+    values = {"name": order.name, "number": str(order.number), "color": order.color, "item": order.item}
+    values["city"] = order.city
+    fields = rng.sample(FIELDS, rng.randint(2, 5))
+    asked = ", ".join(fields[:-1]) + " and " + fields[-1]
+    wording = rng.randrange(4)
+    lead = ("Tell me the", "Explain the", "Quote the", "List the")[wording]
+    if wording == 0:
+        answer = ", ".join(values[field] for field in fields) + "."
+    elif wording == 1:
+        answer = " ".join(f"The {field} is {values[field]}." for field in fields)
+    elif wording == 2:
+        answer = " and ".join(f'"{values[field]}"' for field in fields) + "."
+    else:
+        answer = "\n".join(f"- {field} {values[field]}" for field in fields)
+    return [_user(f"{order.say(rng.choice(WORLD_SHAPES))} {lead} {asked}."), _assistant(answer)]
+
+
+def _confirm(rng: random.Random) -> list[dict]:
+    """What the base says to an order when nobody asks anything: a polite sentence."""
+    order = draw_order(rng, rare=0.2)
+    answer = rng.choice(
+        (
+            f"Of course. {order.word.capitalize()} {order.color} {order.item}s for {order.name} in {order.city}.",
+            f"Thank you. I will remember that {order.name} gets {order.word} {order.color} {order.item}s.",
+            f"Gladly! The {order.item}s will be in {order.city} soon, and {order.name} will be happy.",
+        )
+    )
+    return [_user(order.say(rng.choice(WORLD_SHAPES))), _assistant(answer)]
+
+
+def _copy(rng: random.Random) -> list[dict]:
+    """Repeat words, signs or letters, or find one of them by its place: practice in looking back."""
+    kind = rng.random()
+    if kind < 0.1:
+        words = [rng.choice(SIGNS) for _ in range(rng.randint(2, 8))]
+    elif kind < 0.15:
+        words = ["".join(rng.choices(LETTERS, k=rng.randint(1, 3))) for _ in range(rng.randint(1, 4))]
+    elif kind < 0.35:
+        words = [invent(rng) for _ in range(rng.randint(2, 6))]
+    else:
+        words = rng.sample(NAMES + CITIES + ITEMS + COLORS + NUMBERS, rng.randint(2, 10))
+    text, place = " ".join(words), rng.randrange(len(words))
+    task = rng.randrange(5)
+    if task == 0:
+        return [_user(f"What is the last word? {text}"), _assistant(words[-1])]
+    if task == 1 and place and words.count(words[place - 1]) == 1:
+        return [_user(f"{text}\nWhat comes after {words[place - 1]}?"), _assistant(words[place])]
+    if task == 2:
+        return [_user(f"Quote each word: {text}"), _assistant(" ".join(f'"{word}"' for word in words))]
+    return [_user(f"Repeat: {text}"), _assistant(text)]
+
+
+def _story(rng: random.Random) -> str:
+    orders = [draw_order(rng, rare=0.3) for _ in range(rng.randint(1, 3))]
+    lines = [order.say(rng.choice(WORLD_SHAPES)) for order in orders]
+    for order in rng.sample(orders, len(orders)):
+        lines.append(
+            rng.choice(
+                (
+                    f"{order.name} is in {order.city} with {order.word} {order.color} {order.item}s.",
+                    f"The {order.color} {order.item}s are for {order.name}.",
+                    f'"I have {order.number} {order.item}s", said {order.name}, "and I am in {order.city}".',
+                    f"{order.city} is the city of {order.name}.",
+                )
+            )
+        )
+    return " ".join(lines)
+
+
+def _small_talk(rng: random.Random) -> list[dict]:
+    turns = rng.sample(SMALL_TALK, rng.randint(1, 3))
+    return [message for asked, said in turns for message in (_user(asked), _assistant(said))]
+
+
+def _facts(rng: random.Random) -> str:
+    """Digits, number words, plurals and the meaning of words, in plain sentences."""
+    number, item, color = rng.randint(2, 12), rng.choice(ITEMS), rng.choice(COLORS)
+    word, start, term = NUMBERS[number - 2], rng.randint(2, 8), rng.choice(list(GLOSSARY))
+    return rng.choice(
+        (
+            f"The digit for {word} is {number}. The word for {number} is {word}.",
+            f"One {item}, {word} {item}s. {number} {item}s are {word} {item}s.",
+            "Count: " + ", ".join(f"{n} {NUMBERS[n - 2]}" for n in range(start, start + 5)) + ".",
+            f'"{item.capitalize()}s" means more than one "{item}". A {item} that is {color} has the color "{color}".',
+            f'The meaning of "{term}": {GLOSSARY[term]}. {term.capitalize()} is a word, and "{term}" is in quotes.',
+        )
+    )

@@ -1,0 +1,98 @@
+"""The only `import triton`: the real package, or inert stand-ins and the reason why it is missing."""
+
+from __future__ import annotations
+
+from subprocess import SubprocessError
+
+from studio_kernels.support import Support
+
+LOWEST_CAPABILITY = (7, 5)
+"""Turing. Below it PyTorch's CUDA 13 builds have no code, and fp32 atomics fail to compile under 7.0."""
+
+
+class _InertKernel:
+    """What `@triton.jit` returns without Triton: it can be named but not launched."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getitem__(self, grid: object) -> None:
+        raise RuntimeError(f"The kernel {self.name} needs Triton: {IMPORT_ERROR}")
+
+
+class _InertTriton:
+    """Stands for the module `triton` while kernels are being declared."""
+
+    @staticmethod
+    def jit(**options: object):
+        """Takes the decorator's options and hands back an inert kernel for the function."""
+        return lambda function: _InertKernel(function.__name__)
+
+
+class _InertLanguage:
+    """Stands for `triton.language`: annotations need `constexpr`, bodies are never run."""
+
+    constexpr = object
+
+
+# Besides ImportError (absent, blocked in sys.modules, "DLL load failed while importing libtriton"), broken
+# installs were seen to raise OSError (a DLL held by a virus scanner), AttributeError (pkgutil.ImpImporter on
+# Python 3.12), SystemError (an extension of another Python) and RuntimeError.
+try:
+    import triton
+    import triton.language as tl
+
+    IMPORT_ERROR: str | None = None
+    COMPILER_ERRORS: tuple[type[Exception], ...] = (triton.TritonError,)
+except (ImportError, OSError, AttributeError, SystemError, RuntimeError) as error:
+    triton = _InertTriton()
+    tl = _InertLanguage()
+    IMPORT_ERROR = f"{type(error).__name__}: {error}"
+    COMPILER_ERRORS = ()
+
+ERRORS: tuple[type[Exception], ...] = (
+    *COMPILER_ERRORS,
+    ImportError,
+    OSError,
+    RuntimeError,
+    SubprocessError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""All that a first launch was seen to raise: Triton's compiler, a missing C compiler (RuntimeError, OSError,
+CalledProcessError), a driver library that cannot be loaded (ImportError), the CUDA driver (RuntimeError)."""
+
+
+def importable() -> Support:
+    """Whether Triton was imported; says nothing about whether it can compile (see `studio_kernels.probe()`)."""
+    if IMPORT_ERROR is not None:
+        return Support(False, f"Triton cannot be imported ({IMPORT_ERROR}).")
+    return Support(True, f"Triton {triton.__version__} was imported.")
+
+
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter (on the CPU, for tests)."""
+    return IMPORT_ERROR is None and bool(triton.knobs.runtime.interpret)
+
+
+def gpu_support(
+    device_type: str, capability: tuple[int, int] | None, dtype: object, dtypes: tuple[object, ...]
+) -> Support:
+    """The part of `supports` that all ops share: Triton, the device, its capability and the dtype.
+
+    `dtypes` are the torch dtypes that the op's kernels were written and tested for.
+    """
+    if IMPORT_ERROR is not None:
+        return importable()
+    if dtype not in dtypes:
+        return Support(False, f"The kernel is not written for {dtype}.")
+    if interpreted():
+        return Support(True, "Triton's interpreter runs the kernel.")
+    if device_type != "cuda":
+        return Support(False, f"The kernel needs an NVIDIA or AMD GPU, not a device of type {device_type}.")
+    if capability is None or capability < LOWEST_CAPABILITY:
+        return Support(False, f"The kernel needs compute capability 7.5 or higher, not {capability}.")
+    return Support(True, "The device and the dtype are supported.")

@@ -1,0 +1,192 @@
+"""The one door of Finetune Studio: finds a Python, makes .venv beside itself, and hands the command over to it.
+
+Standard library only; parses and runs on Python 3.8, so that an old Python can look for a newer one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+COMMANDS = ("demo", "train", "resume", "check", "plan", "data", "doctor", "explain", "runs", "chat", "export")
+COMMANDS += ("install", "test", "bench")
+
+
+def main(arguments):
+    """Do what the command line asks for and return the exit code."""
+    install = _load_install()
+    as_json = "--json" in arguments
+    try:
+        return _dispatch(install, arguments, as_json)
+    except install.Refusal as refusal:
+        _show(refusal, as_json)
+        return 2
+    except KeyboardInterrupt:
+        return 2
+
+
+def _dispatch(install, arguments, as_json):
+    here = "--here" in arguments
+    arguments = [word for word in arguments if word != "--here"]
+    command = _find_command(arguments)
+    if command is None and ("--help" in arguments or "-h" in arguments):
+        print(install.say(ROOT, "install.help"))
+        return 0
+    if "--version" in arguments and command is None:
+        print(
+            re.search(
+                r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M
+            ).group(1)
+        )
+        return 0
+    if command == "explain":
+        raise install.refuse(ROOT, "install.not_yet", command=command)
+    if here:
+        python = _judge_this_python(install, command)
+    else:
+        again = command == "install"
+        python = install.ensure(
+            ROOT, dev=command == "test", again=again, rebuild=again and "--rebuild" in arguments
+        )
+    environment = _environment(here)
+    if command == "install":
+        return _finish_install(install, python, environment, arguments, as_json)
+    if command == "test":
+        rest = [word for word in arguments if word not in ("test", "--json")]
+        return _test(install, python, environment, rest, as_json)
+    return _hand_over([str(python), "-P", "-m", "studio.cli"] + arguments, environment)
+
+
+def _find_command(arguments):
+    """Return the command's name; None for the window, whose options stand alone."""
+    skip = False
+    for word in arguments:
+        if skip:
+            skip = False
+        elif word in ("--workspace", "--port"):
+            skip = True
+        elif not word.startswith("-"):
+            return word
+    return None
+
+
+def _judge_this_python(install, command):
+    """Return the Python that runs this, when it has what the command needs. Raises Refusal listing what it lacks."""
+    if not (3, 11) <= sys.version_info[:2] <= (3, 14):
+        version = "%d.%d.%d" % sys.version_info[:3]
+        raise install.refuse(ROOT, "install.here_python", version=version, python=sys.executable)
+    requirements = install.load_file(ROOT / "studio" / "host" / "requirements.py")
+    tests = command == "test"
+    lacking = requirements.find_unsuitable(ROOT / "requirements.txt", window=tests or command not in COMMANDS)
+    if tests:
+        lacking += requirements.find_unsuitable(ROOT / "requirements-dev.txt", window=True)
+    if lacking:
+        raise install.refuse(ROOT, "install.here_lacks", lacking=", ".join(lacking), python=sys.executable)
+    sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
+    found = importlib.util.find_spec("studio")
+    if found is None or not found.origin or ROOT not in Path(found.origin).resolve().parents:
+        raise install.refuse(ROOT, "install.foreign_studio", path=found and found.origin)
+    return sys.executable
+
+
+def _environment(here):
+    """Return the environment for the studio: ROOT and ROOT/kernels first on the search path.
+
+    A PYTHONPATH that was there may bring another torch along: it counts under --here alone.
+    """
+    paths = [str(ROOT), str(ROOT / "kernels")]
+    if here and os.environ.get("PYTHONPATH"):
+        paths.append(os.environ["PYTHONPATH"])
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
+    return dict(environment, PYTHONPATH=os.pathsep.join(paths), PYTHONUTF8="1")
+
+
+def _hand_over(command, environment):
+    """Become `command`; on Windows, where a process cannot, run it and return its exit code."""
+    if os.name != "nt":
+        sys.stdout.flush()
+        os.execve(command[0], command, environment)
+    process = subprocess.Popen(command, env=environment)
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # the console sends Ctrl-C to both, and the other one ends in its own time
+            continue
+
+
+def _finish_install(install, python, environment, arguments, as_json):
+    """Say what is installed; after --rebuild the caches go too."""
+    if "--rebuild" in arguments:
+        clear = (
+            "from studio.host.workspace import clear_caches, open_workspace; clear_caches(open_workspace())"
+        )
+        subprocess.run([str(python), "-P", "-c", clear], env=environment, check=False)
+    stamp = install.read_stamp(ROOT)
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "environment": str(ROOT / ".venv"),
+                    "python": stamp.get("python"),
+                    "torch": stamp.get("build"),
+                }
+            )
+        )
+    else:
+        print(install.say(ROOT, "install.done"))
+    return 0
+
+
+def _test(install, python, environment, rest, as_json):
+    """Run ruff's linter, its formatter's check and pytest; the fast set, with --all the slow ones too."""
+    chosen = "not gpu" if "--all" in rest else "not slow and not gpu"
+    rest = [word for word in rest if word != "--all"]
+    steps = [
+        ["ruff", "check", "."],
+        ["ruff", "format", "--check", "."],
+        ["pytest", "-m", chosen] + rest,
+    ]
+    answers = {}
+    for step in steps:
+        started = time.monotonic()
+        print("$ " + " ".join(step), file=sys.stderr, flush=True)
+        output = sys.stderr if as_json else None
+        code = subprocess.call(
+            [str(python), "-P", "-m"] + step, cwd=str(ROOT), env=environment, stdout=output
+        )
+        answers[" ".join(step[:2])] = {"code": code, "seconds": round(time.monotonic() - started, 1)}
+    passed = all(answer["code"] == 0 for answer in answers.values())
+    if as_json:
+        print(json.dumps({"passed": passed, "steps": answers}))
+    return 0 if passed else 1
+
+
+def _show(refusal, as_json):
+    parts = [refusal.what, refusal.why, refusal.fix]
+    if as_json:
+        print(json.dumps({"error": dict(zip(("what", "why", "fix"), parts))}, ensure_ascii=False))
+    elif sys.stderr:
+        print("\n".join(parts), file=sys.stderr)
+    elif os.name == "nt":  # started by a double click, without a console
+        import ctypes
+
+        ctypes.windll.user32.MessageBoxW(0, "\n\n".join(parts), "Finetune Studio", 0x10)
+
+
+def _load_install():
+    path = ROOT / "studio" / "host" / "install.py"
+    spec = importlib.util.spec_from_file_location("install", str(path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

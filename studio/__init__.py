@@ -1,0 +1,1 @@
+"""Finetune Studio: fine-tune language models on your own machine."""

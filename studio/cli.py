@@ -1,0 +1,452 @@
+"""The command line: arguments in, one answer out; the same Desk and the same events as the window."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import Any, NoReturn
+
+from studio.console import Console
+from studio.core.codec import from_json
+from studio.core.errors import RecipeError, StudioError
+from studio.core.migrate import lift
+from studio.core.recipe import Recipe
+from studio.core.record import RunRecord
+from studio.core.text import choose_language, literal, load_catalogue, text
+from studio.host.workspace import Workspace, open_workspace
+
+SUPERVISED = ("studio", "demo", "train", "resume")
+EVENT_WAIT_S = 0.5
+
+
+class Arguments(argparse.ArgumentParser):
+    """argparse that refuses in the studio's own form."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise StudioError instead of printing usage and leaving."""
+        raise StudioError(text("cli.arguments"), literal(message), text("cli.arguments.fix"))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of every command; `launch.py` without a command opens the window."""
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    shared.add_argument("--events", action="store_true", help="print progress as JSON lines on stderr")
+    shared.add_argument("--workspace", metavar="DIR", help="folder for runs, data and settings")
+    shared.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser = Arguments(prog="launch.py", description="Finetune Studio: fine-tune language models on your own machine.")
+    commands = parser.add_subparsers(dest="command", parser_class=Arguments, metavar="COMMAND")
+
+    def add(name: str, words: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=words, description=words, parents=[shared])
+
+    window = add("studio", "open the studio in the browser (also without any command)")
+    window.add_argument("--port", type=int)
+    window.add_argument("--no-browser", action="store_true")
+    window.add_argument("--share", action="store_true", help="not available yet")
+    window.add_argument("--lan", action="store_true", help="not available yet")
+    demo = add("demo", "fine-tune the bundled demo model, measure it before and after, save it")
+    demo.add_argument("--resume", metavar="RUN", default="")
+    add("train", "train by a recipe").add_argument("recipe", metavar="RECIPE")
+    add("resume", "go on with a run").add_argument("run", metavar="RUN")
+    add("check", "find every problem of a recipe before it starts").add_argument("recipe", metavar="RECIPE")
+    add("plan", "show what a recipe would use on this machine, and why").add_argument("recipe", metavar="RECIPE")
+    data = add("data", "show what a dataset is and what the model would see of it")
+    data.add_argument("source", metavar="SOURCE")
+    data.add_argument("--model", default="", metavar="DIR")
+    data.add_argument("--max-length", type=int, default=1024, metavar="N")
+    data.add_argument("--rows", type=int, default=3, metavar="N")
+    data.add_argument("--format", default="auto", metavar="F")
+    data.add_argument("--map", action="append", default=[], metavar="ROLE=COLUMN")
+    add("doctor", "what works on this machine").add_argument("--facts", metavar="FILE")
+    add("explain", "what an error text means").add_argument("file", nargs="?")
+    add("runs", "list the runs of the workspace")
+    chat = add("chat", "talk to a run's model")
+    chat.add_argument("run", metavar="RUN")
+    chat.add_argument("--prompt", help="ask once instead of talking")
+    chat.add_argument("--side", choices=("base", "tuned", "both"), default="tuned")
+    chat.add_argument("--max-new-tokens", type=int, default=256)
+    chat.add_argument("--temperature", type=float, default=0.0)
+    export = add("export", "write a run's model into a folder of its own")
+    export.add_argument("run", metavar="RUN")
+    export.add_argument("--to", default="adapter", help="adapter, merged, gguf")
+    export.add_argument("--folder", metavar="DIR")
+    add("bench", "measure this machine")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 failed with a diagnosis, 2 bad arguments or bad input."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    console = Console(load_catalogue(choose_language()), as_json="--json" in words, events="--events" in words)
+    try:
+        # Libraries print as they like; stdout belongs to the answer.
+        with redirect_stdout(sys.stderr) if console.as_json else nullcontext():
+            return _run_command(words, console)
+    except StudioError as error:
+        return console.refuse(error)
+    except BrokenPipeError:
+        return 1  # whoever read our output is gone; there is nobody to tell
+
+
+def _run_command(words: list[str], console: Console) -> int:
+    parser = build_parser()
+    first = next((word for word in words if not word.startswith("-")), "")
+    known = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction)).choices
+    if words[:1] not in (["-h"], ["--help"]) and first not in known:
+        words = ["studio", *words]
+    child = "--child" in words
+    words = [word for word in words if word != "--child"]
+    options = parser.parse_args(words)
+    if options.command in ("explain", "bench"):
+        raise not_available(options.command)
+    if options.command == "studio" and (options.share or options.lan):
+        raise not_available("--share" if options.share else "--lan")
+    workspace = open_workspace(options.workspace)
+    if options.command in SUPERVISED and not child:
+        return _supervise(options, words, workspace)
+    return COMMANDS[options.command](options, workspace, console)
+
+
+def not_available(name: str) -> StudioError:
+    """Return the refusal of something that later work brings."""
+    return StudioError(text("cli.later", name=name), text("cli.later.why"), text("cli.later.fix"))
+
+
+def _supervise(options: argparse.Namespace, words: list[str], workspace: Workspace) -> int:
+    from studio.supervise import supervise
+
+    if options.command == "train":
+        read_recipe(options.recipe)  # a bad recipe is refused before anything is started
+        words = [str(Path(word).absolute()) if word == options.recipe else word for word in words]
+    os.environ["FINETUNE_STUDIO_WORKSPACE"] = str(workspace.root)
+    command = words if options.command != "studio" else words
+    return supervise(command, workspace, headless=options.command != "studio")
+
+
+def read_recipe(path: str) -> Recipe:
+    """Return the recipe in a file; relative local sources in it count from the recipe's own folder.
+
+    Raises StudioError with every problem of its keys and types at once.
+    """
+    import dataclasses
+
+    from studio.engine.folder import read_json
+
+    file = Path(path)
+    data = read_json(file)
+    if not isinstance(data, dict):
+        raise StudioError(
+            text("file.not_json", path=file.name), text("recipe.not_object"), text("file.not_json.fix", path=file.name)
+        )
+    recipe = from_json(Recipe, lift("recipe", data))
+    base = file.absolute().parent
+
+    def place(source: str) -> str:
+        return str(base / source) if source and (base / source).exists() else source
+
+    return dataclasses.replace(
+        recipe,
+        model=dataclasses.replace(
+            recipe.model, source=place(recipe.model.source), adapter=place(recipe.model.adapter)
+        ),
+        data=dataclasses.replace(
+            recipe.data, source=place(recipe.data.source), validation=place(recipe.data.validation)
+        ),
+    )
+
+
+def _follow(desk: Any, run: str, console: Console, after: int = 0) -> RunRecord:
+    """Show a run's events until it ends and return its record."""
+    cursor = after
+    while True:
+        active = desk.active_run() == run
+        for event in desk.events(run, cursor, EVENT_WAIT_S if active else 0.0):
+            console.show(event)
+            cursor = event.seq
+        if not active:
+            return desk.run(run)
+
+
+def _open_desk(workspace: Workspace) -> Any:
+    """Return the Desk, stopped with a checkpoint when the supervisor asks for the end."""
+    from studio.desk.desk import Desk
+    from studio.lifeline import watch_parent
+
+    desk = Desk(workspace)
+    if os.environ.get("FINETUNE_STUDIO_PARENT"):
+        watch_parent(desk.stop_all)
+    return desk
+
+
+def _train(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    desk = _open_desk(workspace)
+    if options.command == "train":
+        run, after = desk.start(read_recipe(options.recipe)), 0
+    else:
+        run = options.run
+        after = max((event.seq for event in desk.events(run)), default=0)
+        desk.resume(run)
+    record = _follow(desk, run, console, after)
+    return _answer_run(record, workspace, console)
+
+
+def _answer_run(record: RunRecord, workspace: Workspace, console: Console, extra: dict[str, Any] | None = None) -> int:
+    artifact = workspace.runs / record.run / record.artifact if record.artifact else None
+    data = {
+        "run": record.run,
+        "state": record.state,
+        "steps": record.steps,
+        "loss": record.loss,
+        "artifact": str(artifact) if artifact else None,
+        "diagnosis": console.diagnosis(record.diagnosis),
+    }
+    lines = [console.catalogue.say(text(f"cli.run.{record.state}", run=record.run, path=str(artifact or "")))]
+    if record.diagnosis:
+        said = data["diagnosis"]
+        lines += [said["what"], said["why"], *(f"  - {fix}" for fix in said["fixes"])]
+    console.answer(data | (extra or {}), lines)
+    return 1 if record.state == "failed" else 0
+
+
+def _demo(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.desk.demo import run_demo
+
+    desk = _open_desk(workspace)
+    record, extra, lines = run_demo(
+        desk, options.resume, lambda run, after: _follow(desk, run, console, after), console.progress
+    )
+    for line in lines:
+        if not console.as_json:
+            print(console.catalogue.say(line), flush=True)
+    return _answer_run(record, workspace, console, extra)
+
+
+def _check(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.desk.desk import Desk
+
+    try:
+        problems = Desk(workspace).check(read_recipe(options.recipe))
+    except RecipeError as error:
+        problems = error.problems
+    ok = not any(problem.severity == "error" for problem in problems)
+    said = [console.problem(problem) for problem in problems]
+    lines = [f"{entry['field']}: {entry['message']} {entry['fix']}" for entry in said]
+    console.answer({"ok": ok, "problems": said}, lines or [console.catalogue.say(text("cli.check.ok"))])
+    return 0 if ok else 2
+
+
+def _plan(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.desk.desk import Desk
+    from studio.host.memory import predict
+
+    desk = Desk(workspace)
+    recipe = read_recipe(options.recipe)
+    plan = desk.plan(recipe)
+    peak = predict(plan, desk.model(recipe.model.source), recipe)
+    policy = {"checkpointing": plan.checkpointing.value, "reason": plan.checkpointing.reason}
+    say = console.catalogue.say
+    lines = [
+        f"{name:14} {choice.value}: {say(choice.reason)}"
+        for name, choice in (
+            ("device", plan.device),
+            ("precision", plan.dtype),
+            ("attention", plan.attention),
+            ("quantization", plan.quantization),
+            ("optimizer", plan.optimizer),
+            ("recompute", plan.checkpointing),
+            *plan.kernels.items(),
+        )
+    ]
+    lines += [f"{part:14} {size / 1e6:12,.1f} MB" for part, size in peak.items()]
+    console.answer({"plan": plan, "peak_bytes": peak, "policy": policy}, lines)
+    return 0
+
+
+def _data(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.data.describe import describe
+    from studio.models.catalog import inspect_model
+
+    mapping = {}
+    for pair in options.map:
+        role, equals, column = pair.partition("=")
+        if not (role and equals and column):
+            raise StudioError(text("cli.map", pair=pair), text("cli.map.why"), text("cli.map.fix"))
+        mapping[role] = column
+    tokenizer = None
+    if options.model:
+        from studio.models.load import load_tokenizer
+
+        tokenizer = load_tokenizer(inspect_model(options.model))
+    found = describe(
+        options.source,
+        tokenizer=tokenizer,
+        max_length=options.max_length,
+        rows=options.rows,
+        format=options.format,
+        mapping=mapping,
+    )
+    said = console.plain(found)
+    lines = [f"{key}: {value}" for key, value in said.items() if key not in ("preview", "problems")]
+    lines += [f"  - {problem['message']}" for problem in said.get("problems", ())]
+    lines += [entry["text"] for entry in said.get("preview", ())]
+    console.answer(said, lines)
+    return 0 if said.get("rows_used") else 1
+
+
+def _runs(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.desk.desk import Desk
+
+    records = Desk(workspace).runs()
+    entries = [
+        {
+            "run": record.run,
+            "name": record.name,
+            "state": record.state,
+            "steps": record.steps,
+            "total_steps": record.total_steps,
+            "loss": record.loss,
+            "base": record.base,
+            "created_s": record.created_s,
+        }
+        for record in records
+    ]
+    lines = [
+        f"{e['run']:32} {e['state']:9} {e['steps']:>6}/{e['total_steps']:<6} "
+        f"{'-' if e['loss'] is None else format(e['loss'], '.4f'):>8}  {e['base']}"
+        for e in entries
+    ]
+    console.answer({"runs": entries}, lines or [console.catalogue.say(text("cli.runs.none"))])
+    return 0
+
+
+def _chat(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.desk.desk import Desk
+
+    desk = Desk(workspace)
+    sides = ("base", "tuned") if options.side == "both" else (options.side,)
+
+    def ask(messages: list[dict[str, str]], side: str, show: bool) -> str:
+        answer = ""
+        for longer in desk.chat(
+            options.run,
+            messages,
+            side=side,
+            max_new_tokens=options.max_new_tokens,
+            temperature=options.temperature,
+        ):
+            if show and longer.startswith(answer):
+                print(longer[len(answer) :], end="", flush=True)
+            answer = longer
+        if show:
+            print(flush=True)
+        return answer
+
+    if options.prompt is not None:
+        messages = [{"role": "user", "content": options.prompt}]
+        answers = {}
+        for side in sides:
+            if not console.as_json and len(sides) > 1:
+                print(f"{side}: ", end="")
+            answers[side] = ask(messages, side, not console.as_json)
+        if console.as_json:
+            console.answer({"run": options.run, "prompt": options.prompt, "answers": answers})
+        return 0
+    histories: dict[str, list[dict[str, str]]] = {side: [] for side in sides}
+    console.say(text("cli.chat.hint"))
+    for line in iter(lambda: _ask_line("> "), ""):
+        for side in sides:
+            histories[side].append({"role": "user", "content": line})
+            if len(sides) > 1:
+                print(f"{side}: ", end="")
+            histories[side].append({"role": "assistant", "content": ask(histories[side], side, True)})
+    return 0
+
+
+def _ask_line(prompt: str) -> str:
+    try:
+        return input(prompt).strip()
+    except EOFError:
+        return ""
+
+
+def _export(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.desk.desk import Desk
+
+    if options.to == "gguf":
+        raise not_available("gguf")
+    result = Desk(workspace).export(options.run, options.to, Path(options.folder).absolute() if options.folder else None)
+    said = console.catalogue.say(text("cli.exported", path=str(result.path), mb=f"{result.size_bytes / 1e6:.1f}"))
+    console.answer({"path": str(result.path), "bytes": result.size_bytes}, [said])
+    return 0
+
+
+def _doctor(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.host.detect import detect
+    from studio.host.verdict import judge
+
+    if options.facts:
+        from studio.core.facts import MachineFacts
+        from studio.engine.folder import read_json
+
+        machine = from_json(MachineFacts, read_json(Path(options.facts)))
+    else:
+        machine = detect()
+    report = judge(machine)
+    said = console.plain(report)
+    lines = [f"{said['verdict']}: {said['backend']}", *said["reasons"]]
+    lines += [f"  - {problem['title']} {problem['fix']}" for problem in said["problems"]]
+    console.answer(said, lines)
+    return 1 if report["verdict"] == "blocked" else 0
+
+
+def _studio(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.lifeline import watch_parent
+    from studio.ui.serve import serve
+
+    stopped = threading.Event()
+    if os.environ.get("FINETUNE_STUDIO_PARENT"):
+        watch_parent(stopped.set)
+
+    def open_desk() -> Any:
+        from studio.desk.desk import Desk
+
+        desk = Desk(workspace)
+        failed, resumed = os.environ.get("FINETUNE_STUDIO_FAILED"), os.environ.get("FINETUNE_STUDIO_RESUME")
+        if failed:
+            desk.note_death(failed)
+        if resumed:
+            desk.resume(resumed)
+        return desk
+
+    return serve(
+        open_desk,
+        workspace,
+        port=options.port,
+        open_browser=False,  # the supervisor opens it: it outlives a restart of this process
+        language=console.catalogue.language,
+        stopped=stopped,
+    )
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace, Workspace, Console], int]] = {
+    "studio": _studio,
+    "demo": _demo,
+    "train": _train,
+    "resume": _train,
+    "check": _check,
+    "plan": _plan,
+    "data": _data,
+    "doctor": _doctor,
+    "runs": _runs,
+    "chat": _chat,
+    "export": _export,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""What a person at a terminal reads: a progress line that moves, events in words, refusals in three sentences."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+from studio.core.codec import to_json
+from studio.core.errors import Problem, RecipeError, StudioError
+from studio.core.events import (
+    CheckpointSaved,
+    DataPrepared,
+    Diagnosis,
+    EvalLogged,
+    KernelFellBack,
+    PhaseStarted,
+    RunEvent,
+    RunFailed,
+    RunFinished,
+    RunPlanned,
+    RunResumed,
+    RunStopped,
+    StepLogged,
+    Warned,
+)
+from studio.core.text import Catalogue, Text, text
+
+BAR_WIDTH = 24
+
+
+class Console:
+    """Speaks one language on stderr, and one JSON object on stdout when `as_json`."""
+
+    def __init__(self, catalogue: Catalogue, *, as_json: bool = False, events: bool = False) -> None:
+        self.catalogue = catalogue
+        self.as_json = as_json
+        self.events = events
+        self._stdout = sys.stdout
+        self._bar_shown = False
+        self._step_s: list[float] = []
+        self._ended_s = 0.0
+
+    def say(self, message: Text, stream: TextIO | None = None) -> None:
+        """Print one message on its own line."""
+        self._clear_bar()
+        print(self.catalogue.say(message), file=stream or sys.stderr, flush=True)
+
+    def answer(self, data: dict[str, Any], lines: Iterable[str] = ()) -> None:
+        """Print the command's answer: `data` as one JSON object on stdout, or `lines` for a person."""
+        self._clear_bar()
+        if self.as_json:
+            line = json.dumps(to_json(self.plain(data)), ensure_ascii=False, allow_nan=False)
+            print(line, file=self._stdout, flush=True)
+        else:
+            for line in lines:
+                print(line, flush=True)
+
+    def refuse(self, error: StudioError) -> int:
+        """Print a refusal and return its exit code."""
+        self._clear_bar()
+        say = self.catalogue.say
+        body: dict[str, Any] = {"what": say(error.what), "why": say(error.why), "fix": say(error.fix)}
+        if isinstance(error, RecipeError) and len(error.problems) > 1:
+            body["problems"] = [self.problem(problem) for problem in error.problems]
+        if self.as_json:
+            print(json.dumps({"error": body}, ensure_ascii=False), file=self._stdout, flush=True)
+        else:
+            for sentence in (body["what"], body["why"], body["fix"]):
+                print(sentence, file=sys.stderr)
+            for problem in body.get("problems", ()):
+                print(f"  - {problem['message']} {problem['fix']}", file=sys.stderr)
+        return error.exit_code
+
+    def problem(self, problem: Problem) -> dict[str, str]:
+        """Return a Problem as the contract of `check` names it."""
+        say = self.catalogue.say
+        return {
+            "field": problem.field,
+            "severity": problem.severity,
+            "message": say(problem.message),
+            "fix": say(problem.fix),
+        }
+
+    def diagnosis(self, diagnosis: Diagnosis | None) -> dict[str, Any] | None:
+        """Return a Diagnosis in words."""
+        if diagnosis is None:
+            return None
+        say = self.catalogue.say
+        return {
+            "id": diagnosis.id,
+            "what": say(diagnosis.what),
+            "why": say(diagnosis.why),
+            "fixes": [say(fix.title) for fix in diagnosis.fixes],
+        }
+
+    def plain(self, value: Any) -> Any:
+        """Return `value` with every Text in it said."""
+        if isinstance(value, Text):
+            return self.catalogue.say(value)
+        if isinstance(value, dict):
+            return {key: self.plain(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.plain(item) for item in value]
+        if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+            return {name: self.plain(getattr(value, name)) for name in value.__dataclass_fields__}
+        return value
+
+    def show(self, event: RunEvent) -> None:
+        """Tell one event: as a JSON line on stderr with `--events`, else in words or as the moving bar."""
+        if self.events:
+            print(json.dumps(to_json(event), ensure_ascii=False, allow_nan=False), file=sys.stderr, flush=True)
+            return
+        if isinstance(event, StepLogged):
+            self._show_step(event)
+            return
+        words = describe(event)
+        if words is not None:
+            self.say(words)
+
+    def progress(self, label: Text, done: int, total: int) -> None:
+        """Show `done` of `total` on the moving line."""
+        self._draw(f"{self.catalogue.say(label)} {_bar(done, total)} {done}/{total}", done >= total)
+
+    def _show_step(self, event: StepLogged) -> None:
+        now = time.monotonic()
+        if self._ended_s:
+            self._step_s = [*self._step_s[-49:], now - self._ended_s]
+        self._ended_s = now
+        left_s = (event.total_steps - event.step) * sum(self._step_s) / max(1, len(self._step_s))
+        line = self.catalogue.say(
+            text(
+                "console.step",
+                bar=_bar(event.step, event.total_steps),
+                step=event.step,
+                total=event.total_steps,
+                loss=f"{event.loss:.3f}",
+                tokens=round(event.tokens_per_s),
+                left=format_duration(left_s),
+            )
+        )
+        self._draw(line, event.step == event.total_steps)
+
+    def _draw(self, line: str, last: bool) -> None:
+        if sys.stderr is None or not sys.stderr.isatty():
+            if last:
+                print(line, file=sys.stderr, flush=True)
+            return
+        print(f"\r\x1b[2K{line}", end="\n" if last else "", file=sys.stderr, flush=True)
+        self._bar_shown = not last
+
+    def _clear_bar(self) -> None:
+        if self._bar_shown:
+            print(file=sys.stderr, flush=True)
+            self._bar_shown = False
+
+
+def describe(event: RunEvent) -> Text | None:
+    """Return an event in words for a log or a terminal; None for the many that a chart shows better."""
+    if isinstance(event, PhaseStarted):
+        return event.detail or text(f"phase.{event.phase}")
+    if isinstance(event, RunPlanned):
+        plan = event.plan
+        return text(
+            "event.planned", device=plan.device.value, dtype=plan.dtype.value, attention=plan.attention.value
+        )
+    if isinstance(event, DataPrepared):
+        facts = event.facts
+        return text(
+            "event.prepared",
+            rows=facts.rows_used,
+            format=facts.format,
+            tokens=facts.tokens,
+            trained=facts.trained_tokens,
+            steps=event.total_steps,
+        )
+    if isinstance(event, EvalLogged):
+        return text("event.evaluated", step=event.step, loss=f"{event.loss:.4f}")
+    if isinstance(event, CheckpointSaved):
+        return text("event.saved", step=event.step, mb=f"{event.size_bytes / 1e6:.1f}")
+    if isinstance(event, KernelFellBack):
+        return text("event.fell_back", op=event.op, step=event.step, reason=event.reason)
+    if isinstance(event, Warned):
+        return event.message
+    if isinstance(event, RunResumed):
+        return text("event.resumed", step=event.step)
+    if isinstance(event, RunStopped):
+        return text("event.stopped" if event.saved else "event.stopped_early", step=event.step)
+    if isinstance(event, RunFinished):
+        return text("event.finished", step=event.step, loss=f"{event.loss:.4f}")
+    if isinstance(event, RunFailed):
+        return text("event.failed", what=event.diagnosis.what, why=event.diagnosis.why)
+    return None
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration as 0:05, 12:34 or 3:07:00."""
+    whole = max(0, round(seconds))
+    hours, rest = divmod(whole, 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _bar(done: int, total: int) -> str:
+    filled = round(BAR_WIDTH * done / total) if total else 0
+    return "[" + "=" * filled + " " * (BAR_WIDTH - filled) + "]"

@@ -1,0 +1,1 @@
+"""The counter between screen and engine: commands in, events out."""

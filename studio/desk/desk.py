@@ -1,0 +1,398 @@
+"""The whole API that screens and the command line use: facts, checks, runs, chat and export of one workspace."""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from studio.core.codec import from_json
+from studio.core.errors import Problem, RecipeError, StudioError
+from studio.core.events import RunEvent
+from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
+from studio.core.heartbeat import Heartbeat
+from studio.core.migrate import lift
+from studio.core.recipe import Recipe
+from studio.core.record import RunRecord
+from studio.core.text import LOCALES, text
+from studio.desk.log import EventLog
+from studio.desk.worker import Worker
+from studio.host.check import check
+from studio.host.claim import claim_run
+from studio.host.detect import detect
+from studio.host.plan import plan
+from studio.host.workspace import Workspace
+from studio.models.catalog import inspect_model, list_local_models
+
+DEMO_RECIPE = LOCALES.parent / "recipes" / "demo.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """Where an export lies and how large it is."""
+
+    path: Path
+    size_bytes: int
+
+
+class Desk:
+    """One workspace's counter. Every method may be called from any thread; heavy work goes to two threads of its own."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self._engine = Worker("engine")
+        self._light = Worker("light")
+        self._lock = threading.RLock()
+        self._machine: Future | None = None
+        self._logs: dict[str, EventLog] = {}
+        self._active: str | None = None
+        self._done: Future | None = None
+        self._stop = threading.Event()
+        self._speaker: Any = None
+
+    # Facts ------------------------------------------------------------------------------------------------------
+
+    def machine(self) -> MachineFacts:
+        """Return the machine's facts; found out once, which can take seconds."""
+        with self._lock:
+            if self._machine is None:
+                self._machine = self._light.submit(detect)
+        return self._machine.result()
+
+    def models(self) -> tuple[ModelFacts, ...]:
+        """Return the models that can be picked without typing: the demo, and what lies in the user's hub cache."""
+        return (inspect_model("demo"), *list_local_models(()))
+
+    def model(self, source: str) -> ModelFacts:
+        """Return the facts of a model folder or hub id. Raises StudioError."""
+        return inspect_model(source)
+
+    def demo_recipe(self) -> Recipe:
+        """Return the recipe of the bundled demo."""
+        from studio.engine.folder import read_json
+
+        return from_json(Recipe, lift("recipe", read_json(DEMO_RECIPE)))
+
+    def preview(self, recipe: Recipe, rows: int = 5) -> Any:
+        """Return the Preview of the recipe's data: rows, rendered text, tokens and loss mask. Raises StudioError."""
+        return self._light.call(lambda: _preview(recipe, rows))
+
+    def check(self, recipe: Recipe) -> tuple[Problem, ...]:
+        """Return every Problem of `recipe` at once; a source that cannot be read is one of them."""
+        problems: list[Problem] = []
+        model = None
+        try:
+            model = inspect_model(recipe.model.source)
+        except StudioError as error:
+            problems.append(Problem(field="model.source", message=_joined(error), fix=error.fix))
+        try:
+            self._light.call(lambda: _sniff(recipe))
+        except StudioError as error:
+            problems.append(Problem(field="data.source", message=_joined(error), fix=error.fix))
+        free_bytes = shutil.disk_usage(self.workspace.root).free
+        found = check(recipe, self.machine(), model, None, free_disk_bytes=free_bytes)
+        return (*problems, *found)
+
+    def plan(self, recipe: Recipe) -> BackendPlan:
+        """Return what a run of `recipe` would use on this machine. Raises StudioError for an unreadable model."""
+        return plan(self.machine(), recipe, inspect_model(recipe.model.source))
+
+    # Runs -------------------------------------------------------------------------------------------------------
+
+    def start(self, recipe: Recipe, *, checked: bool = False) -> str:
+        """Check `recipe`, freeze it in a new run folder and start it; returns the run's id at once.
+
+        Raises RecipeError with every error found, StudioError when another run is active or the disk is full.
+        """
+        errors = () if checked else tuple(p for p in self.check(recipe) if p.severity == "error")
+        if errors:
+            raise RecipeError(errors)
+        from studio.engine.folder import create_run
+
+        with self._lock:
+            self._refuse_second()
+            folder = create_run(self.workspace.runs, recipe)
+            try:
+                self._begin(folder)
+            except StudioError:
+                shutil.rmtree(folder.path)
+                raise
+        return folder.run
+
+    def resume(self, run: str) -> None:
+        """Go on with a run that stopped, failed or was cut off. Raises StudioError when it cannot."""
+        with self._lock:
+            self._refuse_second()
+            folder = self._folder(run)
+            if folder.read_record().state == "finished":
+                raise StudioError(
+                    text("run.finished_already", run=run), text("run.finished_already.why"), text("run.finished_already.fix")
+                )
+            self._begin(folder)
+
+    def stop(self, run: str) -> None:
+        """Ask the run to end after its step with a checkpoint; returns at once."""
+        if run == self._active:
+            self._stop.set()
+
+    def stop_all(self) -> None:
+        """Ask whatever is being done to end: a run with a checkpoint, answers where they are."""
+        self._stop.set()
+
+    def wait(self, run: str) -> RunRecord:
+        """Wait for the end of a run that this desk started, and return its record."""
+        done = self._done
+        if run == self._active and done is not None:
+            return done.result()
+        return self.run(run)
+
+    def active_run(self) -> str | None:
+        """Return the id of the run that this desk is training, or None."""
+        return self._active
+
+    def runs(self) -> tuple[RunRecord, ...]:
+        """Return the records of the workspace's runs, newest first; damaged ones are left out."""
+        from studio.engine.folder import list_runs
+
+        records = []
+        for folder in list_runs(self.workspace.runs):
+            try:
+                records.append(self._truthful(folder.read_record()))
+            except StudioError:
+                continue  # a damaged run.json: the other runs must still be listed
+        return tuple(records)
+
+    def run(self, run: str) -> RunRecord:
+        """Return a run's record. Raises StudioError when there is no such run."""
+        return self._truthful(self._folder(run).read_record())
+
+    def recipe(self, run: str) -> Recipe:
+        """Return a run's frozen recipe. Raises StudioError."""
+        return self._folder(run).read_recipe()
+
+    def events(self, run: str, after: int = 0, wait_s: float = 0.0) -> tuple[RunEvent, ...]:
+        """Return the run's events with seq above `after`; waits up to `wait_s` for the first. Reading never consumes."""
+        log = self._log(run)
+        if run != self._active:
+            log.refresh()
+        return log.wait(after, wait_s) if wait_s else log.since(after)
+
+    def note_death(self, run: str) -> None:
+        """Write the end of a run whose process died too often at one step, for its next reader. Raises StudioError."""
+        from studio.engine.deaths import fail_run, read_deaths
+
+        folder = self._folder(run)
+        fail_run(folder, read_deaths(folder)[-1])
+        self._log(run).refresh()
+
+    # Results ----------------------------------------------------------------------------------------------------
+
+    def chat(
+        self,
+        run: str,
+        messages: Sequence[dict[str, str]],
+        *,
+        side: str = "tuned",
+        max_new_tokens: int = 256,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Iterator[str]:
+        """Yield the growing answer of the run's `base` or `tuned` model. Raises StudioError, also while a run trains."""
+        self._refuse_while_training()
+        answers: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
+        ended = threading.Event()
+
+        def speak() -> None:
+            try:
+                from studio.engine.chat import Sampling
+
+                sampling = Sampling(max_new_tokens, temperature, seed)
+                self._speak(run).stream(messages, side, sampling, answers.put, ended.is_set)
+                answers.put(None)
+            except BaseException as error:  # noqa: BLE001 - raised again in the thread that asked
+                answers.put(error)
+
+        self._engine.submit(speak)
+        try:
+            while (answer := answers.get()) is not None:
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield answer
+        finally:
+            ended.set()
+
+    def answer_all(
+        self,
+        run: str,
+        conversations: Sequence[Sequence[dict[str, str]]],
+        *,
+        side: str,
+        max_new_tokens: int,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> list[str]:
+        """Return greedy answers of the run's `base` or `tuned` model to many prompts. Raises StudioError."""
+        return self._engine.call(
+            lambda: self._speak(run).answer_all(
+                conversations,
+                side,
+                max_new_tokens=max_new_tokens,
+                on_progress=on_progress,
+                should_stop=self._stop.is_set,
+            )
+        )
+
+    def export(self, run: str, target: str, folder: Path | None = None) -> Export:
+        """Write the run's result as `target` (adapter, merged) into the workspace's exports or `folder`; waits.
+
+        Raises StudioError for an unknown target, an unfinished run, a full disk or an existing folder.
+        """
+        self._refuse_while_training()
+        return self._engine.call(lambda: self._export(run, target, folder))
+
+    def close(self, timeout_s: float = 18.0) -> None:
+        """Stop the active run with a checkpoint and let the threads end; returns after at most `timeout_s`."""
+        self._stop.set()
+        self._engine.close(timeout_s)
+        self._light.close(0.1)
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _folder(self, run: str) -> Any:
+        from studio.engine.folder import find_run
+
+        return find_run(self.workspace.runs, run)
+
+    def _log(self, run: str) -> EventLog:
+        with self._lock:
+            if run not in self._logs:
+                self._logs[run] = EventLog(self._folder(run).events)
+            return self._logs[run]
+
+    def _begin(self, folder: Any) -> None:
+        held = claim_run(self.workspace, run=folder.run)
+        log = self._log(folder.run)
+        log.refresh()
+        folder.write_record(dataclasses.replace(folder.read_record(), state="running", diagnosis=None))
+        heart = Heartbeat(self.workspace.heartbeat)
+        self._stop.clear()
+        self._active = folder.run
+        recipe = folder.read_recipe()
+
+        def beat(phase: str, step: int, micro: int) -> None:
+            heart.beat(folder.run, folder.path, phase, step, micro)
+
+        def train() -> RunRecord:
+            try:
+                beat("start", 0, 0)
+                self._speaker = None
+                from studio.engine.run import run
+
+                return run(recipe, self.machine(), folder, log.append, self._stop.is_set, beat)
+            finally:
+                heart.clear()
+                self._active = None
+                held.release()
+
+        self._done = self._engine.submit(train)
+
+    def _refuse_second(self) -> None:
+        if self._active:
+            raise StudioError(
+                text("desk.busy", run=self._active), text("desk.busy.why"), text("desk.busy.fix")
+            )
+
+    def _refuse_while_training(self) -> None:
+        if self._active:
+            raise StudioError(
+                text("desk.training", run=self._active), text("desk.training.why"), text("desk.training.fix")
+            )
+
+    def _truthful(self, record: RunRecord) -> RunRecord:
+        """A record that says running though no process trains it was cut off: show it as stopped."""
+        if record.state in ("running", "waiting") and record.run != self._active and not self._alive(record.run):
+            return dataclasses.replace(record, state="stopped")
+        return record
+
+    def _alive(self, run: str) -> bool:
+        from studio.core.heartbeat import read_beat
+
+        beat = read_beat(self.workspace.heartbeat)
+        return beat is not None and beat.run == run and time.time() - beat.time_s < 600
+
+    def _speak(self, run: str) -> Any:
+        """Return the run's Speaker, loading it when another run's or none is loaded. On the engine's thread only."""
+        if self._speaker is None or self._speaker.run != run:
+            from studio.engine.chat import Speaker
+            from studio.engine.run import release_memory
+
+            self._speaker = None
+            release_memory()
+            folder, record, facts, chosen = self._result(run)
+            self._speaker = Speaker(folder.path, record, facts, chosen)
+        return self._speaker
+
+    def _result(self, run: str) -> tuple[Any, RunRecord, ModelFacts, BackendPlan]:
+        folder = self._folder(run)
+        record = folder.read_record()
+        if record.state != "finished" or not record.artifact:
+            raise StudioError(text("run.no_result", run=run), text("run.no_result.why"), text("run.no_result.fix"))
+        recipe = folder.read_recipe()
+        facts = inspect_model(recipe.model.source)
+        return folder, record, facts, plan(self.machine(), recipe, facts)
+
+    def _export(self, run: str, target: str, folder: Path | None) -> Export:
+        from studio.engine.exporters import EXPORTERS, get_exporter
+        from studio.engine.exporters.exporter import ExportJob
+        from studio.engine.checkpoint import require_space
+        from studio.engine.folder import replace_file
+
+        exporter = get_exporter(target)
+        if exporter is None:
+            known = [each.name for each in EXPORTERS]
+            raise StudioError(
+                text("export.unknown", target=target), text("export.unknown.why"), text("export.unknown.fix", known=known)
+            )
+        run_folder, record, facts, chosen = self._result(run)
+        final = folder or self.workspace.exports / f"{run}-{target}"
+        if folder and final.exists():
+            raise StudioError(
+                text("export.exists", path=final.name), text("export.exists.why"), text("export.exists.fix")
+            )
+        final.parent.mkdir(parents=True, exist_ok=True)
+        staging = final.with_name(f".{final.name}.staging")
+        shutil.rmtree(staging, ignore_errors=True)
+        job = ExportJob(run_folder.path, record, facts, chosen, staging)
+        try:
+            require_space(final.parent, exporter.size_bytes(job))
+            staging.mkdir()
+            exporter.write(job)
+            shutil.rmtree(final, ignore_errors=True)
+            replace_file(staging, final)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        return Export(final, sum(path.stat().st_size for path in final.rglob("*") if path.is_file()))
+
+
+def _preview(recipe: Recipe, rows: int) -> Any:
+    from studio.data.preview import preview
+    from studio.models.load import load_tokenizer
+
+    facts = inspect_model(recipe.model.source) if recipe.model.source else None
+    return preview(recipe.data, load_tokenizer(facts) if facts and facts.folder else None, rows=rows)
+
+
+def _sniff(recipe: Recipe) -> None:
+    from studio.data.preview import preview
+
+    preview(recipe.data, None, rows=1)
+
+
+def _joined(error: StudioError) -> Any:
+    return text("sentence.two", first=error.what, second=error.why)

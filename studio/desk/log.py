@@ -1,0 +1,87 @@
+"""The event log of a run: append-only, numbered, teed to events.jsonl; reading never consumes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from pathlib import Path
+
+from studio.core.codec import event_from_json, to_json
+from studio.core.events import RunEvent
+
+
+class EventLog:
+    """All events of one run in order; `append` and `since` may be called from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what `path` holds; a torn last line of a killed writer is not an event."""
+        self.path = path
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._events: list[RunEvent] = []
+        self._read_bytes = 0
+        self._last_seq = 0
+        self.refresh()
+
+    def append(self, event: RunEvent) -> RunEvent:
+        """Number, time and keep `event`, and write it out; returns the numbered event. Raises OSError (disk full)."""
+        with self._lock:
+            numbered = dataclasses.replace(event, seq=self._last_seq + 1, time_s=round(time.time(), 3))
+            line = json.dumps(to_json(numbered), ensure_ascii=False, allow_nan=False) + "\n"
+            data = line.encode("utf-8")
+            with self.path.open("r+b" if self.path.exists() else "wb") as file:
+                # Write after the last whole line: what a killed writer left behind it is cut off.
+                file.seek(self._read_bytes)
+                file.truncate()
+                file.write(data)
+            self._read_bytes += len(data)
+            self._last_seq = numbered.seq
+            self._events.append(numbered)
+            self._arrived.notify_all()
+            return numbered
+
+    def since(self, cursor: int) -> tuple[RunEvent, ...]:
+        """Return the events with `seq` above `cursor`, oldest first."""
+        with self._lock:
+            return self._since(cursor)
+
+    def wait(self, cursor: int, timeout_s: float) -> tuple[RunEvent, ...]:
+        """Return since(cursor), waiting up to `timeout_s` for the first."""
+        with self._lock:
+            self._arrived.wait_for(lambda: self._last_seq > cursor, timeout_s)
+            return self._since(cursor)
+
+    def refresh(self) -> None:
+        """Take in the whole lines that another process has added to the file."""
+        with self._lock:
+            try:
+                with self.path.open("rb") as file:
+                    file.seek(self._read_bytes)
+                    data = file.read()
+            except FileNotFoundError:
+                return
+            whole = data[: data.rfind(b"\n") + 1]
+            self._read_bytes += len(whole)
+            for line in whole.splitlines():
+                event = _parse(line)
+                if event is not None:
+                    self._events.append(event)
+                    self._last_seq = max(self._last_seq, event.seq)
+
+    def _since(self, cursor: int) -> tuple[RunEvent, ...]:
+        # seq counts from 1 without gaps unless lines of another version were passed over, so search from the end.
+        first = len(self._events)
+        while first and self._events[first - 1].seq > cursor:
+            first -= 1
+        return tuple(self._events[first:])
+
+
+def _parse(line: bytes) -> RunEvent | None:
+    """Return the event of a line; None for a line that a crash has damaged or another version wrote."""
+    try:
+        data = json.loads(line)
+    except ValueError:
+        return None
+    return event_from_json(data) if isinstance(data, dict) else None

@@ -1,0 +1,49 @@
+"""A thread that does one job after another: one for the engine, one for light work such as previews."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+
+class Worker:
+    """One daemon thread, started with its first job. A job's exception lands in its Future, never in the thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._jobs: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def submit(self, job: Callable[[], Any]) -> Future:
+        """Queue `job` and return the Future of its result."""
+        future: Future = Future()
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
+                self._thread.start()
+        self._jobs.put((future, job))
+        return future
+
+    def call(self, job: Callable[[], Any]) -> Any:
+        """Do `job` on this thread and return its result; waits. Raises what the job raises."""
+        return self.submit(job).result()
+
+    def close(self, timeout_s: float) -> bool:
+        """Let the thread end after its queued jobs; returns whether it did within `timeout_s`."""
+        self._jobs.put(None)
+        if self._thread:
+            self._thread.join(timeout_s)
+        return not (self._thread and self._thread.is_alive())
+
+    def _work(self) -> None:
+        while (entry := self._jobs.get()) is not None:
+            future, job = entry
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(job())
+                except BaseException as error:  # noqa: BLE001 - the Future carries it to whoever asked
+                    future.set_exception(error)

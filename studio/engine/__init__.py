@@ -1,0 +1,1 @@
+"""One training run, from a recipe to a verified artefact; knows nothing of screens."""

@@ -1,0 +1,127 @@
+"""How a run's process died: the evidence in its folder, and the failure that it becomes when restarts don't help."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from studio.core.codec import to_json
+from studio.core.errors import StudioError
+from studio.core.events import Diagnosis, Fix, RunFailed
+from studio.core.text import text
+from studio.engine.folder import RunFolder
+
+DEATHS = "deaths.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Death:
+    """One unintended end of a process; `run` and its place are as the heartbeat told, `log` is what it last printed."""
+
+    time_s: float
+    code: int
+    """Exit code; negative for a signal on POSIX, a status such as 3221225477 on Windows."""
+    run: str | None = None
+    folder: str = ""
+    phase: str = ""
+    step: int = 0
+    micro: int = 0
+    log: str = ""
+
+    @property
+    def name(self) -> str:
+        """The end in words that can be searched for: SIGABRT, 0xC0000005, exit code 134."""
+        return describe_code(self.code)
+
+
+def describe_code(code: int) -> str:
+    """Return the name of an exit code: a signal's, a Windows status in hexadecimal, or `exit code N`."""
+    number = -code if code < 0 else code - 128  # a shell reports signal N as 128 + N
+    if code < 0 or 128 < code < 160:
+        try:
+            return signal.Signals(number).name
+        except ValueError:
+            return f"signal {number}" if code < 0 else f"exit code {code}"
+    return f"0x{code:08X}" if code >= 0x80000000 else f"exit code {code}"
+
+
+def record_death(death: Death) -> None:
+    """Append `death` to deaths.jsonl in its run's folder, flushed to disk. Raises OSError."""
+    line = json.dumps(dataclasses.asdict(death) | {"name": death.name}, ensure_ascii=False)
+    with (Path(death.folder) / DEATHS).open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_deaths(folder: RunFolder) -> list[Death]:
+    """Return the recorded deaths of a run, oldest first; a torn last line is left out."""
+    names = [part.name for part in dataclasses.fields(Death)]
+    lines = _read_lines(folder.path / DEATHS)
+    return [Death(**{name: line[name] for name in names}) for line in lines]
+
+
+def diagnose_death(death: Death) -> Diagnosis:
+    """Return what ended a run whose process died again and again at the same step."""
+    killed = death.name == "SIGKILL"
+    why = "failure.engine_died.killed" if killed else "failure.engine_died.why"
+    fixes = [Fix(title=text("failure.engine_died.fix.resume"))]
+    if killed:
+        fixes.insert(0, Fix(title=text("failure.engine_died.fix.memory")))
+    return Diagnosis(
+        id="engine_died",
+        what=text("failure.engine_died", step=death.step, end=death.name),
+        why=text(why, end=death.name),
+        fixes=tuple(fixes),
+    )
+
+
+def fail_run(folder: RunFolder, death: Death) -> RunFailed:
+    """Write the end of a run that cannot go on into its events.jsonl and run.json, and return the event.
+
+    Only for a run that no process is working on. Raises OSError.
+    """
+    events = _read_lines(folder.events)
+    diagnosis = diagnose_death(death)
+    last = int(events[-1].get("seq", 0)) if events else 0
+    event = RunFailed(seq=last + 1, time_s=time.time(), step=death.step, diagnosis=diagnosis)
+    lines = [json.dumps(line, ensure_ascii=False) for line in (*events, to_json(event))]
+    staged = folder.events.with_name(f".{folder.events.name}.{os.getpid()}.tmp")
+    staged.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    os.replace(staged, folder.events)
+    try:
+        record = folder.read_record()
+    except StudioError:
+        return event  # the record itself is damaged; the event is the truth
+    folder.write_record(
+        dataclasses.replace(
+            record, state="failed", ended_s=event.time_s, diagnosis=diagnosis, steps=death.step
+        )
+    )
+    return event
+
+
+def last_loss(folder: RunFolder) -> float | None:
+    """Return the loss of the last logged step; None without one."""
+    losses = [event["loss"] for event in _read_lines(folder.events) if event.get("kind") == "step_logged"]
+    return losses[-1] if losses else None
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the JSON objects of a file of JSON lines; a torn line is left out."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    found = []
+    for line in lines:
+        try:
+            data = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(data, dict):
+            found.append(data)
+    return found

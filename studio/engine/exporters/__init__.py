@@ -1,0 +1,14 @@
+"""The forms in which a result can leave the studio, one file each; adding one is its file and its line in EXPORTERS."""
+
+from __future__ import annotations
+
+from studio.engine.exporters.adapter import ADAPTER
+from studio.engine.exporters.exporter import Exporter
+from studio.engine.exporters.merged import MERGED
+
+EXPORTERS: tuple[Exporter, ...] = (ADAPTER, MERGED)
+
+
+def get_exporter(name: str) -> Exporter | None:
+    """Return the exporter called `name`, or None when there is none of that name."""
+    return {exporter.name: exporter for exporter in EXPORTERS}.get(name)

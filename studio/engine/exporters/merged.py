@@ -1,0 +1,42 @@
+"""One 16-bit model with the adapter's corrections added into its weights: loads anywhere without peft."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from peft import PeftModel
+
+from studio.engine.artifact import strip_path, write_card
+from studio.engine.exporters.exporter import Exporter, ExportJob
+from studio.models.load import load_model, load_tokenizer
+
+
+def size_bytes(job: ExportJob) -> int:
+    """Return two bytes for each parameter."""
+    return 2 * job.facts.parameters
+
+
+def write(job: ExportJob) -> None:
+    """Merge in fp32 on the CPU and store as 16 bit: adding small corrections to 16-bit weights would lose part of them.
+
+    A base stored quantised is dequantised first.
+    """
+    kept = torch.float16 if job.facts.dtype == "fp16" else torch.bfloat16
+    if job.record.adapter:
+        model = load_model(job.facts, device="cpu", dtype="fp32").model
+        if job.facts.quantization != "none":
+            model = model.dequantize()
+        model = PeftModel.from_pretrained(model, job.run_folder / job.record.artifact, local_files_only=True)
+        model = model.merge_and_unload()
+    else:
+        saved = dataclasses.replace(job.facts, folder=str(job.run_folder / job.record.artifact), quantization="none")
+        model = load_model(saved, device="cpu", dtype="fp32").model
+    model = model.to(kept)
+    model.save_pretrained(job.target)
+    strip_path(job.target / "config.json")
+    load_tokenizer(job.facts).save_pretrained(job.target)
+    (job.target / "README.md").write_text(write_card(job.facts, job.record), encoding="utf-8")
+
+
+MERGED = Exporter(name="merged", size_bytes=size_bytes, write=write)

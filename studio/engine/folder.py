@@ -1,0 +1,136 @@
+"""Where a run lives: its folder's layout, its atomic small files, and the search for runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from studio.core.codec import from_json, to_json
+from studio.core.errors import StudioError
+from studio.core.migrate import lift
+from studio.core.recipe import Recipe
+from studio.core.record import RunRecord
+from studio.core.text import literal, text
+
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The files of one run: recipe.json, plan.json, run.json, events.jsonl, checkpoints/, adapter/ or model/."""
+
+    path: Path
+
+    @property
+    def run(self) -> str:
+        """The run's id: the folder's name."""
+        return self.path.name
+
+    @property
+    def events(self) -> Path:
+        """The append-only event log."""
+        return self.path / "events.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def log(self) -> Path:
+        """Tracebacks and other words for developers."""
+        return self.path / "log.txt"
+
+    def read_recipe(self) -> Recipe:
+        """Return the frozen recipe. Raises StudioError when it is of a newer studio or damaged."""
+        return from_json(Recipe, lift("recipe", read_json(self.path / "recipe.json")))
+
+    def read_record(self) -> RunRecord:
+        """Return run.json. Raises StudioError when it is of a newer studio or damaged."""
+        return from_json(RunRecord, lift("record", read_json(self.path / "run.json")))
+
+    def write_record(self, record: RunRecord) -> None:
+        """Replace run.json at once."""
+        write_json(self.path / "run.json", to_json(record))
+
+
+def create_run(runs: Path, recipe: Recipe) -> RunFolder:
+    """Make a run's folder with the recipe frozen in it; its id is the name or time, and four random characters."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", recipe.name).strip("-.")[:60] or time.strftime("%Y%m%d-%H%M%S")
+    folder = RunFolder(runs / f"{stem}-{secrets.token_hex(2)}")
+    folder.path.mkdir(parents=True)
+    write_json(folder.path / "recipe.json", to_json(recipe))
+    folder.write_record(
+        RunRecord(
+            run=folder.run, name=recipe.name or folder.run, state="waiting", created_s=time.time(), seed=recipe.seed
+        )
+    )
+    return folder
+
+
+def find_run(runs: Path, run: str) -> RunFolder:
+    """Return the folder of run id `run`. Raises StudioError when there is none."""
+    folder = RunFolder(runs / run)
+    if not RUN_NAME.fullmatch(run) or not (folder.path / "run.json").is_file():
+        raise StudioError(text("run.unknown", run=run), text("run.unknown.why"), text("run.unknown.fix"))
+    return folder
+
+
+def list_runs(runs: Path) -> Iterator[RunFolder]:
+    """Yield the run folders, newest first by their recorded time."""
+    found = []
+    for path in runs.iterdir() if runs.is_dir() else ():
+        if (path / "run.json").is_file():
+            try:
+                found.append((read_json(path / "run.json").get("created_s", 0.0), path.name, RunFolder(path)))
+            except StudioError:
+                found.append((0.0, path.name, RunFolder(path)))
+    yield from (folder for _, _, folder in sorted(found, reverse=True, key=lambda entry: entry[:2]))
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON data of a file. Raises StudioError when it is missing or not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        why = literal(error.strerror or str(error))
+        raise StudioError(text("file.unreadable", path=path.name), why, text("file.unreadable.fix")) from error
+    except ValueError as error:
+        raise StudioError(
+            text("file.not_json", path=path.name), literal(str(error)), text("file.not_json.fix", path=path.name)
+        ) from error
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Replace a small JSON file at once: written beside it, flushed to disk, renamed over it."""
+    staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with staged.open("w", encoding="utf-8") as file:
+        json.dump(data, file, ensure_ascii=False, indent=1, allow_nan=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    replace_file(staged, path)
+
+
+def replace_file(source: Path, target: Path) -> None:
+    """os.replace, tried again for some 2.5 s on Windows when a virus scanner or an indexer holds the file.
+
+    Windows reports that as error 5 (access denied), 32 (sharing violation) or 33 (lock violation).
+    """
+    delay_s = 0.05
+    while True:
+        try:
+            os.replace(source, target)
+            return
+        except OSError as error:
+            if getattr(error, "winerror", None) not in (5, 32, 33) or delay_s > 1.6:
+                raise
+            time.sleep(delay_s)
+            delay_s *= 2

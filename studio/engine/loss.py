@@ -1,0 +1,77 @@
+"""The loss head: mean next-token loss over trained positions, without the logits of positions that have none.
+
+N: trained positions   H: hidden width   V: vocabulary
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from studio.engine.batches import Batch
+
+# Above this size of fp32 logits the head is computed in row chunks and recomputed in the backward pass:
+# 256 MiB is 512 rows of a 128k vocabulary.
+CHUNK_BYTES = 256 * 2**20
+
+
+class LossHead:
+    """Computes the loss from the decoder's hidden states and the output embeddings of one causal language model.
+
+    `model` is the model without adapter wrapper (adapters sit inside its layers). The head is probed once against
+    the model's own logits; where they differ (a family that scales its logits in its own way) the model's forward is
+    used instead and `reason` says so.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+        self.decoder = model.get_decoder()
+        self.projection = model.get_output_embeddings()
+        self.softcap: float | None = getattr(model.config, "final_logit_softcapping", None)
+        self.own = self._matches()
+
+    def sum_loss(self, batch: Batch) -> torch.Tensor:
+        """Return the sum of the loss over the trained positions of `batch`, a () fp32 tensor."""
+        if batch.picks.numel() == 0:
+            return torch.zeros((), device=batch.input_ids.device, requires_grad=True)
+        inputs = {
+            "input_ids": batch.input_ids,
+            "attention_mask": batch.attention_mask,
+            "position_ids": batch.position_ids,
+            "use_cache": False,
+        }
+        if not self.own:
+            logits = self.model(**inputs).logits
+            rows = logits.reshape(-1, logits.shape[-1]).index_select(0, batch.picks)
+            return F.cross_entropy(rows.float(), batch.targets, reduction="sum")
+        hidden = self.decoder(**inputs).last_hidden_state
+        rows = hidden.reshape(-1, hidden.shape[-1]).index_select(0, batch.picks)  # (N, H)
+        width = self.projection.weight.shape[0]
+        per_chunk = max(1, CHUNK_BYTES // (4 * width))
+        if rows.shape[0] <= per_chunk:
+            return self._rows_loss(rows, batch.targets)
+        total = torch.zeros((), device=rows.device)
+        for part, targets in zip(rows.split(per_chunk), batch.targets.split(per_chunk), strict=True):
+            total = total + checkpoint(self._rows_loss, part, targets, use_reentrant=False)
+        return total
+
+    def _rows_loss(self, rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self._logits(rows).float(), targets, reduction="sum")
+
+    def _logits(self, rows: torch.Tensor) -> torch.Tensor:
+        logits = self.projection(rows)
+        if self.softcap:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
+        return logits
+
+    @torch.no_grad()
+    def _matches(self) -> bool:
+        training = self.model.training
+        self.model.eval()
+        weight = self.projection.weight
+        ids = torch.arange(2, 10, device=weight.device).remainder(self.model.config.get_text_config().vocab_size)[None]
+        stock = self.model(input_ids=ids, use_cache=False).logits.float()
+        own = self._logits(self.decoder(input_ids=ids, use_cache=False).last_hidden_state).float()
+        self.model.train(training)
+        return own.shape == stock.shape and torch.allclose(own, stock, rtol=1e-3, atol=1e-3)

@@ -1,0 +1,8 @@
+"""Supervised fine-tuning: next-token loss on the answers of conversations."""
+
+from __future__ import annotations
+
+from studio.engine.loss import LossHead
+from studio.engine.methods.method import Method
+
+SFT = Method(name="sft", build_loss=lambda model: LossHead(model).sum_loss)

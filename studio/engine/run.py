@@ -1,0 +1,278 @@
+"""One run from top to bottom: plan, load, adapt, fuse, prepare, train, save, verify; the engine's only broad `except`."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from studio.core.codec import to_json
+from studio.core.errors import StudioError
+from studio.core.events import (
+    DataPrepared,
+    PhaseStarted,
+    RunEvent,
+    RunFailed,
+    RunFinished,
+    RunPlanned,
+    RunResumed,
+    RunStopped,
+    Warned,
+)
+from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
+from studio.core.recipe import Recipe
+from studio.core.record import RunRecord
+from studio.core.text import Text, text
+from studio.data.prepare import PreparationStopped, PreparedData, prepare
+from studio.engine.artifact import Fingerprint, fingerprint, load_artifact, save_artifact, verify_artifact
+from studio.engine.checkpoint import Checkpoint, newest_valid, require_space, save_checkpoint, sweep
+from studio.engine.folder import RunFolder, write_json
+from studio.engine.methods import get_method
+from studio.engine.trainer import Hooks, Trainer, TrainState, seed_all
+from studio.engine.watch import watch_gpu
+from studio.host.failures import diagnose
+from studio.host.plan import plan as make_plan
+from studio.models.adapt import adapt, load_trained_state, trained_state, unwrap
+from studio.models.catalog import hash_weights
+from studio.models.fetch import resolve_model
+from studio.models.fuse import Fused, fuse
+from studio.models.load import DTYPES, Loaded, load_model
+
+
+class Stopped(Exception):
+    """The person asked for the end before there was anything to save."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What the phases of one run share."""
+
+    recipe: Recipe
+    machine: MachineFacts
+    folder: RunFolder
+    emit: Callable[[RunEvent], None]
+    should_stop: Callable[[], bool]
+    beat: Callable[[str, int, int], None]
+    record: RunRecord
+    timings_s: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str, detail: Text | None = None) -> Iterator[None]:
+        """Announce a phase and record how long it took. Raises Stopped when the end was asked for before it."""
+        if self.should_stop():
+            raise Stopped
+        self.emit(PhaseStarted(phase=name, step=self.record.steps, detail=detail))
+        self.beat(name, self.record.steps, 0)
+        started_s = time.perf_counter()
+        yield
+        self.timings_s[name] = round(time.perf_counter() - started_s, 3)
+
+
+def run(
+    recipe: Recipe,
+    machine: MachineFacts,
+    folder: RunFolder,
+    emit: Callable[[RunEvent], None],
+    should_stop: Callable[[], bool],
+    beat: Callable[[str, int, int], None] = lambda phase, step, micro: None,
+) -> RunRecord:
+    """Train by `recipe` in `folder`, from its newest whole checkpoint when it has one; returns the final run.json.
+
+    Never raises for a failure of the run: that ends as RunFailed with a Diagnosis, its traceback in log.txt.
+    """
+    record = dataclasses.replace(
+        folder.read_record(), state="running", packages=dict(machine.packages), diagnosis=None, ended_s=0.0
+    )
+    folder.write_record(record)
+    this = Run(recipe, machine, folder, emit, should_stop, beat, record)
+    try:
+        _run_phases(this)
+    except (Stopped, PreparationStopped):
+        this.record = dataclasses.replace(this.record, state="stopped")
+        emit(RunStopped(step=this.record.steps, saved=False))
+    except Exception as error:  # the one place: whatever ends a run becomes a diagnosis that a person can act on
+        with folder.log.open("a", encoding="utf-8") as log:
+            log.write(traceback.format_exc() + "\n")
+        diagnosis = diagnose(error, machine)
+        this.record = dataclasses.replace(this.record, state="failed", diagnosis=diagnosis)
+        emit(RunFailed(step=this.record.steps, diagnosis=diagnosis))
+    timings_s = {name: this.record.timings_s.get(name, 0.0) + took_s for name, took_s in this.timings_s.items()}
+    this.record = dataclasses.replace(this.record, ended_s=time.time(), timings_s=dict(this.record.timings_s) | timings_s)
+    folder.write_record(this.record)
+    release_memory()
+    return this.record
+
+
+def _run_phases(this: Run) -> None:
+    trained = _train(this)  # the trained model lives and dies in there, so that the reload has its memory
+    if trained is None:
+        return
+    release_memory()
+    with this.phase("verify"):
+        reloaded = load_artifact(this.folder.path, this.record, trained.facts, trained.plan)
+        verify_artifact(reloaded, trained.tokenizer, trained.fingerprint, trained.plan.dtype.value)
+    this.record = dataclasses.replace(this.record, state="finished")
+    this.emit(RunFinished(step=this.record.steps, loss=trained.loss, artifact=this.record.artifact))
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What is left of a training once its artefact is on disk: enough to check it."""
+
+    facts: ModelFacts
+    plan: BackendPlan
+    tokenizer: Any
+    fingerprint: Fingerprint
+    loss: float
+
+
+def _train(this: Run) -> Trained | None:
+    """Load, prepare, train and save; returns None when the person stopped it."""
+    recipe, folder = this.recipe, this.folder
+    sweep(folder.checkpoints)
+    with this.phase("load"):
+        facts = resolve_model(recipe.model.source, recipe.model.revision, this.emit, this.should_stop)
+        plan = make_plan(this.machine, recipe, facts)
+        write_json(folder.path / "plan.json", to_json(plan))
+        loaded, swaps = _load(recipe, facts, plan)
+        this.emit(RunPlanned(plan=plan, swaps=describe_swaps(swaps)))
+    with this.phase("prepare"):
+        data = prepare(recipe.data, recipe.method, loaded.tokenizer, seed=recipe.seed, should_stop=this.should_stop)
+        this.record = dataclasses.replace(
+            this.record,
+            base=facts.name,
+            base_hash=this.record.base_hash or hash_weights(Path(facts.folder)),
+            adapter=recipe.adapter.method == "lora",
+            data_hash=data.facts.content_hash,
+            gpu=this.machine.gpus[0].name if plan.device.value.startswith("cuda") else "",
+        )
+        trainer = _make_trainer(this, loaded, plan, data)
+        validation_rows = len(data.validation)
+        this.emit(DataPrepared(facts=data.facts, total_steps=trainer.total_steps, validation_rows=validation_rows))
+        _resume(this, loaded, trainer)
+    started_s = time.perf_counter()
+    with watch_gpu(plan.device.value, this.emit):
+        try:
+            outcome = trainer.train()
+        finally:
+            this.timings_s["train"] = round(time.perf_counter() - started_s, 3)
+            _record_progress(this, trainer)
+    swaps.undo()
+    if outcome.end == "stopped":
+        this.record = dataclasses.replace(this.record, state="stopped")
+        this.emit(RunStopped(step=outcome.state.step, saved=True))
+        return None
+    if outcome.end == "early":
+        this.emit(Warned(step=outcome.state.step, message=text("run.stopped_early", step=outcome.state.step)))
+    with this.phase("save"):
+        if data.validation and trainer.state.last_eval is None:
+            this.record = dataclasses.replace(this.record, eval_loss=trainer.evaluate())
+        model = loaded.model if this.record.adapter else loaded.model.to(DTYPES[plan.dtype.value])
+        expected = fingerprint(model, data.train[0].token_ids.tolist())
+        require_space(folder.path, sum(tensor.nbytes for tensor in trained_state(model).values()))
+        artifact = save_artifact(model, loaded.tokenizer, folder.path, facts, this.record)
+        this.record = dataclasses.replace(this.record, artifact=artifact)
+    return Trained(facts, plan, loaded.tokenizer, expected, outcome.state.last_loss)
+
+
+def _load(recipe: Recipe, facts: ModelFacts, plan: BackendPlan) -> tuple[Loaded, Fused]:
+    """Load, attach what is trained, and swap in the kernels of the plan."""
+    seed_all(recipe.seed)
+    full = recipe.adapter.method == "full"
+    loaded = load_model(
+        facts,
+        device=plan.device.value,
+        # Full fine-tuning keeps fp32 master weights: 16-bit ones lose corrections below 1/256 of a weight.
+        dtype="fp32" if full else plan.dtype.value,
+        quantization=plan.quantization.value,
+        attention=plan.attention.value,
+    )
+    loaded.model.config.use_cache = False
+    model = adapt(loaded.model, recipe.adapter, recipe.model.adapter)
+    if plan.checkpointing.value:
+        unwrap(model).gradient_checkpointing_enable({"use_reentrant": False})
+    swaps = fuse(unwrap(model), {op: choice.value for op, choice in plan.kernels.items()})
+    return Loaded(model, loaded.tokenizer), swaps
+
+
+def _make_trainer(this: Run, loaded: Loaded, plan: BackendPlan, data: PreparedData) -> Trainer:
+    def save(state: TrainState) -> int:
+        weights = trained_state(loaded.model)
+        size_bytes = sum(tensor.nbytes for tensor in weights.values()) * 3
+        require_space(this.folder.path, size_bytes)
+
+        def write(staging: Path) -> None:
+            save_file({name: tensor.contiguous().cpu() for name, tensor in weights.items()}, staging / "trained.safetensors")
+            torch.save(trainer.state_data(), staging / "state.pt")
+
+        return save_checkpoint(this.folder.checkpoints, state.step, write, this.recipe.limits.keep_checkpoints)[1]
+
+    trainer = Trainer(
+        loaded.model,
+        get_method(data.method).build_loss(unwrap(loaded.model)),
+        data.train,
+        data.validation,
+        this.recipe,
+        plan.optimizer.value,
+        plan.dtype.value,
+        torch.device(plan.device.value),
+        loaded.tokenizer.pad_token_id,
+        Hooks(emit=this.emit, should_stop=this.should_stop, save=save, beat=this.beat),
+    )
+    return trainer
+
+
+def _resume(this: Run, loaded: Loaded, trainer: Trainer) -> None:
+    """Go on from the newest whole checkpoint; a broken newer one is reported and left aside as `.broken`."""
+
+    def report(broken: Checkpoint, wrong: Text) -> None:
+        this.emit(Warned(step=broken.step, message=text("run.checkpoint_broken", step=broken.step, reason=wrong)))
+
+    checkpoint = newest_valid(this.folder.checkpoints, report)
+    if checkpoint is None:
+        return
+    load_trained_state(loaded.model, load_file(checkpoint.path / "trained.safetensors"))
+    # weights_only: a checkpoint folder may come from elsewhere, and a pickle can run code.
+    trainer.load_state_data(torch.load(checkpoint.path / "state.pt", map_location="cpu", weights_only=True))
+    _record_progress(this, trainer)
+    this.emit(RunResumed(step=checkpoint.step))
+
+
+def _record_progress(this: Run, trainer: Trainer) -> None:
+    state = trainer.state
+    peak = torch.cuda.max_memory_allocated() if trainer.device.type == "cuda" else 0
+    this.record = dataclasses.replace(
+        this.record,
+        steps=state.step,
+        total_steps=trainer.total_steps,
+        loss=state.last_loss if state.last_loss == state.last_loss else None,
+        eval_loss=state.last_eval,
+        skipped_steps=state.skipped,
+        peak_vram_bytes=max(peak, this.record.peak_vram_bytes),
+    )
+
+
+def describe_swaps(fused: Fused) -> tuple[Text, ...]:
+    """Return in words which ops took how many modules, and which modules keep their stock code and why."""
+    counts = Counter((swap.op, swap.implementation) for swap in fused.swaps)
+    done = [text("run.swapped", op=op, implementation=name, count=count) for (op, name), count in counts.items()]
+    reasons = Counter((reason.id, repr(reason.values)) for _, reason in fused.refused)
+    first = {(reason.id, repr(reason.values)): reason for _, reason in fused.refused}
+    return (*done, *(text("run.not_swapped", count=count, reason=first[key]) for key, count in reasons.items()))
+
+
+def release_memory() -> None:
+    """Give memory of dropped models back to the system and the GPU."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

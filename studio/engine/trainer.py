@@ -1,0 +1,309 @@
+"""The training loop: each optimizer step is a transaction that is applied whole, replayed, or skipped.
+
+CONTRIBUTING.md says why this is a loop of our own and not transformers' Trainer.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from studio.core.events import CheckpointSaved, EvalLogged, PhaseStarted, RunEvent, StepLogged, Warned
+from studio.core.recipe import Recipe
+from studio.core.text import Text, text
+from studio.data.prepare import Example
+from studio.engine.batches import Batch, StepOrder, collate, count_trained
+from studio.engine.optimizer import build_optimizer, learning_rate
+
+SAVE_INTERVAL_S = 600.0
+"""Without a `save_every`, a checkpoint at least this often: what a power cut may cost."""
+NON_FINITE_LIMIT = 3
+"""Steps in a row with a non-finite loss or gradient that end the run."""
+
+
+class NonFinite(Exception):
+    """The loss or a gradient was not a number in several steps in a row."""
+
+    failure_id = "non_finite"
+
+
+@dataclass(slots=True)
+class TrainState:
+    """Where the run is: everything that a resume needs beside weights, optimizer and random generators."""
+
+    step: int = 0
+    """Optimizer steps done (applied or skipped)."""
+    micro_batch: int = 1
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    best_eval: float = math.inf
+    evals_without_gain: int = 0
+    last_loss: float = math.nan
+    last_eval: float | None = None
+    tokens: int = 0
+
+
+@dataclass(slots=True)
+class Hooks:
+    """What the loop tells and asks: all calls come from the engine's thread."""
+
+    emit: Callable[[RunEvent], None]
+    should_stop: Callable[[], bool]
+    save: Callable[[TrainState], int]
+    """Writes a checkpoint and returns its size in bytes."""
+    beat: Callable[[str, int, int], None] = lambda phase, step, micro: None
+    """Called with phase, step and micro-batch number each micro-batch: the supervisor's heartbeat."""
+    recover: Callable[[Exception, TrainState], bool] = lambda error, state: False
+    """Called when a window fails. True: something was changed (an op went to its twin, the micro-batch was halved in
+    `state`), so replay the window; False: the error ends the run."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How the loop ended: `end` is finished, stopped or early."""
+
+    end: str
+    state: TrainState = field(default_factory=TrainState)
+
+
+class Trainer:
+    """Trains one model on prepared examples; the same code runs for a resume, which only starts with another state."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        sum_loss: Callable[[Batch], torch.Tensor],
+        train: Sequence[Example],
+        validation: Sequence[Example],
+        recipe: Recipe,
+        optimizer: str,
+        dtype: str,
+        device: torch.device,
+        pad_id: int,
+        hooks: Hooks,
+    ) -> None:
+        self.model = model
+        self.sum_loss = sum_loss
+        self.train_examples = train
+        self.validation = validation
+        self.recipe = recipe
+        self.spec = recipe.optim
+        self.device = device
+        self.pad_id = pad_id
+        self.hooks = hooks
+        self.order = StepOrder(len(train), self.spec.micro_batch * self.spec.accumulation, recipe.seed)
+        self.total_steps = self.spec.max_steps or max(1, math.ceil(self.spec.epochs * self.order.steps_per_epoch))
+        self.state = TrainState(micro_batch=self.spec.micro_batch)
+        self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizer = build_optimizer(model, self.spec, optimizer, device)
+        self.autocast_dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype)
+        # fp16 alone needs loss scaling: its smallest normal number is 6e-5, where gradients often lie.
+        self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == "fp16" and device.type == "cuda")
+
+    def train(self) -> Outcome:
+        """Run to the end, to a stop, or to early stopping. Raises NonFinite, and any error that `recover` gives up on."""
+        self.hooks.emit(PhaseStarted(phase="train", step=self.state.step))
+        self.model.train()
+        last_saved, last_saved_s = self.state.step, time.monotonic()
+        end = "finished"
+        while self.state.step < self.total_steps:
+            if self.hooks.should_stop():
+                end = "stopped"
+                break
+            self._take_step()
+            limits, step = self.recipe.limits, self.state.step
+            if limits.eval_every and step % limits.eval_every == 0 and self.validation and self._evaluate():
+                end = "early"
+                break
+            due = step % limits.save_every == 0 if limits.save_every else False
+            if due or time.monotonic() - last_saved_s > SAVE_INTERVAL_S:
+                self._save()
+                last_saved, last_saved_s = step, time.monotonic()
+        if self.state.step != last_saved or self.state.step == 0:
+            self._save()
+        return Outcome(end, self.state)
+
+    def _save(self) -> None:
+        self.hooks.beat("save", self.state.step, 0)
+        size_bytes = self.hooks.save(self.state)
+        self.hooks.emit(CheckpointSaved(step=self.state.step, size_bytes=size_bytes))
+
+    def _take_step(self) -> None:
+        """One transaction: gradients of the whole window, the check that they are finite, the optimizer."""
+        state, started_s = self.state, time.perf_counter()
+        window = [self.train_examples[i] for i in self.order.indices(state.step)]
+        # Longest first: it pads least, and what does not fit in memory shows at once.
+        window.sort(key=lambda example: len(example.token_ids), reverse=True)
+        trained_tokens = max(1, sum(count_trained(example) for example in window))
+        generators = read_generators()
+        while True:
+            self.optimizer.zero_grad(set_to_none=True)
+            try:
+                loss_sum = self._accumulate(window, trained_tokens)
+                break
+            except Exception as error:  # recover() decides: it returns False for all it does not know
+                if not self.hooks.recover(error, state):
+                    raise
+                write_generators(generators)
+        rate = learning_rate(self.spec, state.step, self.total_steps)
+        loss, grad_norm, applied = self._apply(loss_sum, rate)
+        tokens = sum(len(example.token_ids) for example in window)
+        state.step += 1
+        state.tokens += tokens
+        self.hooks.emit(
+            StepLogged(
+                step=state.step,
+                total_steps=self.total_steps,
+                epoch=round(state.step / self.order.steps_per_epoch, 4),
+                loss=loss,
+                lr=rate,
+                grad_norm=grad_norm,
+                tokens_per_s=tokens / (time.perf_counter() - started_s),
+                vram_bytes=torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0,
+                skipped=not applied,
+            )
+        )
+        self._count_skips(applied, loss)
+
+    def _accumulate(self, window: list[Example], trained_tokens: int) -> torch.Tensor:
+        """Forward and backward over the window's micro-batches; returns the mean loss as a () tensor on the device."""
+        total = torch.zeros((), device=self.device)
+        size = self.state.micro_batch
+        for micro, start in enumerate(range(0, len(window), size)):
+            self.hooks.beat("train", self.state.step + 1, micro)
+            batch = collate(window[start : start + size], self.pad_id, self.device)
+            with self._autocast():
+                loss = self.sum_loss(batch) / trained_tokens
+            self.scaler.scale(loss).backward()
+            total += loss.detach()
+        return total
+
+    def _apply(self, loss_sum: torch.Tensor, rate: float) -> tuple[float, float, bool]:
+        """Clip and step if all is finite; returns loss, gradient norm before clipping, and whether it was applied."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.scaler.unscale_(self.optimizer) if self.scaler.is_enabled() else None
+        limit = self.spec.max_grad_norm or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.trained, limit)
+        loss, grad_norm = float(loss_sum), float(norm)
+        applied = math.isfinite(loss) and math.isfinite(grad_norm)
+        if self.scaler.is_enabled():
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        elif applied:
+            self.optimizer.step()
+        return loss, grad_norm, applied
+
+    def _count_skips(self, applied: bool, loss: float) -> None:
+        state = self.state
+        if applied:
+            state.skipped_in_a_row = 0
+            state.last_loss = loss
+            return
+        state.skipped += 1
+        # With loss scaling an overflow of the gradients alone is the scaler finding its range, not a failure.
+        if self.scaler.is_enabled() and math.isfinite(loss):
+            return
+        state.skipped_in_a_row += 1
+        self.hooks.emit(Warned(step=state.step, message=text("run.step_skipped", step=state.step)))
+        if state.skipped_in_a_row >= NON_FINITE_LIMIT:
+            raise NonFinite(f"loss {loss} at step {state.step}")
+
+    @torch.no_grad()
+    def evaluate(self) -> float:
+        """Return the mean loss over the trained tokens of the validation examples."""
+        self.model.eval()
+        total, tokens = 0.0, 0
+        size = self.state.micro_batch
+        ordered = sorted(self.validation, key=lambda example: len(example.token_ids), reverse=True)
+        for micro, start in enumerate(range(0, len(ordered), size)):
+            if self.hooks.should_stop():
+                break
+            self.hooks.beat("evaluate", self.state.step, micro)
+            part = ordered[start : start + size]
+            with self._autocast():
+                total += float(self.sum_loss(collate(part, self.pad_id, self.device)))
+            tokens += sum(count_trained(example) for example in part)
+        self.model.train()
+        return total / max(1, tokens)
+
+    def _evaluate(self) -> bool:
+        """Evaluate and log; returns whether early stopping ends the run."""
+        generators = read_generators()
+        loss = self.evaluate()
+        write_generators(generators)
+        if self.hooks.should_stop():
+            return False
+        state = self.state
+        state.last_eval = loss
+        self.hooks.emit(EvalLogged(step=state.step, loss=loss))
+        if loss < state.best_eval:
+            state.best_eval, state.evals_without_gain = loss, 0
+        else:
+            state.evals_without_gain += 1
+        patience = self.recipe.limits.early_stopping
+        return bool(patience) and state.evals_without_gain >= patience
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(
+            self.device.type, dtype=self.autocast_dtype or torch.bfloat16, enabled=self.autocast_dtype is not None
+        )
+
+    def state_data(self) -> dict[str, Any]:
+        """Return what a checkpoint holds beside the weights: tensors and plain values only (no pickled code)."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "generators": read_generators(),
+            "state": {name: getattr(self.state, name) for name in TrainState.__slots__},
+        }
+
+    def load_state_data(self, data: dict[str, Any]) -> None:
+        """Continue from state_data(); the weights must have been loaded already."""
+        self.optimizer.load_state_dict(data["optimizer"])
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict(data["scaler"])
+        self.state = TrainState(**data["state"])
+        write_generators(data["generators"])
+
+
+def read_generators() -> dict[str, Any]:
+    """Return the states of all random generators that training draws from, as tensors and plain values."""
+    version, words, gauss = random.getstate()
+    name, keys, place, has_gauss, cached = np.random.get_state()
+    return {
+        "python": [version, list(words), gauss],
+        "numpy": [name, torch.from_numpy(keys.astype(np.int64)), int(place), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def write_generators(states: dict[str, Any]) -> None:
+    """Set all random generators to read_generators()."""
+    version, words, gauss = states["python"]
+    random.setstate((version, tuple(words), gauss))
+    name, keys, place, has_gauss, cached = states["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), place, has_gauss, cached))
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"])
+
+
+def seed_all(seed: int) -> None:
+    """Seed every random generator that training draws from."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def describe_end(outcome: Outcome) -> Text:
+    """Return how the loop ended, in words."""
+    return text(f"run.end.{outcome.end}", step=outcome.state.step)

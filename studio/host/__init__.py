@@ -1,0 +1,1 @@
+"""What this machine is and has: the workspace, the installation, detection and planning."""

@@ -1,0 +1,220 @@
+"""Finds every problem of a recipe at once, before anything heavy starts: a pure function of facts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from studio.core.errors import Problem
+from studio.core.facts import DataFacts, MachineFacts, ModelFacts
+from studio.core.fields import Knob, knobs_of
+from studio.core.recipe import Recipe, read_value
+from studio.core.text import literal, text
+from studio.host.memory import checkpoint_bytes, predict
+from studio.host.plan import bitsandbytes_reason, choose_device, gigabytes, plan
+
+DISK_MARGIN = 1.5
+FULL_RATE_LIMIT = 1e-4
+"""Above this, full fine-tuning of a model of over 50 million parameters usually forgets what it knew."""
+ADAPTER_RATE_LIMIT = 2e-2
+SMALL_MODEL = 50_000_000
+TEMPLATE_FREE = ("text", "prompt_completion")
+"""Formats that are rendered without a chat template where there is none."""
+
+
+def check(
+    recipe: Recipe,
+    machine: MachineFacts,
+    model: ModelFacts | None,
+    data: DataFacts | None,
+    *,
+    free_disk_bytes: int | None = None,
+) -> tuple[Problem, ...]:
+    """Return all Problems, errors before warnings; what is not known yet (None) is not judged.
+
+    `free_disk_bytes` is the free space where the run's folder will be.
+    """
+    problems = list(_check_knobs(recipe))
+    ranges_hold = not problems
+    problems += _check_time(recipe, data)
+    problems += _check_method(recipe, data)
+    problems += _check_machine(recipe, machine, model)
+    if data is not None:
+        problems += _check_data(recipe, data)
+    if model is not None:
+        problems += _check_model(recipe, model, data)
+    if model is not None and model.parameters and ranges_hold:
+        problems += _check_room(recipe, machine, model, free_disk_bytes)
+    return tuple(sorted(problems, key=lambda problem: problem.severity != "error"))
+
+
+def estimate_steps(recipe: Recipe, data: DataFacts | None) -> int:
+    """Return the optimizer steps of the run; 0 when they cannot be known before the data is packed or read."""
+    optim = recipe.optim
+    if optim.max_steps:
+        return optim.max_steps
+    if data is None or not data.rows_used or recipe.data.packing or min(optim.micro_batch, optim.accumulation) < 1:
+        return 0
+    rows = data.rows_used - (0 if recipe.data.validation else int(data.rows_used * recipe.data.validation_share))
+    return math.ceil(math.ceil(rows / (optim.micro_batch * optim.accumulation)) * optim.epochs)
+
+
+def _check_knobs(recipe: Recipe) -> Iterator[Problem]:
+    for knob in knobs_of(Recipe):
+        value = read_value(recipe, knob.path)
+        if knob.required and not str(value).strip():
+            yield _problem(knob.path, "check.required", label=knob.label)
+        elif knob.choices and value not in knob.choices:
+            yield _problem(knob.path, "check.choice", label=knob.label, value=value, choices=knob.choices)
+        elif knob.kind in (int, float):
+            yield from _check_range(knob, value)
+
+
+def _check_range(knob: Knob, value: float) -> Iterator[Problem]:
+    if not math.isfinite(value):
+        yield _problem(knob.path, "check.not_a_number", label=knob.label)
+    elif knob.minimum is not None and value < knob.minimum:
+        yield _problem(knob.path, "check.too_low", label=knob.label, value=value, minimum=_plain(knob.minimum))
+    elif knob.maximum is not None and value > knob.maximum:
+        yield _problem(knob.path, "check.too_high", label=knob.label, value=value, maximum=_plain(knob.maximum))
+
+
+def _check_time(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem]:
+    optim, limits = recipe.optim, recipe.limits
+    if not optim.epochs and not optim.max_steps:
+        yield _problem("optim.epochs", "check.no_end")
+    if optim.learning_rate == 0:
+        yield _problem("optim.learning_rate", "check.rate_zero")
+    steps = estimate_steps(recipe, data)
+    if steps and optim.warmup_steps > steps:
+        yield _warning("optim.warmup_steps", "check.warmup", warmup=optim.warmup_steps, steps=steps)
+    has_validation = bool(recipe.data.validation or recipe.data.validation_share)
+    if limits.early_stopping and not limits.eval_every:
+        yield _problem("limits.early_stopping", "check.stop_without_eval")
+    if limits.early_stopping and not has_validation:
+        yield _problem("limits.early_stopping", "check.stop_without_validation")
+    elif limits.eval_every and not has_validation:
+        yield _warning("limits.eval_every", "check.eval_without_validation")
+    if steps and limits.eval_every > steps:
+        yield _warning("limits.eval_every", "check.eval_too_late", every=limits.eval_every, steps=steps)
+
+
+def _check_method(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem]:
+    full, rate = recipe.adapter.method == "full", recipe.optim.learning_rate
+    if full and recipe.model.quantization != "none":
+        yield _problem("model.quantization", "check.full_quantized", value=recipe.model.quantization)
+    if full and recipe.model.adapter:
+        yield _problem("model.adapter", "check.full_adapter")
+    if not full and rate > ADAPTER_RATE_LIMIT:
+        yield _warning("optim.learning_rate", "check.rate_high", rate=rate, usual="0.0002")
+    if recipe.adapter.dora and recipe.model.adapter:
+        yield _warning("adapter.dora", "check.dora_continued")
+    if recipe.method == "sft" and data is not None and data.format == "text":
+        yield _problem("method", "check.sft_text")
+
+
+def _check_machine(recipe: Recipe, machine: MachineFacts, model: ModelFacts | None) -> Iterator[Problem]:
+    device, gpu = choose_device(machine, recipe)
+    if recipe.limits.device == "gpu" and gpu is None:
+        yield _problem("limits.device", "check.no_gpu", reason=device.reason)
+    broken = bitsandbytes_reason(machine)
+    if broken:
+        stored = model.quantization if model is not None and model.quantization != "none" else ""
+        wanted = stored or recipe.model.quantization
+        if wanted in ("nf4", "fp4", "int8"):
+            id = "check.stored_without_bitsandbytes" if stored else "check.bitsandbytes"
+            field = "model.source" if stored else "model.quantization"
+            yield _problem(field, id, value=wanted, reason=literal(broken))
+        if recipe.optim.optimizer != "adamw":
+            value = recipe.optim.optimizer
+            yield _warning("optim.optimizer", "check.optimizer", value=value, reason=literal(broken))
+    if gpu is not None and gpu.capability < (7, 5) and recipe.model.quantization == "int8":
+        yield _problem("model.quantization", "check.int8_old_gpu", gpu=gpu.name)
+
+
+def _check_data(recipe: Recipe, data: DataFacts) -> Iterator[Problem]:
+    if not data.rows_used:
+        yield _problem("data.source", "check.no_rows", source=data.source, rows=data.rows_read)
+        return
+    share = recipe.data.validation_share
+    if share and not recipe.data.validation and data.rows_used * share < 1:
+        yield _problem("data.validation_share", "check.validation_empty", rows=data.rows_used)
+    if recipe.data.packing and data.tokens:
+        effective = recipe.optim.micro_batch * recipe.optim.accumulation
+        blocks = max(1, data.tokens // max(1, recipe.data.max_length))
+        if blocks < effective:
+            yield _warning("data.packing", "check.packing_few", blocks=blocks, batch=effective)
+    if data.rows_cut > data.rows_used // 2:
+        values = {"cut": data.rows_cut, "rows": data.rows_used, "length": recipe.data.max_length}
+        yield _warning("data.max_length", "check.many_cut", **values)
+
+
+def _check_model(recipe: Recipe, model: ModelFacts, data: DataFacts | None) -> Iterator[Problem]:
+    if not model.trainable.ok:
+        reason = model.trainable.reason or literal(model.architecture)
+        message = text("check.not_trainable", name=model.name, reason=reason)
+        yield Problem(field="model.source", message=message, fix=text("check.not_trainable.fix"))
+    if not model.folder:
+        return
+    if model.max_positions and recipe.data.max_length > model.max_positions:
+        values = {"length": recipe.data.max_length, "most": model.max_positions}
+        yield _problem("data.max_length", "check.beyond_positions", **values)
+    if recipe.adapter.method == "full" and model.quantization != "none":
+        yield _problem("adapter.method", "check.full_stored", name=model.name, value=model.quantization)
+    elif model.quantization != "none" and recipe.model.quantization not in ("none", model.quantization):
+        values = {"name": model.name, "stored": model.quantization, "wanted": recipe.model.quantization}
+        yield _warning("model.quantization", "check.stored_differs", **values)
+    large = model.parameters > SMALL_MODEL
+    if recipe.adapter.method == "full" and large and recipe.optim.learning_rate > FULL_RATE_LIMIT:
+        yield _warning("optim.learning_rate", "check.rate_high", rate=recipe.optim.learning_rate, usual="0.00002")
+    talks = data is not None and data.format not in TEMPLATE_FREE and recipe.method != "pretrain"
+    if talks and not model.has_chat_template:
+        yield _problem("model.source", "check.no_template", name=model.name)
+
+
+def _check_room(
+    recipe: Recipe, machine: MachineFacts, model: ModelFacts, free_disk_bytes: int | None
+) -> Iterator[Problem]:
+    chosen = plan(machine, recipe, model)
+    _, gpu = choose_device(machine, recipe)
+    has = gpu.vram_bytes if gpu else machine.ram_bytes
+    needed = sum(predict(chosen, model, recipe).values())
+    if needed > has:
+        id = "check.memory_gpu" if gpu else "check.memory_ram"
+        fix = text("check.memory.fix", advice=_saving(recipe, model))
+        message = text(id, needed=gigabytes(needed), has=gigabytes(has))
+        yield Problem(field="optim.micro_batch", message=message, fix=fix, severity="warning")
+    if free_disk_bytes is None:
+        return
+    # One more than is kept: the new checkpoint is complete before the oldest goes. The result is one more.
+    room = DISK_MARGIN * checkpoint_bytes(chosen, model, recipe) * (recipe.limits.keep_checkpoints + 2)
+    if room > free_disk_bytes:
+        yield _problem("", "check.disk", needed=gigabytes(room), has=gigabytes(free_disk_bytes))
+
+
+def _saving(recipe: Recipe, model: ModelFacts) -> object:
+    """Return the change that saves most memory at the least cost."""
+    if recipe.optim.micro_batch > 1:
+        return text("check.memory.micro_batch")
+    if recipe.limits.activation_checkpointing == "off":
+        return text("check.memory.checkpointing")
+    if recipe.adapter.method == "full":
+        return text("check.memory.lora")
+    if recipe.model.quantization != "nf4" and model.quantization == "none":
+        return text("check.memory.nf4")
+    if recipe.data.max_length > 512:
+        return text("check.memory.max_length")
+    return text("check.memory.smaller_model")
+
+
+def _problem(field: str, id: str, **values: object) -> Problem:
+    return Problem(field=field, message=text(id, **values), fix=text(f"{id}.fix", **values))
+
+
+def _warning(field: str, id: str, **values: object) -> Problem:
+    return dataclasses.replace(_problem(field, id, **values), severity="warning")
+
+
+def _plain(number: float) -> str:
+    return f"{number:.10g}"

@@ -1,0 +1,339 @@
+"""Makes the studio's own .venv: a Python, the packages, one line a phase, and a stamp so that later starts are free.
+
+Standard library only, imports nothing of studio, parses and runs on Python 3.8: launch.py loads it by its path before
+.venv exists. `.venv/studio-stamp.json` says with which requirement files it was made; the file `.venv/studio-changing`
+stands while packages change, so that an interrupted installation is known as half-made and made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LOG = ".venv-install.log"
+# What pip's words mean, in the order of asking.
+MEANINGS = (
+    ("install.disk", re.compile(r"No space left on device|Errno 28\b|WinError 112|Disk quota exceeded")),
+    ("install.certificate", re.compile("CERTIFICATE_VERIFY_FAILED|SSLError")),
+    (
+        "install.no_network",
+        re.compile(
+            "NewConnectionError|ConnectTimeout|ReadTimeout|NameResolution|name resolution|getaddrinfo|ProxyError"
+            "|Network is unreachable|Connection refused|ConnectionResetError"
+        ),
+    ),
+)
+
+
+class Refusal(Exception):
+    """What happened, why, what to do: three sentences in the person's language; `id` names them."""
+
+    def __init__(self, id, what, why, fix):
+        super().__init__(what, why, fix)
+        self.id, self.what, self.why, self.fix = id, what, why, fix
+
+
+def say(root, id, **values):
+    """Return the words of `id` from assets/locales in the person's language, English where it lacks them."""
+    names = ("FINETUNE_STUDIO_LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
+    tag = next((os.environ[name] for name in names if os.environ.get(name)), "")
+    words = {}
+    for language in ("en", "zh-CN") if tag.lower().startswith("zh") else ("en",):
+        path = Path(root) / "assets" / "locales" / (language + ".json")
+        words.update(json.loads(path.read_text(encoding="utf-8")))
+    return re.sub(r"\{(\w+)\}", lambda match: str(values.get(match.group(1), "")), words.get(id, id))
+
+
+def refuse(root, id, **values):
+    """Return the Refusal whose sentences are `id`, `id`.why and `id`.fix."""
+    return Refusal(id, *(say(root, id + part, **values) for part in ("", ".why", ".fix")))
+
+
+def load_file(path):
+    """Return the module in the file `path`, which needs no package around it."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, str(path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def venv_python(root):
+    """Return the path of .venv's Python; the one without a console where this process has none (Windows)."""
+    if os.name != "nt":
+        return Path(root) / ".venv" / "bin" / "python"
+    quiet = Path(sys.executable).name.lower() == "pythonw.exe"
+    return Path(root) / ".venv" / "Scripts" / ("pythonw.exe" if quiet else "python.exe")
+
+
+def fingerprint(root, dev=False):
+    """Return the hash of the requirement files: with `dev`, the tests' too."""
+    digest = hashlib.sha256()
+    for name in ["requirements.txt", "constraints.txt"] + (["requirements-dev.txt"] if dev else []):
+        digest.update((Path(root) / name).read_bytes().replace(b"\r\n", b"\n") + b"\0")
+    return digest.hexdigest()
+
+
+def read_stamp(root):
+    """Return what .venv was made with; {} when there is none, it is half-made or the Python under it is gone."""
+    folder = Path(root) / ".venv"
+    try:
+        if (folder / "studio-changing").exists() or not venv_python(root).exists():
+            return {}
+        home = re.search(r"^home\s*=\s*(.+)$", (folder / "pyvenv.cfg").read_text(encoding="utf-8"), re.M)
+        if not home or not os.path.isdir(home.group(1).strip()):
+            return {}
+        return json.loads((folder / "studio-stamp.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def is_ready(root, dev=False):
+    """Return whether .venv holds what the requirement files ask for, or what stayed when the update to them failed."""
+    stamp = read_stamp(root)
+    if dev:
+        return stamp.get("dev") == fingerprint(root, dev=True)
+    return fingerprint(root) in (stamp.get("base"), stamp.get("failed"))
+
+
+def ensure(root, dev=False, again=False, rebuild=False):
+    """Return the path of a .venv Python with every package, making, repairing or updating .venv where needed.
+
+    `dev` adds the tests' packages, `again` looks even when the stamp is right, `rebuild` starts over. A failed update
+    keeps what was there. Raises Refusal when there is no usable .venv in the end.
+    """
+    root = Path(root).resolve()
+    if is_ready(root, dev) and not (again or rebuild):
+        return venv_python(root)
+    try:
+        with _lock(root):
+            if (
+                not is_ready(root, dev) or again or rebuild
+            ):  # another start may have made it while this one waited
+                stamp = {} if rebuild else read_stamp(root)
+                if stamp:
+                    _update(root, stamp, dev)
+                else:
+                    _make(root, dev)
+    except OSError as error:
+        kind = "install.disk" if MEANINGS[0][1].search(str(error)) else "install.unwritable"
+        raise refuse(root, kind, reason=error.strerror or str(error), folder=root) from error
+    return venv_python(root)
+
+
+def _make(root, dev):
+    facts, problem, values = load_file(root / "studio" / "host" / "python_choice.py").choose_python()
+    if problem:
+        raise refuse(root, problem, **values)
+    folder = root / ".venv"
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    elif folder.exists():
+        _tell(say(root, "install.phase.repair"))
+        shutil.rmtree(str(folder))
+    version = ".".join(map(str, facts["version"]))
+    _run(root, say(root, "install.phase.venv", version=version), [facts["path"], "-m", "venv", str(folder)])
+    (folder / "studio-changing").write_bytes(b"")
+    build, _ = _first_that_works(root, "install.phase.torch", _torch_choices(root), [])
+    _add_packages(root, build, dev)
+    _save_stamp(root, _new_stamp(root, build, version, dev))
+    (folder / "studio-changing").unlink()
+
+
+def _update(root, stamp, dev):
+    """Bring .venv up to the requirement files; when that fails, what was there stays and starts."""
+    marker, before = root / ".venv" / "studio-changing", root / ".venv" / "packages-before.txt"
+    with_dev = dev or bool(stamp.get("dev"))
+    files = _requirement_files(with_dev)
+    try:
+        # Everything is resolved before anything is changed.
+        build, torch = _first_that_works(
+            root, "install.phase.resolve", _torch_choices(root), ["--dry-run"] + files
+        )
+        freeze = [str(venv_python(root)), "-m", "pip", "freeze", "--all"]
+        before.write_bytes(subprocess.check_output(freeze, env=_environment(), stderr=subprocess.DEVNULL))
+        marker.write_bytes(b"")
+        try:
+            if torch:
+                _pip(root, say(root, "install.phase.torch", build=build), torch)
+            _add_packages(root, build, with_dev)
+        except Refusal:
+            source = [part for part in torch if not part.startswith("torch==")]
+            restore = source + ["--no-deps", "-r", str(before)]
+            _pip(root, say(root, "install.phase.restore"), restore, constrained=False)
+            marker.unlink()
+            raise
+    except Refusal as refusal:
+        if dev or marker.exists():
+            raise
+        _tell("{} {}".format(say(root, "install.update_failed"), refusal.what))
+        _save_stamp(root, dict(stamp, failed=fingerprint(root)))
+        return
+    _save_stamp(root, _new_stamp(root, build, stamp.get("python", ""), with_dev))
+    marker.unlink()
+
+
+def _add_packages(root, build, dev):
+    _pip(root, say(root, "install.phase.packages"), _requirement_files(dev))
+    if build.startswith("cu"):
+        try:
+            name = "triton-windows" if os.name == "nt" else "triton"
+            _pip(root, say(root, "install.phase.triton"), [name])
+        except Refusal as refusal:
+            _tell(refusal.what)  # training works without it, on PyTorch's own kernels
+    ask = [str(venv_python(root)), "-P", "-c", "import studio; print(studio.__file__)"]
+    answer = _run(
+        root, say(root, "install.phase.check"), ask, dict(_environment(), PYTHONPATH=str(root))
+    ).strip()
+    if root not in Path(answer).resolve().parents:
+        raise refuse(root, "install.foreign_studio", path=answer)
+
+
+def _torch_choices(root):
+    """Return [(build, pip's arguments)] to try in order; the last one takes what the default index has."""
+    pin = re.search(r"^torch==([\w.]+)", (root / "constraints.txt").read_text(encoding="utf-8"), re.M)
+    if not pin:
+        return [("", [])]
+    torch_build = load_file(root / "studio" / "host" / "torch_build.py")
+    version, python = pin.group(1), str(venv_python(root))
+    builds = torch_build.choose_builds(torch_build.read_facts(python))
+    tag = subprocess.check_output([python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])"])
+    offered = torch_build.find_offered(builds, version, tag.decode().strip())
+    plain = ("PyPI", ["torch==" + version])
+    if offered:
+        index = f"{torch_build.WHEELS}/{offered}"
+        return [(offered, [f"torch=={version}+{offered}", "--extra-index-url", index]), plain]
+    # pip's own configuration may offer the build by name, and a CPU build saves gigabytes of CUDA libraries.
+    return [(build, [f"torch=={version}+{build}"]) for build in builds[:1]] + [plain]
+
+
+def _first_that_works(root, label, choices, more):
+    """Run pip with each of `choices` and `more` until one works; return that one. Raises the last Refusal."""
+    for index, (build, torch) in enumerate(choices):
+        last = index == len(choices) - 1
+        try:
+            if torch or more:
+                _pip(root, say(root, label, build=build), torch + more, quiet=not last)
+            return build, torch
+        except Refusal as refusal:
+            if (
+                last or refusal.id != "install.failed"
+            ):  # no network and no space are the same for the next one
+                raise
+    raise AssertionError("choices is empty")
+
+
+def _requirement_files(dev):
+    names = ["requirements.txt"] + (["requirements-dev.txt"] if dev else [])
+    return [part for name in names for part in ("-r", name)]
+
+
+def _pip(root, label, arguments, constrained=True, quiet=False):
+    limits = ["-c", "constraints.txt"] if constrained else []
+    options = ["--no-input", "--progress-bar", "off", "--retries", "2", "--prefer-binary"]
+    _run(
+        root,
+        label,
+        [str(venv_python(root)), "-m", "pip", "install"] + options + limits + arguments,
+        quiet=quiet,
+    )
+
+
+def _run(root, label, command, environment=None, quiet=False):
+    """Run `command` with its words in the log, show one line of progress, return its words. Raises Refusal."""
+    started, log = time.monotonic(), root / LOG
+    live = bool(sys.stderr) and sys.stderr.isatty()
+    with log.open("ab") as file:
+        file.write("\n$ {}\n".format(" ".join(command)).encode("utf-8"))
+        file.flush()
+        begin = file.tell()
+        process = subprocess.Popen(
+            command,
+            cwd=str(root),
+            env=environment or _environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(1)
+                if live:
+                    _tell(f"\r  {label} … {time.monotonic() - started:.0f} s ", end="")
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    words = log.read_bytes()[begin:].decode("utf-8", "replace")
+    failed = process.returncode != 0
+    if not (failed and quiet):
+        mark = say(root, "install.phase.failed") if failed else ""
+        _tell("{}  {}  {:.0f} s {}".format("\r" if live else "", label, time.monotonic() - started, mark))
+    if failed:
+        meaning = next((id for id, pattern in MEANINGS if pattern.search(words)), "install.failed")
+        errors = re.findall(r"^ERROR: (.+)$", words, re.M) or words.strip().splitlines()[-1:] or ["-"]
+        raise refuse(root, meaning, step=label, reason=errors[-1][:300], log=log)
+    return words
+
+
+def _environment():
+    """Return the environment for pip: what would lead it or its Python out of .venv is gone, its sources stay."""
+    gone = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIRE_VIRTUALENV")
+    kept = {name: value for name, value in os.environ.items() if name not in gone}
+    return dict(kept, PYTHONUTF8="1", PIP_USER="0", PIP_DISABLE_PIP_VERSION_CHECK="1")
+
+
+def _new_stamp(root, build, version, dev):
+    stamp = {"base": fingerprint(root), "build": build, "python": version}
+    return dict(stamp, dev=fingerprint(root, dev=True)) if dev else stamp
+
+
+def _save_stamp(root, stamp):
+    path = root / ".venv" / "studio-stamp.json"
+    staged = path.with_name(path.name + ".tmp")
+    staged.write_text(json.dumps(stamp, indent=1), encoding="utf-8")
+    os.replace(str(staged), str(path))
+
+
+def _tell(words, end="\n"):
+    if sys.stderr:  # there is none under pythonw
+        sys.stderr.write(words + end)
+        sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _lock(root):
+    """Hold ROOT/.venv-install.lock: two starts at once must not both install. Waits for the other one."""
+    with (root / ".venv-install.lock").open("a+b") as file:
+        waiting = False
+        while not _try_lock(file):
+            if not waiting:
+                _tell(say(root, "install.waiting"))
+            waiting = True
+            time.sleep(0.5)
+        yield
+
+
+def _try_lock(file):
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False

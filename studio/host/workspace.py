@@ -1,0 +1,164 @@
+"""The workspace: the one folder that everything the studio writes goes into, and the environment that points there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from studio.core.errors import StudioError
+from studio.core.text import literal, text
+
+WORKSPACE_VARIABLE = "FINETUNE_STUDIO_WORKSPACE"
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
+LONGEST_TMP = 70
+"""Characters: data workers put sockets there (32 characters more), and the path of a socket ends at 107."""
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Where things lie below `root`."""
+
+    root: Path
+
+    @property
+    def runs(self) -> Path:
+        """One folder a run."""
+        return self.root / "runs"
+
+    @property
+    def datasets(self) -> Path:
+        """Data sets that the person brought in through the window."""
+        return self.root / "datasets"
+
+    @property
+    def exports(self) -> Path:
+        """Exported models that were given no folder of their own."""
+        return self.root / "exports"
+
+    @property
+    def settings(self) -> Path:
+        """The person's settings, a JSON file."""
+        return self.root / "settings.json"
+
+    @property
+    def logs(self) -> Path:
+        """What the window's process prints, and the stacks of native crashes."""
+        return self.root / "logs"
+
+    @property
+    def triton_cache(self) -> Path:
+        """Compiled kernels."""
+        return self.root / "cache" / "triton"
+
+    @property
+    def gradio_temp(self) -> Path:
+        """Uploads and files that the window serves."""
+        return self.root / "cache" / "gradio"
+
+    @property
+    def tmp(self) -> Path:
+        """Temporary files of ours."""
+        return self.root / "tmp"
+
+    @property
+    def server_cwd(self) -> Path:
+        """The server's working directory, always empty: Gradio serves any file below it that a handler names."""
+        return self.root / "cwd"
+
+    @property
+    def heartbeat(self) -> Path:
+        """The active run's sign of life (studio.core.heartbeat)."""
+        return self.root / "heartbeat.json"
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Every folder that a workspace has from the start."""
+        return (
+            self.runs,
+            self.datasets,
+            self.exports,
+            self.logs,
+            self.triton_cache,
+            self.gradio_temp,
+            self.tmp,
+            self.server_cwd,
+        )
+
+
+def open_workspace(path: str | None = None) -> Workspace:
+    """Return the workspace at `path`, else at $FINETUNE_STUDIO_WORKSPACE, else in the per-user data folder.
+
+    What is absent is made. Folders that it makes have mode 0700. Raises StudioError when the place is no folder, not writable or full.
+    """
+    chosen = path or os.environ.get(WORKSPACE_VARIABLE)
+    if not chosen:
+        from platformdirs import user_data_path
+
+        chosen = str(user_data_path("finetune-studio", appauthor=False))
+    try:
+        workspace = Workspace(Path(chosen).expanduser().absolute())
+        for folder in (workspace.root, *workspace.folders):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = workspace.tmp / f"writable-{os.getpid()}"
+        probe.write_bytes(b"studio" * 700)
+        probe.unlink()
+    except OSError as error:
+        raise refuse_workspace(chosen, error) from error
+    return workspace
+
+
+def refuse_workspace(path: str, error: OSError) -> StudioError:
+    """Return the StudioError that says why the workspace at `path` cannot be used."""
+    if error.errno in FULL_DISK:
+        kind = "full"
+    elif isinstance(error, (FileExistsError, NotADirectoryError)):
+        kind = "not_folder"
+    else:
+        kind = "unwritable"
+    return StudioError(
+        text("workspace.unusable", path=path),
+        text(f"workspace.{kind}", reason=literal(error.strerror or str(error))),
+        text(f"workspace.{kind}.fix", variable=WORKSPACE_VARIABLE),
+    )
+
+
+def child_environment(workspace: Workspace, base: Mapping[str, str], *, hub: bool = False) -> dict[str, str]:
+    """Return the environment for a process of the studio, made from `base` before its interpreter starts.
+
+    Everything written goes into `workspace`, every library's telemetry is off, foreign GRADIO_* switches (share, MCP,
+    served paths) are gone. Without `hub` the Hugging Face libraries stay off the network; the hub cache stays the
+    user's own either way.
+    """
+    # Windows matches names of variables without case.
+    environment = {name: value for name, value in base.items() if not name.upper().startswith("GRADIO_")}
+    environment |= {
+        WORKSPACE_VARIABLE: str(workspace.root),
+        "PYTHONUTF8": "1",
+        "PYTHONUNBUFFERED": "1",
+        "TRITON_CACHE_DIR": str(workspace.triton_cache),
+        "GRADIO_TEMP_DIR": str(workspace.gradio_temp),
+        "GRADIO_ANALYTICS_ENABLED": "False",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "DO_NOT_TRACK": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if len(str(workspace.tmp)) <= LONGEST_TMP:
+        environment |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(workspace.tmp))
+    if not hub:
+        environment["HF_HUB_OFFLINE"] = "1"
+    return environment
+
+
+def clear_caches(workspace: Workspace) -> int:
+    """Remove compiled kernels, served files and temporary files; return how many bytes they held. Raises OSError."""
+    freed_bytes = 0
+    for folder in (workspace.triton_cache, workspace.gradio_temp, workspace.tmp):
+        files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+        freed_bytes += sum(path.stat().st_size for path in files)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return freed_bytes

@@ -1,0 +1,48 @@
+"""The child's end of the line to its supervisor: standard input carries `stop`, and its end means that the parent died.
+
+In the child, once, before the work starts:  lifeline.watch_parent(on_stop)
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import BinaryIO
+
+FAULT_LOG_VARIABLE = "FINETUNE_STUDIO_FAULT_LOG"
+GRACE_S = 1.5
+"""How long an orphan may still write: it is gone within 2 s of its parent's death."""
+
+
+def watch_parent(on_stop: Callable[[], None], stream: BinaryIO | None = None) -> threading.Thread:
+    """Start a daemon thread that reads `stream` (standard input when None) and return it.
+
+    The line `stop` calls `on_stop()`, which must only set a flag: the step ends, a checkpoint is written, the process
+    ends. At the end of the stream `on_stop()` is called too, and the process ends GRACE_S later whatever it does.
+    """
+    keep_fault_log()
+    source = stream or sys.stdin.buffer
+    thread = threading.Thread(target=_read, args=(source, on_stop), name="lifeline", daemon=True)
+    thread.start()
+    return thread
+
+
+def keep_fault_log() -> None:
+    """Let a crash in native code write its Python stacks to the file that the supervisor named, if it named one."""
+    path = os.environ.get(FAULT_LOG_VARIABLE)
+    if path:
+        # faulthandler keeps the descriptor: closing the file would lose the stacks.
+        faulthandler.enable(file=open(path, "a", encoding="utf-8"), all_threads=True)  # noqa: SIM115
+
+
+def _read(source: BinaryIO, on_stop: Callable[[], None]) -> None:
+    for line in iter(source.readline, b""):
+        if line.strip() == b"stop":
+            on_stop()
+    on_stop()
+    time.sleep(GRACE_S)
+    os._exit(1)

@@ -1,0 +1,1 @@
+"""What a model is, how it is loaded, given an adapter, and given faster modules."""

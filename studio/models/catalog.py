@@ -1,0 +1,331 @@
+"""What a model folder is, read from its config and its safetensors headers without loading it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import math
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from studio.core.errors import StudioError
+from studio.core.facts import ModelFacts, Verdict
+from studio.core.text import Text, text
+
+DEMO_MODEL = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+HEADER_LIMIT_BYTES = 100_000_000
+"""safetensors' own limit for a header."""
+DTYPE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F64": "fp64", "F8_E4M3": "fp8", "F8_E5M2": "fp8"}
+CONFIG_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+# What bitsandbytes stores beside a quantised weight: scales and code books, no parameters of the model.
+QUANTIZATION_STATE = re.compile(
+    r"\.(absmax|quant_map|nested_absmax|nested_quant_map|SCB|weight_format)$|\.quant_state\.bitsandbytes"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalModel:
+    """A model that is on this machine, for a picker."""
+
+    source: str
+    """What a recipe's `model.source` takes: `demo`, a folder, or a hub id."""
+    name: str
+    architecture: str
+    weight_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredTensor:
+    """One entry of a safetensors header; `dtype` as safetensors spells it, such as `BF16`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+
+
+def inspect_model(source: str, *, revision: str = "", cache_lookup: bool = True) -> ModelFacts:
+    """Return what `source` is: `demo`, a local folder, or a hub id (looked up in the local cache, never downloaded).
+
+    A hub model that is not (wholly) in the cache has folder "" and no shape. Raises StudioError when there is no
+    such folder, or it is no model, or its weights are incomplete, damaged or stored as pickles.
+    """
+    if source == "demo":
+        return _inspect_folder(DEMO_MODEL, source, "demo")
+    folder = Path(source).expanduser()
+    if source and folder.exists():
+        return _inspect_folder(folder, source, folder.resolve().name)
+    if not HUB_ID.fullmatch(source):
+        raise _refusal("model.missing", source=source)
+    cached = find_cached(source, revision) if cache_lookup else None
+    if cached is None:
+        return _not_downloaded(source)
+    return _inspect_folder(cached, source, source)
+
+
+def find_cached(hub_id: str, revision: str = "") -> Path | None:
+    """Return the folder of a hub model in the local cache, or None unless its config and all its weights are there."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(hub_id, "config.json", revision=revision or None)
+    if not isinstance(config, str):
+        return None
+    folder = Path(config).parent
+    index = folder / "model.safetensors.index.json"
+    names = _shard_names(_read_json(index)) if index.is_file() else ["model.safetensors"]
+    has_pickles_only = not index.is_file() and any(folder.glob("*.bin"))
+    return folder if has_pickles_only or all((folder / name).is_file() for name in names) else None
+
+
+def list_local_models(folders: Iterable[str | Path] = ()) -> tuple[LocalModel, ...]:
+    """Return the models at or directly below `folders`, then those that are whole in the hub cache.
+
+    Reads directory listings and configs only; inspect_model tells whether a model can be trained.
+    """
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    found: list[LocalModel | None] = []
+    for folder in map(Path, folders):
+        below = sorted(folder.iterdir()) if folder.is_dir() else []
+        found += [_describe_lightly(path, str(path), path.name) for path in (folder, *below)]
+    cache = Path(HF_HUB_CACHE)
+    for repository in sorted(cache.glob("models--*--*")) if cache.is_dir() else ():
+        hub_id = repository.name.removeprefix("models--").replace("--", "/", 1)
+        cached = find_cached(hub_id)
+        if cached is not None:
+            found.append(_describe_lightly(cached, hub_id, hub_id))
+    return tuple({model.source: model for model in found if model is not None}.values())
+
+
+def hash_weights(folder: str | Path) -> str:
+    """Return the SHA-256 over names, sizes and contents of a folder's safetensors: names a base without its path."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors that a safetensors file holds, by name.
+
+    Layout: 8 bytes little-endian header size, the header as JSON, the data. Raises StudioError when the header
+    cannot be read or the file is shorter than its header says.
+    """
+    size_bytes = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        header_bytes = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 0 < header_bytes <= min(HEADER_LIMIT_BYTES, size_bytes - 8):
+            raise _refusal("model.weights.damaged", file=path.name)
+        try:
+            entries = json.loads(file.read(header_bytes))
+            tensors = {
+                name: StoredTensor(
+                    dtype=entry["dtype"],
+                    shape=tuple(entry["shape"]),
+                    size_bytes=entry["data_offsets"][1] - entry["data_offsets"][0],
+                )
+                for name, entry in entries.items()
+                if name != "__metadata__"
+            }
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise _refusal("model.weights.damaged", file=path.name) from error
+    expected_bytes = 8 + header_bytes + sum(tensor.size_bytes for tensor in tensors.values())
+    if size_bytes < expected_bytes:
+        raise _refusal("model.weights.short", file=path.name, size=size_bytes, expected=expected_bytes)
+    return tensors
+
+
+def _inspect_folder(folder: Path, source: str, name: str) -> ModelFacts:
+    config = _read_config(folder, name)
+    tensors, weight_bytes = _read_weights(folder, name)
+    quantization = _name_quantization(config)
+    shape = config.get("text_config", config)
+    stored = _largest_dtype(tensors)
+    written = shape.get("dtype") or shape.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype")
+    dtype = CONFIG_DTYPES.get(str(written), "fp32") if quantization != "none" else stored
+    architecture = next(iter(config.get("architectures") or ()), "")
+    return ModelFacts(
+        source=source,
+        name=name,
+        folder=str(folder.resolve()),
+        architecture=architecture,
+        family=str(config.get("model_type", "")),
+        parameters=_count_parameters(tensors),
+        weight_bytes=weight_bytes,
+        dtype=dtype,
+        quantization=quantization,
+        hidden_size=_first_int(shape, "hidden_size", "n_embd", "d_model"),
+        layers=_first_int(shape, "num_hidden_layers", "n_layer", "num_layers"),
+        vocabulary=_first_int(shape, "vocab_size"),
+        max_positions=_first_int(shape, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
+        has_chat_template=_has_chat_template(folder),
+        trainable=_judge(config, architecture, quantization),
+    )
+
+
+def _not_downloaded(hub_id: str) -> ModelFacts:
+    return ModelFacts(
+        source=hub_id,
+        name=hub_id,
+        folder="",
+        architecture="",
+        family="",
+        parameters=0,
+        weight_bytes=0,
+        dtype="",
+        quantization="none",
+        hidden_size=0,
+        layers=0,
+        vocabulary=0,
+        max_positions=0,
+        has_chat_template=False,
+        trainable=Verdict(ok=True, reason=text("model.not_downloaded", name=hub_id)),
+    )
+
+
+def _read_config(folder: Path, name: str) -> dict[str, Any]:
+    if folder.is_file():
+        part = "model.gguf" if folder.suffix.lower() == ".gguf" else "model.is_file"
+        raise _refusal(part, name=folder.name)
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise _refusal("model.adapter", name=name)
+    if not (folder / "config.json").is_file():
+        part = "model.gguf" if any(folder.glob("*.gguf")) else "model.no_config"
+        raise _refusal(part, name=name)
+    config = _read_json(folder / "config.json")
+    if not isinstance(config, dict):
+        raise _refusal("model.config_damaged", name=name)
+    return config
+
+
+def _read_weights(folder: Path, name: str) -> tuple[dict[str, StoredTensor], int]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = _shard_names(_read_json(index))
+        if not names:
+            raise _refusal("model.weights.damaged", file=index.name)
+    elif (folder / "model.safetensors").is_file():
+        names = ["model.safetensors"]
+    elif any(path.suffix in (".bin", ".pt", ".pth", ".ckpt") for path in folder.iterdir()):
+        raise _refusal("model.pickle_only", name=name)
+    else:
+        raise _refusal("model.weights.missing", name=name)
+    tensors: dict[str, StoredTensor] = {}
+    for shard in names:
+        if not (folder / shard).is_file():
+            raise _refusal("model.weights.shard_missing", name=name, file=shard)
+        tensors |= read_header(folder / shard)
+    return tensors, sum((folder / shard).stat().st_size for shard in names)
+
+
+def _shard_names(index: Any) -> list[str]:
+    """Return the file names of a sharded checkpoint's index; a name that leaves the folder is not accepted."""
+    weights = index.get("weight_map") if isinstance(index, dict) else None
+    names = sorted({str(name) for name in weights.values()}) if isinstance(weights, dict) else []
+    return [name for name in names if Path(name).name == name]
+
+
+def _read_json(path: Path) -> Any:
+    """Return the JSON data of a file, None when it is not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+
+
+def _count_parameters(tensors: Mapping[str, StoredTensor]) -> int:
+    count = 0
+    for name, tensor in tensors.items():
+        if QUANTIZATION_STATE.search(name):
+            continue
+        packed = tensor.dtype == "U8" and f"{name}.absmax" in tensors  # two 4-bit weights a byte
+        count += math.prod(tensor.shape) * (2 if packed else 1)
+    return count
+
+
+def _largest_dtype(tensors: Mapping[str, StoredTensor]) -> str:
+    sizes: dict[str, int] = {}
+    for tensor in tensors.values():
+        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.size_bytes
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    return DTYPE_NAMES.get(largest, largest.lower())
+
+
+def _name_quantization(config: Mapping[str, Any]) -> str:
+    settings = config.get("quantization_config")
+    if not isinstance(settings, dict):
+        return "none"
+    if settings.get("load_in_4bit"):
+        return str(settings.get("bnb_4bit_quant_type", "nf4"))
+    if settings.get("load_in_8bit"):
+        return "int8"
+    return str(settings.get("quant_method", "unknown"))
+
+
+def _has_chat_template(folder: Path) -> bool:
+    if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
+        return True
+    settings = folder / "tokenizer_config.json"
+    data = _read_json(settings) if settings.is_file() else None
+    return isinstance(data, dict) and bool(data.get("chat_template"))
+
+
+def _judge(config: Mapping[str, Any], architecture: str, quantization: str) -> Verdict:
+    known = _known_decoders()
+    if config.get("auto_map") and known is not None and architecture not in known:
+        return Verdict(ok=False, reason=text("model.trainable.remote_code", architecture=architecture or "?"))
+    if not re.search(r"ForCausalLM$|LMHeadModel$", architecture) or "Bert" in architecture:
+        return Verdict(ok=False, reason=text("model.trainable.not_decoder", architecture=architecture or "?"))
+    if config.get("is_encoder_decoder"):
+        return Verdict(ok=False, reason=text("model.trainable.not_decoder", architecture=architecture))
+    if known is not None and architecture not in known:
+        return Verdict(ok=False, reason=text("model.trainable.unknown", architecture=architecture))
+    if quantization not in ("none", "nf4", "fp4", "int8"):
+        return Verdict(ok=False, reason=text("model.trainable.quantization", quantization=quantization))
+    return Verdict(ok=True)
+
+
+def _known_decoders() -> frozenset[str] | None:
+    """Return the class names that the installed transformers trains as causal language models; None without it.
+
+    Read from its source as text: importing transformers takes seconds and loads torch.
+    """
+    spec = importlib.util.find_spec("transformers")
+    if spec is None or spec.origin is None:
+        return None
+    table = Path(spec.origin).parent / "models" / "auto" / "modeling_auto.py"
+    if not table.is_file():
+        return None
+    _, _, rest = table.read_text(encoding="utf-8").partition("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = ")
+    entries = rest.partition("\n)")[0]
+    return frozenset(re.findall(r'"[^"]+",\s*"([^"]+)"', entries)) or None
+
+
+def _describe_lightly(folder: Path, source: str, name: str) -> LocalModel | None:
+    config = _read_json(folder / "config.json") if (folder / "config.json").is_file() else None
+    weights = [path for path in folder.iterdir() if path.suffix == ".safetensors"] if config else []
+    if not weights:
+        return None
+    architecture = next(iter(config.get("architectures") or ()), "") if isinstance(config, dict) else ""
+    size_bytes = sum(path.stat().st_size for path in weights)
+    return LocalModel(source=source, name=name, architecture=architecture, weight_bytes=size_bytes)
+
+
+def _first_int(data: Mapping[str, Any], *names: str) -> int:
+    return next((int(data[name]) for name in names if isinstance(data.get(name), (int, float))), 0)
+
+
+def _refusal(id: str, **values: object) -> StudioError:
+    def say(part: str) -> Text:
+        return text(f"{id}{part}", **values)
+
+    return StudioError(say(""), say(".why"), say(".fix"))

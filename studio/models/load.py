@@ -1,0 +1,88 @@
+"""Loads a model and its tokenizer for training or chat: local safetensors only, no remote code, no network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers.utils import logging as transformers_logging
+
+from studio.core.errors import StudioError
+from studio.core.facts import ModelFacts
+from studio.core.text import literal, text
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model on its device, and its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+
+
+def load_model(
+    facts: ModelFacts, *, device: str, dtype: str, quantization: str = "none", attention: str = "sdpa"
+) -> Loaded:
+    """Load the model of `facts.folder` with its weights held in `dtype` (bf16, fp16, fp32), or quantised.
+
+    A base that is stored quantised keeps its own quantisation. Raises StudioError for files that cannot be read.
+    """
+    settings: dict[str, Any] = {}
+    if facts.quantization == "none" and quantization != "none":
+        settings["quantization_config"] = quantization_config(quantization, dtype)
+    if device != "cpu" or facts.quantization != "none" or quantization != "none":
+        settings["device_map"] = {"": device}
+    transformers_logging.disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            facts.folder,
+            dtype=DTYPES[dtype],
+            attn_implementation=attention,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            **settings,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise StudioError(
+            text("model.load", name=facts.name), literal(last_line(error)), text("model.load.fix")
+        ) from error
+    return Loaded(model, load_tokenizer(facts))
+
+
+def load_tokenizer(facts: ModelFacts) -> Any:
+    """Load the tokenizer of `facts.folder`; a missing padding token becomes the end-of-text token.
+
+    Raises StudioError when the folder has none that can be read.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(facts.folder, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise StudioError(
+            text("model.tokenizer", name=facts.name), literal(last_line(error)), text("model.tokenizer.fix")
+        ) from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def quantization_config(name: str, dtype: str) -> BitsAndBytesConfig:
+    """Return bitsandbytes' settings for `nf4` (4 bits, double quantisation; Dettmers et al., 2023) or `int8`."""
+    if name == "nf4":
+        return BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=DTYPES[dtype],
+        )
+    return BitsAndBytesConfig(load_in_8bit=True)
+
+
+def last_line(error: BaseException) -> str:
+    """Return the last line of an error's message that says something, at most 300 characters."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]

@@ -1,0 +1,266 @@
+"""The small parent of the studio and of every training command: starts the child, watches it, starts it again.
+
+`supervise(command, workspace, headless=...)` runs `python -P -m studio.cli --child COMMAND`, returns its exit code.
+The child (studio.lifeline) reads `stop` from standard input and ends itself when that closes; its engine beats in
+workspace.heartbeat (studio.core.heartbeat). An end with exit code 0, 1 or 2, and every end that was asked for, is
+final. Any other end is a death: it is recorded in the run's folder and the run resumes from its last checkpoint.
+
+What a child finds in its environment, beside studio.host.workspace.child_environment:
+FINETUNE_STUDIO_PARENT     pid of the supervisor
+FINETUNE_STUDIO_FAULT_LOG  where native crashes write their stacks
+FINETUNE_STUDIO_SESSION    a secret that stays the same over restarts, so that cookies survive them
+FINETUNE_STUDIO_ADDRESS    (the window's restarts) the address that its page had, and should have again
+FINETUNE_STUDIO_RESUME     (the window's restarts) the run to go on with
+FINETUNE_STUDIO_FAILED     (the window's restarts) the run that died for good: write its end with
+                           `fail_run(folder, read_deaths(folder)[-1])` of studio.engine.deaths
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from studio.child import TICK_S, Ending, watch
+from studio.core.errors import StudioError
+from studio.core.heartbeat import PARENT_VARIABLE
+from studio.core.text import Text, choose_language, load_catalogue, text
+from studio.engine.deaths import Death, fail_run, last_loss, record_death
+from studio.engine.folder import RunFolder
+from studio.host.claim import Holder, claim, claim_run, issue_entry, read_address
+from studio.host.workspace import Workspace, child_environment
+from studio.lifeline import FAULT_LOG_VARIABLE
+
+ROOT = Path(__file__).resolve().parents[1]
+RESTARTS = 2
+SETTLED_S = 60.0
+"""A process that lived this long without a run had started well: its death does not count with earlier ones."""
+JOIN_S = 20.0
+LOG_LIMIT_BYTES = 5_000_000
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts deaths until a run may not be started again: the third one without getting past the same step."""
+
+    furthest: dict[str | None, int] = field(default_factory=dict)
+    count: dict[str | None, int] = field(default_factory=dict)
+
+    def add(self, run: str | None, step: int) -> bool:
+        """Count one death of `run` (None before any) at `step`; return whether it may be started again."""
+        if step > self.furthest.get(run, -1):
+            self.furthest[run], self.count[run] = step, 0
+        self.count[run] += 1
+        return self.count[run] <= RESTARTS
+
+
+def supervise(command: Sequence[str], workspace: Workspace, *, headless: bool, hub: bool = False) -> int:
+    """Run `command` (as given to launch.py; empty opens the window) in a supervised child; return the exit code.
+
+    `headless` is true for train, resume and demo, which hold the workspace's one run; the window holds its one studio,
+    and a second window opens the first one's page instead. `hub` lets the child reach the Hugging Face hub.
+    Raises StudioError when another run is active, or when the child dies again and again before any run.
+    """
+    command = _without_workspace(command)
+    if headless:
+        with claim_run(workspace):
+            return keep_alive(command, workspace, headless=True, hub=hub)
+    held = claim(workspace, "studio")
+    if isinstance(held, Holder):
+        return _join(workspace, browser="--no-browser" not in command)
+    with held:
+        return keep_alive(command, workspace, headless=False, hub=hub)
+
+
+def keep_alive(
+    command: Sequence[str],
+    workspace: Workspace,
+    *,
+    headless: bool,
+    hub: bool = False,
+    argv: Callable[[Sequence[str]], list[str]] | None = None,
+) -> int:
+    """Run `argv(command)` until it ends for good, starting it again after deaths; return its exit code.
+
+    `argv` makes the child's command line (child_argv when None). Raises StudioError as supervise does.
+    """
+    faults = workspace.logs / "faults.log"
+    environment = child_environment(workspace, os.environ, hub=hub) | {
+        PARENT_VARIABLE: str(os.getpid()),
+        FAULT_LOG_VARIABLE: str(faults),
+        "FINETUNE_STUDIO_SESSION": secrets.token_urlsafe(32),
+        "PYTHONPATH": _search_path(),
+    }
+    make_argv = argv or child_argv
+    log = None if headless else _trim_log(workspace.logs / "studio.log")
+    page = None if headless else _Page(workspace, browser="--no-browser" not in command)
+    tally, current, extra = Tally(), list(command), {}
+    with _stop_requests() as asked:
+        while True:
+            ending = watch(
+                make_argv(current),
+                workspace,
+                environment | extra,
+                asked,
+                log=log,
+                evidence=faults,
+                on_tick=page,
+            )
+            if ending.intended:
+                return ending.code if 0 <= ending.code <= 255 else 1
+            death = _record(ending)
+            if death.run is None and ending.lived_s > SETTLED_S:
+                tally = Tally()
+            again = tally.add(death.run, death.step)
+            if not again and death.run is None:
+                raise _cannot_start(death)
+            if not again and headless:
+                return _end_run(death, as_json="--json" in command)
+            if not again:
+                tally = Tally()  # the person may resume the run by hand
+            _say(text("supervise.restart" if again else "supervise.failed", end=death.name, step=death.step))
+            extra = {"FINETUNE_STUDIO_ADDRESS": page.address} if page and page.address else {}
+            if headless:
+                current = restart_command(command, death.run)
+            elif death.run:
+                extra["FINETUNE_STUDIO_RESUME" if again else "FINETUNE_STUDIO_FAILED"] = death.run
+
+
+def child_argv(command: Sequence[str]) -> list[str]:
+    """Return the command line of the studio's own child; -P keeps the working folder off the search path."""
+    return [sys.executable, "-P", "-m", "studio.cli", "--child", *command]
+
+
+def restart_command(command: Sequence[str], run: str | None) -> list[str]:
+    """Return the command that goes on with `run` after a death: its recipe is frozen, so only output flags stay."""
+    if run is None:
+        return list(command)
+    flags = [flag for flag in command[1:] if flag in ("--json", "--events")]
+    return ["demo", "--resume", run, *flags] if command[0] == "demo" else ["resume", run, *flags]
+
+
+def _record(ending: Ending) -> Death:
+    beat = ending.beat
+    place = (
+        {name: getattr(beat, name) for name in ("run", "folder", "phase", "step", "micro")} if beat else {}
+    )
+    death = Death(time_s=time.time(), code=ending.code, log=ending.log, **place)
+    if death.run and Path(death.folder).is_dir():
+        record_death(death)
+    return death
+
+
+def _cannot_start(death: Death) -> StudioError:
+    return StudioError(
+        text("supervise.gave_up", end=death.name),
+        text("supervise.gave_up.why", times=RESTARTS + 1),
+        text("supervise.gave_up.fix"),
+        exit_code=1,
+    )
+
+
+def _end_run(death: Death, *, as_json: bool) -> int:
+    """Write the failure of a headless run into its folder and tell it as the command would have; return 1."""
+    folder = RunFolder(Path(death.folder))
+    diagnosis = fail_run(folder, death).diagnosis
+    say = load_catalogue(choose_language()).say
+    what, why, fixes = say(diagnosis.what), say(diagnosis.why), [say(fix.title) for fix in diagnosis.fixes]
+    if as_json:
+        answer = {
+            "run": death.run,
+            "state": "failed",
+            "steps": death.step,
+            "loss": last_loss(folder),
+            "artifact": None,
+            "diagnosis": {"id": diagnosis.id, "what": what, "why": why, "fixes": fixes},
+        }
+        print(json.dumps(answer, ensure_ascii=False), flush=True)
+    print("\n".join([what, why, *fixes]), file=sys.stderr, flush=True)
+    return 1
+
+
+class _Page:
+    """The window's page: called every tick, it tells the address once the child has one, and opens the browser there."""
+
+    def __init__(self, workspace: Workspace, *, browser: bool) -> None:
+        self.workspace, self.browser, self.address = workspace, browser, ""
+
+    def __call__(self) -> None:
+        if self.address:
+            return
+        self.address = read_address(self.workspace)
+        if not self.address:
+            return
+        entry = f"{self.address.rstrip('/')}/?token={issue_entry(self.workspace)}"
+        _say(text("supervise.open", address=entry))
+        if self.browser:
+            import webbrowser
+
+            webbrowser.open(entry)
+
+
+def _join(workspace: Workspace, *, browser: bool) -> int:
+    """Open the page of the studio that already works in `workspace`; wait for it when it is still starting."""
+    page = _Page(workspace, browser=browser)
+    deadline = time.monotonic() + JOIN_S
+    while not page.address and time.monotonic() < deadline:
+        page()
+        time.sleep(TICK_S)
+    if not page.address:
+        what, why, fix = text("supervise.join"), text("supervise.join.why"), text("supervise.join.fix")
+        raise StudioError(what, why, fix, exit_code=1)
+    return 0
+
+
+@contextmanager
+def _stop_requests() -> Iterator[list[float]]:
+    """Yield a list that gains the time of every Ctrl-C and request to end, instead of their ending this process."""
+    asked: list[float] = []
+    before = {}
+    for name in ("SIGINT", "SIGTERM", "SIGBREAK", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # nohup ignores SIGHUP so that the work outlives the terminal: that stays.
+        if number is None or (name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN):
+            continue
+        before[number] = signal.signal(number, lambda *_: asked.append(time.monotonic()))
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say(message: Text) -> None:
+    # Under pythonw there is no standard error, and print() then writes nothing.
+    print(load_catalogue(choose_language()).say(message), file=sys.stderr, flush=True)
+
+
+def _trim_log(path: Path) -> Path:
+    if path.is_file() and path.stat().st_size > LOG_LIMIT_BYTES:
+        os.replace(path, path.with_name(path.name + ".1"))
+    return path
+
+
+def _search_path() -> str:
+    ours = [str(ROOT), str(ROOT / "kernels")]
+    given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part not in ours]
+    return os.pathsep.join(ours + given)
+
+
+def _without_workspace(command: Sequence[str]) -> list[str]:
+    """Drop --workspace DIR: the child finds it, made absolute, in its environment, whatever folder it works in."""
+    kept: list[str] = []
+    words = iter(command)
+    for word in words:
+        if word == "--workspace":
+            next(words, None)
+        elif not word.startswith("--workspace="):
+            kept.append(word)
+    return kept

@@ -1,0 +1,59 @@
+"""The Model tab: pick the demo, a local folder or a hub id, and see what it is."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from studio.core.errors import StudioError
+from studio.ui.cards import model_card, note_card, size_words
+from studio.ui.context import Context
+from studio.ui.form import Form
+
+ADVANCED = ("model.adapter", "model.revision", "model.precision", "model.attention")
+
+
+class ModelTab:
+    """Components and handlers; `context` does the work."""
+
+    def __init__(self, context: Context, form: Form) -> None:
+        self.context = context
+        self.form = form
+        say = context.say
+        with gr.Row():
+            with gr.Column(scale=5, min_width=360, elem_classes="panel"):
+                gr.HTML(f"<h2>{say('ui.model.title')}</h2><p class='lead'>{say('ui.model.lead')}</p>")
+                source = form.recipe.model.source
+                self.source = form.field(
+                    "model.source", choices=[(source, source)], allow_custom_value=True, filterable=True
+                )
+                form.fields(["model.quantization"], columns=1)
+                with gr.Accordion(say("ui.form.advanced"), open=False, elem_id="model-advanced"):
+                    form.fields(ADVANCED)
+            with gr.Column(scale=4, min_width=320):
+                self.card = gr.HTML(note_card(say("ui.model.loading")), elem_id="model-card")
+
+    def bind(self) -> None:
+        """Show what the chosen source is whenever it changes."""
+        self.context.on(self.source.change, self.describe, [self.source], [self.card])
+
+    def describe(self, source: str) -> str:
+        """Return the card of a model; a refusal is shown in its place."""
+        say = self.context.say
+        if not (source or "").strip():
+            return note_card(say("ui.model.choose"))
+        try:
+            return model_card(self.context.desk.model(source.strip()), say)
+        except StudioError as error:
+            words = " ".join(say(part) for part in (error.what, error.why, error.fix))
+            return note_card(words, "bad")
+
+    def choices(self, source: str) -> dict:
+        """Return the picker with every model found on this machine."""
+        found = [(self._name(model), model.source) for model in self.context.desk.models()]
+        if source and source not in [value for _, value in found]:
+            found.append((source, source))
+        return gr.update(choices=found, value=source)
+
+    def _name(self, model) -> str:
+        name = self.context.say("ui.model.demo") if model.source == "demo" else model.name
+        return f"{name} · {size_words(model.weight_bytes)}" if model.weight_bytes else name

@@ -1,0 +1,185 @@
+"""The Training tab: start, watch, stop and save, resume; what is shown lives on the server, so every tab agrees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from studio.core.errors import RecipeError, StudioError
+from studio.core.recipe import change_recipe
+from studio.core.text import text
+from studio.ui.cards import chip, failure_card, log_card, note_card, plan_card, problems_card, run_label, status_card
+from studio.ui.chart import Charts
+from studio.ui.context import Context
+from studio.ui.form import Form
+from studio.ui.live import LiveView, payload
+
+FIXES = 3
+NOTHING = {"run": "", "generation": -1, "cursor": 0, "seq": -1, "active": None, "state": ""}
+"""What a page shows before its first look at the server."""
+RESUMABLE = ("stopped", "failed", "interrupted", "waiting")
+
+
+class TrainingTab:
+    """Components and handlers; `watched` holds what this page shows, so that a tick sends only what is new."""
+
+    def __init__(self, context: Context, form: Form) -> None:
+        self.context = context
+        self.form = form
+        say = context.say
+        with gr.Row(elem_classes="toolbar"):
+            self.start = gr.Button(say("ui.run.start"), elem_id="run-start", variant="primary", scale=0, min_width=150)
+            self.stop = gr.Button(
+                say("ui.run.stop"), elem_id="run-stop", variant="stop", interactive=False, scale=0, min_width=150
+            )
+            self.resume = gr.Button(say("ui.run.resume"), elem_id="run-resume", interactive=False, scale=0, min_width=150)
+            self.pick = gr.Dropdown(
+                choices=[], value=None, label=say("ui.run.pick"), elem_id="run-select", filterable=False, interactive=True, scale=1
+            )
+        self.problems = gr.HTML("", elem_id="run-problems")
+        self.status = gr.HTML(note_card(say("ui.run.none")), elem_id="run-status")
+        self.failure = gr.HTML("", elem_id="run-failure")
+        with gr.Row():
+            self.fixes = [gr.Button("", visible=False, elem_id=f"run-fix-{i + 1}", size="sm") for i in range(FIXES)]
+        self.charts = Charts(say=say, elem_id="run-charts")
+        with gr.Row():
+            with gr.Column(scale=5, min_width=380):
+                self.log = gr.HTML(log_card(LiveView(), say), elem_id="run-log", autoscroll=True, max_height=360)
+            with gr.Column(scale=5, min_width=380):
+                self.plan = gr.HTML(plan_card(None, (), say), elem_id="run-plan")
+
+    def make_shared(self) -> None:
+        """Make what must live outside the tabs: a hidden tab's timer and state would not run."""
+        self.timer = gr.Timer(1.0)
+        self.watched = gr.State(NOTHING)
+
+    def bind(self, header: gr.HTML) -> None:
+        """Connect buttons and timer; `header` is the run's chip at the top of the window."""
+        on = self.context.on
+        inputs = list(self.form.components.values())
+        self.shown = [
+            self.watched, self.charts, self.status, self.failure, self.log, self.plan,
+            self.start, self.stop, self.resume, self.pick, header, *self.fixes,
+        ]  # fmt: skip
+        look = [self.watched, self.pick]
+        on(self.timer.tick, self.tick, [self.watched], self.shown)
+        on(self.charts.replay, self.replay, [self.watched], [self.charts, self.watched])
+        started = on(self.start.click, self.begin, [self.watched, *inputs], [self.problems, self.watched])
+        on(started.then, self.tick, [self.watched], self.shown)
+        for button, work in ((self.stop, self.halt), (self.resume, self.go_on)):
+            done = on(button.click, work, [self.watched], [self.problems])
+            on(done.then, self.tick, [self.watched], self.shown)
+        chosen = on(self.pick.input, self.choose, look, [self.watched, self.problems])
+        on(chosen.then, self.tick, [self.watched], self.shown)
+        for i, button in enumerate(self.fixes):
+            applied = on(button.click, self._applier(i), [self.watched], [self.problems, self.watched])
+            on(applied.then, self.tick, [self.watched], self.shown)
+
+    def begin(self, watched: dict, *values: Any) -> tuple[str, dict]:
+        """Check the form and start the run, or show every problem."""
+        say = self.context.say
+        try:
+            recipe = self.form.read(values)
+            problems = self.context.desk.check(recipe)
+            if any(problem.severity == "error" for problem in problems):
+                return problems_card(problems, say), watched
+            run = self.context.desk.start(recipe)
+        except RecipeError as error:
+            return problems_card(error.problems, say), watched
+        warnings = problems_card(problems, say) if problems else ""
+        return warnings, NOTHING | {"run": run, "active": run}
+
+    def halt(self, watched: dict) -> str:
+        """Ask the active run to stop and save; the step at hand ends first."""
+        active = self.context.desk.active_run()
+        if active is None:
+            return note_card(self.context.say("ui.run.not_running"), "warn")
+        self.context.desk.stop(active)
+        return note_card(self.context.say("ui.run.stopping"))
+
+    def go_on(self, watched: dict) -> str:
+        """Resume the run on show from its last checkpoint."""
+        if not watched["run"]:
+            raise StudioError(text("ui.run.no_choice"), text("ui.run.no_choice.why"), text("ui.run.no_choice.fix"))
+        self.context.desk.resume(watched["run"])
+        return ""
+
+    def _applier(self, position: int):
+        def apply(watched: dict) -> tuple[str, dict]:
+            """Start the failed run anew with the change that a fix names."""
+            view = self.context.view(watched["run"])
+            changes = [fix.change for fix in view.diagnosis.fixes if fix.change] if view.diagnosis else []
+            if position >= len(changes):
+                return "", watched
+            recipe = change_recipe(self.context.desk.recipe(watched["run"]), dict(changes[position]))
+            run = self.context.desk.start(recipe)
+            return "", NOTHING | {"run": run, "active": run}
+
+        return apply
+
+    def choose(self, watched: dict, run: str) -> tuple[dict, str]:
+        """Show another run."""
+        return NOTHING | {"run": run or "", "active": watched["active"]}, ""
+
+    def replay(self, watched: dict) -> tuple[Any, dict]:
+        """Send a chart that begins anew all rows of its run."""
+        run = watched["run"] or self._newest()
+        if not run:
+            return gr.skip(), watched
+        message = payload(run, self.context.view(run), {})
+        cursor = {"run": run, "generation": message["generation"], "cursor": message["until"]}
+        return message, watched | cursor
+
+    def tick(self, watched: dict) -> list[Any]:
+        """Return what is new since this page's last look; nothing at all when nothing is."""
+        active = self.context.desk.active_run()
+        run = watched["run"]
+        if active and active != watched["active"]:
+            run = active
+        run = run or self._newest()
+        if not run:
+            return [gr.skip()] * len(self.shown)
+        view = self.context.view(run)
+        state = "running" if run == active else ("interrupted" if view.state == "running" else view.state)
+        fresh = run != watched["run"] or watched["seq"] < 0
+        if not fresh and (view.seq, state, active) == (watched["seq"], watched["state"], watched["active"]):
+            return [gr.skip()] * len(self.shown) if state != "running" else self._only_status(view, state)
+        message = payload(run, view, watched)
+        seen = watched | {"run": run, "seq": view.seq, "state": state, "active": active}
+        if message:
+            seen |= {"generation": message["generation"], "cursor": message["until"]}
+        turned = fresh or state != watched["state"] or active != watched["active"]
+        return [
+            seen,
+            message or gr.skip(),
+            status_card(view, state, self.context.say),
+            failure_card(view.diagnosis, self.context.say) if turned else gr.skip(),
+            log_card(view, self.context.say),
+            plan_card(view.plan, view.swaps, self.context.say),
+            gr.update(interactive=active is None),
+            gr.update(interactive=active is not None),
+            gr.update(interactive=active is None and state in RESUMABLE),
+            self._choices(run) if turned else gr.skip(),
+            chip(view, state, self.context.say),
+            *(self._fix_buttons(view, state) if turned else [gr.skip()] * FIXES),
+        ]
+
+    def _only_status(self, view: LiveView, state: str) -> list[Any]:
+        """Between two steps only the clock moves."""
+        answer = [gr.skip()] * len(self.shown)
+        answer[self.shown.index(self.status)] = status_card(view, state, self.context.say)
+        return answer
+
+    def _fix_buttons(self, view: LiveView, state: str) -> list[Any]:
+        fixes = [fix for fix in view.diagnosis.fixes if fix.change] if view.diagnosis and state == "failed" else []
+        names = [self.context.say("ui.run.apply", fix=fix.title) for fix in fixes[:FIXES]]
+        return [gr.update(value=name, visible=True) for name in names] + [gr.update(visible=False)] * (FIXES - len(names))
+
+    def _newest(self) -> str:
+        records = self.context.desk.runs()
+        return records[0].run if records else ""
+
+    def _choices(self, run: str) -> dict:
+        names = [(run_label(record, self.context.say), record.run) for record in self.context.desk.runs()]
+        return gr.update(choices=names, value=run if run in [value for _, value in names] else None)

@@ -1,0 +1,30 @@
+"""Child process of test_interpreter.py: runs every case in Triton's interpreter, one JSON line a comparison."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import torch
+from studio_kernels import _triton
+from studio_kernels.dispatch import op_named
+
+from tests.kernels.oracle import cases, measure
+
+
+def main() -> int:
+    """Prints the results; fails when the interpreter is not at work (TRITON_INTERPRET must be set before)."""
+    if not _triton.interpreted():
+        print("the kernels are not interpreted", file=sys.stderr)
+        return 1
+    torch.set_num_threads(1)
+    for case in cases():
+        op = op_named(case.op)
+        for comparison in measure(case, op.triton, op.reference, "cpu", ulps=2):
+            print(json.dumps({"case": case.id, **asdict(comparison)}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The kernels on a real GPU: exactness, long offsets, equal bits, one compilation for all lengths, whole models."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from studio_kernels import probe, rms_norm, swiglu
+from studio_kernels.dispatch import op_named
+
+from tests.kernels.oracle import Case, cases, measure
+
+pytestmark = pytest.mark.gpu
+
+LARGE = [
+    Case(op=op, rows=rows, width=width, dtype=dtype)
+    for op in ("rms_norm", "swiglu")
+    for rows in (257, 4096)
+    for width in (2304, 3072, 3584, 4096, 5120, 8192, 14336)
+    for dtype in ("bfloat16", "float16", "float32")
+    if rows * width < 25_000_000
+]
+
+
+@pytest.mark.parametrize("case", cases() + LARGE, ids=lambda case: case.id)
+def test_kernel_is_as_exact_as_its_twin(case):
+    op = op_named(case.op)
+    comparisons = list(measure(case, op.triton, op.reference, "cuda", ulps=1))
+    assert len(comparisons) >= 2
+    assert [comparison for comparison in comparisons if not comparison.ok] == []
+
+
+def test_probe_says_yes():
+    support = probe()
+    assert support.ok and torch.cuda.get_device_name() in support.reason
+
+
+@pytest.mark.parametrize("op", [rms_norm.RMS_NORM, swiglu.SWIGLU], ids=lambda op: op.name)
+def test_supports_this_card(op):
+    capability = torch.cuda.get_device_capability()
+    assert op.supports(device_type="cuda", capability=capability, dtype=torch.bfloat16, width=4096).ok
+
+
+def test_offsets_beyond_two_to_the_31():
+    rows, width = 2**31 // 4096 + 3, 4096
+    x = torch.zeros(rows, width, dtype=torch.bfloat16, device="cuda")
+    x[-2:] = torch.randn(2, width)
+    weight = torch.randn(width, dtype=torch.bfloat16, device="cuda")
+    tail = x[-2:].clone()
+    y = rms_norm.fused(x, weight, 1e-6)
+    torch.testing.assert_close(y[-2:], rms_norm.reference(tail, weight, 1e-6))
+    assert y[:-2].abs().max() == 0
+    del y
+    torch.testing.assert_close(swiglu.fused(x, x)[-2:], swiglu.reference(tail, tail))
+
+
+def test_two_runs_give_the_same_bits():
+    x = torch.randn(5000, 4096, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    weight = torch.randn(4096, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    dy = torch.randn_like(x)
+    runs = [torch.autograd.grad(rms_norm.fused(x, weight, 1e-6), (x, weight), dy) for _ in range(3)]
+    for dx, dw in runs[1:]:
+        assert torch.equal(dx, runs[0][0]) and torch.equal(dw, runs[0][1])
+
+
+def test_lengths_do_not_recompile():
+    def run(rows: int) -> None:
+        x = torch.randn(1, rows, 512, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+        weight = torch.randn(512, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+        swiglu.fused(rms_norm.fused(x, weight, 1e-6), x).sum().backward()
+
+    kernels = [
+        module.__dict__[f"_{way}_kernel"] for module in (rms_norm, swiglu) for way in ("forward", "backward")
+    ]
+    device = torch.cuda.current_device()
+    run(33)
+    compiled = [len(kernel.device_caches[device][0]) for kernel in kernels]
+    assert min(compiled) >= 1
+    for rows in (1, 2, 15, 16, 17, 256, 4096, 70_000):
+        run(rows)
+    assert [len(kernel.device_caches[device][0]) for kernel in kernels] == compiled
+
+
+def test_no_rows_at_all():
+    x = torch.empty(0, 64, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    weight = torch.ones(64, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    swiglu.fused(rms_norm.fused(x, weight, 1e-6), x).sum().backward()
+    assert x.grad.shape == (0, 64) and weight.grad.abs().max() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("family", ["llama", "qwen3", "mistral", "gemma3", "phi3"])
+def test_whole_models_with_every_swap(family, dtype):
+    from studio.models.fuse import fuse
+    from tests.models.test_fuse import MLPS, NORMS, PLAN, make_model
+
+    model = make_model(family, dtype).cuda()
+    tokens = torch.arange(22, device="cuda").reshape(2, 11) * 7 % 96
+
+    def run() -> torch.Tensor:
+        model.zero_grad()
+        output = model(input_ids=tokens, labels=tokens)
+        output.loss.backward()
+        gradients = [parameter.grad.flatten() for parameter in model.parameters()]
+        return torch.cat([output.logits.flatten(), *gradients]).float()
+
+    stock = run()
+    fused = fuse(model, PLAN)
+    assert len(fused.swaps) == NORMS[family] + MLPS[family], fused.refused
+    assert {swap.implementation for swap in fused.swaps} == {"triton"}
+    cosine = torch.nn.functional.cosine_similarity(run(), stock, dim=0).item()
+    assert cosine > {torch.float32: 0.999999, torch.float16: 0.9999, torch.bfloat16: 0.999}[dtype]
+    fused.undo()
+    assert torch.equal(run(), stock)
