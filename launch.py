@@ -80,7 +80,7 @@ def _find_command(arguments):
 def _judge_this_python(install, command):
     """Return the Python that runs this, when it has what the command needs. Raises Refusal listing what it lacks."""
     if not (3, 11) <= sys.version_info[:2] <= (3, 14):
-        version = "%d.%d.%d" % sys.version_info[:3]
+        version = ".".join(map(str, sys.version_info[:3]))
         raise install.refuse(ROOT, "install.here_python", version=version, python=sys.executable)
     requirements = install.load_file(ROOT / "studio" / "host" / "requirements.py")
     tests = command == "test"

@@ -96,6 +96,8 @@ def watch(
         child.stdin.close()
     beat = read_beat(workspace.heartbeat)
     own = beat is not None and beat.parent == os.getpid() and beat.time_s >= born_s
+    if own:
+        workspace.heartbeat.unlink(missing_ok=True)  # nobody is to take it for a sign of life
     return Ending(
         code=child.returncode,
         asked=bool(asked),

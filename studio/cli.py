@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
@@ -39,7 +41,9 @@ def build_parser() -> argparse.ArgumentParser:
     shared.add_argument("--events", action="store_true", help="print progress as JSON lines on stderr")
     shared.add_argument("--workspace", metavar="DIR", help="folder for runs, data and settings")
     shared.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    parser = Arguments(prog="launch.py", description="Finetune Studio: fine-tune language models on your own machine.")
+    parser = Arguments(
+        prog="launch.py", description="Finetune Studio: fine-tune language models on your own machine."
+    )
     commands = parser.add_subparsers(dest="command", parser_class=Arguments, metavar="COMMAND")
 
     def add(name: str, words: str) -> argparse.ArgumentParser:
@@ -55,7 +59,9 @@ def build_parser() -> argparse.ArgumentParser:
     add("train", "train by a recipe").add_argument("recipe", metavar="RECIPE")
     add("resume", "go on with a run").add_argument("run", metavar="RUN")
     add("check", "find every problem of a recipe before it starts").add_argument("recipe", metavar="RECIPE")
-    add("plan", "show what a recipe would use on this machine, and why").add_argument("recipe", metavar="RECIPE")
+    add("plan", "show what a recipe would use on this machine, and why").add_argument(
+        "recipe", metavar="RECIPE"
+    )
     data = add("data", "show what a dataset is and what the model would see of it")
     data.add_argument("source", metavar="SOURCE")
     data.add_argument("--model", default="", metavar="DIR")
@@ -83,7 +89,10 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed with a diagnosis, 2 bad arguments or bad input."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    console = Console(load_catalogue(choose_language()), as_json="--json" in words, events="--events" in words)
+    console = Console(
+        load_catalogue(choose_language()), as_json="--json" in words, events="--events" in words
+    )
+    quiet_libraries()
     try:
         # Libraries print as they like; stdout belongs to the answer.
         with redirect_stdout(sys.stderr) if console.as_json else nullcontext():
@@ -94,10 +103,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1  # whoever read our output is gone; there is nobody to tell
 
 
+def quiet_libraries() -> None:
+    """Keep libraries' notes to developers off the person's screen; errors still show."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore", FutureWarning)
+    warnings.simplefilter("ignore", DeprecationWarning)
+
+
 def _run_command(words: list[str], console: Console) -> int:
     parser = build_parser()
     first = next((word for word in words if not word.startswith("-")), "")
-    known = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction)).choices
+    known = next(
+        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+    ).choices
     if words[:1] not in (["-h"], ["--help"]) and first not in known:
         words = ["studio", *words]
     child = "--child" in words
@@ -125,8 +144,7 @@ def _supervise(options: argparse.Namespace, words: list[str], workspace: Workspa
         read_recipe(options.recipe)  # a bad recipe is refused before anything is started
         words = [str(Path(word).absolute()) if word == options.recipe else word for word in words]
     os.environ["FINETUNE_STUDIO_WORKSPACE"] = str(workspace.root)
-    command = words if options.command != "studio" else words
-    return supervise(command, workspace, headless=options.command != "studio")
+    return supervise(words, workspace, headless=options.command != "studio")
 
 
 def read_recipe(path: str) -> Recipe:
@@ -142,7 +160,9 @@ def read_recipe(path: str) -> Recipe:
     data = read_json(file)
     if not isinstance(data, dict):
         raise StudioError(
-            text("file.not_json", path=file.name), text("recipe.not_object"), text("file.not_json.fix", path=file.name)
+            text("file.not_json", path=file.name),
+            text("recipe.not_object"),
+            text("file.not_json.fix", path=file.name),
         )
     recipe = from_json(Recipe, lift("recipe", data))
     base = file.absolute().parent
@@ -196,7 +216,9 @@ def _train(options: argparse.Namespace, workspace: Workspace, console: Console) 
     return _answer_run(record, workspace, console)
 
 
-def _answer_run(record: RunRecord, workspace: Workspace, console: Console, extra: dict[str, Any] | None = None) -> int:
+def _answer_run(
+    record: RunRecord, workspace: Workspace, console: Console, extra: dict[str, Any] | None = None
+) -> int:
     artifact = workspace.runs / record.run / record.artifact if record.artifact else None
     data = {
         "run": record.run,
@@ -380,8 +402,12 @@ def _export(options: argparse.Namespace, workspace: Workspace, console: Console)
 
     if options.to == "gguf":
         raise not_available("gguf")
-    result = Desk(workspace).export(options.run, options.to, Path(options.folder).absolute() if options.folder else None)
-    said = console.catalogue.say(text("cli.exported", path=str(result.path), mb=f"{result.size_bytes / 1e6:.1f}"))
+    result = Desk(workspace).export(
+        options.run, options.to, Path(options.folder).absolute() if options.folder else None
+    )
+    said = console.catalogue.say(
+        text("cli.exported", path=str(result.path), mb=f"{result.size_bytes / 1e6:.1f}")
+    )
     console.answer({"path": str(result.path), "bytes": result.size_bytes}, [said])
     return 0
 

@@ -111,7 +111,9 @@ class Console:
     def show(self, event: RunEvent) -> None:
         """Tell one event: as a JSON line on stderr with `--events`, else in words or as the moving bar."""
         if self.events:
-            print(json.dumps(to_json(event), ensure_ascii=False, allow_nan=False), file=sys.stderr, flush=True)
+            print(
+                json.dumps(to_json(event), ensure_ascii=False, allow_nan=False), file=sys.stderr, flush=True
+            )
             return
         if isinstance(event, StepLogged):
             self._show_step(event)

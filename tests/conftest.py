@@ -61,7 +61,9 @@ def make_tokenizer(folder: Path, template: str | None = CHAT_TEMPLATE):
     return tokenizer
 
 
-def make_model(folder: Path, family: str = "llama", seed: int = 0, template: str | None = CHAT_TEMPLATE, **shape) -> Path:
+def make_model(
+    folder: Path, family: str = "llama", seed: int = 0, template: str | None = CHAT_TEMPLATE, **shape
+) -> Path:
     """Save a tiny random model of `family` with its tokenizer in `folder` (fp32 safetensors) and return `folder`."""
     import torch
     import transformers
@@ -96,7 +98,7 @@ def chat_rows(count: int, start: int = 0) -> list[dict]:
 
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory):
-    """A function `get(family="llama") -> Path` that makes each tiny model once a session; treat the folders as read-only."""
+    """A function `get(family="llama") -> Path` that makes each tiny model once a session; read-only."""
     root = tmp_path_factory.mktemp("models")
     made: dict[str, Path] = {}
 

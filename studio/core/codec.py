@@ -105,7 +105,11 @@ def _read_dataclass(cls: type, data: Any, path: str, problems: list[Problem]) ->
         if key not in parts and not (key == "kind" and issubclass(cls, RunEvent)):
             near = difflib.get_close_matches(str(key), parts, n=1, cutoff=0.5)
             full = f"{path}.{key}" if path else str(key)
-            fix = text("recipe.key.nearest", near=near[0]) if near else text("recipe.key.known", known=sorted(parts))
+            fix = (
+                text("recipe.key.nearest", near=near[0])
+                if near
+                else text("recipe.key.known", known=sorted(parts))
+            )
             problems.append(Problem(field=full, message=text("recipe.key.unknown", key=full), fix=fix))
     values = {}
     for name, part in parts.items():
@@ -124,7 +128,11 @@ def _read_dataclass(cls: type, data: Any, path: str, problems: list[Problem]) ->
 def _read_text_values(data: Any) -> Any:
     """Revive a Text inside free values, so that a recorded message reads in either language."""
     if isinstance(data, Mapping):
-        if set(data) == {"id", "values"} and isinstance(data["id"], str) and isinstance(data["values"], Mapping):
+        if (
+            set(data) == {"id", "values"}
+            and isinstance(data["id"], str)
+            and isinstance(data["values"], Mapping)
+        ):
             return Text(id=data["id"], values=_read_text_values(data["values"]))
         return {key: _read_text_values(item) for key, item in data.items()}
     if isinstance(data, list):

@@ -43,6 +43,10 @@ class RecipeError(StudioError):
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         first = problems[0]
-        what = first.message if len(problems) == 1 else text("recipe.problems", count=len(problems), first=first.message)
+        what = (
+            first.message
+            if len(problems) == 1
+            else text("recipe.problems", count=len(problems), first=first.message)
+        )
         super().__init__(what, text("recipe.problems.why"), first.fix)
         self.problems = problems

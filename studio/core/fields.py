@@ -71,7 +71,9 @@ def knobs_of(cls: type, prefix: str = "") -> Iterator[Knob]:
             yield from knobs_of(hint, path + ".")
         elif part.metadata:
             missing = part.default is dataclasses.MISSING and part.default_factory is dataclasses.MISSING
-            default = part.default_factory() if part.default_factory is not dataclasses.MISSING else part.default
+            default = (
+                part.default_factory() if part.default_factory is not dataclasses.MISSING else part.default
+            )
             yield Knob(
                 path=path,
                 kind=getattr(hint, "__origin__", hint),

@@ -43,7 +43,7 @@ class Export:
 
 
 class Desk:
-    """One workspace's counter. Every method may be called from any thread; heavy work goes to two threads of its own."""
+    """One workspace's counter. Methods may be called from any thread; heavy work goes to two threads of its own."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
@@ -133,7 +133,9 @@ class Desk:
             folder = self._folder(run)
             if folder.read_record().state == "finished":
                 raise StudioError(
-                    text("run.finished_already", run=run), text("run.finished_already.why"), text("run.finished_already.fix")
+                    text("run.finished_already", run=run),
+                    text("run.finished_already.why"),
+                    text("run.finished_already.fix"),
                 )
             self._begin(folder)
 
@@ -178,7 +180,7 @@ class Desk:
         return self._folder(run).read_recipe()
 
     def events(self, run: str, after: int = 0, wait_s: float = 0.0) -> tuple[RunEvent, ...]:
-        """Return the run's events with seq above `after`; waits up to `wait_s` for the first. Reading never consumes."""
+        """Return the run's events with seq above `after`, waiting up to `wait_s`. Reading never consumes."""
         log = self._log(run)
         if run != self._active:
             log.refresh()
@@ -204,7 +206,7 @@ class Desk:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> Iterator[str]:
-        """Yield the growing answer of the run's `base` or `tuned` model. Raises StudioError, also while a run trains."""
+        """Yield the growing answer of the `base` or `tuned` model. Raises StudioError, also while a run trains."""
         self._refuse_while_training()
         answers: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
         ended = threading.Event()
@@ -316,7 +318,11 @@ class Desk:
 
     def _truthful(self, record: RunRecord) -> RunRecord:
         """A record that says running though no process trains it was cut off: show it as stopped."""
-        if record.state in ("running", "waiting") and record.run != self._active and not self._alive(record.run):
+        if (
+            record.state in ("running", "waiting")
+            and record.run != self._active
+            and not self._alive(record.run)
+        ):
             return dataclasses.replace(record, state="stopped")
         return record
 
@@ -342,22 +348,26 @@ class Desk:
         folder = self._folder(run)
         record = folder.read_record()
         if record.state != "finished" or not record.artifact:
-            raise StudioError(text("run.no_result", run=run), text("run.no_result.why"), text("run.no_result.fix"))
+            raise StudioError(
+                text("run.no_result", run=run), text("run.no_result.why"), text("run.no_result.fix")
+            )
         recipe = folder.read_recipe()
         facts = inspect_model(recipe.model.source)
         return folder, record, facts, plan(self.machine(), recipe, facts)
 
     def _export(self, run: str, target: str, folder: Path | None) -> Export:
+        from studio.engine.checkpoint import require_space
         from studio.engine.exporters import EXPORTERS, get_exporter
         from studio.engine.exporters.exporter import ExportJob
-        from studio.engine.checkpoint import require_space
         from studio.engine.folder import replace_file
 
         exporter = get_exporter(target)
         if exporter is None:
             known = [each.name for each in EXPORTERS]
             raise StudioError(
-                text("export.unknown", target=target), text("export.unknown.why"), text("export.unknown.fix", known=known)
+                text("export.unknown", target=target),
+                text("export.unknown.why"),
+                text("export.unknown.fix", known=known),
             )
         run_folder, record, facts, chosen = self._result(run)
         final = folder or self.workspace.exports / f"{run}-{target}"

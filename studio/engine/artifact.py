@@ -1,4 +1,4 @@
-"""The result of a run: written without local paths or pickles, reloaded into a fresh base and compared before it counts."""
+"""The result of a run: written without local paths, reloaded into a fresh base and compared before it counts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.record import RunRecord
 from studio.core.text import text
 from studio.engine.folder import replace_file
+from studio.models.adapt import evaluation_mode
 from studio.models.load import load_model
 
 PROBE_TOKENS = 24
@@ -65,7 +66,11 @@ def write_card(facts: ModelFacts, record: RunRecord) -> str:
     kind = "LoRA adapter" if record.adapter else "model"
     lines = [
         "---",
-        *([f"base_model: {facts.name}", "library_name: peft"] if record.adapter else ["library_name: transformers"]),
+        *(
+            [f"base_model: {facts.name}", "library_name: peft"]
+            if record.adapter
+            else ["library_name: transformers"]
+        ),
         "tags: [finetune-studio]",
         "---",
         f"# {record.name}",
@@ -75,12 +80,16 @@ def write_card(facts: ModelFacts, record: RunRecord) -> str:
         "| | |",
         "|---|---|",
         f"| steps | {record.steps} |",
-        f"| last training loss | {record.loss:.4f} |" if record.loss is not None else "| last training loss | - |",
+        f"| last training loss | {record.loss:.4f} |"
+        if record.loss is not None
+        else "| last training loss | - |",
         *([f"| validation loss | {record.eval_loss:.4f} |"] if record.eval_loss is not None else []),
         f"| seed | {record.seed} |",
         f"| data sha256 | `{record.data_hash[:16]}` |",
         f"| hardware | {record.gpu or 'CPU'} |",
-        "| versions | " + ", ".join(f"{name} {version}" for name, version in sorted(record.packages.items())) + " |",
+        "| versions | "
+        + ", ".join(f"{name} {version}" for name, version in sorted(record.packages.items()))
+        + " |",
     ]
     return "\n".join(lines) + "\n"
 
@@ -98,9 +107,9 @@ class Fingerprint:
 @torch.no_grad()
 def fingerprint(model: Any, token_ids: list[int]) -> Fingerprint:
     """Return the logits of `model` on (the first PROBE_TOKENS of) `token_ids`."""
-    model.eval()
     ids = torch.tensor([token_ids[:PROBE_TOKENS]], device=next(model.parameters()).device)
-    logits = model(input_ids=ids, use_cache=False).logits[0].float().cpu()
+    with evaluation_mode(model):
+        logits = model(input_ids=ids, use_cache=False).logits[0].float().cpu()
     return Fingerprint(ids.cpu(), logits)
 
 
@@ -121,9 +130,9 @@ def verify_artifact(model: Any, tokenizer: Any, expected: Fingerprint, dtype: st
     Raises StudioError when the logits differ by more than rounding (fp32 1e-3, 16-bit 5 % of their spread),
     or are not finite.
     """
-    model.eval()
     ids = expected.ids.to(next(model.parameters()).device)
-    logits = model(input_ids=ids, use_cache=False).logits[0].float().cpu()
+    with evaluation_mode(model):
+        logits = model(input_ids=ids, use_cache=False).logits[0].float().cpu()
     spread = float(expected.logits.std())
     tolerance = 1e-3 * max(1.0, spread) if dtype == "fp32" else 0.05 * spread + 0.02
     difference = float((logits - expected.logits).abs().max())
@@ -134,6 +143,10 @@ def verify_artifact(model: Any, tokenizer: Any, expected: Fingerprint, dtype: st
             text("artifact.differs.fix"),
             exit_code=1,
         )
-    out = model.generate(input_ids=ids, max_new_tokens=8, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+    out = model.eval().generate(
+        input_ids=ids, max_new_tokens=8, do_sample=False, pad_token_id=tokenizer.pad_token_id
+    )
     if out.shape[1] <= ids.shape[1]:
-        raise StudioError(text("artifact.silent"), text("artifact.silent.why"), text("artifact.differs.fix"), exit_code=1)
+        raise StudioError(
+            text("artifact.silent"), text("artifact.silent.why"), text("artifact.differs.fix"), exit_code=1
+        )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from studio.data.prepare import Example
+from studio.data.pack import Example
 
 
 @dataclass(frozen=True, slots=True)

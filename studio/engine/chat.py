@@ -32,7 +32,7 @@ class Sampling:
 
 
 class Speaker:
-    """A run's base and tuned model, loaded once for many answers. One memory for both where the result is an adapter."""
+    """A run's base and tuned model, loaded once for many answers; an adapter shares its base's memory."""
 
     def __init__(self, folder: Path, record: RunRecord, facts: ModelFacts, plan: BackendPlan) -> None:
         self.run = record.run
@@ -105,21 +105,27 @@ class Speaker:
                 max_new_tokens=max_new_tokens,
                 do_sample=False,
             )
-            for i, words in zip(chosen, self.tokenizer.batch_decode(out[:, width:], skip_special_tokens=True), strict=True):
+            for i, words in zip(
+                chosen, self.tokenizer.batch_decode(out[:, width:], skip_special_tokens=True), strict=True
+            ):
                 answers[i] = words
             on_progress(start + len(chosen), len(order))
         return answers
 
     def _prompt_ids(self, messages: Sequence[dict[str, str]]) -> list[int]:
         if self.tokenizer.chat_template:
-            words = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            words = self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=True
+            )
         else:
             words = messages[-1]["content"]
         ids = self.tokenizer(words, add_special_tokens=not self.tokenizer.chat_template)["input_ids"]
         limit = getattr(self.tuned.config.get_text_config(), "max_position_embeddings", 0)
         if limit and len(ids) >= limit:
             raise StudioError(
-                text("chat.too_long", tokens=len(ids)), text("chat.too_long.why", limit=limit), text("chat.too_long.fix")
+                text("chat.too_long", tokens=len(ids)),
+                text("chat.too_long.why", limit=limit),
+                text("chat.too_long.fix"),
             )
         return ids
 
@@ -168,4 +174,6 @@ class _StopFlag(StoppingCriteria):
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **settings: Any) -> torch.Tensor:
         """Return (rows,) bool: whether each row's answer ends here."""
-        return torch.full((input_ids.shape[0],), self.should_stop(), device=input_ids.device, dtype=torch.bool)
+        return torch.full(
+            (input_ids.shape[0],), self.should_stop(), device=input_ids.device, dtype=torch.bool
+        )

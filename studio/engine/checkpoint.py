@@ -27,7 +27,9 @@ class Checkpoint:
     path: Path
 
 
-def save_checkpoint(folder: Path, step: int, write: Callable[[Path], None], keep: int) -> tuple[Checkpoint, int]:
+def save_checkpoint(
+    folder: Path, step: int, write: Callable[[Path], None], keep: int
+) -> tuple[Checkpoint, int]:
     """Write a checkpoint by `write(staging_folder)`, publish it by a rename, and delete all but the newest `keep`.
 
     Returns the checkpoint and its size in bytes. A kill at any moment leaves either no new checkpoint or a complete
@@ -65,7 +67,9 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
         return []
     found = [(NAME.fullmatch(path.name), path) for path in folder.iterdir() if path.is_dir()]
     return sorted(
-        (Checkpoint(int(match[1]), path) for match, path in found if match), key=lambda c: c.step, reverse=True
+        (Checkpoint(int(match[1]), path) for match, path in found if match),
+        key=lambda c: c.step,
+        reverse=True,
     )
 
 

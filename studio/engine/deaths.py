@@ -91,10 +91,11 @@ def fail_run(folder: RunFolder, death: Death) -> RunFailed:
     diagnosis = diagnose_death(death)
     last = int(events[-1].get("seq", 0)) if events else 0
     event = RunFailed(seq=last + 1, time_s=time.time(), step=death.step, diagnosis=diagnosis)
-    lines = [json.dumps(line, ensure_ascii=False) for line in (*events, to_json(event))]
-    staged = folder.events.with_name(f".{folder.events.name}.{os.getpid()}.tmp")
-    staged.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    os.replace(staged, folder.events)
+    line = json.dumps(to_json(event), ensure_ascii=False, allow_nan=False) + "\n"
+    with folder.events.open("ab+") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)  # the last line may be torn
+        file.write(line.encode("utf-8"))
     try:
         record = folder.read_record()
     except StudioError:

@@ -69,7 +69,11 @@ def create_run(runs: Path, recipe: Recipe) -> RunFolder:
     write_json(folder.path / "recipe.json", to_json(recipe))
     folder.write_record(
         RunRecord(
-            run=folder.run, name=recipe.name or folder.run, state="waiting", created_s=time.time(), seed=recipe.seed
+            run=folder.run,
+            name=recipe.name or folder.run,
+            state="waiting",
+            created_s=time.time(),
+            seed=recipe.seed,
         )
     )
     return folder
@@ -101,10 +105,14 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         why = literal(error.strerror or str(error))
-        raise StudioError(text("file.unreadable", path=path.name), why, text("file.unreadable.fix")) from error
+        raise StudioError(
+            text("file.unreadable", path=path.name), why, text("file.unreadable.fix")
+        ) from error
     except ValueError as error:
         raise StudioError(
-            text("file.not_json", path=path.name), literal(str(error)), text("file.not_json.fix", path=path.name)
+            text("file.not_json", path=path.name),
+            literal(str(error)),
+            text("file.not_json.fix", path=path.name),
         ) from error
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from studio.engine.batches import Batch
+from studio.models.adapt import evaluation_mode
 
 # Above this size of fp32 logits the head is computed in row chunks and recomputed in the backward pass:
 # 256 MiB is 512 rows of a 128k vocabulary.
@@ -21,7 +22,7 @@ class LossHead:
 
     `model` is the model without adapter wrapper (adapters sit inside its layers). The head is probed once against
     the model's own logits; where they differ (a family that scales its logits in its own way) the model's forward is
-    used instead and `reason` says so.
+    used instead: `own` tells.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -67,11 +68,11 @@ class LossHead:
 
     @torch.no_grad()
     def _matches(self) -> bool:
-        training = self.model.training
-        self.model.eval()
-        weight = self.projection.weight
-        ids = torch.arange(2, 10, device=weight.device).remainder(self.model.config.get_text_config().vocab_size)[None]
-        stock = self.model(input_ids=ids, use_cache=False).logits.float()
-        own = self._logits(self.decoder(input_ids=ids, use_cache=False).last_hidden_state).float()
-        self.model.train(training)
+        device = self.projection.weight.device
+        ids = torch.arange(2, 10, device=device).remainder(self.model.config.get_text_config().vocab_size)[
+            None
+        ]
+        with evaluation_mode(self.model):
+            stock = self.model(input_ids=ids, use_cache=False).logits.float()
+            own = self._logits(self.decoder(input_ids=ids, use_cache=False).last_hidden_state).float()
         return own.shape == stock.shape and torch.allclose(own, stock, rtol=1e-3, atol=1e-3)

@@ -9,7 +9,9 @@ import torch
 from studio.core.recipe import OptimSpec
 
 
-def build_optimizer(model: torch.nn.Module, spec: OptimSpec, name: str, device: torch.device) -> torch.optim.Optimizer:
+def build_optimizer(
+    model: torch.nn.Module, spec: OptimSpec, name: str, device: torch.device
+) -> torch.optim.Optimizer:
     """Return the optimizer `name` (`adamw`, `adamw_8bit`, `paged_adamw_8bit`) over the trainable parameters.
 
     Weight decay applies to matrices only: norms and biases are one-dimensional.
@@ -25,7 +27,10 @@ def build_optimizer(model: torch.nn.Module, spec: OptimSpec, name: str, device: 
         return torch.optim.AdamW(groups, fused=device.type == "cuda", **settings)
     import bitsandbytes
 
-    kind = {"adamw_8bit": bitsandbytes.optim.AdamW8bit, "paged_adamw_8bit": bitsandbytes.optim.PagedAdamW8bit}[name]
+    kind = {
+        "adamw_8bit": bitsandbytes.optim.AdamW8bit,
+        "paged_adamw_8bit": bitsandbytes.optim.PagedAdamW8bit,
+    }[name]
     return kind(groups, **settings)
 
 

@@ -1,4 +1,4 @@
-"""One run from top to bottom: plan, load, adapt, fuse, prepare, train, save, verify; the engine's only broad `except`."""
+"""One run from top to bottom: plan, load, adapt, fuse, prepare, train, save, verify; the only broad `except`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from studio.core.codec import to_json
-from studio.core.errors import StudioError
 from studio.core.events import (
     DataPrepared,
     PhaseStarted,
@@ -100,14 +99,20 @@ def run(
     except (Stopped, PreparationStopped):
         this.record = dataclasses.replace(this.record, state="stopped")
         emit(RunStopped(step=this.record.steps, saved=False))
-    except Exception as error:  # the one place: whatever ends a run becomes a diagnosis that a person can act on
+    except (
+        Exception
+    ) as error:  # the one place: whatever ends a run becomes a diagnosis that a person can act on
         with folder.log.open("a", encoding="utf-8") as log:
             log.write(traceback.format_exc() + "\n")
         diagnosis = diagnose(error, machine)
         this.record = dataclasses.replace(this.record, state="failed", diagnosis=diagnosis)
         emit(RunFailed(step=this.record.steps, diagnosis=diagnosis))
-    timings_s = {name: this.record.timings_s.get(name, 0.0) + took_s for name, took_s in this.timings_s.items()}
-    this.record = dataclasses.replace(this.record, ended_s=time.time(), timings_s=dict(this.record.timings_s) | timings_s)
+    timings_s = {
+        name: this.record.timings_s.get(name, 0.0) + took_s for name, took_s in this.timings_s.items()
+    }
+    this.record = dataclasses.replace(
+        this.record, ended_s=time.time(), timings_s=dict(this.record.timings_s) | timings_s
+    )
     folder.write_record(this.record)
     release_memory()
     return this.record
@@ -147,7 +152,9 @@ def _train(this: Run) -> Trained | None:
         loaded, swaps = _load(recipe, facts, plan)
         this.emit(RunPlanned(plan=plan, swaps=describe_swaps(swaps)))
     with this.phase("prepare"):
-        data = prepare(recipe.data, recipe.method, loaded.tokenizer, seed=recipe.seed, should_stop=this.should_stop)
+        data = prepare(
+            recipe.data, recipe.method, loaded.tokenizer, seed=recipe.seed, should_stop=this.should_stop
+        )
         this.record = dataclasses.replace(
             this.record,
             base=facts.name,
@@ -158,7 +165,9 @@ def _train(this: Run) -> Trained | None:
         )
         trainer = _make_trainer(this, loaded, plan, data)
         validation_rows = len(data.validation)
-        this.emit(DataPrepared(facts=data.facts, total_steps=trainer.total_steps, validation_rows=validation_rows))
+        this.emit(
+            DataPrepared(facts=data.facts, total_steps=trainer.total_steps, validation_rows=validation_rows)
+        )
         _resume(this, loaded, trainer)
     started_s = time.perf_counter()
     with watch_gpu(plan.device.value, this.emit):
@@ -212,10 +221,15 @@ def _make_trainer(this: Run, loaded: Loaded, plan: BackendPlan, data: PreparedDa
         require_space(this.folder.path, size_bytes)
 
         def write(staging: Path) -> None:
-            save_file({name: tensor.contiguous().cpu() for name, tensor in weights.items()}, staging / "trained.safetensors")
+            save_file(
+                {name: tensor.contiguous().cpu() for name, tensor in weights.items()},
+                staging / "trained.safetensors",
+            )
             torch.save(trainer.state_data(), staging / "state.pt")
 
-        return save_checkpoint(this.folder.checkpoints, state.step, write, this.recipe.limits.keep_checkpoints)[1]
+        return save_checkpoint(
+            this.folder.checkpoints, state.step, write, this.recipe.limits.keep_checkpoints
+        )[1]
 
     trainer = Trainer(
         loaded.model,
@@ -236,7 +250,9 @@ def _resume(this: Run, loaded: Loaded, trainer: Trainer) -> None:
     """Go on from the newest whole checkpoint; a broken newer one is reported and left aside as `.broken`."""
 
     def report(broken: Checkpoint, wrong: Text) -> None:
-        this.emit(Warned(step=broken.step, message=text("run.checkpoint_broken", step=broken.step, reason=wrong)))
+        this.emit(
+            Warned(step=broken.step, message=text("run.checkpoint_broken", step=broken.step, reason=wrong))
+        )
 
     checkpoint = newest_valid(this.folder.checkpoints, report)
     if checkpoint is None:
@@ -265,10 +281,15 @@ def _record_progress(this: Run, trainer: Trainer) -> None:
 def describe_swaps(fused: Fused) -> tuple[Text, ...]:
     """Return in words which ops took how many modules, and which modules keep their stock code and why."""
     counts = Counter((swap.op, swap.implementation) for swap in fused.swaps)
-    done = [text("run.swapped", op=op, implementation=name, count=count) for (op, name), count in counts.items()]
+    done = [
+        text("run.swapped", op=op, implementation=name, count=count) for (op, name), count in counts.items()
+    ]
     reasons = Counter((reason.id, repr(reason.values)) for _, reason in fused.refused)
     first = {(reason.id, repr(reason.values)): reason for _, reason in fused.refused}
-    return (*done, *(text("run.not_swapped", count=count, reason=first[key]) for key, count in reasons.items()))
+    return (
+        *done,
+        *(text("run.not_swapped", count=count, reason=first[key]) for key, count in reasons.items()),
+    )
 
 
 def release_memory() -> None:

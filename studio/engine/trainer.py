@@ -17,10 +17,11 @@ import torch
 
 from studio.core.events import CheckpointSaved, EvalLogged, PhaseStarted, RunEvent, StepLogged, Warned
 from studio.core.recipe import Recipe
-from studio.core.text import Text, text
-from studio.data.prepare import Example
+from studio.core.text import text
+from studio.data.pack import Example
 from studio.engine.batches import Batch, StepOrder, collate, count_trained
 from studio.engine.optimizer import build_optimizer, learning_rate
+from studio.models.adapt import evaluation_mode
 
 SAVE_INTERVAL_S = 600.0
 """Without a `save_every`, a checkpoint at least this often: what a power cut may cost."""
@@ -99,7 +100,9 @@ class Trainer:
         self.pad_id = pad_id
         self.hooks = hooks
         self.order = StepOrder(len(train), self.spec.micro_batch * self.spec.accumulation, recipe.seed)
-        self.total_steps = self.spec.max_steps or max(1, math.ceil(self.spec.epochs * self.order.steps_per_epoch))
+        self.total_steps = self.spec.max_steps or max(
+            1, math.ceil(self.spec.epochs * self.order.steps_per_epoch)
+        )
         self.state = TrainState(micro_batch=self.spec.micro_batch)
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = build_optimizer(model, self.spec, optimizer, device)
@@ -108,7 +111,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == "fp16" and device.type == "cuda")
 
     def train(self) -> Outcome:
-        """Run to the end, to a stop, or to early stopping. Raises NonFinite, and any error that `recover` gives up on."""
+        """Run to the end, a stop, or early stopping. Raises NonFinite, and any error that `recover` gives up on."""
         self.hooks.emit(PhaseStarted(phase="train", step=self.state.step))
         self.model.train()
         last_saved, last_saved_s = self.state.step, time.monotonic()
@@ -219,19 +222,18 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self) -> float:
         """Return the mean loss over the trained tokens of the validation examples."""
-        self.model.eval()
         total, tokens = 0.0, 0
         size = self.state.micro_batch
         ordered = sorted(self.validation, key=lambda example: len(example.token_ids), reverse=True)
-        for micro, start in enumerate(range(0, len(ordered), size)):
-            if self.hooks.should_stop():
-                break
-            self.hooks.beat("evaluate", self.state.step, micro)
-            part = ordered[start : start + size]
-            with self._autocast():
-                total += float(self.sum_loss(collate(part, self.pad_id, self.device)))
-            tokens += sum(count_trained(example) for example in part)
-        self.model.train()
+        with evaluation_mode(self.model):
+            for micro, start in enumerate(range(0, len(ordered), size)):
+                if self.hooks.should_stop():
+                    break
+                self.hooks.beat("evaluate", self.state.step, micro)
+                part = ordered[start : start + size]
+                with self._autocast():
+                    total += float(self.sum_loss(collate(part, self.pad_id, self.device)))
+                tokens += sum(count_trained(example) for example in part)
         return total / max(1, tokens)
 
     def _evaluate(self) -> bool:
@@ -253,7 +255,9 @@ class Trainer:
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(
-            self.device.type, dtype=self.autocast_dtype or torch.bfloat16, enabled=self.autocast_dtype is not None
+            self.device.type,
+            dtype=self.autocast_dtype or torch.bfloat16,
+            enabled=self.autocast_dtype is not None,
         )
 
     def state_data(self) -> dict[str, Any]:
@@ -302,8 +306,3 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
-
-
-def describe_end(outcome: Outcome) -> Text:
-    """Return how the loop ended, in words."""
-    return text(f"run.end.{outcome.end}", step=outcome.state.step)

@@ -29,7 +29,10 @@ def watch_gpu(device: str, emit: Callable[[RunEvent], None]) -> Iterator[None]:
             utilisation, memory_bytes, temperature_c, power_w = values
             emit(
                 GpuSampled(
-                    utilisation=utilisation, memory_bytes=memory_bytes, temperature_c=temperature_c, power_w=power_w
+                    utilisation=utilisation,
+                    memory_bytes=memory_bytes,
+                    temperature_c=temperature_c,
+                    power_w=power_w,
                 )
             )
 

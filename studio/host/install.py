@@ -120,7 +120,7 @@ def ensure(root, dev=False, again=False, rebuild=False):
             ):  # another start may have made it while this one waited
                 stamp = {} if rebuild else read_stamp(root)
                 if stamp:
-                    _update(root, stamp, dev)
+                    _update(root, stamp, dev, required=dev or again)
                 else:
                     _make(root, dev)
     except OSError as error:
@@ -148,8 +148,8 @@ def _make(root, dev):
     (folder / "studio-changing").unlink()
 
 
-def _update(root, stamp, dev):
-    """Bring .venv up to the requirement files; when that fails, what was there stays and starts."""
+def _update(root, stamp, dev, required):
+    """Bring .venv up to the requirement files; when that fails, what was there stays and starts, unless `required`."""
     marker, before = root / ".venv" / "studio-changing", root / ".venv" / "packages-before.txt"
     with_dev = dev or bool(stamp.get("dev"))
     files = _requirement_files(with_dev)
@@ -172,7 +172,7 @@ def _update(root, stamp, dev):
             marker.unlink()
             raise
     except Refusal as refusal:
-        if dev or marker.exists():
+        if required or marker.exists():
             raise
         _tell("{} {}".format(say(root, "install.update_failed"), refusal.what))
         _save_stamp(root, dict(stamp, failed=fingerprint(root)))

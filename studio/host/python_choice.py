@@ -22,8 +22,11 @@ def has(name):
         return False
     return True
 base = getattr(sys, "base_prefix", sys.prefix)
+base_python = sys.executable
+if base != sys.prefix:
+    base_python = getattr(sys, "_base_executable", None) or sys.executable
 print(json.dumps({
-    "path": sys.executable, "version": list(sys.version_info[:3]), "bits": struct.calcsize("P") * 8,
+    "path": base_python, "version": list(sys.version_info[:3]), "bits": struct.calcsize("P") * 8,
     "gil": bool(getattr(sys, "_is_gil_enabled", lambda: True)()), "venv": has("venv") and has("ensurepip"),
     "conda": os.path.isdir(os.path.join(base, "conda-meta")), "store": "windowsapps" in base.lower(),
 }))
@@ -31,7 +34,10 @@ print(json.dumps({
 
 
 def probe_python(argv):
-    """Return the facts of the Python that `argv` starts, found by running it; None when it does not answer as one."""
+    """Return the facts of the Python that `argv` starts, found by running it; None when it does not answer as one.
+
+    Of a Python inside a .venv (perhaps ours, which may be about to be removed) they are those of the one below it.
+    """
     try:
         answer = subprocess.run(
             list(argv) + ["-c", PYTHON_FACTS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20
@@ -50,18 +56,19 @@ def is_usable(facts):
 def candidates():
     """Yield command lines that may start a Python, the one that runs this first; most do not exist."""
     yield [sys.executable]
-    names = ["python%d.%d" % version for version in VERSIONS]
+    names = ["python{}.{}".format(*version) for version in VERSIONS]
     for name in ["python3", "python"] + names:
         path = shutil.which(name)
         if path:
             yield [path]
     if os.name == "nt":
         for version in VERSIONS:
-            yield ["py", "-%d.%d" % version]
+            yield ["py", "-{}.{}".format(*version)]
     home = Path.home()
     folders = [home / ".pyenv" / "versions", home / ".local" / "share" / "uv" / "python"]
-    folders += [Path(os.environ.get(name, home)) / "Programs" / "Python" for name in ("LOCALAPPDATA",)]
-    folders += [Path(os.environ.get("APPDATA", home)) / "uv" / "python"]
+    if os.name == "nt":
+        folders.append(Path(os.environ.get("LOCALAPPDATA", str(home))) / "Programs" / "Python")
+        folders.append(Path(os.environ.get("APPDATA", str(home))) / "uv" / "python")
     for folder in folders:
         for python in sorted(folder.glob("*/bin/python3")) + sorted(folder.glob("*/python.exe")):
             yield [str(python)]
@@ -90,6 +97,6 @@ def choose_python(commands=None):
     if second_best:
         return second_best, "", {}
     if unable:
-        return None, "install.no_ensurepip", {"package": "python%d.%d-venv" % tuple(unable["version"][:2])}
+        return None, "install.no_ensurepip", {"package": "python{}.{}-venv".format(*unable["version"])}
     found = sorted({".".join(map(str, facts["version"])) for facts in seen})
     return None, "install.no_python", {"found": ", ".join(found) or "-"}

@@ -23,7 +23,11 @@ def judge(machine: MachineFacts) -> dict[str, Any]:
     gpus = [gpu for gpu in machine.gpus if gpu.vendor == "nvidia"]
     usable = bool(gpus) and bool(machine.torch_cuda)
     if gpus and not machine.torch_cuda:
-        problems.append(_problem("torch_cpu_build", machine.packages.get("torch", ""), "doctor.cpu_build", gpu=gpus[0].name))
+        problems.append(
+            _problem(
+                "torch_cpu_build", machine.packages.get("torch", ""), "doctor.cpu_build", gpu=gpus[0].name
+            )
+        )
     if usable and machine.triton_level != "right":
         problems.append(_problem("triton", machine.triton_error, "doctor.triton", level=machine.triton_level))
     if machine.bitsandbytes_error:

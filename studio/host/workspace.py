@@ -92,7 +92,7 @@ class Workspace:
 def open_workspace(path: str | None = None) -> Workspace:
     """Return the workspace at `path`, else at $FINETUNE_STUDIO_WORKSPACE, else in the per-user data folder.
 
-    What is absent is made. Folders that it makes have mode 0700. Raises StudioError when the place is no folder, not writable or full.
+    What is absent is made, with mode 0700. Raises StudioError when the place is no folder, not writable or full.
     """
     chosen = path or os.environ.get(WORKSPACE_VARIABLE)
     if not chosen:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,9 @@ def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
     if adapter:
         return _continue(model, adapter)
     targets = spec.targets.strip()
-    names = targets if targets == "all-linear" else [name.strip() for name in targets.split(",") if name.strip()]
+    names = (
+        targets if targets == "all-linear" else [name.strip() for name in targets.split(",") if name.strip()]
+    )
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=spec.rank,
@@ -49,7 +53,9 @@ def _continue(model: Any, adapter: str) -> Any:
     folder = Path(adapter)
     if not (folder / "adapter_config.json").is_file() or not (folder / "adapter_model.safetensors").is_file():
         raise StudioError(
-            text("adapter.missing", name=folder.name), text("adapter.missing.why"), text("adapter.missing.fix")
+            text("adapter.missing", name=folder.name),
+            text("adapter.missing.why"),
+            text("adapter.missing.fix"),
         )
     try:
         return PeftModel.from_pretrained(model, folder, is_trainable=True, local_files_only=True)
@@ -64,6 +70,25 @@ def unwrap(model: Any) -> torch.nn.Module:
     return model.get_base_model() if isinstance(model, PeftModel) else model
 
 
+@contextmanager
+def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Switch `model` to evaluation (no dropout) for a block, and back to the modes that its modules had.
+
+    bitsandbytes' 4-bit layers stay in training mode: on a CPU with AVX-512 bf16 their first evaluation forward repacks
+    the weights for good (0.50.2, nn/modules.py), and from then on no gradient flows through them, without an error.
+    """
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    for module in modes:
+        if type(module).__name__ == "Linear4bit":
+            module.train()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
 def trained_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return the trainable parameters by name (tied ones once): what a checkpoint holds of the weights."""
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
@@ -74,6 +99,8 @@ def load_trained_state(model: torch.nn.Module, tensors: dict[str, torch.Tensor])
     """Copy trained_state() back. Raises KeyError when the names differ."""
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if parameters.keys() != tensors.keys():
-        raise KeyError(f"{len(parameters.keys() ^ tensors.keys())} trained tensors differ from the checkpoint's")
+        raise KeyError(
+            f"{len(parameters.keys() ^ tensors.keys())} trained tensors differ from the checkpoint's"
+        )
     for name, parameter in parameters.items():
         parameter.copy_(tensors[name])

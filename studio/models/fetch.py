@@ -89,7 +89,9 @@ def download(
 
 def _reporter(name: str, emit: Callable[[RunEvent], None]) -> Callable[[int, int], None]:
     def report(done_bytes: int, total_bytes: int) -> None:
-        detail = text("download.progress", name=name, done_mb=round(done_bytes / 1e6), total_mb=round(total_bytes / 1e6))
+        detail = text(
+            "download.progress", name=name, done_mb=round(done_bytes / 1e6), total_mb=round(total_bytes / 1e6)
+        )
         emit(PhaseStarted(phase="download", detail=detail))
 
     return report
@@ -132,7 +134,9 @@ def main(arguments: list[str]) -> int:
 
     try:
         info = HfApi().model_info(repo, revision=revision, files_metadata=True)
-        files = [part for part in info.siblings or [] if any(fnmatch(part.rfilename, want) for want in WANTED)]
+        files = [
+            part for part in info.siblings or [] if any(fnmatch(part.rfilename, want) for want in WANTED)
+        ]
         total = sum(part.size or 0 for part in files)
         say({"done_bytes": 0, "total_bytes": total})
         folder = ""
@@ -142,7 +146,11 @@ def main(arguments: list[str]) -> int:
                     path = hf_hub_download(repo, part.rfilename, revision=info.sha, tqdm_class=Report)
                     break
                 except (OSError, HfHubHTTPError) as error:
-                    if attempt == TRIES - 1 or getattr(error, "errno", None) == 28 or isinstance(error, GatedRepoError):
+                    if (
+                        attempt == TRIES - 1
+                        or getattr(error, "errno", None) == 28
+                        or isinstance(error, GatedRepoError)
+                    ):
                         raise
                     time.sleep(0.5 * 2**attempt)
             done_before += part.size or 0
@@ -157,7 +165,12 @@ def main(arguments: list[str]) -> int:
         say({"error": "missing", "detail": str(error)[:300]})
     except OSError as error:
         kind = "no_space" if error.errno == 28 or "space" in str(error).lower() else "unreachable"
-        say({"error": kind, "detail": str(error).splitlines()[0][:300] if str(error) else type(error).__name__})
+        say(
+            {
+                "error": kind,
+                "detail": str(error).splitlines()[0][:300] if str(error) else type(error).__name__,
+            }
+        )
     except HfHubHTTPError as error:
         say({"error": "unreachable", "detail": str(error).splitlines()[0][:300]})
     return 1

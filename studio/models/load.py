@@ -60,7 +60,9 @@ def load_tokenizer(facts: ModelFacts) -> Any:
     Raises StudioError when the folder has none that can be read.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(facts.folder, trust_remote_code=False, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            facts.folder, trust_remote_code=False, local_files_only=True
+        )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise StudioError(
             text("model.tokenizer", name=facts.name), literal(last_line(error)), text("model.tokenizer.fix")

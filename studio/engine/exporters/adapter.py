@@ -18,7 +18,9 @@ def size_bytes(job: ExportJob) -> int:
 def write(job: ExportJob) -> None:
     """Copy the run's verified adapter. Raises StudioError for a run that trained every weight."""
     if not job.record.adapter:
-        raise StudioError(text("export.no_adapter"), text("export.no_adapter.why"), text("export.no_adapter.fix"))
+        raise StudioError(
+            text("export.no_adapter"), text("export.no_adapter.why"), text("export.no_adapter.fix")
+        )
     shutil.copytree(job.run_folder / job.record.artifact, job.target, dirs_exist_ok=True)
 
 

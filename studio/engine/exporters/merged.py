@@ -30,7 +30,9 @@ def write(job: ExportJob) -> None:
         model = PeftModel.from_pretrained(model, job.run_folder / job.record.artifact, local_files_only=True)
         model = model.merge_and_unload()
     else:
-        saved = dataclasses.replace(job.facts, folder=str(job.run_folder / job.record.artifact), quantization="none")
+        saved = dataclasses.replace(
+            job.facts, folder=str(job.run_folder / job.record.artifact), quantization="none"
+        )
         model = load_model(saved, device="cpu", dtype="fp32").model
     model = model.to(kept)
     model.save_pretrained(job.target)

@@ -1,4 +1,4 @@
-"""Continued pretraining: next-token loss on every token of plain text, joined and cut into full blocks by the data floor."""
+"""Continued pretraining: next-token loss on every token of plain text, joined and cut into full blocks."""
 
 from __future__ import annotations
 

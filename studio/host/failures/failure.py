@@ -1,0 +1,59 @@
+"""One known failure: how it is recognised, and what may help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from studio.core.events import Diagnosis, Fix
+from studio.core.recipe import Recipe
+from studio.core.text import text
+
+Change = Mapping[str, Any] | Callable[[Recipe | None], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """Something that may help, in the words of `failure.fix.NAME`.
+
+    `change` holds recipe values by dotted path, or a function from the failed recipe (None when unknown) to them.
+    """
+
+    name: str
+    change: Change | None = None
+
+    def offer(self, recipe: Recipe | None) -> Fix | None:
+        """Return the Fix for `recipe`; None when its change would change nothing."""
+        if self.change is None:
+            return Fix(title=text(f"failure.fix.{self.name}"))
+        change = self.change(recipe) if callable(self.change) else self.change
+        return Fix(title=text(f"failure.fix.{self.name}"), change=change) if change else None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One entry of the catalogue, in the words of `failure.ID` (what) and `failure.ID.why`.
+
+    `signature` is searched in "ExceptionName: message" or in a log's text; its named groups fill the words' blanks.
+    An entry without one is picked only by an exception's attribute `failure_id`.
+    """
+
+    id: str
+    signature: re.Pattern[str] | None
+    remedies: tuple[Remedy, ...]
+
+    def diagnose(self, values: Mapping[str, str], recipe: Recipe | None = None) -> Diagnosis:
+        """Return the Diagnosis in words; `values` fill the blanks."""
+        return Diagnosis(
+            id=self.id,
+            what=text(f"failure.{self.id}", **values),
+            why=text(f"failure.{self.id}.why", **values),
+            fixes=tuple(fix for remedy in self.remedies if (fix := remedy.offer(recipe))),
+        )
+
+
+def said(*patterns: str) -> re.Pattern[str]:
+    """Return one expression for any of `patterns`. Match English prefixes and numbers: Windows translates the rest."""
+    return re.compile("|".join(patterns), re.IGNORECASE | re.MULTILINE)

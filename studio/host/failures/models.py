@@ -1,0 +1,28 @@
+"""Failures of loading a model or an adapter."""
+
+from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.remedies import FETCH_AGAIN, INSTALL, LOCAL_MODEL
+
+FAILURES = (
+    Failure("architecture_unknown", said(r"does not recognize this architecture"), (INSTALL, Remedy("other_model"))),
+    Failure(
+        "remote_code",
+        said(r"trust_remote_code=True", r"contains custom code which must be executed"),
+        (Remedy("other_model"),),
+    ),
+    Failure(
+        "adapter_targets",
+        said(r"Target modules .{0,300}not found in the base model"),
+        (Remedy("all_linear", {"adapter.targets": "all-linear"}),),
+    ),
+    Failure("shape_mismatch", said(r"size mismatch for (?P<layer>[\w.]+)"), (Remedy("matching_adapter"), FETCH_AGAIN)),
+    Failure(
+        "tokenizer_missing",
+        said(
+            r"Couldn't instantiate the backend tokenizer",
+            r"Can't load tokenizer for",
+            r"Unable to load vocabulary",
+        ),
+        (FETCH_AGAIN, LOCAL_MODEL),
+    ),
+)
