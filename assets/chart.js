@@ -97,15 +97,17 @@ function draw(figure) {
   output.textContent = last ? short(last[1]) + unit : "";
   canvas.setAttribute("aria-label", `${title}: ${last ? short(last[1]) + unit : ""}`);
 
-  const left = 46, right = box.width - 8, top = 8, bottom = box.height - 20;
+  const right = box.width - 8, top = 8, bottom = box.height - 20;
   const ys = known.map(([, y]) => y), xs = known.map(([x]) => x);
   let low = axis.zero ? 0 : Math.min(...sample(ys, Math.min));
   let high = axis.top || Math.max(...sample(ys, Math.max));
   const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
-  if (!axis.zero) low -= room;
+  if (!axis.zero) low = low >= 0 ? Math.max(low - room, 0) : low - room;
   if (!axis.top) high += room;
   const from = Math.min(xs[0], evals.length ? evals[0][0] : xs[0]);
   const until = Math.max(...sample(xs, Math.max), from + 1);
+  const marks = [0, 1, 2, 3].map((i) => low + (high - low) * i / 3);
+  const left = 12 + Math.max(...marks.map((mark) => pen.measureText(short(mark)).width));
   const toX = (x) => left + (x - from) / (until - from) * (right - left);
   const toY = (y) => bottom - (y - low) / (high - low) * (bottom - top);
 
@@ -114,8 +116,8 @@ function draw(figure) {
   pen.lineWidth = 1;
   pen.textAlign = "right";
   pen.textBaseline = "middle";
-  for (let i = 0; i <= 3; i++) {
-    const value = low + (high - low) * i / 3, y = Math.round(toY(value)) + 0.5;
+  for (const value of marks) {
+    const y = Math.round(toY(value)) + 0.5;
     pen.beginPath(); pen.moveTo(left, y); pen.lineTo(right, y); pen.stroke();
     pen.fillText(short(value), left - 6, y);
   }
@@ -125,8 +127,8 @@ function draw(figure) {
   pen.textAlign = "right";
   pen.fillText(axis.seconds ? shortTime(until) : String(until), right, box.height - 5);
 
-  const raw = name === "loss" && main.length > 30;
-  line(pen, main, toX, toY, colour("--studio-accent"), raw ? 0.3 : 1, raw ? 1 : 1.8);
+  const raw = name === "loss" && main.length > 100;
+  line(pen, main, toX, toY, colour("--studio-accent"), raw ? 0.35 : 1, raw ? 1 : 1.8);
   if (raw) line(pen, smooth(main), toX, toY, colour("--studio-accent"), 1, 2);
   line(pen, evals, toX, toY, colour("--studio-second"), 1, 1.8);
   for (const [x, y] of evals) dot(pen, toX(x), toY(y), colour("--studio-second"), 3);

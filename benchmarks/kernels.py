@@ -152,7 +152,7 @@ def main() -> int:
         "cuda": torch.version.cuda or torch.version.hip,
         "python": platform.python_version(),
         "date": datetime.date.today().isoformat(),
-        "command": "python benchmarks/kernels.py",
+        "command": f"python benchmarks/kernels.py --out {options.out.name}",
     }
     flush_bytes = min(2 << 30, torch.cuda.get_device_properties(0).total_memory // 16)
     flush = torch.empty(flush_bytes, dtype=torch.uint8, device="cuda")

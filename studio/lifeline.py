@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import BinaryIO
 
 FAULT_LOG_VARIABLE = "FINETUNE_STUDIO_FAULT_LOG"
-GRACE_S = 1.5
+GRACE_S = 1.0
 """How long an orphan may still write: it is gone within 2 s of its parent's death."""
 
 
-def watch_parent(on_stop: Callable[[], None], stream: BinaryIO | None = None) -> threading.Thread:
-    """Start a daemon thread that reads `stream` (standard input when None) and return it.
+def watch_parent(on_stop: Callable[[], None], descriptor: int = 0) -> threading.Thread:
+    """Start a daemon thread that reads the file `descriptor` (0: standard input) and return it.
 
     The line `stop` calls `on_stop()`, which must only set a flag: the step ends, a checkpoint is written, the process
     ends. At the end of the stream `on_stop()` is called too, and the process ends GRACE_S later whatever it does.
     """
     keep_fault_log()
-    source = stream or sys.stdin.buffer
-    thread = threading.Thread(target=_read, args=(source, on_stop), name="lifeline", daemon=True)
+    thread = threading.Thread(target=_read, args=(descriptor, on_stop), name="lifeline", daemon=True)
     thread.start()
     return thread
 
@@ -39,9 +36,12 @@ def keep_fault_log() -> None:
         faulthandler.enable(file=open(path, "a", encoding="utf-8"), all_threads=True)  # noqa: SIM115
 
 
-def _read(source: BinaryIO, on_stop: Callable[[], None]) -> None:
-    for line in iter(source.readline, b""):
-        if line.strip() == b"stop":
+def _read(descriptor: int, on_stop: Callable[[], None]) -> None:
+    # Not through sys.stdin: an interpreter that ends while a thread waits in its buffer aborts (SIGABRT).
+    rest = b""
+    while data := os.read(descriptor, 4096):
+        *lines, rest = (rest + data).split(b"\n")
+        if b"stop" in (line.strip() for line in lines):
             on_stop()
     on_stop()
     time.sleep(GRACE_S)

@@ -187,7 +187,7 @@ def _end_run(death: Death, *, as_json: bool) -> int:
 
 
 class _Page:
-    """The window's page: called every tick, it tells the address once the child has one, and opens the browser there."""
+    """The window's page: called every tick, it tells the address once the child has one, and opens the browser."""
 
     def __init__(self, workspace: Workspace, *, browser: bool) -> None:
         self.workspace, self.browser, self.address = workspace, browser, ""

@@ -31,24 +31,26 @@ def pack(examples: Sequence[Example], max_length: int) -> list[Example]:
 
     Every example must be no longer than `max_length`. Attention must be kept within `lengths` to be exact.
     """
+    import pyarrow
     from datasets import Dataset
     from trl.data_utils import pack_dataset
 
     if not examples:
         return []
-    numbers = [[i] * len(example.token_ids) for i, example in enumerate(examples)]
+    # Only each document's number goes through trl, once a token; ids and masks are put together here.
+    lengths = np.asarray([len(example.token_ids) for example in examples])
+    numbers = np.repeat(np.arange(len(examples), dtype=np.int32), lengths)
+    edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    table = pyarrow.table({"number": pyarrow.LargeListArray.from_arrays(edges, numbers)})
     with _quiet_datasets():
-        rows = pack_dataset(
-            Dataset.from_dict({"number": numbers}),
+        packed = pack_dataset(
+            Dataset(table),
             max_length,
             strategy="bfd",
             map_kwargs={"batch_size": len(examples), "keep_in_memory": True, "load_from_cache_file": False},
-        )
-    packed = []
-    for row in rows:
-        starts = np.cumsum([0, *row["seq_lengths"][:-1]])
-        packed.append(_join([examples[row["number"][start]] for start in starts]))
-    return packed
+        ).with_format("numpy")
+        rows = [(row["number"], row["seq_lengths"]) for row in packed]
+    return [_join([examples[number[end - 1]] for end in np.cumsum(parts)]) for number, parts in rows]
 
 
 def join_blocks(examples: Sequence[Example], max_length: int) -> list[Example]:

@@ -66,7 +66,7 @@ class Tokenised:
     conversations: list[Conversation] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     cut: int = 0
-    control: int = 0
+    notes: Counter[str] = field(default_factory=Counter)
 
 
 def prepare(
@@ -177,7 +177,7 @@ def tokenise(
             result.rows.append(row)
             result.conversations.append(conversation)
             result.cut += row.cut
-            result.control += row.control
+            result.notes.update(row.notes)
         if on_progress is not None:
             on_progress(stop, total)
     reading.problems.sort(key=lambda problem: problem.line)
@@ -247,8 +247,8 @@ def _note(tokenised: Tokenised, too_small: bool) -> Iterable[Text]:
         yield text(f"data.rule.{rule}", rows=rows)
     if tokenised.cut:
         yield text("data.note.cut", rows=tokenised.cut)
-    if tokenised.control:
-        yield text("data.note.control", rows=tokenised.control)
+    for note, rows in tokenised.notes.items():
+        yield text(f"data.note.{note}", rows=rows)
     if too_small:
         yield text("data.note.too_small")
 

@@ -8,6 +8,7 @@ the answer's place. The token that ends a turn is learned, the white space that 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,8 +35,9 @@ class Layout:
     """The characters that are learned."""
     plain: bool = False
     """True for text that no template rendered: the tokenizer adds its own first token."""
-    control: bool = False
-    """True when a message itself spells a special token, which the model will read as one."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of it: `control`: a message spells a special token, which the model will read as
+    one; `system_lost`: the template leaves the system prompt out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +51,8 @@ class Rendered:
     text: str
     cut: bool
     """True when it was longer than the limit and its end was cut off."""
-    control: bool = False
+    notes: tuple[str, ...] = ()
+    """As in Layout."""
 
 
 def render(conversation: Conversation, tokenizer: Any, train_on: str, max_length: int) -> Rendered:
@@ -70,28 +73,30 @@ class Renderer:
         self.train_on = train_on
         self.eos = tokenizer.eos_token or ""
         added = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
-        self.specials = tuple(sorted({*added, *tokenizer.all_special_tokens}, key=len, reverse=True))
+        specials = sorted({*added, *tokenizer.all_special_tokens} - {""}, key=len, reverse=True)
+        self.specials = re.compile(f"(?:{'|'.join(map(re.escape, specials))})+" if specials else "(?!)")
 
     def lay_out(self, conversation: Conversation) -> Layout:
         """Return the text of `conversation` and the characters that are learned. Raises RowError, StudioError."""
         parts = [conversation.text, *(message.content for message in conversation.messages)]
-        control = any(special in part for part in parts for special in self.specials)
+        notes = ("control",) if any(map(self.specials.search, parts)) else ()
         if conversation.kind == "text":
             words = self._end(conversation.text)
-            return Layout(text=words, trained=((0, len(words)),), plain=True, control=control)
+            return Layout(text=words, trained=((0, len(words)),), plain=True, notes=notes)
         if self.tokenizer.chat_template:
             words, spans = self._render_chat(conversation.messages)
-            return Layout(text=words, trained=spans, control=control)
+            notes += self._check_prompts(conversation.messages, words)
+            return Layout(text=words, trained=spans, notes=notes)
         if conversation.kind == "completion":
-            return self._join_completion(conversation.messages, control)
+            return self._join_completion(conversation.messages, notes)
         raise StudioError(
             text("data.render.no_template"),
             text("data.render.no_template.why"),
             text("data.render.no_template.fix"),
         )
 
-    def tokenize(self, layouts: Sequence[Layout], max_length: int) -> list[Rendered]:
-        """Return each Layout as tokens; of those longer than `max_length` the start is kept."""
+    def tokenize(self, layouts: Sequence[Layout], max_length: int | None) -> list[Rendered]:
+        """Return each Layout as tokens; of those longer than `max_length` the start is kept (None: all)."""
         results: list[Rendered | None] = [None] * len(layouts)
         for plain in (False, True):
             chosen = [i for i, layout in enumerate(layouts) if layout.plain == plain]
@@ -103,8 +108,8 @@ class Renderer:
                     token_ids=ids[:max_length],
                     trained=trained[:max_length],
                     text=layouts[i].text,
-                    cut=len(ids) > max_length,
-                    control=layouts[i].control,
+                    cut=max_length is not None and len(ids) > max_length,
+                    notes=layouts[i].notes,
                 )
         return results
 
@@ -128,10 +133,23 @@ class Renderer:
         ):
             places = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
             trained = np.zeros(len(ids), dtype=bool)
+            astride = False
             for start, end in layout.trained:
                 trained |= (places[:, 0] < end) & (places[:, 1] > start)
-            results.append((np.asarray(ids, dtype=np.int32), trained))
+                for edge in (start, end):
+                    astride |= bool(((places[:, 0] < edge) & (places[:, 1] > edge)).any())
+            row = np.asarray(ids, dtype=np.int32), trained
+            results.append(self._part_edges(layout, plain, row) if astride else row)
         return results
+
+    def _part_edges(self, layout: Layout, plain: bool, whole: tuple[np.ndarray, np.ndarray]):
+        """Where a token lies across the edge of an answer, part it there, as the prompt will be when the model answers.
+
+        Tokenizers that put a space before each stretch would change the text: theirs stays whole and is trained.
+        """
+        parted = self._encode_in_parts(layout, plain)
+        same = self.tokenizer.decode(parted[0]) == self.tokenizer.decode(whole[0])
+        return parted if same else whole
 
     def _encode_in_parts(self, layout: Layout, plain: bool) -> tuple[np.ndarray, np.ndarray]:
         """For tokenizers that tell no offsets: each stretch of text is tokenised by itself."""
@@ -151,25 +169,39 @@ class Renderer:
         """Return `words` with the tokenizer's end token behind them."""
         return words if self.eos and words.endswith(self.eos) else words + self.eos
 
-    def _join_completion(self, messages: Sequence[Message], control: bool) -> Layout:
+    def _join_completion(self, messages: Sequence[Message], notes: tuple[str, ...]) -> Layout:
         system = "".join(f"{message.content}\n\n" for message in messages if message.role == "system")
         prompt = system + "".join(message.content for message in messages if message.role == "user")
         answer = "".join(message.content for message in messages if message.role == "assistant")
         words = self._end(prompt + answer)
         start = 0 if self.train_on == "everything" else len(prompt)
-        return Layout(text=words, trained=((start, len(words)),), plain=True, control=control)
+        return Layout(text=words, trained=((start, len(words)),), plain=True, notes=notes)
 
     def _render_chat(self, messages: Sequence[Message]) -> tuple[str, tuple[Span, ...]]:
         full = self._apply(messages)
+        if self.train_on == "everything":
+            full = full if self.specials.search(full) else full + self.eos
+            return full, ((0, len(full)),)
         answers = [i for i, message in enumerate(messages) if message.role == "assistant"]
         wanted = answers[-1:] if self.train_on == "last_answer" else answers
         spans = tuple(self._find_answer(full, messages, i) for i in wanted)
         last_start, last_end = spans[-1]
-        if wanted[-1] == len(messages) - 1 and not any(token in full[last_start:] for token in self.specials):
+        if wanted[-1] == len(messages) - 1 and not self.specials.search(full, last_start):
             # The template ends a turn with no special token: without one the model would never learn to stop.
             full = full[:last_end] + self.eos
             spans = (*spans[:-1], (last_start, len(full)))
-        return full, ((0, len(full)),) if self.train_on == "everything" else spans
+        return full, spans
+
+    def _check_prompts(self, messages: Sequence[Message], full: str) -> tuple[str, ...]:
+        """Return the notes on what the template left out. Raises RowError when it is a question."""
+        notes = []
+        for number, message in enumerate(messages, start=1):
+            lines = [line.strip() for line in message.content.splitlines() if line.strip()]
+            if message.role in ("system", "user") and not any(line in full for line in lines):
+                if message.role == "user":
+                    raise RowError("", text("data.row.turn_lost", number=number))
+                notes.append("system_lost")
+        return tuple(notes)
 
     def _apply(self, messages: Sequence[Message], generation_prompt: bool = False) -> str:
         """Return the messages through the chat template. Raises RowError when the template refuses them."""
@@ -191,12 +223,12 @@ class Renderer:
         by_marker = self._span_by_marker(full, messages, i)
         if by_marker is not None:
             return by_marker
-        if between is not None and full[slice(*between)].strip():
+        if between is not None and self.specials.sub("", full[slice(*between)]).strip():
             return between
         raise RowError("", text("data.row.answer_lost", number=i + 1))
 
     def _span_between(self, full: str, messages: Sequence[Message], i: int) -> Span | None:
-        """Return what lies between the prompt before answer `i` and its end; None for a template that rewrites turns."""
+        """Return what lies between the prompt before answer `i` and its end; None where turns are rewritten."""
         if i == 0:
             return None
         try:
@@ -222,29 +254,22 @@ class Renderer:
         last = max(k for k, message in enumerate(messages) if message.role == "assistant")
         try:
             head, found, tail = self._apply(_mark(messages, i)).partition(MARKER)
-            ending = (
-                tail if i == last else self._apply(_mark(messages[: last + 1], last)).partition(MARKER)[2]
-            )
+            ending = self._apply(_mark(messages[: last + 1], last)).partition(MARKER)[2]
         except RowError:
             return None
-        if (
-            not found
-            or not full.startswith(head)
-            or not full.endswith(tail)
-            or len(head) + len(tail) >= len(full)
-        ):
-            return None
         start, end = len(head), len(full) - len(tail)
-        shared = tail if i == len(messages) - 1 else os.path.commonprefix([tail, ending])
+        if not (found and full.startswith(head) and full.endswith(tail) and start < end):
+            return None
+        # What stands behind this answer and behind the last one alike ends a turn; the rest belongs to other turns.
+        shared = os.path.commonprefix([tail, ending])
+        if self.specials.search(tail) and not self.specials.search(shared):
+            return start, end
         return start, end + self._end_of_turn(shared)
 
     def _end_of_turn(self, tail: str) -> int:
-        """Return how much of the text behind an answer ends its turn: up to the first special token, else all."""
-        ends = [(tail.find(token), -len(token)) for token in self.specials if token in tail]
-        if not ends:
-            return len(tail)
-        place, negative_length = min(ends)
-        return place - negative_length
+        """Return how much of the text behind an answer ends its turn: up to its first special tokens, else all."""
+        found = self.specials.search(tail)
+        return found.end() if found else len(tail)
 
 
 def _mark(messages: Sequence[Message], i: int) -> list[Message]:

@@ -36,7 +36,7 @@ class Row:
     """One row as it was found. Where `problem` is set, the row could not be read and `values` is empty."""
 
     line: int
-    """Line of the file where the row begins, from 1; the row's number where a file has no lines (parquet, JSON array)."""
+    """Line of the file where the row begins, from 1; the row's number in containers without lines (parquet, json)."""
     values: Mapping[str, object] = field(default_factory=dict)
     problem: RowProblem | None = None
 

@@ -18,7 +18,7 @@ from studio.core.record import RunRecord
 from studio.core.text import text
 from studio.engine.folder import replace_file
 from studio.models.adapt import evaluation_mode
-from studio.models.load import load_model
+from studio.models.load import load_model, set_evaluation
 
 PROBE_TOKENS = 24
 """Tokens of the batch on which the reloaded artefact is compared."""
@@ -131,8 +131,8 @@ def verify_artifact(model: Any, tokenizer: Any, expected: Fingerprint, dtype: st
     or are not finite.
     """
     ids = expected.ids.to(next(model.parameters()).device)
-    with evaluation_mode(model):
-        logits = model(input_ids=ids, use_cache=False).logits[0].float().cpu()
+    set_evaluation(model)
+    logits = model(input_ids=ids, use_cache=False).logits[0].float().cpu()
     spread = float(expected.logits.std())
     tolerance = 1e-3 * max(1.0, spread) if dtype == "fp32" else 0.05 * spread + 0.02
     difference = float((logits - expected.logits).abs().max())
@@ -143,7 +143,7 @@ def verify_artifact(model: Any, tokenizer: Any, expected: Fingerprint, dtype: st
             text("artifact.differs.fix"),
             exit_code=1,
         )
-    out = model.eval().generate(
+    out = model.generate(
         input_ids=ids, max_new_tokens=8, do_sample=False, pad_token_id=tokenizer.pad_token_id
     )
     if out.shape[1] <= ids.shape[1]:

@@ -17,7 +17,7 @@ from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.record import RunRecord
 from studio.core.text import text
 from studio.engine.artifact import load_artifact
-from studio.models.load import load_model, load_tokenizer
+from studio.models.load import load_model, load_tokenizer, set_evaluation
 
 SIDES = ("base", "tuned")
 
@@ -38,11 +38,14 @@ class Speaker:
         self.run = record.run
         self.tokenizer = load_tokenizer(facts)
         self.device = plan.device.value
-        self.tuned: Any = load_artifact(folder, record, facts, plan).eval()
+        self.tuned: Any = load_artifact(folder, record, facts, plan)
         self.base: Any = self.tuned
         if not record.adapter:
             settings = {"dtype": plan.dtype.value, "attention": plan.attention.value}
-            self.base = load_model(facts, device=self.device, **settings).model.eval()
+            self.base = load_model(facts, device=self.device, **settings).model
+
+        for model in {id(self.base): self.base, id(self.tuned): self.tuned}.values():
+            set_evaluation(model)
 
     def stream(
         self,

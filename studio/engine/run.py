@@ -104,7 +104,7 @@ def run(
     ) as error:  # the one place: whatever ends a run becomes a diagnosis that a person can act on
         with folder.log.open("a", encoding="utf-8") as log:
             log.write(traceback.format_exc() + "\n")
-        diagnosis = diagnose(error, machine)
+        diagnosis = diagnose(error, machine, recipe)
         this.record = dataclasses.replace(this.record, state="failed", diagnosis=diagnosis)
         emit(RunFailed(step=this.record.steps, diagnosis=diagnosis))
     timings_s = {

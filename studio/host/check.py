@@ -54,9 +54,16 @@ def estimate_steps(recipe: Recipe, data: DataFacts | None) -> int:
     optim = recipe.optim
     if optim.max_steps:
         return optim.max_steps
-    if data is None or not data.rows_used or recipe.data.packing or min(optim.micro_batch, optim.accumulation) < 1:
+    if (
+        data is None
+        or not data.rows_used
+        or recipe.data.packing
+        or min(optim.micro_batch, optim.accumulation) < 1
+    ):
         return 0
-    rows = data.rows_used - (0 if recipe.data.validation else int(data.rows_used * recipe.data.validation_share))
+    rows = data.rows_used - (
+        0 if recipe.data.validation else int(data.rows_used * recipe.data.validation_share)
+    )
     return math.ceil(math.ceil(rows / (optim.micro_batch * optim.accumulation)) * optim.epochs)
 
 
@@ -75,9 +82,13 @@ def _check_range(knob: Knob, value: float) -> Iterator[Problem]:
     if not math.isfinite(value):
         yield _problem(knob.path, "check.not_a_number", label=knob.label)
     elif knob.minimum is not None and value < knob.minimum:
-        yield _problem(knob.path, "check.too_low", label=knob.label, value=value, minimum=_plain(knob.minimum))
+        yield _problem(
+            knob.path, "check.too_low", label=knob.label, value=value, minimum=_plain(knob.minimum)
+        )
     elif knob.maximum is not None and value > knob.maximum:
-        yield _problem(knob.path, "check.too_high", label=knob.label, value=value, maximum=_plain(knob.maximum))
+        yield _problem(
+            knob.path, "check.too_high", label=knob.label, value=value, maximum=_plain(knob.maximum)
+        )
 
 
 def _check_time(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem]:
@@ -106,7 +117,7 @@ def _check_method(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem]:
         yield _problem("model.quantization", "check.full_quantized", value=recipe.model.quantization)
     if full and recipe.model.adapter:
         yield _problem("model.adapter", "check.full_adapter")
-    if not full and rate > ADAPTER_RATE_LIMIT:
+    if not full and ADAPTER_RATE_LIMIT < rate <= 1:
         yield _warning("optim.learning_rate", "check.rate_high", rate=rate, usual="0.0002")
     if recipe.adapter.dora and recipe.model.adapter:
         yield _warning("adapter.dora", "check.dora_continued")
@@ -166,8 +177,10 @@ def _check_model(recipe: Recipe, model: ModelFacts, data: DataFacts | None) -> I
         values = {"name": model.name, "stored": model.quantization, "wanted": recipe.model.quantization}
         yield _warning("model.quantization", "check.stored_differs", **values)
     large = model.parameters > SMALL_MODEL
-    if recipe.adapter.method == "full" and large and recipe.optim.learning_rate > FULL_RATE_LIMIT:
-        yield _warning("optim.learning_rate", "check.rate_high", rate=recipe.optim.learning_rate, usual="0.00002")
+    if recipe.adapter.method == "full" and large and FULL_RATE_LIMIT < recipe.optim.learning_rate <= 1:
+        yield _warning(
+            "optim.learning_rate", "check.rate_high", rate=recipe.optim.learning_rate, usual="0.00002"
+        )
     talks = data is not None and data.format not in TEMPLATE_FREE and recipe.method != "pretrain"
     if talks and not model.has_chat_template:
         yield _problem("model.source", "check.no_template", name=model.name)

@@ -115,6 +115,9 @@ def read_address(workspace: Workspace) -> str:
 def issue_entry(workspace: Workspace) -> str:
     """Leave an entry for the studio of `workspace` and return its token, good once and for ENTRY_LIFE_S."""
     token = secrets.token_urlsafe(32)
+    for file in (workspace.root / "entries").glob("*"):
+        if time.time() - file.stat().st_mtime > ENTRY_LIFE_S:
+            file.unlink(missing_ok=True)
     _write_private(_entry_file(workspace, token), "")
     return token
 

@@ -28,14 +28,16 @@ def predict(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> dict[str, i
     """
     full = recipe.adapter.method == "full"
     width = DTYPE_BYTES[plan.dtype.value]
+    # fp16 cannot be updated in place: a full fine-tuning then keeps fp32 weights and gradients.
+    kept = 4 if plan.dtype.value == "fp16" else width
     linear = count_linear_parameters(model)
     trained = model.parameters if full else count_adapter_parameters(model, recipe.adapter.rank)
     tokens = recipe.optim.micro_batch * _longest(model, recipe)
     device = "cuda" if str(plan.device.value).startswith("cuda") else "cpu"
     return {
-        "weights": _weight_bytes(plan, model, linear, full, width),
+        "weights": _weight_bytes(plan, model, linear, kept if full else width),
         "adapters": 0 if full else 4 * trained,
-        "gradients": (width if full else 4) * trained,
+        "gradients": (kept if full else 4) * trained,
         "optimizer": OPTIMIZER_BYTES[plan.optimizer.value] * trained,
         "activations": _activation_bytes(plan, model, recipe, tokens, width),
         # A chunk's logits, their fp32 copy, and the gradients of both.
@@ -68,7 +70,7 @@ def checkpoint_bytes(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> in
     return trained + parts["optimizer"]
 
 
-def _weight_bytes(plan: BackendPlan, model: ModelFacts, linear: int, full: bool, width: int) -> int:
+def _weight_bytes(plan: BackendPlan, model: ModelFacts, linear: int, width: int) -> int:
     if model.quantization != "none":
         return model.weight_bytes
     rest = model.parameters - linear
@@ -76,8 +78,7 @@ def _weight_bytes(plan: BackendPlan, model: ModelFacts, linear: int, full: bool,
         return int(linear * NF4_BYTES) + rest * width
     if plan.quantization.value == "int8":
         return linear + rest * width
-    # fp16 cannot be updated in place: a full fine-tuning then keeps fp32 weights.
-    return model.parameters * (4 if full and plan.dtype.value == "fp16" else width)
+    return model.parameters * width
 
 
 def _activation_bytes(plan: BackendPlan, model: ModelFacts, recipe: Recipe, tokens: int, width: int) -> int:

@@ -56,7 +56,9 @@ def choose_device(machine: MachineFacts, recipe: Recipe) -> tuple[Choice, Gpu | 
         reason = text("plan.device.old_gpu", gpu=gpu.name, capability=_dotted(gpu), build=machine.torch_cuda)
         return Choice(value="cpu", reason=reason), None
     id = "plan.device.gpu" if len(machine.gpus) == 1 else "plan.device.largest_gpu"
-    return Choice(value=f"cuda:{best}", reason=text(id, gpu=gpu.name, gigabytes=gigabytes(gpu.vram_bytes))), gpu
+    return Choice(
+        value=f"cuda:{best}", reason=text(id, gpu=gpu.name, gigabytes=gigabytes(gpu.vram_bytes))
+    ), gpu
 
 
 def gigabytes(size_bytes: float) -> str:
@@ -80,7 +82,9 @@ def _choose_dtype(wanted: str, gpu: Gpu | None) -> Choice:
         return Choice(value="fp32", reason=text("plan.dtype.cpu"))
     has_bf16 = gpu.capability[0] >= 8  # Turing (7.5) claims bf16 but emulates it slowly
     if wanted == "bf16" and not has_bf16:
-        return Choice(value="fp16", reason=text("plan.dtype.bf16_emulated", gpu=gpu.name, capability=_dotted(gpu)))
+        return Choice(
+            value="fp16", reason=text("plan.dtype.bf16_emulated", gpu=gpu.name, capability=_dotted(gpu))
+        )
     if wanted != "auto":
         return Choice(value=wanted, reason=text("plan.wanted", value=wanted))
     if has_bf16:
@@ -99,13 +103,17 @@ def _choose_attention(wanted: str, model: ModelFacts) -> Choice:
 def _choose_quantization(machine: MachineFacts, recipe: Recipe, model: ModelFacts) -> Choice:
     wanted, broken = recipe.model.quantization, bitsandbytes_reason(machine)
     if model.quantization != "none":
-        return Choice(value=model.quantization, reason=text("plan.quantization.stored", value=model.quantization))
+        return Choice(
+            value=model.quantization, reason=text("plan.quantization.stored", value=model.quantization)
+        )
     if wanted == "none":
         return Choice(value="none", reason=text("plan.quantization.none"))
     if recipe.adapter.method == "full":
         return Choice(value="none", reason=text("plan.quantization.full"))
     if broken:
-        return Choice(value="none", reason=text("plan.quantization.broken", value=wanted, reason=literal(broken)))
+        return Choice(
+            value="none", reason=text("plan.quantization.broken", value=wanted, reason=literal(broken))
+        )
     return Choice(value=wanted, reason=text(f"plan.quantization.{wanted}"))
 
 

@@ -142,7 +142,7 @@ def _has_intel_windows():
     adapters = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
     for index in range(16):
         try:
-            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, "{}\\{:04d}".format(adapters, index)) as key:
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, f"{adapters}\\{index:04d}") as key:
                 name = str(winreg.QueryValueEx(key, "DriverDesc")[0])
         except OSError:
             continue

@@ -13,7 +13,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from studio.core.errors import StudioError
 from studio.core.recipe import AdapterSpec
 from studio.core.text import literal, text
-from studio.models.load import last_line
+from studio.models.load import last_line, set_evaluation
 
 
 def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
@@ -72,16 +72,9 @@ def unwrap(model: Any) -> torch.nn.Module:
 
 @contextmanager
 def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Switch `model` to evaluation (no dropout) for a block, and back to the modes that its modules had.
-
-    bitsandbytes' 4-bit layers stay in training mode: on a CPU with AVX-512 bf16 their first evaluation forward repacks
-    the weights for good (0.50.2, nn/modules.py), and from then on no gradient flows through them, without an error.
-    """
+    """Switch `model` to evaluation for a block, and back to the modes that its modules had."""
     modes = {module: module.training for module in model.modules()}
-    model.eval()
-    for module in modes:
-        if type(module).__name__ == "Linear4bit":
-            module.train()
+    set_evaluation(model)
     try:
         yield
     finally:

@@ -21,7 +21,14 @@ DEMO_MODEL = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HEADER_LIMIT_BYTES = 100_000_000
 """safetensors' own limit for a header."""
-DTYPE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F64": "fp64", "F8_E4M3": "fp8", "F8_E5M2": "fp8"}
+DTYPE_NAMES = {
+    "BF16": "bf16",
+    "F16": "fp16",
+    "F32": "fp32",
+    "F64": "fp64",
+    "F8_E4M3": "fp8",
+    "F8_E5M2": "fp8",
+}
 CONFIG_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 # What bitsandbytes stores beside a quantised weight: scales and code books, no parameters of the model.
 QUANTIZATION_STATE = re.compile(
@@ -150,7 +157,9 @@ def _inspect_folder(folder: Path, source: str, name: str) -> ModelFacts:
     quantization = _name_quantization(config)
     shape = config.get("text_config", config)
     stored = _largest_dtype(tensors)
-    written = shape.get("dtype") or shape.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype")
+    written = (
+        shape.get("dtype") or shape.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype")
+    )
     dtype = CONFIG_DTYPES.get(str(written), "fp32") if quantization != "none" else stored
     architecture = next(iter(config.get("architectures") or ()), "")
     return ModelFacts(
@@ -166,7 +175,9 @@ def _inspect_folder(folder: Path, source: str, name: str) -> ModelFacts:
         hidden_size=_first_int(shape, "hidden_size", "n_embd", "d_model"),
         layers=_first_int(shape, "num_hidden_layers", "n_layer", "num_layers"),
         vocabulary=_first_int(shape, "vocab_size"),
-        max_positions=_first_int(shape, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
+        max_positions=_first_int(
+            shape, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"
+        ),
         has_chat_template=_has_chat_template(folder),
         trainable=_judge(config, architecture, quantization),
     )
@@ -311,8 +322,11 @@ def _known_decoders() -> frozenset[str] | None:
 
 
 def _describe_lightly(folder: Path, source: str, name: str) -> LocalModel | None:
-    config = _read_json(folder / "config.json") if (folder / "config.json").is_file() else None
-    weights = [path for path in folder.iterdir() if path.suffix == ".safetensors"] if config else []
+    try:
+        config = _read_json(folder / "config.json") if (folder / "config.json").is_file() else None
+        weights = [path for path in folder.iterdir() if path.suffix == ".safetensors"] if config else []
+    except PermissionError:  # another user's folder is not a model of ours
+        return None
     if not weights:
         return None
     architecture = next(iter(config.get("architectures") or ()), "") if isinstance(config, dict) else ""

@@ -1,19 +1,17 @@
-"""Brings a hub model into the user's hub cache, in a child process of its own so that the engine itself stays offline.
-
-As a program (`python -m studio.models.fetch REPO [REVISION]`) it downloads and prints one JSON object a line:
-{"file": name, "done_bytes": n, "total_bytes": n} ... {"folder": path} or {"error": kind, "detail": words}.
-"""
+"""Brings a hub model onto this disk, through a child process, so that the engine itself always stays offline."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
+import queue
 import subprocess
 import sys
-import time
+import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from studio.core.errors import StudioError
 from studio.core.events import PhaseStarted, RunEvent
@@ -21,11 +19,14 @@ from studio.core.facts import ModelFacts
 from studio.core.text import literal, text
 from studio.models.catalog import inspect_model
 
-WANTED = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
-"""Files of a model repository that the studio reads: no pickles, no code."""
-REPORT_S = 1.0
-TRIES = 5
-"""A cut connection goes on where it stopped, this often."""
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+INPUT_FAULTS = ("gated", "login", "missing", "revision", "pickle_only", "no_weights", "not_trainable")
+"""What the person can correct in the recipe or at the hub (exit code 2); the rest fails during the work (1)."""
+POLL_S = 0.2
+
+
+class DownloadStopped(StudioError):
+    """The person asked for the end in the middle of a download."""
 
 
 def resolve_model(
@@ -33,15 +34,25 @@ def resolve_model(
 ) -> ModelFacts:
     """Return the facts of a model whose files are on this disk, downloading a hub model that is not.
 
-    Raises StudioError when it does not exist, is gated, the disk is full, the hub does not answer or the person stops.
+    Raises DownloadStopped when the person stops it; StudioError when the model does not exist, is gated, has no
+    safetensors or cannot be trained, the disk is full or the hub does not answer.
     """
-    facts = inspect_model(source)
+    facts = inspect_model(source, revision=revision)
     if facts.folder:
         return facts
     emit(PhaseStarted(phase="download", detail=text("download.start", name=source)))
-    folder = download(source, revision, _reporter(source, emit), should_stop)
-    facts = inspect_model(str(folder))
-    return facts if facts.name == source else _rename(facts, source)
+
+    def report(done_bytes: int, total_bytes: int) -> None:
+        megabytes = {"done_mb": round(done_bytes / 1e6), "total_mb": round(total_bytes / 1e6)}
+        emit(PhaseStarted(phase="download", detail=text("download.progress", name=source, **megabytes)))
+
+    folder = download(source, revision, report, should_stop)
+    facts = inspect_model(source, revision=revision)
+    if not facts.folder:
+        facts = inspect_model(str(folder))  # whole but for what a model needs: this says what it lacks
+    if not facts.trainable.ok:
+        raise _refusal("not_trainable", source, facts.trainable.reason or literal(facts.architecture))
+    return facts
 
 
 def download(
@@ -49,132 +60,67 @@ def download(
 ) -> Path:
     """Download `repo` in a child process and return its folder; `report(done_bytes, total_bytes)` as it goes.
 
-    Raises StudioError.
+    HF_ENDPOINT, HF_HOME, proxies and the person's token count as they do for the hub's own tools. Looks at
+    `should_stop()` every POLL_S. Raises StudioError.
     """
-    environment = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
+    answer: dict[str, str] = {}
+    with tempfile.TemporaryFile() as errors:
+        child = _start(repo, revision, errors)
+        lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        threading.Thread(target=_read, args=(child.stdout, lines), name="download", daemon=True).start()
+        try:
+            while not should_stop():
+                try:
+                    line = lines.get(timeout=POLL_S)
+                except queue.Empty:
+                    continue
+                if line is None:
+                    break
+                message = json.loads(line)
+                if "done_bytes" in message:
+                    report(message["done_bytes"], message["total_bytes"])
+                else:
+                    answer = message
+            else:
+                answer = {"error": "stopped"}
+        finally:
+            child.kill()
+            child.wait()
+            child.stdin.close()
+        if "folder" in answer:
+            return Path(answer["folder"])
+        detail = answer.get("detail", "")
+        if not answer:
+            errors.seek(0)
+            detail = (errors.read().decode("utf-8", errors="replace").strip().splitlines() or [""])[-1]
+    raise _refusal(answer.get("error", "ended"), repo, literal(detail))
+
+
+def _start(repo: str, revision: str, errors: IO[bytes]) -> subprocess.Popen:
+    environment = {name: value for name, value in os.environ.items() if name not in OFFLINE}
     root = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))
-    child = subprocess.Popen(
-        [sys.executable, "-m", "studio.models.fetch", repo, *([revision] if revision else [])],
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "studio.models.download", repo, *([revision] if revision else [])],
+        stdin=subprocess.PIPE,  # closes with us: the child then ends by itself
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
+        stderr=errors,
         env=environment,
-        encoding="utf-8",
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
     )
-    answer: dict[str, str] = {"error": "ended", "detail": ""}
-    try:
-        for line in child.stdout or ():
-            if should_stop():
-                answer = {"error": "stopped", "detail": ""}
-                break
-            message = json.loads(line)
-            if "done_bytes" in message:
-                report(message["done_bytes"], message["total_bytes"])
-            else:
-                answer = message
-    finally:
-        child.kill()
-        child.wait()
-    if "folder" in answer:
-        return Path(answer["folder"])
-    kind = answer["error"]
-    raise StudioError(
-        text(f"download.{kind}", name=repo),
-        text(f"download.{kind}.why", name=repo, detail=literal(answer["detail"])),
+
+
+def _read(stream: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(None)
+
+
+def _refusal(kind: str, name: str, detail: object) -> StudioError:
+    cls = DownloadStopped if kind == "stopped" else StudioError
+    return cls(
+        text(f"download.{kind}", name=name),
+        text(f"download.{kind}.why", name=name, detail=detail),
         text(f"download.{kind}.fix"),
-        exit_code=2 if kind in ("gated", "missing") else 1,
+        exit_code=2 if kind in INPUT_FAULTS else 1,
     )
-
-
-def _reporter(name: str, emit: Callable[[RunEvent], None]) -> Callable[[int, int], None]:
-    def report(done_bytes: int, total_bytes: int) -> None:
-        detail = text(
-            "download.progress", name=name, done_mb=round(done_bytes / 1e6), total_mb=round(total_bytes / 1e6)
-        )
-        emit(PhaseStarted(phase="download", detail=detail))
-
-    return report
-
-
-def _rename(facts: ModelFacts, name: str) -> ModelFacts:
-    return dataclasses.replace(facts, name=name, source=name)
-
-
-def main(arguments: list[str]) -> int:
-    """Download the repository named by `arguments`; returns the exit code."""
-    from fnmatch import fnmatch
-
-    from huggingface_hub import HfApi, hf_hub_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
-    from tqdm import tqdm
-
-    repo, revision = arguments[0], arguments[1] if len(arguments) > 1 else None
-    last_s = 0.0
-    done_before, total = 0, 0
-
-    class Report(tqdm):
-        """hub's progress bar, spoken as JSON lines."""
-
-        def __init__(self, *args, **kwargs):
-            kwargs.pop("name", None)
-            kwargs["disable"] = False
-            kwargs["file"] = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-            super().__init__(*args, **kwargs)
-
-        def update(self, n=1):
-            nonlocal last_s
-            super().update(n)
-            if time.monotonic() - last_s > REPORT_S:
-                last_s = time.monotonic()
-                say({"done_bytes": done_before + int(self.n), "total_bytes": total})
-
-    def say(message: dict) -> None:
-        print(json.dumps(message), flush=True)
-
-    try:
-        info = HfApi().model_info(repo, revision=revision, files_metadata=True)
-        files = [
-            part for part in info.siblings or [] if any(fnmatch(part.rfilename, want) for want in WANTED)
-        ]
-        total = sum(part.size or 0 for part in files)
-        say({"done_bytes": 0, "total_bytes": total})
-        folder = ""
-        for part in files:
-            for attempt in range(TRIES):
-                try:
-                    path = hf_hub_download(repo, part.rfilename, revision=info.sha, tqdm_class=Report)
-                    break
-                except (OSError, HfHubHTTPError) as error:
-                    if (
-                        attempt == TRIES - 1
-                        or getattr(error, "errno", None) == 28
-                        or isinstance(error, GatedRepoError)
-                    ):
-                        raise
-                    time.sleep(0.5 * 2**attempt)
-            done_before += part.size or 0
-            say({"done_bytes": done_before, "total_bytes": total})
-            if "/" not in part.rfilename:
-                folder = str(Path(path).parent)
-        say({"folder": folder})
-        return 0
-    except GatedRepoError as error:
-        say({"error": "gated", "detail": str(error)[:300]})
-    except RepositoryNotFoundError as error:
-        say({"error": "missing", "detail": str(error)[:300]})
-    except OSError as error:
-        kind = "no_space" if error.errno == 28 or "space" in str(error).lower() else "unreachable"
-        say(
-            {
-                "error": kind,
-                "detail": str(error).splitlines()[0][:300] if str(error) else type(error).__name__,
-            }
-        )
-    except HfHubHTTPError as error:
-        say({"error": "unreachable", "detail": str(error).splitlines()[0][:300]})
-    return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -51,7 +51,21 @@ def load_model(
         raise StudioError(
             text("model.load", name=facts.name), literal(last_line(error)), text("model.load.fix")
         ) from error
+    set_evaluation(model)
     return Loaded(model, load_tokenizer(facts))
+
+
+def set_evaluation(model: torch.nn.Module) -> None:
+    """Switch `model` to evaluation: no dropout.
+
+    bitsandbytes' 4-bit layers stay in training mode, where they compute the same: on a CPU with AVX-512 bf16 their
+    first evaluation forward repacks the weights for good (0.50.2, nn/modules.py), which fails for widths that are no
+    multiple of 32, and from then on no gradient flows through them, without an error.
+    """
+    model.eval()
+    for module in model.modules():
+        if type(module).__name__ == "Linear4bit":
+            module.train()
 
 
 def load_tokenizer(facts: ModelFacts) -> Any:

@@ -112,7 +112,7 @@ class Context:
 
     def _check_owner(self, request: gr.Request) -> None:
         if not self.owner(request):
-            raise gr.Error(self.say("ui.gate.401"), title=self.say("ui.error.title"), print_exception=False)
+            raise gr.Error(self.say("ui.gate.401"), print_exception=False)
 
     def refusal(self, error: StudioError) -> gr.Error:
         """Return the message that shows `error`; its words are escaped, because Gradio shows messages as HTML."""
@@ -120,4 +120,4 @@ class Context:
         if isinstance(error, RecipeError) and len(error.problems) > 1:
             parts = [part for problem in error.problems for part in (problem.message, problem.fix)]
         message = "<br>".join(html.escape(self.say(part)) for part in parts)
-        return gr.Error(message, duration=12, title=self.say("ui.error.title"), print_exception=False)
+        return gr.Error(message, duration=12, print_exception=False)

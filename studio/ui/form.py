@@ -148,7 +148,8 @@ def _problem(knob: Knob, id: str, **values: object) -> Problem:
 
 def _label(knob: Knob, words: Catalogue) -> str:
     label = words.say(knob.label)
-    return f"{label} ({words.say(text(f'ui.unit.{knob.unit}'))})" if knob.unit else label
+    unit = words.say(text(f"ui.unit.{knob.unit}")) if knob.unit else ""
+    return f"{label} ({unit})" if unit and unit.casefold() not in label.casefold() else label
 
 
 def _help(knob: Knob, words: Catalogue) -> str:

@@ -62,8 +62,9 @@ def serve(
         launch(blocks, context)
         while not stopped.wait(0.5):
             pass
+        # Open pages can hold the server for 5 s; the checkpoint must not wait for them.
+        threading.Thread(target=blocks.close, kwargs={"verbose": False}, daemon=True).start()
         context.desk.close()
-        blocks.close(verbose=False)
     finally:
         close_splash(splash)
         keys.address_file.unlink(missing_ok=True)

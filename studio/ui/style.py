@@ -51,5 +51,5 @@ def make_theme() -> gr.themes.Base:
     values |= {f"{name}_dark": dark for name, (_, dark) in ROLES.items()}
     values |= {"block_border_width": "0px", "block_shadow": "none", "block_padding": "0px", "layout_gap": "16px"}
     values |= {"block_border_width_dark": "0px", "block_shadow_dark": "none", "input_border_width": "1px"}
-    values |= {"block_title_text_weight": "600", "block_title_text_size": "*text_sm", "block_info_text_size": "*text_xs"}
+    values |= {"block_title_text_weight": "600", "block_title_text_size": "*text_sm", "block_info_text_size": "12px"}
     return theme.set(**values)

@@ -50,7 +50,9 @@ def test_default_is_acceptable(knob):
 
 
 def test_no_words_for_knobs_that_do_not_exist():
-    known = {text.id for knob in KNOBS for text in (knob.label, knob.help, *map(knob.choice_label, knob.choices))}
+    known = {
+        text.id for knob in KNOBS for text in (knob.label, knob.help, *map(knob.choice_label, knob.choices))
+    }
     assert {id for id in WORDS["en"] if id.startswith("knob.")} == known
 
 

@@ -9,7 +9,8 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 LLAMA3 = (
-    "<|begin|>{% for m in messages %}<|start_header|>{{ m.role }}<|end_header|>\n\n{{ m.content | trim }}<|eot|>{% endfor %}"
+    "<|begin|>{% for m in messages %}<|start_header|>{{ m.role }}<|end_header|>\n\n"
+    "{{ m.content | trim }}<|eot|>{% endfor %}"
     "{% if add_generation_prompt %}<|start_header|>assistant<|end_header|>\n\n{% endif %}"
 )
 GEMMA = (
@@ -30,8 +31,9 @@ MISTRAL = (
     "{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content }}</s>{% endif %}{% endfor %}"
 )
 THINKING = (  # Earlier answers lose their thoughts, the last gets an empty thought: not stable under prefixes.
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n"
-    "{% endif %}{{ m.content.split('</think>')[-1].lstrip('\n') }}<|im_end|>\n{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}"
+    "{{ m.content.split('</think>')[-1].lstrip('\n') }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 NO_PROMPT = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -43,6 +45,24 @@ NO_SPECIALS = (
     "{% for m in messages %}{{ m.role | capitalize }}: {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}Assistant: {% endif %}"
 )
+LOSES_SYSTEM = (
+    "{% for m in messages %}{% if m.role != 'system' %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+LOSES_USER = LOSES_SYSTEM.replace("'system'", "'user'")
+LOSES_ANSWER = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content if m.role == 'user' else '' }}<|end|>{% endfor %}"
+)
+TWO_ENDS = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+    "{{ '<|return|>' if loop.last and m.role == 'assistant' else '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+DOUBLE_END = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end_text|><|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+ROLES = ("<|end|>", "<|user|>", "<|assistant|>")
 FAMILIES = {
     "chatml": (CHATML, ("<|im_end|>", "<|im_start|>")),
     "llama3": (LLAMA3, ("<|eot|>", "<|begin|>", "<|start_header|>", "<|end_header|>")),
@@ -53,6 +73,11 @@ FAMILIES = {
     "no_prompt": (NO_PROMPT, ("<|im_end|>", "<|im_start|>")),
     "final_eos": (FINAL_EOS, ("<|endoftext|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>")),
     "no_specials": (NO_SPECIALS, ("<|endoftext|>",)),
+    "loses_system": (LOSES_SYSTEM, ROLES),
+    "loses_user": (LOSES_USER, ROLES),
+    "loses_answer": (LOSES_ANSWER, ROLES),
+    "two_ends": (TWO_ENDS, (*ROLES, "<|return|>")),
+    "double_end": (DOUBLE_END, (*ROLES, "<|end_text|>")),
 }
 
 

@@ -37,12 +37,16 @@ def say_trained(rendered, tokenizer) -> list[str]:
 
 
 @pytest.mark.parametrize("family", ENDS)
-@pytest.mark.parametrize("answers", [("four",), ("ll on", "ünï 漢字 🙂", "two\n\nlines"), ("same", "same", "same")])
+@pytest.mark.parametrize(
+    "answers", [("four",), ("ll on", "ünï 漢字 🙂", "two\n\nlines"), ("same", "same", "same")]
+)
 def test_trained_tokens_are_the_answers_and_their_ends(tokenizer_of, family, answers):
     tokenizer = tokenizer_of(family)
     turns = [turn for i, answer in enumerate(answers) for turn in ((USER, f"ask {i} same"), (ANSWER, answer))]
     rendered = render(chat(*turns), tokenizer, "answers", 4096)
-    space = " " if family == "mistral" else ""  # Its prompt ends before the space, so the model must write it.
+    space = (
+        " " if family == "mistral" else ""
+    )  # Its prompt ends before the space, so the model must write it.
     assert say_trained(rendered, tokenizer) == [space + answer + ENDS[family] for answer in answers]
     assert tokenizer.decode(rendered.token_ids) == rendered.text
 
@@ -59,7 +63,9 @@ def test_shared_tokenizer_of_the_tests(tiny_models):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_models("llama"))
-    rendered = render(chat((USER, "q"), (ANSWER, "one"), (USER, "q"), (ANSWER, "two")), tokenizer, "answers", 999)
+    rendered = render(
+        chat((USER, "q"), (ANSWER, "one"), (USER, "q"), (ANSWER, "two")), tokenizer, "answers", 999
+    )
     assert say_trained(rendered, tokenizer) == ["one<|end|>", "two<|end|>"]
     assert rendered.token_ids.dtype == np.int32 and rendered.trained.dtype == bool
 
@@ -93,7 +99,9 @@ def test_answer_that_looks_like_the_template(tokenizer_of):
 
 def test_template_without_special_tokens_gets_an_end(tokenizer_of):
     tokenizer = tokenizer_of("no_specials")
-    rendered = render(chat((USER, "q"), (ANSWER, "one"), (USER, "r"), (ANSWER, "two")), tokenizer, "answers", 999)
+    rendered = render(
+        chat((USER, "q"), (ANSWER, "one"), (USER, "r"), (ANSWER, "two")), tokenizer, "answers", 999
+    )
     assert say_trained(rendered, tokenizer) == ["one\n", "two\n<|endoftext|>"]
 
 
@@ -150,9 +158,49 @@ def test_plain_text_is_trained_whole_and_ended(tokenizer_of):
 
 def test_control_token_in_a_message_is_noticed(tokenizer_of):
     tokenizer = tokenizer_of("chatml")
-    rendered = render(chat((USER, "what is <|im_end|>?"), (ANSWER, "a <|im_end|> sign")), tokenizer, "answers", 99)
-    assert rendered.control
-    assert not render(chat((USER, "q"), (ANSWER, "a")), tokenizer, "answers", 99).control
+    rendered = render(
+        chat((USER, "what is <|im_end|>?"), (ANSWER, "a <|im_end|> sign")), tokenizer, "answers", 99
+    )
+    assert rendered.notes == ("control",)
+    assert render(chat((USER, "q"), (ANSWER, "a")), tokenizer, "answers", 99).notes == ()
+
+
+def test_template_that_loses_turns(tokenizer_of, english):
+    tokenizer = tokenizer_of("loses_system")
+    rendered = render(chat((SYSTEM, "be kind"), (USER, "q"), (ANSWER, "a")), tokenizer, "answers", 99)
+    assert rendered.notes == ("system_lost",)
+    for family, message in (("loses_user", "turn 1"), ("loses_answer", "answer in turn 2")):
+        with pytest.raises(RowError) as refusal:
+            render(chat((USER, "question"), (ANSWER, "hello")), tokenizer_of(family), "answers", 99)
+        assert message in english(refusal.value.message)
+
+
+def test_middle_turns_that_end_unlike_the_last(tokenizer_of):
+    tokenizer = tokenizer_of("two_ends")
+    rendered = render(
+        chat((USER, "q"), (ANSWER, "one"), (USER, "r"), (ANSWER, "two")), tokenizer, "answers", 99
+    )
+    assert say_trained(rendered, tokenizer) == ["one", "two<|return|>"]
+
+
+def test_two_tokens_that_end_a_turn_together(tokenizer_of):
+    tokenizer = tokenizer_of("double_end")
+    rendered = render(
+        chat((USER, "q"), (ANSWER, "one"), (USER, "r"), (ANSWER, "two")), tokenizer, "answers", 99
+    )
+    assert say_trained(rendered, tokenizer) == ["one<|end_text|><|end|>", "two<|end_text|><|end|>"]
+
+
+def test_token_astride_the_edge_of_an_answer_is_parted(tokenizer_of):
+    tokenizer = tokenizer_of("no_specials")
+    assert len(tokenizer(" t")["input_ids"]) == 1
+    rendered = render(chat((USER, "q"), (ANSWER, "two")), tokenizer, "answers", 99)
+    assert say_trained(rendered, tokenizer) == ["two\n<|endoftext|>"]
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "q"}], add_generation_prompt=True, tokenize=False
+    )
+    ids = tokenizer(prompt)["input_ids"]
+    assert rendered.token_ids[: len(ids)].tolist() == ids
 
 
 class Slow:

@@ -57,9 +57,10 @@ def cases() -> list[Case]:
         for rows in ROWS:
             for width in WIDTHS:
                 large = rows == 257 and width == 2304
+                # 257 rows of 2304 are more blocks than there are partial sums of dw: some programs take two.
                 if dtype == "float32" or not large:
                     found.append(Case(op="rms_norm", rows=rows, width=width, dtype=dtype))
-                if rows < 257 or (width == 64 and dtype == "bfloat16") or (large and dtype == "float16"):
+                if rows < 257 or (width == 64 and dtype == "bfloat16"):
                     found.append(Case(op="swiglu", rows=rows, width=width, dtype=dtype))
         gemma = {"offset": 1, "order": "scale_then_cast"}
         for width in (100, 2304):
@@ -68,8 +69,6 @@ def cases() -> list[Case]:
         for layout in LAYOUTS[1:]:
             found.append(Case(op="rms_norm", rows=7, width=100, dtype=dtype, layout=layout))
             found.append(Case(op="swiglu", rows=7, width=100, dtype=dtype, layout=layout))
-    # More blocks of rows than there are partial sums of dw: some programs take two blocks, one takes none.
-    found.append(Case(op="rms_norm", rows=300, width=1100, dtype="float32"))
     # A norm kept in float32 over 16-bit activations, as peft prepares 4-bit models; and its opposite.
     for order in ("cast_then_scale", "scale_then_cast"):
         found.append(

@@ -15,7 +15,7 @@ LARGE = [
     Case(op=op, rows=rows, width=width, dtype=dtype)
     for op in ("rms_norm", "swiglu")
     for rows in (257, 4096)
-    for width in (2304, 3072, 3584, 4096, 5120, 8192, 14336)
+    for width in (2304, 3584, 8192, 14336)
     for dtype in ("bfloat16", "float16", "float32")
     if rows * width < 25_000_000
 ]
@@ -94,7 +94,9 @@ def test_whole_models_with_every_swap(family, dtype):
     from tests.models.test_fuse import MLPS, NORMS, PLAN, make_model
 
     model = make_model(family, dtype).cuda()
-    tokens = torch.arange(22, device="cuda").reshape(2, 11) * 7 % 96
+    # From 1: the padding token's embedding is zero, where every norm multiplies gradients by eps**-0.5 = 1000; four
+    # norms in a row (Gemma) leave float16's range, in the stock model too.
+    tokens = (torch.arange(22, device="cuda").reshape(2, 11) + 1) * 7 % 96
 
     def run() -> torch.Tensor:
         model.zero_grad()

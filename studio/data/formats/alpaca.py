@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from studio.data.conversation import Conversation, Message
-from studio.data.formats.format import Format, Mapped, Values, is_written, read_cell, read_optional, share
+from studio.data.formats.format import Format, Mapped, Values, read_cell, read_optional, share
 
 
 def prove(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
-    """Return the share of rows with a written instruction and output."""
-    return share(
-        sample,
-        lambda row: is_written(row.get(mapping["instruction"])) and is_written(row.get(mapping["output"])),
-    )
+    """Return the share of rows whose instruction and output are text."""
+    needed = [mapping["instruction"], mapping["output"]]
+    return share(sample, lambda row: all(isinstance(row.get(column), str) for column in needed))
 
 
 def read(values: Values, mapping: Mapped) -> Conversation:

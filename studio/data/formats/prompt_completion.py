@@ -9,7 +9,6 @@ from studio.data.formats.format import (
     Format,
     Mapped,
     Values,
-    is_written,
     read_cell,
     read_optional,
     share,
@@ -21,11 +20,11 @@ KEYS = (("role",), ("content",))
 
 
 def prove(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
-    """Return the share of rows with a written prompt and completion; less where an instruction column is beside them."""
+    """Return the share of rows whose prompt and completion are text or turns; less beside an instruction."""
 
     def holds(row: Values) -> bool:
         cells = [row.get(mapping[role]) for role in ("prompt", "completion")]
-        return all(is_written(cell) or bool(find_turns(cell)) for cell in cells)
+        return all(isinstance(cell, str) or bool(find_turns(cell)) for cell in cells)
 
     instructed = any(
         simplify(column) == "instruction" and column not in mapping.values() for column in columns

@@ -9,11 +9,11 @@ from studio.data.formats.format import Format, Mapped, Values, is_written, read_
 
 
 def prove(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
-    """Return the share of rows with words; less where the text only repeats the other columns joined together."""
+    """Return the share of rows with text; less where the text only repeats the other columns joined together."""
     column = mapping["text"]
 
     def holds(row: Values) -> bool:
-        return is_written(row.get(column))
+        return isinstance(row.get(column), str)
 
     def repeats(row: Values) -> bool:
         others = [cell for name, cell in row.items() if name != column and is_written(cell)]

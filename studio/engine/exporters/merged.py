@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 from peft import PeftModel
+from transformers import AutoModelForCausalLM
 
 from studio.engine.artifact import strip_path, write_card
 from studio.engine.exporters.exporter import Exporter, ExportJob
@@ -24,11 +26,14 @@ def write(job: ExportJob) -> None:
     """
     kept = torch.float16 if job.facts.dtype == "fp16" else torch.bfloat16
     if job.record.adapter:
-        model = load_model(job.facts, device="cpu", dtype="fp32").model
-        if job.facts.quantization != "none":
-            model = model.dequantize()
-        model = PeftModel.from_pretrained(model, job.run_folder / job.record.artifact, local_files_only=True)
-        model = model.merge_and_unload()
+        base = load_model(job.facts, device="cpu", dtype="fp32").model
+        quantized = job.facts.quantization != "none"
+        model = PeftModel.from_pretrained(
+            base.dequantize() if quantized else base,
+            job.run_folder / job.record.artifact,
+            local_files_only=True,
+        ).merge_and_unload()
+        model = _plain_copy(model) if quantized else model
     else:
         saved = dataclasses.replace(
             job.facts, folder=str(job.run_folder / job.record.artifact), quantization="none"
@@ -39,6 +44,19 @@ def write(job: ExportJob) -> None:
     strip_path(job.target / "config.json")
     load_tokenizer(job.facts).save_pretrained(job.target)
     (job.target / "README.md").write_text(write_card(job.facts, job.record), encoding="utf-8")
+
+
+def _plain_copy(model: Any) -> Any:
+    """Return the same weights in a model that knows nothing of quantisation.
+
+    transformers 5.23 keeps the loader of the quantised files on a dequantised model and then cannot save it.
+    """
+    with torch.device("meta"):
+        plain = AutoModelForCausalLM.from_config(model.config, trust_remote_code=False)
+    plain.load_state_dict(model.state_dict(), assign=True)
+    plain.tie_weights()
+    plain.generation_config = model.generation_config
+    return plain
 
 
 MERGED = Exporter(name="merged", size_bytes=size_bytes, write=write)

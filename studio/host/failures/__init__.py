@@ -1,5 +1,5 @@
 """The catalogue of known failures: one file a group, each an explicit tuple; `diagnose` finds the entry of an error."""
 
-from studio.host.failures.diagnose import CATALOGUE, diagnose
+from studio.host.failures.catalogue import CATALOGUE, diagnose
 
 __all__ = ["CATALOGUE", "diagnose"]

@@ -23,7 +23,11 @@ FAILURES = (
     Failure("no_padding", said(r"does not have a padding token"), (Remedy("matching_tokenizer"),)),
     Failure(
         "no_examples",
-        said(r"num_samples should be a positive integer", r"EmptyDatasetError", r"doesn't contain any data files"),
+        said(
+            r"num_samples should be a positive integer",
+            r"EmptyDatasetError",
+            r"doesn't contain any data files",
+        ),
         (CHECK_DATA,),
     ),
     Failure(

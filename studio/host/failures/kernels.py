@@ -16,7 +16,11 @@ FAILURES = (
     ),
     Failure(
         "kernel_gpu_old",
-        said(r"Feature '\.acq_rel' requires", r"too old to be supported by the triton", r"fp8e4nv .*not supported"),
+        said(
+            r"Feature '\.acq_rel' requires",
+            r"too old to be supported by the triton",
+            r"fp8e4nv .*not supported",
+        ),
         (PYTORCH_KERNELS,),
     ),
     Failure(

@@ -30,7 +30,12 @@ FAILURES = (
     ),
     Failure(
         "shared_memory",
-        said(r"unable to open shared memory", r"unable to (?:mmap|allocate shared memory)", r"Bus error", r"\bSIGBUS\b"),
+        said(
+            r"unable to open shared memory",
+            r"unable to (?:mmap|allocate shared memory)",
+            r"Bus error",
+            r"\bSIGBUS\b",
+        ),
         (Remedy("shared_memory"),),
     ),
     Failure(

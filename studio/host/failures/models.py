@@ -4,7 +4,11 @@ from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.remedies import FETCH_AGAIN, INSTALL, LOCAL_MODEL
 
 FAILURES = (
-    Failure("architecture_unknown", said(r"does not recognize this architecture"), (INSTALL, Remedy("other_model"))),
+    Failure(
+        "architecture_unknown",
+        said(r"does not recognize this architecture"),
+        (INSTALL, Remedy("other_model")),
+    ),
     Failure(
         "remote_code",
         said(r"trust_remote_code=True", r"contains custom code which must be executed"),
@@ -15,7 +19,11 @@ FAILURES = (
         said(r"Target modules .{0,300}not found in the base model"),
         (Remedy("all_linear", {"adapter.targets": "all-linear"}),),
     ),
-    Failure("shape_mismatch", said(r"size mismatch for (?P<layer>[\w.]+)"), (Remedy("matching_adapter"), FETCH_AGAIN)),
+    Failure(
+        "shape_mismatch",
+        said(r"size mismatch for (?P<layer>[\w.]+)"),
+        (Remedy("matching_adapter"), FETCH_AGAIN),
+    ),
     Failure(
         "tokenizer_missing",
         said(

@@ -22,10 +22,18 @@ FAILURES = (
     ),
     Failure(
         "no_token",
-        said(r"40[13] (?:Client Error|Unauthorized|Forbidden)", r"Invalid user token", r"Invalid username or password"),
+        said(
+            r"40[13] (?:Client Error|Unauthorized|Forbidden)",
+            r"Invalid user token",
+            r"Invalid username or password",
+        ),
         (Remedy("log_in"), LOCAL_MODEL),
     ),
-    Failure("certificate", said(r"CERTIFICATE_VERIFY_FAILED", r"certificate verify failed"), (Remedy("certificate"),)),
+    Failure(
+        "certificate",
+        said(r"CERTIFICATE_VERIFY_FAILED", r"certificate verify failed"),
+        (Remedy("certificate"),),
+    ),
     Failure(
         "offline",
         said(r"\bOfflineModeIsEnabled\b", r"outgoing traffic has been disabled", r"offline mode is enabled"),

@@ -4,7 +4,11 @@ from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.remedies import CHECK_DATA, LEAVE_FP16, LOWER_RATE, RESUME
 
 FAILURES = (
-    Failure("non_finite", said(r"\bnon-?finite\b", r"loss is nan", r"\bNonFinite\b"), (LOWER_RATE, LEAVE_FP16, CHECK_DATA)),
+    Failure(
+        "non_finite",
+        said(r"\bnon-?finite\b", r"loss is nan", r"\bNonFinite\b"),
+        (LOWER_RATE, LEAVE_FP16, CHECK_DATA),
+    ),
     Failure(
         "token_range",
         said(

@@ -12,7 +12,14 @@ FAILURES = (
     Failure("processor_old", said(r"\bSIGILL\b", r"Illegal instruction", r"0xC000001D"), (REBUILD,)),
     Failure(
         "native_crash",
-        said(r"\bSIGSEGV\b", r"Segmentation fault", r"0xC0000005", r"access violation", r"\bSIGABRT\b", r"Fatal Python error"),
+        said(
+            r"\bSIGSEGV\b",
+            r"Segmentation fault",
+            r"0xC0000005",
+            r"access violation",
+            r"\bSIGABRT\b",
+            r"Fatal Python error",
+        ),
         (PYTORCH_KERNELS, RESUME, Remedy("doctor")),
     ),
     Failure(
@@ -23,7 +30,9 @@ FAILURES = (
     Failure("two_openmp", said(r"OMP: Error #15"), (REBUILD,)),
     Failure("numpy_abi", said(r"compiled using NumPy 1"), (REBUILD,)),
     Failure("torchvision", said(r"operator torchvision::nms does not exist"), (REBUILD,)),
-    Failure("console_encoding", said(r"\bUnicodeEncodeError\b", r"codec can't encode"), (Remedy("use_launcher"),)),
+    Failure(
+        "console_encoding", said(r"\bUnicodeEncodeError\b", r"codec can't encode"), (Remedy("use_launcher"),)
+    ),
     Failure("multi_gpu_windows", said(r"doesn't have NCCL built in"), (Remedy("one_gpu"),)),
     Failure("forked", said(r"bootstrapping phase", r"just got forked"), (Remedy("use_launcher"),)),
     Failure("package_missing", said(r"No module named '?(?P<module>[\w.]+)"), (INSTALL, REBUILD)),

@@ -8,7 +8,7 @@ FAILURES = (
         "disk_full",
         said(
             r"No space left on device",
-            r"\[?Errno 28\]?",
+            r"\bErrno 28\b",
             r"WinError 112\b",
             r"Not enough free disk space",
             r"Disk quota exceeded",

@@ -21,7 +21,7 @@ class ChatTab:
     def __init__(self, context: Context) -> None:
         self.context = context
         say = context.say
-        with gr.Column(elem_classes="panel"):
+        with gr.Column(elem_classes=["sheet"]):
             gr.HTML(f"<h2>{say('ui.chat.title')}</h2><p class='lead'>{say('ui.chat.lead')}</p>")
             with gr.Row():
                 self.run = gr.Dropdown(
@@ -33,7 +33,7 @@ class ChatTab:
         with gr.Row(equal_height=True):
             self.base = gr.HTML(self._card("base", []), elem_id="chat-base", autoscroll=True, max_height=420)
             self.tuned = gr.HTML(self._card("tuned", []), elem_id="chat-tuned", autoscroll=True, max_height=420)
-        with gr.Row(elem_classes="toolbar"):
+        with gr.Row(elem_classes=["toolbar"]):
             self.input = gr.Textbox(
                 placeholder=say("ui.chat.placeholder"), show_label=False, elem_id="chat-input", scale=8, max_lines=6,
                 label=say("ui.chat.placeholder"),

@@ -28,7 +28,7 @@ class DatasetTab:
         self.form = form
         say = context.say
         with gr.Row():
-            with gr.Column(scale=4, min_width=340, elem_classes="panel"):
+            with gr.Column(scale=4, min_width=340, elem_classes=["sheet"]):
                 gr.HTML(f"<h2>{say('ui.dataset.title')}</h2><p class='lead'>{say('ui.dataset.lead')}</p>")
                 self.source = form.field("data.source")
                 with gr.Row():
@@ -41,7 +41,7 @@ class DatasetTab:
                 form.fields(form.section(["data"], ["basic", "common"]))
                 with gr.Accordion(say("ui.form.advanced"), open=False, elem_id="dataset-advanced"):
                     form.fields(form.section(["data"], ["advanced"]), columns=1)
-            with gr.Column(scale=6, min_width=420, elem_classes="panel"):
+            with gr.Column(scale=6, min_width=420, elem_classes=["sheet"]):
                 self.verdict = gr.HTML(note_card(say("ui.dataset.none")), elem_id="dataset-verdict")
                 self.table = gr.Dataframe(
                     datatype="str",
@@ -55,7 +55,7 @@ class DatasetTab:
                     buttons=[],
                 )
                 self.row = gr.Radio(
-                    choices=[], label=say("ui.dataset.example"), visible=False, elem_id="dataset-example", elem_classes="inline"
+                    choices=[], label=say("ui.dataset.example"), visible=False, elem_id="dataset-example", elem_classes=["inline"]
                 )
                 self.seen_title = gr.HTML(f"<h3>{say('ui.dataset.seen')}</h3>", visible=False)
                 self.seen = gr.HTML("", elem_id="dataset-rendered")
@@ -99,8 +99,18 @@ class DatasetTab:
         row = gr.update(choices=numbers, value="1" if numbers else None, visible=len(numbers) > 1)
         shown = gr.update(visible=bool(examples))
         first = examples[0] if examples else ("", "")
-        verdict = note_card(say("ui.dataset.format", format=found.format, reason=found.reason), "good")
+        verdict = self._verdict(found)
         return [verdict, table, row, shown, first[0], shown, first[1], examples]
+
+    def _verdict(self, found: Any) -> str:
+        """What the format is and why, or what is unclear about it; then rows that cannot be used."""
+        say = self.context.say
+        if found.refusal is not None:
+            error = found.refusal
+            return note_card(" ".join(say(part) for part in (error.what, error.why, error.fix)), "bad")
+        reason = say(found.reason) if found.reason else ""
+        words = [say("ui.dataset.format", format=found.format, reason=literal(reason)), *map(say, found.problems)]
+        return note_card(" ".join(words), "warn" if found.problems else "good")
 
     def pick(self, number: str, examples: list[tuple[str, str]]) -> tuple[str, str]:
         """Return the texts of another row."""

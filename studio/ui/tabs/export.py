@@ -18,7 +18,7 @@ class ExportTab:
     def __init__(self, context: Context) -> None:
         self.context = context
         say = context.say
-        with gr.Column(elem_classes="panel narrow"):
+        with gr.Column(elem_classes=["sheet", "narrow"]):
             gr.HTML(f"<h2>{say('ui.export.title')}</h2><p class='lead'>{say('ui.export.lead')}</p>")
             self.run = gr.Dropdown(
                 choices=[], label=say("ui.export.run"), elem_id="export-run", filterable=False, interactive=True
@@ -29,7 +29,7 @@ class ExportTab:
                 label=say("ui.export.target"),
                 info=say("ui.export.target.help"),
                 elem_id="export-target",
-                elem_classes="cards",
+                elem_classes=["cards"],
             )
             self.start = gr.Button(say("ui.export.start"), elem_id="export-start", variant="primary", scale=0, min_width=180)
             self.result = gr.HTML("", elem_id="export-result")

@@ -20,7 +20,7 @@ class ModelTab:
         self.form = form
         say = context.say
         with gr.Row():
-            with gr.Column(scale=5, min_width=360, elem_classes="panel"):
+            with gr.Column(scale=5, min_width=360, elem_classes=["sheet"]):
                 gr.HTML(f"<h2>{say('ui.model.title')}</h2><p class='lead'>{say('ui.model.lead')}</p>")
                 source = form.recipe.model.source
                 self.source = form.field(
@@ -29,7 +29,7 @@ class ModelTab:
                 form.fields(["model.quantization"], columns=1)
                 with gr.Accordion(say("ui.form.advanced"), open=False, elem_id="model-advanced"):
                     form.fields(ADVANCED)
-            with gr.Column(scale=4, min_width=320):
+            with gr.Column(scale=4, min_width=320, elem_classes=["sticky"]):
                 self.card = gr.HTML(note_card(say("ui.model.loading")), elem_id="model-card")
 
     def bind(self) -> None:
@@ -49,7 +49,10 @@ class ModelTab:
 
     def choices(self, source: str) -> dict:
         """Return the picker with every model found on this machine."""
-        found = [(self._name(model), model.source) for model in self.context.desk.models()]
+        try:
+            found = [(self._name(model), model.source) for model in self.context.desk.models()]
+        except StudioError:
+            found = []  # the card beside the picker says what is wrong with the chosen one
         if source and source not in [value for _, value in found]:
             found.append((source, source))
         return gr.update(choices=found, value=source)

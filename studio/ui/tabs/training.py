@@ -28,12 +28,12 @@ class TrainingTab:
         self.context = context
         self.form = form
         say = context.say
-        with gr.Row(elem_classes="toolbar"):
-            self.start = gr.Button(say("ui.run.start"), elem_id="run-start", variant="primary", scale=0, min_width=150)
+        with gr.Row(elem_classes=["toolbar"]):
+            self.start = gr.Button(say("ui.run.start"), elem_id="run-start", variant="primary", scale=0, min_width=170, size="md")
             self.stop = gr.Button(
-                say("ui.run.stop"), elem_id="run-stop", variant="stop", interactive=False, scale=0, min_width=150
+                say("ui.run.stop"), elem_id="run-stop", variant="stop", interactive=False, scale=0, min_width=170, size="md"
             )
-            self.resume = gr.Button(say("ui.run.resume"), elem_id="run-resume", interactive=False, scale=0, min_width=150)
+            self.resume = gr.Button(say("ui.run.resume"), elem_id="run-resume", interactive=False, scale=0, min_width=170, size="md")
             self.pick = gr.Dropdown(
                 choices=[], value=None, label=say("ui.run.pick"), elem_id="run-select", filterable=False, interactive=True, scale=1
             )
@@ -84,7 +84,7 @@ class TrainingTab:
             problems = self.context.desk.check(recipe)
             if any(problem.severity == "error" for problem in problems):
                 return problems_card(problems, say), watched
-            run = self.context.desk.start(recipe)
+            run = self.context.desk.start(recipe, checked=True)
         except RecipeError as error:
             return problems_card(error.problems, say), watched
         warnings = problems_card(problems, say) if problems else ""

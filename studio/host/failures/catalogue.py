@@ -36,26 +36,28 @@ def diagnose(
     speaks for itself (id `refused`). What is not known says so with its last line (id `unknown`), never a guess.
     With `recipe`, the fixes carry the changes that suit it; those that the `machine` rules out are left away.
     """
+    if isinstance(error, StudioError):
+        return Diagnosis(id="refused", what=error.what, why=error.why, fixes=(Fix(title=error.fix),))
     chain = tuple(_chain(error)) if isinstance(error, BaseException) else ()
-    for link in chain:
-        if isinstance(link, StudioError):
-            return Diagnosis(id="refused", what=link.what, why=link.why, fixes=(Fix(title=link.fix),))
     entries = {failure.id: failure for failure in CATALOGUE}
     for link in chain:
         entry = entries.get(getattr(link, "failure_id", ""))
         if entry is not None:
-            return _suit(entry.diagnose({}, recipe), machine)
-    said = "\n".join(f"{type(link).__name__}: {link}" for link in chain) if chain else str(error)
-    for entry in CATALOGUE:
-        found = entry.signature.search(said) if entry.signature else None
-        if found:
-            values = {name: value or "?" for name, value in found.groupdict().items()}
-            return _suit(entry.diagnose(values, recipe), machine)
-    line = f"{type(chain[0]).__name__}: {chain[0]}" if chain else said
+            return _suit(entry.diagnose({"line": last_line(str(link))}, recipe), machine)
+    # The outermost exception that is known wins: an inner one may be a mere attempt that was given up.
+    said = [f"{type(link).__name__}: {link}" for link in chain] or [str(error)]
+    for words in said:
+        for entry in CATALOGUE:
+            found = entry.signature.search(words) if entry.signature else None
+            if found:
+                values = {name: value or "?" for name, value in found.groupdict().items()}
+                start, end = words.rfind("\n", 0, found.start()) + 1, words.find("\n", found.end())
+                line = words[start : end if end >= 0 else None].strip()[:LINE_LIMIT]
+                return _suit(entry.diagnose(values | {"line": line}, recipe), machine)
     return Diagnosis(
         id="unknown",
         what=text("failure.unknown"),
-        why=literal(last_line(line)),
+        why=literal(last_line(said[0])),
         fixes=(Fix(title=text("failure.fix.doctor")), Fix(title=text("failure.fix.look_at_log"))),
     )
 
@@ -66,7 +68,9 @@ def last_line(words: str) -> str:
     if not lines:
         return "?"
     # A message may go on over many lines below "SomeError: ..."; that line says most.
-    named = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception", "Warning", "Interrupt"))]
+    named = [
+        line for line in lines if line.split(":")[0].endswith(("Error", "Exception", "Warning", "Interrupt"))
+    ]
     return (named or lines)[-1][:LINE_LIMIT]
 
 
@@ -84,5 +88,7 @@ def _suit(diagnosis: Diagnosis, machine: MachineFacts | None) -> Diagnosis:
     """Leave away what cannot help on `machine`: 4 bits where bitsandbytes does not work."""
     if machine is None or not machine.bitsandbytes_error:
         return diagnosis
-    fixes = tuple(fix for fix in diagnosis.fixes if fix.change.get("model.quantization") not in ("nf4", "int8"))
+    fixes = tuple(
+        fix for fix in diagnosis.fixes if fix.change.get("model.quantization") not in ("nf4", "int8")
+    )
     return Diagnosis(id=diagnosis.id, what=diagnosis.what, why=diagnosis.why, fixes=fixes)

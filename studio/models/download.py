@@ -1,0 +1,238 @@
+"""A program that brings one hub model into the user's hub cache: `python -m studio.models.download REPO [REVISION]`.
+
+It prints one JSON object a line: {"done_bytes": n, "total_bytes": n} as it goes, at the end {"folder": path} or
+{"error": kind, "detail": words}. It ends by itself when its standard input closes: then its parent is gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+READ = (".json", ".safetensors", ".model", ".txt", ".jinja")
+"""Endings of the files at the top of a repository that the studio reads: no pickles, no code."""
+SECOND_COPY = "consolidated"
+"""Some repositories hold the same weights again, in their authors' own layout, under this name."""
+FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
+REPORT_S = 0.5
+TRIES = 4
+"""On top of the hub library's own five of each: it gives up at once when a connection is reset."""
+PAUSE_S = 1.0
+
+
+def main(arguments: list[str]) -> int:
+    """Download the repository named by `arguments` and return the exit code."""
+    threading.Thread(target=_end_with_parent, name="lifeline", daemon=True).start()
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        HTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        _say({"folder": str(download(arguments[0], arguments[1] if len(arguments) > 1 else ""))})
+        return 0
+    except Refused as error:
+        kind, reason = error.kind, error
+    except GatedRepoError as error:
+        kind, reason = "gated", error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        kind, reason = "missing", error
+    except RevisionNotFoundError as error:
+        kind, reason = "revision", error
+    except HfHubHTTPError as error:
+        kind, reason = "login" if error.response.status_code in (401, 403) else "unreachable", error
+    except (HTTPError, LocalEntryNotFoundError, ConnectionError) as error:
+        kind, reason = "unreachable", error
+    except OSError as error:
+        kind, reason = "no_space" if error.errno in FULL else "unwritable", error
+    words = [line.strip() for line in str(reason).splitlines() if line.strip()]
+    _say({"error": kind, "detail": (words[0] if words else type(reason).__name__)[:300]})
+    return 1
+
+
+class Refused(Exception):
+    """The download cannot begin; `kind` names the texts `download.KIND`."""
+
+    def __init__(self, kind: str, words: str = "") -> None:
+        super().__init__(words)
+        self.kind = kind
+
+
+def download(repo: str, revision: str) -> Path:
+    """Bring the wanted files of `repo` into the hub cache and return their folder.
+
+    Raises Refused, OSError, or what the hub library raises.
+    """
+    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.file_download import repo_folder_name
+
+    info = HfApi().model_info(repo, revision=revision or None, files_metadata=True)
+    names = [part.rfilename for part in info.siblings or ()]
+    parts = [part for part in info.siblings or () if _is_wanted(part.rfilename)]
+    if not any(part.rfilename.endswith(".safetensors") for part in parts):
+        pickles = any(name.endswith((".bin", ".pt", ".pth", ".ckpt")) for name in names)
+        raise Refused("pickle_only" if pickles else "no_weights")
+    root = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type="model")
+    folder = root / "snapshots" / info.sha
+    absent = [part for part in parts if not (folder / part.rfilename).exists()]
+    _require_space(Path(HF_HUB_CACHE), sum(_missing_bytes(root, part) for part in absent))
+    progress = Progress(sum(part.size or 0 for part in parts))
+    progress.add(sum(part.size or 0 for part in parts) - sum(part.size or 0 for part in absent))
+    # Small files first: a refusal by the hub shows before gigabytes were fetched.
+    for part in sorted(absent, key=lambda part: part.size or 0):
+        if part.lfs:
+            _fetch_blob(repo, info.sha, part, root, progress)
+            hf_hub_download(repo, part.rfilename, revision=info.sha)
+        else:
+            hf_hub_download(repo, part.rfilename, revision=info.sha, tqdm_class=progress.bar)
+    if revision != info.sha and "config.json" in names:
+        # By its branch or tag once more: this records which commit the name stands for, so that it is found offline.
+        hf_hub_download(repo, "config.json", revision=revision or "main", tqdm_class=progress.silent)
+    return folder
+
+
+class Progress:
+    """Says how many of `total_bytes` are here, at most every REPORT_S."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self.done_bytes, self.total_bytes, self._said_s = 0, total_bytes, 0.0
+
+    def add(self, count_bytes: int) -> None:
+        """Count `count_bytes` more (fewer when negative)."""
+        self.done_bytes += count_bytes
+        if time.monotonic() - self._said_s > REPORT_S or self.done_bytes >= self.total_bytes:
+            self._said_s = time.monotonic()
+            _say({"done_bytes": self.done_bytes, "total_bytes": self.total_bytes})
+
+    def bar(self, **_: Any) -> Bar:
+        """Return what the hub library takes for a progress bar."""
+        return Bar(self.add)
+
+    def silent(self, **_: Any) -> Bar:
+        """Return a progress bar for what does not count."""
+        return Bar(lambda count_bytes: None)
+
+
+class Bar:
+    """The part of tqdm's progress bar that the hub library calls."""
+
+    def __init__(self, add: Any) -> None:
+        self.update = add
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _fetch_blob(repo: str, commit: str, part: Any, root: Path, progress: Progress) -> None:
+    """Fetch a large file to where the hub library looks for it, going on where an earlier attempt stopped.
+
+    The library's own download resumes only within one call, and a stopped one leaves gigabytes that nothing uses.
+    """
+    from filelock import FileLock
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError
+    from huggingface_hub.file_download import are_symlinks_supported, http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    blob = root / "blobs" / part.lfs.sha256
+    # Without symbolic links (Windows outside developer mode) a snapshot holds the file itself.
+    linked = are_symlinks_supported(root.parent)
+    target = blob if linked else root / "snapshots" / commit / part.rfilename
+    for parent in (blob.parent, target.parent):
+        parent.mkdir(parents=True, exist_ok=True)
+    partial = _partial(root, part)
+    with FileLock(f"{partial}.lock"):
+        if target.exists():
+            return progress.add(part.size)
+        done_before = progress.done_bytes
+        for attempt in range(TRIES):
+            had_bytes = partial.stat().st_size if partial.exists() else 0
+            progress.add(done_before + had_bytes - progress.done_bytes)
+            try:
+                with partial.open("ab") as file:
+                    http_get(
+                        hf_hub_url(repo, part.rfilename, revision=commit),
+                        file,
+                        resume_size=had_bytes,
+                        headers=build_hf_headers(),
+                        expected_size=part.size,
+                        tqdm_class=progress.bar,
+                    )
+                _require_content(partial, part)
+                break
+            except HfHubHTTPError:
+                raise
+            except (HTTPError, BrokenFile):
+                if attempt == TRIES - 1:
+                    raise
+                time.sleep(PAUSE_S)
+        os.replace(partial, target)
+
+
+class BrokenFile(OSError):
+    """What was fetched is not what the hub announced."""
+
+
+def _require_content(partial: Path, part: Any) -> None:
+    """Remove a file whose SHA-256 is not the announced one: after a power cut a partial one may end in zeros."""
+    with partial.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != part.lfs.sha256:
+        partial.unlink()
+        raise BrokenFile(errno.EIO, "its checksum is not the hub's", part.rfilename)
+
+
+def _partial(root: Path, part: Any) -> Path:
+    return root / "blobs" / f"{part.lfs.sha256}.studio.incomplete"
+
+
+def _missing_bytes(root: Path, part: Any) -> int:
+    if not part.lfs:
+        return part.size or 0
+    if (root / "blobs" / part.lfs.sha256).exists():
+        return 0
+    partial = _partial(root, part)
+    return max(0, (part.size or 0) - (partial.stat().st_size if partial.exists() else 0))
+
+
+def _require_space(cache: Path, needed_bytes: int) -> None:
+    """Raise OSError (no space left) before the first byte is fetched when the disk cannot take them all."""
+    cache.mkdir(parents=True, exist_ok=True)
+    free_bytes = shutil.disk_usage(cache).free
+    if needed_bytes > free_bytes:
+        words = f"{needed_bytes / 1e9:.1f} GB > {free_bytes / 1e9:.1f} GB"
+        raise OSError(errno.ENOSPC, words)
+
+
+def _is_wanted(name: str) -> bool:
+    return "/" not in name and name.endswith(READ) and not name.startswith(SECOND_COPY)
+
+
+def _say(message: dict[str, Any]) -> None:
+    print(json.dumps(message), flush=True)
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

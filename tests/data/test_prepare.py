@@ -1,0 +1,246 @@
+"""Preparing a data set: every row accounted for, refusals before training, methods, validation, packing, speed."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from studio.core.errors import StudioError
+from studio.core.recipe import DatasetSpec
+from studio.data.prepare import PreparationStopped, prepare
+
+
+def make_rows(count: int, answer: str = "it is {}") -> list[dict]:
+    return [
+        {
+            "messages": [
+                {"role": "user", "content": f"say {i}"},
+                {"role": "assistant", "content": answer.format(i)},
+            ]
+        }
+        for i in range(count)
+    ]
+
+
+def prepare_file(path, tokenizer, method="auto", **settings_):
+    return prepare(DatasetSpec(source=str(path), **settings_), method, tokenizer, seed=1)
+
+
+def say(example, tokenizer) -> str:
+    return tokenizer.decode(example.token_ids)
+
+
+def test_chat(tmp_path, jsonl, tokenizer_of):
+    tokenizer = tokenizer_of("chatml")
+    data = prepare_file(jsonl(tmp_path / "a.jsonl", make_rows(30)), tokenizer)
+    assert data.method == "sft" and len(data.train) == 30 and data.validation == ()
+    assert (
+        say(data.train[7], tokenizer)
+        == "<|im_start|>user\nsay 7<|im_end|>\n<|im_start|>assistant\nit is 7<|im_end|>\n"
+    )
+    example = data.train[7]
+    assert tokenizer.decode(example.token_ids[example.trained]) == "it is 7<|im_end|>"
+    assert example.lengths == (len(example.token_ids),)
+    facts = data.facts
+    assert (facts.format, facts.rows_read, facts.rows_used, facts.rows_refused) == ("messages", 30, 30, 0)
+    assert facts.tokens == sum(len(example.token_ids) for example in data.train)
+    assert facts.trained_tokens == sum(example.trained.sum() for example in data.train)
+    assert facts.problems == () and facts.rows_dropped == {} and len(facts.content_hash) == 64
+
+
+def test_facts_survive_json(tmp_path, jsonl, tokenizer_of):
+    from studio.core.codec import from_json, to_json
+    from studio.core.facts import DataFacts
+
+    facts = prepare_file(jsonl(tmp_path / "a.jsonl", make_rows(5)), tokenizer_of("chatml")).facts
+    assert from_json(DataFacts, json.loads(json.dumps(to_json(facts)))) == facts
+
+
+def test_system_prompt_goes_in_front_where_none_is(tmp_path, jsonl, tokenizer_of):
+    rows = make_rows(2)
+    rows[1]["messages"].insert(0, {"role": "system", "content": "own"})
+    tokenizer = tokenizer_of("chatml")
+    data = prepare_file(jsonl(tmp_path / "a.jsonl", rows), tokenizer, system_prompt="given")
+    assert [say(example, tokenizer).split("<|im_end|>")[0] for example in data.train] == [
+        "<|im_start|>system\ngiven",
+        "<|im_start|>system\nown",
+    ]
+
+
+def test_broken_rows_are_counted_and_named(tmp_path, jsonl, tokenizer_of, english):
+    rows = make_rows(400)
+    rows[122]["messages"][1]["content"] = ""
+    rows[299] = {"messages": None}
+    data = prepare_file(jsonl(tmp_path / "a.jsonl", rows), tokenizer_of("chatml"))
+    assert (data.facts.rows_read, data.facts.rows_used, data.facts.rows_refused) == (400, 398, 2)
+    assert [english(problem) for problem in data.facts.problems] == [
+        "Line 123: Turn 2 is empty.",
+        "Line 300: The column messages has no value.",
+    ]
+
+
+def test_too_many_broken_rows_stop_the_run(tmp_path, jsonl, tokenizer_of, english):
+    rows = make_rows(100)
+    rows[4] = rows[8] = {"messages": []}
+    with pytest.raises(StudioError) as refusal:
+        prepare_file(jsonl(tmp_path / "a.jsonl", rows), tokenizer_of("chatml"))
+    assert english(refusal.value.what) == "2 of 100 rows cannot be used."
+    assert english(refusal.value.why) == "Line 5: The column messages is empty."
+
+
+def test_nothing_but_broken_rows(tmp_path, tokenizer_of, english):
+    path = tmp_path / "a.jsonl"
+    path.write_text("{broken\n" * 3, encoding="utf-8")
+    with pytest.raises(StudioError) as refusal:
+        prepare_file(path, tokenizer_of("chatml"))
+    assert english(refusal.value.why) == "Line 1: This is not valid JSON; it breaks at character 2."
+
+
+def test_template_refusals_count_as_broken_rows(tmp_path, jsonl, tokenizer_of, english):
+    rows = make_rows(200)
+    rows[10]["messages"].insert(0, {"role": "system", "content": "s"})
+    data = prepare_file(jsonl(tmp_path / "a.jsonl", rows), tokenizer_of("gemma"))
+    assert data.facts.rows_refused == 1
+    assert "Line 11" in english(data.facts.problems[0]) and "System role" in english(data.facts.problems[0])
+
+
+def test_no_chat_template(tmp_path, jsonl, tokenizer_of):
+    with pytest.raises(StudioError) as refusal:
+        prepare_file(jsonl(tmp_path / "a.jsonl", make_rows(3)), tokenizer_of("plain"))
+    assert refusal.value.what.id == "data.render.no_template"
+
+
+def test_rows_cut_and_left_out_are_counted(tmp_path, jsonl, tokenizer_of, english):
+    rows = make_rows(20)
+    rows[3]["messages"][1]["content"] = "long " * 40
+    rows[5]["messages"][0]["content"] = "long " * 40
+    data = prepare_file(jsonl(tmp_path / "a.jsonl", rows), tokenizer_of("chatml"), max_length=64)
+    facts = data.facts
+    assert (facts.rows_used, facts.rows_cut, facts.rows_dropped) == (19, 1, {"answer_beyond_max_length": 1})
+    assert max(len(example.token_ids) for example in data.train) == 64
+    assert [english(problem) for problem in facts.problems] == [
+        "1 rows are left out: their answer begins after the maximum length.",
+        "1 rows are longer than the maximum length; their end is cut off.",
+    ]
+
+
+def test_every_answer_beyond_the_limit(tmp_path, jsonl, tokenizer_of, english):
+    with pytest.raises(StudioError) as refusal:
+        prepare_file(jsonl(tmp_path / "a.jsonl", make_rows(5)), tokenizer_of("chatml"), max_length=8)
+    assert english(refusal.value.why) == "All answers begin after the maximum length of 8 tokens."
+
+
+def test_text_is_joined_into_full_blocks(tmp_path, jsonl, tokenizer_of):
+    tokenizer = tokenizer_of("plain")
+    texts = [f"document number {i} of many" for i in range(40)]
+    data = prepare_file(
+        jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts]), tokenizer, max_length=32
+    )
+    assert data.method == "pretrain"
+    assert {len(block.token_ids) for block in data.train[:-1]} == {32}
+    assert tokenizer.decode(np.concatenate([b.token_ids for b in data.train])) == "".join(
+        f"{t}<|end|>" for t in texts
+    )
+    assert data.facts.rows_used == 40 and data.facts.rows_cut == 0
+    assert data.facts.trained_tokens == data.facts.tokens - len(data.train)
+
+
+def test_text_one_row_an_example(tmp_path, jsonl, tokenizer_of):
+    tokenizer = tokenizer_of("plain")
+    data = prepare_file(jsonl(tmp_path / "a.jsonl", [{"text": "abc"}, {"text": "de"}]), tokenizer, "sft")
+    assert [say(example, tokenizer) for example in data.train] == ["abc<|end|>", "de<|end|>"]
+
+
+def test_validation_share(tmp_path, jsonl, tokenizer_of):
+    rows = make_rows(40)
+    tokenizer = tokenizer_of("chatml")
+    data = prepare_file(jsonl(tmp_path / "a.jsonl", rows), tokenizer, validation_share=0.25)
+    again = prepare_file(jsonl(tmp_path / "b.jsonl", rows[::-1]), tokenizer, validation_share=0.25)
+    texts = [
+        {say(example, tokenizer) for example in part}
+        for part in (data.train, data.validation, again.validation)
+    ]
+    assert len(data.train) + len(data.validation) == 40 == data.facts.rows_used
+    assert texts[1] == texts[2] and len(texts[1]) == 10 and not texts[0] & texts[1]
+
+
+def test_validation_file(tmp_path, jsonl, tokenizer_of):
+    held_out = jsonl(tmp_path / "v.jsonl", make_rows(6, "other {}"))
+    tokenizer = tokenizer_of("chatml")
+    path = jsonl(tmp_path / "a.jsonl", make_rows(20))
+    data = prepare_file(path, tokenizer, validation=str(held_out), validation_share=0.5)
+    assert (len(data.train), len(data.validation), data.facts.rows_read) == (20, 6, 20)
+    assert all("other" in say(example, tokenizer) for example in data.validation)
+
+
+def test_packing_keeps_rows_and_trained_tokens(tmp_path, jsonl, tokenizer_of):
+    path = jsonl(tmp_path / "a.jsonl", make_rows(50))
+    loose = prepare_file(path, tokenizer_of("chatml"), max_length=256)
+    packed = prepare_file(path, tokenizer_of("chatml"), max_length=256, packing=True)
+    assert len(packed.train) < 20 and sum(len(row.lengths) for row in packed.train) == 50
+    assert packed.facts == loose.facts
+    pieces = []
+    for row in packed.train:
+        for end, length in zip(np.cumsum(row.lengths), row.lengths, strict=True):
+            pieces.append(
+                (row.token_ids[end - length : end].tolist(), row.trained[end - length : end].tolist())
+            )
+    assert sorted(pieces) == sorted((row.token_ids.tolist(), row.trained.tolist()) for row in loose.train)
+
+
+def test_progress_and_stop(tmp_path, jsonl, tokenizer_of):
+    spec = DatasetSpec(source=str(jsonl(tmp_path / "a.jsonl", make_rows(600))))
+    seen = []
+    prepare(
+        spec,
+        "auto",
+        tokenizer_of("chatml"),
+        seed=0,
+        on_progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen == [(256, 600), (512, 600), (600, 600)]
+    with pytest.raises(PreparationStopped):
+        prepare(spec, "auto", tokenizer_of("chatml"), seed=0, should_stop=lambda: len(seen) == 3)
+
+
+LINES = st.one_of(
+    st.builds(
+        lambda q, a: {"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]},
+        st.text(),
+        st.text(),
+    ),
+    st.sampled_from(
+        [{"messages": None}, {"messages": []}, {"other": 1}, 5, {"messages": [{"role": "x", "content": "y"}]}]
+    ),
+    st.just({"messages": [{"role": "user", "content": "q" * 99}, {"role": "assistant", "content": "a"}]}),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=st.lists(LINES, max_size=12), broken=st.integers(0, 2))
+def test_no_row_is_ever_lost(tmp_path, tokenizer_of, lines, broken):
+    good = [json.dumps(row) for row in make_rows(400)]
+    text = [*good, *(json.dumps(line) for line in lines), *["{broken"] * broken]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(text), encoding="utf-8")
+    try:
+        facts = prepare_file(path, tokenizer_of("chatml"), max_length=80).facts
+    except StudioError as refusal:
+        assert refusal.what.id == "data.prepare.refused" and refusal.what.values["refused"] > 4
+        assert refusal.what.values["read"] == len(text)
+    else:
+        assert (
+            facts.rows_read
+            == len(text)
+            == facts.rows_used + facts.rows_refused + sum(facts.rows_dropped.values())
+        )
+
+
+def test_speed(tmp_path, jsonl, tokenizer_of):
+    path = jsonl(tmp_path / "a.jsonl", make_rows(5000, "a somewhat longer answer that says {} in the end"))
+    begin = time.perf_counter()
+    assert prepare_file(path, tokenizer_of("chatml"), max_length=512).facts.rows_used == 5000
+    assert time.perf_counter() - begin < 20  # 2 s alone on two cores; the rest is room for a busy machine.

@@ -1,0 +1,119 @@
+"""Every way to train, on a CPU: the loss falls and the artefact reloads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from studio.core.events import EvalLogged, RunPlanned, Warned
+
+WAYS = {
+    "lora": {},
+    "lora dropout rslora": {"adapter.dropout": 0.1, "adapter.rslora": True},
+    "dora": {"adapter.dora": True},
+    "nf4": {"model.quantization": "nf4"},
+    "int8": {"model.quantization": "int8"},
+    "full": {"adapter.method": "full", "optim.learning_rate": 3e-3},
+    "packing": {"data.packing": True, "optim.micro_batch": 1},
+    "linear": {"optim.schedule": "linear"},
+    "constant": {"optim.schedule": "constant", "optim.warmup_steps": 2},
+    "wsd": {"optim.schedule": "wsd"},
+    "adamw_8bit": {"optim.optimizer": "adamw_8bit"},
+    "paged_adamw_8bit": {"optim.optimizer": "paged_adamw_8bit"},
+    "recompute": {"limits.activation_checkpointing": "on"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_loss_falls_and_artefact_reloads(ran, way):
+    result = ran({"optim.epochs": 4} | WAYS[way])
+    assert result.record.state == "finished", result.log
+    assert result.losses[-1] < result.losses[0] - 0.2
+    assert (result.folder.path / result.record.artifact).is_dir()
+
+
+def test_the_plan_says_which_optimizer_really_runs(ran):
+    result = ran({"optim.optimizer": "adamw_8bit"})
+    choice = result.of(RunPlanned)[0].plan.optimizer
+    assert choice.value == "adamw_8bit" and choice.reason.id
+
+
+def test_8bit_optimizer_holds_8bit_states(tiny_models):
+    from studio.core.recipe import OptimSpec
+    from studio.engine.optimizer import build_optimizer
+
+    layer = torch.nn.Linear(128, 128)  # 16,384 weights: bitsandbytes keeps fewer than 4,096 in 32 bits
+    optimizer = build_optimizer(layer, OptimSpec(), "adamw_8bit", torch.device("cpu"))
+    layer(torch.randn(2, 128)).sum().backward()
+    optimizer.step()
+    assert optimizer.state[layer.weight]["state1"].dtype == torch.uint8
+
+
+def test_continued_pretraining_on_plain_text(ran, jsonl, tmp_path):
+    file = jsonl(tmp_path / "text.jsonl", [{"text": "the quick brown fox " * (3 + i % 5)} for i in range(20)])
+    result = ran({"data.source": str(file), "optim.epochs": 6})
+    assert result.record.state == "finished", result.log
+    assert result.losses[-1] < result.losses[0] - 0.5
+
+
+def test_going_on_from_an_adapter(ran):
+    first = ran({"optim.epochs": 4})
+    again = ran({"model.adapter": str(first.folder.path / first.record.artifact)})
+    assert again.record.state == "finished", again.record.diagnosis
+    assert again.losses[0] < first.losses[0] - 0.2
+
+
+def test_early_stopping_ends_the_run_well(ran):
+    changes = {
+        "data.validation_share": 0.3,
+        "limits.eval_every": 1,
+        "limits.early_stopping": 2,
+        "optim.learning_rate": 0.5,
+        "optim.epochs": 20,
+    }
+    result = ran(changes)
+    assert result.record.state == "finished", result.log
+    assert result.record.steps < result.record.total_steps
+    losses = [event.loss for event in result.of(EvalLogged)]
+    assert min(losses[-2:]) >= min(losses[:-2])
+    assert any(event.message.id == "run.stopped_early" for event in result.of(Warned))
+
+
+def test_nf4_gradients_flow_after_an_evaluation(ran):
+    """bitsandbytes repacks 4-bit weights at an evaluation forward on some CPUs; gradients must not stop there."""
+    with_eval = ran(
+        {"model.quantization": "nf4", "data.validation_share": 0.2, "limits.eval_every": 1, "optim.epochs": 4}
+    )
+    without = ran({"model.quantization": "nf4", "data.validation_share": 0.2, "optim.epochs": 4})
+    assert with_eval.losses == without.losses
+
+
+def test_a_base_stored_in_4_bits_loads_trains_and_merges(ran, tiny_models, tmp_path, machine):
+    from studio.engine.exporters.exporter import ExportJob
+    from studio.engine.exporters.merged import MERGED
+    from studio.host.plan import plan
+    from studio.models.catalog import inspect_model
+    from studio.models.load import load_model, load_tokenizer, set_evaluation
+
+    plain = inspect_model(str(tiny_models("llama")))
+    stored = tmp_path / "stored-nf4"
+    load_model(plain, device="cpu", dtype="fp32", quantization="nf4").model.save_pretrained(stored)
+    load_tokenizer(plain).save_pretrained(stored)
+    facts = inspect_model(str(stored))
+    assert facts.quantization == "nf4"
+    result = ran({"model.source": str(stored), "optim.epochs": 4})
+    assert result.record.state == "finished", result.log
+    assert result.losses[-1] < result.losses[0] - 0.2
+    target = tmp_path / "merged"
+    target.mkdir()
+    recipe = result.folder.read_recipe()
+    MERGED.write(ExportJob(result.folder.path, result.record, facts, plan(machine, recipe, facts), target))
+    merged = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+    base = load_model(facts, device="cpu", dtype="fp32").model
+    tuned = PeftModel.from_pretrained(base, result.folder.path / "adapter")
+    set_evaluation(tuned)
+    ids = torch.arange(2, 12)[None]
+    difference = (merged(ids).logits - tuned(ids).logits).abs().max()
+    assert difference < 0.05  # one rounding of the weights to 16 bit

@@ -1,0 +1,81 @@
+"""Machines and models as plain facts, for the tests of what is decided from them."""
+
+from studio.core.facts import DataFacts, Gpu, MachineFacts, ModelFacts, Verdict
+from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
+from studio.core.text import literal
+
+PACKAGES = {"torch": "2.13.0", "bitsandbytes": "0.50.2", "triton": "3.7.1"}
+
+
+def make_machine(*gpus: Gpu, **values) -> MachineFacts:
+    defaults = {
+        "system": "Linux",
+        "wsl": False,
+        "python": "3.12.4",
+        "cores": 8,
+        "ram_bytes": 32 * 2**30,
+        "packages": PACKAGES,
+        "gpus": gpus,
+        "driver_cuda": (13, 0) if gpus else (0, 0),
+        "torch_cuda": "13.0" if gpus else "",
+        "triton_level": "right" if gpus else "installed",
+    }
+    return MachineFacts(**(defaults | values))
+
+
+def make_gpu(gigabytes: float = 24, capability: tuple[int, int] = (8, 9), name: str = "RTX 4090") -> Gpu:
+    return Gpu(name=name, vram_bytes=int(gigabytes * 2**30), capability=capability)
+
+
+def make_model(**values) -> ModelFacts:
+    """Llama 3.1 8B, unless told otherwise."""
+    defaults = {
+        "source": "meta/Llama-3.1-8B",
+        "name": "meta/Llama-3.1-8B",
+        "folder": "/models/llama",
+        "architecture": "LlamaForCausalLM",
+        "family": "llama",
+        "parameters": 8_030_261_248,
+        "weight_bytes": 16_060_522_496,
+        "dtype": "bf16",
+        "quantization": "none",
+        "hidden_size": 4096,
+        "layers": 32,
+        "vocabulary": 128_256,
+        "max_positions": 131_072,
+        "has_chat_template": True,
+        "trainable": Verdict(ok=True),
+    }
+    return ModelFacts(**(defaults | values))
+
+
+def make_small(**values) -> ModelFacts:
+    """A 5 million parameter model."""
+    shape = {
+        "parameters": 5_000_000,
+        "hidden_size": 256,
+        "layers": 6,
+        "vocabulary": 2048,
+        "max_positions": 512,
+    }
+    return make_model(**(shape | {"weight_bytes": 10_000_000} | values))
+
+
+def make_data(**values) -> DataFacts:
+    defaults = {
+        "source": "chats.jsonl",
+        "format": "messages",
+        "reason": literal("column messages"),
+        "mapping": {},
+        "columns": ("messages",),
+        "rows_read": 400,
+        "rows_used": 400,
+        "rows_refused": 0,
+        "content_hash": "0",
+    }
+    return DataFacts(**(defaults | values))
+
+
+def make_recipe(changes: dict | None = None) -> Recipe:
+    recipe = Recipe(model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
+    return change_recipe(recipe, changes or {})

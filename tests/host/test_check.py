@@ -1,0 +1,170 @@
+"""Every problem is found at once, beside its field, with words in both languages."""
+
+import math
+
+import pytest
+
+from studio.core.facts import Verdict
+from studio.core.text import literal, load_catalogue
+from studio.host.check import check, estimate_steps
+from tests.host.facts import make_data, make_gpu, make_machine, make_model, make_recipe, make_small
+
+LAPTOP = make_machine()
+DESKTOP = make_machine(make_gpu())
+BROKEN = make_machine(make_gpu(), bitsandbytes_error="No compatible CUDA binary")
+
+
+def found(changes=None, machine=LAPTOP, model="small", data="chats", **values):
+    model = make_small() if model == "small" else model
+    data = make_data() if data == "chats" else data
+    problems = check(make_recipe({"data.max_length": 256} | (changes or {})), machine, model, data, **values)
+    for language in ("en", "zh-CN"):
+        catalogue = load_catalogue(language)
+        for problem in problems:
+            for words in (problem.message, problem.fix):
+                assert catalogue.has(words.id), words.id
+                assert "{" not in catalogue.say(words)
+    return {
+        (problem.severity, problem.field, problem.message.id.removeprefix("check.")) for problem in problems
+    }
+
+
+def test_a_good_recipe_has_no_problem():
+    assert found() == set()
+    assert check(make_recipe(), LAPTOP, None, None) == ()
+
+
+def test_all_problems_come_at_once_and_errors_first():
+    changes = {
+        "data.max_length": 0,
+        "optim.learning_rate": math.nan,
+        "adapter.method": "magic",
+        "optim.epochs": 0.0,
+    }
+    recipe = make_recipe(changes | {"optim.optimizer": "adamw_8bit"})
+    problems = check(recipe, BROKEN, make_small(has_chat_template=False), make_data(rows_used=0))
+    ids = [problem.message.id.removeprefix("check.") for problem in problems]
+    assert set(ids) == {
+        "too_low", "not_a_number", "choice", "no_end", "no_rows", "no_template", "optimizer",
+    }  # fmt: skip
+    assert ids[-1] == "optimizer" and problems[-1].severity == "warning"
+
+
+CASES = [
+    ({"data.max_length": 0}, {}, ("error", "data.max_length", "too_low")),
+    ({"adapter.rank": 5000}, {}, ("error", "adapter.rank", "too_high")),
+    ({"optim.learning_rate": math.inf}, {}, ("error", "optim.learning_rate", "not_a_number")),
+    ({"optim.schedule": "zigzag"}, {}, ("error", "optim.schedule", "choice")),
+    ({"model.source": " "}, {"model": None}, ("error", "model.source", "required")),
+    ({"optim.learning_rate": 0.0}, {}, ("error", "optim.learning_rate", "rate_zero")),
+    ({"optim.learning_rate": 0.1}, {}, ("warning", "optim.learning_rate", "rate_high")),
+    (
+        {"adapter.method": "full"},
+        {"model": make_model(), "machine": make_machine(make_gpu(192, (9, 0)))},
+        ("warning", "optim.learning_rate", "rate_high"),
+    ),
+    ({"optim.epochs": 0.0}, {}, ("error", "optim.epochs", "no_end")),
+    ({"optim.max_steps": 10, "optim.warmup_steps": 20}, {}, ("warning", "optim.warmup_steps", "warmup")),
+    ({"limits.eval_every": 5}, {}, ("warning", "limits.eval_every", "eval_without_validation")),
+    (
+        {"limits.eval_every": 500, "data.validation_share": 0.1},
+        {},
+        ("warning", "limits.eval_every", "eval_too_late"),
+    ),
+    (
+        {"limits.early_stopping": 2, "data.validation_share": 0.1},
+        {},
+        ("error", "limits.early_stopping", "stop_without_eval"),
+    ),
+    (
+        {"limits.early_stopping": 2, "limits.eval_every": 5},
+        {},
+        ("error", "limits.early_stopping", "stop_without_validation"),
+    ),
+    (
+        {"adapter.method": "full", "model.quantization": "nf4"},
+        {},
+        ("error", "model.quantization", "full_quantized"),
+    ),
+    ({"adapter.method": "full", "model.adapter": "a"}, {}, ("error", "model.adapter", "full_adapter")),
+    ({"adapter.dora": True, "model.adapter": "a"}, {}, ("warning", "adapter.dora", "dora_continued")),
+    ({"method": "sft"}, {"data": make_data(format="text")}, ("error", "method", "sft_text")),
+    ({"limits.device": "gpu"}, {}, ("error", "limits.device", "no_gpu")),
+    ({"model.quantization": "nf4"}, {"machine": BROKEN}, ("error", "model.quantization", "bitsandbytes")),
+    ({"optim.optimizer": "adamw_8bit"}, {"machine": BROKEN}, ("warning", "optim.optimizer", "optimizer")),
+    (
+        {},
+        {"machine": BROKEN, "model": make_small(quantization="nf4")},
+        ("error", "model.source", "stored_without_bitsandbytes"),
+    ),
+    (
+        {"model.quantization": "int8"},
+        {"machine": make_machine(make_gpu(16, (7, 0), "V100"), torch_cuda="12.6")},
+        ("error", "model.quantization", "int8_old_gpu"),
+    ),
+    ({}, {"data": make_data(rows_used=0)}, ("error", "data.source", "no_rows")),
+    ({"data.validation_share": 0.001}, {}, ("error", "data.validation_share", "validation_empty")),
+    ({"data.packing": True}, {"data": make_data(tokens=1000)}, ("warning", "data.packing", "packing_few")),
+    ({}, {"data": make_data(rows_cut=399)}, ("warning", "data.max_length", "many_cut")),
+    (
+        {},
+        {"model": make_small(trainable=Verdict(ok=False, reason=literal("It sees pictures.")))},
+        ("error", "model.source", "not_trainable"),
+    ),
+    ({"data.max_length": 513}, {}, ("error", "data.max_length", "beyond_positions")),
+    (
+        {"adapter.method": "full"},
+        {"model": make_small(quantization="nf4")},
+        ("error", "adapter.method", "full_stored"),
+    ),
+    (
+        {"model.quantization": "int8"},
+        {"model": make_small(quantization="nf4")},
+        ("warning", "model.quantization", "stored_differs"),
+    ),
+    ({}, {"model": make_small(has_chat_template=False)}, ("error", "model.source", "no_template")),
+    (
+        {},
+        {"machine": make_machine(make_gpu(8)), "model": make_model()},
+        ("warning", "optim.micro_batch", "memory_gpu"),
+    ),
+    (
+        {},
+        {"machine": make_machine(ram_bytes=8 * 2**30), "model": make_model()},
+        ("warning", "optim.micro_batch", "memory_ram"),
+    ),
+    ({}, {"free_disk_bytes": 1_000_000}, ("error", "", "disk")),
+]
+
+
+@pytest.mark.parametrize(
+    "changes, values, problem", CASES, ids=[f"{case[2][2]}-{case[2][1]}" for case in CASES]
+)
+def test_one_problem(changes, values, problem):
+    assert found(changes, **values) == {problem}
+
+
+@pytest.mark.parametrize(
+    "changes, values",
+    [
+        ({}, {"data": make_data(format="prompt_completion"), "model": make_small(has_chat_template=False)}),
+        ({}, {"data": make_data(format="text"), "model": make_small(has_chat_template=False)}),
+        ({"method": "pretrain"}, {"model": make_small(has_chat_template=False)}),
+        ({"data.max_length": 4096}, {"model": make_small(folder="", parameters=0, has_chat_template=False)}),
+        ({"adapter.method": "full", "optim.learning_rate": 1e-3}, {}),
+        ({}, {"free_disk_bytes": 10 * 2**30}),
+        ({"model.quantization": "nf4", "optim.optimizer": "paged_adamw_8bit"}, {}),
+        ({"model.quantization": "int8", "adapter.dora": True}, {}),
+        ({"data.max_length": 4096}, {"machine": DESKTOP, "model": make_model()}),
+    ],
+)
+def test_no_problem(changes, values):
+    assert found(changes, **values) == set()
+
+
+def test_steps_are_estimated():
+    assert estimate_steps(make_recipe(), make_data()) == 150  # 400 rows / (2 x 4) x 3
+    assert estimate_steps(make_recipe({"data.validation_share": 0.5}), make_data()) == 75
+    assert estimate_steps(make_recipe({"optim.max_steps": 7}), None) == 7
+    assert estimate_steps(make_recipe({"data.packing": True}), make_data()) == 0
+    assert estimate_steps(make_recipe(), None) == 0

@@ -1,0 +1,396 @@
+"""Making .venv: the Python, PyTorch's build, the stamp, repair, update, failed update; with one tiny package."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import hashlib
+import http.server
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from studio.host import python_choice, requirements, torch_build
+
+ROOT = Path(__file__).resolve().parents[2]
+# What stands for the studio in these checkouts: it says how it was started.
+CLI = """import json, sys, time
+print(json.dumps({"words": sys.argv[1:], "path": sys.path, "prefix": sys.prefix, "time": time.time()}))
+"""
+
+
+def make_wheel(folder: Path, version: str, requires: str = "") -> None:
+    """Write a wheel of the package `tiny` into `folder`."""
+    info = f"tiny-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n"
+    files = {
+        "tiny.py": f"version = {version!r}\n",
+        f"{info}/METADATA": metadata + (f"Requires-Dist: {requires}\n" if requires else ""),
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = ""
+    with zipfile.ZipFile(folder / f"tiny-{version}-py3-none-any.whl", "w") as wheel:
+        for name, words in files.items():
+            digest = base64.urlsafe_b64encode(hashlib.sha256(words.encode()).digest()).decode().rstrip("=")
+            record += f"{name},sha256={digest},{len(words.encode())}\n"
+            wheel.writestr(name, words)
+        wheel.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
+
+
+def make_checkout(folder: Path) -> Path:
+    """Copy what an installation needs into `folder`, with `tiny` for the only requirement."""
+    shutil.copytree(
+        ROOT / "studio", folder / "studio", ignore=shutil.ignore_patterns("__pycache__", "ui", "engine")
+    )
+    shutil.copytree(ROOT / "assets" / "locales", folder / "assets" / "locales")
+    for name in ("launch.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder / name)
+    (folder / "studio" / "cli.py").write_text(CLI, encoding="utf-8")
+    (folder / "requirements.txt").write_text("tiny>=1,<3\n", encoding="utf-8")
+    (folder / "requirements-dev.txt").write_text("tiny\n", encoding="utf-8")
+    (folder / "constraints.txt").write_text("tiny==1.0\n", encoding="utf-8")
+    return folder
+
+
+def launch(checkout: Path, *words: str, **more: str) -> subprocess.CompletedProcess:
+    """Run launch.py of `checkout` as a fresh machine would, with the wheels for the only source of packages."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))
+    }
+    environment |= {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(checkout.parent / "wheels"),
+    }
+    environment |= {"LANG": "C", "FINETUNE_STUDIO_WORKSPACE": str(checkout.parent / "workspace")} | more
+    words = (sys.executable, "launch.py", *words)
+    return subprocess.run(words, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A checkout whose first start has just installed, and that start."""
+    base = tmp_path_factory.mktemp("install")
+    (base / "wheels").mkdir()
+    for version in ("1.0", "2.0"):
+        make_wheel(base / "wheels", version)
+    make_wheel(base / "wheels", "2.5", requires="absent-package")
+    checkout = make_checkout(base / "first")
+    return checkout, launch(checkout, "demo", "--json")
+
+
+@pytest.fixture
+def checkout(first, request):
+    """A copy of the installed checkout; .venv works where it lies, its Python is a link."""
+    folder = first[0].parent / request.node.name
+    shutil.copytree(first[0], folder, symlinks=True)
+    return folder
+
+
+def installed(checkout: Path) -> str:
+    ask = [str(checkout / ".venv" / "bin" / "python"), "-c", "import tiny; print(tiny.version)"]
+    return subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_first_start_installs_and_hands_over(first):
+    checkout, start = first
+    assert start.returncode == 0, start.stderr
+    answer = json.loads(start.stdout)
+    assert answer["words"] == ["demo", "--json"] and answer["prefix"] == str(checkout / ".venv")
+    assert answer["path"][:2] == [str(checkout), str(checkout / "kernels")]
+    lines = [line.strip() for line in start.stderr.splitlines()]
+    phases = ["Making .venv with Python", "Installing the other packages", "Checking"]
+    assert len(lines) == 3 and all(map(str.startswith, lines, phases))
+    assert all(line.endswith(" s") for line in lines)
+    assert installed(checkout) == "1.0" and "tiny-1.0" in (checkout / ".venv-install.log").read_text(
+        encoding="utf-8"
+    )
+    stamp = json.loads((checkout / ".venv" / "studio-stamp.json").read_text(encoding="utf-8"))
+    assert stamp["python"].startswith("3.") and not (checkout / ".venv" / "studio-changing").exists()
+
+
+def test_later_starts_lose_less_than_300_ms(first):
+    checkout, _ = first
+    bare, whole = [], []
+    for _ in range(3):
+        started = time.time()
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        bare.append(time.time() - started)
+        started = time.time()
+        start = launch(checkout, "runs")
+        assert start.stderr == ""
+        whole.append(json.loads(start.stdout)["time"] - started)
+    assert min(whole) - min(bare) < 0.3
+
+
+def test_a_half_made_venv_is_made_anew(checkout):
+    (checkout / ".venv" / "studio-changing").write_bytes(b"")
+    (checkout / ".venv" / "torn").write_bytes(b"")
+    start = launch(checkout, "demo")
+    assert start.returncode == 0 and "made again" in start.stderr
+    assert not (checkout / ".venv" / "torn").exists() and installed(checkout) == "1.0"
+
+
+@pytest.mark.parametrize("damage", ["stamp", "torn", "python", "home", "changing"])
+def test_what_counts_as_half_made(checkout, damage):
+    from studio.host import install
+
+    folder = checkout / ".venv"
+    assert install.is_ready(checkout) and not install.is_ready(checkout, dev=True)
+    if damage == "stamp":
+        (folder / "studio-stamp.json").unlink()
+    elif damage == "torn":
+        (folder / "studio-stamp.json").write_text('{"base', encoding="utf-8")
+    elif damage == "python":
+        (folder / "bin" / "python").unlink()
+        (folder / "bin" / "python").symlink_to("/nowhere/python")
+    elif damage == "home":
+        (folder / "pyvenv.cfg").write_text("home = /nowhere\n", encoding="utf-8")
+    else:
+        (folder / "studio-changing").write_bytes(b"")
+    assert install.read_stamp(checkout) == {} and not install.is_ready(checkout)
+
+
+def test_changed_constraints_update_in_place_after_waiting_for_another_start(checkout):
+    (checkout / "constraints.txt").write_text("tiny==2.0\n", encoding="utf-8")
+    (checkout / ".venv" / "mine").write_bytes(b"")
+    with (checkout / ".venv-install.lock").open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        threading.Timer(1.0, fcntl.flock, (file, fcntl.LOCK_UN)).start()
+        start = launch(checkout, "demo")
+    assert start.returncode == 0 and "waiting for it" in start.stderr
+    assert installed(checkout) == "2.0" and (checkout / ".venv" / "mine").exists()
+    assert launch(checkout, "demo").stderr == ""
+
+
+def test_a_failed_update_keeps_the_old_packages_and_is_not_tried_each_time(checkout):
+    (checkout / "constraints.txt").write_text("tiny==2.5\n", encoding="utf-8")
+    start = launch(checkout, "demo")
+    assert start.returncode == 0 and json.loads(start.stdout)["words"] == ["demo"]
+    assert "goes on with the earlier ones" in start.stderr and installed(checkout) == "1.0"
+    assert launch(checkout, "demo").stderr == ""
+    asked = launch(checkout, "install", "--json")
+    assert asked.returncode == 2 and "absent-package" in json.loads(asked.stdout)["error"]["why"]
+    assert launch(checkout, "demo").returncode == 0
+
+
+def test_no_network_and_nothing_installed(first):
+    checkout = make_checkout(first[0].parent / "offline")
+    index = {"PIP_NO_INDEX": "0", "PIP_FIND_LINKS": "", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
+    start = launch(checkout, "demo", "--json", **index)
+    error = json.loads(start.stdout)["error"]
+    assert (
+        start.returncode == 2 and "cannot be reached" in error["why"] and set(error) == {"what", "why", "fix"}
+    )
+    assert not (checkout / ".venv" / "studio-stamp.json").exists()
+
+
+@pytest.mark.slow
+def test_rebuild_starts_over_and_empties_our_caches(checkout):
+    (checkout / ".venv" / "mine").write_bytes(b"")
+    kernel = checkout.parent / "workspace" / "cache" / "triton" / "kernel.so"
+    kernel.parent.mkdir(parents=True, exist_ok=True)
+    kernel.write_bytes(b"x")
+    start = launch(checkout, "install", "--rebuild", "--json")
+    assert start.returncode == 0, start.stderr
+    assert json.loads(start.stdout)["environment"] == str(checkout / ".venv")
+    assert not (checkout / ".venv" / "mine").exists() and not kernel.exists() and installed(checkout) == "1.0"
+
+
+def test_no_ensurepip_names_the_package(first, tmp_path):
+    checkout = make_checkout(first[0].parent / "bare")
+    (tmp_path / "ensurepip.py").write_text("raise ImportError('not shipped')\n", encoding="utf-8")
+    start = launch(checkout, "demo", "--json", PYTHONPATH=str(tmp_path))
+    error = json.loads(start.stdout)["error"]
+    package = "python{}.{}-venv".format(*sys.version_info)
+    assert start.returncode == 2 and f"sudo apt install {package}" in error["fix"]
+    assert not (checkout / ".venv").exists()
+
+
+def script(folder: Path, name: str, words: str) -> list[str]:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{words}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return [str(path)]
+
+
+def fake_python(folder: Path, name: str, **facts: object) -> list[str]:
+    base = {
+        "path": name,
+        "version": [3, 12, 4],
+        "bits": 64,
+        "gil": True,
+        "venv": True,
+        "conda": False,
+        "store": False,
+    }
+    return script(folder, name, f"echo '{json.dumps(base | facts)}'")
+
+
+def test_candidates_count_only_when_they_run(tmp_path):
+    shim = script(tmp_path, "shim", "exit 127")
+    mute = script(tmp_path, "mute", "exit 0")
+    good = fake_python(tmp_path, "good")
+    facts, problem, _ = python_choice.choose_python([[str(tmp_path / "absent")], shim, mute, good])
+    assert facts["path"] == "good" and problem == ""
+
+
+def test_conda_and_store_are_the_last_choice(tmp_path):
+    conda = fake_python(tmp_path, "conda", conda=True)
+    store = fake_python(tmp_path, "store", store=True)
+    bare = fake_python(tmp_path, "bare", venv=False)
+    regular = fake_python(tmp_path, "regular")
+    assert python_choice.choose_python([conda, store, bare, regular])[0]["path"] == "regular"
+    assert python_choice.choose_python([bare, conda, store])[0]["path"] == "conda"
+    assert python_choice.choose_python([bare])[1:] == ("install.no_ensurepip", {"package": "python3.12-venv"})
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"version": [3, 10, 9]}, {"version": [3, 15, 0]}, {"version": [3, 13, 8]}, {"bits": 32}, {"gil": False}],
+)
+def test_unsuitable_pythons_are_refused(tmp_path, facts):
+    facts, problem, values = python_choice.choose_python([fake_python(tmp_path, "python", **facts)])
+    assert facts is None and problem == "install.no_python" and values["found"].startswith("3.")
+
+
+def test_the_python_that_runs_us_comes_first():
+    assert next(iter(python_choice.candidates())) == [sys.executable]
+    facts = python_choice.probe_python([sys.executable])
+    assert tuple(facts["version"]) == sys.version_info[:3] and facts["venv"] and not facts["conda"]
+    # Of a .venv the Python below it is taken: ours may be about to be removed.
+    assert ".venv" not in facts["path"] and Path(facts["path"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("system", "driver", "cards", "amd", "intel", "builds"),
+    [
+        ("Linux", 13000, [[9, 0]], False, False, ("cu130", "cu129", "cu126")),
+        ("Windows", 13010, [[12, 0]], False, False, ("cu130", "cu129")),
+        ("Linux", 13000, [[6, 1], [8, 6]], False, False, ("cu126",)),
+        ("Windows", 12080, [[8, 9]], False, False, ("cu129", "cu126")),
+        ("Linux", 12080, [[12, 0]], False, False, ("cu129",)),
+        ("Linux", 12020, [[8, 0]], False, False, ("cu126",)),
+        ("Linux", 12020, [[12, 0]], False, False, ("cpu",)),
+        ("Linux", 11080, [[7, 0]], False, False, ("cpu",)),
+        ("Linux", 13000, [], False, False, ("cu130", "cu129", "cu126")),
+        ("Linux", 0, [], True, False, torch_build.ROCM_BUILDS),
+        ("Windows", 0, [], True, False, ("cpu",)),
+        ("Linux", 0, [], False, True, ("xpu",)),
+        ("Linux", 0, [], False, False, ("cpu",)),
+        ("Darwin", 0, [], False, False, ()),
+    ],
+)
+def test_the_build_of_torch_follows_from_the_facts(system, driver, cards, amd, intel, builds):
+    facts = {"system": system, "cuda_driver": driver, "capabilities": cards, "amd": amd, "intel": intel}
+    assert torch_build.choose_builds(facts) == builds
+
+
+def test_the_facts_of_this_machine_can_be_read():
+    facts = torch_build.read_facts(sys.executable)
+    assert set(facts) == {"system", "cuda_driver", "capabilities", "amd", "intel"}
+    assert facts["system"] == "Linux" and isinstance(facts["cuda_driver"], int)
+    assert torch_build.read_facts("/nowhere/python") == {
+        "system": "Linux",
+        "cuda_driver": 0,
+        "capabilities": [],
+        "amd": False,
+        "intel": False,
+    }
+
+
+@pytest.fixture
+def wheel_index():
+    """A server in place of PyTorch's index: build cu129 lists the version wanted, cu130 another, slow never answers."""
+    pages = {
+        "cu130": "torch-2.12.0%2Bcu130-cp311-cp311-x.whl",
+        "cu129": "torch-2.13.0%2Bcu129-cp311-cp311-x.whl",
+    }
+    release = threading.Event()
+
+    class Index(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            build = self.path.split("/")[1]
+            if build == "slow":
+                release.wait(5)
+            self.send_response(200 if build in pages else 404)
+            self.end_headers()
+            with contextlib.suppress(BrokenPipeError):
+                self.wfile.write(pages.get(build, "").encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Index)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    release.set()
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_first_build_that_the_index_lists_is_taken(wheel_index):
+    find = torch_build.find_offered
+    assert find(("cu130", "absent", "cu129", "cu126"), "2.13.0", "cp311", wheel_index) == "cu129"
+    assert find(("cu129",), "2.13.0", "cp312", wheel_index) == ""
+    assert find(("cpu",), "2.13.0", "cp311", "http://127.0.0.1:9") == ""
+
+
+def test_an_index_that_does_not_answer_is_given_up(wheel_index, monkeypatch):
+    monkeypatch.setattr(torch_build, "ANSWER_S", 0.3)
+    started = time.monotonic()
+    assert torch_build.find_offered(("slow", "cu129"), "2.13.0", "cp311", wheel_index) == ""
+    assert time.monotonic() - started < 1.5
+
+
+@pytest.mark.parametrize(
+    ("version", "ranges", "holds"),
+    [
+        ("2.11.0+cu130", ">=2.11,<2.15", True),
+        ("2.15.0", ">=2.11,<2.15", False),
+        ("2.9.1", ">=2.11,<2.15", False),
+        ("2.10", ">=2.9", True),
+        ("6.0.0rc1", ">=5.17,<6", False),
+        ("3.7.1", "==3.7.1", True),
+        ("3.7.1.post27", "!=3.7.1", False),
+        ("9", "", True),
+    ],
+)
+def test_versions_are_judged_by_number(version, ranges, holds):
+    assert requirements.is_within(version, ranges) is holds
+
+
+def test_here_lists_what_is_missing_or_unsuitable(tmp_path):
+    file = tmp_path / "requirements.txt"
+    file.write_text(
+        '# words\npytest>=1\npluggy<1,>=0.1\nabsent-package>=1,<2  # why\nother; sys_platform == "win32"\ngradio>=99\n',
+        encoding="utf-8",
+    )
+    lacking = requirements.find_unsuitable(file, window=False)
+    assert (
+        len(lacking) == 2
+        and lacking[0].startswith("pluggy<1,>=0.1 (1.")
+        and lacking[1] == "absent-package>=1,<2"
+    )
+    assert len(requirements.find_unsuitable(file, window=True)) == 3
+
+
+def test_the_locked_versions_lie_in_the_ranges():
+    """Whatever a fresh installation gets passes --here, and every requirement is locked."""
+    locked = dict(requirements.read_requirements(ROOT / "constraints.txt"))
+    for name in ("requirements.txt", "requirements-dev.txt"):
+        for package, ranges in requirements.read_requirements(ROOT / name):
+            assert requirements.is_within(locked[package].lstrip("="), ranges), package
+    assert locked["torch"] == "==2.13.0" and "kernels" not in locked and "pynvml" not in locked
+    ranges = dict(requirements.read_requirements(ROOT / "requirements.txt"))
+    assert (ranges["torch"], ranges["transformers"]) == (">=2.11,<2.15", ">=5.17,<6")
+    assert (ranges["gradio"], ranges["trl"]) == (">=6.31,<7", ">=1.16,<2")

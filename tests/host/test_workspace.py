@@ -1,0 +1,169 @@
+"""The workspace: chosen by option, variable or user folder; refusals; a child's environment; claims and entries."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from studio.core.errors import StudioError
+from studio.core.heartbeat import Heartbeat, read_beat
+from studio.host.claim import Claim, Holder, claim, claim_run, issue_entry, read_address, redeem_entry
+from studio.host.workspace import (
+    LONGEST_TMP,
+    WORKSPACE_VARIABLE,
+    Workspace,
+    child_environment,
+    clear_caches,
+    open_workspace,
+)
+
+
+def test_option_beats_variable_beats_user_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv(WORKSPACE_VARIABLE, raising=False)
+    assert open_workspace().root == tmp_path / "data" / "finetune-studio"
+    monkeypatch.setenv(WORKSPACE_VARIABLE, str(tmp_path / "variable"))
+    assert open_workspace().root == tmp_path / "variable"
+    assert open_workspace(str(tmp_path / "option")).root == tmp_path / "option"
+
+
+def test_folders_are_private_and_the_servers_is_empty(tmp_path):
+    workspace = open_workspace(str(tmp_path / "w"))
+    for folder in (workspace.root, *workspace.folders):
+        assert folder.is_dir() and folder.stat().st_mode & 0o777 == 0o700
+    assert not any(workspace.server_cwd.iterdir()) and not any(workspace.tmp.iterdir())
+
+
+def test_a_file_in_the_way_is_refused(tmp_path):
+    (tmp_path / "w").write_text("", encoding="utf-8")
+    with pytest.raises(StudioError) as refused:
+        open_workspace(str(tmp_path / "w"))
+    assert refused.value.why.id == "workspace.not_folder" and refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(28, "full"), (122, "full"), (13, "unwritable"), (30, "unwritable")]
+)
+def test_full_disk_and_unwritable_are_told_apart(tmp_path, monkeypatch, number, kind):
+    def fail(self, data):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(StudioError) as refused:
+        open_workspace(str(tmp_path / "w"))
+    assert refused.value.why.id == f"workspace.{kind}" and refused.value.fix.id == f"workspace.{kind}.fix"
+
+
+def test_child_environment_points_into_the_workspace_and_drops_foreign_switches():
+    workspace = Workspace(Path("/w"))
+    base = {"GRADIO_SHARE": "True", "gradio_mcp_server": "True", "HF_HOME": "/hub", "PATH": "/bin"}
+    made = child_environment(workspace, base)
+    assert made["TRITON_CACHE_DIR"] == str(workspace.triton_cache)
+    assert made["TMPDIR"] == str(workspace.tmp) and made["GRADIO_TEMP_DIR"] == str(workspace.gradio_temp)
+    assert {name for name in made if name.upper().startswith("GRADIO_")} == {
+        "GRADIO_TEMP_DIR",
+        "GRADIO_ANALYTICS_ENABLED",
+    }
+    assert made["HF_HUB_OFFLINE"] == "1" and made["HF_HOME"] == "/hub" and made["PYTHONUTF8"] == "1"
+    assert (
+        made["GRADIO_ANALYTICS_ENABLED"] == "False"
+        and made["HF_HUB_DISABLE_TELEMETRY"] == made["DO_NOT_TRACK"] == "1"
+    )
+    assert "HF_HUB_OFFLINE" not in child_environment(workspace, base, hub=True)
+    assert child_environment(workspace, {"HF_HUB_OFFLINE": "1"}, hub=True)["HF_HUB_OFFLINE"] == "1"
+    assert "TMPDIR" not in child_environment(Workspace(Path("/" + "w" * LONGEST_TMP)), {})
+
+
+def test_clear_caches_empties_caches_and_nothing_else(workspace):
+    (workspace.triton_cache / "a" / "b").mkdir(parents=True)
+    (workspace.triton_cache / "a" / "b" / "kernel.so").write_bytes(b"x" * 10)
+    (workspace.runs / "run").mkdir()
+    assert clear_caches(workspace) == 10
+    assert workspace.triton_cache.is_dir() and not any(workspace.triton_cache.iterdir())
+    assert (workspace.runs / "run").is_dir()
+
+
+def test_heartbeat_writes_every_step_and_little_else(tmp_path, monkeypatch):
+    heart = Heartbeat(tmp_path / "heartbeat.json")
+    heart.beat("r", tmp_path, "train", 1, 0)
+    first = read_beat(heart.path)
+    heart.beat("r", tmp_path, "train", 1, 1)
+    assert read_beat(heart.path) == first and first.micro == 0 and first.pid == os.getpid()
+    heart.beat("r", tmp_path, "train", 2, 0)
+    assert read_beat(heart.path).step == 2
+    started = time.perf_counter()
+    for step in range(3, 203):
+        heart.beat("r", tmp_path, "train", step, 0)
+    assert (time.perf_counter() - started) / 200 < 0.005
+    heart.clear()
+    assert read_beat(heart.path) is None
+    heart.beat("r", tmp_path, "train", 202, 0)
+    assert read_beat(heart.path).step == 202
+    heart.path.write_text('{"pid": 1', encoding="utf-8")
+    assert read_beat(heart.path) is None
+
+
+def test_second_claim_meets_the_holder(workspace):
+    with claim(workspace, "studio") as held:
+        assert isinstance(held, Claim)
+        held.tell(address="http://127.0.0.1:7860")
+        held.tell(run="later")
+        other = claim(workspace, "studio")
+        assert isinstance(other, Holder)
+        assert (other.address, other.run, other.pid) == ("http://127.0.0.1:7860", "later", os.getpid())
+        assert read_address(workspace) == "http://127.0.0.1:7860"
+        assert (workspace.root / "studio.json").stat().st_mode & 0o777 == 0o600
+        assert isinstance(claim(workspace, "run"), Claim)
+    assert read_address(workspace) == "" and isinstance(claim(workspace, "studio"), Claim)
+
+
+def test_a_claim_of_the_parent_counts_as_the_childs(workspace, monkeypatch):
+    with claim_run(workspace):
+        monkeypatch.setenv("FINETUNE_STUDIO_PARENT", str(os.getpid()))
+        mine = claim_run(workspace, run="demo-1")
+        assert isinstance(mine, Claim)
+        mine.release()
+        monkeypatch.delenv("FINETUNE_STUDIO_PARENT")
+        with pytest.raises(StudioError) as refused:
+            claim_run(workspace)
+        assert refused.value.what.values == {"run": "demo-1"} and refused.value.exit_code == 2
+
+
+def test_a_claim_dies_with_its_process(workspace):
+    code = (
+        "import sys; from pathlib import Path; from studio.host.workspace import Workspace;"
+        "from studio.host.claim import claim; held = claim(Workspace(Path(sys.argv[1])), 'run', run='lost');"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    root = Path(__file__).resolve().parents[2]
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(workspace.root)],
+        cwd=root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert child.stdout.readline() == b"held\n"
+        assert claim(workspace, "run").run == "lost"
+    finally:
+        child.kill()
+        child.communicate()
+    with claim(workspace, "run") as held:
+        assert isinstance(held, Claim)
+
+
+def test_an_entry_opens_once(workspace):
+    token = issue_entry(workspace)
+    (file,) = (workspace.root / "entries").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600 and token not in file.name
+    assert not redeem_entry(workspace, "../studio.json") and not redeem_entry(workspace, "")
+    assert redeem_entry(workspace, token) and not redeem_entry(workspace, token)
+    old = issue_entry(workspace)
+    (file,) = (workspace.root / "entries").iterdir()
+    os.utime(file, (1, 1))
+    assert not redeem_entry(workspace, old)

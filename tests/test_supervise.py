@@ -1,0 +1,309 @@
+"""The supervisor with real processes, real signals and real aborts: restarts, their limit, intended ends, claims."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from studio import supervise as supervisor
+from studio.child import Ending, watch
+from studio.core.errors import StudioError
+from studio.engine.deaths import Death, describe_code, diagnose_death, read_deaths
+from studio.engine.folder import RunFolder
+from studio.host.claim import claim, redeem_entry
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# A stand-in for `python -m studio.cli --child`: it notes each start, follows the plan in the workspace (one entry a
+# start: a step to die at, an exit code, or "wait"), and speaks the child's side of the protocol.
+CHILD = """
+import json, os, signal, subprocess, sys, threading, time
+from pathlib import Path
+from studio import lifeline
+from studio.core.heartbeat import Heartbeat
+root = Path(os.environ["FINETUNE_STUDIO_WORKSPACE"])
+extra = {n[16:]: v for n, v in os.environ.items() if n.startswith("FINETUNE_STUDIO_")}
+with (root / "starts").open("a") as file:
+    file.write(json.dumps({"command": sys.argv[1:], "pid": os.getpid(), "cwd": os.getcwd(), "env": extra}) + "\\n")
+plan = json.loads((root / "plan").read_text())
+act = plan[min(len((root / "starts").read_text().splitlines()), len(plan)) - 1]
+stopped = threading.Event()
+lifeline.watch_parent(stopped.set)
+if "code" in act:
+    sys.exit(act["code"])
+heart = Heartbeat(root / "heartbeat.json")
+folder = root / "runs" / "r1"
+for step in range(act.get("steps", 0) + 1):
+    if "steps" in act:
+        folder.mkdir(exist_ok=True)
+        heart.beat("r1", folder, "train", step, 0)
+print("last words of", os.getpid(), flush=True)
+if act["then"] == "abort":
+    os.abort()
+if act["then"] == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+if act["then"] == "grandchild":
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+if act["then"] == "page":
+    from studio.host.claim import claim
+    from studio.host.workspace import Workspace
+    claim(Workspace(root), "studio").tell(address="http://127.0.0.1:9")
+(root / "ready").write_text(str(os.getpid()))
+if act["then"] == "deaf":
+    time.sleep(60)
+stopped.wait()
+(root / "checkpoint").write_text("saved")
+"""
+
+
+@pytest.fixture
+def stage(workspace, tmp_path):
+    """A function that writes the child's plan and returns the argv maker of the stand-in."""
+    script = tmp_path / "child.py"
+    script.write_text(CHILD, encoding="utf-8")
+
+    def set_up(*plan):
+        (workspace.root / "plan").write_text(json.dumps(plan), encoding="utf-8")
+        return lambda command: [sys.executable, str(script), *command]
+
+    return set_up
+
+
+def starts(workspace) -> list[dict]:
+    lines = (workspace.root / "starts").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE  # where no init reaps orphans they stay as zombies
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_for(condition, limit_s: float = 10.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_exit_codes_of_ours_are_final(workspace, stage, code):
+    argv = stage({"code": code})
+    assert supervisor.keep_alive(["train", "r.json"], workspace, headless=True, argv=argv) == code
+    assert len(starts(workspace)) == 1
+
+
+def test_one_abort_resumes_the_run_with_the_same_flags(workspace, stage, capfd):
+    argv = stage({"steps": 7, "then": "abort"}, {"code": 0})
+    command = ["train", "r.json", "--json", "--events"]
+    assert supervisor.keep_alive(command, workspace, headless=True, argv=argv) == 0
+    first, second = starts(workspace)
+    assert first["command"] == command and second["command"] == ["resume", "r1", "--json", "--events"]
+    assert first["env"]["SESSION"] == second["env"]["SESSION"] and first["cwd"] == os.getcwd()
+    (death,) = read_deaths(RunFolder(workspace.runs / "r1"))
+    assert (death.step, death.phase, death.name, death.run) == (7, "train", "SIGABRT", "r1")
+    assert "Fatal Python error: Aborted" in death.log
+    captured = capfd.readouterr()
+    assert "SIGABRT" in captured.err and "7" in captured.err and "last words" in captured.out
+    assert not workspace.heartbeat.exists()
+
+
+def test_the_third_death_at_one_step_fails_the_run(workspace, stage, capfd):
+    argv = stage({"steps": 7, "then": "abort"})
+    folder = RunFolder(workspace.runs / "r1")
+    folder.path.mkdir()
+    logged = json.dumps({"kind": "step_logged", "seq": 1, "time_s": 0.0, "loss": 2.5})
+    folder.events.write_text(logged + '\n{"kind": "torn', encoding="utf-8")
+    code = supervisor.keep_alive(["demo", "--json"], workspace, headless=True, argv=argv)
+    assert code == 1 and len(starts(workspace)) == 3
+    assert starts(workspace)[2]["command"] == ["demo", "--resume", "r1", "--json"]
+    first, last = map(json.loads, folder.events.read_text(encoding="utf-8").splitlines())
+    assert first["seq"] == 1 and last["seq"] == 2 and last["kind"] == "run_failed" and last["step"] == 7
+    assert last["diagnosis"]["id"] == "engine_died"
+    assert len(read_deaths(folder)) == 3
+    answer = json.loads(capfd.readouterr().out.strip().splitlines()[-1])
+    assert (answer["run"], answer["state"], answer["steps"], answer["loss"]) == ("r1", "failed", 7, 2.5)
+    assert answer["diagnosis"]["fixes"] and "7" in answer["diagnosis"]["what"]
+
+
+def test_deaths_that_get_further_each_time_go_on(workspace, stage):
+    argv = stage(*({"steps": step, "then": "kill"} for step in (3, 3, 4, 5, 6)), {"code": 0})
+    assert supervisor.keep_alive(["resume", "r1"], workspace, headless=True, argv=argv) == 0
+    assert len(starts(workspace)) == 6
+
+
+def test_a_child_that_never_gets_to_a_run_is_given_up(workspace, stage):
+    argv = stage({"then": "abort"})
+    with pytest.raises(StudioError) as refused:
+        supervisor.keep_alive(["train", "r.json"], workspace, headless=True, argv=argv)
+    assert refused.value.exit_code == 1 and refused.value.what.id == "supervise.gave_up"
+    assert [start["command"] for start in starts(workspace)] == [["train", "r.json"]] * 3
+
+
+def test_the_window_is_told_what_to_resume_and_what_failed(workspace, stage):
+    argv = stage(*[{"steps": 2, "then": "abort"}] * 3, {"code": 0})
+    assert supervisor.keep_alive(["studio", "--no-browser"], workspace, headless=False, argv=argv) == 0
+    made = starts(workspace)
+    assert [start["env"].get("RESUME") for start in made] == [None, "r1", "r1", None]
+    assert [start["env"].get("FAILED") for start in made] == [None, None, None, "r1"]
+    assert all(start["command"] == ["studio", "--no-browser"] for start in made)
+    assert {start["cwd"] for start in made} == {str(workspace.server_cwd)}
+    log = (workspace.logs / "studio.log").read_text(encoding="utf-8")
+    assert log.count("last words") == 3
+
+
+# keep_alive in a process of its own, which the tests send signals to.
+DRIVER = """
+import sys
+from pathlib import Path
+from studio.host.workspace import open_workspace
+from studio.supervise import keep_alive
+sys.exit(keep_alive(["train", "r.json"], open_workspace(sys.argv[1]), headless=True,
+                    argv=lambda command: [sys.executable, sys.argv[2], *command]))
+"""
+
+
+@pytest.fixture
+def driver(workspace, stage, tmp_path):
+    """A function that starts the driver on a plan and waits until the child is ready."""
+    running = []
+
+    def start(*plan) -> subprocess.Popen:
+        stage(*plan)
+        process = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, str(workspace.root), str(tmp_path / "child.py")], cwd=ROOT
+        )
+        running.append(process)
+        wait_for((workspace.root / "ready").exists)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_request_to_end_saves_and_leaves_nobody_behind(workspace, driver, number):
+    process = driver({"steps": 3, "then": "grandchild"})
+    (child,) = psutil.Process(process.pid).children()
+    family = [child, *child.children()]
+    assert len(family) == 2 and os.getpgid(child.pid) != os.getpgid(process.pid)
+    process.send_signal(number)
+    assert process.wait(10) == 0
+    assert (workspace.root / "checkpoint").read_text(encoding="utf-8") == "saved"
+    assert len(starts(workspace)) == 1 and not (workspace.runs / "r1" / "deaths.jsonl").exists()
+    wait_for(lambda: not any(map(is_alive, family)), 2.0)
+
+
+def test_the_child_ends_within_2_s_of_its_parents_death(workspace, driver):
+    process = driver({"steps": 3, "then": "deaf"})
+    (child,) = psutil.Process(process.pid).children()
+    process.kill()
+    wait_for(lambda: not is_alive(child), 2.0)
+
+
+def test_nohup_stays_in_force(workspace, stage, tmp_path):
+    stage({"steps": 1, "then": "deaf"})
+    words = [sys.executable, "-c", DRIVER, str(workspace.root), str(tmp_path / "child.py")]
+    process = subprocess.Popen(
+        ["nohup", *words], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_for((workspace.root / "ready").exists)
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.4)
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_child_that_does_not_listen_is_killed_after_the_grace(workspace, stage):
+    argv = stage({"steps": 3, "then": "deaf"})
+    asked: list[float] = []
+
+    def ask():
+        if (workspace.root / "ready").exists():
+            asked.append(0.0)
+
+    environment = dict(os.environ, FINETUNE_STUDIO_WORKSPACE=str(workspace.root), PYTHONPATH=str(ROOT))
+    started = time.monotonic()
+    ending = watch(argv([]), workspace, environment, asked, on_tick=ask, grace_s=0.3)
+    assert ending.asked and ending.intended and ending.code == -signal.SIGKILL
+    assert time.monotonic() - started < 5
+
+
+def test_an_end_by_somebody_elses_request_is_no_death():
+    def ending(code):
+        return Ending(code=code, asked=False, beat=None, lived_s=1.0, log="")
+
+    assert ending(-signal.SIGTERM).intended and ending(0xC000013A).intended and ending(2).intended
+    assert not any(ending(code).intended for code in (-signal.SIGKILL, -signal.SIGABRT, 134, 3, 3221225477))
+
+
+def test_ends_have_names():
+    assert [describe_code(code) for code in (-6, -9, 134, 3221225477, 3)] == [
+        "SIGABRT",
+        "SIGKILL",
+        "SIGABRT",
+        "0xC0000005",
+        "exit code 3",
+    ]
+
+
+def test_the_out_of_memory_killer_gets_its_own_advice():
+    killed = diagnose_death(Death(time_s=0.0, code=-9, run="r", step=4))
+    crashed = diagnose_death(Death(time_s=0.0, code=-11, run="r", step=4))
+    assert killed.why.id != crashed.why.id and len(killed.fixes) == len(crashed.fixes) + 1
+
+
+def test_training_is_refused_while_a_run_is_active(workspace, stage):
+    stage({"code": 0})
+    with claim(workspace, "run", run="busy-1"), pytest.raises(StudioError) as refused:
+        supervisor.supervise(["train", "r.json"], workspace, headless=True)
+    assert refused.value.exit_code == 2 and refused.value.what.values == {"run": "busy-1"}
+    assert not (workspace.root / "starts").exists()
+
+
+def test_a_second_window_opens_the_first_ones_page(workspace, stage, tmp_path, monkeypatch):
+    argv = stage({"then": "page"})
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr(supervisor, "child_argv", argv)
+    second: list[int] = []
+    page = supervisor._Page.__call__
+
+    def tick(self):
+        page(self)
+        if self.address and not second:
+            second.append(0)
+            second[0] = supervisor.supervise(["studio"], workspace, headless=False)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(supervisor._Page, "__call__", tick)
+    assert supervisor.supervise(["--no-browser", "--workspace", "x"], workspace, headless=False) == 0
+    assert (
+        second == [0] and len(starts(workspace)) == 1 and starts(workspace)[0]["command"] == ["--no-browser"]
+    )
+    (address,) = opened
+    assert address.startswith("http://127.0.0.1:9/?token=")
+    token = address.partition("token=")[2]
+    assert redeem_entry(workspace, token) and not redeem_entry(workspace, token)
+
+
+def test_importing_the_supervisor_loads_nothing_heavy():
+    code = (
+        "import sys, studio.supervise; sys.exit(bool({'torch', 'gradio', 'transformers'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

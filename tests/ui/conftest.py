@@ -1,0 +1,145 @@
+"""Parts of the window's tests: a desk of canned answers, and a context around it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from studio.core.errors import Problem, StudioError
+from studio.core.events import RunEvent
+from studio.core.facts import BackendPlan, Choice, MachineFacts, ModelFacts, Verdict
+from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
+from studio.core.record import RunRecord
+from studio.core.text import literal, text
+
+
+def make_plan() -> BackendPlan:
+    """Return a plan for a processor."""
+    choice = Choice(value="cpu", reason=literal("because <b>"))
+    return BackendPlan(
+        device=choice,
+        dtype=choice,
+        attention=choice,
+        quantization=choice,
+        optimizer=choice,
+        checkpointing=Choice(value=False, reason=literal("no need")),
+        kernels={"rms_norm": Choice(value="reference", reason=literal("no card"))},
+    )
+
+
+@dataclass
+class FakeDesk:
+    """Answers like studio.desk.desk.Desk, from lists that a test fills."""
+
+    workspace: object
+    log: dict[str, list[RunEvent]] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    active: str | None = None
+    started: list[Recipe] = field(default_factory=list)
+    asked: list[tuple[str, int]] = field(default_factory=list)
+
+    def machine(self) -> MachineFacts:
+        return MachineFacts(
+            system="Linux", wsl=False, python="3.11", cores=2, ram_bytes=8 * 2**30, packages={}
+        )
+
+    def models(self) -> tuple[ModelFacts, ...]:
+        return (self.model("demo"),)
+
+    def model(self, source: str) -> ModelFacts:
+        if source == "missing":
+            raise StudioError(literal("no <model>"), literal("why"), literal("fix"))
+        return ModelFacts(
+            source=source, name=source, folder="", architecture="LlamaForCausalLM", family="llama", parameters=5_000_000,
+            weight_bytes=10_000_000, dtype="bf16", quantization="none", hidden_size=8, layers=2, vocabulary=100,
+            max_positions=512, has_chat_template=True, trainable=Verdict(ok=True),
+        )  # fmt: skip
+
+    def demo_recipe(self) -> Recipe:
+        return Recipe(name="demo", model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
+
+    def preview(self, recipe: Recipe, rows: int = 5):
+        tokens = (token("<b>ask", False), token("</b>", False), token("answer&", True))
+        row = SimpleNamespace(messages=(), text="<script>x</script>", tokens=tokens, cut=True)
+        return SimpleNamespace(
+            format="messages", reason=literal("has turns"), mapping={}, columns=("messages",),
+            rows=({"messages": "<img src=x>"},), rendered=(row,), problems=(), refusal=None,
+        )  # fmt: skip
+
+    def check(self, recipe: Recipe) -> tuple[Problem, ...]:
+        return self.problems
+
+    def plan(self, recipe: Recipe) -> BackendPlan:
+        return make_plan()
+
+    def start(self, recipe: Recipe, *, checked: bool = False) -> str:
+        self.started.append(recipe)
+        self.active = f"run-{len(self.started)}"
+        self.log[self.active] = []
+        return self.active
+
+    def resume(self, run: str) -> None:
+        self.active = run
+
+    def stop(self, run: str) -> None:
+        self.active = None
+
+    def active_run(self) -> str | None:
+        return self.active
+
+    def runs(self) -> tuple[RunRecord, ...]:
+        records = [
+            RunRecord(run=run, name=run, state="finished", created_s=i, artifact="adapter")
+            for i, run in enumerate(self.log)
+        ]
+        return tuple(reversed(records))
+
+    def recipe(self, run: str) -> Recipe:
+        return self.demo_recipe()
+
+    def events(self, run: str, after: int = 0) -> tuple[RunEvent, ...]:
+        self.asked.append((run, after))
+        return tuple(event for event in self.log[run] if event.seq > after)
+
+    def chat(self, run, messages, *, side, max_new_tokens, temperature, seed):
+        if self.active:
+            raise StudioError(text("ui.chat.no_run"), text("ui.chat.no_run.why"), text("ui.chat.no_run.fix"))
+        answer = f"{side}: {messages[-1]['content']}"
+        yield from itertools.accumulate(answer)
+
+    def export(self, run: str, target: str):
+        return SimpleNamespace(path=Path("/exports") / run / target, size_bytes=2048)
+
+    def close(self) -> None:
+        self.active = None
+
+
+def token(words: str, trained: bool):
+    """Return one token as a preview shows it."""
+    return SimpleNamespace(id=0, text=words, trained=trained)
+
+
+@pytest.fixture
+def fake_desk(workspace) -> FakeDesk:
+    """A desk without an engine."""
+    return FakeDesk(workspace)
+
+
+@pytest.fixture
+def keys(workspace):
+    """The gate's keys of the workspace."""
+    from studio.ui.gate import Keys
+
+    return Keys(workspace.root, 7999)
+
+
+@pytest.fixture
+def context(fake_desk, workspace, keys):
+    """A window's context in English."""
+    from studio.ui.context import Context
+
+    return Context(fake_desk, workspace, keys, "en")

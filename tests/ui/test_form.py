@@ -1,0 +1,87 @@
+"""The form: every knob has one component with its words, and a recipe survives the way through it."""
+
+from __future__ import annotations
+
+import gradio as gr
+import pytest
+
+from studio.core.errors import RecipeError
+from studio.core.fields import knobs_of
+from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
+from studio.core.text import LANGUAGES, load_catalogue
+from studio.ui.app import build
+from studio.ui.form import Form, elem_id
+
+DEMO = Recipe(model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
+CHANGED = change_recipe(
+    DEMO,
+    {
+        "name": "mine",
+        "seed": 7,
+        "data.mapping": {"prompt": "question", "completion": "answer = final"},
+        "data.packing": True,
+        "optim.learning_rate": 1e-5,
+        "optim.schedule": "wsd",
+        "limits.eval_every": 5,
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def form() -> Form:
+    with gr.Blocks(analytics_enabled=False):
+        made = Form(load_catalogue("en"), DEMO)
+        for path in made.knobs:
+            made.field(path)
+    return made
+
+
+@pytest.mark.parametrize("recipe", [DEMO, CHANGED], ids=["defaults", "changed"])
+def test_a_recipe_survives_the_form(form, recipe):
+    assert form.read(form.show(recipe)) == recipe
+
+
+def test_every_problem_of_the_form_is_named_at_once(form):
+    values = form.show(DEMO)
+    paths = list(form.components)
+    values[paths.index("optim.learning_rate")] = None
+    values[paths.index("adapter.rank")] = float("nan")
+    values[paths.index("data.mapping")] = "question"
+    with pytest.raises(RecipeError) as refused:
+        form.read(values)
+    assert {problem.field for problem in refused.value.problems} == {
+        "optim.learning_rate", "adapter.rank", "data.mapping",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_window_holds_every_knob_once_with_its_words(context, language):
+    context.speak(language)
+    blocks = build(context)
+    parts = [part["props"] for part in blocks.get_config_file()["components"]]
+    ids = [part["elem_id"] for part in parts if part.get("elem_id")]
+    assert len(ids) == len(set(ids))
+    for knob in knobs_of(Recipe):
+        part = next(part for part in parts if part.get("elem_id") == elem_id(knob.path))
+        assert part["label"].startswith(context.say(knob.label))
+        assert part["info"] == context.say(knob.help)
+
+
+def test_both_languages_have_the_same_components(context):
+    shapes = []
+    for language in LANGUAGES:
+        context.speak(language)
+        parts = build(context).get_config_file()["components"]
+        shapes.append([(part["id"], part["type"], part["props"].get("elem_id")) for part in parts])
+    assert shapes[0] == shapes[1]
+
+
+def test_the_draft_survives_a_reload(context):
+    context.keep_draft(CHANGED)
+    assert context.draft() == CHANGED
+    (context.workspace.root / "draft.json").write_text('{"version": 1, "model": 3}', encoding="utf-8")
+    assert context.draft() == context.desk.demo_recipe()
+
+
+def test_the_unit_stands_in_the_label(form):
+    assert form.components["optim.micro_batch"].label.endswith("(examples)")
