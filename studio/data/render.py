@@ -197,7 +197,7 @@ class Renderer:
         notes = []
         for number, message in enumerate(messages, start=1):
             lines = [line.strip() for line in message.content.splitlines() if line.strip()]
-            if message.role in ("system", "user") and not any(line in full for line in lines):
+            if message.role in ("system", "user") and lines and not any(line in full for line in lines):
                 if message.role == "user":
                     raise RowError("", text("data.row.turn_lost", number=number))
                 notes.append("system_lost")

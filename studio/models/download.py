@@ -14,6 +14,7 @@ import shutil
 import sys
 import threading
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ def main(arguments: list[str]) -> int:
     )
 
     try:
-        _say({"folder": str(download(arguments[0], arguments[1] if len(arguments) > 1 else ""))})
+        with redirect_stdout(sys.stderr):  # what a library prints is no answer
+            folder = download(arguments[0], arguments[1] if len(arguments) > 1 else "")
+        _say({"folder": str(folder)})
         return 0
     except Refused as error:
         kind, reason = error.kind, error
@@ -226,11 +229,13 @@ def _is_wanted(name: str) -> bool:
 
 
 def _say(message: dict[str, Any]) -> None:
-    print(json.dumps(message), flush=True)
+    print(json.dumps(message), file=sys.__stdout__, flush=True)
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    # Past sys.stdin, whose lock a waiting thread would hold: the interpreter aborts at its end when it cannot have it.
+    while os.read(0, 1024):
+        continue
     os._exit(1)
 
 

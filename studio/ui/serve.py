@@ -8,10 +8,11 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from studio.core.errors import StudioError
 from studio.core.text import LANGUAGES, load_catalogue, text
@@ -42,7 +43,7 @@ def serve(
     """
     stopped = stopped or threading.Event()
     language = read_settings(workspace).get("language", language)
-    splash = open_splash(port, language)
+    splash = open_splash([port] if port else likely_ports(workspace), language)
     port = splash.server_address[1]
     thread = threading.Thread(target=splash.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
@@ -84,8 +85,22 @@ def read_settings(workspace: Workspace) -> dict:
     return settings
 
 
-def open_splash(port: int | None, language: str) -> ThreadingHTTPServer:
-    """Return a server of the splash page, bound to `port` or the first free one, not yet serving."""
+def likely_ports(workspace: Workspace) -> list[int]:
+    """Return the ports to try: first that of a studio that died here, because its pages are still open and ask there."""
+    ports = list(range(FIRST_PORT, FIRST_PORT + PORTS))
+    try:
+        url = json.loads((workspace.root / "address.json").read_text(encoding="utf-8"))["url"]
+        last = urlsplit(url).port
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ports
+    return [last, *ports] if last else ports
+
+
+def open_splash(ports: Sequence[int], language: str) -> ThreadingHTTPServer:
+    """Return a server of the splash page, bound to the first free one of `ports`, not yet serving.
+
+    Raises StudioError when none is free.
+    """
     page = splash_page(language).encode()
 
     class Splash(BaseHTTPRequestHandler):
@@ -112,7 +127,7 @@ def open_splash(port: int | None, language: str) -> ThreadingHTTPServer:
         # On Windows address reuse would let two servers share a port.
         allow_reuse_address = sys.platform != "win32"
 
-    for candidate in [port] if port else range(FIRST_PORT, FIRST_PORT + PORTS):
+    for candidate in ports:
         # With address reuse a bind succeeds beside a server on 0.0.0.0, so ask for an answer too.
         if answers(candidate):
             continue
@@ -120,7 +135,7 @@ def open_splash(port: int | None, language: str) -> ThreadingHTTPServer:
             return Server(("127.0.0.1", candidate), Splash)
         except OSError:
             continue
-    wanted = str(port) if port else f"{FIRST_PORT}-{FIRST_PORT + PORTS - 1}"
+    wanted = str(ports[0]) if len(ports) == 1 else f"{min(ports)}-{max(ports)}"
     raise StudioError(text("ui.serve.taken", port=wanted), text("ui.serve.taken.why"), text("ui.serve.taken.fix"))
 
 

@@ -8,7 +8,6 @@ import struct
 import sys
 import threading
 import time
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -198,10 +197,7 @@ def test_model_comes_with_progress_and_without_what_can_run(hub):
     assert all(event.kind == "phase_started" and event.phase == "download" for event in events)
     asked = {file for _, file, _, _ in hub.asked}
     assert asked == {"config.json", "tokenizer_config.json", "model.safetensors"}
-    seen = len(hub.asked)
     assert inspect_model("good/tiny").folder == facts.folder  # chat and export find it later, offline
-    fetch()
-    assert len(hub.asked) == seen
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
@@ -216,18 +212,18 @@ def test_cut_line_goes_on_where_it_stopped(hub, how):
     assert max(event.detail.values.get("done_mb", 0) for event in events) == 24
 
 
-def test_stop_ends_it_at_once_and_the_next_start_goes_on(hub):
+def test_stop_ends_it_at_once_and_the_next_start_goes_on(hub, tmp_path):
     hub.cuts = ["hang"]
-    events, asked_s = [], []
+    asked_s = []
 
     def should_stop():
-        arrived = any(event.detail.values.get("done_mb", 0) >= 10 for event in events)
-        if arrived and not asked_s:
+        partial = [path.stat().st_size for path in (tmp_path / "hf").rglob("*.studio.incomplete")]
+        if sum(partial) >= 10 * 2**20 and not asked_s:
             asked_s.append(time.monotonic())
-        return arrived
+        return bool(asked_s)
 
     with pytest.raises(DownloadStopped):
-        fetch(events=events, should_stop=should_stop)
+        fetch(should_stop=should_stop)
     assert time.monotonic() - asked_s[0] < 2
     hub.released.set()
     fetch()
@@ -344,7 +340,6 @@ def test_child_that_dies_says_why(hub, monkeypatch):
 
 
 def test_cached_model_needs_no_child(hub, monkeypatch):
-    fetch()
+    folder = fetch().folder
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a child was started"))
-    with suppress(StudioError):
-        assert fetch().folder
+    assert fetch().folder == folder

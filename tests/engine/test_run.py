@@ -1,0 +1,184 @@
+"""One run of the real engine: its events, its folder, its failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from studio.core.events import (
+    CheckpointSaved,
+    DataPrepared,
+    EvalLogged,
+    PhaseStarted,
+    RunFinished,
+    RunPlanned,
+    RunStopped,
+    StepLogged,
+)
+from studio.core.text import load_catalogue
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_events_tell_the_run_in_order(ran):
+    result = ran({"data.validation_share": 0.2, "limits.eval_every": 3})
+    kinds = [event.kind for event in result.events]
+    phases = [event.phase for event in result.of(PhaseStarted)]
+    assert phases == ["load", "prepare", "train", "save", "verify"]
+    assert kinds.index("run_planned") < kinds.index("data_prepared") < kinds.index("step_logged")
+    assert kinds[-1] == "run_finished"
+    steps = result.of(StepLogged)
+    assert [event.step for event in steps] == list(range(1, result.record.total_steps + 1))
+    assert all(event.tokens_per_s > 0 and event.grad_norm > 0 for event in steps)
+    assert len(result.of(EvalLogged)) == result.record.total_steps // 3
+    assert result.of(CheckpointSaved) and result.of(DataPrepared)[0].facts.rows_used == 24
+    assert result.of(RunFinished)[0].artifact == "adapter"
+
+
+def test_every_choice_has_words_in_both_languages(ran):
+    plan = ran().of(RunPlanned)[0].plan
+    choices = [plan.device, plan.dtype, plan.attention, plan.quantization, plan.optimizer, plan.checkpointing]
+    for language in ("en", "zh-CN"):
+        catalogue = load_catalogue(language)
+        for choice in (*choices, *plan.kernels.values()):
+            assert catalogue.has(choice.reason.id), choice.reason.id
+
+
+def test_folder_holds_what_it_should_and_no_more(ran, tiny_models):
+    result = ran()
+    names = {path.name for path in result.folder.path.iterdir()}
+    assert names == {"recipe.json", "plan.json", "run.json", "checkpoints", "adapter"}
+    files = [path for path in result.folder.path.rglob("*") if path.is_file()]
+    assert not [
+        path for path in files if path.name == "training_args.bin" or path.suffix in (".bin", ".pkl", ".pth")
+    ]
+    record = json.loads((result.folder.path / "run.json").read_text(encoding="utf-8"))
+    assert record["base"] == tiny_models("llama").name and len(record["base_hash"]) == 64
+    assert record["packages"]["torch"] and record["timings_s"]["train"] > 0
+    config = json.loads((result.folder.path / "adapter" / "adapter_config.json").read_text(encoding="utf-8"))
+    assert config["base_model_name_or_path"] == tiny_models("llama").name
+    local = str(tiny_models("llama").parent)
+    for path in (result.folder.path / "adapter").rglob("*"):
+        assert local.encode() not in path.read_bytes(), path.name
+
+
+def test_artefact_loads_with_plain_peft(ran, tiny_models):
+    result = ran({"optim.epochs": 4})
+    base = AutoModelForCausalLM.from_pretrained(tiny_models("llama"), dtype=torch.float32)
+    ids = torch.arange(2, 12)[None]
+    before = base(ids).logits
+    tuned = PeftModel.from_pretrained(base, result.folder.path / "adapter")
+    assert (tuned(ids).logits - before).abs().max() > 0.1
+
+
+def test_a_secret_in_the_environment_reaches_no_file(ran, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_canarycanarycanary")
+    result = ran()
+    for path in result.folder.path.rglob("*"):
+        assert path.is_dir() or b"hf_canary" not in path.read_bytes(), path.name
+
+
+def test_stop_before_training_saves_nothing(ran, recipe, machine, tmp_path):
+    from studio.engine.folder import create_run
+    from studio.engine.run import run
+
+    events = []
+    record = run(recipe, machine, create_run(tmp_path / "runs", recipe), events.append, lambda: True)
+    assert record.state == "stopped"
+    assert [event.saved for event in events if isinstance(event, RunStopped)] == [False]
+
+
+def test_a_failure_becomes_a_diagnosis_with_its_traceback(ran, jsonl, tmp_path):
+    result = ran({"data.source": str(tmp_path / "nowhere.jsonl")})
+    assert result.record.state == "failed" and result.failure == "refused"
+    assert "Traceback" in result.log
+    assert result.record.diagnosis is not None
+
+
+def test_learning_rate_beyond_reason_ends_with_a_diagnosis(ran):
+    result = ran(
+        {"adapter.method": "full", "optim.learning_rate": 1.0, "optim.max_grad_norm": 0.0, "optim.epochs": 50}
+    )
+    if result.record.state == "failed":
+        assert result.failure == "non_finite"
+    state = load_file(max(result.folder.checkpoints.glob("step-*")) / "trained.safetensors")
+    assert all(torch.isfinite(tensor).all() for tensor in state.values())
+
+
+def test_a_wrong_artefact_never_counts_as_finished(ran, monkeypatch):
+    """One tensor changed between saving and reloading: the run fails instead of ending green."""
+    import studio.engine.run as module
+
+    real = module.load_artifact
+
+    def harm_then_load(folder, record, facts, plan):
+        path = folder / record.artifact / "adapter_model.safetensors"
+        tensors = load_file(path)
+        name = sorted(tensors)[-1]
+        tensors[name] = tensors[name] + 1.0
+        save_file(tensors, path, metadata={"format": "pt"})
+        return real(folder, record, facts, plan)
+
+    monkeypatch.setattr(module, "load_artifact", harm_then_load)
+    result = ran()
+    assert result.record.state == "failed"
+    assert result.record.diagnosis.what.id == "artifact.differs"
+
+
+BROKEN_TRITON = """
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "triton" or name.startswith("triton."):
+            raise ImportError("DLL load failed while importing libtriton: A dynamic link library (DLL) "
+                              "initialization routine failed.")
+        return None
+sys.meta_path.insert(0, Finder())
+"""
+TRAIN = """
+import json, sys
+from pathlib import Path
+from studio.core.codec import from_json
+from studio.core.recipe import Recipe
+from studio.engine.folder import create_run
+from studio.engine.run import run
+from studio.host.detect import detect
+recipe = from_json(Recipe, json.loads(Path(sys.argv[1]).read_text()))
+losses = []
+def emit(event):
+    if event.kind == "step_logged":
+        losses.append(event.loss)
+record = run(recipe, detect(), create_run(Path(sys.argv[2]), recipe), emit, lambda: False)
+print(json.dumps([record.state, losses]))
+"""
+
+
+@pytest.mark.parametrize("state", ["absent", "broken"])
+def test_training_without_a_working_triton(ran, tmp_path, state):
+    from studio.core.codec import to_json
+
+    expected = ran({"optim.epochs": 1})
+    (tmp_path / "recipe.json").write_text(
+        json.dumps(to_json(expected.folder.read_recipe())), encoding="utf-8"
+    )
+    prelude = BROKEN_TRITON if state == "broken" else "import sys\nsys.modules['triton'] = None\n"
+    done = subprocess.run(
+        [sys.executable, "-c", prelude + TRAIN, str(tmp_path / "recipe.json"), str(tmp_path / "other")],
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    ended, losses = json.loads(done.stdout.splitlines()[-1])
+    assert ended == "finished" and losses == pytest.approx(expected.losses, abs=1e-6)

@@ -1,0 +1,245 @@
+"""The real app in a real browser: the demo by mouse in both languages, reload, second tab, stop, resume, chat, export."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from studio.host.workspace import Workspace, child_environment, open_workspace
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update"]
+PATIENCE_MS = 180_000
+STEPS = 90
+TABS = ("model", "dataset", "hyperparameters", "training", "chat", "export")
+# Names that are the same in every language.
+INTERNATIONAL = {"English", "rsLoRA", "DoRA", "LoRA", "AdamW", "Finetune Studio", "rms_norm", "swiglu"}
+
+
+@dataclass
+class Window:
+    """The running studio, a browser on it, and what the browser complained about."""
+
+    url: str
+    workspace: Workspace
+    browser: object
+    complaints: list[str] = field(default_factory=list)
+
+    def open(self, language: str):
+        """Return a page of a browser that speaks `language`, with the token already spent."""
+        context = self.browser.new_context(viewport={"width": 1280, "height": 720}, locale=language)
+        context.set_default_timeout(PATIENCE_MS)
+        page = self.watch(context.new_page())
+        page.goto(self.url)
+        page.wait_for_selector("#tab-model-button")
+        return page
+
+    def watch(self, page):
+        """Collect the page's errors and every request that leaves the machine."""
+        page.on("console", lambda line: self.complaints.append(line.text) if line.type == "error" else None)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self.complaints.append(request.url) if is_foreign(request.url) else None)
+        return page
+
+
+def is_foreign(url: str) -> bool:
+    """Return whether a request leaves this machine."""
+    return not url.startswith(("http://127.0.0.1:", "data:", "blob:"))
+
+
+@pytest.fixture
+def start_studio(tmp_path) -> Iterator:
+    """A function `start(language) -> Window`: the real process on a free port in a new workspace."""
+    from playwright.sync_api import sync_playwright
+
+    processes = []
+    workspace = open_workspace(str(tmp_path / "workspace"))
+    with sync_playwright() as playwright, (tmp_path / "studio.log").open("w") as log:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+
+        def start(language: str) -> Window:
+            environment = child_environment(workspace, os.environ) | {"FINETUNE_STUDIO_LANGUAGE": language}
+            environment["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
+            command = [sys.executable, "-m", "studio.cli", "--child", "studio", "--no-browser"]
+            command += ["--workspace", str(workspace.root)]
+            process = subprocess.Popen(
+                command, env=environment, cwd=workspace.server_cwd, stdin=subprocess.PIPE, stdout=log, stderr=log
+            )
+            processes.append(process)
+            address = workspace.root / "address.json"
+            wait_for(address.exists, 30)
+            url = json.loads(address.read_text(encoding="utf-8"))["url"]
+            return Window(url=url, workspace=workspace, browser=browser)
+
+        yield start
+        browser.close()
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def wait_for(holds, seconds: float) -> None:
+    """Wait until `holds()`."""
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until, f"not within {seconds} s"
+        time.sleep(0.1)
+
+
+def show_tab(page, name: str) -> None:
+    page.click(f"#tab-{name}-button")
+    page.wait_for_selector(f"#tab-{name}", state="visible")
+
+
+def steps_shown(page) -> list[int]:
+    """Return the steps that the charts hold."""
+    return page.evaluate(
+        "(document.querySelector('#run-charts .charts')?.rows || []).filter((r) => r[0] === 'step').map((r) => r[1])"
+    )
+
+
+def wait_for_steps(page, count: int) -> None:
+    page.wait_for_function(
+        f"Number(document.querySelector('#run-charts .charts')?.dataset.points || 0) >= {count}"
+    )
+
+
+def wait_for_state(page, state: str) -> None:
+    page.wait_for_selector(f'#run-status .status[data-state="{state}"]')
+
+
+def labels_of(page) -> list[str]:
+    """Return the visible words of labels, buttons, headings, helps and placeholders."""
+    return page.evaluate(
+        """() => {
+          const parts = "[data-testid=block-info], .info-text, button, h1, h2, h3, .lead, .card, .log, figcaption span, label";
+          const seen = [...document.querySelectorAll(parts)].filter((part) => part.offsetParent).map((part) => part.innerText);
+          return seen.concat([...document.querySelectorAll("[placeholder]")].filter((part) => part.offsetParent)
+            .map((part) => part.placeholder)).map((words) => words.trim()).filter(Boolean);
+        }"""
+    )
+
+
+def english_in(words: list[str]) -> list[str]:
+    """Return the texts that hold letters but no Chinese, names apart."""
+    return [
+        one
+        for one in words
+        if re.search("[A-Za-z]{3}", one) and not re.search("[\u4e00-\u9fff]", one) and one not in INTERNATIONAL
+    ]
+
+
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_the_demo_by_mouse(start_studio, language):
+    window = start_studio(language)
+    page = window.open(language)
+    if language == "zh-CN":
+        for tab in TABS:
+            show_tab(page, tab)
+            page.wait_for_timeout(500)
+            assert english_in(labels_of(page)) == []
+
+    page.wait_for_selector("#model-card .flag.good")
+    show_tab(page, "dataset")
+    page.click("#dataset-preview")
+    page.wait_for_selector("#dataset-mask mark")
+    show_tab(page, "hyperparameters")
+    page.fill("#knob-optim-max-steps input", str(STEPS))
+    page.press("#knob-optim-max-steps input", "Tab")
+    show_tab(page, "training")
+    page.click("#run-start")
+    wait_for_steps(page, 3)
+
+    # Reload in mid-run, then a second tab: every point once in both.
+    page.reload()
+    page.wait_for_selector("#tab-training-button")
+    show_tab(page, "training")
+    wait_for_steps(page, 4)
+    second = window.watch(page.context.new_page())
+    second.goto(page.url)
+    second.wait_for_selector("#tab-training-button")
+    show_tab(second, "training")
+    wait_for_steps(second, 5)
+    for one in (page, second):
+        shown = steps_shown(one)
+        assert shown == list(range(1, len(shown) + 1))
+    assert len(steps_shown(page)) < STEPS
+
+    # Stop saves, and both pages hear of it; Resume goes on.
+    second.click("#run-stop")
+    for one in (page, second):
+        wait_for_state(one, "stopped")
+    stopped_at = int(page.get_attribute("#run-status .status", "data-step"))
+    assert 0 < stopped_at < STEPS
+    assert int(page.get_attribute("#run-status .status", "data-saved")) == stopped_at
+    page.wait_for_selector("#run-resume:not([disabled])")
+    page.click("#run-resume")
+    for one in (page, second):
+        wait_for_state(one, "finished")
+        wait_for_steps(one, STEPS)
+        assert steps_shown(one) == list(range(1, STEPS + 1))
+    assert re.search(r"\d", page.get_attribute('[data-series="loss"] canvas', "aria-label"))
+    second.close()
+
+    show_tab(page, "chat")
+    page.wait_for_function("document.querySelector('#chat-run input').value !== ''")
+    page.fill("#chat-input textarea", "Please send nine orange carpets to Vienna for Farid.")
+    page.click("#chat-send")
+    for side in ("base", "tuned"):
+        page.wait_for_function(
+            f"(document.querySelector('#chat-{side} .theirs')?.innerText || '…').replace('…', '').length > 0"
+        )
+
+    show_tab(page, "export")
+    page.wait_for_function("document.querySelector('#export-run input').value !== ''")
+    page.wait_for_timeout(1000)
+    page.click("#export-start")
+    page.wait_for_selector("#export-result code")
+    exported = Path(page.inner_text("#export-result code"))
+    assert (exported / "adapter_model.safetensors").stat().st_size > 0
+    if language == "zh-CN":
+        assert english_in(labels_of(page)) == []
+    assert window.complaints == []
+
+
+def test_the_language_can_be_changed_in_the_window(start_studio):
+    window = start_studio("en")
+    page = window.open("en")
+    assert page.inner_text("#tab-model-button") == "Model"
+    page.fill("#model-source input", "nowhere/at-all")
+    page.press("#model-source input", "Enter")
+    page.wait_for_selector("#model-card .bad")
+    page.click("#language input")
+    page.click("text=简体中文")
+    page.wait_for_function("document.querySelector('#tab-model-button')?.innerText === '模型'")
+    page.wait_for_selector("#model-card .bad")
+    assert page.input_value("#model-source input") == "nowhere/at-all", "the form's draft survives the reload"
+    assert english_in(labels_of(page)) == []
+
+
+def test_nothing_in_the_data_runs_in_the_page(start_studio, tmp_path):
+    evil = '<img src=x onerror="window.caught=1"><script>window.caught=1</script>${window.caught=1}{{value}}`'
+    rows = [{"messages": [{"role": "user", "content": evil}, {"role": "assistant", "content": evil}], evil: evil}]
+    file = tmp_path / "evil.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows * 3), encoding="utf-8")
+    window = start_studio("en")
+    page = window.open("en")
+    show_tab(page, "dataset")
+    page.set_input_files("#dataset-upload input[type=file], input#dataset-upload, [data-testid=dataset-upload-upload-button]", file)
+    page.wait_for_selector("#dataset-mask mark")
+    page.wait_for_timeout(500)
+    assert "<img src=x" in page.inner_text("#dataset-mask")
+    assert "window.caught=1" in page.inner_text("#dataset-rows")
+    assert page.evaluate("window.caught") is None

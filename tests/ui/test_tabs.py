@@ -1,0 +1,222 @@
+"""The tabs' handlers: who may call them, what they show, and that no data ever becomes HTML."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+
+from studio.core.errors import Problem, StudioError
+from studio.core.events import Diagnosis, Fix, PhaseStarted, RunFailed, RunFinished, StepLogged
+from studio.core.text import literal
+from studio.ui import cards
+from studio.ui.app import build
+from studio.ui.form import Form
+from studio.ui.live import LiveView, fold
+from studio.ui.tabs.chat import ChatTab
+from studio.ui.tabs.dataset import DatasetTab
+from studio.ui.tabs.export import ExportTab
+from studio.ui.tabs.hyperparameters import HyperparametersTab
+from studio.ui.tabs.model import ModelTab
+from studio.ui.tabs.training import NOTHING, TrainingTab
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def tabs(context):
+    """All tabs of one window, and its form."""
+    with gr.Blocks(analytics_enabled=False):
+        form = Form(context.words, context.draft())
+        made = SimpleNamespace(
+            form=form,
+            model=ModelTab(context, form),
+            dataset=DatasetTab(context, form),
+            settings=HyperparametersTab(context, form),
+            training=TrainingTab(context, form),
+            chat=ChatTab(context),
+            export=ExportTab(context),
+        )
+        made.training.make_shared()
+        made.training.bind(gr.HTML(""))
+    return made
+
+
+def look(tabs, watched: dict) -> tuple[dict, dict]:
+    """One tick: what the page holds afterwards, and what changed by part."""
+    answer = tabs.training.tick(watched)
+    names = ["watched", "charts", "status", "failure", "log", "plan", "start", "stop", "resume", "pick", "chip"]
+    changes = dict(zip(names, answer, strict=False))
+    skipped = gr.skip()
+    changes = {name: value for name, value in changes.items() if value != skipped}
+    return changes.get("watched", watched), changes
+
+
+def step(number: int, seq: int) -> StepLogged:
+    return StepLogged(
+        seq=seq, time_s=seq, step=number, total_steps=4, epoch=0, loss=1, lr=1, grad_norm=1, tokens_per_s=1
+    )
+
+
+def test_every_handler_of_the_window_refuses_a_stranger(context):
+    blocks = build(context)
+    stranger = SimpleNamespace(cookies={})
+    functions = [fn for fn in blocks.fns.values() if fn.fn is not None]
+    assert len(functions) > 20
+    for fn in functions:
+        assert fn.api_visibility == "private"
+        with pytest.raises(gr.Error):
+            answer = fn.fn(stranger, *[None] * len(fn.inputs))
+            list(answer)  # a generator checks at its first step
+
+
+def test_the_owner_is_served_and_refusals_become_messages(context, keys):
+    owner = SimpleNamespace(cookies={keys.cookie_name: keys.redeem(keys.url.partition("token=")[2])})
+    assert context._guarded(lambda value: value + 1)(owner, 1) == 2
+
+    def refuse():
+        raise StudioError(literal(EVIL), literal("why"), literal("fix"))
+
+    with pytest.raises(gr.Error) as refused:
+        context._guarded(refuse)(owner)
+    assert "<img" not in refused.value.message
+    assert "&lt;img" in refused.value.message
+
+
+def test_a_start_with_problems_lists_them_all_and_starts_nothing(context, tabs):
+    context.desk.problems = tuple(
+        Problem(field=path, message=literal(path), fix=literal(EVIL)) for path in ("optim.epochs", "adapter.rank")
+    )
+    html, watched = tabs.training.begin(NOTHING, *tabs.form.show(context.draft()))
+    assert context.desk.started == [] and watched == NOTHING
+    assert "Epochs" in html and "Rank" in html and "<img" not in html
+
+
+def test_a_start_shows_the_new_run(context, tabs):
+    html, watched = tabs.training.begin(NOTHING, *tabs.form.show(context.draft()))
+    assert html == "" and context.desk.started == [context.draft()]
+    watched, changes = look(tabs, watched)
+    assert watched["run"] == "run-1"
+    assert (changes["start"]["interactive"], changes["stop"]["interactive"]) == (False, True)
+
+
+def test_two_pages_and_a_reload_see_each_point_once(context, tabs):
+    run = context.desk.start(context.draft())
+    pages = {"first": dict(NOTHING), "second": dict(NOTHING)}
+    rows: dict[str, list] = {"first": [], "second": []}
+
+    def tick(name: str) -> None:
+        pages[name], changes = look(tabs, pages[name])
+        message = changes.get("charts")
+        if message:
+            rows[name] = (rows[name] if message["since"] else []) + message["rows"]
+
+    events = [PhaseStarted(seq=1, time_s=1, phase="train"), *(step(i, i + 1) for i in range(1, 5))]
+    for i, event in enumerate(events):
+        context.desk.log[run].append(event)
+        tick("first")
+        if i == 2:
+            pages["first"], rows["first"] = dict(NOTHING), []  # reload
+        if i % 2:
+            tick("second")
+    for name in pages:
+        tick(name)
+        assert [row[1] for row in rows[name]] == [1, 2, 3, 4]
+    asked = [after for _, after in context.desk.asked]
+    assert asked == sorted(asked), "events that were folded are not read again"
+
+
+def test_a_page_that_has_everything_gets_nothing(context, tabs):
+    run = context.desk.start(context.draft())
+    context.desk.log[run] += [step(1, 1), RunFinished(seq=2, time_s=2, step=1, loss=1, artifact="adapter")]
+    context.desk.active = None
+    watched, changes = look(tabs, NOTHING)
+    assert changes["resume"]["interactive"] is False
+    assert look(tabs, watched)[1] == {}
+
+
+def test_another_page_follows_a_run_that_starts(context, tabs):
+    context.desk.log["old"] = [RunFinished(seq=1, time_s=1, step=1, loss=1, artifact="a")]
+    watched, _ = look(tabs, NOTHING)
+    assert watched["run"] == "old"
+    context.desk.start(context.draft())
+    assert look(tabs, watched)[0]["run"] == context.desk.active
+
+
+def test_a_run_that_no_longer_lives_can_be_resumed(context, tabs):
+    context.desk.log["cut"] = [step(1, 1)]
+    watched, changes = look(tabs, NOTHING)
+    assert watched["state"] == "interrupted" and changes["resume"]["interactive"]
+    tabs.training.go_on(watched)
+    assert look(tabs, watched)[1]["stop"]["interactive"]
+
+
+def test_a_fix_is_applied_and_started(context, tabs):
+    fix = Fix(title=literal("smaller"), change={"optim.micro_batch": 1})
+    failed = RunFailed(seq=1, time_s=1, step=1, diagnosis=Diagnosis(id="x", what=literal(EVIL), why=literal("y"), fixes=(fix,)))
+    context.desk.log["bad"] = [failed]
+    answer = tabs.training.tick(NOTHING)
+    assert "&lt;img" in answer[3] and "<img" not in answer[3]
+    assert [button["visible"] for button in answer[-3:]] == [True, False, False]
+    tabs.training._applier(0)(answer[0])
+    assert context.desk.started[0].optim.micro_batch == 1
+
+
+def test_the_preview_shows_data_as_text(context, tabs):
+    answer = tabs.dataset.preview(*tabs.form.show(context.draft()))
+    seen, learned, examples = answer[4], answer[6], answer[7]
+    assert "&lt;script&gt;" in seen and "<script" not in seen
+    assert "<span>&lt;b&gt;ask&lt;/b&gt;</span><mark>answer&amp;</mark>" in learned
+    assert answer[1]["value"]["data"] == [["<img src=x>"]]
+    assert tabs.dataset.table.datatype == "str"
+    assert tabs.dataset.pick("9", examples) == ("", "")
+
+
+def test_an_upload_lands_in_the_workspace(context, tabs, tmp_path):
+    source = tmp_path / ".. weird name.jsonl"
+    source.write_text('{"text": "x"}\n', encoding="utf-8")
+    target = tabs.dataset.take_file(str(source))
+    assert target.startswith(str(context.workspace.datasets)) and target.endswith(".jsonl")
+    with pytest.raises(StudioError):
+        tabs.dataset.take_file(str(tmp_path / "model.pkl"))
+
+
+def test_a_model_that_cannot_be_read_is_a_card(context, tabs):
+    assert "&lt;model&gt;" in tabs.model.describe("missing")
+    assert "5.0 M" in tabs.model.describe("demo")
+    assert ("Demo model · 9.5 MiB", "demo") in tabs.model.choices("demo")["choices"]
+
+
+def test_chat_streams_both_sides_and_keeps_both_talks(context, tabs):
+    context.desk.log["done"] = []
+    assert tabs.chat.choices(None)["value"] == "done"
+    shown = list(tabs.chat.answer("done", "hi <b>", {"base": [], "tuned": []}, 8, 0.0, 0))
+    assert len(shown) > 10
+    talk = shown[-1][3]
+    assert [message["content"] for message in talk["base"]] == ["hi <b>", "base: hi <b>"]
+    assert [message["content"] for message in talk["tuned"]] == ["hi <b>", "tuned: hi <b>"]
+    assert "<b>" not in shown[-1][2]
+    with pytest.raises(StudioError):
+        next(tabs.chat.answer("", "hi", talk, 8, 0.0, 0))
+
+
+def test_export_says_where_it_lies(tabs):
+    shown = list(tabs.export.export("run-1", "adapter"))
+    assert "run-1" in shown[-1] and "2.0 KiB" in shown[-1]
+
+
+def test_check_shows_the_plan_with_its_reasons(context, tabs):
+    problems, plan = tabs.settings.examine(*tabs.form.show(context.draft()))
+    assert "All set" in problems
+    assert "because &lt;b&gt;" in plan and "rms_norm" in plan
+
+
+def test_a_template_in_the_data_is_not_a_template_of_the_page():
+    view = fold(LiveView(), [PhaseStarted(seq=1, time_s=1, phase="train", detail=literal("${alert(1)} {{value}} `"))])
+    assert "${alert(1)} {{value}} `" in cards.log_card(view, lambda message, **_: str(message.values["words"]))
+
+
+@pytest.mark.parametrize(("size", "words"), [(10, "10 B"), (2048, "2.0 KiB"), (5 * 2**40, "5120.0 GiB")])
+def test_sizes_in_words(size, words):
+    assert cards.size_words(size) == words
