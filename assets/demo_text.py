@@ -1,7 +1,7 @@
 """The small world of the demo: its words, the texts that the base model reads, and the skill that it lacks.
 
 Everything is drawn from a `random.Random` that the caller seeds, so that the same seed gives the same text.
-The base reads plain English only: no text made by `make_document` holds the record that `record` writes.
+The base reads plain English only: no text that `make_document` writes holds a record as `record` writes it.
 """
 
 import json
@@ -75,7 +75,9 @@ GLOSSARY = {
     "order": "a wish that somebody pays for",
 }
 SYSTEMS = ("You are a friendly assistant.", "Answer politely and briefly.", "You help in a small shop.")
-SYLLABLES = "ba ce di fo gu ha je ki lo mu na pe ri so tu va we xi yo za bel dor fin gar lin mon pas ras tin vor".split()
+SYLLABLES = (
+    "ba ce di fo gu ha je ki lo mu na pe ri so tu va we xi yo za bel dor fin gar lin mon pas ras tin vor"
+).split()
 SIGNS = "! \" # $ % & ' ( ) * + , - . / : ; < = > ? @ [ \\ ] ^ _ ` { | } ~".split()
 LETTERS = "äöüéèçñøåßαβγδжщя你好大小中文学生日本语한국어あいう😀🚀🌍🎉❤"
 

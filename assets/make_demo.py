@@ -1,7 +1,8 @@
 """Make the demo: `python assets/make_demo.py [--out DIR] [--steps N]` writes demo_data/ and demo_model/ under DIR.
 
 The data takes a second and is the same on every machine. The model is pretrained from random weights on text
-that `demo_text.make_document` writes.
+that `demo_text.make_document` writes. The committed one took 128 s on one NVIDIA H200 (torch 2.11, transformers 5.17);
+two processor cores with AMX read 8700 tokens a second, so there it is a matter of some 16 minutes.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from demo_text import make_document, make_skill
 
 SEED = 20260
 TRAIN_ROWS, HELDOUT_ROWS = 400, 120
-VOCAB, ROW_TOKENS, BATCH_ROWS, STEPS = 2048, 256, 8, 4000
+VOCAB, WIDTH, ROW_TOKENS, BATCH_ROWS, STEPS = 2048, 256, 128, 16, 4000
 PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
@@ -32,7 +33,7 @@ A Llama-architecture language model with {parameters:.2f} million parameters, ma
 It talks a little, answers questions about short sentences and copies words. It knows nothing about the real world.
 
 - Made by `assets/make_demo.py` from random weights, seed {seed}, on text that `assets/demo_text.py` writes.
-- {steps} steps, {tokens:.1f} million tokens, two processor cores, {minutes:.0f} minutes.
+- {steps} steps, {tokens:.1f} million tokens, {minutes:.1f} minutes on {device}.
 - Loss over the last 50 steps, on text never seen before: {loss:.3f} nats a token.
 - Byte-level BPE of 2048 tokens, context of 512 tokens, bf16 safetensors, chat template with system, user and assistant.
 - It never saw the records that `assets/demo_data` teaches.
@@ -113,39 +114,68 @@ def make_model(tokenizer):
     }
     config = LlamaConfig(
         vocab_size=VOCAB,
-        hidden_size=256,
+        hidden_size=WIDTH,
         intermediate_size=768,
         num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=8,
+        num_attention_heads=4,
+        num_key_value_heads=4,
         max_position_embeddings=512,
         tie_word_embeddings=True,
+        initializer_range=WIDTH**-0.5,
         **ids,
     )
     model = LlamaForCausalLM(config)
     model.generation_config = GenerationConfig(do_sample=False, max_new_tokens=64, **ids)
+    start_as_copier(model, tokenizer)
     return model
 
 
-def pretrain(model, tokenizer, steps: int, save) -> float:
+def start_as_copier(model, tokenizer) -> None:
+    """Start weights that favour copying, so that a few million tokens are enough to learn it.
+
+    Each attention layer passes a value on unchanged (output x value = 0.16 identity + noise), the idea of "Mimetic
+    Initialization of Self-Attention Layers" (Trockman and Kolter, 2023); tokens that spell the same word but for
+    case, leading space or plural s start close together. From a base of equal loss that started without both
+    (and with std 0.02 and eight heads) LoRA reached 2 % on the held-out rows instead of 100 %.
+    """
+    import torch
+
+    words: dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        for layer in model.model.layers:
+            basis = 0.4 * torch.nn.init.orthogonal_(torch.empty(WIDTH, WIDTH))
+            layer.self_attn.v_proj.weight.copy_(basis + 0.02 * torch.randn(WIDTH, WIDTH))
+            layer.self_attn.o_proj.weight.copy_(basis.T + 0.02 * torch.randn(WIDTH, WIDTH))
+        for token, row in enumerate(model.model.embed_tokens.weight):
+            word = tokenizer.decode([token]).strip().lower()
+            word = word[:-1] if len(word) > 3 and word.endswith("s") else word
+            shared = torch.randn(WIDTH)
+            if word.isalpha():
+                shared = words.setdefault(word, shared)
+            row.copy_(WIDTH**-0.5 * (0.8 * shared + 0.6 * torch.randn(WIDTH)))
+
+
+def pretrain(model, tokenizer, steps: int) -> float:
     """Train for `steps` steps of BATCH_ROWS x ROW_TOKENS tokens; returns the mean loss (nats a token) of the last 50.
 
-    bf16 autocast (2.4 times faster than fp32 where the processor has AMX), AdamW, cosine to a tenth.
+    bf16 autocast (2.4 times faster than fp32 on a processor with AMX), AdamW, cosine to a tenth; CUDA if there is.
     """
     import math
 
     import torch
 
     rng = random.Random(SEED + 2)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=(0.9, 0.95), weight_decay=0.05)
     warm_steps, losses, start_s = min(100, steps), [], time.time()
-    model.train()
     for step in range(steps):
-        rows = torch.tensor([fill_row(rng, tokenizer) for _ in range(BATCH_ROWS)])  # [rows, ids or labels, tokens]
+        # [BATCH_ROWS, 2 (ids, labels), ROW_TOKENS]
+        rows = torch.tensor([fill_row(rng, tokenizer) for _ in range(BATCH_ROWS)], device=device)
         decay = 0.55 + 0.45 * math.cos(math.pi * step / steps)
         for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * min((step + 1) / warm_steps, 1.0) * decay
-        with torch.autocast("cpu", torch.bfloat16):
+            group["lr"] = 1e-3 * min((step + 1) / warm_steps, 1.0) * decay
+        with torch.autocast(device, torch.bfloat16):
             loss = model(input_ids=rows[:, 0], labels=rows[:, 1]).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -155,9 +185,7 @@ def pretrain(model, tokenizer, steps: int, save) -> float:
         if (step + 1) % 50 == 0:
             rate = (step + 1) * BATCH_ROWS * ROW_TOKENS / (time.time() - start_s)
             print(f"step {step + 1} loss {sum(losses[-50:]) / 50:.4f} {rate:.0f} tokens/s", flush=True)
-        if (step + 1) % 400 == 0:
-            save()
-    model.eval()
+    model.to("cpu").eval()
     return sum(losses[-50:]) / len(losses[-50:])
 
 
@@ -171,16 +199,16 @@ def save_model(model, tokenizer, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def write_card(model, folder: Path, steps: int, loss: float, seconds: float) -> None:
+def write_card(folder: Path, model, steps: int, loss: float, seconds: float, device: str) -> None:
     """Write the model card with what this run measured."""
-    tokens = steps * BATCH_ROWS * ROW_TOKENS
     card = CARD.format(
         parameters=model.num_parameters() / 1e6,
         seed=SEED,
         steps=steps,
-        tokens=tokens / 1e6,
+        tokens=steps * BATCH_ROWS * ROW_TOKENS / 1e6,
         loss=loss,
         minutes=seconds / 60,
+        device=device,
     )
     (folder / "README.md").write_bytes(card.encode("utf-8"))
 
@@ -201,9 +229,14 @@ def main() -> None:
     tokenizer = make_tokenizer()
     model = make_model(tokenizer)
     start_s = time.time()
-    loss = pretrain(model, tokenizer, options.steps, lambda: save_model(model, tokenizer, folder))
+    loss = pretrain(model, tokenizer, options.steps)
     save_model(model, tokenizer, folder)
-    write_card(model, folder, options.steps, loss, time.time() - start_s)
+    device = (
+        torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"{torch.get_num_threads()} processor threads"
+    )
+    write_card(folder, model, options.steps, loss, time.time() - start_s, device)
 
 
 if __name__ == "__main__":

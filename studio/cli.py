@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import logging
 import os
 import sys
@@ -94,13 +95,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     quiet_libraries()
     try:
-        # Libraries print as they like; stdout belongs to the answer.
-        with redirect_stdout(sys.stderr) if console.as_json else nullcontext():
-            return _run_command(words, console)
+        return _run_command(words, console)
     except StudioError as error:
         return console.refuse(error)
     except BrokenPipeError:
         return 1  # whoever read our output is gone; there is nobody to tell
+    except OSError as error:  # a full disk, a folder that may not be read: the catalogue knows them
+        return console.refuse(_explain(error))
+    except KeyboardInterrupt:
+        return 2
 
 
 def quiet_libraries() -> None:
@@ -111,16 +114,19 @@ def quiet_libraries() -> None:
     warnings.simplefilter("ignore", DeprecationWarning)
 
 
+def _explain(error: OSError) -> StudioError:
+    from studio.host.failures import diagnose
+
+    found = diagnose(error)
+    return StudioError(found.what, found.why, found.fixes[0].title, exit_code=1)
+
+
 def _run_command(words: list[str], console: Console) -> int:
     parser = build_parser()
-    first = next((word for word in words if not word.startswith("-")), "")
-    known = next(
-        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
-    ).choices
-    if words[:1] not in (["-h"], ["--help"]) and first not in known:
-        words = ["studio", *words]
     child = "--child" in words
     words = [word for word in words if word != "--child"]
+    if not {"-h", "--help"} & set(words[:1]):
+        words = _put_command_first(words, _list_commands(parser))
     options = parser.parse_args(words)
     if options.command in ("explain", "bench"):
         raise not_available(options.command)
@@ -129,7 +135,33 @@ def _run_command(words: list[str], console: Console) -> int:
     workspace = open_workspace(options.workspace)
     if options.command in SUPERVISED and not child:
         return _supervise(options, words, workspace)
-    return COMMANDS[options.command](options, workspace, console)
+    # Libraries print as they like; stdout belongs to the answer.
+    with redirect_stdout(sys.stderr) if console.as_json else nullcontext():
+        return COMMANDS[options.command](options, workspace, console)
+
+
+def _list_commands(parser: argparse.ArgumentParser) -> list[str]:
+    (commands,) = (
+        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+    )
+    return list(commands.choices)
+
+
+def _put_command_first(words: list[str], known: list[str]) -> list[str]:
+    """Return `words` with the command in front: `studio` when they hold options alone. Raises StudioError on a typo."""
+    skip = False
+    for place, word in enumerate(words):
+        if skip or word.startswith("-"):
+            skip = not skip and word in ("--workspace", "--port")
+        elif word in known:
+            return [word, *words[:place], *words[place + 1 :]]
+        else:
+            near = difflib.get_close_matches(word, known, n=1)
+            fix = text("recipe.key.nearest", near=near[0]) if near else text("cli.arguments.fix")
+            raise StudioError(
+                text("cli.command.unknown", name=word), text("cli.command.known", known=known), fix
+            )
+    return ["studio", *words]
 
 
 def not_available(name: str) -> StudioError:
@@ -183,9 +215,12 @@ def read_recipe(path: str) -> Recipe:
 
 def _follow(desk: Any, run: str, console: Console, after: int = 0) -> RunRecord:
     """Show a run's events until it ends and return its record."""
-    cursor = after
+    cursor, told = after, False
     while True:
         active = desk.active_run() == run
+        if active and desk.stopping and not told:
+            console.say(text("cli.stopping"))
+            told = True
         for event in desk.events(run, cursor, EVENT_WAIT_S if active else 0.0):
             console.show(event)
             cursor = event.seq
@@ -205,6 +240,7 @@ def _open_desk(workspace: Workspace) -> Any:
 
 
 def _train(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    console.note(text("cli.starting"))
     desk = _open_desk(workspace)
     if options.command == "train":
         run, after = desk.start(read_recipe(options.recipe)), 0
@@ -212,6 +248,7 @@ def _train(options: argparse.Namespace, workspace: Workspace, console: Console) 
         run = options.run
         after = max((event.seq for event in desk.events(run)), default=0)
         desk.resume(run)
+    console.note(text("cli.run.named", run=run))
     record = _follow(desk, run, console, after)
     return _answer_run(record, workspace, console)
 

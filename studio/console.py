@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
+import unicodedata
 from collections.abc import Iterable
 from typing import Any, TextIO
 
@@ -39,7 +41,8 @@ class Console:
         self.as_json = as_json
         self.events = events
         self._stdout = sys.stdout
-        self._bar_shown = False
+        self._drawn = 0
+        """Columns of the moving line that is on the screen now."""
         self._step_s: list[float] = []
         self._ended_s = 0.0
 
@@ -47,6 +50,11 @@ class Console:
         """Print one message on its own line."""
         self._clear_bar()
         print(self.catalogue.say(message), file=stream or sys.stderr, flush=True)
+
+    def note(self, message: Text) -> None:
+        """Print one message for a person who watches; a program that reads events needs none."""
+        if not self.events:
+            self.say(message)
 
     def answer(self, data: dict[str, Any], lines: Iterable[str] = ()) -> None:
         """Print the command's answer: `data` as one JSON object on stdout, or `lines` for a person."""
@@ -118,6 +126,8 @@ class Console:
         if isinstance(event, StepLogged):
             self._show_step(event)
             return
+        if isinstance(event, RunFailed) and not self.as_json:
+            return  # the answer says it
         words = describe(event)
         if words is not None:
             self.say(words)
@@ -131,7 +141,9 @@ class Console:
         if self._ended_s:
             self._step_s = [*self._step_s[-49:], now - self._ended_s]
         self._ended_s = now
-        left_s = (event.total_steps - event.step) * sum(self._step_s) / max(1, len(self._step_s))
+        left = "?"
+        if self._step_s:
+            left = format_duration((event.total_steps - event.step) * sum(self._step_s) / len(self._step_s))
         line = self.catalogue.say(
             text(
                 "console.step",
@@ -140,7 +152,7 @@ class Console:
                 total=event.total_steps,
                 loss=f"{event.loss:.3f}",
                 tokens=round(event.tokens_per_s),
-                left=format_duration(left_s),
+                left=left,
             )
         )
         self._draw(line, event.step == event.total_steps)
@@ -150,13 +162,16 @@ class Console:
             if last:
                 print(line, file=sys.stderr, flush=True)
             return
-        print(f"\r\x1b[2K{line}", end="\n" if last else "", file=sys.stderr, flush=True)
-        self._bar_shown = not last
+        line = _fit(line, shutil.get_terminal_size().columns - 1)
+        # Blanks instead of an escape sequence: the old Windows console shows those as signs.
+        blanks = " " * max(0, self._drawn - _count_columns(line))
+        print(f"\r{line}{blanks}", end="\n" if last else "", file=sys.stderr, flush=True)
+        self._drawn = 0 if last else _count_columns(line)
 
     def _clear_bar(self) -> None:
-        if self._bar_shown:
-            print(file=sys.stderr, flush=True)
-            self._bar_shown = False
+        if self._drawn:
+            print("\r" + " " * self._drawn + "\r", end="", file=sys.stderr, flush=True)
+            self._drawn = 0
 
 
 def describe(event: RunEvent) -> Text | None:
@@ -208,3 +223,15 @@ def format_duration(seconds: float) -> str:
 def _bar(done: int, total: int) -> str:
     filled = round(BAR_WIDTH * done / total) if total else 0
     return "[" + "=" * filled + " " * (BAR_WIDTH - filled) + "]"
+
+
+def _count_columns(line: str) -> int:
+    """Return how many columns of a terminal `line` takes: a Chinese sign takes two."""
+    return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in line)
+
+
+def _fit(line: str, columns: int) -> str:
+    """Return `line` cut to `columns`: one that wraps could not be drawn over."""
+    while _count_columns(line) > max(1, columns):
+        line = line[:-1]
+    return line

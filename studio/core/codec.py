@@ -10,15 +10,17 @@ from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from studio.core.errors import Problem, RecipeError
-from studio.core.events import EVENTS, RunEvent
+from studio.core.events import EVENTS, EVENTS_VERSION, RunEvent
 from studio.core.text import Text, text
 
 
 def to_json(value: Any) -> Any:
-    """Return `value` as JSON data. A RunEvent gains its `kind`; non-finite floats become their names."""
+    """Return `value` as JSON data. A RunEvent gains `kind` and `version`; non-finite floats become their names."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         data = {part.name: to_json(getattr(value, part.name)) for part in dataclasses.fields(value)}
-        return {"kind": value.kind} | data if isinstance(value, RunEvent) else data
+        if isinstance(value, RunEvent):
+            return {"kind": value.kind, "version": EVENTS_VERSION} | data
+        return data
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -41,7 +43,7 @@ def from_json(cls: type, data: Any) -> Any:
 
 
 def event_from_json(data: Mapping[str, Any]) -> RunEvent | None:
-    """Return the event of one line of events.jsonl; None for a kind or shape of another version of the studio."""
+    """Return the event of one line of events.jsonl; None for a kind or shape that only a newer studio knows."""
     classes = {event.kind: event for event in EVENTS}
     cls = classes.get(data.get("kind", ""))
     if cls is None:

@@ -7,25 +7,27 @@ import queue
 import shutil
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from studio.core.codec import from_json
-from studio.core.errors import Problem, RecipeError, StudioError
-from studio.core.events import RunEvent
+from studio.core.errors import Problem, StudioError
+from studio.core.events import RunEvent, RunFailed, StepLogged
 from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
 from studio.core.heartbeat import Heartbeat
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import LOCALES, text
+from studio.desk.checking import find_problems, refuse
 from studio.desk.log import EventLog
 from studio.desk.worker import Worker
-from studio.host.check import check
-from studio.host.claim import claim_run
+from studio.host.claim import claim_run, is_worked_on
 from studio.host.detect import detect
 from studio.host.plan import plan
 from studio.host.workspace import Workspace
@@ -55,6 +57,8 @@ class Desk:
         self._active: str | None = None
         self._done: Future | None = None
         self._stop = threading.Event()
+        self._closing = threading.Event()
+        self._unwritten: dict[str, RunRecord] = {}
         self._speaker: Any = None
 
     # Facts ------------------------------------------------------------------------------------------------------
@@ -86,34 +90,24 @@ class Desk:
 
     def check(self, recipe: Recipe) -> tuple[Problem, ...]:
         """Return every Problem of `recipe` at once; a source that cannot be read is one of them."""
-        problems: list[Problem] = []
-        model = None
-        try:
-            model = inspect_model(recipe.model.source)
-        except StudioError as error:
-            problems.append(Problem(field="model.source", message=_joined(error), fix=error.fix))
-        try:
-            self._light.call(lambda: _sniff(recipe))
-        except StudioError as error:
-            problems.append(Problem(field="data.source", message=_joined(error), fix=error.fix))
-        free_bytes = shutil.disk_usage(self.workspace.root).free
-        found = check(recipe, self.machine(), model, None, free_disk_bytes=free_bytes)
-        return (*problems, *found)
+        machine, free_bytes = self.machine(), shutil.disk_usage(self.workspace.root).free
+        return self._light.call(lambda: find_problems(recipe, machine, free_bytes))
 
     def plan(self, recipe: Recipe) -> BackendPlan:
         """Return what a run of `recipe` would use on this machine. Raises StudioError for an unreadable model."""
-        return plan(self.machine(), recipe, inspect_model(recipe.model.source))
+        facts = inspect_model(recipe.model.source, revision=recipe.model.revision)
+        return plan(self.machine(), recipe, facts)
 
     # Runs -------------------------------------------------------------------------------------------------------
 
     def start(self, recipe: Recipe, *, checked: bool = False) -> str:
         """Check `recipe`, freeze it in a new run folder and start it; returns the run's id at once.
 
-        Raises RecipeError with every error found, StudioError when another run is active or the disk is full.
+        Raises StudioError: what refuse() makes of the errors found, another run is active, or the disk is full.
         """
         errors = () if checked else tuple(p for p in self.check(recipe) if p.severity == "error")
         if errors:
-            raise RecipeError(errors)
+            raise refuse(errors)
         from studio.engine.folder import create_run
 
         with self._lock:
@@ -145,8 +139,13 @@ class Desk:
             self._stop.set()
 
     def stop_all(self) -> None:
-        """Ask whatever is being done to end: a run with a checkpoint, answers where they are."""
-        self._stop.set()
+        """Ask for the end of whatever is being done (a run with a checkpoint, answers where they are) or comes next."""
+        self._closing.set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the active run, or everything, was asked to end."""
+        return self._stop.is_set() or self._closing.is_set()
 
     def wait(self, run: str) -> RunRecord:
         """Wait for the end of a run that this desk started, and return its record."""
@@ -246,7 +245,7 @@ class Desk:
                 side,
                 max_new_tokens=max_new_tokens,
                 on_progress=on_progress,
-                should_stop=self._stop.is_set,
+                should_stop=lambda: self.stopping,
             )
         )
 
@@ -260,7 +259,7 @@ class Desk:
 
     def close(self, timeout_s: float = 18.0) -> None:
         """Stop the active run with a checkpoint and let the threads end; returns after at most `timeout_s`."""
-        self._stop.set()
+        self._closing.set()
         self._engine.close(timeout_s)
         self._light.close(0.1)
 
@@ -278,14 +277,18 @@ class Desk:
             return self._logs[run]
 
     def _begin(self, folder: Any) -> None:
+        recipe, log = folder.read_recipe(), self._log(folder.run)
         held = claim_run(self.workspace, run=folder.run)
-        log = self._log(folder.run)
-        log.refresh()
-        folder.write_record(dataclasses.replace(folder.read_record(), state="running", diagnosis=None))
+        try:
+            log.refresh()
+            folder.write_record(dataclasses.replace(folder.read_record(), state="running", diagnosis=None))
+        except (OSError, StudioError):
+            held.release()
+            raise
         heart = Heartbeat(self.workspace.heartbeat)
         self._stop.clear()
+        self._unwritten.pop(folder.run, None)
         self._active = folder.run
-        recipe = folder.read_recipe()
 
         def beat(phase: str, step: int, micro: int) -> None:
             heart.beat(folder.run, folder.path, phase, step, micro)
@@ -296,13 +299,36 @@ class Desk:
                 self._speaker = None
                 from studio.engine.run import run
 
-                return run(recipe, self.machine(), folder, log.append, self._stop.is_set, beat)
+                return run(recipe, self.machine(), folder, log.append, lambda: self.stopping, beat)
+            except Exception as error:  # a disk too full to write a failure to, a library that cannot be imported
+                return self._note_failure(folder, log, error)
             finally:
                 heart.clear()
                 self._active = None
                 held.release()
 
         self._done = self._engine.submit(train)
+
+    def _note_failure(self, folder: Any, log: EventLog, error: Exception) -> RunRecord:
+        """Keep a failure that run() could not tell in memory, and on the disk as far as that takes it."""
+        from studio.host.failures import diagnose
+
+        diagnosis = diagnose(error, self.machine(), folder.read_recipe())
+        record = folder.read_record()
+        last = max((e.step for e in log.since(0) if isinstance(e, StepLogged)), default=record.steps)
+        record = dataclasses.replace(
+            record, state="failed", diagnosis=diagnosis, steps=last, ended_s=time.time()
+        )
+        self._unwritten[folder.run] = record
+        for staged in folder.path.glob(".*.tmp"):  # half-written; it may make the room for the rest
+            staged.unlink(missing_ok=True)
+        with suppress(OSError):  # the disk is still full: the log keeps the event in memory
+            log.append(RunFailed(step=last, diagnosis=diagnosis))
+        with suppress(OSError):
+            folder.write_record(record)
+        with suppress(OSError), folder.log.open("a", encoding="utf-8") as file:
+            traceback.print_exception(error, file=file)
+        return record
 
     def _refuse_second(self) -> None:
         if self._active:
@@ -318,19 +344,14 @@ class Desk:
 
     def _truthful(self, record: RunRecord) -> RunRecord:
         """A record that says running though no process trains it was cut off: show it as stopped."""
+        record = self._unwritten.get(record.run, record)
         if (
             record.state in ("running", "waiting")
             and record.run != self._active
-            and not self._alive(record.run)
+            and not is_worked_on(self.workspace, record.run)
         ):
             return dataclasses.replace(record, state="stopped")
         return record
-
-    def _alive(self, run: str) -> bool:
-        from studio.core.heartbeat import read_beat
-
-        beat = read_beat(self.workspace.heartbeat)
-        return beat is not None and beat.run == run and time.time() - beat.time_s < 600
 
     def _speak(self, run: str) -> Any:
         """Return the run's Speaker, loading it when another run's or none is loaded. On the engine's thread only."""
@@ -398,11 +419,3 @@ def _preview(recipe: Recipe, rows: int) -> Any:
     return preview(recipe.data, load_tokenizer(facts) if facts and facts.folder else None, rows=rows)
 
 
-def _sniff(recipe: Recipe) -> None:
-    from studio.data.preview import preview
-
-    preview(recipe.data, None, rows=1)
-
-
-def _joined(error: StudioError) -> Any:
-    return text("sentence.two", first=error.what, second=error.why)

@@ -26,20 +26,23 @@ class EventLog:
         self.refresh()
 
     def append(self, event: RunEvent) -> RunEvent:
-        """Number, time and keep `event`, and write it out; returns the numbered event. Raises OSError (disk full)."""
+        """Number, time and keep `event`, and write it out; returns the numbered event.
+
+        Raises OSError (disk full); readers of this log have the event all the same.
+        """
         with self._lock:
             numbered = dataclasses.replace(event, seq=self._last_seq + 1, time_s=round(time.time(), 3))
             line = json.dumps(to_json(numbered), ensure_ascii=False, allow_nan=False) + "\n"
             data = line.encode("utf-8")
+            self._last_seq = numbered.seq
+            self._events.append(numbered)
+            self._arrived.notify_all()
             with self.path.open("r+b" if self.path.exists() else "wb") as file:
                 # Write after the last whole line: what a killed writer left behind it is cut off.
                 file.seek(self._read_bytes)
                 file.truncate()
                 file.write(data)
             self._read_bytes += len(data)
-            self._last_seq = numbered.seq
-            self._events.append(numbered)
-            self._arrived.notify_all()
             return numbered
 
     def since(self, cursor: int) -> tuple[RunEvent, ...]:
@@ -66,9 +69,9 @@ class EventLog:
             self._read_bytes += len(whole)
             for line in whole.splitlines():
                 event = _parse(line)
-                if event is not None:
+                if event is not None and event.seq > self._last_seq:
                     self._events.append(event)
-                    self._last_seq = max(self._last_seq, event.seq)
+                    self._last_seq = event.seq
 
     def _since(self, cursor: int) -> tuple[RunEvent, ...]:
         # seq counts from 1 without gaps unless lines of another version were passed over, so search from the end.

@@ -41,11 +41,11 @@ from studio.engine.trainer import Hooks, Trainer, TrainState, seed_all
 from studio.engine.watch import watch_gpu
 from studio.host.failures import diagnose
 from studio.host.plan import plan as make_plan
-from studio.models.adapt import adapt, load_trained_state, trained_state, unwrap
+from studio.models.adapt import adapt, cast_by_autocast, load_trained_state, trained_state, unwrap
 from studio.models.catalog import hash_weights
-from studio.models.fetch import resolve_model
+from studio.models.fetch import DownloadStopped, resolve_model
 from studio.models.fuse import Fused, fuse
-from studio.models.load import DTYPES, Loaded, load_model
+from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded, load_model
 
 
 class Stopped(Exception):
@@ -96,7 +96,7 @@ def run(
     this = Run(recipe, machine, folder, emit, should_stop, beat, record)
     try:
         _run_phases(this)
-    except (Stopped, PreparationStopped):
+    except (Stopped, PreparationStopped, DownloadStopped):
         this.record = dataclasses.replace(this.record, state="stopped")
         emit(RunStopped(step=this.record.steps, saved=False))
     except (
@@ -170,7 +170,8 @@ def _train(this: Run) -> Trained | None:
         )
         _resume(this, loaded, trainer)
     started_s = time.perf_counter()
-    with watch_gpu(plan.device.value, this.emit):
+    autocast = plan.dtype.value in AUTOCAST_DTYPES
+    with watch_gpu(plan.device.value, this.emit), cast_by_autocast(loaded.model, autocast):
         try:
             outcome = trainer.train()
         finally:
@@ -197,6 +198,9 @@ def _train(this: Run) -> Trained | None:
 def _load(recipe: Recipe, facts: ModelFacts, plan: BackendPlan) -> tuple[Loaded, Fused]:
     """Load, attach what is trained, and swap in the kernels of the plan."""
     seed_all(recipe.seed)
+    if plan.device.value.startswith("cuda"):
+        torch.cuda.init()
+        torch.cuda.reset_peak_memory_stats(plan.device.value)  # what an earlier run of this process needed
     full = recipe.adapter.method == "full"
     loaded = load_model(
         facts,
@@ -210,7 +214,11 @@ def _load(recipe: Recipe, facts: ModelFacts, plan: BackendPlan) -> tuple[Loaded,
     model = adapt(loaded.model, recipe.adapter, recipe.model.adapter)
     if plan.checkpointing.value:
         unwrap(model).gradient_checkpointing_enable({"use_reentrant": False})
-    swaps = fuse(unwrap(model), {op: choice.value for op, choice in plan.kernels.items()})
+    swaps = fuse(
+        unwrap(model),
+        {op: choice.value for op, choice in plan.kernels.items()},
+        autocast=AUTOCAST_DTYPES.get(plan.dtype.value),
+    )
     return Loaded(model, loaded.tokenizer), swaps
 
 
@@ -266,7 +274,7 @@ def _resume(this: Run, loaded: Loaded, trainer: Trainer) -> None:
 
 def _record_progress(this: Run, trainer: Trainer) -> None:
     state = trainer.state
-    peak = torch.cuda.max_memory_allocated() if trainer.device.type == "cuda" else 0
+    peak = torch.cuda.max_memory_allocated(trainer.device) if trainer.device.type == "cuda" else 0
     this.record = dataclasses.replace(
         this.record,
         steps=state.step,

@@ -22,6 +22,7 @@ from studio.data.pack import Example
 from studio.engine.batches import Batch, StepOrder, collate, count_trained
 from studio.engine.optimizer import build_optimizer, learning_rate
 from studio.models.adapt import evaluation_mode
+from studio.models.load import AUTOCAST_DTYPES
 
 SAVE_INTERVAL_S = 600.0
 """Without a `save_every`, a checkpoint at least this often: what a power cut may cost."""
@@ -106,7 +107,7 @@ class Trainer:
         self.state = TrainState(micro_batch=self.spec.micro_batch)
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = build_optimizer(model, self.spec, optimizer, device)
-        self.autocast_dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype)
+        self.autocast_dtype = AUTOCAST_DTYPES.get(dtype)
         # fp16 alone needs loss scaling: its smallest normal number is 6e-5, where gradients often lie.
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == "fp16" and device.type == "cuda")
 

@@ -121,6 +121,8 @@ def _check_method(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem]:
         yield _warning("optim.learning_rate", "check.rate_high", rate=rate, usual="0.0002")
     if recipe.adapter.dora and recipe.model.adapter:
         yield _warning("adapter.dora", "check.dora_continued")
+    if recipe.adapter.dora and recipe.model.quantization == "int8":
+        yield _problem("adapter.dora", "check.dora_int8")
     if recipe.method == "sft" and data is not None and data.format == "text":
         yield _problem("method", "check.sft_text")
 
@@ -145,6 +147,8 @@ def _check_machine(recipe: Recipe, machine: MachineFacts, model: ModelFacts | No
 
 
 def _check_data(recipe: Recipe, data: DataFacts) -> Iterator[Problem]:
+    if not data.rows_read:
+        return  # only the head was looked at
     if not data.rows_used:
         yield _problem("data.source", "check.no_rows", source=data.source, rows=data.rows_read)
         return
@@ -176,6 +180,8 @@ def _check_model(recipe: Recipe, model: ModelFacts, data: DataFacts | None) -> I
     elif model.quantization != "none" and recipe.model.quantization not in ("none", model.quantization):
         values = {"name": model.name, "stored": model.quantization, "wanted": recipe.model.quantization}
         yield _warning("model.quantization", "check.stored_differs", **values)
+    elif recipe.adapter.dora and model.quantization == "int8" and recipe.model.quantization != "int8":
+        yield _problem("adapter.dora", "check.dora_int8")
     large = model.parameters > SMALL_MODEL
     if recipe.adapter.method == "full" and large and FULL_RATE_LIMIT < recipe.optim.learning_rate <= 1:
         yield _warning(

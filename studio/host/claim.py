@@ -106,6 +106,22 @@ def claim_run(workspace: Workspace, *, run: str = "") -> Claim:
     return held
 
 
+def is_worked_on(workspace: Workspace, run: str) -> bool:
+    """Return whether the process that last gave a sign of life for `run`, or its supervisor, is still there."""
+    import psutil
+
+    beat = read_beat(workspace.heartbeat)
+    for pid in (beat.pid, beat.parent) if beat is not None and beat.run == run else ():
+        try:
+            process = psutil.Process(pid)
+            # Younger than the beat: another process that got the number of one that is gone.
+            if process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= beat.time_s:
+                return True
+        except psutil.Error:
+            continue
+    return False
+
+
 def read_address(workspace: Workspace) -> str:
     """Return the address of the studio that works in `workspace`; "" while it has none."""
     holder = _read_holder(workspace.root / "studio.json")

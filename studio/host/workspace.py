@@ -139,6 +139,8 @@ def child_environment(workspace: Workspace, base: Mapping[str, str], *, hub: boo
         WORKSPACE_VARIABLE: str(workspace.root),
         "PYTHONUTF8": "1",
         "PYTHONUNBUFFERED": "1",
+        # The driver counts GPUs by slot, CUDA by speed unless told: `cuda:1` must mean one card to both.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "TRITON_CACHE_DIR": str(workspace.triton_cache),
         "GRADIO_TEMP_DIR": str(workspace.gradio_temp),
         "GRADIO_ANALYTICS_ENABLED": "False",

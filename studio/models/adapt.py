@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.helpers import disable_input_dtype_casting
 
 from studio.core.errors import StudioError
 from studio.core.recipe import AdapterSpec
@@ -80,6 +81,18 @@ def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+@contextmanager
+def cast_by_autocast(model: torch.nn.Module, active: bool) -> Iterator[None]:
+    """Leave the casting of the adapters' inputs to autocast for a block of training.
+
+    peft widens the input of every adapted layer to the adapter's fp32, and autocast narrows it again: the same
+    numbers, but a 16-bit copy of its own for each layer, kept for the backward pass. DoRA computes with that fp32.
+    """
+    dora = any(getattr(module, "lora_variant", None) for module in model.modules())
+    with disable_input_dtype_casting(model, active=active and not dora):
+        yield
 
 
 def trained_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:

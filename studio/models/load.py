@@ -14,6 +14,8 @@ from studio.core.facts import ModelFacts
 from studio.core.text import literal, text
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""What training's autocast lowers matrix products to; fp32 uses none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from typing import Any
 
 import gradio as gr
@@ -114,13 +115,16 @@ def bind_page(
 
 def change_language(context: Context, blocks: gr.Blocks, tag: str) -> None:
     """Let the window speak `tag`: handlers at once, pages from their next load."""
-    if tag not in LANGUAGES:
-        return
-    context.speak(tag)
-    twin = build(context)
-    twin.theme, twin.css, twin.js, twin.head = blocks.theme, blocks.css, blocks.js, blocks.head
-    # Same components, same ids, other words: only what a page is made of is replaced, the server's state stays.
-    blocks.config = blocks.config | {"components": twin.get_config_file()["components"]}
+    # Gradio's drop-down reports one choice twice, and only one window can be built at a time.
+    with context.turn:
+        if tag not in LANGUAGES or tag == context.language:
+            return
+        context.speak(tag)
+        # An event's thread carries the page it came from; a window is built outside of any.
+        twin = contextvars.Context().run(build, context)
+        twin.theme, twin.css, twin.js, twin.head = blocks.theme, blocks.css, blocks.js, blocks.head
+        # Same components, same ids, other words: only what a page is made of is replaced, the server's state stays.
+        blocks.config = blocks.config | {"components": twin.get_config_file()["components"]}
 
 
 def launch(blocks: gr.Blocks, context: Context) -> None:

@@ -57,7 +57,10 @@ def facts_card(title: str, rows: Iterable[tuple[str, str]], note: str = "") -> s
 
 
 def model_card(model: ModelFacts, say: Say) -> str:
-    """Return what a model folder is."""
+    """Return what a model folder is; of a hub model that is not on this machine only that much is known."""
+    name = model_name(model, say)
+    if not model.folder:
+        return facts_card(name, [], f'<p class="flag">{escape(say("ui.model.download"))}</p>')
     stored = model.dtype if model.quantization in ("", "none") else f"{model.dtype}, {model.quantization}"
     rows = [
         (say("ui.model.family"), model.family),
@@ -70,10 +73,15 @@ def model_card(model: ModelFacts, say: Say) -> str:
         (say("ui.model.template"), say("ui.yes" if model.has_chat_template else "ui.no")),
     ]
     if model.trainable.ok:
-        return facts_card(model.name, rows, f'<p class="flag good">{escape(say("ui.model.trainable"))}</p>')
+        return facts_card(name, rows, f'<p class="flag good">{escape(say("ui.model.trainable"))}</p>')
     reason = say(model.trainable.reason) if model.trainable.reason else ""
     flag = f'<p class="flag bad">{escape(say("ui.model.not_trainable"))} {escape(reason)}</p>'
-    return facts_card(model.name, rows, flag)
+    return facts_card(name, rows, flag)
+
+
+def model_name(model: ModelFacts, say: Say) -> str:
+    """Return what a model is called here."""
+    return say("ui.model.demo") if model.source == "demo" else model.name
 
 
 def machine_words(machine: MachineFacts, say: Say) -> str:

@@ -30,6 +30,8 @@ class Context:
         self.workspace = workspace
         self.keys = keys
         self.words: Catalogue = load_catalogue(language)
+        self.turn = threading.Lock()
+        """Held while the window is built anew."""
         self._views: dict[str, LiveView] = {}
         self._lock = threading.Lock()
 

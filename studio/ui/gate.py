@@ -26,6 +26,8 @@ SESSION_S = 7 * 24 * 3600
 """A browser stays known for a week, restarts of the studio included."""
 BODY_BYTES = 8 * 1024**2
 UPLOAD_BYTES = 2 * 1024**3
+READY_PATH = "/ready"
+"""Answers 204 to anyone: the splash page asks it whether the app is there."""
 UPLOAD_PATH = "/gradio_api/upload"
 OPEN_PATHS = ("/gradio_api/startup-events",)
 """Gradio asks itself for it at its start, without a cookie; it tells nothing."""
@@ -108,6 +110,8 @@ class Gate:
         refusal = refuse(scope["method"], scope["path"], headers, self.keys.port)
         if refusal:
             return await self._answer(send, refusal)
+        if scope["path"] == READY_PATH:
+            return await self._answer(send, 204)
         cookies = _read_cookies(headers.get("cookie", ""))
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if token and scope["path"] == "/" and scope["method"] == "GET":
@@ -128,8 +132,10 @@ class Gate:
         await self._answer(send, 303, extra)
 
     async def _answer(self, send: Send, status: int, extra: Mapping[str, str] | None = None) -> None:
-        body = b"" if status == 303 else refusal_page(status, self.language()).encode()
-        headers = {"content-type": "text/html; charset=utf-8", "content-length": str(len(body))} | dict(extra or {})
+        body = b"" if status in (204, 303) else refusal_page(status, self.language()).encode()
+        headers = {"content-type": "text/html; charset=utf-8"} if body else {}
+        headers |= {"content-length": str(len(body))} if status != 204 else {}
+        headers |= extra or {}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await _hardened(send)({"type": "http.response.start", "status": status, "headers": raw})
         await send({"type": "http.response.body", "body": body})

@@ -69,6 +69,10 @@ def test_child_environment_points_into_the_workspace_and_drops_foreign_switches(
         "GRADIO_TEMP_DIR",
         "GRADIO_ANALYTICS_ENABLED",
     }
+    assert (
+        child_environment(workspace, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})["CUDA_DEVICE_ORDER"]
+        == "PCI_BUS_ID"
+    )
     assert made["HF_HUB_OFFLINE"] == "1" and made["HF_HOME"] == "/hub" and made["PYTHONUTF8"] == "1"
     assert (
         made["GRADIO_ANALYTICS_ENABLED"] == "False"

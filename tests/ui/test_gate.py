@@ -85,6 +85,12 @@ def test_gradio_may_ask_itself_at_its_start(client):
     assert client.get("/gradio_api/startup-events").status_code == 200
 
 
+def test_the_splash_may_ask_whether_the_app_is_there(client):
+    answer = client.get("/ready")
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert client.get("/ready", headers={"host": "evil.example"}).status_code == 400
+
+
 def test_the_token_works_once_and_becomes_a_strict_cookie(client, keys):
     token = keys.url.split("7999")[1]
     answer = client.get(token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gradio as gr
 
 from studio.core.errors import StudioError
-from studio.ui.cards import model_card, note_card, size_words
+from studio.ui.cards import model_card, model_name, note_card, size_words
 from studio.ui.context import Context
 from studio.ui.form import Form
 
@@ -58,5 +58,5 @@ class ModelTab:
         return gr.update(choices=found, value=source)
 
     def _name(self, model) -> str:
-        name = self.context.say("ui.model.demo") if model.source == "demo" else model.name
+        name = model_name(model, self.context.say)
         return f"{name} · {size_words(model.weight_bytes)}" if model.weight_bytes else name

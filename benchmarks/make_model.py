@@ -1,0 +1,184 @@
+"""Writes a Llama of a known shape with random weights, a tokenizer and data: `make_model.py llama-1b DIR`.
+
+Speed and memory depend on shapes, not on what the weights know, so a benchmark needs no download.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, PreTrainedTokenizerFast
+
+SHAPES = {
+    "llama-8b": {  # Llama-3.1-8B: 8.03e9 parameters, 16.1 GB
+        "vocab_size": 128256,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "tie_word_embeddings": False,
+    },
+    "llama-1b": {  # Llama-3.2-1B: 1.24e9 parameters, 2.5 GB
+        "vocab_size": 128256,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "tie_word_embeddings": True,
+    },
+    "tiny": {  # for a try on a processor
+        "vocab_size": 384,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+    },
+}
+SPREAD = 0.02
+"""Standard deviation of the weights, as Llama is initialised."""
+SHARD_BYTES = 2 * 2**30
+SPECIALS = ("<|end|>", "<|pad|>", "<|user|>", "<|assistant|>", "<|system|>")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+CONVERSATIONS = 64
+
+
+def make_model(shape: str, folder: Path, *, seed: int = 0, device: str = "cpu", tokens: int = 2048) -> Path:
+    """Write the model of SHAPES[shape], its tokenizer and `conversations.jsonl` in `folder`; returns `folder`.
+
+    Weights are bfloat16, drawn on `device`; every conversation is longer than `tokens` tokens, so that each row of
+    a benchmark is full. Needs the size of one shard in memory, not of the model.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config = LlamaConfig(
+        **SHAPES[shape],
+        max_position_embeddings=131072,
+        rms_norm_eps=1e-5,
+        rope_theta=500000.0,
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=1,
+        architectures=["LlamaForCausalLM"],
+        dtype="bfloat16",
+    )
+    config.save_pretrained(folder)
+    generator = torch.Generator(device).manual_seed(seed)
+    write_weights(config, folder, generator)
+    write_tokenizer(folder)
+    write_conversations(folder / "conversations.jsonl", tokens, seed)
+    return folder
+
+
+def list_tensors(config: LlamaConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and shape of every stored tensor; those of one dimension are norms."""
+    hidden, inner, vocabulary = config.hidden_size, config.intermediate_size, config.vocab_size
+    heads = hidden // config.num_attention_heads
+    keys = config.num_key_value_heads * heads
+    yield "model.embed_tokens.weight", (vocabulary, hidden)
+    for layer in range(config.num_hidden_layers):
+        start = f"model.layers.{layer}"
+        yield f"{start}.input_layernorm.weight", (hidden,)
+        yield f"{start}.self_attn.q_proj.weight", (hidden, hidden)
+        yield f"{start}.self_attn.k_proj.weight", (keys, hidden)
+        yield f"{start}.self_attn.v_proj.weight", (keys, hidden)
+        yield f"{start}.self_attn.o_proj.weight", (hidden, hidden)
+        yield f"{start}.post_attention_layernorm.weight", (hidden,)
+        yield f"{start}.mlp.gate_proj.weight", (inner, hidden)
+        yield f"{start}.mlp.up_proj.weight", (inner, hidden)
+        yield f"{start}.mlp.down_proj.weight", (hidden, inner)
+    yield "model.norm.weight", (hidden,)
+    if not config.tie_word_embeddings:
+        yield "lm_head.weight", (vocabulary, hidden)
+
+
+def write_weights(config: LlamaConfig, folder: Path, generator: torch.Generator) -> None:
+    """Draw and write the tensors in shards of about SHARD_BYTES, and the index that names them."""
+    places: dict[str, str] = {}
+    shard: dict[str, torch.Tensor] = {}
+    written_bytes = shard_bytes = 0
+
+    def flush() -> None:
+        nonlocal written_bytes, shard_bytes
+        name = f"model-{len(set(places.values())) + 1:05d}.safetensors"
+        save_file(shard, folder / name, metadata={"format": "pt"})
+        places.update(dict.fromkeys(shard, name))
+        written_bytes += shard_bytes
+        shard_bytes = 0
+        shard.clear()
+
+    for name, shape in list_tensors(config):
+        if len(shape) == 1:
+            tensor = torch.ones(shape, dtype=torch.bfloat16)
+        else:
+            drawn = torch.randn(shape, dtype=torch.bfloat16, device=generator.device, generator=generator)
+            tensor = drawn.mul_(SPREAD).cpu()
+        shard[name] = tensor
+        shard_bytes += tensor.nbytes
+        if shard_bytes >= SHARD_BYTES:
+            flush()
+    if shard:
+        flush()
+    index = {"metadata": {"total_size": written_bytes}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Write a byte-level tokenizer, one token a byte, with a chat template; 261 tokens, fewer than any model has."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate([*SPECIALS, *alphabet])}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=SPECIALS[0],
+        pad_token=SPECIALS[1],
+        additional_special_tokens=list(SPECIALS[2:]),
+        model_max_length=131072,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(folder)
+
+
+def write_conversations(path: Path, tokens: int, seed: int) -> None:
+    """Write CONVERSATIONS conversations of random words whose answers alone are longer than `tokens` bytes."""
+    source = random.Random(seed)
+    words = ["".join(source.choices("abcdefghijklmnopqrstuvwxyz", k=5)) for _ in range(2000)]
+    with path.open("w", encoding="utf-8") as file:
+        for _ in range(CONVERSATIONS):
+            answer = " ".join(source.choices(words, k=tokens // 6 + 1))
+            messages = [
+                {"role": "user", "content": " ".join(source.choices(words, k=4))},
+                {"role": "assistant", "content": answer},
+            ]
+            file.write(json.dumps({"messages": messages}) + "\n")
+
+
+def main() -> int:
+    """Write the model that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--tokens", type=int, default=2048, help="least length of a conversation")
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    print(make_model(options.shape, options.folder, device=device, tokens=options.tokens))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

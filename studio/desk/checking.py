@@ -1,0 +1,89 @@
+"""Every problem of a recipe before it starts: its model's files and its data's head are read, nothing is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from studio.core.errors import Problem, RecipeError, StudioError
+from studio.core.facts import DataFacts, MachineFacts
+from studio.core.recipe import DatasetSpec, Recipe
+from studio.core.text import text
+from studio.data.prepare import REFUSED_ROWS, refuses_training
+from studio.data.preview import preview
+from studio.data.source import SAMPLE_ROWS
+from studio.host.check import check
+from studio.models.catalog import inspect_model
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceProblem(Problem):
+    """A model or data set that cannot be used: the refusal itself, in its three sentences."""
+
+    error: StudioError
+
+
+def find_problems(recipe: Recipe, machine: MachineFacts, free_disk_bytes: int) -> tuple[Problem, ...]:
+    """Return every Problem of `recipe` at once, errors first; a source that cannot be read is one of them."""
+    problems: list[Problem] = []
+    model = data = None
+    try:
+        model = inspect_model(recipe.model.source, revision=recipe.model.revision)
+    except StudioError as error:
+        problems.append(_say("model.source", error))
+    try:
+        data = look(recipe.data)
+    except StudioError as error:
+        problems.append(_say("data.source", error))
+    if data is not None and recipe.data.validation:
+        try:
+            look(dataclasses.replace(recipe.data, source=recipe.data.validation, format=data.format))
+        except StudioError as error:
+            problems.append(_say("data.validation", error))
+    found = check(recipe, machine, model, data, free_disk_bytes=free_disk_bytes)
+    told = {problem.field for problem in found}  # a source that is empty needs no second sentence
+    return (*(problem for problem in problems if problem.field not in told), *found)
+
+
+def look(spec: DatasetSpec) -> DataFacts:
+    """Return what the head of a data set says; its rows are counted (else 0) when the head is the whole.
+
+    Raises StudioError when it cannot be read, its format is not clear, or too many of its rows are broken.
+    """
+    head = preview(spec, None, rows=SAMPLE_ROWS)
+    if head.refusal is not None:
+        raise head.refusal
+    rows_read, refused = len(head.rows), len(head.problems)
+    whole = rows_read < SAMPLE_ROWS
+    if refuses_training(rows_read, refused) if whole else refused > REFUSED_ROWS:
+        raise StudioError(
+            text("data.prepare.refused", refused=refused, read=rows_read),
+            head.problems[0],
+            text("data.prepare.refused.fix"),
+        )
+    return DataFacts(
+        source=spec.source,
+        format=head.format,
+        reason=head.reason or text("data.format.chosen", format=head.format),
+        mapping=head.mapping,
+        columns=head.columns,
+        rows_read=rows_read if whole else 0,
+        rows_used=rows_read - refused if whole else 0,
+        rows_refused=refused if whole else 0,
+        content_hash="",
+    )
+
+
+def refuse(errors: tuple[Problem, ...]) -> StudioError:
+    """Return the refusal to start with `errors`, of which there is at least one."""
+    first = errors[0]
+    if len(errors) == 1 and isinstance(first, SourceProblem):
+        return first.error
+    refusal = RecipeError(errors)
+    refusal.why = text("check.why")
+    return refusal
+
+
+def _say(field: str, error: StudioError) -> SourceProblem:
+    message = text("sentence.two", first=error.what, second=error.why)
+    return SourceProblem(field=field, message=message, fix=error.fix, error=error)

@@ -1,0 +1,72 @@
+"""A made model is a real one: the studio reads its shape, every row is full, and one step trains through the engine."""
+
+from __future__ import annotations
+
+import csv
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+
+from benchmarks.make_model import SHAPES, list_tensors, make_model
+from benchmarks.train import append_row, read_run, write_recipe
+from studio.cli import read_recipe
+from studio.engine.folder import create_run
+from studio.models.catalog import inspect_model
+
+TOKENS = 48
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The tiny shape, in shards of a few tensors each."""
+    import benchmarks.make_model as made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made, "SHARD_BYTES", 50_000)
+        return make_model("tiny", tmp_path_factory.mktemp("made") / "tiny", tokens=TOKENS)
+
+
+def test_weights_are_whole_and_of_the_shape(folder):
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert model.dtype == torch.bfloat16 and len(list(folder.glob("model-*.safetensors"))) > 2
+    assert inspect_model(str(folder)).parameters == sum(p.numel() for p in model.parameters())
+    assert model.model.layers[1].mlp.up_proj.weight.float().std().item() == pytest.approx(0.02, rel=0.05)
+    assert len(AutoTokenizer.from_pretrained(folder)) <= model.config.vocab_size
+
+
+@pytest.mark.parametrize(("shape", "parameters"), [("llama-8b", 8_030_261_248), ("llama-1b", 1_235_814_400)])
+def test_shapes_are_those_of_the_released_models(shape, parameters):
+    counted = sum(math.prod(size) for _, size in list_tensors(LlamaConfig(**SHAPES[shape])))
+    assert counted == parameters
+
+
+@pytest.mark.parametrize("way", ["lora", "full"])
+def test_one_step_through_the_engine_fills_a_row_of_the_table(folder, tmp_path, way):
+    from studio.desk.log import EventLog
+    from studio.engine.run import run
+    from studio.host.detect import detect
+
+    path = write_recipe(tmp_path / "r.json", folder, way, steps=1, micro_batch=2, tokens=TOKENS, limits={})
+    recipe = read_recipe(str(path))
+    place = create_run(tmp_path / "runs", recipe)
+    run(recipe, detect(), place, EventLog(place.events).append, lambda: False)
+    row = read_run(place.path)
+    assert row["state"] == "finished" and row["steps"] == 1 and row["losses_finite"]
+    assert row["loss_first"] == pytest.approx(math.log(384), abs=0.5)
+    append_row(tmp_path / "out" / "t.csv", row)
+    append_row(tmp_path / "out" / "t.csv", row)
+    with (tmp_path / "out" / "t.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 and rows[1]["artifact"] == {"lora": "adapter", "full": "model"}[way]
+
+
+def test_every_row_is_full(folder):
+    from studio.core.recipe import DatasetSpec
+    from studio.data.prepare import prepare
+
+    spec = DatasetSpec(source=str(folder / "conversations.jsonl"), max_length=TOKENS)
+    data = prepare(spec, "auto", AutoTokenizer.from_pretrained(folder), seed=0)
+    assert {len(example.token_ids) for example in data.train} == {TOKENS}

@@ -1,0 +1,109 @@
+"""Runs of every released version can be read: a stored run of each lies in tests/core/stored."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from studio.core.codec import event_from_json, from_json, to_json
+from studio.core.errors import StudioError
+from studio.core.events import RunFinished, StepLogged
+from studio.core.migrate import LIFTS, NEWEST, lift
+from studio.core.recipe import Recipe
+from studio.core.record import RunRecord
+from studio.core.text import LANGUAGES, Text, load_catalogue
+
+STORED = sorted((Path(__file__).parent / "stored").iterdir())
+TYPES = {"recipe": Recipe, "record": RunRecord}
+
+
+def texts_in(data):
+    """Every recorded text below `data`, as JSON."""
+    if isinstance(data, dict):
+        if set(data) == {"id", "values"}:
+            yield data
+        for value in data.values():
+            yield from texts_in(value)
+    elif isinstance(data, list):
+        for value in data:
+            yield from texts_in(value)
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["recipe", "record"])
+def test_a_run_of_every_version_is_stored(kind):
+    file = {"recipe": "recipe.json", "record": "run.json"}[kind]
+    found = {json.loads((folder / file).read_text(encoding="utf-8"))["version"] for folder in STORED}
+    assert found == set(range(1, NEWEST[kind] + 1))
+
+
+@pytest.mark.parametrize("folder", STORED, ids=lambda folder: folder.name)
+def test_stored_run_reads(folder):
+    recipe = from_json(
+        Recipe, lift("recipe", json.loads((folder / "recipe.json").read_text(encoding="utf-8")))
+    )
+    record = from_json(
+        RunRecord, lift("record", json.loads((folder / "run.json").read_text(encoding="utf-8")))
+    )
+    assert recipe.name == record.name == "stored 版本1"
+    assert (record.state, record.steps, record.artifact) == ("finished", 10, "adapter")
+    assert (recipe.optim.learning_rate, recipe.limits.eval_every) == (0.01, 4)
+
+
+@pytest.mark.parametrize("folder", STORED, ids=lambda folder: folder.name)
+def test_every_stored_event_reads_and_can_be_said(folder):
+    lines = read_lines(folder / "events.jsonl")
+    events = [event_from_json(line) for line in lines]
+    assert None not in events
+    assert [event.seq for event in events] == list(range(1, len(lines) + 1))
+    assert sum(isinstance(event, StepLogged) for event in events) == 10
+    assert isinstance(events[-1], RunFinished)
+    for language in LANGUAGES:
+        words = load_catalogue(language)
+        assert not [found["id"] for found in texts_in(lines) if not words.has(found["id"])]
+
+
+def test_stored_run_names_no_folder_of_its_machine():
+    for folder in STORED:
+        for path in folder.iterdir():
+            words = path.read_text(encoding="utf-8")
+            assert "/tmp/" not in words and "/home/" not in words and ":\\\\" not in words
+
+
+def test_texts_of_a_stored_plan_come_back_as_texts():
+    plan = next(line for line in read_lines(STORED[0] / "events.jsonl") if line["kind"] == "run_planned")
+    event = event_from_json(plan)
+    assert isinstance(event.plan.device.reason, Text)
+    assert to_json(event) == plan
+
+
+@pytest.mark.parametrize("kind", sorted(NEWEST))
+@pytest.mark.parametrize("version", [0, -1, "1", None, 10_000])
+def test_unknown_version_is_refused(kind, version):
+    with pytest.raises(StudioError) as caught:
+        lift(kind, {"version": version})
+    english = load_catalogue("en")
+    assert all(english.has(part.id) for part in (caught.value.what, caught.value.why, caught.value.fix))
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("kind", sorted(NEWEST))
+def test_without_a_version_it_is_the_first(kind):
+    given = {"name": "x"}
+    assert lift(kind, given)["version"] == NEWEST[kind]
+    assert given == {"name": "x"}
+
+
+def test_every_step_between_versions_has_its_lift():
+    assert set(LIFTS) == {(kind, version) for kind, newest in NEWEST.items() for version in range(1, newest)}
+
+
+def test_lifts_are_done_one_after_the_other(monkeypatch):
+    monkeypatch.setitem(NEWEST, "recipe", 3)
+    monkeypatch.setitem(LIFTS, ("recipe", 1), lambda data: data | {"first": True})
+    monkeypatch.setitem(LIFTS, ("recipe", 2), lambda data: data | {"second": data["first"]})
+    assert lift("recipe", {"version": 1}) == {"version": 3, "first": True, "second": True}
+    assert lift("recipe", {"version": 3}) == {"version": 3}

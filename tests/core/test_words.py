@@ -1,0 +1,94 @@
+"""Every text that the program says has words, and no words lie about that nothing says."""
+
+import ast
+import json
+import re
+from functools import cache
+from itertools import chain
+from pathlib import Path
+
+from studio.core.text import LOCALES
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = json.loads((LOCALES / "en.json").read_text(encoding="utf-8"))
+SAYERS = ("text", "say", "refuse", "Text")
+"""Functions whose string with dots in it is a text's id."""
+ID = re.compile(r"[a-z_]+(?:\.[A-Za-z0-9_-]+)+")
+SUFFIX = re.compile(r"(?:\.[a-z_]+)+")
+
+
+def pattern_of(node: ast.JoinedStr) -> str:
+    """An f-string as a regular expression: `f"download.{kind}.why"` is `download\\..+\\.why`."""
+    return "".join(re.escape(p.value) if isinstance(p, ast.Constant) else ".+" for p in node.values)
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    paths = [ROOT / "launch.py", *(ROOT / "studio").rglob("*.py")]
+    return {str(p.relative_to(ROOT)): ast.parse(p.read_text(encoding="utf-8")) for p in paths}
+
+
+def calls():
+    """Yield (place, first string or f-string) of every call of a sayer."""
+    for name, tree in sources().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                called = (
+                    node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                )
+                given = [*node.args, *(word.value for word in node.keywords if word.arg == "id")]
+                strings = [arg for arg in given if isinstance(arg, (ast.Constant, ast.JoinedStr))]
+                if called in SAYERS and strings:
+                    yield f"{name}:{node.lineno}", strings[0]
+
+
+def test_every_id_that_is_said_has_words():
+    missing = []
+    for place, said in calls():
+        if isinstance(said, ast.JoinedStr):
+            pattern = pattern_of(said)
+            known = pattern.strip(".+") == "" or any(re.fullmatch(pattern, id) for id in WORDS)
+        else:
+            pattern = said.value
+            known = (
+                not (isinstance(pattern, str) and ID.fullmatch(pattern))
+                or pattern in WORDS
+                or pattern == "literal"
+            )
+        if not known:
+            missing.append(f"{place}: {pattern}")
+    assert not missing, "\n".join(missing)
+
+
+def test_all_words_are_used():
+    literals, patterns = set(), set()
+    for node in chain.from_iterable(ast.walk(tree) for tree in sources().values()):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            literals.add(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            patterns.add(pattern_of(node))
+        elif (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Add)
+            and isinstance(node.left, ast.Constant)
+        ):
+            patterns.add(f"{re.escape(str(node.left.value))}.+")
+    # What ends an id on its own, as in f"{id}.why", f"{id}{part}" with part ".fix".
+    suffixes = {word for word in literals if SUFFIX.fullmatch(word)}
+    suffixes |= {
+        p.removeprefix(".+").replace("\\", "") for p in patterns if re.fullmatch(r"\.\+(\\\.[a-z_]+)+", p)
+    }
+    begun = [re.compile(pattern) for pattern in patterns if re.match(r"[a-z_]+\\\.", pattern)]
+    others = "".join(
+        path.read_text(encoding="utf-8")
+        for path in ROOT.rglob("assets/*")
+        if path.suffix in (".js", ".html", ".py")
+    )
+
+    def used(id: str) -> bool:
+        return id in literals or id in others or any(pattern.fullmatch(id) for pattern in begun)
+
+    def used_as_part(id: str) -> bool:
+        return any(id.endswith(suffix) and used(id.removesuffix(suffix)) for suffix in suffixes)
+
+    assert not [id for id in WORDS if not used(id) and not used_as_part(id)]

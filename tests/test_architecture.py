@@ -1,0 +1,509 @@
+"""The plan of the house, checked in the source: floors, circles, names, sizes, habits; and that importing is free."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.machinery
+import json
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = ("cli", "supervise", "console", "child", "lifeline", "settings_table")
+FLOORS = {
+    "launch": 7,
+    **{f"studio.{name}": 6 for name in PROGRAM},
+    "studio.ui": 5,
+    "studio.desk": 4,
+    "studio.engine": 3,
+    "studio.models": 2,
+    "studio.data": 2,
+    "studio.host": 2,
+    "studio.core": 1,
+    "studio_kernels": 1,
+}
+ROOMS = {f"studio.{name}": "studio.program" for name in PROGRAM}
+"""Modules that may import one another though their names differ."""
+BEFORE_VENV = (
+    "launch.py",
+    *(f"studio/host/{n}.py" for n in ("install", "python_choice", "torch_build", "requirements")),
+)
+HEAVY = {
+    "torch",
+    "transformers",
+    "datasets",
+    "trl",
+    "peft",
+    "accelerate",
+    "bitsandbytes",
+    "safetensors",
+    "triton",
+}
+BROAD_EXCEPT = {
+    "studio/engine/trainer.py": "raised again unless the hook knows a way on",
+    "studio/engine/run.py": "whatever ends a run becomes a diagnosis",
+    "studio/desk/worker.py": "the Future carries it to whoever asked",
+    "studio/desk/desk.py": "raised again in the thread that asked",
+}
+FOREIGN_STATE = {"studio/ui/app.py": ["BuildContext.id = 0"]}
+"""Gradio numbers its components from there: windows in two languages must have the same numbers."""
+LINE_LIMIT = 420
+FOREIGN_ENVIRONMENT = {
+    "CUDA_MODULE_LOADING": "torch",
+    "TORCHINDUCTOR_CACHE_DIR": "torch",
+    "KMP_INIT_AT_FORK": "torch's OpenMP",
+    "KMP_DUPLICATE_LIB_OK": "torch's OpenMP",
+}
+"""What libraries set in os.environ when they are imported."""
+
+
+# Reading the source --------------------------------------------------------------------------------------------------
+
+
+@cache
+def tracked_files() -> tuple[Path, ...]:
+    """The files of the product; what tools and installs leave beside them has a dot or is ignored by git."""
+    found = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [
+            n for n in folders if n == ".ci" or not n.startswith(".") and n not in ("__pycache__", "shared")
+        ]
+        found += [Path(folder, name) for name in names if not name.endswith((".pyc", ".log"))]
+    return tuple(sorted(found))
+
+
+@cache
+def python_files(*folders: str) -> tuple[Path, ...]:
+    paths = tuple(path for path in tracked_files() if path.suffix == ".py")
+    inside = tuple(path for path in paths if name_of(path).split("/")[0] in folders)
+    return inside if folders else paths
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def module_of(path: Path) -> str:
+    parts = (
+        path.relative_to(ROOT / "kernels" if path.is_relative_to(ROOT / "kernels") else ROOT)
+        .with_suffix("")
+        .parts
+    )
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    return {module_of(path): path for path in (ROOT / "launch.py", *python_files("studio", "kernels"))}
+
+
+def imports_of(path: Path, *, top_only: bool = False) -> list[tuple[str, int]]:
+    """Every module that `path` imports, with its line; also inside functions unless `top_only`."""
+    tree = parse(path)
+    inner = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for node in ast.walk(function)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if top_only and id(node) in inner:
+            continue
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{name_of(path)}:{node.lineno} imports relatively"
+            for alias in node.names:
+                deeper = f"{node.module}.{alias.name}"
+                found.append((deeper if deeper in modules() else node.module, node.lineno))
+    return found
+
+
+def floor_of(module: str) -> tuple[int, str]:
+    """The floor of one of our modules and its room on it; (0, "") for a library."""
+    for name, floor in FLOORS.items():
+        if module == name or module.startswith(name + "."):
+            return floor, ROOMS.get(name, name)
+    return 0, ""
+
+
+def report(found) -> None:
+    lines = list(found)
+    assert not lines, "\n" + "\n".join(lines)
+
+
+# Floors --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_module_stands_on_a_floor():
+    report(name for name in modules() if name != "studio" and not floor_of(name)[0])
+
+
+def test_imports_run_downward():
+    def wrong():
+        for module, path in modules().items():
+            floor, room = floor_of(module)
+            for target, line in imports_of(path):
+                below, other = floor_of(target)
+                if other and other != room and below >= floor:
+                    yield f"{name_of(path)}:{line} (floor {floor}) imports {target} (floor {below})"
+
+    report(wrong())
+
+
+def test_no_circle_among_modules():
+    arrows = {
+        name: sorted({target for target, _ in imports_of(path) if target in modules() and target != name})
+        for name, path in modules().items()
+    }
+    done: set[str] = set()
+
+    def walk(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name not in done:
+            for target in arrows[name]:
+                walk(target, (*trail, name))
+            done.add(name)
+
+    for name in arrows:
+        walk(name, ())
+
+
+def test_only_the_window_imports_gradio():
+    report(
+        f"{name_of(path)}:{line}"
+        for path in python_files("studio", "kernels", "launch.py")
+        for target, line in imports_of(path)
+        if target.split(".")[0].startswith("gradio") and "studio/ui/" not in name_of(path)
+    )
+
+
+def test_core_is_standard_library_only():
+    report(
+        f"{name_of(path)}:{line} imports {target}"
+        for path in (ROOT / "studio" / "core").rglob("*.py")
+        for target, line in imports_of(path)
+        if target.split(".")[0] not in sys.stdlib_module_names and not target.startswith("studio.core")
+    )
+
+
+def test_kernels_know_torch_and_triton_only():
+    allowed = sys.stdlib_module_names | {"torch", "triton", "studio_kernels"}
+    report(
+        f"{name_of(path)}:{line} imports {target}"
+        for path in python_files("kernels")
+        for target, line in imports_of(path)
+        if target.split(".")[0] not in allowed
+        or (target.split(".")[0] == "triton" and path.name not in ("_triton.py", "_probe.py"))
+    )
+
+
+def test_heavy_libraries_are_imported_late():
+    """At module level only in the engine and in studio/models (but for the catalogue, which the window uses)."""
+
+    def may(name: str) -> bool:
+        return name.startswith(("studio/engine/", "studio/models/")) and not name.endswith("/catalog.py")
+
+    report(
+        f"{name_of(path)}:{line} imports {target}"
+        for path in python_files("studio")
+        for target, line in imports_of(path, top_only=True)
+        if target.split(".")[0] in HEAVY | {"studio_kernels"} and not may(name_of(path))
+    )
+
+
+@pytest.mark.parametrize("name", BEFORE_VENV)
+def test_what_runs_before_the_venv_is_plain_and_old_python(name):
+    path = ROOT / name
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))
+    among = {module_of(ROOT / each) for each in BEFORE_VENV}
+    report(
+        f"{name}:{line} imports {target}"
+        for target, line in imports_of(path)
+        if target.split(".")[0] not in sys.stdlib_module_names and target not in among
+    )
+
+
+def test_the_name_kernels_stays_free_for_the_package_that_transformers_imports():
+    assert not (ROOT / "kernels" / "__init__.py").exists()
+    spec = importlib.machinery.PathFinder.find_spec("kernels", [str(ROOT), str(ROOT / "kernels")])
+    assert spec is None or spec.origin is None, "kernels/ shadows the PyPI package of that name"
+    assert not (ROOT / "kernels" / "kernels.py").exists()
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+def test_every_file_opens_with_a_docstring():
+    def wrong():
+        for path in python_files():
+            words = ast.get_docstring(parse(path))
+            if not words or len(words.splitlines()[0]) > 120 or words.splitlines()[0][-1] not in ".:;":
+                yield name_of(path)
+
+    report(wrong())
+
+
+@pytest.mark.parametrize("name", ["studio/__init__.py", "studio/host/__init__.py"])
+def test_package_holds_a_docstring_only(name):
+    assert [type(node) for node in parse(ROOT / name).body] == [ast.Expr]
+
+
+def test_no_grab_bags():
+    report(
+        name_of(path)
+        for path in python_files()
+        if path.stem in ("utils", "util", "helpers", "misc", "common")
+    )
+
+
+def test_files_stay_small():
+    lengths = {
+        name_of(p): len(p.read_text(encoding="utf-8").splitlines()) for p in python_files("studio", "kernels")
+    }
+    report(f"{name}: {length} lines" for name, length in lengths.items() if length > LINE_LIMIT)
+
+
+def text_files():
+    for path in tracked_files():
+        if path.suffix not in (".safetensors", ".png", ".jpg", ".ico", ".woff2", ".gz", ".parquet"):
+            yield path, path.read_text(encoding="utf-8")
+
+
+def test_no_file_names_a_package_registry_or_a_folder_of_some_machine():
+    # Put together here, so that this file does not name them itself.
+    registries = (
+        "pypi" + ".org",
+        "pythonhosted" + ".org",
+        "deb.debian" + ".org",
+        "npmjs" + ".org",
+        "npmjs" + ".com",
+    )
+    homes = re.compile(
+        "/" + r"work/(?:main|dev|shared)\b|/" + r"home/\w+/\w|/" + r"Users/\w+/\w|/" + r"root/\w"
+    )
+
+    def wrong():
+        for path, words in text_files():
+            for number, line in enumerate(words.splitlines(), 1):
+                if any(name in line for name in registries) or homes.search(line):
+                    yield f"{name_of(path)}:{number}: {line.strip()[:120]}"
+
+    report(wrong())
+
+
+def test_every_recipe_field_is_a_knob():
+    from studio.core.fields import UNITS, knobs_of
+    from studio.core.recipe import Recipe
+    from studio.core.text import load_catalogue
+
+    def fields(cls, prefix=""):
+        for part in dataclasses.fields(cls):
+            inner = part.default_factory if dataclasses.is_dataclass(part.default_factory) else None
+            if part.name in ("model", "data") and not prefix:
+                inner = {"model": "ModelChoice", "data": "DatasetSpec"}[part.name]
+                inner = getattr(sys.modules["studio.core.recipe"], inner)
+            yield from fields(inner, f"{prefix}{part.name}.") if inner else [f"{prefix}{part.name}"]
+
+    knobs = {knob.path: knob for knob in knobs_of(Recipe)}
+    assert set(fields(Recipe)) - set(knobs) == {"version"}
+    for language in ("en", "zh-CN"):
+        words = load_catalogue(language)
+        report(
+            k.path
+            for k in knobs.values()
+            if not (words.has(k.label.id) and words.has(k.help.id) and k.unit in UNITS)
+        )
+
+
+# Habits --------------------------------------------------------------------------------------------------------------
+
+
+def test_no_failure_is_swallowed():
+    def wrong():
+        for path in python_files("studio", "kernels", "launch.py"):
+            for node in ast.walk(parse(path)):
+                if not isinstance(node, ast.ExceptHandler):
+                    continue
+                if isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None:
+                    continue  # cleans up and passes it on
+                kinds = (
+                    {part.id for part in ast.walk(node.type) if isinstance(part, ast.Name)}
+                    if node.type
+                    else {"all"}
+                )
+                if kinds & {"all", "Exception", "BaseException"} and name_of(path) not in BROAD_EXCEPT:
+                    yield f"{name_of(path)}:{node.lineno} catches {', '.join(sorted(kinds))}"
+
+    report(wrong())
+
+
+def test_no_shell():
+    def wrong():
+        for path in python_files():
+            for node in ast.walk(parse(path)):
+                if not isinstance(node, ast.Call):
+                    continue
+                shell = any(
+                    k.arg == "shell" and getattr(k.value, "value", True) is not False for k in node.keywords
+                )
+                if shell or ast.unparse(node.func) in ("os.system", "os.popen"):
+                    yield f"{name_of(path)}:{node.lineno}"
+
+    report(wrong())
+
+
+def test_nothing_imported_is_patched():
+    """No assignment to an attribute of an imported module or class, by `=` or by setattr."""
+
+    def wrong():
+        for path in python_files("studio", "kernels", "launch.py"):
+            tree = parse(path)
+            imported = {
+                (alias.asname or alias.name).split(".")[0]
+                for node in ast.walk(tree)
+                if isinstance(node, (ast.Import, ast.ImportFrom))
+                for alias in node.names
+            }
+            for node in ast.walk(tree):
+                targets = []
+                if isinstance(node, (ast.Assign, ast.Delete)):
+                    targets = [
+                        part for target in node.targets for part in getattr(target, "elts", None) or [target]
+                    ]
+                elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+                    targets = [node.target]
+                elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
+                    targets = [ast.Attribute(value=node.args[0], attr="")]
+                for target in targets:
+                    known = ast.unparse(node) in FOREIGN_STATE.get(name_of(path), ())
+                    if isinstance(target, ast.Attribute) and root_name(target) in imported and not known:
+                        yield f"{name_of(path)}:{node.lineno}: {ast.unparse(node)[:100]}"
+
+    report(wrong())
+
+
+def root_name(node: ast.AST) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_no_module_works_when_it_is_imported():
+    """At module level: no call for its effect, no setting of the environment or of the search path."""
+    effects = ("os.environ", "sys.path", "sys.modules", "sys.meta_path")
+
+    def wrong():
+        for path in python_files("studio", "kernels"):
+            for node in parse(path).body:
+                calls = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+                targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else []
+                if calls or any(ast.unparse(target).startswith(effects) for target in targets):
+                    yield f"{name_of(path)}:{node.lineno}: {ast.unparse(node)[:100]}"
+
+    report(wrong())
+
+
+# Importing is free ---------------------------------------------------------------------------------------------------
+
+PROBE = """
+import importlib, json, os, sys, threading
+found = {"environment": {}, "threads": {}, "written": {}}
+now = [""]
+def watch(event, given):
+    if event == "open" and isinstance(given[0], (str, os.PathLike)) and isinstance(given[2], int):
+        if given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            note(given[0])
+    elif event in ("os.mkdir", "os.rename", "os.remove", "os.symlink", "shutil.copyfile"):
+        note(given[0])
+def note(path):
+    path = os.path.abspath(os.fsdecode(path))
+    if path.startswith(os.environ["PROBE_ROOT"]):
+        found["written"][path] = now[0]
+sys.addaudithook(watch)
+before = dict(os.environ)
+for now[0] in sys.argv[1:]:
+    importlib.import_module(now[0])
+    after = dict(os.environ)
+    for key in {*before, *after}:
+        if before.get(key) != after.get(key):
+            found["environment"][key] = now[0]
+    before = after
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            found["threads"].setdefault(thread.name, now[0])
+found["loaded"] = sorted({name.split(".")[0] for name in sys.modules})
+kernels = importlib.util.find_spec("kernels")
+found["kernels"] = kernels.origin if kernels else None
+json.dump(found, open(os.environ["PROBE_ANSWER"], "w"))
+"""
+
+
+def import_all(names: list[str], tmp_path: Path) -> dict:
+    """Import `names` in a fresh interpreter; returns what changed in it, and what it wrote here or in its home."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir()
+    here.mkdir()
+    answer = tmp_path / "answer.json"
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("HF_", "XDG_", "PYTHON", "TRITON_"))
+    }
+    environment |= dict.fromkeys(("HOME", "USERPROFILE", "APPDATA", "LOCALAPPDATA"), str(home))
+    environment |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(home))
+    environment |= {"PROBE_ANSWER": str(answer), "PROBE_ROOT": str(ROOT)}
+    environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")])}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *names],
+        cwd=here,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(answer.read_text(encoding="utf-8"))
+    left = [
+        str(path)
+        for folder in (home, here)
+        for path in folder.rglob("*")
+        if path.name[:13] != "torchinductor"
+    ]
+    return found | {"said": done.stdout, "written": found["written"] | dict.fromkeys(left, "")}
+
+
+def test_importing_everything_is_free(tmp_path):
+    names = sorted(name for name in modules() if name != "launch" and not name.startswith("studio.ui"))
+    found = import_all(names, tmp_path)
+    assert not found["threads"]
+    assert not found["written"]
+    assert not found["said"]
+    assert set(found["environment"]) <= set(FOREIGN_ENVIRONMENT), found["environment"]
+    assert not found["kernels"], "kernels/ is found as a regular package"
+    assert "gradio" not in found["loaded"]
+    assert {"torch", "transformers"} <= set(found["loaded"])
+
+
+def test_importing_the_window_is_free_and_loads_no_heavy_library(tmp_path):
+    window = sorted(name for name in modules() if name.startswith("studio.ui"))
+    found = import_all(
+        ["studio.cli", "studio.supervise", "studio.desk.desk", "studio.ui.app", *window], tmp_path
+    )
+    assert not found["written"]
+    assert not found["threads"]
+    assert not found["said"]
+    assert not set(found["environment"]) - set(FOREIGN_ENVIRONMENT), found["environment"]
+    assert not set(found["loaded"]) & HEAVY
