@@ -9,13 +9,15 @@ const AXES = {
   gpu_utilisation: { kind: "gpu", x: 1, y: 2, zero: true, top: 100, unit: "%", scale: 100, seconds: true },
 };
 const store = { run: null, generation: -1, cursor: 0, rows: [] };
-let asked = 0;
+let missing = false;
 let queued = false;
 
+// Asks until an answer is there: a question put while the page is still mounting may get lost.
 function ask() {
-  if (Date.now() - asked < 1500) return;
-  asked = Date.now();
+  if (missing) return;
+  missing = true;
   trigger("replay");
+  setTimeout(() => { if (missing) { missing = false; ask(); } }, 2000);
 }
 
 function take(message) {
@@ -29,6 +31,7 @@ function take(message) {
     return ask();
   }
   if (same && message.until < store.cursor) return;
+  missing = false;
   Object.assign(store, { run: message.run, generation: message.generation, cursor: message.until });
   redraw();
 }
@@ -54,7 +57,7 @@ function points(axis, kind) {
 
 // A mean that follows the curve; the more points, the calmer.
 function smooth(curve) {
-  const keep = Math.min(0.95, 1 - 10 / Math.max(curve.length, 11));
+  const keep = Math.min(0.97, 1 - 40 / curve.length);
   let mean = null;
   return curve.map(([x, y]) => {
     if (y !== null) mean = mean === null ? y : mean * keep + y * (1 - keep);
@@ -133,6 +136,7 @@ function draw(figure) {
   line(pen, evals, toX, toY, colour("--studio-second"), 1, 1.8);
   for (const [x, y] of evals) dot(pen, toX(x), toY(y), colour("--studio-second"), 3);
   if (last && main.length < 3) dot(pen, toX(last[0]), toY(last[1]), colour("--studio-accent"), 3);
+  if (evals.length) legend(pen, figure, right, top, colour);
   hover(figure, pen, main, toX, toY, colour, box, output, unit, axis);
 }
 
@@ -165,6 +169,18 @@ function dot(pen, x, y, colour, size) {
   pen.beginPath();
   pen.arc(x, y, size, 0, 7);
   pen.fill();
+}
+
+function legend(pen, figure, right, top, colour) {
+  let x = right;
+  pen.textAlign = "right";
+  for (const [words, key] of [[figure.dataset.eval, "--studio-second"], [figure.dataset.train, "--studio-accent"]]) {
+    pen.fillStyle = colour("--studio-soft");
+    pen.fillText(words, x, top + 9);
+    x -= pen.measureText(words).width + 8;
+    dot(pen, x, top + 5, colour(key), 3.5);
+    x -= 14;
+  }
 }
 
 function hover(figure, pen, main, toX, toY, colour, box, output, unit, axis) {
@@ -202,5 +218,6 @@ root.querySelectorAll("figure").forEach((figure) => {
 new ResizeObserver(redraw).observe(root);
 new MutationObserver(redraw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
 watch("value", () => take(props.value));
-ask();
+// The page may have got rows before this tab was opened.
+take(props.value);
 redraw();

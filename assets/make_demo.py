@@ -1,8 +1,11 @@
 """Make the demo: `python assets/make_demo.py [--out DIR] [--steps N]` writes demo_data/ and demo_model/ under DIR.
 
 The data takes a second and is the same on every machine. The model is pretrained from random weights on text
-that `demo_text.make_document` writes. The committed one took 128 s on one NVIDIA H200 (torch 2.11, transformers 5.17);
-two processor cores with AMX read 8700 tokens a second, so there it is a matter of some 16 minutes.
+that `demo_text.make_document` writes. The committed one took 84 s on one NVIDIA H200 (torch 2.11, transformers 5.17);
+two processor cores with AMX read 8700 tokens a second, by which it would take 10 minutes there.
+
+2500 steps on purpose: LoRA (rank 16, 150 steps) at 1e-3, 2e-3 and 3e-3 brought this base to 99 % or more on the
+held-out rows with 29 of 30 seeds and warm-ups, a base of 6000 steps at 3e-3 with 3 of 6: it is too set in its ways.
 """
 
 import argparse
@@ -15,7 +18,7 @@ from demo_text import make_document, make_skill
 
 SEED = 20260
 TRAIN_ROWS, HELDOUT_ROWS = 400, 120
-VOCAB, WIDTH, ROW_TOKENS, BATCH_ROWS, STEPS = 2048, 256, 128, 16, 4000
+VOCAB, WIDTH, ROW_TOKENS, BATCH_ROWS, STEPS = 2048, 256, 128, 16, 2500
 PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
@@ -135,8 +138,8 @@ def start_as_copier(model, tokenizer) -> None:
 
     Each attention layer passes a value on unchanged (output x value = 0.16 identity + noise), the idea of "Mimetic
     Initialization of Self-Attention Layers" (Trockman and Kolter, 2023); tokens that spell the same word but for
-    case, leading space or plural s start close together. From a base of equal loss that started without both
-    (and with std 0.02 and eight heads) LoRA reached 2 % on the held-out rows instead of 100 %.
+    case, leading space or plural s start close together. One run each, 2500 steps of 32 x 256 tokens, losses
+    0.40 and 0.39: LoRA then reached 100 % on the held-out rows with both, 2 % without (and std 0.02, eight heads).
     """
     import torch
 

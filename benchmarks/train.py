@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,23 +60,27 @@ def write_recipe(
     return path
 
 
-def train(recipe: Path, workspace: Path) -> tuple[dict[str, Any], Path]:
-    """Run the recipe in a process of its own; returns the command's answer and the run's folder.
+def train(recipe: Path, workspace: Path) -> tuple[dict[str, Any], Path, float]:
+    """Run the recipe in a process of its own; returns the command's answer, the run's folder and when it was started.
 
     Raises RuntimeError when the command answered no run.
     """
     command = [sys.executable, str(ROOT / "launch.py"), "--here", "train", str(recipe), "--json"]
+    started_s = time.time()
     done = subprocess.run(
         [*command, "--workspace", str(workspace)], stdout=subprocess.PIPE, text=True, encoding="utf-8"
     )
     answer = json.loads(done.stdout.strip().splitlines()[-1]) if done.stdout.strip() else {}
     if "run" not in answer:
         raise RuntimeError(f"exit code {done.returncode}: {answer.get('error', 'no answer')}")
-    return answer, workspace / "runs" / answer["run"]
+    return answer, workspace / "runs" / answer["run"], started_s
 
 
-def read_run(folder: Path) -> dict[str, Any]:
-    """Return the measured columns of a run: times, memory, losses, swaps, phases, versions."""
+def read_run(folder: Path, started_s: float = math.nan) -> dict[str, Any]:
+    """Return the measured columns of a run: times, memory, losses, swaps, phases, versions.
+
+    `started_s`: when its command was started, for the time until the first step was done.
+    """
     record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
@@ -97,6 +102,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         "steps": record["steps"],
         "step_s": f"{step_s:.4f}",
         "tokens_per_s": f"{recipe.optim.micro_batch * rows / step_s:.0f}",
+        "first_step_after_s": f"{steps[0]['time_s'] - started_s:.1f}" if steps else "",
         "peak_mib": round(record["peak_vram_bytes"] / MIB),
         "predicted_mib": round(predicted_bytes / MIB),
         "driver_peak_mib": round(max((s["memory_bytes"] for s in samples), default=0) / MIB),
@@ -158,8 +164,8 @@ def main() -> int:
         recipe = write_recipe(
             options.models / f"{options.shape}-{way}.json", model, way, limits=limits, **sizes
         )
-        answer, folder = train(recipe, workspace)
-        row = {"shape": options.shape, "way": way, **sizes, **read_run(folder)}
+        answer, folder, started_s = train(recipe, workspace)
+        row = {"shape": options.shape, "way": way, **sizes, **read_run(folder, started_s)}
         row |= {"date": datetime.date.today().isoformat(), "command": command}
         append_row(options.out, row)
         print(json.dumps(row), flush=True)

@@ -3,88 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import logging
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from studio.arguments import parse
 from studio.console import Console
 from studio.core.codec import from_json
 from studio.core.errors import RecipeError, StudioError
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
-from studio.core.text import choose_language, literal, load_catalogue, text
+from studio.core.text import choose_language, load_catalogue, text
 from studio.host.workspace import Workspace, open_workspace
 
 SUPERVISED = ("studio", "demo", "train", "resume")
 EVENT_WAIT_S = 0.5
-
-
-class Arguments(argparse.ArgumentParser):
-    """argparse that refuses in the studio's own form."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise StudioError instead of printing usage and leaving."""
-        raise StudioError(text("cli.arguments"), literal(message), text("cli.arguments.fix"))
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of every command; `launch.py` without a command opens the window."""
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-    shared.add_argument("--events", action="store_true", help="print progress as JSON lines on stderr")
-    shared.add_argument("--workspace", metavar="DIR", help="folder for runs, data and settings")
-    shared.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    parser = Arguments(
-        prog="launch.py", description="Finetune Studio: fine-tune language models on your own machine."
-    )
-    commands = parser.add_subparsers(dest="command", parser_class=Arguments, metavar="COMMAND")
-
-    def add(name: str, words: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=words, description=words, parents=[shared])
-
-    window = add("studio", "open the studio in the browser (also without any command)")
-    window.add_argument("--port", type=int)
-    window.add_argument("--no-browser", action="store_true")
-    window.add_argument("--share", action="store_true", help="not available yet")
-    window.add_argument("--lan", action="store_true", help="not available yet")
-    demo = add("demo", "fine-tune the bundled demo model, measure it before and after, save it")
-    demo.add_argument("--resume", metavar="RUN", default="")
-    add("train", "train by a recipe").add_argument("recipe", metavar="RECIPE")
-    add("resume", "go on with a run").add_argument("run", metavar="RUN")
-    add("check", "find every problem of a recipe before it starts").add_argument("recipe", metavar="RECIPE")
-    add("plan", "show what a recipe would use on this machine, and why").add_argument(
-        "recipe", metavar="RECIPE"
-    )
-    data = add("data", "show what a dataset is and what the model would see of it")
-    data.add_argument("source", metavar="SOURCE")
-    data.add_argument("--model", default="", metavar="DIR")
-    data.add_argument("--max-length", type=int, default=1024, metavar="N")
-    data.add_argument("--rows", type=int, default=3, metavar="N")
-    data.add_argument("--format", default="auto", metavar="F")
-    data.add_argument("--map", action="append", default=[], metavar="ROLE=COLUMN")
-    add("doctor", "what works on this machine").add_argument("--facts", metavar="FILE")
-    add("explain", "what an error text means").add_argument("file", nargs="?")
-    add("runs", "list the runs of the workspace")
-    chat = add("chat", "talk to a run's model")
-    chat.add_argument("run", metavar="RUN")
-    chat.add_argument("--prompt", help="ask once instead of talking")
-    chat.add_argument("--side", choices=("base", "tuned", "both"), default="tuned")
-    chat.add_argument("--max-new-tokens", type=int, default=256)
-    chat.add_argument("--temperature", type=float, default=0.0)
-    export = add("export", "write a run's model into a folder of its own")
-    export.add_argument("run", metavar="RUN")
-    export.add_argument("--to", default="adapter", help="adapter, merged, gguf")
-    export.add_argument("--folder", metavar="DIR")
-    add("bench", "measure this machine")
-    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -122,46 +62,17 @@ def _explain(error: OSError) -> StudioError:
 
 
 def _run_command(words: list[str], console: Console) -> int:
-    parser = build_parser()
-    child = "--child" in words
-    words = [word for word in words if word != "--child"]
-    if not {"-h", "--help"} & set(words[:1]):
-        words = _put_command_first(words, _list_commands(parser))
-    options = parser.parse_args(words)
+    options = parse([word for word in words if word != "--child"], console.catalogue)
     if options.command in ("explain", "bench"):
         raise not_available(options.command)
     if options.command == "studio" and (options.share or options.lan):
         raise not_available("--share" if options.share else "--lan")
     workspace = open_workspace(options.workspace)
-    if options.command in SUPERVISED and not child:
-        return _supervise(options, words, workspace)
+    if options.command in SUPERVISED and "--child" not in words:
+        return _supervise(options, workspace)
     # Libraries print as they like; stdout belongs to the answer.
     with redirect_stdout(sys.stderr) if console.as_json else nullcontext():
         return COMMANDS[options.command](options, workspace, console)
-
-
-def _list_commands(parser: argparse.ArgumentParser) -> list[str]:
-    (commands,) = (
-        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
-    )
-    return list(commands.choices)
-
-
-def _put_command_first(words: list[str], known: list[str]) -> list[str]:
-    """Return `words` with the command in front: `studio` when they hold options alone. Raises StudioError on a typo."""
-    skip = False
-    for place, word in enumerate(words):
-        if skip or word.startswith("-"):
-            skip = not skip and word in ("--workspace", "--port")
-        elif word in known:
-            return [word, *words[:place], *words[place + 1 :]]
-        else:
-            near = difflib.get_close_matches(word, known, n=1)
-            fix = text("recipe.key.nearest", near=near[0]) if near else text("cli.arguments.fix")
-            raise StudioError(
-                text("cli.command.unknown", name=word), text("cli.command.known", known=known), fix
-            )
-    return ["studio", *words]
 
 
 def not_available(name: str) -> StudioError:
@@ -169,9 +80,10 @@ def not_available(name: str) -> StudioError:
     return StudioError(text("cli.later", name=name), text("cli.later.why"), text("cli.later.fix"))
 
 
-def _supervise(options: argparse.Namespace, words: list[str], workspace: Workspace) -> int:
+def _supervise(options: argparse.Namespace, workspace: Workspace) -> int:
     from studio.supervise import supervise
 
+    words = options.words
     if options.command == "train":
         read_recipe(options.recipe)  # a bad recipe is refused before anything is started
         words = [str(Path(word).absolute()) if word == options.recipe else word for word in words]
@@ -351,11 +263,24 @@ def _data(options: argparse.Namespace, workspace: Workspace, console: Console) -
         mapping=mapping,
     )
     said = console.plain(found)
-    lines = [f"{key}: {value}" for key, value in said.items() if key not in ("preview", "problems")]
-    lines += [f"  - {problem['message']}" for problem in said.get("problems", ())]
-    lines += [entry["text"] for entry in said.get("preview", ())]
-    console.answer(said, lines)
+    console.answer(said, _describe_data(said, console))
     return 0 if said.get("rows_used") else 1
+
+
+def _describe_data(said: dict[str, Any], console: Console) -> Iterator[str]:
+    """Yield what a person reads of a data set."""
+    say = console.catalogue.say
+    known = {"source": Path(said["source"]).name, "container": said["container"], "format": said["format"]}
+    yield say(text("cli.data.kind" if said["format"] else "cli.data.unclear", **known))
+    yield from filter(None, [said["reason"]])
+    yield say(text("cli.data.rows", read=said["rows_read"], used=said["rows_used"]))
+    yield from (say(text(f"data.rule.{rule}", rows=rows)) for rule, rows in said["rows_filtered"].items())
+    yield from (f"  - {problem['message']}" for problem in said["problems"])
+    yield from (question["question"] for question in said["needs_answer"])
+    for number, entry in enumerate(said["preview"], start=1):
+        yield "\n" + say(text("cli.data.example", number=number))
+        turns = [f"{message['role']}: {message['content']}" for message in entry["messages"]]
+        yield entry["text"] or "\n".join(turns)
 
 
 def _runs(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:

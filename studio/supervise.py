@@ -8,8 +8,6 @@ final. Any other end is a death: it is recorded in the run's folder and the run 
 What a child finds in its environment, beside studio.host.workspace.child_environment:
 FINETUNE_STUDIO_PARENT     pid of the supervisor
 FINETUNE_STUDIO_FAULT_LOG  where native crashes write their stacks
-FINETUNE_STUDIO_SESSION    a secret that stays the same over restarts, so that cookies survive them
-FINETUNE_STUDIO_ADDRESS    (the window's restarts) the address that its page had, and should have again
 FINETUNE_STUDIO_RESUME     (the window's restarts) the run to go on with
 FINETUNE_STUDIO_FAILED     (the window's restarts) the run that died for good: write its end with
                            `fail_run(folder, read_deaths(folder)[-1])` of studio.engine.deaths
@@ -19,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 import sys
 import time
@@ -34,7 +31,7 @@ from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.text import Text, choose_language, load_catalogue, text
 from studio.engine.deaths import Death, fail_run, last_loss, record_death
 from studio.engine.folder import RunFolder
-from studio.host.claim import Holder, claim, claim_run, issue_entry, read_address
+from studio.host.claim import Holder, claim, claim_run, read_address
 from studio.host.workspace import Workspace, child_environment
 from studio.lifeline import FAULT_LOG_VARIABLE
 
@@ -95,7 +92,6 @@ def keep_alive(
     environment = child_environment(workspace, os.environ, hub=hub) | {
         PARENT_VARIABLE: str(os.getpid()),
         FAULT_LOG_VARIABLE: str(faults),
-        "FINETUNE_STUDIO_SESSION": secrets.token_urlsafe(32),
         "PYTHONPATH": _search_path(),
     }
     make_argv = argv or child_argv
@@ -126,7 +122,7 @@ def keep_alive(
             if not again:
                 tally = Tally()  # the person may resume the run by hand
             _say(text("supervise.restart" if again else "supervise.failed", end=death.name, step=death.step))
-            extra = {"FINETUNE_STUDIO_ADDRESS": page.address} if page and page.address else {}
+            extra = {}
             if headless:
                 current = restart_command(command, death.run)
             elif death.run:
@@ -198,12 +194,11 @@ class _Page:
         self.address = read_address(self.workspace)
         if not self.address:
             return
-        entry = f"{self.address.rstrip('/')}/?token={issue_entry(self.workspace)}"
-        _say(text("supervise.open", address=entry))
+        _say(text("supervise.open", address=self.address))
         if self.browser:
             import webbrowser
 
-            webbrowser.open(entry)
+            webbrowser.open(self.address)
 
 
 def _join(workspace: Workspace, *, browser: bool) -> int:

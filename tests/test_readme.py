@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.cli import build_parser
+from studio.arguments import build_parser
 from studio.settings_table import READMES, update
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -320,14 +320,14 @@ class Desk:
             record, state="failed", diagnosis=diagnosis, steps=last, ended_s=time.time()
         )
         self._unwritten[folder.run] = record
-        for staged in folder.path.glob(".*.tmp"):  # half-written; it may make the room for the rest
-            staged.unlink(missing_ok=True)
         with suppress(OSError):  # the disk is still full: the log keeps the event in memory
             log.append(RunFailed(step=last, diagnosis=diagnosis))
         with suppress(OSError):
             folder.write_record(record)
         with suppress(OSError), folder.log.open("a", encoding="utf-8") as file:
             traceback.print_exception(error, file=file)
+        for staged in folder.path.glob(".*.tmp"):  # what a full disk left half-written
+            staged.unlink(missing_ok=True)
         return record
 
     def _refuse_second(self) -> None:

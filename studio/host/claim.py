@@ -1,18 +1,16 @@
 """Who works in a workspace: one studio and one run at a time, each held by an OS lock that dies with its process.
 
 `claim(workspace, "studio" | "run")` gives a Claim, or the Holder that has it. A claim of the supervisor counts as its
-child's own: the child's claim() gives a Claim that fills in the address or the run and leaves the lock to the parent.
+child's own: the child's claim() gives a Claim that fills in the run and leaves the lock to the parent.
 
-The second start of a studio opens the first one's page: it leaves an entry (a random token, stored as a hash in a file
-that only this user can write) and opens `address + "/?token=" + token`; the first one's gate redeems it once.
+The window's gate keeps in address.json, which only this user can read, an address whose token nobody has used yet: it
+is what the supervisor opens in the browser, and what a second start of the studio opens instead of another window.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import secrets
 import socket
 import time
 from dataclasses import dataclass
@@ -27,16 +25,15 @@ from studio.core.text import text
 from studio.host.workspace import Workspace
 
 Kind = Literal["studio", "run"]
-ENTRY_LIFE_S = 24 * 3600.0
+ADDRESS_FILE = "address.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """Who holds a claim: `address` is the studio's ("" until it listens), `run` the run's id ("" until known)."""
+    """Who holds a claim: `run` is the run's id, "" until it is known."""
 
     host: str
     pid: int
-    address: str
     run: str
     time_s: float
 
@@ -48,14 +45,13 @@ class Claim:
         self.file = file
         self._lock = lock
 
-    def tell(self, *, address: str = "", run: str = "") -> None:
-        """Write who holds the claim, readable by this user alone. Raises OSError."""
+    def tell(self, run: str = "") -> None:
+        """Write who holds the claim, readable by this user alone; a `run` told earlier stays. Raises OSError."""
         known = _read_holder(self.file)
         mine = known is not None and known.pid in (os.getpid(), _supervisor_pid())
         holder = {
             "host": socket.gethostname(),
             "pid": os.getpid() if self._lock else _supervisor_pid(),
-            "address": address or (known.address if mine else ""),
             "run": run or (known.run if mine else ""),
             "time_s": time.time(),
         }
@@ -82,14 +78,14 @@ def claim(workspace: Workspace, kind: Kind, *, run: str = "") -> Claim | Holder:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        holder = _read_holder(file) or Holder(host="", pid=0, address="", run="", time_s=0.0)
+        holder = _read_holder(file) or Holder(host="", pid=0, run="", time_s=0.0)
         if holder.pid != _supervisor_pid() or not holder.pid:
             return holder
         held = Claim(file, None)
     else:
         file.unlink(missing_ok=True)  # what a killed process left
         held = Claim(file, lock)
-    held.tell(run=run)
+    held.tell(run)
     return held
 
 
@@ -108,50 +104,33 @@ def claim_run(workspace: Workspace, *, run: str = "") -> Claim:
 
 def is_worked_on(workspace: Workspace, run: str) -> bool:
     """Return whether the process that last gave a sign of life for `run`, or its supervisor, is still there."""
-    import psutil
-
     beat = read_beat(workspace.heartbeat)
-    for pid in (beat.pid, beat.parent) if beat is not None and beat.run == run else ():
-        try:
-            process = psutil.Process(pid)
-            # Younger than the beat: another process that got the number of one that is gone.
-            if process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= beat.time_s:
-                return True
-        except psutil.Error:
-            continue
-    return False
+    if beat is None or beat.run != run:
+        return False
+    return _lives(beat.pid, beat.time_s) or _lives(beat.parent, beat.time_s)
 
 
 def read_address(workspace: Workspace) -> str:
-    """Return the address of the studio that works in `workspace`; "" while it has none."""
-    holder = _read_holder(workspace.root / "studio.json")
-    return holder.address if holder else ""
-
-
-def issue_entry(workspace: Workspace) -> str:
-    """Leave an entry for the studio of `workspace` and return its token, good once and for ENTRY_LIFE_S."""
-    token = secrets.token_urlsafe(32)
-    for file in (workspace.root / "entries").glob("*"):
-        if time.time() - file.stat().st_mtime > ENTRY_LIFE_S:
-            file.unlink(missing_ok=True)
-    _write_private(_entry_file(workspace, token), "")
-    return token
-
-
-def redeem_entry(workspace: Workspace, token: str) -> bool:
-    """Return whether `token` was left by issue_entry and not used yet; from now on it is used."""
-    file = _entry_file(workspace, token)
+    """Return the address, token included, of the window that works in `workspace`; "" while there is none."""
+    file = workspace.root / ADDRESS_FILE
     try:
-        age_s = time.time() - file.stat().st_mtime
-        file.unlink()
-    except FileNotFoundError:
+        written_s = file.stat().st_mtime
+        data = json.loads(file.read_text(encoding="utf-8"))
+        return str(data["url"]) if _lives(int(data["pid"]), written_s) else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _lives(pid: int, time_s: float) -> bool:
+    """Return whether the process that had the number `pid` at `time_s` is still there."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        # A younger one only got the number of one that is gone. Start times are known to a hundredth of a second.
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= time_s + 0.1
+    except (psutil.Error, ValueError):
         return False
-    return age_s <= ENTRY_LIFE_S
-
-
-def _entry_file(workspace: Workspace, token: str) -> Path:
-    # The hash keeps the token itself off the disk and makes any string a safe file name.
-    return workspace.root / "entries" / hashlib.sha256(token.encode()).hexdigest()
 
 
 def _write_private(file: Path, content: str) -> None:

@@ -28,20 +28,19 @@ def predict(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> dict[str, i
     """
     full = recipe.adapter.method == "full"
     width = DTYPE_BYTES[plan.dtype.value]
-    # fp16 cannot be updated in place: a full fine-tuning then keeps fp32 weights and gradients.
-    kept = 4 if plan.dtype.value == "fp16" else width
+    # Full fine-tuning keeps fp32 weights, and beside them the 16-bit copies that the arithmetic uses.
+    kept = (4 + width if width < 4 else 4) if full else width
     linear = count_linear_parameters(model)
     trained = model.parameters if full else count_adapter_parameters(model, recipe.adapter.rank)
     tokens = recipe.optim.micro_batch * _longest(model, recipe)
     device = "cuda" if str(plan.device.value).startswith("cuda") else "cpu"
     return {
-        "weights": _weight_bytes(plan, model, linear, kept if full else width),
+        "weights": _weight_bytes(plan, model, linear, kept),
         "adapters": 0 if full else 4 * trained,
-        "gradients": (kept if full else 4) * trained,
+        "gradients": 4 * trained,
         "optimizer": OPTIMIZER_BYTES[plan.optimizer.value] * trained,
         "activations": _activation_bytes(plan, model, recipe, tokens, width),
-        # A chunk's logits, their fp32 copy, and the gradients of both.
-        "loss": min(4 * tokens * model.vocabulary, LOSS_CHUNK_BYTES) * (2 * width + 8) // 4,
+        "loss": _loss_bytes(model, tokens, width),
         "context": CONTEXT_BYTES[device],
     }
 
@@ -66,7 +65,7 @@ def count_adapter_parameters(model: ModelFacts, rank: int) -> int:
 def checkpoint_bytes(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> int:
     """Return the size of one checkpoint on disk: what is trained and the optimizer's state."""
     parts = predict(plan, model, recipe)
-    trained = parts["weights"] if recipe.adapter.method == "full" else parts["adapters"]
+    trained = 4 * model.parameters if recipe.adapter.method == "full" else parts["adapters"]
     return trained + parts["optimizer"]
 
 
@@ -82,17 +81,28 @@ def _weight_bytes(plan: BackendPlan, model: ModelFacts, linear: int, width: int)
 
 
 def _activation_bytes(plan: BackendPlan, model: ModelFacts, recipe: Recipe, tokens: int, width: int) -> int:
-    """Bytes kept for the backward pass. Without our kernels a norm keeps fp32 copies and the MLP its two products."""
+    """Bytes kept for the backward pass, to 10 % of what was measured on an H200 (benchmarks/results/train_h200.csv)."""
     hidden, inner = model.hidden_size, _mlp_width(model)
-    fast = all(choice.value == "triton" for choice in plan.kernels.values())
-    a_layer = tokens * width * ((9 * hidden + 4 * inner) if fast else (15 * hidden + 5 * inner))
+    # Norms' inputs and results, query, key, value and the attention's result; gate, up and their product.
+    kept = 7 * hidden + 3 * inner
+    if any(choice.value != "triton" for choice in plan.kernels.values()):
+        kept += 2 * hidden + inner  # PyTorch's norm keeps an fp32 copy, its gate the activation's result
+    if recipe.adapter.method == "full" and width < 4:
+        kept += 6 * hidden  # fp32 norms, and a 16-bit copy of their result for each layer that reads it
+    a_layer = tokens * width * kept
     if plan.attention.value == "eager":
         heads = max(1, hidden // 64)
         a_layer += recipe.optim.micro_batch * heads * _longest(model, recipe) ** 2 * (2 * width + 4)
     if plan.checkpointing.value:
-        # Each layer's input, and one layer in full with its gradients.
-        return model.layers * tokens * width * hidden + 2 * a_layer
+        # Each layer's input, and one layer in full with its gradients: by then the loss has let go of its memory.
+        again = max(0, 2 * a_layer - _loss_bytes(model, tokens, width))
+        return model.layers * tokens * width * hidden + again
     return model.layers * a_layer
+
+
+def _loss_bytes(model: ModelFacts, tokens: int, width: int) -> int:
+    """A chunk's logits, their fp32 copy, and the gradients of both."""
+    return min(4 * tokens * model.vocabulary, LOSS_CHUNK_BYTES) * (2 * width + 8) // 4
 
 
 def _mlp_width(model: ModelFacts) -> int:

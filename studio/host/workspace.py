@@ -104,8 +104,10 @@ def open_workspace(path: str | None = None) -> Workspace:
         for folder in (workspace.root, *workspace.folders):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe = workspace.tmp / f"writable-{os.getpid()}"
-        probe.write_bytes(b"studio" * 700)
-        probe.unlink()
+        try:
+            probe.write_bytes(b"studio" * 700)
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
         raise refuse_workspace(chosen, error) from error
     return workspace

@@ -9,6 +9,7 @@ import math
 import re
 import struct
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ DEMO_MODEL = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HEADER_LIMIT_BYTES = 100_000_000
 """safetensors' own limit for a header."""
+HASH_THREADS = 8
+"""One core hashes 1.1 GB a second: 14 s for an 8B model, whose files are hashed side by side."""
 DTYPE_NAMES = {
     "BF16": "bf16",
     "F16": "fp16",
@@ -111,13 +114,18 @@ def list_local_models(folders: Iterable[str | Path] = ()) -> tuple[LocalModel, .
 
 def hash_weights(folder: str | Path) -> str:
     """Return the SHA-256 over names, sizes and contents of a folder's safetensors: names a base without its path."""
+    paths = sorted(Path(folder).glob("*.safetensors"))
+    with ThreadPoolExecutor(HASH_THREADS) as pool:
+        contents = list(pool.map(_hash_file, paths))
     digest = hashlib.sha256()
-    for path in sorted(Path(folder).glob("*.safetensors")):
-        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+    for path, content in zip(paths, contents, strict=True):
+        digest.update(f"{path.name}\0{path.stat().st_size}\0{content}\0".encode())
     return digest.hexdigest()
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:

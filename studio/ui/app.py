@@ -25,11 +25,16 @@ from studio.ui.tabs.model import ModelTab
 from studio.ui.tabs.training import TrainingTab
 
 LANGUAGE_NAMES = {"en": "English", "zh-CN": "简体中文"}
+# Ctrl+Enter starts a run while the Training tab is open.
 KEYS = """() => {
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) document.getElementById("run-start")?.click();
+    const start = document.getElementById("run-start");
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && start?.offsetParent) start.click();
   });
 }"""
+
+# Gradio serves every page as English; screen readers choose their voice by it.
+TELL_LANGUAGE = "document.documentElement.lang = element.querySelector('h1').lang;"
 
 
 def build(context: Context) -> gr.Blocks:
@@ -41,7 +46,7 @@ def build(context: Context) -> gr.Blocks:
         title="Finetune Studio", analytics_enabled=False, delete_cache=(3600, 86400), fill_width=True
     ) as blocks:
         with gr.Row(elem_id="header"):
-            gr.HTML(brand(say("ui.brand")), elem_id="brand")
+            gr.HTML(brand(say("ui.brand"), context.language), js_on_load=TELL_LANGUAGE, elem_id="brand")
             machine = gr.HTML("", elem_id="machine")
             run_chip = gr.HTML(chip(None, "", say), elem_id="run-chip")
             language = gr.Dropdown(
@@ -110,7 +115,9 @@ def bind_page(
     context.on(blocks.load, show_machine, [], [machine])
     context.on(blocks.load, training.tick, [training.watched], training.shown)
     edits = [component.input for component in components]
-    context.on(lambda *args, **options: gr.on(edits, *args, **options), keep, components, trigger_mode="always_last")
+    context.on(
+        lambda *args, **options: gr.on(edits, *args, **options), keep, components, trigger_mode="always_last"
+    )
 
 
 def change_language(context: Context, blocks: gr.Blocks, tag: str) -> None:
@@ -147,7 +154,9 @@ def launch(blocks: gr.Blocks, context: Context) -> None:
         enable_monitoring=False,
         footer_links=[],
         allowed_paths=[],
-        blocked_paths=[str(context.workspace.root / name) for name in ("gate.key", "address.json", "runs", "logs")],
+        blocked_paths=[
+            str(context.workspace.root / name) for name in ("gate.key", "address.json", "runs", "logs")
+        ],
         max_file_size=UPLOAD_BYTES,
         state_session_capacity=100,
         app_kwargs={"middleware": [gate], "docs_url": None, "redoc_url": None, "openapi_url": None},
@@ -158,6 +167,6 @@ def launch(blocks: gr.Blocks, context: Context) -> None:
     )
 
 
-def brand(name: str) -> str:
-    """Return the studio's mark and name."""
-    return f"<h1>{ICON.read_text(encoding='utf-8')}<span>{name}</span></h1>"
+def brand(name: str, language: str) -> str:
+    """Return the studio's mark and name, with the language that the page is in."""
+    return f"<h1 lang={language}>{ICON.read_text(encoding='utf-8')}<span>{name}</span></h1>"

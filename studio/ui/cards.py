@@ -109,26 +109,31 @@ def problems_card(problems: Sequence[Problem], say: Say) -> str:
         )
     errors = sum(problem.severity == "error" for problem in problems)
     title = say("ui.check.errors", count=errors) if errors else say("ui.check.warnings", count=len(problems))
-    return f'<div class="card problems {"bad" if errors else "warn"}"><h3>{escape(title)}</h3><ul>{"".join(items)}</ul></div>'
+    kind = "bad" if errors else "warn"
+    return f'<div class="card problems {kind}"><h3>{escape(title)}</h3><ul>{"".join(items)}</ul></div>'
 
 
 def plan_card(plan: BackendPlan | None, swaps: Sequence[Text], say: Say) -> str:
     """Return every choice of the plan with its reason."""
     title = escape(say("ui.plan.title"))
     if plan is None:
-        return f'<div class="card plan"><h3>{title}</h3><p class="soft">{escape(say("ui.plan.none"))}</p></div>'
+        return (
+            f'<div class="card plan"><h3>{title}</h3><p class="soft">{escape(say("ui.plan.none"))}</p></div>'
+        )
     names = ("device", "dtype", "attention", "quantization", "optimizer", "checkpointing")
     rows = [(say(f"ui.plan.{name}"), getattr(plan, name)) for name in names]
     rows += [(op, choice) for op, choice in plan.kernels.items()]
     body = "".join(
-        f"<tr><th>{escape(name)}</th><td>{escape(_choice_words(choice.value, say))}</td>"
-        f"<td>{escape(say(choice.reason))}</td></tr>"
+        f'<div class="choice"><span>{escape(name)}</span><b>{escape(_choice_words(choice.value, say))}</b>'
+        f"<p>{escape(say(choice.reason))}</p></div>"
         for name, choice in rows
     )
     extra = "".join(f"<li>{escape(say(swap))}</li>" for swap in swaps)
-    offers = "".join(f"<li><b>{escape(say(offer.title))}</b> {escape(say(offer.why))}</li>" for offer in plan.offers)
+    offers = "".join(
+        f"<li><b>{escape(say(offer.title))}</b> {escape(say(offer.why))}</li>" for offer in plan.offers
+    )
     lists = f"<ul>{extra}{offers}</ul>" if extra or offers else ""
-    return f'<div class="card plan"><h3>{title}</h3><table>{body}</table>{lists}</div>'
+    return f'<div class="card plan"><h3>{title}</h3>{body}{lists}</div>'
 
 
 def _choice_words(value: Any, say: Say) -> str:
@@ -143,19 +148,24 @@ def status_card(view: LiveView, state: str, say: Say, now_s: float | None = None
     running = state == "running"
     phase = say(f"ui.phase.{view.phase}") if running and view.phase else ""
     end_s = (now_s or time.time()) if running else view.updated_s
+    speed = f"{view.tokens_per_s:,.0f} {say('ui.status.tokens_per_s')}"
     figures = [
         (say("ui.status.step"), f"{view.step} / {view.total_steps or '–'}"),
         (say("ui.status.loss"), f"{view.loss:.4f}" if view.loss is not None else "–"),
-        (say("ui.status.speed"), f"{view.tokens_per_s:,.0f} {say('ui.status.tokens_per_s')}" if view.tokens_per_s else "–"),
+        (say("ui.status.speed"), speed if view.tokens_per_s else "–"),
         (say("ui.status.elapsed"), time_words(end_s - view.started_s) if view.started_s else "–"),
-        (say("ui.status.left"), time_words(view.left_s) if running and view.left_s is not None else "–"),
     ]
+    if view.left_s is not None and running:
+        figures.append((say("ui.status.left"), time_words(view.left_s)))
     if view.eval_loss is not None:
         figures.insert(2, (say("ui.status.eval_loss"), f"{view.eval_loss:.4f}"))
-    cells = "".join(f"<div><span>{escape(name)}</span><b>{escape(value)}</b></div>" for name, value in figures)
+    cells = "".join(
+        f"<div><span>{escape(name)}</span><b>{escape(value)}</b></div>" for name, value in figures
+    )
     return (
         f'<div class="card status" data-state="{escape(state)}" data-step="{view.step}" data-saved="{view.saved_step}">'
-        f'<div class="state" role="status"><i></i><b>{escape(say(f"ui.state.{state}"))}</b><span>{escape(phase)}</span></div>'
+        f'<div class="state" role="status"><i></i><b>{escape(say(f"ui.state.{state}"))}</b>'
+        f"<span>{escape(phase)}</span></div>"
         f'<div class="bar" role="progressbar" aria-valuenow="{share * 100:.0f}" aria-valuemin="0" aria-valuemax="100">'
         f'<i style="width:{share * 100:.2f}%"></i></div><div class="figures">{cells}</div></div>'
     )
@@ -181,7 +191,7 @@ def log_card(view: LiveView, say: Say) -> str:
         f"{escape(say(line.message))}</p>"
         for line in view.log
     )
-    return f'<div class="log">{lines}</div>'
+    return f'<div class="log"><div>{lines}</div></div>'
 
 
 def chip(view: LiveView | None, state: str, say: Say) -> str:
@@ -226,12 +236,14 @@ def text_card(words: str) -> str:
 
 def chat_card(title: str, messages: Sequence[Mapping[str, str]], empty: str) -> str:
     """Return a conversation as bubbles."""
+    sides = {"user": "mine"}
     bubbles = "".join(
-        f'<div class="bubble {"mine" if message["role"] == "user" else "theirs"}">{escape(message["content"]) or "…"}</div>'
+        f'<div class="bubble {sides.get(message["role"], "theirs")}">{escape(message["content"]) or "…"}</div>'
         for message in messages
     )
     body = bubbles or f'<p class="soft">{escape(empty)}</p>'
-    return f'<div class="talk"><h3>{escape(title)}</h3><div class="bubbles">{body}</div></div>'
+    body = f'<div class="scroll"><div class="bubbles">{body}</div></div>'
+    return f'<div class="talk"><h3>{escape(title)}</h3>{body}</div>'
 
 
 def export_card(path: str, size_bytes: int, say: Say) -> str:

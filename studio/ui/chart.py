@@ -12,24 +12,16 @@ SCRIPT = Path(__file__).resolve().parents[2] / "assets" / "chart.js"
 SERIES = ("loss", "learning_rate", "grad_norm", "tokens_per_s", "gpu_memory", "gpu_utilisation")
 
 
-class Charts(gr.HTML):
-    """Shows payloads of studio.ui.live.payload; asks for all rows anew through its event `replay`."""
+def make_charts(say: Callable[[str], str], elem_id: str) -> gr.HTML:
+    """Return the component: its value is a payload of studio.ui.live.payload, its event `replay` asks for all rows.
 
-    def __init__(self, value: dict | None = None, *, say: Callable[[str], str] = str, **options: object) -> None:
-        """`say` turns a text's id into words; the other options are gr.HTML's."""
-        self.say = say
-        options = {
-            "html_template": template(say),
-            "js_on_load": SCRIPT.read_text(encoding="utf-8"),
-            "apply_default_css": False,
-        } | options
-        super().__init__(value or {}, **options)
-
-    def get_config(self) -> dict:
-        """Return the component's properties for the page, without the function that made its words."""
-        config = super().get_config()
-        config.pop("say", None)
-        return config
+    `say` turns a text's id into words. (A subclass of gr.HTML would be the natural form, but Gradio writes a .pyi file
+    beside the module of every subclass when it is imported.)
+    """
+    script = SCRIPT.read_text(encoding="utf-8")
+    return gr.HTML(
+        {}, html_template=template(say), js_on_load=script, apply_default_css=False, elem_id=elem_id
+    )
 
 
 def template(say: Callable[[str], str]) -> str:
@@ -37,7 +29,10 @@ def template(say: Callable[[str], str]) -> str:
     figures = []
     for name in SERIES:
         title = html.escape(say(f"ui.chart.{name}"))
-        words = {"empty": f"ui.chart.empty.{'gpu' if name.startswith('gpu') else 'run'}", "step": "ui.chart.step"}
+        words = {
+            "empty": f"ui.chart.empty.{'gpu' if name.startswith('gpu') else 'run'}",
+            "step": "ui.chart.step",
+        }
         words |= {"train": "ui.chart.train", "eval": "ui.chart.eval"}
         data = " ".join(f'data-{key}="{html.escape(say(id))}"' for key, id in words.items())
         figures.append(

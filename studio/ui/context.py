@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import inspect
 import json
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from studio.core.recipe import Recipe
 from studio.core.text import Catalogue, Text, load_catalogue, text
 from studio.ui.gate import Keys
 from studio.ui.live import LiveView, fold
-from studio.ui.serve import read_settings
+from studio.ui.settings import read_settings, write_json
 
 
 class Context:
@@ -48,7 +47,7 @@ class Context:
         """Change the language and remember it in the settings."""
         self.words = load_catalogue(language)
         settings = read_settings(self.workspace) | {"language": self.language}
-        self._write(self.workspace.settings, settings)
+        write_json(self.workspace.settings, settings)
 
     def view(self, run: str) -> LiveView:
         """Return the run as it stands now; only events that are new since the last call are read."""
@@ -59,7 +58,7 @@ class Context:
         return after
 
     def draft(self) -> Recipe:
-        """Return the recipe as the person left the form, else the demo's; a draft that cannot be read counts as none."""
+        """Return the recipe as the person left the form, else the demo's; an unreadable draft counts as none."""
         try:
             data = json.loads((self.workspace.root / "draft.json").read_text(encoding="utf-8"))
             return from_json(Recipe, lift("recipe", data))
@@ -68,12 +67,7 @@ class Context:
 
     def keep_draft(self, recipe: Recipe) -> None:
         """Remember the form's recipe, so that a reload shows it again."""
-        self._write(self.workspace.root / "draft.json", to_json(recipe))
-
-    def _write(self, path: Any, data: Any) -> None:
-        staged = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-        staged.write_text(json.dumps(data, ensure_ascii=False, indent=1), encoding="utf-8")
-        os.replace(staged, path)
+        write_json(self.workspace.root / "draft.json", to_json(recipe))
 
     def owner(self, request: gr.Request) -> bool:
         """Return whether the owner asks; the one place that knows roles (guests join with sharing)."""
@@ -87,8 +81,12 @@ class Context:
         outputs: Sequence[Any] = (),
         **options: Any,
     ) -> Any:
-        """Bind `work` to a Gradio event: caller checked, refusals shown as a message, no progress veil, no public name."""
-        options = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"} | options
+        """Bind `work` to a Gradio event: the caller is checked, refusals become messages, no progress veil."""
+        options = {
+            "show_progress": "hidden",
+            "concurrency_limit": None,
+            "api_visibility": "private",
+        } | options
         return event(self._guarded(work), list(inputs), list(outputs), **options)
 
     def _guarded(self, work: Callable) -> Callable:

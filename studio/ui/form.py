@@ -166,5 +166,3 @@ def _step(knob: Knob) -> float:
     """The arrows of a number field move by one unit of the default's first digit."""
     value = knob.default or (knob.maximum or 1.0) / 10
     return 10.0 ** math.floor(math.log10(abs(value)))
-
-

@@ -31,7 +31,13 @@ READY_PATH = "/ready"
 UPLOAD_PATH = "/gradio_api/upload"
 OPEN_PATHS = ("/gradio_api/startup-events",)
 """Gradio asks itself for it at its start, without a cookie; it tells nothing."""
-CLOSED_PATHS = ("/gradio_api/file=http", "/gradio_api/proxy", "/gradio_api/deep_link", "/gradio_api/runs", "/proxy=")
+CLOSED_PATHS = (
+    "/gradio_api/file=http",
+    "/gradio_api/proxy",
+    "/gradio_api/deep_link",
+    "/gradio_api/runs",
+    "/proxy=",
+)
 """Routes of Gradio that reach out into the network or keep a history; the studio uses none of them."""
 SECURITY_HEADERS = {
     # Gradio compiles the templates of its HTML component with Function(), hence 'unsafe-eval'.
@@ -106,7 +112,9 @@ class Gate:
             return await self.app(scope, receive, send)
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1008})
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
+        }
         refusal = refuse(scope["method"], scope["path"], headers, self.keys.port)
         if refusal:
             return await self._answer(send, refusal)

@@ -28,7 +28,7 @@ from studio.core.events import (
 from studio.core.facts import BackendPlan, DataFacts
 from studio.core.text import Text, literal, text
 
-LOG_LINES = 300
+LOG_LINES = 200
 PACE_STEPS = 20
 """The time left is reckoned from the pace of the last PACE_STEPS steps."""
 PAYLOAD_ROWS = 6000
@@ -73,6 +73,8 @@ class LiveView:
     """Counts how often rows were taken back, so that a chart knows when to begin anew."""
     log: tuple[LogLine, ...] = ()
     plan: BackendPlan | None = None
+    plan_seq: int = 0
+    """seq of the plan's event: a page that has it need not get it again."""
     swaps: tuple[Text, ...] = ()
     facts: DataFacts | None = None
     samples: tuple[SampleWritten, ...] = ()
@@ -122,7 +124,7 @@ def _facts(event: RunEvent, pace: tuple, samples: tuple) -> dict[str, Any]:
     """The fields of the view that `event` sets."""
     match event:
         case RunPlanned():
-            return {"plan": event.plan, "swaps": event.swaps, "state": "running"}
+            return {"plan": event.plan, "plan_seq": event.seq, "swaps": event.swaps, "state": "running"}
         case PhaseStarted():
             return {"phase": event.phase, "state": "running", "pace": ()}
         case DataPrepared():
@@ -176,12 +178,16 @@ def _log_lines(event: RunEvent) -> Iterable[LogLine]:
     level, message = "info", None
     match event:
         case RunPlanned():
-            message = text("ui.log.planned", device=str(event.plan.device.value), dtype=str(event.plan.dtype.value))
+            message = text(
+                "ui.log.planned", device=str(event.plan.device.value), dtype=str(event.plan.dtype.value)
+            )
         case PhaseStarted():
             message = event.detail or text(f"ui.log.phase.{event.phase}")
         case DataPrepared(facts=facts):
             message = text("ui.log.data", rows=facts.rows_used, tokens=facts.tokens, steps=event.total_steps)
-            yield from (LogLine(time_s=event.time_s, level="warn", message=problem) for problem in facts.problems)
+            yield from (
+                LogLine(time_s=event.time_s, level="warn", message=problem) for problem in facts.problems
+            )
         case StepLogged(skipped=True):
             level, message = "warn", text("ui.log.skipped", step=event.step)
         case StepLogged():
@@ -191,7 +197,9 @@ def _log_lines(event: RunEvent) -> Iterable[LogLine]:
         case EvalLogged():
             message = text("ui.log.eval", step=event.step, loss=event.loss)
         case SampleWritten():
-            message = text("ui.log.sample", prompt=literal(event.prompt[:120]), answer=literal(event.answer[:200]))
+            message = text(
+                "ui.log.sample", prompt=literal(event.prompt[:120]), answer=literal(event.answer[:200])
+            )
         case CheckpointSaved():
             message = text("ui.log.saved", step=event.step)
         case KernelFellBack():
@@ -224,5 +232,13 @@ def payload(run: str, view: LiveView, shown: Mapping[str, Any]) -> dict[str, Any
     rows = view.rows[since:]
     if since == 0 and total > PAYLOAD_ROWS:
         stride = math.ceil(total / PAYLOAD_ROWS)
-        rows = tuple(row for i, row in enumerate(rows) if i % stride == 0 or row[0] == "eval" or i == total - 1)
-    return {"run": run, "generation": view.generation, "since": since, "until": total, "rows": [list(row) for row in rows]}
+        rows = tuple(
+            row for i, row in enumerate(rows) if i % stride == 0 or row[0] == "eval" or i == total - 1
+        )
+    return {
+        "run": run,
+        "generation": view.generation,
+        "since": since,
+        "until": total,
+        "rows": [list(row) for row in rows],
+    }

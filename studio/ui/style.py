@@ -9,9 +9,26 @@ import gradio as gr
 STYLE_SHEET = Path(__file__).resolve().parents[2] / "assets" / "style.css"
 ICON = Path(__file__).resolve().parents[2] / "assets" / "icons" / "studio.svg"
 FONTS = ("system-ui", "Segoe UI", "Noto Sans CJK SC", "Microsoft YaHei", "PingFang SC", "sans-serif")
-MONOSPACE = ("ui-monospace", "Cascadia Mono", "Consolas", "DejaVu Sans Mono", "Noto Sans Mono CJK SC", "monospace")
+MONOSPACE = (
+    "ui-monospace",
+    "Cascadia Mono",
+    "Consolas",
+    "DejaVu Sans Mono",
+    "Noto Sans Mono CJK SC",
+    "monospace",
+)
 TEAL = gr.themes.Color(
-    "#eefaf7", "#d3f2ea", "#a8e4d7", "#74cfbf", "#3fb3a2", "#17968a", "#0b7a6f", "#0b625b", "#0d4f4a", "#0e413e", "#04262a"
+    c50="#eefaf7",
+    c100="#d3f2ea",
+    c200="#a8e4d7",
+    c300="#74cfbf",
+    c400="#3fb3a2",
+    c500="#17968a",
+    c600="#0b7a6f",
+    c700="#0b625b",
+    c800="#0d4f4a",
+    c900="#0e413e",
+    c950="#04262a",
 )
 # The palette's four roles, light and dark: page, card, line, words.
 ROLES = {
@@ -38,6 +55,11 @@ ROLES = {
     "button_secondary_text_color": ("#1d2733", "#e4eaf0"),
     "checkbox_background_color_selected": ("#0b7a6f", "#17968a"),
     "checkbox_border_color_selected": ("#0b7a6f", "#17968a"),
+    "checkbox_background_color": ("#ffffff", "#121920"),
+    "checkbox_border_color": ("#cfd7de", "#4a5a69"),
+    "table_even_background_fill": ("#ffffff", "#171f27"),
+    "table_odd_background_fill": ("#f8fafb", "#1b242d"),
+    "table_border_color": ("#dfe5ea", "#26313c"),
     "panel_background_fill": ("#ffffff", "#171f27"),
 }
 
@@ -45,11 +67,25 @@ ROLES = {
 def make_theme() -> gr.themes.Base:
     """Return the theme; no font and no file comes from elsewhere."""
     theme = gr.themes.Base(
-        primary_hue=TEAL, neutral_hue="slate", radius_size="md", spacing_size="md", font=FONTS, font_mono=MONOSPACE
+        primary_hue=TEAL,
+        neutral_hue="slate",
+        radius_size="md",
+        spacing_size="md",
+        font=FONTS,
+        font_mono=MONOSPACE,
     )
     values = {name: light for name, (light, _) in ROLES.items()}
     values |= {f"{name}_dark": dark for name, (_, dark) in ROLES.items()}
-    values |= {"block_border_width": "0px", "block_shadow": "none", "block_padding": "0px", "layout_gap": "16px"}
+    values |= {
+        "block_border_width": "0px",
+        "block_shadow": "none",
+        "block_padding": "0px",
+        "layout_gap": "16px",
+    }
     values |= {"block_border_width_dark": "0px", "block_shadow_dark": "none", "input_border_width": "1px"}
-    values |= {"block_title_text_weight": "600", "block_title_text_size": "*text_sm", "block_info_text_size": "12px"}
+    values |= {
+        "block_title_text_weight": "600",
+        "block_title_text_size": "*text_sm",
+        "block_info_text_size": "12px",
+    }
     return theme.set(**values)

@@ -49,6 +49,7 @@ def test_nothing_of_a_run_stays_on_the_gpu(ran):
     gc.collect()
     left = [thing for thing in gc.get_objects() if isinstance(thing, torch.Tensor) and thing.is_cuda]
     assert sum(tensor.nbytes for tensor in left) < 2**16
+    assert torch.cuda.memory_reserved() < 32 * 2**20  # cuBLAS's workspaces alone take 64 MiB
 
 
 def test_kernels_and_their_twins_train_alike(ran):

@@ -51,10 +51,12 @@ def test_what_grows_and_what_shrinks():
     assert parts(machine=make_machine(make_gpu(80, (9, 0)), triton_level="absent"))["activations"] > off
 
 
-def test_full_fine_tuning_needs_about_ten_times_an_adapters_room():
+def test_full_fine_tuning_keeps_fp32_weights_beside_their_16_bit_copies():
     full = parts({"adapter.method": "full"})
     assert full["adapters"] == 0
-    assert full["weights"] + full["gradients"] + full["optimizer"] == pytest.approx(12 * 8.03e9, rel=0.01)
+    assert full["weights"] + full["gradients"] + full["optimizer"] == pytest.approx(18 * 8.03e9, rel=0.01)
+    full = parts({"adapter.method": "full", "model.precision": "fp32"})
+    assert full["weights"] + full["gradients"] + full["optimizer"] == pytest.approx(16 * 8.03e9, rel=0.01)
 
 
 def test_stored_quantised_weights_count_as_stored():
@@ -70,3 +72,5 @@ def test_checkpoint_holds_what_is_trained():
     recipe, model = make_recipe(), make_model()
     adapter = count_adapter_parameters(model, 16)
     assert checkpoint_bytes(plan(MACHINE, recipe, model), model, recipe) == 12 * adapter
+    recipe = make_recipe({"adapter.method": "full"})
+    assert checkpoint_bytes(plan(MACHINE, recipe, model), model, recipe) == 12 * model.parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.heartbeat import Heartbeat, read_beat
-from studio.host.claim import Claim, Holder, claim, claim_run, issue_entry, read_address, redeem_entry
+from studio.host.claim import Claim, Holder, claim, claim_run, read_address
 from studio.host.workspace import (
     LONGEST_TMP,
     WORKSPACE_VARIABLE,
@@ -115,15 +116,14 @@ def test_heartbeat_writes_every_step_and_little_else(tmp_path, monkeypatch):
 def test_second_claim_meets_the_holder(workspace):
     with claim(workspace, "studio") as held:
         assert isinstance(held, Claim)
-        held.tell(address="http://127.0.0.1:7860")
-        held.tell(run="later")
+        held.tell("later")
+        held.tell()
         other = claim(workspace, "studio")
         assert isinstance(other, Holder)
-        assert (other.address, other.run, other.pid) == ("http://127.0.0.1:7860", "later", os.getpid())
-        assert read_address(workspace) == "http://127.0.0.1:7860"
+        assert (other.run, other.pid) == ("later", os.getpid())
         assert (workspace.root / "studio.json").stat().st_mode & 0o777 == 0o600
         assert isinstance(claim(workspace, "run"), Claim)
-    assert read_address(workspace) == "" and isinstance(claim(workspace, "studio"), Claim)
+    assert isinstance(claim(workspace, "studio"), Claim)
 
 
 def test_a_claim_of_the_parent_counts_as_the_childs(workspace, monkeypatch):
@@ -161,13 +161,17 @@ def test_a_claim_dies_with_its_process(workspace):
         assert isinstance(held, Claim)
 
 
-def test_an_entry_opens_once(workspace):
-    token = issue_entry(workspace)
-    (file,) = (workspace.root / "entries").iterdir()
-    assert file.stat().st_mode & 0o777 == 0o600 and token not in file.name
-    assert not redeem_entry(workspace, "../studio.json") and not redeem_entry(workspace, "")
-    assert redeem_entry(workspace, token) and not redeem_entry(workspace, token)
-    old = issue_entry(workspace)
-    (file,) = (workspace.root / "entries").iterdir()
-    os.utime(file, (1, 1))
-    assert not redeem_entry(workspace, old)
+def test_only_a_living_windows_address_counts(workspace):
+    assert read_address(workspace) == ""
+    file = workspace.root / "address.json"
+    file.write_text(
+        json.dumps({"url": "http://127.0.0.1:7860/?token=t", "pid": os.getpid()}), encoding="utf-8"
+    )
+    assert read_address(workspace) == "http://127.0.0.1:7860/?token=t"
+    os.utime(file, (1, 1))  # written before this process began: its number belonged to another
+    assert read_address(workspace) == ""
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    for data in ({"url": "x", "pid": gone.pid}, {"url": "x"}, ["x"], {"url": "x", "pid": "many"}):
+        file.write_text(json.dumps(data), encoding="utf-8")
+        assert read_address(workspace) == ""

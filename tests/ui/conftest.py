@@ -54,8 +54,9 @@ class FakeDesk:
         if source == "missing":
             raise StudioError(literal("no <model>"), literal("why"), literal("fix"))
         return ModelFacts(
-            source=source, name=source, folder="/models/x", architecture="LlamaForCausalLM", family="llama", parameters=5_000_000,
-            weight_bytes=10_000_000, dtype="bf16", quantization="none", hidden_size=8, layers=2, vocabulary=100,
+            source=source, name=source, folder="/models/x", architecture="LlamaForCausalLM", family="llama",
+            parameters=5_000_000, weight_bytes=10_000_000, dtype="bf16", quantization="none",
+            hidden_size=8, layers=2, vocabulary=100,
             max_positions=512, has_chat_template=True, trainable=Verdict(ok=True),
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The real app in a real browser: the demo by mouse in both languages, reload, second tab, stop, resume, chat, export."""
+"""The real app in a real browser: the demo by mouse in both languages, from reload to export."""
 
 from __future__ import annotations
 
@@ -25,7 +25,17 @@ PATIENCE_MS = 60_000
 STEPS = 90
 TABS = ("model", "dataset", "hyperparameters", "training", "chat", "export")
 # Names that are the same in every language.
-INTERNATIONAL = {"English", "Alpha", "rsLoRA", "DoRA", "LoRA", "AdamW", "Finetune Studio", "rms_norm", "swiglu"}
+INTERNATIONAL = {
+    "English",
+    "Alpha",
+    "rsLoRA",
+    "DoRA",
+    "LoRA",
+    "AdamW",
+    "Finetune Studio",
+    "rms_norm",
+    "swiglu",
+}
 
 
 @dataclass
@@ -50,7 +60,10 @@ class Window:
         """Collect the page's errors and every request that leaves the machine."""
         page.on("console", lambda line: self.complaints.append(line.text) if is_error(line) else None)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("request", lambda request: self.complaints.append(request.url) if is_foreign(request.url) else None)
+        page.on(
+            "request",
+            lambda request: self.complaints.append(request.url) if is_foreign(request.url) else None,
+        )
         return page
 
 
@@ -80,7 +93,12 @@ def start_studio(tmp_path) -> Iterator:
             command = [sys.executable, "-m", "studio.cli", "--child", "studio", "--no-browser"]
             command += ["--workspace", str(workspace.root)]
             process = subprocess.Popen(
-                command, env=environment, cwd=workspace.server_cwd, stdin=subprocess.PIPE, stdout=log, stderr=log
+                command,
+                env=environment,
+                cwd=workspace.server_cwd,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
             )
             processes.append(process)
             address = workspace.root / "address.json"
@@ -129,10 +147,11 @@ def labels_of(page) -> list[str]:
     """Return the visible words of labels, buttons, headings, helps and placeholders."""
     return page.evaluate(
         """() => {
-          const parts = "[data-testid=block-info], .info-text, button, h1, h2, h3, .lead, .card, .log, figcaption span, label";
-          const seen = [...document.querySelectorAll(parts)].filter((part) => part.offsetParent).map((part) => part.innerText);
-          return seen.concat([...document.querySelectorAll("[placeholder]")].filter((part) => part.offsetParent)
-            .map((part) => part.placeholder)).map((words) => words.trim()).filter(Boolean);
+          const parts = "[data-testid=block-info], .info-text, button, h1, h2, h3, .lead, .card, .log, label";
+          const seen = (query) => [...document.querySelectorAll(query)].filter((part) => part.offsetParent);
+          const words = seen(parts).map((part) => part.innerText);
+          const hints = seen("[placeholder]").map((part) => part.placeholder);
+          return [...words, ...hints].map((one) => one.trim()).filter(Boolean);
         }"""
     )
 
@@ -142,7 +161,9 @@ def english_in(words: list[str]) -> list[str]:
     return [
         one
         for one in words
-        if re.search("[A-Za-z]{3}", one) and not re.search("[\u4e00-\u9fff]", one) and one not in INTERNATIONAL
+        if re.search("[A-Za-z]{3}", one)
+        and not re.search("[\u4e00-\u9fff]", one)
+        and one not in INTERNATIONAL
     ]
 
 
@@ -198,6 +219,15 @@ def test_the_demo_by_mouse(start_studio, language):
     assert re.search(r"\d", page.get_attribute('[data-series="loss"] canvas', "aria-label"))
     second.close()
 
+    # A page that is opened after the end shows the same.
+    page.reload()
+    page.wait_for_selector("#tab-training-button")
+    page.wait_for_timeout(1500)
+    show_tab(page, "training")
+    wait_for_steps(page, STEPS)
+    assert steps_shown(page) == list(range(1, STEPS + 1))
+    assert page.evaluate("document.documentElement.lang") == language
+
     show_tab(page, "chat")
     page.wait_for_function("document.querySelector('#chat-run input').value !== ''")
     page.fill("#chat-input textarea", "Please send nine orange carpets to Vienna for Farid.")
@@ -230,13 +260,17 @@ def test_the_language_can_be_changed_in_the_window(start_studio):
     page.click("text=简体中文")
     page.wait_for_function("document.querySelector('#tab-model-button')?.innerText === '模型'")
     page.wait_for_selector("#model-card .bad")
-    assert page.input_value("#model-source input") == "/nowhere/at/all", "the form's draft survives the reload"
+    assert page.input_value("#model-source input") == "/nowhere/at/all", (
+        "the form's draft survives the reload"
+    )
     assert english_in(labels_of(page)) == []
 
 
 def test_nothing_in_the_data_runs_in_the_page(start_studio, tmp_path):
     evil = '<img src=x onerror="window.caught=1"><script>window.caught=1</script>${window.caught=1}{{value}}`'
-    rows = [{"messages": [{"role": "user", "content": evil}, {"role": "assistant", "content": evil}], evil: evil}]
+    rows = [
+        {"messages": [{"role": "user", "content": evil}, {"role": "assistant", "content": evil}], evil: evil}
+    ]
     file = tmp_path / "evil.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows * 3), encoding="utf-8")
     window = start_studio("en")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gradio as gr
 import pytest
 
@@ -9,6 +11,7 @@ from studio.core.errors import RecipeError
 from studio.core.fields import knobs_of
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.core.text import LANGUAGES, load_catalogue
+from studio.ui import app
 from studio.ui.app import build
 from studio.ui.form import Form, elem_id
 
@@ -85,3 +88,8 @@ def test_the_draft_survives_a_reload(context):
 
 def test_the_unit_stands_in_the_label(form):
     assert form.components["optim.micro_batch"].label.endswith("(examples)")
+
+
+def test_importing_the_window_writes_nothing_beside_its_files(form):
+    # Gradio writes a .pyi file for every subclass of a component.
+    assert list(Path(app.__file__).parent.rglob("*.pyi")) == []

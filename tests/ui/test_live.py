@@ -52,7 +52,13 @@ def test_steps_after_a_resume_replace_those_of_the_earlier_attempt():
     assert steps_of(view) == [1, 2, 3, 4, 5, 6, 7]
     assert [row[2] for row in view.rows if row[0] == "step"] == [1.0] * 3 + [2.0] * 4
     assert not [row for row in view.rows if row[0] == "eval"]
-    assert (view.state, view.artifact, view.step, view.saved_step, view.generation) == ("finished", "adapter", 7, 3, 1)
+    assert (view.state, view.artifact, view.step, view.saved_step, view.generation) == (
+        "finished",
+        "adapter",
+        7,
+        3,
+        1,
+    )
 
 
 @given(st.lists(st.integers(0, len(RUN)), max_size=6))
@@ -70,7 +76,9 @@ def test_nothing_new_returns_the_same_view():
 
 
 def test_the_time_left_follows_the_pace():
-    view = fold(LiveView(), [PhaseStarted(seq=1, time_s=100.0, phase="train"), step(1, 2), step(2, 3), step(3, 4)])
+    view = fold(
+        LiveView(), [PhaseStarted(seq=1, time_s=100.0, phase="train"), step(1, 2), step(2, 3), step(3, 4)]
+    )
     assert view.left_s == pytest.approx(7.0)
     assert fold(view, [RunStopped(seq=9, time_s=200.0, step=3, saved=True)]).left_s is None
 
@@ -117,7 +125,9 @@ def test_payloads_add_up_to_every_row_once():
             messages.append(message)
             shown = {"run": "a", "generation": message["generation"], "cursor": message["until"]}
     assert collect(messages) == [list(row) for row in view.rows]
-    assert sum(message["since"] == 0 for message in messages) == 2 + 1  # the empty first one, the first row, the resume
+    assert (
+        sum(message["since"] == 0 for message in messages) == 2 + 1
+    )  # the empty first one, the first row, the resume
     assert payload("a", view, shown) is None
     assert payload("b", view, shown)["since"] == 0
 

@@ -46,7 +46,19 @@ def tabs(context):
 def look(tabs, watched: dict) -> tuple[dict, dict]:
     """One tick: what the page holds afterwards, and what changed by part."""
     answer = tabs.training.tick(watched)
-    names = ["watched", "charts", "status", "failure", "log", "plan", "start", "stop", "resume", "pick", "chip"]
+    names = [
+        "watched",
+        "charts",
+        "status",
+        "failure",
+        "log",
+        "plan",
+        "start",
+        "stop",
+        "resume",
+        "pick",
+        "chip",
+    ]
     changes = dict(zip(names, answer, strict=False))
     skipped = gr.skip()
     changes = {name: value for name, value in changes.items() if value != skipped}
@@ -86,7 +98,8 @@ def test_the_owner_is_served_and_refusals_become_messages(context, keys):
 
 def test_a_start_with_problems_lists_them_all_and_starts_nothing(context, tabs):
     context.desk.problems = tuple(
-        Problem(field=path, message=literal(path), fix=literal(EVIL)) for path in ("optim.epochs", "adapter.rank")
+        Problem(field=path, message=literal(path), fix=literal(EVIL))
+        for path in ("optim.epochs", "adapter.rank")
     )
     html, watched = tabs.training.begin(NOTHING, *tabs.form.show(context.draft()))
     assert context.desk.started == [] and watched == NOTHING
@@ -154,7 +167,12 @@ def test_a_run_that_no_longer_lives_can_be_resumed(context, tabs):
 
 def test_a_fix_is_applied_and_started(context, tabs):
     fix = Fix(title=literal("smaller"), change={"optim.micro_batch": 1})
-    failed = RunFailed(seq=1, time_s=1, step=1, diagnosis=Diagnosis(id="x", what=literal(EVIL), why=literal("y"), fixes=(fix,)))
+    failed = RunFailed(
+        seq=1,
+        time_s=1,
+        step=1,
+        diagnosis=Diagnosis(id="x", what=literal(EVIL), why=literal("y"), fixes=(fix,)),
+    )
     context.desk.log["bad"] = [failed]
     answer = tabs.training.tick(NOTHING)
     assert "&lt;img" in answer[3] and "<img" not in answer[3]
@@ -213,8 +231,12 @@ def test_check_shows_the_plan_with_its_reasons(context, tabs):
 
 
 def test_a_template_in_the_data_is_not_a_template_of_the_page():
-    view = fold(LiveView(), [PhaseStarted(seq=1, time_s=1, phase="train", detail=literal("${alert(1)} {{value}} `"))])
-    assert "${alert(1)} {{value}} `" in cards.log_card(view, lambda message, **_: str(message.values["words"]))
+    view = fold(
+        LiveView(), [PhaseStarted(seq=1, time_s=1, phase="train", detail=literal("${alert(1)} {{value}} `"))]
+    )
+    assert "${alert(1)} {{value}} `" in cards.log_card(
+        view, lambda message, **_: str(message.values["words"])
+    )
 
 
 @pytest.mark.parametrize(("size", "words"), [(10, "10 B"), (2048, "2.0 KiB"), (5 * 2**40, "5120.0 GiB")])

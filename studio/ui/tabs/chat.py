@@ -25,20 +25,31 @@ class ChatTab:
             gr.HTML(f"<h2>{say('ui.chat.title')}</h2><p class='lead'>{say('ui.chat.lead')}</p>")
             with gr.Row():
                 self.run = gr.Dropdown(
-                    choices=[], label=say("ui.chat.run"), elem_id="chat-run", filterable=False, interactive=True, scale=3
+                    choices=[],
+                    label=say("ui.chat.run"),
+                    elem_id="chat-run",
+                    filterable=False,
+                    interactive=True,
+                    scale=3,
                 )
-                self.tokens = gr.Number(128, label=say("ui.chat.max_new_tokens"), precision=0, elem_id="chat-max-new-tokens")
-                self.temperature = gr.Number(0.0, label=say("ui.chat.temperature"), step=0.1, elem_id="chat-temperature")
+                self.tokens = gr.Number(
+                    128, label=say("ui.chat.max_new_tokens"), precision=0, elem_id="chat-max-new-tokens"
+                )
+                self.temperature = gr.Number(
+                    0.0, label=say("ui.chat.temperature"), step=0.1, elem_id="chat-temperature"
+                )
                 self.seed = gr.Number(0, label=say("ui.chat.seed"), precision=0, elem_id="chat-seed")
         with gr.Row(equal_height=True):
-            self.base = gr.HTML(self._card("base", []), elem_id="chat-base", autoscroll=True, max_height=420)
-            self.tuned = gr.HTML(self._card("tuned", []), elem_id="chat-tuned", autoscroll=True, max_height=420)
+            self.base = gr.HTML(self._card("base", []), elem_id="chat-base")
+            self.tuned = gr.HTML(self._card("tuned", []), elem_id="chat-tuned")
         with gr.Row(elem_classes=["toolbar"]):
             self.input = gr.Textbox(
                 placeholder=say("ui.chat.placeholder"), show_label=False, elem_id="chat-input", scale=8, max_lines=6,
                 label=say("ui.chat.placeholder"),
             )  # fmt: skip
-            self.send = gr.Button(say("ui.chat.send"), elem_id="chat-send", variant="primary", scale=0, min_width=110)
+            self.send = gr.Button(
+                say("ui.chat.send"), elem_id="chat-send", variant="primary", scale=0, min_width=110
+            )
             self.clear = gr.Button(say("ui.chat.clear"), elem_id="chat-clear", scale=0, min_width=110)
         self.talk = gr.State({"base": [], "tuned": []})
 
@@ -63,7 +74,7 @@ class ChatTab:
     def answer(
         self, run: str, question: str, talk: dict, tokens: float, temperature: float, seed: float
     ) -> Iterator[list[Any]]:
-        """Yield both conversations as the answers grow, the base model's first: one accelerator, one answer at a time."""
+        """Yield both conversations as the answers grow, the base model's first: one accelerator, one answer."""
         if not run:
             raise StudioError(text("ui.chat.no_run"), text("ui.chat.no_run.why"), text("ui.chat.no_run.fix"))
         if not (question or "").strip():
@@ -94,4 +105,6 @@ class ChatTab:
         return [question, self._card("base", talk["base"]), self._card("tuned", talk["tuned"]), talk]
 
     def _card(self, side: str, messages: list[dict]) -> str:
-        return chat_card(self.context.say(f"ui.chat.{side}"), messages, self.context.say(f"ui.chat.{side}.empty"))
+        return chat_card(
+            self.context.say(f"ui.chat.{side}"), messages, self.context.say(f"ui.chat.{side}.empty")
+        )

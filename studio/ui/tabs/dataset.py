@@ -55,12 +55,17 @@ class DatasetTab:
                     buttons=[],
                 )
                 self.row = gr.Radio(
-                    choices=[], label=say("ui.dataset.example"), visible=False, elem_id="dataset-example", elem_classes=["inline"]
+                    choices=[],
+                    label=say("ui.dataset.example"),
+                    visible=False,
+                    elem_id="dataset-example",
+                    elem_classes=["inline"],
                 )
                 self.seen_title = gr.HTML(f"<h3>{say('ui.dataset.seen')}</h3>", visible=False)
                 self.seen = gr.HTML("", elem_id="dataset-rendered")
                 self.learned_title = gr.HTML(
-                    f"<h3>{say('ui.dataset.learned')}</h3><p class='lead'>{say('ui.dataset.learned.lead')}</p>", visible=False
+                    f"<h3>{say('ui.dataset.learned')}</h3><p class='lead'>{say('ui.dataset.learned.lead')}</p>",
+                    visible=False,
                 )
                 self.learned = gr.HTML("", elem_id="dataset-mask")
         self.examples = gr.State([])
@@ -68,11 +73,21 @@ class DatasetTab:
     def bind(self, tab: gr.Tab) -> None:
         """Preview on the button, on Enter, on an upload, and when the tab is opened for the first time."""
         inputs = list(self.form.components.values())
-        parts = [self.verdict, self.table, self.row, self.seen_title, self.seen, self.learned_title, self.learned]
+        parts = [
+            self.verdict,
+            self.table,
+            self.row,
+            self.seen_title,
+            self.seen,
+            self.learned_title,
+            self.learned,
+        ]
         outputs = [*parts, self.examples]
         self.context.on(self.button.click, self.preview, inputs, outputs, show_progress="minimal")
         self.context.on(self.source.submit, self.preview, inputs, outputs, show_progress="minimal")
-        self.context.on(tab.select, self.first_preview, [self.examples, *inputs], outputs, show_progress="minimal")
+        self.context.on(
+            tab.select, self.first_preview, [self.examples, *inputs], outputs, show_progress="minimal"
+        )
         taken = self.context.on(self.upload.upload, self.take_file, [self.upload], [self.source])
         self.context.on(taken.then, self.preview, inputs, outputs, show_progress="minimal")
         self.context.on(self.row.input, self.pick, [self.row, self.examples], [self.seen, self.learned])
@@ -109,7 +124,10 @@ class DatasetTab:
             error = found.refusal
             return note_card(" ".join(say(part) for part in (error.what, error.why, error.fix)), "bad")
         reason = say(found.reason) if found.reason else ""
-        words = [say("ui.dataset.format", format=found.format, reason=literal(reason)), *map(say, found.problems)]
+        words = [
+            say("ui.dataset.format", format=found.format, reason=literal(reason)),
+            *map(say, found.problems),
+        ]
         return note_card(" ".join(words), "warn" if found.problems else "good")
 
     def pick(self, number: str, examples: list[tuple[str, str]]) -> tuple[str, str]:
@@ -128,7 +146,10 @@ class DatasetTab:
             )
         folder = self.context.workspace.datasets
         folder.mkdir(parents=True, exist_ok=True)
-        stem = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in source.stem)[:80] or "data"
+        stem = (
+            "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in source.stem)[:80]
+            or "data"
+        )
         target = folder / f"{stem}{source.suffix.lower()}"
         staged = folder / f".{stem}.{os.getpid()}"
         shutil.copyfile(source, staged)

@@ -21,7 +21,11 @@ class ExportTab:
         with gr.Column(elem_classes=["sheet", "narrow"]):
             gr.HTML(f"<h2>{say('ui.export.title')}</h2><p class='lead'>{say('ui.export.lead')}</p>")
             self.run = gr.Dropdown(
-                choices=[], label=say("ui.export.run"), elem_id="export-run", filterable=False, interactive=True
+                choices=[],
+                label=say("ui.export.run"),
+                elem_id="export-run",
+                filterable=False,
+                interactive=True,
             )
             self.target = gr.Radio(
                 choices=[(say(f"ui.export.{target}"), target) for target in TARGETS],
@@ -31,7 +35,9 @@ class ExportTab:
                 elem_id="export-target",
                 elem_classes=["cards"],
             )
-            self.start = gr.Button(say("ui.export.start"), elem_id="export-start", variant="primary", scale=0, min_width=180)
+            self.start = gr.Button(
+                say("ui.export.start"), elem_id="export-start", variant="primary", scale=0, min_width=180
+            )
             self.result = gr.HTML("", elem_id="export-result")
 
     def bind(self, tab: gr.Tab) -> None:

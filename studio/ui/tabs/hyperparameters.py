@@ -32,11 +32,15 @@ class HyperparametersTab:
                         gr.HTML(f"<h2>{say(f'ui.settings.{name}')}</h2>")
                         form.fields(form.section(prefixes, ["basic", "common"]))
                         rest = form.section(prefixes, ["advanced"])
-                        with gr.Accordion(say("ui.form.advanced"), open=False, elem_id=f"settings-{name}-advanced"):
+                        with gr.Accordion(
+                            say("ui.form.advanced"), open=False, elem_id=f"settings-{name}-advanced"
+                        ):
                             form.fields(rest)
             with gr.Column(scale=4, min_width=340, elem_classes=["sticky"]):
                 with gr.Row():
-                    self.check = gr.Button(say("ui.settings.check"), elem_id="settings-check", variant="primary", size="sm")
+                    self.check = gr.Button(
+                        say("ui.settings.check"), elem_id="settings-check", variant="primary", size="sm"
+                    )
                     self.reset = gr.Button(say("ui.settings.reset"), elem_id="settings-reset", size="sm")
                 self.problems = gr.HTML(note_card(say("ui.settings.check.lead")), elem_id="settings-problems")
                 self.plan = gr.HTML("", elem_id="settings-plan")

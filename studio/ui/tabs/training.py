@@ -9,14 +9,23 @@ import gradio as gr
 from studio.core.errors import RecipeError, StudioError
 from studio.core.recipe import change_recipe
 from studio.core.text import text
-from studio.ui.cards import chip, failure_card, log_card, note_card, plan_card, problems_card, run_label, status_card
-from studio.ui.chart import Charts
+from studio.ui.cards import (
+    chip,
+    failure_card,
+    log_card,
+    note_card,
+    plan_card,
+    problems_card,
+    run_label,
+    status_card,
+)
+from studio.ui.chart import make_charts
 from studio.ui.context import Context
 from studio.ui.form import Form
 from studio.ui.live import LiveView, payload
 
 FIXES = 3
-NOTHING = {"run": "", "generation": -1, "cursor": 0, "seq": -1, "active": None, "state": ""}
+NOTHING = {"run": "", "generation": -1, "cursor": 0, "seq": -1, "active": None, "state": "", "plan": -1}
 """What a page shows before its first look at the server."""
 RESUMABLE = ("stopped", "failed", "interrupted", "waiting")
 
@@ -29,23 +38,25 @@ class TrainingTab:
         self.form = form
         say = context.say
         with gr.Row(elem_classes=["toolbar"]):
-            self.start = gr.Button(say("ui.run.start"), elem_id="run-start", variant="primary", scale=0, min_width=170, size="md")
-            self.stop = gr.Button(
-                say("ui.run.stop"), elem_id="run-stop", variant="stop", interactive=False, scale=0, min_width=170, size="md"
-            )
-            self.resume = gr.Button(say("ui.run.resume"), elem_id="run-resume", interactive=False, scale=0, min_width=170, size="md")
+            size = {"size": "md", "scale": 0, "min_width": 170}
+            off = {"interactive": False}
+            self.start = gr.Button(say("ui.run.start"), elem_id="run-start", variant="primary", **size)
+            self.stop = gr.Button(say("ui.run.stop"), elem_id="run-stop", variant="stop", **size, **off)
+            self.resume = gr.Button(say("ui.run.resume"), elem_id="run-resume", **size, **off)
             self.pick = gr.Dropdown(
-                choices=[], value=None, label=say("ui.run.pick"), elem_id="run-select", filterable=False, interactive=True, scale=1
+                choices=[], label=say("ui.run.pick"), elem_id="run-select", filterable=False, interactive=True
             )
         self.problems = gr.HTML("", elem_id="run-problems")
         self.status = gr.HTML(note_card(say("ui.run.none")), elem_id="run-status")
         self.failure = gr.HTML("", elem_id="run-failure")
-        with gr.Row():
-            self.fixes = [gr.Button("", visible=False, elem_id=f"run-fix-{i + 1}", size="sm") for i in range(FIXES)]
-        self.charts = Charts(say=say, elem_id="run-charts")
+        with gr.Row(elem_id="run-fixes"):
+            self.fixes = [
+                gr.Button("", visible=False, elem_id=f"run-fix-{i + 1}", size="sm") for i in range(FIXES)
+            ]
+        self.charts = make_charts(say, "run-charts")
         with gr.Row():
             with gr.Column(scale=5, min_width=380):
-                self.log = gr.HTML(log_card(LiveView(), say), elem_id="run-log", autoscroll=True, max_height=360)
+                self.log = gr.HTML(log_card(LiveView(), say), elem_id="run-log")
             with gr.Column(scale=5, min_width=380):
                 self.plan = gr.HTML(plan_card(None, (), say), elem_id="run-plan")
 
@@ -101,7 +112,9 @@ class TrainingTab:
     def go_on(self, watched: dict) -> str:
         """Resume the run on show from its last checkpoint."""
         if not watched["run"]:
-            raise StudioError(text("ui.run.no_choice"), text("ui.run.no_choice.why"), text("ui.run.no_choice.fix"))
+            raise StudioError(
+                text("ui.run.no_choice"), text("ui.run.no_choice.why"), text("ui.run.no_choice.fix")
+            )
         self.context.desk.resume(watched["run"])
         return ""
 
@@ -146,9 +159,16 @@ class TrainingTab:
         if not fresh and (view.seq, state, active) == (watched["seq"], watched["state"], watched["active"]):
             return [gr.skip()] * len(self.shown) if state != "running" else self._only_status(view, state)
         message = payload(run, view, watched)
-        seen = watched | {"run": run, "seq": view.seq, "state": state, "active": active}
+        seen = watched | {
+            "run": run,
+            "seq": view.seq,
+            "state": state,
+            "active": active,
+            "plan": view.plan_seq,
+        }
         if message:
             seen |= {"generation": message["generation"], "cursor": message["until"]}
+        planned = fresh or view.plan_seq != watched["plan"]
         turned = fresh or state != watched["state"] or active != watched["active"]
         return [
             seen,
@@ -156,7 +176,7 @@ class TrainingTab:
             status_card(view, state, self.context.say),
             failure_card(view.diagnosis, self.context.say) if turned else gr.skip(),
             log_card(view, self.context.say),
-            plan_card(view.plan, view.swaps, self.context.say),
+            plan_card(view.plan, view.swaps, self.context.say) if planned else gr.skip(),
             gr.update(interactive=active is None),
             gr.update(interactive=active is not None),
             gr.update(interactive=active is None and state in RESUMABLE),
@@ -172,9 +192,15 @@ class TrainingTab:
         return answer
 
     def _fix_buttons(self, view: LiveView, state: str) -> list[Any]:
-        fixes = [fix for fix in view.diagnosis.fixes if fix.change] if view.diagnosis and state == "failed" else []
+        fixes = (
+            [fix for fix in view.diagnosis.fixes if fix.change]
+            if view.diagnosis and state == "failed"
+            else []
+        )
         names = [self.context.say("ui.run.apply", fix=fix.title) for fix in fixes[:FIXES]]
-        return [gr.update(value=name, visible=True) for name in names] + [gr.update(visible=False)] * (FIXES - len(names))
+        return [gr.update(value=name, visible=True) for name in names] + [gr.update(visible=False)] * (
+            FIXES - len(names)
+        )
 
     def _newest(self) -> str:
         records = self.context.desk.runs()

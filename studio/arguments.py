@@ -1,0 +1,117 @@
+"""The commands and their options, with their help in the person's language; what is typed wrong is refused."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from typing import Any, NoReturn
+
+from studio.core.errors import StudioError
+from studio.core.text import Catalogue, literal, load_catalogue, text
+
+
+class Arguments(argparse.ArgumentParser):
+    """argparse that refuses in the studio's own form."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise StudioError instead of printing usage and leaving."""
+        raise StudioError(text("cli.arguments"), literal(message), text("cli.arguments.fix"))
+
+
+def parse(words: list[str], catalogue: Catalogue) -> argparse.Namespace:
+    """Return the options that `words` give; without a command they are those of `studio`, the window.
+
+    `options.words` holds them with the command in front. Raises StudioError; SystemExit(0) after a help page.
+    """
+    parser = build_parser(catalogue)
+    if words[:1] not in (["-h"], ["--help"]):
+        words = _put_command_first(words, _list_commands(parser))
+    options = parser.parse_args(words)
+    options.words = words
+    return options
+
+
+def build_parser(catalogue: Catalogue | None = None) -> Arguments:
+    """Return the parser of every command, in English without a `catalogue`."""
+    say = (catalogue or load_catalogue("en")).say
+
+    def help_of(id: str) -> str:
+        return say(text(f"cli.help.{id}")).replace("%", "%%")
+
+    def option(parser: argparse.ArgumentParser, name: str, help: str = "", **settings: Any) -> None:
+        parser.add_argument(name, help=help_of(help or name.strip("-").replace("-", "_")), **settings)
+
+    def titled(parser: Arguments) -> Arguments:
+        parser._positionals.title, parser._optionals.title = help_of("arguments"), help_of("options")
+        parser.add_argument("-h", "--help", action="help", help=help_of("help"))
+        return parser
+
+    parser = titled(
+        Arguments(prog="launch.py", description=help_of("about"), add_help=False, allow_abbrev=False)
+    )
+    commands = parser.add_subparsers(
+        dest="command", parser_class=Arguments, metavar="COMMAND", title=help_of("commands")
+    )
+
+    def add(name: str, needs: str = "") -> Arguments:
+        words = help_of(name)
+        command = titled(
+            commands.add_parser(name, help=words, description=words, add_help=False, allow_abbrev=False)
+        )
+        if needs:
+            option(command, needs, metavar=needs.upper())
+        option(command, "--json", action="store_true")
+        option(command, "--events", action="store_true")
+        option(command, "--workspace", metavar="DIR")
+        return command
+
+    window = add("studio")
+    option(window, "--port", type=int, metavar="N")
+    option(window, "--no-browser", action="store_true")
+    option(window, "--share", "later", action="store_true")
+    option(window, "--lan", "later", action="store_true")
+    option(add("demo"), "--resume", "demo_resume", metavar="RUN", default="")
+    for name in ("train", "check", "plan"):
+        add(name, "recipe")
+    add("resume", "run")
+    data = add("data", "source")
+    option(data, "--model", metavar="DIR", default="")
+    option(data, "--max-length", metavar="N", type=int, default=1024)
+    option(data, "--rows", metavar="N", type=int, default=3)
+    option(data, "--format", metavar="F", default="auto")
+    option(data, "--map", metavar="ROLE=COLUMN", action="append", default=[])
+    option(add("doctor"), "--facts", metavar="FILE")
+    option(add("explain"), "file", "explain", nargs="?", metavar="FILE")
+    add("runs")
+    chat = add("chat", "run")
+    option(chat, "--prompt", metavar="WORDS")
+    option(chat, "--side", choices=("base", "tuned", "both"), default="tuned")
+    option(chat, "--max-new-tokens", metavar="N", type=int, default=256)
+    option(chat, "--temperature", metavar="T", type=float, default=0.0)
+    export = add("export", "run")
+    option(export, "--to", metavar="FORM", default="adapter")
+    option(export, "--folder", metavar="DIR")
+    add("bench")
+    return parser
+
+
+def _list_commands(parser: argparse.ArgumentParser) -> list[str]:
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return list(commands.choices)
+
+
+def _put_command_first(words: list[str], known: list[str]) -> list[str]:
+    """Return `words` with the command in front: `studio` when they hold options alone. Raises StudioError on a typo."""
+    skip = False
+    for place, word in enumerate(words):
+        if skip or word.startswith("-"):
+            skip = not skip and word in ("--workspace", "--port")
+        elif word in known:
+            return [word, *words[:place], *words[place + 1 :]]
+        else:
+            near = difflib.get_close_matches(word, known, n=1)
+            fix = text("recipe.key.nearest", near=near[0]) if near else text("cli.arguments.fix")
+            raise StudioError(
+                text("cli.command.unknown", name=word), text("cli.command.known", known=known), fix
+            )
+    return ["studio", *words]

@@ -1,0 +1,312 @@
+"""The command line's contract: one JSON object, its keys, exit codes, both languages, and what a person reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from studio.arguments import build_parser
+from studio.cli import main
+from studio.core.text import load_catalogue
+from tests.conftest import chat_rows, write_jsonl
+from tests.launched import RUN_KEYS, command, environment, launch, read_answer, write_recipe
+
+COMMANDS = "studio demo train resume check plan data doctor explain runs chat export bench".split()
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory, tiny_models):
+    """A folder with data, a recipe and a workspace."""
+    folder = tmp_path_factory.mktemp("shop")
+    data = write_jsonl(folder / "chats.jsonl", chat_rows(24))
+    (folder / "tiny").symlink_to(tiny_models(), target_is_directory=True)
+    write_recipe(folder, Path("tiny"), Path(data.name))
+    return folder
+
+
+@pytest.fixture
+def ask(shop, capsys, monkeypatch):
+    """A function `ask(*words, code=0) -> dict`: the JSON answer of a command, run here; `ask.err` is its stderr."""
+    monkeypatch.setenv("FINETUNE_STUDIO_WORKSPACE", str(shop / "workspace"))
+    monkeypatch.setenv("FINETUNE_STUDIO_LANGUAGE", "en")
+
+    def go(*words: object, code: int = 0) -> dict:
+        capsys.readouterr()
+        assert main([*map(str, words), "--json", "--child"]) == code
+        captured = capsys.readouterr()
+        go.err = captured.err
+        assert "Traceback" not in captured.err
+        return read_answer(captured.out)
+
+    return go
+
+
+@pytest.fixture
+def read(shop, capsys, monkeypatch):
+    """A function `read(*words, code=0, language="en") -> str`: what a person reads on stdout and stderr."""
+    monkeypatch.setenv("FINETUNE_STUDIO_WORKSPACE", str(shop / "workspace"))
+
+    def go(*words: object, code: int = 0, language: str = "en") -> str:
+        monkeypatch.setenv("FINETUNE_STUDIO_LANGUAGE", language)
+        capsys.readouterr()
+        assert main([*map(str, words), "--child"]) == code
+        captured = capsys.readouterr()
+        return captured.out + captured.err
+
+    return go
+
+
+@pytest.fixture(scope="module")
+def trained(shop):
+    """The answer of a finished run, and its events as `--events` told them. Its recipe names its files relatively."""
+    import contextlib
+    import io
+
+    out, err = io.StringIO(), io.StringIO()
+    words = ["train", str(shop / "recipe.json"), "--json", "--events", "--child"]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert main([*words, "--workspace", str(shop / "workspace")]) == 0
+    return read_answer(out.getvalue()), err.getvalue().splitlines()
+
+
+def test_train_answers_by_the_contract(trained, shop):
+    answer, _ = trained
+    assert answer.keys() == RUN_KEYS
+    assert (answer["state"], answer["steps"], answer["diagnosis"]) == ("finished", 12, None)
+    assert isinstance(answer["loss"], float)
+    assert (Path(answer["artifact"]) / "adapter_model.safetensors").is_file()
+    assert Path(answer["artifact"]).parent == shop / "workspace" / "runs" / answer["run"]
+
+
+def test_events_are_json_lines_and_nothing_else(trained):
+    _, lines = trained
+    events = [json.loads(line) for line in lines if line.startswith("{")]
+    assert [line for line in lines if not line.startswith("{")] == []
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert [event["step"] for event in events if event["kind"] == "step_logged"] == list(range(1, 13))
+    assert events[-1]["kind"] == "run_finished" and all(event["time_s"] > 0 for event in events)
+
+
+def test_runs_lists_the_run(trained, ask, read):
+    answer, _ = trained
+    (entry,) = ask("runs")["runs"]
+    assert entry["run"] == answer["run"] and entry["state"] == "finished" and entry["base"] == "tiny-llama"
+    assert answer["run"] in read("runs")
+
+
+def test_a_finished_run_is_not_resumed(trained, ask):
+    error = ask("resume", trained[0]["run"], code=2)["error"]
+    assert error.keys() == {"what", "why", "fix"} and trained[0]["run"] in error["what"]
+
+
+def test_chat_answers_once(trained, ask, read):
+    run = trained[0]["run"]
+    words = ["chat", run, "--prompt", "say 3", "--max-new-tokens", 4]
+    answer = ask(*words, "--side", "both")
+    assert answer.keys() == {"run", "prompt", "answers"} and answer["answers"].keys() == {"base", "tuned"}
+    assert ask(*words)["answers"].keys() == {"tuned"}
+    said = read(*words)
+    assert "Traceback" not in said and answer["answers"]["tuned"].strip() in said
+
+
+def test_chat_goes_on_until_an_empty_line(trained, read, monkeypatch):
+    lines = iter(["say 3", "say 4", ""])
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda prompt: asked.append(prompt) or next(lines))
+    assert "empty line" in read("chat", trained[0]["run"], "--max-new-tokens", 2)
+    assert asked == ["> "] * 3
+
+
+@pytest.mark.parametrize("target", ["adapter", "merged"])
+def test_export_says_where_and_how_much(trained, ask, target):
+    answer = ask("export", trained[0]["run"], "--to", target)
+    assert answer.keys() == {"path", "bytes"}
+    files = [path for path in Path(answer["path"]).rglob("*") if path.is_file()]
+    assert answer["bytes"] == sum(path.stat().st_size for path in files)
+    assert any(path.suffix == ".safetensors" for path in files)
+    assert not any("staging" in path.name for path in Path(answer["path"]).parent.iterdir())
+
+
+def test_export_into_a_folder_of_the_persons_own(trained, ask, tmp_path):
+    folder = tmp_path / "out"
+    assert ask("export", trained[0]["run"], "--folder", folder)["path"] == str(folder)
+    assert ask("export", trained[0]["run"], "--folder", folder, code=2)["error"]["fix"]
+    assert "adapter, merged" in ask("export", trained[0]["run"], "--to", "onnx", code=2)["error"]["fix"]
+
+
+def test_check_finds_every_problem_at_once(ask, shop, tmp_path, tiny_models):
+    assert ask("check", shop / "recipe.json") == {"ok": True, "problems": []}
+    bad = write_recipe(
+        tmp_path,
+        tmp_path / "nowhere",
+        tmp_path / "nothing.jsonl",
+        data={"max_length": 0},
+        optim={"learning_rate": -1},
+        adapter={"method": "full"},
+        model={"quantization": "nf4"},
+    )
+    answer = ask("check", bad, code=2)
+    assert answer.keys() == {"ok", "problems"} and answer["ok"] is False
+    assert all({"field", "message", "fix"} <= problem.keys() for problem in answer["problems"])
+    fields = {problem["field"] for problem in answer["problems"]}
+    wrong = {"model.source", "data.source", "data.max_length", "optim.learning_rate", "model.quantization"}
+    assert wrong <= fields
+    said = ask("train", bad, code=2)["error"]
+    assert len(said["problems"]) == len(answer["problems"])
+    typed = write_recipe(tmp_path, tiny_models(), shop / "chats.jsonl", optim={"lerning_rate": 1}, sed=7)
+    problems = ask("check", typed, code=2)["problems"]
+    assert [problem["field"] for problem in problems] == ["sed", "optim.lerning_rate"]
+    assert "seed" in problems[0]["fix"] and "learning_rate" in problems[1]["fix"]
+
+
+def test_a_warning_does_not_refuse(ask, shop, tmp_path, tiny_models):
+    recipe = write_recipe(tmp_path, tiny_models(), shop / "chats.jsonl", optim={"learning_rate": 0.5})
+    answer = ask("check", recipe)
+    assert answer["ok"] is True and [problem["severity"] for problem in answer["problems"]] == ["warning"]
+
+
+def test_plan_says_what_would_be_used(ask, read, shop):
+    answer = ask("plan", shop / "recipe.json")
+    assert answer.keys() == {"plan", "peak_bytes", "policy"}
+    assert {"device", "dtype", "attention", "quantization", "optimizer", "kernels"} <= answer["plan"].keys()
+    assert all(isinstance(size, int) and size >= 0 for size in answer["peak_bytes"].values())
+    assert answer["plan"]["device"].keys() == {"value", "reason"} and answer["plan"]["device"]["reason"]
+    assert "precision" in read("plan", shop / "recipe.json")
+
+
+def test_data_says_what_it_is(ask, read, shop, tmp_path):
+    answer = ask("data", shop / "chats.jsonl", "--model", shop / "tiny", "--rows", 2)
+    assert (answer["format"], answer["rows_read"], answer["rows_used"]) == ("messages", 24, 24)
+    first = answer["preview"][0]
+    assert len(answer["preview"]) == 2 and "say 0" in first["text"]
+    assert "".join(token["text"] for token in first["tokens"] if token["trained"]).startswith("it is 0")
+    assert "say 0" in read("data", shop / "chats.jsonl")
+    odd = write_jsonl(tmp_path / "odd.jsonl", [{"a": 1}] * 4)
+    unclear = ask("data", odd, code=1)
+    assert unclear["format"] is None and unclear["needs_answer"][0]["choices"]
+    assert "Traceback" not in read("data", odd, code=1)
+    assert (
+        ask("data", odd, "--map", "a", code=2)["error"]["fix"]
+        == "Write role=column, such as prompt=question."
+    )
+
+
+def test_doctor_judges_this_machine_or_a_recorded_one(ask, tmp_path):
+    answer = ask("doctor")
+    assert {"verdict", "backend", "reasons", "problems", "offers", "facts"} <= answer.keys()
+    recorded = tmp_path / "facts.json"
+    recorded.write_text(json.dumps(answer["facts"] | {"cores": 96}), encoding="utf-8")
+    assert ask("doctor", "--facts", recorded)["facts"]["cores"] == 96
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--share"], ["--lan"], ["bench"], ["explain"], ["explain", "log.txt"], ["export", "r", "--to", "gguf"]],
+)
+def test_what_later_versions_bring(ask, words):
+    assert "not available yet" in ask(*words, code=2)["error"]["what"]
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["trian", "r.json"], "train"),
+        (["chatt"], "chat"),
+        (["train"], "--help"),
+        (["runs", "--nonsense"], "--help"),
+        (["--port", "many"], "--help"),
+        (["xyzzy"], "--help"),
+    ],
+)
+def test_a_slip_of_the_pen_is_refused_with_a_hint(ask, words, fix):
+    error = ask(*words, code=2)["error"]
+    assert error.keys() == {"what", "why", "fix"} and fix in error["fix"]
+
+
+def test_options_may_stand_before_the_command(shop, capsys):
+    assert main(["--json", "--workspace", str(shop / "elsewhere"), "runs"]) == 0
+    assert read_answer(capsys.readouterr().out) == {"runs": []}
+
+
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_every_command_explains_itself(name, language, capsys, monkeypatch):
+    monkeypatch.setenv("FINETUNE_STUDIO_LANGUAGE", language)
+    with pytest.raises(SystemExit) as ended:
+        main([*filter(None, [name]), "-h"])
+    said = capsys.readouterr().out
+    assert ended.value.code == 0 and "cli.help" not in said
+    assert bool(re.search("[\u4e00-\u9fff]", said)) == (language == "zh-CN")
+
+
+def test_every_option_has_help():
+    catalogue = load_catalogue("en")
+    (commands,) = (action for action in build_parser(catalogue)._actions if action.dest == "command")
+    assert set(commands.choices) == set(COMMANDS)
+    for name, parser in commands.choices.items():
+        for action in parser._actions:
+            assert action.help and "cli.help" not in action.help, (name, action.dest)
+
+
+def test_chinese_is_spoken_everywhere(read, shop, trained):
+    for words, code in (
+        (["runs", "--nonsense"], 2),
+        (["check", shop / "recipe.json"], 0),
+        (["plan", shop / "recipe.json"], 0),
+        (["data", shop / "chats.jsonl"], 0),
+        (["doctor"], 0),
+        (["resume", "nobody"], 2),
+        (["export", trained[0]["run"]], 0),
+    ):
+        assert re.search("[\u4e00-\u9fff]", read(*words, code=code, language="zh-CN")), words
+
+
+def on_a_terminal(*words: object, workspace: Path, columns: int = 80) -> tuple[int, str]:
+    """Run the studio on a pseudo-terminal and return its exit code and every byte that it drew."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command(*words),
+        env=environment(workspace, COLUMNS=str(columns), TERM="xterm"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=workspace.parent,
+    )
+    os.close(theirs)
+    drawn = b""
+    while True:
+        try:
+            if select.select([ours], [], [], 120)[0]:
+                drawn += os.read(ours, 65536)
+        except OSError:  # the other side is closed
+            break
+    os.close(ours)
+    return process.wait(), drawn.decode("utf-8")
+
+
+@pytest.mark.slow
+def test_a_person_at_a_terminal_sees_a_moving_bar_and_plain_words(shop):
+    code, drawn = on_a_terminal("train", shop / "recipe.json", workspace=shop / "screen", columns=60)
+    assert code == 0, drawn
+    steps = re.findall(r"\r(\[=* *\] step (\d+)/12[^\r\n]*)", drawn)
+    assert [int(step) for _, step in steps] == list(range(1, 13))
+    assert all(len(line) < 60 for line, _ in steps), "a line that wraps cannot be drawn over"
+    lines = [re.sub(r".*\r(?!$)", "", line).strip() for line in drawn.replace("\r\n", "\n").split("\n")]
+    assert lines[0].startswith("Starting") and "Training" in lines
+    assert re.fullmatch(r"Run try-\w{4} is finished: .*adapter", lines[-2])
+    for noise in ("Warning", "Traceback", "\x1b", "it/s", "torch", "deprecat"):
+        assert noise not in drawn, drawn
+
+
+@pytest.mark.slow
+def test_a_real_process_prints_one_object_in_chinese(shop):
+    done = launch(shop / "chinese", "train", shop / "recipe.json", "--json", FINETUNE_STUDIO_LANGUAGE="zh-CN")
+    assert done.returncode == 0 and read_answer(done.stdout)["state"] == "finished"
+    assert re.search("[\u4e00-\u9fff]", done.stderr)
