@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAM = ("cli", "arguments", "supervise", "console", "child", "lifeline", "settings_table")
+PROGRAM = ("cli", "arguments", "reports", "supervise", "console", "child", "lifeline", "settings_table")
 FLOORS = {
     "launch": 7,
     **{f"studio.{name}": 6 for name in PROGRAM},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -184,7 +183,7 @@ def test_a_path_is_no_run_for_any_command(refused):
 
 
 def test_an_unfinished_run_can_neither_chat_nor_be_exported(refused, place, small):
-    from studio.cli import read_recipe
+    from studio.desk.recipes import read_recipe
     from studio.engine.folder import create_run
 
     run = create_run(place / "runs", read_recipe(str(small()))).run
@@ -241,76 +240,101 @@ def test_a_torch_of_another_build_under_here(tmp_path, small):
     assert not workspace.exists()
 
 
-# A file system of 2 MB of its own, in a mount namespace that ends with the shell. $1: where; $2: what happens to it.
+# A file system of 2 MB of its own, in a mount namespace that ends with the shell. $1: where; $2: when it is full.
 ON_A_SMALL_DISK = """
 mount -t tmpfs -o size=2m none "$1" || exit 77
-workspace="$1"; act="$2"; shift 2
-if [ "$act" = before ]; then
-    head -c 3000000 /dev/zero >"$workspace/fill" 2>/dev/null
+workspace="$1"; full="$2"; shift 2
+fill() { head -c 3000000 /dev/zero >"$workspace/fill" 2>/dev/null; }
+if [ "$full" = before ]; then
+    fill
     "$@"
     code=$?
 else
     "$@" &
     child=$!
     until ls "$workspace"/runs/*/checkpoints/step-00000002 >/dev/null 2>&1; do sleep 0.02; done
-    head -c 3000000 /dev/zero >"$workspace/fill" 2>/dev/null
+    fill
     wait $child
     code=$?
 fi
 rm "$workspace/fill"
-cp -r "$workspace" "$workspace.after"
+cp -r "$workspace/." "$workspace.after"
 exit $code
 """
+NAMESPACES = (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"])
 
 
-def on_a_small_disk(
-    workspace: Path, act: str, *words: object, paths: tuple[Path, ...] = (), **more: str
-) -> subprocess.CompletedProcess:
-    """Run `launch.py --here` in a workspace on a disk of 2 MB that is full `before`, or fills up in `mid-run`."""
-    unshare = (
-        ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
-    )
-    done = subprocess.run(
-        [*unshare, "sh", "-c", ON_A_SMALL_DISK, "sh", str(workspace), act, *command(*words)],
-        env=environment(workspace, *paths, **more),
-        cwd=workspace.parent,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=120,
-        check=False,
-    )
-    return done
+@pytest.fixture(scope="module")
+def namespace(tmp_path_factory):
+    """The command in which a file system may be mounted; [] where none is allowed."""
+    folder = str(tmp_path_factory.mktemp("mount"))
+    for way in NAMESPACES if shutil.which("unshare") else ():
+        trial = [*way, "mount", "-t", "tmpfs", "-o", "size=2m", "none", folder]
+        if subprocess.run(trial, capture_output=True, check=False).returncode == 0:
+            return way
+    return []
 
 
-def test_a_disk_that_is_full_from_the_start(tmp_path, small):
+@pytest.fixture
+def short_of_room(namespace, tmp_path):
+    """A function that runs `launch.py --here` where the disk is full `before` or fills up `later`; and its workspace.
+
+    Where nothing can be mounted, no file of the workspace may grow beyond some size instead.
+    """
     workspace = tmp_path / "workspace"
-    workspace.mkdir()
-    done = on_a_small_disk(workspace, "before", "train", small(), "--json")
+
+    def go(
+        full: str, *words: object, paths: tuple[Path, ...] = (), **more: str
+    ) -> subprocess.CompletedProcess:
+        argv, settings = command(*words), {}
+        if namespace:
+            workspace.mkdir()
+            argv = [*namespace, "sh", "-c", ON_A_SMALL_DISK, "sh", str(workspace), full, *argv]
+        else:
+            import resource
+
+            most = 1000 if full == "before" else 100_000
+            settings["preexec_fn"] = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        return subprocess.run(
+            argv,
+            env=environment(workspace, *paths, **more),
+            cwd=tmp_path,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+            check=False,
+            **settings,
+        )
+
+    return go, tmp_path / "workspace.after" if namespace else workspace
+
+
+def test_a_disk_that_is_full_from_the_start(short_of_room, namespace, small):
+    go, after = short_of_room
+    done = go("before", "train", small(), "--json")
     assert done.returncode == 2, done.stderr
     error = read_answer(done.stdout)["error"]
-    assert error["why"] == "The disk that holds it is full." and "Traceback" not in done.stderr
-    assert not any(path.is_file() for path in (tmp_path / "workspace.after").rglob("*"))
+    assert "cannot be used" in error["what"] and "Traceback" not in done.stderr
+    assert error["why"] == "The disk that holds it is full." or not namespace
+    assert after.is_dir() and not any(path.is_file() for path in after.rglob("*"))
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_in_mid_run(tmp_path, small):
-    workspace = tmp_path / "workspace"
-    workspace.mkdir()
+def test_a_disk_that_fills_up_in_mid_run(short_of_room, namespace, small, tmp_path):
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(SITECUSTOMIZE, encoding="utf-8")
+    go, after = short_of_room
     recipe = small(optim={"max_steps": 200}, limits={"save_every": 2})
-    done = on_a_small_disk(
-        workspace, "mid-run", "train", recipe, "--json", paths=(site,), TEST_STEP_SLEEP_S="0.1"
-    )
+    done = go("later", "train", recipe, "--json", paths=(site,), TEST_STEP_SLEEP_S="0.1")
     assert done.returncode == 1, done.stderr
     answer = read_answer(done.stdout)
-    assert (answer["state"], answer["diagnosis"]["id"]) == ("failed", "disk_full")
-    assert answer["diagnosis"]["fixes"] and "Traceback" not in done.stderr
-    after = tmp_path / "workspace.after"
+    assert answer["state"] == "failed" and answer["diagnosis"]["fixes"] and "Traceback" not in done.stderr
+    assert answer["diagnosis"]["id"] == "disk_full" or not namespace
     assert not any("staging" in name or name.endswith(".tmp") for name in list_files(after))
-    kept = [path for path in (after / "runs" / answer["run"] / "checkpoints").iterdir()]
-    assert kept and all((path / "manifest.json").is_file() for path in kept)
+    checkpoints = list((after / "runs" / answer["run"] / "checkpoints").iterdir())
+    assert all((path / "manifest.json").is_file() for path in checkpoints)
+    assert checkpoints or not namespace
     resumed = launch(after, "resume", answer["run"], "--json")
     assert resumed.returncode == 0, resumed.stderr
     assert (read_answer(resumed.stdout)["state"], read_answer(resumed.stdout)["steps"]) == ("finished", 200)

@@ -15,25 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from studio.core.codec import from_json
 from studio.core.errors import Problem, StudioError
 from studio.core.events import RunEvent, RunFailed, StepLogged
 from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
 from studio.core.heartbeat import Heartbeat
-from studio.core.migrate import lift
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
-from studio.core.text import LOCALES, text
+from studio.core.text import text
 from studio.desk.checking import find_problems, refuse
 from studio.desk.log import EventLog
+from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.desk.worker import Worker
 from studio.host.claim import claim_run, is_worked_on
 from studio.host.detect import detect
 from studio.host.plan import plan
 from studio.host.workspace import Workspace
 from studio.models.catalog import inspect_model, list_local_models
-
-DEMO_RECIPE = LOCALES.parent / "recipes" / "demo.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +77,7 @@ class Desk:
 
     def demo_recipe(self) -> Recipe:
         """Return the recipe of the bundled demo."""
-        from studio.engine.folder import read_json
-
-        return from_json(Recipe, lift("recipe", read_json(DEMO_RECIPE)))
+        return read_recipe(DEMO_RECIPE)
 
     def preview(self, recipe: Recipe, rows: int = 5) -> Any:
         """Return the Preview of the recipe's data: rows, rendered text, tokens and loss mask. Raises StudioError."""
@@ -300,7 +295,7 @@ class Desk:
                 from studio.engine.run import run
 
                 return run(recipe, self.machine(), folder, log.append, lambda: self.stopping, beat)
-            except Exception as error:  # a disk too full to write a failure to, a library that cannot be imported
+            except Exception as error:  # the disk is too full to note a failure, or torch cannot be imported
                 return self._note_failure(folder, log, error)
             finally:
                 heart.clear()
@@ -417,5 +412,3 @@ def _preview(recipe: Recipe, rows: int) -> Any:
 
     facts = inspect_model(recipe.model.source) if recipe.model.source else None
     return preview(recipe.data, load_tokenizer(facts) if facts and facts.folder else None, rows=rows)
-
-

@@ -41,7 +41,14 @@ from studio.engine.trainer import Hooks, Trainer, TrainState, seed_all
 from studio.engine.watch import watch_gpu
 from studio.host.failures import diagnose
 from studio.host.plan import plan as make_plan
-from studio.models.adapt import adapt, cast_by_autocast, load_trained_state, trained_state, unwrap
+from studio.models.adapt import (
+    adapt,
+    cast_by_autocast,
+    cast_weights,
+    load_trained_state,
+    trained_state,
+    unwrap,
+)
 from studio.models.catalog import hash_weights
 from studio.models.fetch import DownloadStopped, resolve_model
 from studio.models.fuse import Fused, fuse
@@ -187,7 +194,9 @@ def _train(this: Run) -> Trained | None:
     with this.phase("save"):
         if data.validation and trainer.state.last_eval is None:
             this.record = dataclasses.replace(this.record, eval_loss=trainer.evaluate())
-        model = loaded.model if this.record.adapter else loaded.model.to(DTYPES[plan.dtype.value])
+        model = loaded.model
+        if not this.record.adapter:
+            cast_weights(model, DTYPES[plan.dtype.value])
         expected = fingerprint(model, data.train[0].token_ids.tolist())
         require_space(folder.path, sum(tensor.nbytes for tensor in trained_state(model).values()))
         artifact = save_artifact(model, loaded.tokenizer, folder.path, facts, this.record)
@@ -216,7 +225,8 @@ def _load(recipe: Recipe, facts: ModelFacts, plan: BackendPlan) -> tuple[Loaded,
         unwrap(model).gradient_checkpointing_enable({"use_reentrant": False})
     swaps = fuse(
         unwrap(model),
-        {op: choice.value for op, choice in plan.kernels.items()},
+        # Stock code is the reference, so only what is to be replaced is asked for.
+        {op: choice.value for op, choice in plan.kernels.items() if choice.value != "reference"},
         autocast=AUTOCAST_DTYPES.get(plan.dtype.value),
     )
     return Loaded(model, loaded.tokenizer), swaps

@@ -193,7 +193,8 @@ class Trainer:
         """Clip and step if all is finite; returns loss, gradient norm before clipping, and whether it was applied."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.scaler.unscale_(self.optimizer) if self.scaler.is_enabled() else None
+        if self.scaler.is_enabled():
+            self.scaler.unscale_(self.optimizer)
         limit = self.spec.max_grad_norm or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.trained, limit)
         loss, grad_norm = float(loss_sum), float(norm)

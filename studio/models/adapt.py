@@ -95,6 +95,18 @@ def cast_by_autocast(model: torch.nn.Module, active: bool) -> Iterator[None]:
         yield
 
 
+@torch.no_grad()
+def cast_weights(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Round the floating-point parameters to `dtype`, in place; tied ones stay tied.
+
+    Not `model.to(dtype)`: that would round buffers too, and a model whose rotary frequencies are 16-bit numbers
+    computes something else than the same weights loaded from disk.
+    """
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+
+
 def trained_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return the trainable parameters by name (tied ones once): what a checkpoint holds of the weights."""
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}

@@ -20,7 +20,7 @@ from studio.host.claim import Holder, claim
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory, tiny_models):
     """A workspace and a recipe of 12 steps that are used by all tests here."""
-    from studio.cli import read_recipe
+    from studio.desk.recipes import read_recipe
     from studio.host.workspace import open_workspace
     from tests.conftest import chat_rows, write_jsonl
     from tests.launched import write_recipe

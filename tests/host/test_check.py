@@ -88,6 +88,12 @@ CASES = [
     ),
     ({"adapter.method": "full", "model.adapter": "a"}, {}, ("error", "model.adapter", "full_adapter")),
     ({"adapter.dora": True, "model.adapter": "a"}, {}, ("warning", "adapter.dora", "dora_continued")),
+    ({"adapter.dora": True, "model.quantization": "int8"}, {}, ("error", "adapter.dora", "dora_int8")),
+    (
+        {"adapter.dora": True},
+        {"model": make_small(quantization="int8", dtype="fp16")},
+        ("error", "adapter.dora", "dora_int8"),
+    ),
     ({"method": "sft"}, {"data": make_data(format="text")}, ("error", "method", "sft_text")),
     ({"limits.device": "gpu"}, {}, ("error", "limits.device", "no_gpu")),
     ({"model.quantization": "nf4"}, {"machine": BROKEN}, ("error", "model.quantization", "bitsandbytes")),
@@ -154,7 +160,7 @@ def test_one_problem(changes, values, problem):
         ({"adapter.method": "full", "optim.learning_rate": 1e-3}, {}),
         ({}, {"free_disk_bytes": 10 * 2**30}),
         ({"model.quantization": "nf4", "optim.optimizer": "paged_adamw_8bit"}, {}),
-        ({"model.quantization": "int8", "adapter.dora": True}, {}),
+        ({"model.quantization": "nf4", "adapter.dora": True}, {}),
         ({"data.max_length": 4096}, {"machine": DESKTOP, "model": make_model()}),
     ],
 )

@@ -7,7 +7,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import AutoModelForCausalLM
 
 from studio.core.recipe import AdapterSpec
-from studio.models.adapt import adapt, cast_by_autocast
+from studio.models.adapt import adapt, cast_by_autocast, cast_weights
 
 
 def test_casting_by_autocast_gives_the_same_and_keeps_less(tiny_models):
@@ -48,3 +48,19 @@ def test_dora_keeps_the_width_that_it_computes_in(tiny_models):
     layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
     with cast_by_autocast(model, True):
         assert layers and all(layer.cast_input_dtype_enabled for layer in layers)
+
+
+def test_cast_weights_compute_what_the_same_weights_from_disk_do(make_tiny_model, tmp_path):
+    shape = {"hidden_size": 256, "head_dim": 128, "num_attention_heads": 2, "num_key_value_heads": 2}
+    folder = make_tiny_model(tmp_path / "m", "llama", tie_word_embeddings=True, **shape)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    cast_weights(model, torch.bfloat16)
+    model.save_pretrained(tmp_path / "saved")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype=torch.bfloat16)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    tokens = torch.arange(2, 130)[None]
+    with torch.no_grad():
+        assert torch.equal(model(input_ids=tokens).logits, again(input_ids=tokens).logits)
+        assert not torch.equal(
+            model.to(torch.bfloat16)(input_ids=tokens).logits, again(input_ids=tokens).logits
+        )

@@ -1,0 +1,145 @@
+"""The commands that only look: a recipe's problems and plan, a data set, the runs, the machine."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from studio.console import Console
+from studio.core.codec import from_json
+from studio.core.errors import RecipeError, StudioError
+from studio.core.text import text
+from studio.desk.recipes import read_recipe
+from studio.host.workspace import Workspace
+
+
+def check(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.desk.desk import Desk
+
+    try:
+        problems = Desk(workspace).check(read_recipe(options.recipe))
+    except RecipeError as error:
+        problems = error.problems
+    ok = not any(problem.severity == "error" for problem in problems)
+    said = [console.problem(problem) for problem in problems]
+    lines = [f"{entry['field']}: {entry['message']} {entry['fix']}" for entry in said]
+    console.answer({"ok": ok, "problems": said}, lines or [console.catalogue.say(text("cli.check.ok"))])
+    return 0 if ok else 2
+
+
+def plan(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.desk.desk import Desk
+    from studio.host.memory import predict
+
+    desk = Desk(workspace)
+    recipe = read_recipe(options.recipe)
+    plan = desk.plan(recipe)
+    peak = predict(plan, desk.model(recipe.model.source), recipe)
+    policy = {"checkpointing": plan.checkpointing.value, "reason": plan.checkpointing.reason}
+    say = console.catalogue.say
+    lines = [
+        f"{name:14} {choice.value}: {say(choice.reason)}"
+        for name, choice in (
+            ("device", plan.device),
+            ("precision", plan.dtype),
+            ("attention", plan.attention),
+            ("quantization", plan.quantization),
+            ("optimizer", plan.optimizer),
+            ("recompute", plan.checkpointing),
+            *plan.kernels.items(),
+        )
+    ]
+    lines += [f"{part:14} {size / 1e6:12,.1f} MB" for part, size in peak.items()]
+    console.answer({"plan": plan, "peak_bytes": peak, "policy": policy}, lines)
+    return 0
+
+
+def data(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.data.describe import describe
+    from studio.models.catalog import inspect_model
+
+    mapping = {}
+    for pair in options.map:
+        role, equals, column = pair.partition("=")
+        if not (role and equals and column):
+            raise StudioError(text("cli.map", pair=pair), text("cli.map.why"), text("cli.map.fix"))
+        mapping[role] = column
+    tokenizer = None
+    if options.model:
+        from studio.models.load import load_tokenizer
+
+        tokenizer = load_tokenizer(inspect_model(options.model))
+    found = describe(
+        options.source,
+        tokenizer=tokenizer,
+        max_length=options.max_length,
+        rows=options.rows,
+        format=options.format,
+        mapping=mapping,
+    )
+    said = console.plain(found)
+    console.answer(said, _describe_data(said, console))
+    return 0 if said.get("rows_used") else 1
+
+
+def _describe_data(said: dict[str, Any], console: Console) -> Iterator[str]:
+    """Yield what a person reads of a data set."""
+    say = console.catalogue.say
+    known = {"source": Path(said["source"]).name, "container": said["container"], "format": said["format"]}
+    yield say(text("cli.data.kind" if said["format"] else "cli.data.unclear", **known))
+    yield from filter(None, [said["reason"]])
+    yield say(text("cli.data.rows", read=said["rows_read"], used=said["rows_used"]))
+    yield from (say(text(f"data.rule.{rule}", rows=rows)) for rule, rows in said["rows_filtered"].items())
+    yield from (f"  - {problem['message']}" for problem in said["problems"])
+    yield from (question["question"] for question in said["needs_answer"])
+    for number, entry in enumerate(said["preview"], start=1):
+        yield "\n" + say(text("cli.data.example", number=number))
+        turns = [f"{message['role']}: {message['content']}" for message in entry["messages"]]
+        yield entry["text"] or "\n".join(turns)
+
+
+def runs(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.desk.desk import Desk
+
+    records = Desk(workspace).runs()
+    entries = [
+        {
+            "run": record.run,
+            "name": record.name,
+            "state": record.state,
+            "steps": record.steps,
+            "total_steps": record.total_steps,
+            "loss": record.loss,
+            "base": record.base,
+            "created_s": record.created_s,
+        }
+        for record in records
+    ]
+    lines = [
+        f"{e['run']:32} {e['state']:9} {e['steps']:>6}/{e['total_steps']:<6} "
+        f"{'-' if e['loss'] is None else format(e['loss'], '.4f'):>8}  {e['base']}"
+        for e in entries
+    ]
+    console.answer({"runs": entries}, lines or [console.catalogue.say(text("cli.runs.none"))])
+    return 0
+
+
+def doctor(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.host.detect import detect
+    from studio.host.verdict import judge
+
+    if options.facts:
+        from studio.core.facts import MachineFacts
+        from studio.engine.folder import read_json
+
+        machine = from_json(MachineFacts, read_json(Path(options.facts)))
+    else:
+        machine = detect()
+    report = judge(machine)
+    said = console.plain(report)
+    lines = [f"{said['verdict']}: {said['backend']}", *said["reasons"]]
+    lines += [f"  - {problem['title']} {problem['fix']}" for problem in said["problems"]]
+    console.answer(said, lines)
+    return 1 if report["verdict"] == "blocked" else 0
