@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +24,13 @@ from studio.core.text import text
 from studio.desk.checking import find_problems, refuse
 from studio.desk.log import EventLog
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
+from studio.desk.results import Export, export_result, find_result
 from studio.desk.worker import Worker
 from studio.host.claim import claim_run, is_worked_on
 from studio.host.detect import detect
 from studio.host.plan import plan
 from studio.host.workspace import Workspace
 from studio.models.catalog import inspect_model, list_local_models
-
-
-@dataclass(frozen=True, slots=True)
-class Export:
-    """Where an export lies and how large it is."""
-
-    path: Path
-    size_bytes: int
 
 
 class Desk:
@@ -250,7 +242,13 @@ class Desk:
         Raises StudioError for an unknown target, an unfinished run, a full disk or an existing folder.
         """
         self._refuse_while_training()
-        return self._engine.call(lambda: self._export(run, target, folder))
+        final = folder or self.workspace.exports / f"{run}-{target}"
+
+        def write() -> Export:
+            result = find_result(self._folder(run), self.machine())
+            return export_result(result, target, final, overwrite=folder is None)
+
+        return self._engine.call(write)
 
     def close(self, timeout_s: float = 18.0) -> None:
         """Stop the active run with a checkpoint and let the threads end; returns after at most `timeout_s`."""
@@ -356,54 +354,9 @@ class Desk:
 
             self._speaker = None
             release_memory()
-            folder, record, facts, chosen = self._result(run)
-            self._speaker = Speaker(folder.path, record, facts, chosen)
+            result = find_result(self._folder(run), self.machine())
+            self._speaker = Speaker(result.folder.path, result.record, result.facts, result.plan)
         return self._speaker
-
-    def _result(self, run: str) -> tuple[Any, RunRecord, ModelFacts, BackendPlan]:
-        folder = self._folder(run)
-        record = folder.read_record()
-        if record.state != "finished" or not record.artifact:
-            raise StudioError(
-                text("run.no_result", run=run), text("run.no_result.why"), text("run.no_result.fix")
-            )
-        recipe = folder.read_recipe()
-        facts = inspect_model(recipe.model.source)
-        return folder, record, facts, plan(self.machine(), recipe, facts)
-
-    def _export(self, run: str, target: str, folder: Path | None) -> Export:
-        from studio.engine.checkpoint import require_space
-        from studio.engine.exporters import EXPORTERS, get_exporter
-        from studio.engine.exporters.exporter import ExportJob
-        from studio.engine.folder import replace_file
-
-        exporter = get_exporter(target)
-        if exporter is None:
-            known = [each.name for each in EXPORTERS]
-            raise StudioError(
-                text("export.unknown", target=target),
-                text("export.unknown.why"),
-                text("export.unknown.fix", known=known),
-            )
-        run_folder, record, facts, chosen = self._result(run)
-        final = folder or self.workspace.exports / f"{run}-{target}"
-        if folder and final.exists():
-            raise StudioError(
-                text("export.exists", path=final.name), text("export.exists.why"), text("export.exists.fix")
-            )
-        final.parent.mkdir(parents=True, exist_ok=True)
-        staging = final.with_name(f".{final.name}.staging")
-        shutil.rmtree(staging, ignore_errors=True)
-        job = ExportJob(run_folder.path, record, facts, chosen, staging)
-        try:
-            require_space(final.parent, exporter.size_bytes(job))
-            staging.mkdir()
-            exporter.write(job)
-            shutil.rmtree(final, ignore_errors=True)
-            replace_file(staging, final)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-        return Export(final, sum(path.stat().st_size for path in final.rglob("*") if path.is_file()))
 
 
 def _preview(recipe: Recipe, rows: int) -> Any:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -66,16 +67,14 @@ def create_run(runs: Path, recipe: Recipe) -> RunFolder:
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", recipe.name).strip("-.")[:60] or time.strftime("%Y%m%d-%H%M%S")
     folder = RunFolder(runs / f"{stem}-{secrets.token_hex(2)}")
     folder.path.mkdir(parents=True)
-    write_json(folder.path / "recipe.json", to_json(recipe))
-    folder.write_record(
-        RunRecord(
-            run=folder.run,
-            name=recipe.name or folder.run,
-            state="waiting",
-            created_s=time.time(),
-            seed=recipe.seed,
-        )
-    )
+    name = recipe.name or folder.run
+    record = RunRecord(run=folder.run, name=name, state="waiting", created_s=time.time(), seed=recipe.seed)
+    try:
+        write_json(folder.path / "recipe.json", to_json(recipe))
+        folder.write_record(record)
+    except OSError:  # a disk that fills just now must not leave a run without a record
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
     return folder
 
 
