@@ -32,6 +32,10 @@ def judge(machine: MachineFacts) -> dict[str, Any]:
         problems.append(_problem("triton", machine.triton_error, "doctor.triton", level=machine.triton_level))
     if machine.bitsandbytes_error:
         problems.append(_problem("bitsandbytes", machine.bitsandbytes_error, "doctor.bitsandbytes"))
+    if "kernels" in machine.packages:
+        # On some processors bitsandbytes would fetch native code through it at import.
+        version = machine.packages["kernels"]
+        problems.append(_problem("kernels_package", version, "doctor.kernels_package"))
     backend = "cpu" if not usable else "triton" if machine.triton_level == "right" else "pytorch"
     reasons = [text(f"doctor.backend.{backend}", gpu=gpus[0].name if gpus else "")]
     verdict = "blocked" if blocked else "ready" if backend == "triton" and not problems else "degraded"
