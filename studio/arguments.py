@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from studio.core.errors import StudioError
@@ -16,6 +17,25 @@ class Arguments(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise StudioError instead of printing usage and leaving."""
         raise StudioError(text("cli.arguments"), literal(message), text("cli.arguments.fix"))
+
+
+def number(kind: type, low: float, high: float) -> Callable[[str], Any]:
+    """Return a reader of one number: `kind` is int or float. It raises StudioError when it is not from low to high."""
+
+    def read(word: str) -> Any:
+        try:
+            value = kind(word)
+        except ValueError:
+            value = None
+        if value is None or not low <= value <= high:  # NaN is in no range
+            raise StudioError(
+                text("cli.number", word=word),
+                text(f"cli.number.{kind.__name__}", low=low, high=high),
+                text("cli.arguments.fix"),
+            )
+        return value
+
+    return read
 
 
 def parse(words: list[str], catalogue: Catalogue) -> argparse.Namespace:
@@ -66,7 +86,7 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
         return command
 
     window = add("studio")
-    option(window, "--port", type=int, metavar="N")
+    option(window, "--port", type=number(int, 0, 65535), metavar="N")
     option(window, "--no-browser", action="store_true")
     option(window, "--share", "later", action="store_true")
     option(window, "--lan", "later", action="store_true")
@@ -76,8 +96,8 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     add("resume", "run")
     data = add("data", "source")
     option(data, "--model", metavar="DIR", default="")
-    option(data, "--max-length", metavar="N", type=int, default=1024)
-    option(data, "--rows", metavar="N", type=int, default=3)
+    option(data, "--max-length", metavar="N", type=number(int, 8, 1_048_576), default=1024)
+    option(data, "--rows", metavar="N", type=number(int, 0, 1000), default=3)
     option(data, "--format", metavar="F", default="auto")
     option(data, "--map", metavar="ROLE=COLUMN", action="append", default=[])
     option(add("doctor"), "--facts", metavar="FILE")
@@ -86,8 +106,8 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     chat = add("chat", "run")
     option(chat, "--prompt", metavar="WORDS")
     option(chat, "--side", choices=("base", "tuned", "both"), default="tuned")
-    option(chat, "--max-new-tokens", metavar="N", type=int, default=256)
-    option(chat, "--temperature", metavar="T", type=float, default=0.0)
+    option(chat, "--max-new-tokens", metavar="N", type=number(int, 1, 1_048_576), default=256)
+    option(chat, "--temperature", metavar="T", type=number(float, 0, 10), default=0.0)
     export = add("export", "run")
     option(export, "--to", metavar="FORM", default="adapter")
     option(export, "--folder", metavar="DIR")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -20,6 +21,7 @@ from studio.core.errors import StudioError
 from studio.core.record import RunRecord
 from studio.core.text import choose_language, load_catalogue, text
 from studio.desk.recipes import read_recipe
+from studio.host.failures import explain
 from studio.host.workspace import Workspace, open_workspace
 
 SUPERVISED = ("studio", "demo", "train", "resume")
@@ -29,6 +31,11 @@ EVENT_WAIT_S = 0.5
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed with a diagnosis, 2 bad arguments or bad input."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # PYTHONIOENCODING=ascii: a sign it lacks is spelt, never a crash
+            stream.reconfigure(errors="backslashreplace")
     console = Console(
         load_catalogue(choose_language()), as_json="--json" in words, events="--events" in words
     )
@@ -40,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 1  # whoever read our output is gone; there is nobody to tell
     except OSError as error:  # a full disk, a folder that may not be read: the catalogue knows them
-        return console.refuse(_explain(error))
+        return console.refuse(explain(error))
     except KeyboardInterrupt:
         return 2
 
@@ -51,13 +58,6 @@ def quiet_libraries() -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
     warnings.simplefilter("ignore", FutureWarning)
     warnings.simplefilter("ignore", DeprecationWarning)
-
-
-def _explain(error: OSError) -> StudioError:
-    from studio.host.failures import diagnose
-
-    found = diagnose(error)
-    return StudioError(found.what, found.why, found.fixes[0].title, exit_code=1)
 
 
 def _run_command(words: list[str], console: Console) -> int:
@@ -133,7 +133,9 @@ def _train(options: argparse.Namespace, workspace: Workspace, console: Console) 
 def _answer_run(
     record: RunRecord, workspace: Workspace, console: Console, extra: dict[str, Any] | None = None
 ) -> int:
-    artifact = workspace.runs / record.run / record.artifact if record.artifact else None
+    # A run that ended while its result was being checked has one on disk that nobody should rely on.
+    finished = record.state == "finished"
+    artifact = workspace.runs / record.run / record.artifact if finished else None
     data = {
         "run": record.run,
         "state": record.state,
@@ -169,6 +171,10 @@ def _chat(options: argparse.Namespace, workspace: Workspace, console: Console) -
     desk = Desk(workspace)
     sides = ("base", "tuned") if options.side == "both" else (options.side,)
 
+    def user(words: str) -> dict[str, str]:
+        # A terminal of another encoding sends bytes that are no characters; no tokenizer takes those.
+        return {"role": "user", "content": words.encode("utf-8", "replace").decode("utf-8")}
+
     def ask(messages: list[dict[str, str]], side: str, show: bool) -> str:
         answer = ""
         for longer in desk.chat(
@@ -186,7 +192,7 @@ def _chat(options: argparse.Namespace, workspace: Workspace, console: Console) -
         return answer
 
     if options.prompt is not None:
-        messages = [{"role": "user", "content": options.prompt}]
+        messages = [user(options.prompt)]
         answers = {}
         for side in sides:
             if not console.as_json and len(sides) > 1:
@@ -199,7 +205,7 @@ def _chat(options: argparse.Namespace, workspace: Workspace, console: Console) -
     console.say(text("cli.chat.hint"))
     for line in iter(lambda: _ask_line("> "), ""):
         for side in sides:
-            histories[side].append({"role": "user", "content": line})
+            histories[side].append(user(line))
             if len(sides) > 1:
                 print(f"{side}: ", end="")
             histories[side].append({"role": "assistant", "content": ask(histories[side], side, True)})
@@ -241,10 +247,13 @@ def _studio(options: argparse.Namespace, workspace: Workspace, console: Console)
 
         desk = Desk(workspace)
         failed, resumed = os.environ.get("FINETUNE_STUDIO_FAILED"), os.environ.get("FINETUNE_STUDIO_RESUME")
-        if failed:
-            desk.note_death(failed)
-        if resumed:
-            desk.resume(resumed)
+        try:
+            if failed:
+                desk.note_death(failed)
+            if resumed:
+                desk.resume(resumed)
+        except StudioError as error:  # a run that cannot go on: the window opens all the same
+            console.refuse(error)
         return desk
 
     return serve(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from studio.console import Console
 from studio.core.codec import from_json
 from studio.core.errors import RecipeError, StudioError
-from studio.core.text import text
+from studio.core.text import Text, text
 from studio.desk.recipes import read_recipe
 from studio.host.workspace import Workspace
 
@@ -40,7 +40,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     policy = {"checkpointing": plan.checkpointing.value, "reason": plan.checkpointing.reason}
     say = console.catalogue.say
     lines = [
-        f"{name:14} {choice.value}: {say(choice.reason)}"
+        f"{name:14} {_word(choice.value, say)}: {say(choice.reason)}"
         for name, choice in (
             ("device", plan.device),
             ("precision", plan.dtype),
@@ -54,6 +54,11 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     lines += [f"{part:14} {size / 1e6:12,.1f} MB" for part, size in peak.items()]
     console.answer({"plan": plan, "peak_bytes": peak, "policy": policy}, lines)
     return 0
+
+
+def _word(value: Any, say: Callable[[Text], str]) -> str:
+    """Return a value in words: True is yes."""
+    return say(text("plan.yes" if value else "plan.no")) if isinstance(value, bool) else str(value)
 
 
 def data(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:

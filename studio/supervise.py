@@ -110,6 +110,8 @@ def keep_alive(
                 on_tick=page,
             )
             if ending.intended:
+                if not headless and ending.code in (1, 2):  # its words went to the log
+                    print("\n".join(ending.log.splitlines()[-3:]), file=sys.stderr, flush=True)
                 return ending.code if 0 <= ending.code <= 255 else 1
             death = _record(ending)
             if death.run is None and ending.lived_s > SETTLED_S:

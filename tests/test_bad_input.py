@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.conftest import chat_rows, make_model, write_jsonl
 from tests.launched import SITECUSTOMIZE, command, environment, launch, list_files, read_answer, write_recipe
 
 SENTENCE_CHARACTERS = 260
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
@@ -119,6 +122,57 @@ def test_data_that_is_not_there_or_no_file(refused, small, tmp_path):
     assert "folder" in refused("data", tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes among its files")
+def test_a_pipe_is_refused_and_not_waited_for(refused, small, tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    assert "pipe" in refused("train", small(rows=tmp_path / "pipe.jsonl"))
+
+
+def test_a_recipe_as_the_windows_editor_saves_it(place, small, capsys):
+    recipe = small()
+    recipe.write_bytes(b"\xef\xbb\xbf" + recipe.read_bytes())
+    assert main(["check", str(recipe)]) == 0
+
+
+def test_a_recipe_without_an_end(refused):
+    assert "device" in refused("check", os.devnull)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--port", "99999999"),
+        ("--port", "80x"),
+        ("data", "demo", "--rows", "-1"),
+        ("data", "demo", "--max-length", "0"),
+        ("chat", "run", "--max-new-tokens", "-5"),
+        ("chat", "run", "--temperature", "nan"),
+    ],
+)
+def test_a_number_that_is_none_or_out_of_range(refused, words):
+    said = refused(*words)
+    assert words[-1] in said and "is needed" in said
+
+
+def test_a_terminal_that_lacks_a_sign(tmp_path):
+    (tmp_path / "雪.jsonl").write_text('{"text": "雪"}\n', encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "studio.cli",
+        "data",
+        "雪.jsonl",
+        "--workspace",
+        str(tmp_path / "studio"),
+    ]
+    environment = os.environ | {
+        "PYTHONIOENCODING": "ascii",
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'kernels'}",
+    }
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "\\u96ea" in done.stdout
+
+
 def test_one_broken_line_of_ten_is_refused(refused, small, tmp_path):
     data = write_jsonl(tmp_path / "data.jsonl", chat_rows(9))
     data.write_text('{"messages": [\n' + data.read_text(encoding="utf-8"), encoding="utf-8")
@@ -157,6 +211,8 @@ def test_a_misspelt_key_names_the_nearest(refused, small):
         ("7", "braces"),
         ('{"version": 99, "model": {"source": "x"}, "data": {"source": "y"}}', "99"),
         ('{"version": "one"}', "one"),
+        ("[" * 100_000, "not valid JSON"),
+        ('{"name": "\\ud800", "model": {"source": "demo"}, "data": {"source": "demo"}}', "not valid JSON"),
     ],
 )
 def test_a_recipe_that_is_none(refused, tmp_path, content, word):

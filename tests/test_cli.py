@@ -116,6 +116,10 @@ def test_chat_answers_once(trained, ask, read):
     assert "Traceback" not in said and answer["answers"]["tuned"].strip() in said
 
 
+def test_chat_takes_bytes_that_are_no_characters(trained, ask):
+    assert ask("chat", trained[0]["run"], "--prompt", "\udcff hi", "--max-new-tokens", 2)["answers"]
+
+
 def test_chat_goes_on_until_an_empty_line(trained, read, monkeypatch):
     lines = iter(["say 3", "say 4", ""])
     asked = []
@@ -178,7 +182,8 @@ def test_plan_says_what_would_be_used(ask, read, shop):
     assert {"device", "dtype", "attention", "quantization", "optimizer", "kernels"} <= answer["plan"].keys()
     assert all(isinstance(size, int) and size >= 0 for size in answer["peak_bytes"].values())
     assert answer["plan"]["device"].keys() == {"value", "reason"} and answer["plan"]["device"]["reason"]
-    assert "precision" in read("plan", shop / "recipe.json")
+    said = read("plan", shop / "recipe.json")
+    assert "precision" in said and "False" not in said
 
 
 def test_data_says_what_it_is(ask, read, shop, tmp_path):

@@ -43,7 +43,10 @@ def test_every_command_named_is_one(language):
 
 def test_both_languages_have_the_same_parts():
     counts = [
-        [READMES[language].read_text(encoding="utf-8").count(mark) for mark in ("\n## ", "```", "\n| `", "\n|")]
+        [
+            READMES[language].read_text(encoding="utf-8").count(mark)
+            for mark in ("\n## ", "```", "\n| `", "\n|")
+        ]
         for language in LANGUAGES
     ]
     assert counts[0] == counts[1]

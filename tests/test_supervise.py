@@ -95,6 +95,15 @@ def wait_for(condition, limit_s: float = 10.0) -> None:
         time.sleep(0.02)
 
 
+def test_a_window_that_is_refused_says_why_at_the_terminal(workspace, capfd):
+    say = "import sys; print('Starting'); print('what\\nwhy\\nfix', file=sys.stderr); sys.exit(2)"
+    argv = [sys.executable, "-c", say]
+    assert (
+        supervisor.keep_alive(["studio", "--no-browser"], workspace, headless=False, argv=lambda _: argv) == 2
+    )
+    assert capfd.readouterr().err.endswith("what\nwhy\nfix\n")
+
+
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_exit_codes_of_ours_are_final(workspace, stage, code):
     argv = stage({"code": code})

@@ -88,11 +88,13 @@ def _find_file(source: str) -> Path | None:
         raise _refuse(source, "address")
     try:
         path = Path(source).expanduser()
-        exists, folder = path.exists(), path.is_dir()
+        exists, folder, file = path.exists(), path.is_dir(), path.is_file()
     except (OSError, ValueError, RuntimeError) as error:
         raise _refuse(source, "missing") from error
     if folder:
         raise _refuse(source, "folder")
+    if exists and not file:  # a pipe nobody writes to would be waited for without end
+        raise refuse_file(path, "special")
     if exists:
         return path
     if HUB_ID.fullmatch(source) and not source.lower().endswith(SUFFIXES):

@@ -102,7 +102,7 @@ class Desk:
             folder = create_run(self.workspace.runs, recipe)
             try:
                 self._begin(folder)
-            except StudioError:
+            except (OSError, StudioError):
                 shutil.rmtree(folder.path)
                 raise
         return folder.run
@@ -197,12 +197,15 @@ class Desk:
         answers: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
         ended = threading.Event()
 
+        def should_end() -> bool:
+            return ended.is_set() or self._closing.is_set()
+
         def speak() -> None:
             try:
                 from studio.engine.chat import Sampling
 
                 sampling = Sampling(max_new_tokens, temperature, seed)
-                self._speak(run).stream(messages, side, sampling, answers.put, ended.is_set)
+                self._speak(run).stream(messages, side, sampling, answers.put, should_end)
                 answers.put(None)
             except BaseException as error:  # noqa: BLE001 - raised again in the thread that asked
                 answers.put(error)
@@ -296,9 +299,11 @@ class Desk:
             except Exception as error:  # the disk is too full to note a failure, or torch cannot be imported
                 return self._note_failure(folder, log, error)
             finally:
-                heart.clear()
-                self._active = None
-                held.release()
+                with suppress(OSError):  # Windows: somebody reads the file just now
+                    heart.clear()
+                with suppress(OSError):
+                    held.release()
+                self._active = None  # last: whoever sees it may start the next run
 
         self._done = self._engine.submit(train)
 

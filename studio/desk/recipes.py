@@ -21,6 +21,12 @@ def read_recipe(path: str | Path) -> Recipe:
     Raises StudioError with every problem of its keys and types at once.
     """
     file = Path(path)
+    if file.exists() and not file.is_file() and not file.is_dir():  # /dev/zero has no end
+        raise StudioError(
+            text("file.unreadable", path=file.name),
+            text("data.source.special"),
+            text("data.source.special.fix"),
+        )
     data = read_json(file)
     if not isinstance(data, dict):
         raise StudioError(

@@ -17,15 +17,18 @@ class Worker:
         self._jobs: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._closed = False
 
     def submit(self, job: Callable[[], Any]) -> Future:
-        """Queue `job` and return the Future of its result."""
+        """Queue `job` and return the Future of its result. Raises RuntimeError after close()."""
         future: Future = Future()
         with self._lock:
+            if self._closed:
+                raise RuntimeError(f"{self.name} is closed")  # its Future would never resolve
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
                 self._thread.start()
-        self._jobs.put((future, job))
+            self._jobs.put((future, job))
         return future
 
     def call(self, job: Callable[[], Any]) -> Any:
@@ -34,7 +37,9 @@ class Worker:
 
     def close(self, timeout_s: float) -> bool:
         """Let the thread end after its queued jobs; returns whether it did within `timeout_s`."""
-        self._jobs.put(None)
+        with self._lock:
+            self._closed = True
+            self._jobs.put(None)
         if self._thread:
             self._thread.join(timeout_s)
         return not (self._thread and self._thread.is_alive())

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
 
 from studio.core.errors import StudioError
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.record import RunRecord
 from studio.core.text import text
 from studio.engine.folder import replace_file
-from studio.models.adapt import evaluation_mode
+from studio.models.adapt import evaluation_mode, load_adapter
 from studio.models.load import load_model, set_evaluation
 
 PROBE_TOKENS = 24
@@ -120,7 +119,7 @@ def load_artifact(folder: Path, record: RunRecord, facts: ModelFacts, plan: Back
         saved = dataclasses.replace(facts, folder=str(folder / record.artifact), quantization="none")
         return load_model(saved, dtype=plan.dtype.value, **settings).model
     base = load_model(facts, dtype=plan.dtype.value, quantization=plan.quantization.value, **settings).model
-    return PeftModel.from_pretrained(base, folder / record.artifact, local_files_only=True)
+    return load_adapter(base, folder / record.artifact)
 
 
 @torch.no_grad()

@@ -63,7 +63,10 @@ class RunFolder:
 
 
 def create_run(runs: Path, recipe: Recipe) -> RunFolder:
-    """Make a run's folder with the recipe frozen in it; its id is the name or time, and four random characters."""
+    """Make a run's folder with the recipe frozen in it; its id is the name or time, and four random characters.
+
+    Raises OSError (disk full); then no folder stays behind.
+    """
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", recipe.name).strip("-.")[:60] or time.strftime("%Y%m%d-%H%M%S")
     folder = RunFolder(runs / f"{stem}-{secrets.token_hex(2)}")
     folder.path.mkdir(parents=True)
@@ -99,15 +102,19 @@ def list_runs(runs: Path) -> Iterator[RunFolder]:
 
 
 def read_json(path: Path) -> Any:
-    """Return the JSON data of a file. Raises StudioError when it is missing or not JSON."""
+    """Return the JSON data of a file, a UTF-8 mark allowed. Raises StudioError when it is missing or not JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
+        json.dumps(data, ensure_ascii=False).encode(
+            "utf-8"
+        )  # half a character (\\ud800) could not be written again
+        return data
     except OSError as error:
         why = literal(error.strerror or str(error))
         raise StudioError(
             text("file.unreadable", path=path.name), why, text("file.unreadable.fix")
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StudioError(
             text("file.not_json", path=path.name),
             literal(str(error)),

@@ -34,7 +34,14 @@ from studio.core.record import RunRecord
 from studio.core.text import Text, text
 from studio.data.prepare import PreparationStopped, PreparedData, prepare
 from studio.engine.artifact import Fingerprint, fingerprint, load_artifact, save_artifact, verify_artifact
-from studio.engine.checkpoint import Checkpoint, newest_valid, require_space, save_checkpoint, sweep
+from studio.engine.checkpoint import (
+    Checkpoint,
+    list_checkpoints,
+    newest_valid,
+    require_space,
+    save_checkpoint,
+    sweep,
+)
 from studio.engine.folder import RunFolder, write_json
 from studio.engine.methods import get_method
 from studio.engine.trainer import Hooks, Trainer, TrainState, seed_all
@@ -56,7 +63,7 @@ from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded, load_model
 
 
 class Stopped(Exception):
-    """The person asked for the end before there was anything to save."""
+    """The person asked for the end between two phases."""
 
 
 @dataclass(slots=True)
@@ -105,7 +112,7 @@ def run(
         _run_phases(this)
     except (Stopped, PreparationStopped, DownloadStopped):
         this.record = dataclasses.replace(this.record, state="stopped")
-        emit(RunStopped(step=this.record.steps, saved=False))
+        emit(RunStopped(step=this.record.steps, saved=bool(list_checkpoints(folder.checkpoints))))
     except (
         Exception
     ) as error:  # the one place: whatever ends a run becomes a diagnosis that a person can act on
@@ -162,13 +169,15 @@ def _train(this: Run) -> Trained | None:
         data = prepare(
             recipe.data, recipe.method, loaded.tokenizer, seed=recipe.seed, should_stop=this.should_stop
         )
+        if this.record.data_hash not in ("", data.facts.content_hash):
+            this.emit(Warned(step=this.record.steps, message=text("run.data_changed")))
         this.record = dataclasses.replace(
             this.record,
             base=facts.name,
             base_hash=this.record.base_hash or hash_weights(Path(facts.folder)),
             adapter=recipe.adapter.method == "lora",
             data_hash=data.facts.content_hash,
-            gpu=this.machine.gpus[0].name if plan.device.value.startswith("cuda") else "",
+            gpu=_name_gpu(this.machine, plan.device.value),
         )
         trainer = _make_trainer(this, loaded, plan, data)
         validation_rows = len(data.validation)
@@ -192,7 +201,7 @@ def _train(this: Run) -> Trained | None:
     if outcome.end == "early":
         this.emit(Warned(step=outcome.state.step, message=text("run.stopped_early", step=outcome.state.step)))
     with this.phase("save"):
-        if data.validation and trainer.state.last_eval is None:
+        if data.validation and trainer.state.evaluated != trainer.state.step:
             this.record = dataclasses.replace(this.record, eval_loss=trainer.evaluate())
         model = loaded.model
         if not this.record.adapter:
@@ -294,6 +303,12 @@ def _record_progress(this: Run, trainer: Trainer) -> None:
         skipped_steps=state.skipped,
         peak_vram_bytes=max(peak, this.record.peak_vram_bytes),
     )
+
+
+def _name_gpu(machine: MachineFacts, device: str) -> str:
+    """Return the name of the GPU that `cuda` or `cuda:i` stands for, "" for the processor."""
+    kind, _, index = device.partition(":")
+    return machine.gpus[int(index or 0)].name if kind == "cuda" else ""
 
 
 def describe_swaps(fused: Fused) -> tuple[Text, ...]:

@@ -47,6 +47,8 @@ class TrainState:
     skipped_in_a_row: int = 0
     best_eval: float = math.inf
     evals_without_gain: int = 0
+    evaluated: int = 0
+    """The step after which `last_eval` was measured."""
     last_loss: float = math.nan
     last_eval: float | None = None
     tokens: int = 0
@@ -116,14 +118,14 @@ class Trainer:
         self.hooks.emit(PhaseStarted(phase="train", step=self.state.step))
         self.model.train()
         last_saved, last_saved_s = self.state.step, time.monotonic()
-        end = "finished"
-        while self.state.step < self.total_steps:
+        end = "early" if self._evaluate_when_due() else "finished"  # a stop may have cut the last one short
+        while end == "finished" and self.state.step < self.total_steps:
             if self.hooks.should_stop():
                 end = "stopped"
                 break
             self._take_step()
             limits, step = self.recipe.limits, self.state.step
-            if limits.eval_every and step % limits.eval_every == 0 and self.validation and self._evaluate():
+            if self._evaluate_when_due():
                 end = "early"
                 break
             due = step % limits.save_every == 0 if limits.save_every else False
@@ -199,11 +201,9 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.trained, limit)
         loss, grad_norm = float(loss_sum), float(norm)
         applied = math.isfinite(loss) and math.isfinite(grad_norm)
-        if self.scaler.is_enabled():
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-        elif applied:
-            self.optimizer.step()
+        if applied:
+            self.scaler.step(self.optimizer)  # without loss scaling this is optimizer.step()
+        self.scaler.update()
         return loss, grad_norm, applied
 
     def _count_skips(self, applied: bool, loss: float) -> None:
@@ -214,7 +214,8 @@ class Trainer:
             return
         state.skipped += 1
         # With loss scaling an overflow of the gradients alone is the scaler finding its range, not a failure.
-        if self.scaler.is_enabled() and math.isfinite(loss):
+        # A scale below 1 is past any range that it could find: from there on the gradients are at fault.
+        if self.scaler.is_enabled() and math.isfinite(loss) and self.scaler.get_scale() >= 1.0:
             return
         state.skipped_in_a_row += 1
         self.hooks.emit(Warned(step=state.step, message=text("run.step_skipped", step=state.step)))
@@ -238,22 +239,28 @@ class Trainer:
                 tokens += sum(count_trained(example) for example in part)
         return total / max(1, tokens)
 
-    def _evaluate(self) -> bool:
-        """Evaluate and log; returns whether early stopping ends the run."""
+    def _evaluate_when_due(self) -> bool:
+        """Evaluate after every `eval_every` steps; returns whether early stopping ends the run, also after a resume."""
+        limits, state = self.recipe.limits, self.state
+        due = limits.eval_every and state.step % limits.eval_every == 0 and state.evaluated != state.step
+        if due and self.validation:
+            self._evaluate()
+        return bool(limits.early_stopping) and state.evals_without_gain >= limits.early_stopping
+
+    def _evaluate(self) -> None:
+        """Evaluate and log; an evaluation that a stop cuts short does not count."""
         generators = read_generators()
         loss = self.evaluate()
         write_generators(generators)
         if self.hooks.should_stop():
-            return False
+            return
         state = self.state
-        state.last_eval = loss
+        state.last_eval, state.evaluated = loss, state.step
         self.hooks.emit(EvalLogged(step=state.step, loss=loss))
         if loss < state.best_eval:
             state.best_eval, state.evals_without_gain = loss, 0
         else:
             state.evals_without_gain += 1
-        patience = self.recipe.limits.early_stopping
-        return bool(patience) and state.evals_without_gain >= patience
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(

@@ -60,8 +60,10 @@ class Claim:
     def release(self) -> None:
         """Give the claim up; a claim of the parent's stays with the parent."""
         if self._lock:
-            self.file.unlink(missing_ok=True)
-            self._lock.release()
+            try:
+                self.file.unlink(missing_ok=True)
+            finally:
+                self._lock.release()
 
     def __enter__(self) -> Claim:
         return self

@@ -28,7 +28,7 @@ def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
             parameter.requires_grad_(parameter.is_floating_point())
         return model
     if adapter:
-        return _continue(model, adapter)
+        return load_adapter(model, Path(adapter), trainable=True)
     targets = spec.targets.strip()
     names = (
         targets if targets == "all-linear" else [name.strip() for name in targets.split(",") if name.strip()]
@@ -50,8 +50,11 @@ def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
         ) from error
 
 
-def _continue(model: Any, adapter: str) -> Any:
-    folder = Path(adapter)
+def load_adapter(model: Any, folder: Path, *, trainable: bool = False) -> Any:
+    """Return `model` with the adapter in `folder` on it. Raises StudioError when it is absent or does not fit.
+
+    peft itself would take a pickled adapter_model.bin, or ask the hub, where there are no safetensors.
+    """
     if not (folder / "adapter_config.json").is_file() or not (folder / "adapter_model.safetensors").is_file():
         raise StudioError(
             text("adapter.missing", name=folder.name),
@@ -59,7 +62,7 @@ def _continue(model: Any, adapter: str) -> Any:
             text("adapter.missing.fix"),
         )
     try:
-        return PeftModel.from_pretrained(model, folder, is_trainable=True, local_files_only=True)
+        return PeftModel.from_pretrained(model, folder, is_trainable=trainable, local_files_only=True)
     except (ValueError, RuntimeError, OSError, KeyError) as error:
         raise StudioError(
             text("adapter.misfit", name=folder.name), literal(last_line(error)), text("adapter.misfit.fix")

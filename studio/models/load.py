@@ -43,19 +43,26 @@ def load_model(
         settings["device_map"] = {"": device}
     transformers_logging.disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model, report = AutoModelForCausalLM.from_pretrained(
             facts.folder,
             dtype=DTYPES[dtype],
             attn_implementation=attention,
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
+            output_loading_info=True,
             **settings,
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise StudioError(
             text("model.load", name=facts.name), literal(last_line(error)), text("model.load.fix")
         ) from error
+    if missing := sorted(report["missing_keys"]):  # transformers fills them with random numbers
+        raise StudioError(
+            text("model.load", name=facts.name),
+            text("model.load.missing", count=len(missing), first=missing[0]),
+            text("model.load.fix"),
+        )
     set_evaluation(model)
     return Loaded(model, load_tokenizer(facts))
 

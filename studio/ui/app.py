@@ -130,8 +130,10 @@ def change_language(context: Context, blocks: gr.Blocks, tag: str) -> None:
         # An event's thread carries the page it came from; a window is built outside of any.
         twin = contextvars.Context().run(build, context)
         twin.theme, twin.css, twin.js, twin.head = blocks.theme, blocks.css, blocks.js, blocks.head
-        # Same components, same ids, other words: only what a page is made of is replaced, the server's state stays.
-        blocks.config = blocks.config | {"components": twin.get_config_file()["components"]}
+        # Same components in the same order, other words: only what a page is made of is replaced, the server's state
+        # stays. The ids stay the first window's: every update of an open page counts Gradio's own counter on.
+        pairs = zip(blocks.config["components"], twin.get_config_file()["components"], strict=True)
+        blocks.config = blocks.config | {"components": [new | {"id": old["id"]} for old, new in pairs]}
 
 
 def launch(blocks: gr.Blocks, context: Context) -> None:

@@ -16,6 +16,7 @@ from studio.core.errors import RecipeError, StudioError
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe
 from studio.core.text import Catalogue, Text, load_catalogue, text
+from studio.host.failures import explain
 from studio.ui.gate import Keys
 from studio.ui.live import LiveView, fold
 from studio.ui.settings import read_settings, write_json
@@ -98,6 +99,8 @@ class Context:
                     yield from work(*values)
                 except StudioError as error:
                     raise self.refusal(error) from error
+                except OSError as error:  # a full disk, a folder that may not be read
+                    raise self.refusal(explain(error)) from error
 
             return stream
 
@@ -107,6 +110,8 @@ class Context:
                 return work(*values)
             except StudioError as error:
                 raise self.refusal(error) from error
+            except OSError as error:
+                raise self.refusal(explain(error)) from error
 
         return answer
 

@@ -96,3 +96,14 @@ def test_close_gives_up_on_a_job_that_does_not_end():
 
 def test_close_without_a_job():
     assert Worker("idle").close(0.1)
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_a_job_after_the_end_is_refused(jobs):
+    """Its Future would never resolve, and whoever waits for it would hang."""
+    worker = Worker("closed")
+    for _ in range(jobs):
+        worker.call(lambda: None)
+    worker.close(5)
+    with pytest.raises(RuntimeError):
+        worker.submit(lambda: None)

@@ -90,7 +90,8 @@ def test_nf4_gradients_flow_after_an_evaluation(ran):
     assert with_eval.losses == without.losses
 
 
-def test_a_base_stored_in_4_bits_loads_trains_and_merges(ran, tiny_models, tmp_path, machine):
+@pytest.mark.parametrize("form", ["nf4", "int8"])
+def test_a_base_stored_quantised_loads_trains_and_merges(ran, tiny_models, tmp_path, machine, form):
     from studio.engine.exporters.exporter import ExportJob
     from studio.engine.exporters.merged import MERGED
     from studio.host.plan import plan
@@ -98,11 +99,11 @@ def test_a_base_stored_in_4_bits_loads_trains_and_merges(ran, tiny_models, tmp_p
     from studio.models.load import load_model, load_tokenizer, set_evaluation
 
     plain = inspect_model(str(tiny_models("llama")))
-    stored = tmp_path / "stored-nf4"
-    load_model(plain, device="cpu", dtype="fp32", quantization="nf4").model.save_pretrained(stored)
+    stored = tmp_path / "stored"
+    load_model(plain, device="cpu", dtype="fp32", quantization=form).model.save_pretrained(stored)
     load_tokenizer(plain).save_pretrained(stored)
     facts = inspect_model(str(stored))
-    assert facts.quantization == "nf4"
+    assert facts.quantization == form
     result = ran({"model.source": str(stored), "optim.epochs": 4})
     assert result.record.state == "finished", result.log
     assert result.losses[-1] < result.losses[0] - 0.2

@@ -23,6 +23,7 @@ from studio.core.events import (
     RunPlanned,
     RunStopped,
     StepLogged,
+    Warned,
 )
 from studio.core.text import load_catalogue
 
@@ -95,6 +96,23 @@ def test_stop_before_training_saves_nothing(ran, recipe, machine, tmp_path):
     record = run(recipe, machine, create_run(tmp_path / "runs", recipe), events.append, lambda: True)
     assert record.state == "stopped"
     assert [event.saved for event in events if isinstance(event, RunStopped)] == [False]
+
+
+def test_a_stop_after_the_last_step_loses_nothing(ran):
+    stopped = ran(stop_at=6)
+    assert (stopped.record.state, stopped.record.steps) == ("stopped", 6)
+    assert [event.saved for event in stopped.of(RunStopped)] == [True]
+    resumed = ran(folder=stopped.folder)
+    assert resumed.record.state == "finished" and resumed.losses == []
+
+
+def test_a_data_set_that_changed_between_stop_and_resume_is_told(ran, recipe):
+    stopped = ran(stop_at=2)
+    assert not stopped.of(Warned)
+    data = Path(recipe.data.source)
+    data.write_text(data.read_text(encoding="utf-8").replace("it is", "it was"), encoding="utf-8")
+    resumed = ran(folder=stopped.folder)
+    assert [event.message.id for event in resumed.of(Warned)] == ["run.data_changed"]
 
 
 def test_a_failure_becomes_a_diagnosis_with_its_traceback(ran, jsonl, tmp_path):

@@ -166,6 +166,31 @@ def test_non_finite_steps_never_reach_the_weights(build):
     assert all(torch.isfinite(tensor).all() for tensor in weights(trainer).values())
 
 
+def test_an_evaluation_that_a_stop_cut_short_is_made_up_for(build):
+    changes = {"data.validation_share": 0.3, "limits.eval_every": 2, "limits.early_stopping": 1}
+    cut, _ = build(changes)
+    evaluating = []
+    cut.hooks.beat = lambda phase, step, micro: evaluating.append(step) if phase == "evaluate" else None
+    cut.hooks.should_stop = lambda: bool(evaluating)
+    assert cut.train().end == "stopped" and cut.state.step == 2 and cut.state.last_eval is None
+    resumed, _ = build(changes)
+    resumed.load_state_data(cut.state_data())
+    seen = []
+    resumed.hooks.emit = seen.append
+    resumed.train()
+    assert [event.step for event in seen if event.kind == "eval_logged"][0] == 2
+
+
+def test_a_resume_after_early_stopping_trains_no_further(build):
+    changes = {"data.validation_share": 0.3, "limits.eval_every": 1, "limits.early_stopping": 1}
+    changes |= {"optim.learning_rate": 0.5, "optim.epochs": 20}
+    ended, _ = build(changes)
+    assert ended.train().end == "early" and ended.state.step < ended.total_steps
+    resumed, losses = build(changes)
+    resumed.load_state_data(ended.state_data())
+    assert resumed.train().end == "early" and losses == []
+
+
 def test_the_stock_trainer_steps_on_non_finite_gradients(tiny_models, tmp_path):
     """The evidence against transformers' Trainer: with five natural seams overridden, a NaN still reaches the weights.
 

@@ -242,3 +242,20 @@ def test_a_template_in_the_data_is_not_a_template_of_the_page():
 @pytest.mark.parametrize(("size", "words"), [(10, "10 B"), (2048, "2.0 KiB"), (5 * 2**40, "5120.0 GiB")])
 def test_sizes_in_words(size, words):
     assert cards.size_words(size) == words
+
+
+def test_another_language_keeps_the_ids_while_a_run_updates_pages(context, monkeypatch):
+    from studio.ui import app
+
+    blocks = app.build(context)
+    ids = [part["id"] for part in blocks.config["components"]]
+    brand = app.brand
+
+    def interrupted(*words):
+        app.BuildContext.id += 7  # what Gradio does for every update that it sends meanwhile
+        return brand(*words)
+
+    monkeypatch.setattr(app, "brand", interrupted)
+    app.change_language(context, blocks, "zh-CN")
+    assert [part["id"] for part in blocks.config["components"]] == ids
+    assert "模型" in str(blocks.config["components"])

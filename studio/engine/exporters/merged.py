@@ -6,11 +6,11 @@ import dataclasses
 from typing import Any
 
 import torch
-from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from studio.engine.artifact import strip_path, write_card
 from studio.engine.exporters.exporter import Exporter, ExportJob
+from studio.models.adapt import load_adapter
 from studio.models.load import load_model, load_tokenizer
 
 
@@ -28,11 +28,8 @@ def write(job: ExportJob) -> None:
     if job.record.adapter:
         base = load_model(job.facts, device="cpu", dtype="fp32").model
         quantized = job.facts.quantization != "none"
-        model = PeftModel.from_pretrained(
-            base.dequantize() if quantized else base,
-            job.run_folder / job.record.artifact,
-            local_files_only=True,
-        ).merge_and_unload()
+        plain = base.dequantize() if quantized else base
+        model = load_adapter(plain, job.run_folder / job.record.artifact).merge_and_unload()
         model = _plain_copy(model) if quantized else model
     else:
         saved = dataclasses.replace(

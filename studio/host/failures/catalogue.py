@@ -62,6 +62,12 @@ def diagnose(
     )
 
 
+def explain(error: OSError) -> StudioError:
+    """Return a refusal of the system's (a full disk, a folder that may not be read) in our three sentences."""
+    found = diagnose(error)
+    return StudioError(found.what, found.why, found.fixes[0].title, exit_code=1)
+
+
 def last_line(words: str) -> str:
     """Return the last line that says something: of a traceback its error, of an exception its first line."""
     lines = [line.strip() for line in words.splitlines() if line.strip(" \t^~-=")]

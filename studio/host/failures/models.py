@@ -25,6 +25,11 @@ FAILURES = (
         (Remedy("matching_adapter"), FETCH_AGAIN),
     ),
     Failure(
+        "weights_shape",
+        said(r"You set `ignore_mismatched_sizes` to `False`"),
+        (FETCH_AGAIN,),
+    ),
+    Failure(
         "tokenizer_missing",
         said(
             r"Couldn't instantiate the backend tokenizer",

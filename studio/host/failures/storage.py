@@ -35,6 +35,11 @@ FAILURES = (
         (Remedy("permission"), Remedy("other_workspace")),
     ),
     Failure(
+        "no_folder",
+        said(r"\b(?:FileExists|NotADirectory)Error\b", r"\[Errno (?:17|20)\]", r"WinError (?:183|267)\b"),
+        (Remedy("other_folder"),),
+    ),
+    Failure(
         "path_too_long",
         said(r"WinError 206\b", r"File name too long", r"\[Errno 36\]"),
         (Remedy("short_workspace"),),

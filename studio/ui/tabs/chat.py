@@ -66,7 +66,7 @@ class ChatTab:
 
     def choices(self, run: str | None) -> dict:
         """Return the picker with the runs that have a result, the newest chosen."""
-        records = [record for record in self.context.desk.runs() if record.artifact]
+        records = [record for record in self.context.desk.runs() if record.state == "finished"]
         names = [(run_label(record, self.context.say), record.run) for record in records]
         known = [value for _, value in names]
         return gr.update(choices=names, value=run if run in known else (known[0] if known else None))
