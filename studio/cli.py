@@ -22,7 +22,7 @@ from studio.core.record import RunRecord
 from studio.core.text import choose_language, load_catalogue, text
 from studio.desk.recipes import read_recipe
 from studio.host.failures import explain
-from studio.host.workspace import Workspace, open_workspace
+from studio.host.workspace import Workspace, child_environment, open_workspace
 
 SUPERVISED = ("studio", "demo", "train", "resume")
 EVENT_WAIT_S = 0.5
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     quiet_libraries()
     try:
-        return _run_command(words, console)
+        return _run_command(words, console, own_process=arguments is None)
     except StudioError as error:
         return console.refuse(error)
     except BrokenPipeError:
@@ -60,13 +60,17 @@ def quiet_libraries() -> None:
     warnings.simplefilter("ignore", DeprecationWarning)
 
 
-def _run_command(words: list[str], console: Console) -> int:
+def _run_command(words: list[str], console: Console, *, own_process: bool) -> int:
     options = parse([word for word in words if word != "--child"], console.catalogue)
     if options.command in ("explain", "bench"):
         raise not_available(options.command)
     if options.command == "studio" and (options.share or options.lan):
         raise not_available("--share" if options.share else "--lan")
     workspace = open_workspace(options.workspace)
+    if (
+        own_process
+    ):  # before any heavy import: no telemetry, no network, cards counted as the driver counts them
+        os.environ.update(child_environment(workspace, os.environ))
     if options.command in SUPERVISED and "--child" not in words:
         return _supervise(options, workspace)
     # Libraries print as they like; stdout belongs to the answer.
@@ -201,6 +205,8 @@ def _chat(options: argparse.Namespace, workspace: Workspace, console: Console) -
         if console.as_json:
             console.answer({"run": options.run, "prompt": options.prompt, "answers": answers})
         return 0
+    if console.as_json:
+        raise StudioError(text("cli.chat.json"), text("cli.chat.json.why"), text("cli.chat.json.fix"))
     histories: dict[str, list[dict[str, str]]] = {side: [] for side in sides}
     console.say(text("cli.chat.hint"))
     for line in iter(lambda: _ask_line("> "), ""):

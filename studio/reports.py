@@ -40,7 +40,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     policy = {"checkpointing": plan.checkpointing.value, "reason": plan.checkpointing.reason}
     say = console.catalogue.say
     lines = [
-        f"{name:14} {_word(choice.value, say)}: {say(choice.reason)}"
+        f"{say(text(f'plan.label.{name}')):14} {_word(choice.value, say)}: {say(choice.reason)}"
         for name, choice in (
             ("device", plan.device),
             ("precision", plan.dtype),
@@ -48,21 +48,22 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
             ("quantization", plan.quantization),
             ("optimizer", plan.optimizer),
             ("recompute", plan.checkpointing),
-            *plan.kernels.items(),
         )
     ]
-    lines += [f"{part:14} {size / 1e6:12,.1f} MB" for part, size in peak.items()]
+    lines += [f"{op:14} {choice.value}: {say(choice.reason)}" for op, choice in plan.kernels.items()]
+    lines += [f"{say(text(f'plan.part.{part}')):14} {size / 1e6:12,.1f} MB" for part, size in peak.items()]
     console.answer({"plan": plan, "peak_bytes": peak, "policy": policy}, lines)
     return 0
 
 
 def _word(value: Any, say: Callable[[Text], str]) -> str:
     """Return a value in words: True is yes."""
-    return say(text("plan.yes" if value else "plan.no")) if isinstance(value, bool) else str(value)
+    return say(text("word.yes" if value else "word.no")) if isinstance(value, bool) else str(value)
 
 
 def data(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
     from studio.data.describe import describe
+    from studio.data.prepare import refuses_training
     from studio.models.catalog import inspect_model
 
     mapping = {}
@@ -86,7 +87,8 @@ def data(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     )
     said = console.plain(found)
     console.answer(said, _describe_data(said, console))
-    return 0 if said.get("rows_used") else 1
+    refused = refuses_training(said["rows_read"], said["rows_quarantined"])
+    return 0 if said["rows_used"] and not refused else 1
 
 
 def _describe_data(said: dict[str, Any], console: Console) -> Iterator[str]:
@@ -144,7 +146,7 @@ def doctor(options: argparse.Namespace, workspace: Workspace, console: Console) 
         machine = detect()
     report = judge(machine)
     said = console.plain(report)
-    lines = [f"{said['verdict']}: {said['backend']}", *said["reasons"]]
+    lines = [console.catalogue.say(text(f"doctor.verdict.{said['verdict']}")), *said["reasons"]]
     lines += [f"  - {problem['title']} {problem['fix']}" for problem in said["problems"]]
     console.answer(said, lines)
     return 1 if report["verdict"] == "blocked" else 0

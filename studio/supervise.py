@@ -58,22 +58,22 @@ class Tally:
         return self.count[run] <= RESTARTS
 
 
-def supervise(command: Sequence[str], workspace: Workspace, *, headless: bool, hub: bool = False) -> int:
+def supervise(command: Sequence[str], workspace: Workspace, *, headless: bool) -> int:
     """Run `command` (as given to launch.py; empty opens the window) in a supervised child; return the exit code.
 
     `headless` is true for train, resume and demo, which hold the workspace's one run; the window holds its one studio,
-    and a second window opens the first one's page instead. `hub` lets the child reach the Hugging Face hub.
-    Raises StudioError when another run is active, or when the child dies again and again before any run.
+    and a second window opens the first one's page instead. Raises StudioError when another run is active, or when
+    the child dies again and again before any run.
     """
     command = _without_workspace(command)
     if headless:
         with claim_run(workspace):
-            return keep_alive(command, workspace, headless=True, hub=hub)
+            return keep_alive(command, workspace, headless=True)
     held = claim(workspace, "studio")
     if isinstance(held, Holder):
         return _join(workspace, browser="--no-browser" not in command)
     with held:
-        return keep_alive(command, workspace, headless=False, hub=hub)
+        return keep_alive(command, workspace, headless=False)
 
 
 def keep_alive(
@@ -81,7 +81,6 @@ def keep_alive(
     workspace: Workspace,
     *,
     headless: bool,
-    hub: bool = False,
     argv: Callable[[Sequence[str]], list[str]] | None = None,
 ) -> int:
     """Run `argv(command)` until it ends for good, starting it again after deaths; return its exit code.
@@ -89,7 +88,7 @@ def keep_alive(
     `argv` makes the child's command line (child_argv when None). Raises StudioError as supervise does.
     """
     faults = workspace.logs / "faults.log"
-    environment = child_environment(workspace, os.environ, hub=hub) | {
+    environment = child_environment(workspace, os.environ) | {
         PARENT_VARIABLE: str(os.getpid()),
         FAULT_LOG_VARIABLE: str(faults),
         "PYTHONPATH": _search_path(),

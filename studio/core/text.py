@@ -52,13 +52,22 @@ class Catalogue:
         if message.id == "literal":
             return str(message.values.get("words", ""))
         values = {
-            key: self.say(value) if isinstance(value, Text) else _plain(value)
+            key: self.say(value) if isinstance(value, Text) else self._plain(value)
             for key, value in message.values.items()
         }
         template = self.words.get(message.id)
         if template is None:
             return f"{message.id} {values}" if values else message.id
         return _Blanks().vformat(template, (), values)
+
+    def _plain(self, value: object) -> str:
+        if isinstance(value, bool):
+            return self.say(text("word.yes") if value else text("word.no"))
+        if isinstance(value, float):
+            return f"{value:.4g}"
+        if isinstance(value, (list, tuple)):
+            return ", ".join(str(part) for part in value)
+        return str(value)
 
 
 class _Blanks(string.Formatter):
@@ -69,16 +78,6 @@ class _Blanks(string.Formatter):
 
     def convert_field(self, value, conversion):
         return value
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(str(part) for part in value)
-    return str(value)
 
 
 def load_catalogue(language: str, folder: Path = LOCALES) -> Catalogue:

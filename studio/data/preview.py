@@ -66,7 +66,7 @@ def preview(spec: DatasetSpec, tokenizer: Any | None, *, rows: int = 5) -> Previ
 
     Raises StudioError when the source cannot be read at all; other refusals come in `refusal`.
     """
-    source = read_rows(spec.source, head_only=True)
+    source = read_rows(spec.source)
     head = source.sample[:rows]
     guess: Guess | None = None
     refusal: StudioError | None = None

@@ -1,4 +1,4 @@
-"""Open a data set: a local file, a data set of the hub, or the bundled demo."""
+"""Open a data set: a local file or the bundled demo."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RowSource:
 
     source: str
     container: str
-    """jsonl, json, csv, parquet or hub."""
+    """jsonl, json, csv or parquet."""
     sample: tuple[Row, ...]
     """The first SAMPLE_ROWS rows."""
     columns: tuple[str, ...]
@@ -43,19 +43,17 @@ class RowSource:
 
     @property
     def content_hash(self) -> str:
-        """A hash of the content: of a file's bytes, or the hub data set's fingerprint. Reads the whole file."""
+        """A hash of the file's bytes. Reads the whole file."""
         return self.digest()
 
 
-def read_rows(source: str, *, head_only: bool = False) -> RowSource:
-    """Open `source`: a path, an `owner/name` of the hub, or `demo`.
+def read_rows(source: str) -> RowSource:
+    """Open `source`: a path or `demo`.
 
-    `head_only` promises that no more than the sample is looked at; a hub data set is then streamed, not downloaded.
-    Raises StudioError: no such file, a folder, a kind of file that is not known, not UTF-8, damaged, or empty.
+    Raises StudioError: no such file, a name of the hub, a folder, a kind of file that is not known, not UTF-8,
+    damaged, or empty.
     """
     path = DEMO_FILE if source.strip() == DEMO else _find_file(source.strip())
-    if path is None:
-        return _open_hub(source.strip(), head_only)
     container = _choose_container(path)
     return _open(source, container.name, partial(_iterate_file, container, path), partial(_hash_file, path))
 
@@ -78,8 +76,8 @@ def _open(
     )
 
 
-def _find_file(source: str) -> Path | None:
-    """Return the file that `source` names; None when it is an id of the hub."""
+def _find_file(source: str) -> Path:
+    """Return the file that `source` names. Raises StudioError."""
     if not source:
         raise StudioError(
             text("data.source.none"), text("data.source.none.why"), text("data.source.none.fix")
@@ -97,9 +95,8 @@ def _find_file(source: str) -> Path | None:
         raise refuse_file(path, "special")
     if exists:
         return path
-    if HUB_ID.fullmatch(source) and not source.lower().endswith(SUFFIXES):
-        return None
-    raise _refuse(source, "missing")
+    is_hub_name = HUB_ID.fullmatch(source) and not source.lower().endswith(SUFFIXES)
+    raise _refuse(source, "hub" if is_hub_name else "missing")
 
 
 def _refuse(source: str, reason: str) -> StudioError:
@@ -138,22 +135,3 @@ def _iterate_file(container: Container, path: Path) -> Iterator[Row]:
 def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _open_hub(source: str, head_only: bool) -> RowSource:
-    import datasets
-
-    try:
-        rows = datasets.load_dataset(source, split="train", streaming=head_only)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise StudioError(
-            text("data.source.hub", source=source),
-            text("data.source.hub.why", message=str(error).strip().partition("\n")[0][:200]),
-            text("data.source.hub.fix"),
-        ) from error
-
-    def iterate() -> Iterator[Row]:
-        for number, values in enumerate(rows, start=1):
-            yield Row(line=number, values=values)
-
-    return _open(source, "hub", iterate, lambda: getattr(rows, "_fingerprint", ""))

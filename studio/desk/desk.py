@@ -30,7 +30,7 @@ from studio.host.claim import claim_run, is_worked_on
 from studio.host.detect import detect
 from studio.host.plan import plan
 from studio.host.workspace import Workspace
-from studio.models.catalog import inspect_model, list_local_models
+from studio.models.catalog import LocalModel, inspect_model, list_local_models
 
 
 class Desk:
@@ -44,7 +44,7 @@ class Desk:
         self._machine: Future | None = None
         self._logs: dict[str, EventLog] = {}
         self._active: str | None = None
-        self._done: Future | None = None
+        self._futures: dict[str, Future] = {}
         self._stop = threading.Event()
         self._closing = threading.Event()
         self._unwritten: dict[str, RunRecord] = {}
@@ -59,7 +59,7 @@ class Desk:
                 self._machine = self._light.submit(detect)
         return self._machine.result()
 
-    def models(self) -> tuple[ModelFacts, ...]:
+    def models(self) -> tuple[ModelFacts | LocalModel, ...]:
         """Return the models that can be picked without typing: the demo, and what lies in the user's hub cache."""
         return (inspect_model("demo"), *list_local_models(()))
 
@@ -136,10 +136,8 @@ class Desk:
 
     def wait(self, run: str) -> RunRecord:
         """Wait for the end of a run that this desk started, and return its record."""
-        done = self._done
-        if run == self._active and done is not None:
-            return done.result()
-        return self.run(run)
+        future = self._futures.get(run)
+        return future.result() if future else self.run(run)
 
     def active_run(self) -> str | None:
         """Return the id of the run that this desk is training, or None."""
@@ -305,7 +303,7 @@ class Desk:
                     held.release()
                 self._active = None  # last: whoever sees it may start the next run
 
-        self._done = self._engine.submit(train)
+        self._futures[folder.run] = self._engine.submit(train)
 
     def _note_failure(self, folder: Any, log: EventLog, error: Exception) -> RunRecord:
         """Keep a failure that run() could not tell in memory, and on the disk as far as that takes it."""
@@ -368,5 +366,7 @@ def _preview(recipe: Recipe, rows: int) -> Any:
     from studio.data.preview import preview
     from studio.models.load import load_tokenizer
 
-    facts = inspect_model(recipe.model.source) if recipe.model.source else None
+    facts = (
+        inspect_model(recipe.model.source, revision=recipe.model.revision) if recipe.model.source else None
+    )
     return preview(recipe.data, load_tokenizer(facts) if facts and facts.folder else None, rows=rows)

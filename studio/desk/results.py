@@ -8,10 +8,11 @@ from pathlib import Path
 
 from studio.core.errors import StudioError
 from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
+from studio.core.files import replace_file
 from studio.core.record import RunRecord
 from studio.core.text import text
 from studio.engine.checkpoint import require_space
-from studio.engine.folder import RunFolder, replace_file
+from studio.engine.folder import RunFolder
 from studio.host.plan import plan
 from studio.models.catalog import inspect_model
 

@@ -13,9 +13,9 @@ import torch
 
 from studio.core.errors import StudioError
 from studio.core.facts import BackendPlan, ModelFacts
+from studio.core.files import replace_file
 from studio.core.record import RunRecord
 from studio.core.text import text
-from studio.engine.folder import replace_file
 from studio.models.adapt import evaluation_mode, load_adapter
 from studio.models.load import load_model, set_evaluation
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.errors import StudioError
+from studio.core.files import replace_file
 from studio.core.text import Text, literal, text
-from studio.engine.folder import read_json, replace_file, write_json
+from studio.engine.folder import read_json, write_json
 
 NAME = re.compile(r"step-(\d{8})")
 MANIFEST = "manifest.json"
@@ -77,6 +78,8 @@ def rotate(folder: Path, keep: int) -> None:
     """Delete all but the `keep` newest checkpoints by step (file times lie when a clock was set)."""
     for old in list_checkpoints(folder)[max(1, keep) :]:
         shutil.rmtree(old.path, ignore_errors=True)
+    for broken in folder.glob("step-*.broken"):  # a whole one was saved since
+        shutil.rmtree(broken, ignore_errors=True)
 
 
 def sweep(folder: Path) -> None:

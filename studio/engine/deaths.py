@@ -109,8 +109,9 @@ def fail_run(folder: RunFolder, death: Death) -> RunFailed:
 
 
 def last_loss(folder: RunFolder) -> float | None:
-    """Return the loss of the last logged step; None without one."""
-    losses = [event["loss"] for event in _read_lines(folder.events) if event.get("kind") == "step_logged"]
+    """Return the loss of the last logged step that has a finite one; None without one."""
+    steps = [event for event in _read_lines(folder.events) if event.get("kind") == "step_logged"]
+    losses = [step["loss"] for step in steps if isinstance(step["loss"], float)]  # NaN is written as a name
     return losses[-1] if losses else None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from studio.core.codec import from_json, to_json
 from studio.core.errors import StudioError
+from studio.core.files import replace_file
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
@@ -94,11 +95,17 @@ def list_runs(runs: Path) -> Iterator[RunFolder]:
     found = []
     for path in runs.iterdir() if runs.is_dir() else ():
         if (path / "run.json").is_file():
-            try:
-                found.append((read_json(path / "run.json").get("created_s", 0.0), path.name, RunFolder(path)))
-            except StudioError:
-                found.append((0.0, path.name, RunFolder(path)))
+            found.append((_created_s(path / "run.json"), path.name, RunFolder(path)))
     yield from (folder for _, _, folder in sorted(found, reverse=True, key=lambda entry: entry[:2]))
+
+
+def _created_s(record: Path) -> float:
+    """Return when a run was made; 0 when its record is damaged, so that it is listed last."""
+    try:
+        created_s = read_json(record)["created_s"]
+    except (StudioError, KeyError, TypeError):
+        return 0.0
+    return float(created_s) if isinstance(created_s, (int, float)) else 0.0
 
 
 def read_json(path: Path) -> Any:
@@ -131,20 +138,3 @@ def write_json(path: Path, data: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     replace_file(staged, path)
-
-
-def replace_file(source: Path, target: Path) -> None:
-    """os.replace, tried again for some 2.5 s on Windows when a virus scanner or an indexer holds the file.
-
-    Windows reports that as error 5 (access denied), 32 (sharing violation) or 33 (lock violation).
-    """
-    delay_s = 0.05
-    while True:
-        try:
-            os.replace(source, target)
-            return
-        except OSError as error:
-            if getattr(error, "winerror", None) not in (5, 32, 33) or delay_s > 1.6:
-                raise
-            time.sleep(delay_s)
-            delay_s *= 2

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from studio.core.text import Text, text
 from studio.engine.batches import Batch
 from studio.models.adapt import evaluation_mode
 
@@ -22,7 +23,7 @@ class LossHead:
 
     `model` is the model without adapter wrapper (adapters sit inside its layers). The head is probed once against
     the model's own logits; where they differ (a family that scales its logits in its own way) the model's forward is
-    used instead: `own` tells.
+    used instead, and `note` says so.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -31,6 +32,7 @@ class LossHead:
         self.projection = model.get_output_embeddings()
         self.softcap: float | None = getattr(model.config, "final_logit_softcapping", None)
         self.own = self._matches()
+        self.note: Text | None = None if self.own else text("run.full_logits")
 
     def sum_loss(self, batch: Batch) -> torch.Tensor:
         """Return the sum of the loss over the trained positions of `batch`, a () fp32 tensor."""

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from studio.core.codec import to_json
+from studio.core.errors import StudioError
 from studio.core.events import (
     DataPrepared,
     PhaseStarted,
@@ -167,14 +168,22 @@ def _train(this: Run) -> Trained | None:
         this.emit(RunPlanned(plan=plan, swaps=describe_swaps(swaps)))
     with this.phase("prepare"):
         data = prepare(
-            recipe.data, recipe.method, loaded.tokenizer, seed=recipe.seed, should_stop=this.should_stop
+            recipe.data,
+            recipe.method,
+            loaded.tokenizer,
+            seed=recipe.seed,
+            on_progress=lambda done, total: this.beat("prepare", this.record.steps, done),
+            should_stop=this.should_stop,
         )
         if this.record.data_hash not in ("", data.facts.content_hash):
             this.emit(Warned(step=this.record.steps, message=text("run.data_changed")))
+        base_hash = hash_weights(Path(facts.folder))
+        if this.record.base_hash not in ("", base_hash):
+            this.emit(Warned(step=this.record.steps, message=text("run.base_changed", name=facts.name)))
         this.record = dataclasses.replace(
             this.record,
             base=facts.name,
-            base_hash=this.record.base_hash or hash_weights(Path(facts.folder)),
+            base_hash=base_hash,
             adapter=recipe.adapter.method == "lora",
             data_hash=data.facts.content_hash,
             gpu=_name_gpu(this.machine, plan.device.value),
@@ -258,9 +267,12 @@ def _make_trainer(this: Run, loaded: Loaded, plan: BackendPlan, data: PreparedDa
             this.folder.checkpoints, state.step, write, this.recipe.limits.keep_checkpoints
         )[1]
 
+    loss = get_method(data.method).build_loss(unwrap(loaded.model))
+    if loss.note:
+        this.emit(Warned(message=loss.note))
     trainer = Trainer(
         loaded.model,
-        get_method(data.method).build_loss(unwrap(loaded.model)),
+        loss.sum_loss,
         data.train,
         data.validation,
         this.recipe,
@@ -286,7 +298,14 @@ def _resume(this: Run, loaded: Loaded, trainer: Trainer) -> None:
         return
     load_trained_state(loaded.model, load_file(checkpoint.path / "trained.safetensors"))
     # weights_only: a checkpoint folder may come from elsewhere, and a pickle can run code.
-    trainer.load_state_data(torch.load(checkpoint.path / "state.pt", map_location="cpu", weights_only=True))
+    state = torch.load(checkpoint.path / "state.pt", map_location="cpu", weights_only=True)
+    if state["kind"] != trainer.kind:
+        raise StudioError(
+            text("run.plan_changed"),
+            text("run.plan_changed.why", before=" / ".join(state["kind"]), now=" / ".join(trainer.kind)),
+            text("run.plan_changed.fix"),
+        )
+    trainer.load_state_data(state)
     _record_progress(this, trainer)
     this.emit(RunResumed(step=checkpoint.step))
 

@@ -108,6 +108,7 @@ class Trainer:
         )
         self.state = TrainState(micro_batch=self.spec.micro_batch)
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.kind = [optimizer, dtype]
         self.optimizer = build_optimizer(model, self.spec, optimizer, device)
         self.autocast_dtype = AUTOCAST_DTYPES.get(dtype)
         # fp16 alone needs loss scaling: its smallest normal number is 6e-5, where gradients often lie.
@@ -272,6 +273,7 @@ class Trainer:
     def state_data(self) -> dict[str, Any]:
         """Return what a checkpoint holds beside the weights: tensors and plain values only (no pickled code)."""
         return {
+            "kind": self.kind,
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "generators": read_generators(),

@@ -20,6 +20,7 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from studio.core.errors import StudioError
+from studio.core.files import replace_file
 from studio.core.heartbeat import PARENT_VARIABLE, read_beat
 from studio.core.text import text
 from studio.host.workspace import Workspace
@@ -141,7 +142,7 @@ def _write_private(file: Path, content: str) -> None:
     descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
         stream.write(content)
-    os.replace(staged, file)
+    replace_file(staged, file)
 
 
 def _read_holder(file: Path) -> Holder | None:

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -130,14 +130,22 @@ def sample_gpu(index: int) -> tuple[float, int, float, float] | None:
         return None
     try:
         handle = _visible_handles(nvml, os.environ)[index]
-        return (
-            nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-            int(nvml.nvmlDeviceGetMemoryInfo(handle).used),
-            float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-            nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-        )
+        memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
     except (nvml.NVMLError, IndexError):
         return None
+
+    def ask(question: Callable[[], float]) -> float:
+        try:
+            return float(question())
+        except nvml.NVMLError:  # laptops and shared cards do not tell everything
+            return 0.0
+
+    return (
+        ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
+        memory_bytes,
+        ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+        ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+    )
 
 
 def read_torch_cuda(version_file: Path | None = None) -> str:

@@ -128,12 +128,12 @@ def refuse_workspace(path: str, error: OSError) -> StudioError:
     )
 
 
-def child_environment(workspace: Workspace, base: Mapping[str, str], *, hub: bool = False) -> dict[str, str]:
+def child_environment(workspace: Workspace, base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for a process of the studio, made from `base` before its interpreter starts.
 
     Everything written goes into `workspace`, every library's telemetry is off, foreign GRADIO_* switches (share, MCP,
-    served paths) are gone. Without `hub` the Hugging Face libraries stay off the network; the hub cache stays the
-    user's own either way.
+    served paths) are gone. The Hugging Face libraries stay off the network (studio/models/download.py alone goes there)
+    and use the user's own cache.
     """
     # Windows matches names of variables without case.
     environment = {name: value for name, value in base.items() if not name.upper().startswith("GRADIO_")}
@@ -148,12 +148,11 @@ def child_environment(workspace: Workspace, base: Mapping[str, str], *, hub: boo
         "GRADIO_ANALYTICS_ENABLED": "False",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
     if len(str(workspace.tmp)) <= LONGEST_TMP:
         environment |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(workspace.tmp))
-    if not hub:
-        environment["HF_HUB_OFFLINE"] = "1"
     return environment
 
 

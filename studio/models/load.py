@@ -104,7 +104,8 @@ def load_tokenizer(facts: ModelFacts) -> Any:
             text("model.tokenizer", name=facts.name), literal(last_line(error)), text("model.tokenizer.fix")
         ) from error
     if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
+        # Padding is masked out everywhere, so any token will do.
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
     return tokenizer
 
 

@@ -162,9 +162,11 @@ def status_card(view: LiveView, state: str, say: Say, now_s: float | None = None
     cells = "".join(
         f"<div><span>{escape(name)}</span><b>{escape(value)}</b></div>" for name, value in figures
     )
+    unsaved = state == "stopped" and not view.saved_step
+    words = "ui.state.stopped_unsaved" if unsaved else f"ui.state.{state}"
     return (
         f'<div class="card status" data-state="{escape(state)}" data-step="{view.step}" data-saved="{view.saved_step}">'
-        f'<div class="state" role="status"><i></i><b>{escape(say(f"ui.state.{state}"))}</b>'
+        f'<div class="state" role="status"><i></i><b>{escape(say(words))}</b>'
         f"<span>{escape(phase)}</span></div>"
         f'<div class="bar" role="progressbar" aria-valuenow="{share * 100:.0f}" aria-valuemin="0" aria-valuemax="100">'
         f'<i style="width:{share * 100:.2f}%"></i></div><div class="figures">{cells}</div></div>'

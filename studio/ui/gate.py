@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+from studio.core.files import replace_file
 from studio.core.text import load_catalogue, text
 
 Scope = MutableMapping[str, Any]
@@ -75,7 +76,7 @@ class Keys:
         """Write {"url", "pid"} for a second start of the studio to open (mode 0600, replaced in one step)."""
         staged = self.address_file.with_suffix(f".{os.getpid()}")
         _write_private(staged, json.dumps({"url": self.url, "pid": os.getpid()}).encode())
-        os.replace(staged, self.address_file)
+        replace_file(staged, self.address_file)
 
     def redeem(self, token: str) -> str | None:
         """Return a cookie's value for the current token, which is spent by it; None for any other."""

@@ -103,8 +103,12 @@ def fold(view: LiveView, events: Iterable[RunEvent]) -> LiveView:
         seq = event.seq
         started_s = started_s or event.time_s
         changes["updated_s"] = event.time_s
-        if isinstance(event, RunResumed):
-            kept = [row for row in rows if row[0] == "gpu" or row[1] <= event.step]
+        step = changes.get("step", view.step)
+        # A run that died before its first checkpoint begins anew without a RunResumed: its steps come again.
+        again = isinstance(event, StepLogged) and event.step <= step
+        if again or isinstance(event, RunResumed):
+            last = event.step - 1 if again else event.step
+            kept = [row for row in rows if row[0] == "gpu" or row[1] <= last]
             if len(kept) != len(rows):
                 rows = kept
                 changes["generation"] = changes.get("generation", view.generation) + 1

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from studio.core.files import replace_file
 from studio.core.text import LANGUAGES
 
 if TYPE_CHECKING:
@@ -31,4 +32,4 @@ def write_json(path: Path, data: Any) -> None:
     """Replace the file at `path` by `data` as JSON, in one step."""
     staged = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
     staged.write_text(json.dumps(data, ensure_ascii=False, indent=1), encoding="utf-8")
-    os.replace(staged, path)
+    replace_file(staged, path)

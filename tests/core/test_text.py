@@ -11,6 +11,7 @@ WORDS = Catalogue(
         "nest": "Because: {reason}",
         "twice": "{n} of {n}",
         "plain": "No blanks",
+        "word.yes": "ja",
     },
 )
 
@@ -20,7 +21,7 @@ WORDS = Catalogue(
     [
         (text("greet", name="Ada"), "Hello Ada."),
         (text("greet", name=3), "Hello 3."),
-        (text("greet", name=True), "Hello yes."),
+        (text("greet", name=True), "Hello ja."),
         (text("greet", name=0.000123456), "Hello 0.0001235."),
         (text("greet", name=float("nan")), "Hello nan."),
         (text("greet", name=["a", 2]), "Hello a, 2."),

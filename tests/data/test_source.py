@@ -207,28 +207,7 @@ def test_folder_beats_a_hub_name(tmp_path, monkeypatch):
     assert refuse("owner/name").what.id == "data.source.folder"
 
 
-def test_hub_name_is_loaded_by_datasets(monkeypatch):
-    import datasets
-
-    asked = []
-
-    def load(name, *, split, streaming):
-        asked.append((name, split, streaming))
-        return datasets.Dataset.from_list([{"text": "one"}, {"text": "two"}])
-
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    source = read_rows("owner/name")
-    assert (source.container, source.columns, [row.line for row in source]) == ("hub", ("text",), [1, 2])
-    assert asked == [("owner/name", "train", False)]
-    assert source.content_hash
-
-
-def test_hub_failure_is_a_refusal(monkeypatch, english):
-    import datasets
-
-    def load(name, **options):
-        raise ConnectionError("Couldn't reach the Hub\ntraceback")
-
-    monkeypatch.setattr(datasets, "load_dataset", load)
+def test_a_hub_name_is_refused_without_asking_anyone(english):
     refusal = refuse("owner/name")
-    assert english(refusal.why) == "The hub says: Couldn't reach the Hub"
+    assert refusal.what.id == "data.source.hub"
+    assert "path of the file" in english(refusal.fix)

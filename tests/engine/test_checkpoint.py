@@ -100,7 +100,7 @@ def test_windows_sharing_errors_are_waited_out(tmp_path, monkeypatch):
             raise error
         real(source, target)
 
-    monkeypatch.setattr("studio.engine.folder.os.replace", shared)
+    monkeypatch.setattr("studio.core.files.os.replace", shared)
     started_s = time.monotonic()
     (tmp_path / "x").write_text("new")
     module.replace_file(tmp_path / "x", tmp_path / "y")
@@ -150,3 +150,17 @@ def test_state_holds_no_pickled_code(ran):
     first = ran(SETTINGS, stop_at=2)
     newest = list_checkpoints(first.folder.checkpoints)[0]
     torch.load(newest.path / "state.pt", weights_only=True)
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused(ran):
+    first = ran(SETTINGS, stop_at=2)
+    newest = list_checkpoints(first.folder.checkpoints)[0]
+
+    def write(folder):
+        (folder / "trained.safetensors").write_bytes((newest.path / "trained.safetensors").read_bytes())
+        state = torch.load(newest.path / "state.pt", weights_only=True)
+        torch.save(state | {"kind": ["adamw_8bit", "bf16"]}, folder / "state.pt")
+
+    save_checkpoint(first.folder.checkpoints, 3, write, keep=2)
+    second = ran(SETTINGS, folder=first.folder)
+    assert second.record.state == "failed" and second.record.diagnosis.what.id == "run.plan_changed"

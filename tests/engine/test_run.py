@@ -122,12 +122,20 @@ def test_a_failure_becomes_a_diagnosis_with_its_traceback(ran, jsonl, tmp_path):
     assert result.record.diagnosis is not None
 
 
-def test_learning_rate_beyond_reason_ends_with_a_diagnosis(ran):
-    result = ran(
-        {"adapter.method": "full", "optim.learning_rate": 1.0, "optim.max_grad_norm": 0.0, "optim.epochs": 50}
-    )
-    if result.record.state == "failed":
-        assert result.failure == "non_finite"
+def test_three_steps_that_are_not_finite_end_with_a_diagnosis(ran, monkeypatch):
+    from studio.engine.loss import LossHead
+
+    real = LossHead.sum_loss
+    seen = []
+
+    def spoil(self, batch):
+        seen.append(batch)
+        return real(self, batch) * (float("nan") if len(seen) > 6 else 1.0)
+
+    monkeypatch.setattr(LossHead, "sum_loss", spoil)
+    result = ran({"optim.epochs": 6, "limits.save_every": 1})
+    assert result.record.state == "failed" and result.failure == "non_finite"
+    assert result.record.skipped_steps == 3
     state = load_file(max(result.folder.checkpoints.glob("step-*")) / "trained.safetensors")
     assert all(torch.isfinite(tensor).all() for tensor in state.values())
 

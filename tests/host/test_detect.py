@@ -109,9 +109,9 @@ def test_hidden_gpus_are_not_counted(two_gpus, visible, names):
     assert [gpu.name for gpu in read_gpus()[0]] == names
 
 
-def test_a_sample_and_a_gpu_that_does_not_tell(two_gpus):
+def test_a_sample_and_a_gpu_that_tells_only_part(two_gpus):
     assert sample_gpu(1) == (0.5, 3, 61.0, 250.5)
-    assert sample_gpu(0) is None
+    assert sample_gpu(0) == (0.5, 3, 0.0, 250.5)
     assert sample_gpu(5) is None
 
 

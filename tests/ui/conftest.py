@@ -99,6 +99,9 @@ class FakeDesk:
         ]
         return tuple(reversed(records))
 
+    def run(self, run: str) -> RunRecord:
+        return RunRecord(run=run, name=run, state="stopped", created_s=0)
+
     def recipe(self, run: str) -> Recipe:
         return self.demo_recipe()
 

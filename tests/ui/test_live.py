@@ -145,3 +145,11 @@ def test_gpu_samples_stand_on_the_time_axis():
     sample = GpuSampled(seq=2, time_s=107.5, utilisation=0.5, memory_bytes=7, temperature_c=1.0, power_w=1.0)
     view = fold(LiveView(), [PhaseStarted(seq=1, time_s=100.0, phase="train"), sample])
     assert view.rows == (("gpu", 7.5, 0.5, 7),)
+
+
+def test_steps_that_begin_anew_without_a_checkpoint_replace_the_lost_ones():
+    lost = (step(1, 1), step(2, 2), step(3, 3))
+    view = fold(LiveView(), lost)
+    view = fold(view, (*lost, PhaseStarted(seq=4, time_s=110.0, phase="load"), step(1, 5, loss=2.0)))
+    assert (steps_of(view), view.generation) == ([1], 1)
+    assert view.rows[0][2] == 2.0

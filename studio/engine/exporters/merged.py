@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import psutil
 import torch
 from transformers import AutoModelForCausalLM
 
+from studio.core.errors import StudioError
+from studio.core.text import text
 from studio.engine.artifact import strip_path, write_card
 from studio.engine.exporters.exporter import Exporter, ExportJob
 from studio.models.adapt import load_adapter
@@ -19,11 +22,24 @@ def size_bytes(job: ExportJob) -> int:
     return 2 * job.facts.parameters
 
 
+def require_memory(job: ExportJob) -> None:
+    """Raise StudioError when the fp32 weights, and one fifth more for the merge, exceed the free memory."""
+    needed_bytes, free_bytes = round(job.facts.parameters * 4 * 1.2), psutil.virtual_memory().available
+    if needed_bytes > free_bytes:
+        needed_gb, free_gb = f"{needed_bytes / 1e9:.1f}", f"{free_bytes / 1e9:.1f}"
+        raise StudioError(
+            text("export.memory", name=job.facts.name),
+            text("export.memory.why", needed_gb=needed_gb, free_gb=free_gb),
+            text("export.memory.fix"),
+        )
+
+
 def write(job: ExportJob) -> None:
     """Merge in fp32 on the CPU and store as 16 bit: adding small corrections to 16-bit weights would lose part of them.
 
     A base stored quantised is dequantised first.
     """
+    require_memory(job)
     kept = torch.float16 if job.facts.dtype == "fp16" else torch.bfloat16
     if job.record.adapter:
         base = load_model(job.facts, device="cpu", dtype="fp32").model

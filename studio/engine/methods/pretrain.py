@@ -5,4 +5,4 @@ from __future__ import annotations
 from studio.engine.loss import LossHead
 from studio.engine.methods.method import Method
 
-PRETRAIN = Method(name="pretrain", build_loss=lambda model: LossHead(model).sum_loss)
+PRETRAIN = Method(name="pretrain", build_loss=LossHead)

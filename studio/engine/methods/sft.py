@@ -5,4 +5,4 @@ from __future__ import annotations
 from studio.engine.loss import LossHead
 from studio.engine.methods.method import Method
 
-SFT = Method(name="sft", build_loss=lambda model: LossHead(model).sum_loss)
+SFT = Method(name="sft", build_loss=LossHead)

@@ -154,7 +154,11 @@ class TrainingTab:
         if not run:
             return [gr.skip()] * len(self.shown)
         view = self.context.view(run)
-        state = "running" if run == active else ("interrupted" if view.state == "running" else view.state)
+        state = view.state
+        if run == active or (state == "running" and self.context.desk.run(run).state == "running"):
+            state = "running"  # here, or from a command line in the same workspace
+        elif state == "running":
+            state = "interrupted"
         fresh = run != watched["run"] or watched["seq"] < 0
         if not fresh and (view.seq, state, active) == (watched["seq"], watched["state"], watched["active"]):
             return [gr.skip()] * len(self.shown) if state != "running" else self._only_status(view, state)
