@@ -28,7 +28,9 @@ from studio.core.events import (
 from studio.core.facts import BackendPlan, DataFacts
 from studio.core.text import Text, literal, text
 
-LOG_LINES = 200
+LOG_LINES = 60
+LOG_STEPS = 10
+"""The log tells every tenth step: the status card shows each, and every new line costs each open page a layout."""
 PACE_STEPS = 20
 """The time left is reckoned from the pace of the last PACE_STEPS steps."""
 PAYLOAD_ROWS = 6000
@@ -194,10 +196,8 @@ def _log_lines(event: RunEvent) -> Iterable[LogLine]:
             )
         case StepLogged(skipped=True):
             level, message = "warn", text("ui.log.skipped", step=event.step)
-        case StepLogged():
-            message = text(
-                "ui.log.step", step=event.step, total=event.total_steps, loss=event.loss, lr=event.lr
-            )
+        case StepLogged(step=step, total_steps=total) if step in (1, total) or step % LOG_STEPS == 0:
+            message = text("ui.log.step", step=step, total=total, loss=event.loss, lr=event.lr)
         case EvalLogged():
             message = text("ui.log.eval", step=event.step, loss=event.loss)
         case SampleWritten():

@@ -25,7 +25,16 @@ from studio.ui.form import Form
 from studio.ui.live import LiveView, payload
 
 FIXES = 3
-NOTHING = {"run": "", "generation": -1, "cursor": 0, "seq": -1, "active": None, "state": "", "plan": -1}
+NOTHING = {
+    "run": "",
+    "generation": -1,
+    "cursor": 0,
+    "seq": -1,
+    "active": None,
+    "state": "",
+    "plan": -1,
+    "log": 0.0,
+}
 """What a page shows before its first look at the server."""
 RESUMABLE = ("stopped", "failed", "interrupted", "waiting")
 
@@ -169,6 +178,7 @@ class TrainingTab:
             "state": state,
             "active": active,
             "plan": view.plan_seq,
+            "log": view.log[-1].time_s if view.log else 0.0,
         }
         if message:
             seen |= {"generation": message["generation"], "cursor": message["until"]}
@@ -179,7 +189,7 @@ class TrainingTab:
             message or gr.skip(),
             status_card(view, state, self.context.say),
             failure_card(view.diagnosis, self.context.say) if turned else gr.skip(),
-            log_card(view, self.context.say),
+            log_card(view, self.context.say) if fresh or seen["log"] != watched["log"] else gr.skip(),
             plan_card(view.plan, view.swaps, self.context.say) if planned else gr.skip(),
             gr.update(interactive=active is None),
             gr.update(interactive=active is not None),
