@@ -18,14 +18,19 @@ from studio.core.events import (
     Diagnosis,
     EvalLogged,
     KernelFellBack,
+    MemoryFreed,
     PhaseStarted,
+    RepairApplied,
     RunEvent,
     RunFailed,
     RunFinished,
     RunPlanned,
     RunResumed,
+    RunStalled,
     RunStopped,
+    StallEnded,
     StepLogged,
+    TrialFinished,
     Warned,
 )
 from studio.core.text import Catalogue, Text, text
@@ -199,8 +204,20 @@ def describe(event: RunEvent) -> Text | None:
         return text("event.saved", step=event.step, mb=f"{event.size_bytes / 1e6:.1f}")
     if isinstance(event, KernelFellBack):
         return text("event.fell_back", op=event.op, step=event.step, reason=event.reason)
-    if isinstance(event, Warned):
+    if isinstance(event, (Warned, RepairApplied, MemoryFreed)):
         return event.message
+    if isinstance(event, TrialFinished):
+        return text(
+            "event.trial",
+            took=event.took_s,
+            tokens=event.longest_tokens,
+            total=format_duration(event.total_s),
+        )
+    if isinstance(event, RunStalled):
+        waited = format_duration(event.waited_s)
+        return text("event.stalled", step=event.step, waited=waited, message=event.message)
+    if isinstance(event, StallEnded):
+        return text("event.stall_ended", step=event.step, waited=format_duration(event.waited_s))
     if isinstance(event, RunResumed):
         return text("event.resumed", step=event.step)
     if isinstance(event, RunStopped):

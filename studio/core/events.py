@@ -137,6 +137,71 @@ class KernelFellBack(RunEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RepairApplied(RunEvent):
+    """Something in the environment of our own process was set right before it started (host/repairs.py)."""
+
+    kind: ClassVar[str] = "repair_applied"
+    repair: str
+    message: Text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialFinished(RunEvent):
+    """The trial run went through what usually breaks later; nothing did."""
+
+    kind: ClassVar[str] = "trial_finished"
+    took_s: float
+    longest_tokens: int
+    """Tokens of the longest row, with which the trial trained."""
+    step_s: float
+    """How long an optimizer step will take, reckoned from the longest rows: real ones are usually shorter."""
+    total_s: float
+    """How long the whole run will take at most."""
+    peak_vram_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryFreed(RunEvent):
+    """Memory ran out; the step is replayed in a form that needs less, with the same result."""
+
+    kind: ClassVar[str] = "memory_freed"
+    step: int
+    rung: str
+    """Which rung of the ladder (engine/ladder.py)."""
+    micro_batch: int
+    message: Text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStalled(RunEvent):
+    """The run gives no sign of life; its stacks are in stacks.txt of the run's folder."""
+
+    kind: ClassVar[str] = "run_stalled"
+    step: int
+    phase: str
+    waited_s: float
+    verdict: str
+    """compiling, spilling, growing, reading, output_blocked, gpu_busy, slept, blocked"""
+    message: Text
+    """The verdict in words."""
+    frame: str = ""
+    """Where the engine's thread stands: `file.py:123 in name`."""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """What was measured at that moment: gpu_utilisation, vram_used_bytes, ram_available_bytes, ..."""
+    action: str = "ask"
+    """What follows: ask (the person decides), restart, stop"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StallEnded(RunEvent):
+    """A run that was held for stalled goes on."""
+
+    kind: ClassVar[str] = "stall_ended"
+    step: int
+    waited_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Warned(RunEvent):
     """Something that the person should know; the run goes on."""
 
@@ -192,6 +257,11 @@ EVENTS: tuple[type[RunEvent], ...] = (
     SampleWritten,
     CheckpointSaved,
     KernelFellBack,
+    RepairApplied,
+    TrialFinished,
+    MemoryFreed,
+    RunStalled,
+    StallEnded,
     Warned,
     RunResumed,
     RunStopped,

@@ -26,11 +26,138 @@ class Gpu:
     capability: tuple[int, int]
     """(major, minor) compute capability of an NVIDIA GPU; (0, 0) elsewhere."""
     vendor: str = "nvidia"
+    """nvidia, amd, intel or apple"""
+    architecture: str = ""
+    """AMD's name of the chip, such as `gfx1100`; "" elsewhere."""
+    display: bool | None = None
+    """Whether a display hangs on it; None when the driver does not tell."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tool:
+    """A program found on this machine: an assembler, a compiler."""
+
+    path: str
+    release: str = ""
+    """What it says of its version, such as `10.2`; "" when it did not answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """A folder that a run depends on."""
+
+    path: str
+    length: int = 0
+    """Characters of the whole path: `path` itself may be redacted."""
+    ascii: bool = True
+    ansi: bool = True
+    """Whether Windows' ANSI code page can write it, which C programs need; True elsewhere."""
+    writable: bool = True
+    free_bytes: int = 0
+    filesystem: str = ""
+    """`9p` for a Windows disk inside WSL, `onedrive`, `network`; "" for an ordinary local disk."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interpreter:
+    """The Python that runs the studio."""
+
+    executable: str = ""
+    implementation: str = "CPython"
+    bits: int = 64
+    gil: bool = True
+    kind: str = "regular"
+    """regular, conda, store or embedded: where the Python under the virtual environment comes from."""
+    banner: str = ""
+    """sys.version"""
+    headers: bool = True
+    """Whether Python.h is there."""
+    import_library: bool = True
+    """Windows: whether python3XX.lib is there; True elsewhere."""
+    utf8: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RuntimeLibrary:
+    """One DLL of Microsoft's C++ runtime, the copy that a process loads first."""
+
+    path: str
+    version: str = ""
+    """Such as `14.44.35211.0`; "" when it cannot be read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowsFacts:
+    """What only Windows has."""
+
+    build: int = 0
+    code_page: int = 0
+    long_paths: bool | None = None
+    developer_mode: bool | None = None
+    app_control: str = ""
+    """Smart App Control: off, evaluation, on; "" when unknown."""
+    display_timeout_s: int = 2
+    """TdrDelay: how long a GPU with a display may work without a break."""
+    runtimes: Mapping[str, RuntimeLibrary] = field(default_factory=dict)
+    """File name, such as `msvcp140.dll` -> the copy found first; absent ones are left out."""
+    commit_limit_bytes: int = 0
+    commit_free_bytes: int = 0
+    msvc: str = ""
+    """Path of cl.exe; "" without one."""
+    distributions: tuple[Distribution, ...] = ()
+    wsl_state: str = ""
+    """What `wsl.exe` is here: absent, off, empty (no distribution), ready; "" when it was not asked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Distribution:
+    """One Linux of WSL as Windows lists it."""
+
+    name: str
+    version: int
+    """1 or 2: only 2 can reach the GPU."""
+    default: bool = False
+    running: bool = False
+    gpu: bool | None = None
+    """Whether /dev/dxg and libcuda are there; None when it was not asked, because asking starts it."""
+    python: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GuestFacts:
+    """What only a Linux inside WSL has."""
+
+    version: int = 2
+    distribution: str = ""
+    kernel: str = ""
+    dxg: bool = True
+    """Whether /dev/dxg, the way to the GPU, is there."""
+    libcuda: str = ""
+    """Which libcuda.so.1 a process would load; "" for none."""
+    linux_driver: bool = False
+    """Whether an NVIDIA driver for Linux is installed, which hides the one that Windows provides."""
+    interop: bool = True
+    """Whether Windows programs can be started."""
+    windows_ram_bytes: int = 0
+    """Memory of the whole PC; 0 when unknown."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelTest:
+    """One fast kernel against its PyTorch twin on this GPU."""
+
+    op: str
+    ok: bool
+    error: float = 0.0
+    """Largest difference as a share of the largest value, forward and gradients."""
+    twin_ms: float = 0.0
+    kernel_ms: float = 0.0
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineFacts:
-    """Raw facts of the machine; conclusions are drawn in host/plan.py."""
+    """Raw facts of the machine, one JSON object without conclusions: those are drawn in studio/host from these."""
 
     system: str
     """`Linux`, `Windows` or `Darwin`."""
@@ -50,6 +177,69 @@ class MachineFacts:
     triton_error: str = ""
     bitsandbytes_error: str = ""
     """Why bitsandbytes cannot be used; "" when it can."""
+
+    release: str = ""
+    """Of the system: `10.0.22631`, `6.1.0-13-amd64`."""
+    architecture: str = ""
+    """Of the machine: x86_64, arm64."""
+    process_architecture: str = ""
+    """Of this process; differs under emulation."""
+    locale: str = ""
+    container: bool = False
+    interpreter: Interpreter = Interpreter()
+    ram_available_bytes: int = 0
+    ram_limit_bytes: int = 0
+    """A container's limit; 0 without one."""
+    shm_bytes: int = 0
+    """Size of /dev/shm; 0 where there is none."""
+    owners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Import package -> the distributions that own it, for `triton`, `pynvml`, `torch`; more than one is a conflict."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that decide something here, as the person has them: before any repair of ours."""
+    dead_overrides: tuple[str, ...] = ()
+    """Variables that name a program which is not there, such as CC."""
+    repairs: tuple[str, ...] = ()
+    """Names of the repairs (host/repairs.py) that this process's environment has had."""
+    places: Mapping[str, Place] = field(default_factory=dict)
+    """home, workspace, temp, triton_cache, model_cache, program -> Place"""
+    assemblers: tuple[Tool, ...] = ()
+    """Every ptxas that an override names or that lies on PATH, in this order."""
+    shadows: tuple[str, ...] = ()
+    """Files or folders that hide a package of that name (a local triton.py), and LD_LIBRARY_PATH or PATH entries that
+    hold another CUDA's or cuDNN's libraries."""
+
+    driver: str = ""
+    """Version of the NVIDIA driver, such as `581.29`."""
+    driver_error: str = ""
+    """Why the driver cannot be asked: `no answer within 10 s`, `Driver/library version mismatch`; "" when it can."""
+    driver_module: str = ""
+    """Linux: version of the loaded kernel module, when it differs from the library's."""
+
+    torch_error: str = ""
+    """Why torch cannot be imported; "" when it can or was not tried."""
+    torch_hip: str = ""
+    torch_xpu: bool = False
+    torch_architectures: tuple[str, ...] = ()
+    """Chips that the build holds code for: sm_75, gfx1100; empty when unknown."""
+    torch_sees_gpu: bool | None = None
+    """torch.cuda.is_available(); None when it was not asked."""
+    triton_folder: str = ""
+    triton_in_platlib: bool = True
+    """Whether Triton lies in the interpreter's own package folder, where alone it looks for its tools on Windows."""
+    triton_assembler: Tool | None = None
+    """The ptxas that Triton takes."""
+    triton_compiler: str = ""
+    """The C compiler that Triton takes."""
+    bitsandbytes_libraries: tuple[str, ...] = ()
+    """Names of its native libraries, such as libbitsandbytes_cuda130.so."""
+    kernel_tests: tuple[KernelTest, ...] = ()
+    broken_kernels: Mapping[str, str] = field(default_factory=dict)
+    """Op -> why its fast kernel failed in an earlier run with the same GPU, driver and versions."""
+    hub: str = ""
+    """Whether the model hub answers: "" not asked, `ok`, else the error."""
+    hub_endpoint: str = ""
+    windows: WindowsFacts | None = None
+    guest: GuestFacts | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,3 +323,7 @@ class BackendPlan:
     kernels: Mapping[str, Choice]
     """Op -> `triton` or `reference`."""
     offers: tuple[Offer, ...] = ()
+    multi_gpu: Choice = Choice(value="single", reason=Text(id="plan.multi_gpu.single"))
+    """`single`: one card trains."""
+    row: int = 0
+    """Which row of host/backend.py's table decided; 0 in runs of older studios."""

@@ -85,8 +85,11 @@ class Limits:
     save_every: int = knob(0, unit="steps", minimum=0, maximum=1_000_000, level="common")
     keep_checkpoints: int = knob(2, unit="checkpoints", minimum=1, maximum=1000)
     activation_checkpointing: str = knob("auto", choices=("auto", "on", "off"))
-    kernels: str = knob("auto", choices=("auto", "pytorch"))
+    kernels: str = knob("auto", choices=("auto", "pytorch", "triton"))
     device: str = knob("auto", choices=("auto", "gpu", "cpu"))
+    trial: bool = knob(True, level="common")
+    on_stall: str = knob("auto", choices=("auto", "wait", "restart", "stop"))
+    keep_awake: bool = knob(True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

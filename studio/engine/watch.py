@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from studio.core.events import GpuSampled, RunEvent
-from studio.host.detect import sample_gpu
+from studio.host.nvml import sample_gpu
 
 INTERVAL_S = 2.0
 

@@ -14,15 +14,20 @@ from studio.core.events import (
     EvalLogged,
     GpuSampled,
     KernelFellBack,
+    MemoryFreed,
     PhaseStarted,
+    RepairApplied,
     RunEvent,
     RunFailed,
     RunFinished,
     RunPlanned,
     RunResumed,
+    RunStalled,
     RunStopped,
     SampleWritten,
+    StallEnded,
     StepLogged,
+    TrialFinished,
     Warned,
 )
 from studio.core.facts import BackendPlan, DataFacts
@@ -208,8 +213,16 @@ def _log_lines(event: RunEvent) -> Iterable[LogLine]:
             message = text("ui.log.saved", step=event.step)
         case KernelFellBack():
             level, message = "warn", text("ui.log.fell_back", op=event.op, reason=event.reason)
-        case Warned():
+        case Warned() | MemoryFreed():
             level, message = "warn", event.message
+        case RepairApplied():
+            message = event.message
+        case TrialFinished():
+            message = text("ui.log.trial", took=event.took_s, tokens=event.longest_tokens)
+        case RunStalled():
+            level, message = "bad", text("ui.log.stalled", step=event.step, message=event.message)
+        case StallEnded():
+            message = text("ui.log.stall_ended", step=event.step)
         case RunResumed():
             message = text("ui.log.resumed", step=event.step)
         case RunStopped():

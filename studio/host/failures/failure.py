@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from studio.core.events import Diagnosis, Fix
+from studio.core.facts import MachineFacts
 from studio.core.recipe import Recipe
 from studio.core.text import text
 
+Severity = Literal["blocked", "degraded", "note"]
 Change = Mapping[str, Any] | Callable[[Recipe | None], Mapping[str, Any]]
 
 
@@ -43,6 +45,17 @@ class Failure:
     id: str
     signature: re.Pattern[str] | None
     remedies: tuple[Remedy, ...]
+    code: str = ""
+    """The failure's short name in reports and support threads, such as S2a."""
+    harmless: bool = False
+    """Whether the signature is a line that looks bad and never is the cause: it is left out of a text first."""
+    probe: Callable[[MachineFacts], Mapping[str, object] | None] | None = None
+    """Finds the failure in facts, before a run meets it: the values for the words' blanks, among them `evidence`
+    (English or as the system said it, one line), or None where the machine does not have it."""
+    severity: Severity = "degraded"
+    """What a found one means: blocked (nothing can train), degraded (a slower or smaller way is taken), note."""
+    repair: str = ""
+    """The Repair (host/repairs.py) that sets it right in our own process; "" for none."""
 
     def diagnose(self, values: Mapping[str, str], recipe: Recipe | None = None) -> Diagnosis:
         """Return the Diagnosis in words; `values` fill the blanks."""
