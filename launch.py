@@ -16,18 +16,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 COMMANDS = ("demo", "train", "resume", "check", "plan", "data", "doctor", "explain", "runs", "chat", "export")
-COMMANDS += ("install", "test", "bench")
+COMMANDS += ("wsl", "install", "test", "bench")
 
 
 def main(arguments):
     """Do what the command line asks for and return the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A console's code page lacks letters, and the studio below writes UTF-8.
+        if os.name == "nt" and stream:
+            stream.reconfigure(encoding="utf-8", errors="replace")
     install = _load_install()
     as_json = "--json" in arguments
     try:
         return _dispatch(install, arguments, as_json)
     except install.Refusal as refusal:
         _show(refusal, as_json)
-        return 2
+        return refusal.code
     except KeyboardInterrupt:
         return 2
 
@@ -40,14 +44,11 @@ def _dispatch(install, arguments, as_json):
         print(install.say(ROOT, "install.help"))
         return 0
     if "--version" in arguments and command is None:
-        print(
-            re.search(
-                r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M
-            ).group(1)
-        )
+        project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+        print(re.search(r'^version = "(.+)"', project, re.M).group(1))
         return 0
     if command == "explain":
-        raise install.refuse(ROOT, "install.not_yet", command=command)
+        return _explain(install, arguments)
     if here:
         python = _judge_this_python(install, command)
     else:
@@ -55,13 +56,25 @@ def _dispatch(install, arguments, as_json):
         python = install.ensure(
             ROOT, dev=command == "test", again=again, rebuild=again and "--rebuild" in arguments
         )
-    environment = _environment(here)
+    environment = _environment(here, install.speaks_chinese())
     if command == "install":
         return _finish_install(install, python, environment, arguments, as_json)
     if command == "test":
         rest = [word for word in arguments if word not in ("test", "--json")]
         return _test(install, python, environment, rest, as_json)
     return _hand_over([str(python), "-P", "-m", "studio.cli"] + arguments, environment)
+
+
+def _explain(install, arguments):
+    """Say what an error text means: needs no .venv, only a Python that reads the studio's source."""
+    python = sys.executable
+    if sys.version_info < (3, 10):
+        python = install.load_file(ROOT / "studio" / "host" / "python_choice.py").find_newer((3, 10))
+    if not python:
+        raise install.refuse(ROOT, "explain.python_old", version=sys.version.split()[0])
+    start = "import sys; sys.path.insert(0, sys.argv[1]); from studio.explain import main; sys.exit(main(sys.argv[2:]))"
+    command = [python, "-I", "-S", "-X", "utf8", "-c", start, str(ROOT)] + arguments
+    return _hand_over(command, _environment(False, install.speaks_chinese()))
 
 
 def _find_command(arguments):
@@ -96,7 +109,7 @@ def _judge_this_python(install, command):
     return sys.executable
 
 
-def _environment(here):
+def _environment(here, chinese):
     """Return the environment for the studio: ROOT and ROOT/kernels first on the search path.
 
     A PYTHONPATH that was there may bring another torch along: it counts under --here alone.
@@ -105,6 +118,8 @@ def _environment(here):
     if here and os.environ.get("PYTHONPATH"):
         paths.append(os.environ["PYTHONPATH"])
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
+    if chinese:
+        environment.setdefault("FINETUNE_STUDIO_LANGUAGE", "zh-CN")
     return dict(environment, PYTHONPATH=os.pathsep.join(paths), PYTHONUTF8="1")
 
 
@@ -130,17 +145,10 @@ def _finish_install(install, python, environment, arguments, as_json):
         subprocess.run([str(python), "-P", "-c", clear], env=environment, check=False)
     stamp = install.read_stamp(ROOT)
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "environment": str(ROOT / ".venv"),
-                    "python": stamp.get("python"),
-                    "torch": stamp.get("build"),
-                }
-            )
-        )
+        answer = dict(environment=str(ROOT / ".venv"), python=stamp.get("python"), torch=stamp.get("build"))
+        print(json.dumps(answer))
     else:
-        print(install.say(ROOT, "install.done"))
+        print(install.finish(ROOT, shortcut="--shortcut" in arguments))
     return 0
 
 
@@ -148,11 +156,7 @@ def _test(install, python, environment, rest, as_json):
     """Run ruff's linter, its formatter's check and pytest; the fast set, with --all the slow ones too."""
     chosen = "not gpu" if "--all" in rest else "not slow and not gpu"
     rest = [word for word in rest if word != "--all"]
-    steps = [
-        ["ruff", "check", "."],
-        ["ruff", "format", "--check", "."],
-        ["pytest", "-m", chosen] + rest,
-    ]
+    steps = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["pytest", "-m", chosen] + rest]
     answers = {}
     for step in steps:
         started = time.monotonic()

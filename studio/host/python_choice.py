@@ -14,7 +14,7 @@ from pathlib import Path
 
 VERSIONS = ((3, 12), (3, 13), (3, 11), (3, 14))
 PYTHON_FACTS = """
-import json, os, struct, sys
+import json, os, struct, sys, sysconfig
 def has(name):
     try:
         __import__(name)
@@ -27,7 +27,8 @@ if base != sys.prefix:
     base_python = getattr(sys, "_base_executable", None) or sys.executable
 print(json.dumps({
     "path": base_python, "version": list(sys.version_info[:3]), "bits": struct.calcsize("P") * 8,
-    "gil": bool(getattr(sys, "_is_gil_enabled", lambda: True)()), "venv": has("venv") and has("ensurepip"),
+    "gil": not sysconfig.get_config_var("Py_GIL_DISABLED"), "platform": sysconfig.get_platform(),
+    "venv": has("venv") and has("ensurepip"),
     "conda": os.path.isdir(os.path.join(base, "conda-meta")), "store": "windowsapps" in base.lower(),
 }))
 """
@@ -40,17 +41,39 @@ def probe_python(argv):
     """
     try:
         answer = subprocess.run(
-            list(argv) + ["-c", PYTHON_FACTS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20
+            list(argv) + ["-c", PYTHON_FACTS],
+            env=dict(
+                os.environ, PYTHON_MANAGER_AUTOMATIC_INSTALL="false"
+            ),  # asked for one, py would download it
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=20,
         )
         return json.loads(answer.stdout.decode("utf-8")) if answer.returncode == 0 else None
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
 
 
-def is_usable(facts):
-    """Return whether packages exist for this Python: 3.11 to 3.14, 64 bit, with the lock; 3.13.8 breaks torch."""
-    version = tuple(facts["version"])
-    return version[:2] in VERSIONS and version != (3, 13, 8) and facts["bits"] == 64 and facts["gil"]
+def find_fault(facts):
+    """Return why no packages exist for this Python: "old", "new", "broken", "32", "threads", "posix", "arm"; else "".
+
+    They exist for 3.11 to 3.14, but not 3.13.8, which breaks torch; for 64 bit, with the lock, and on Windows for
+    the regular builds: what MSYS2 and Cygwin ship lays its folders out as on Linux and takes no Windows wheels, and
+    pyarrow has none for ARM, where the x64 Python runs as well.
+    """
+    version, platform = tuple(facts["version"]), facts.get("platform", "")
+    if platform.startswith(("mingw", "msys", "cygwin")):
+        return "posix"
+    if version[:2] not in VERSIONS:
+        return "old" if version[:2] < min(VERSIONS) else "new"
+    if version == (3, 13, 8):
+        return "broken"
+    if platform == "win-arm64":
+        return "arm"
+    if facts["bits"] != 64:
+        return "32"
+    return "" if facts["gil"] else "threads"
 
 
 def candidates():
@@ -64,14 +87,22 @@ def candidates():
     if os.name == "nt":
         for version in VERSIONS:
             yield ["py", "-{}.{}".format(*version)]
+        yield ["py"]
     home = Path.home()
     folders = [home / ".pyenv" / "versions", home / ".local" / "share" / "uv" / "python"]
     if os.name == "nt":
         folders.append(Path(os.environ.get("LOCALAPPDATA", str(home))) / "Programs" / "Python")
         folders.append(Path(os.environ.get("APPDATA", str(home))) / "uv" / "python")
+        folders.append(home / ".pyenv" / "pyenv-win" / "versions")
     for folder in folders:
         for python in sorted(folder.glob("*/bin/python3")) + sorted(folder.glob("*/python.exe")):
             yield [str(python)]
+
+
+def find_newer(oldest):
+    """Return the path of a Python that is `oldest` or newer, such as (3, 10), whatever it has beside; None without."""
+    every = (probe_python(argv) for argv in candidates())
+    return next((facts["path"] for facts in every if facts and tuple(facts["version"][:2]) >= oldest), None)
 
 
 def choose_python(commands=None):
@@ -80,15 +111,16 @@ def choose_python(commands=None):
     The first regular one that answers; a conda or Store one for want of it, because conda's old msvcp140.dll breaks
     Triton on Windows and the Store redirects files.
     """
-    second_best, unable, seen = None, None, []
+    second_best, unable, seen, faults = None, None, [], []
     for argv in commands or candidates():
         facts = probe_python(argv)
         if facts is None or facts in seen:
             continue
         seen.append(facts)
-        if not is_usable(facts):
-            continue
-        if not facts["venv"]:
+        fault = find_fault(facts)
+        if fault:
+            faults.append(fault)
+        elif not facts["venv"]:
             unable = unable or facts
         elif facts["conda"] or facts["store"]:
             second_best = second_best or facts
@@ -98,5 +130,7 @@ def choose_python(commands=None):
         return second_best, "", {}
     if unable:
         return None, "install.no_ensurepip", {"package": "python{}.{}-venv".format(*unable["version"])}
-    found = sorted({".".join(map(str, facts["version"])) for facts in seen})
-    return None, "install.no_python", {"found": ", ".join(found) or "-"}
+    found = ", ".join(sorted({".".join(map(str, facts["version"])) for facts in seen})) or "-"
+    # One reason for all has a sentence of its own.
+    id = "install.python_" + faults[0] if len(set(faults)) == 1 else "install.no_python"
+    return None, id, {"found": found, "path": seen[0]["path"] if seen else "-"}

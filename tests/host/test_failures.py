@@ -87,7 +87,6 @@ SAID = {
     "console_encoding": "UnicodeEncodeError: 'charmap' codec can't encode character",
     "multi_gpu_windows": "RuntimeError: Distributed package doesn't have NCCL built in",
     "package_missing": "ModuleNotFoundError: No module named 'trl'",
-    "harmless_deepspeed": "LINK : fatal error LNK1181: cannot open input file 'aio.lib'",
 }
 
 

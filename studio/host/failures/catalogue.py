@@ -2,29 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
 
 from studio.core.errors import StudioError
 from studio.core.events import Diagnosis, Fix
 from studio.core.facts import MachineFacts
 from studio.core.recipe import Recipe
 from studio.core.text import literal, text
-from studio.host.failures import data, gpu, kernels, memory, models, network, numbers, process, storage
+from studio.host.failures import (
+    data,
+    general,
+    gpu,
+    guest,
+    harmless,
+    kernels,
+    libraries,
+    memory,
+    models,
+    network,
+    numbers,
+    process,
+    python,
+    storage,
+    tools,
+)
 from studio.host.failures.failure import Failure
 
 CATALOGUE: tuple[Failure, ...] = (
+    *harmless.FAILURES,
+    *process.FAILURES,
     *memory.FAILURES,
     *kernels.FAILURES,
+    *libraries.FAILURES,
+    *tools.FAILURES,
     *gpu.FAILURES,
+    *guest.FAILURES,
+    *python.FAILURES,
+    *network.FAILURES,
     *storage.FAILURES,
     *numbers.FAILURES,
-    *network.FAILURES,
     *models.FAILURES,
     *data.FAILURES,
-    *process.FAILURES,
+    *general.FAILURES,
 )
-"""First match wins: what stops everything stands before what may follow from it."""
+"""First match wins: what stops everything stands before what may follow from it, a cause before its consequence."""
+ENTRIES: Mapping[str, Failure] = {failure.id: failure for failure in CATALOGUE}
+ORDER = {"blocked": 0, "degraded": 1, "note": 2}
 LINE_LIMIT = 300
+COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+TROUBLE = re.compile(
+    r"error|exception|fatal|fail|traceback|cannot|could not|abort|crash|\bkilled\b", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A failure that the facts of a machine show before a run meets it."""
+
+    failure: Failure
+    values: Mapping[str, object]
+    """For the blanks of the words; `evidence` is the line that proves it."""
+
+    def diagnose(self, recipe: Recipe | None = None) -> Diagnosis:
+        """Return it in words."""
+        return self.failure.diagnose(self.values, recipe)
+
+
+def find_failures(machine: MachineFacts) -> tuple[Found, ...]:
+    """Return what is wrong with `machine`, the worst first, each failure once.
+
+    What a native library said when it was tried (`torch_error`, `triton_error`, ...) counts like the probes' facts.
+    Nothing is said of Triton where it was proved right.
+    """
+    finds: dict[str, Mapping[str, object]] = {}
+    for failure in CATALOGUE:
+        values = failure.probe(machine) if failure.probe else None
+        if values is not None:
+            finds[failure.id] = {"line": values["evidence"], **values}
+    for words, mine, otherwise in _observed(machine):
+        entry, values = _recognise(words) or (ENTRIES[otherwise], {"line": last_line(words)})
+        # A probe that knows the reason says more than words that only say what followed from it.
+        if entry.id in finds:
+            continue
+        if not any(entry in group.FAILURES for group in mine):
+            entry = ENTRIES[otherwise]
+        explained = any(failure.id in finds for failure in _reasons(mine, otherwise))
+        if not (explained and entry.id in (otherwise, "triton_absent")):
+            finds[entry.id] = {"evidence": values["line"], **values}
+    order = sorted(finds, key=lambda id: ORDER[ENTRIES[id].severity])
+    return tuple(Found(ENTRIES[id], finds[id]) for id in order)
+
+
+def _observed(machine: MachineFacts) -> Iterator[tuple[str, tuple[ModuleType, ...], str]]:
+    """Yield (what was said, the groups that it may belong to, the entry that it is when none of these knows it)."""
+    if machine.torch_error:
+        yield machine.torch_error, (gpu, libraries, python, memory, general), "torch_fails"
+        return
+    if machine.triton_error and machine.triton_level not in ("absent", "right"):
+        yield machine.triton_error, (kernels, tools, gpu, guest), "kernel_compile"
+    # Without a card there is nothing that bitsandbytes would be used for.
+    if machine.bitsandbytes_error and machine.gpus and machine.torch_sees_gpu is not False:
+        yield machine.bitsandbytes_error, (libraries, gpu, guest), "bitsandbytes_library"
+
+
+def _reasons(groups: tuple[ModuleType, ...], otherwise: str) -> list[Failure]:
+    """Return the entries of `groups` that explain why something cannot be used; of torch, only what it needs itself."""
+    every = [failure for group in groups for failure in group.FAILURES]
+    if otherwise == "torch_fails":
+        return [failure for failure in every if failure.severity == "blocked" or failure.id == "intel_hang"]
+    return [failure for failure in every if failure.severity != "note"]
 
 
 def diagnose(
@@ -33,39 +122,57 @@ def diagnose(
     """Return what an exception, or an error text or log, means and what helps.
 
     An exception's causes count as well; one with an attribute `failure_id` names its entry itself. A StudioError
-    speaks for itself (id `refused`). What is not known says so with its last line (id `unknown`), never a guess.
-    With `recipe`, the fixes carry the changes that suit it; those that the `machine` rules out are left away.
+    speaks for itself (id `refused`). Lines known to be harmless are left out of a text first; one with nothing else
+    is `harmless`. What is not known says so with its last line (id `unknown`), never a guess. With `recipe`, the
+    fixes carry the changes that suit it; those that the `machine` rules out are left away.
     """
     if isinstance(error, StudioError):
         return Diagnosis(id="refused", what=error.what, why=error.why, fixes=(Fix(title=error.fix),))
     chain = tuple(_chain(error)) if isinstance(error, BaseException) else ()
-    entries = {failure.id: failure for failure in CATALOGUE}
     for link in chain:
-        entry = entries.get(getattr(link, "failure_id", ""))
+        entry = ENTRIES.get(getattr(link, "failure_id", ""))
         if entry is not None:
             return _suit(entry.diagnose({"line": last_line(str(link))}, recipe), machine)
     # The outermost exception that is known wins: an inner one may be a mere attempt that was given up.
-    said = [f"{type(link).__name__}: {link}" for link in chain] or [str(error)]
+    said = [f"{type(link).__name__}: {link}" for link in chain]
+    said = said or [clean(str(error))]
     for words in said:
-        for entry in CATALOGUE:
-            found = entry.signature.search(words) if entry.signature else None
-            if found:
-                values = {name: value or "?" for name, value in found.groupdict().items()}
-                start, end = words.rfind("\n", 0, found.start()) + 1, words.find("\n", found.end())
-                line = words[start : end if end >= 0 else None].strip()[:LINE_LIMIT]
-                return _suit(entry.diagnose(values | {"line": line}, recipe), machine)
+        known = _recognise(words)
+        if known is not None:
+            return _suit(known[0].diagnose(known[1], recipe), machine)
+    rest, left_out = _leave_out_harmless(said[0])
+    if left_out is not None and not chain and not TROUBLE.search(rest):
+        return Diagnosis(
+            id="harmless",
+            what=text("failure.harmless"),
+            why=text(f"failure.{left_out[0].id}.why", line=left_out[1]),
+            fixes=(Fix(title=text("failure.fix.nothing")),),
+        )
     return Diagnosis(
         id="unknown",
         what=text("failure.unknown"),
-        why=literal(last_line(said[0])),
+        why=literal(last_line(rest if left_out is not None and rest.strip() else said[0])),
         fixes=(Fix(title=text("failure.fix.doctor")), Fix(title=text("failure.fix.look_at_log"))),
     )
+
+
+def code_of(diagnosis: Diagnosis) -> str:
+    """Return the short name of a diagnosed failure, such as S2a; "" for what the catalogue does not know."""
+    entry = ENTRIES.get(diagnosis.id)
+    if entry is None and diagnosis.id == "harmless":
+        entry = ENTRIES[diagnosis.why.id.split(".")[1]]
+    return entry.code if entry is not None else ""
 
 
 def explain(error: OSError) -> StudioError:
     """Return a refusal of the system's (a full disk, a folder that may not be read) in our three sentences."""
     found = diagnose(error)
     return StudioError(found.what, found.why, found.fixes[0].title, exit_code=1)
+
+
+def clean(words: str) -> str:
+    """Return `words` without terminal colours, with plain line ends; a progress bar's every state is a line."""
+    return COLOURS.sub("", words).replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
 
 
 def last_line(words: str) -> str:
@@ -78,6 +185,34 @@ def last_line(words: str) -> str:
         line for line in lines if line.split(":")[0].endswith(("Error", "Exception", "Warning", "Interrupt"))
     ]
     return (named or lines)[-1][:LINE_LIMIT]
+
+
+def _recognise(words: str) -> tuple[Failure, dict[str, str]] | None:
+    """Return the entry whose signature `words` hold, with the values for its blanks; harmless lines do not count."""
+    words, _ = _leave_out_harmless(words)
+    for entry in CATALOGUE:
+        found = None if entry.harmless or entry.signature is None else entry.signature.search(words)
+        if found:
+            values = {name: value or "?" for name, value in found.groupdict().items()}
+            return entry, values | {"line": _line_of(words, found)}
+    return None
+
+
+def _leave_out_harmless(words: str) -> tuple[str, tuple[Failure, str] | None]:
+    """Return `words` without the lines that are never a cause, and the first one left out with its entry."""
+    first, spans = None, []
+    for entry in harmless.FAILURES:
+        for found in entry.signature.finditer(words):
+            first = first or (entry, _line_of(words, found))
+            spans.append((words.rfind("\n", 0, found.start()) + 1, words.find("\n", found.end()) + 1))
+    for start, end in sorted(set(spans), reverse=True):
+        words = words[:start] + (words[end:] if end else "")
+    return words, first
+
+
+def _line_of(words: str, found: re.Match[str]) -> str:
+    start, end = words.rfind("\n", 0, found.start()) + 1, words.find("\n", found.end())
+    return " ".join(words[start : end if end >= 0 else None].split())[:LINE_LIMIT]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,6 +10,7 @@ from studio.core.events import Diagnosis, Fix
 from studio.core.facts import MachineFacts
 from studio.core.recipe import Recipe
 from studio.core.text import text
+from studio.host.failures.signature import Signature
 
 Severity = Literal["blocked", "degraded", "note"]
 Change = Mapping[str, Any] | Callable[[Recipe | None], Mapping[str, Any]]
@@ -43,7 +43,7 @@ class Failure:
     """
 
     id: str
-    signature: re.Pattern[str] | None
+    signature: Signature | None
     remedies: tuple[Remedy, ...]
     code: str = ""
     """The failure's short name in reports and support threads, such as S2a."""
@@ -67,6 +67,6 @@ class Failure:
         )
 
 
-def said(*patterns: str) -> re.Pattern[str]:
-    """Return one expression for any of `patterns`. Match English prefixes and numbers: Windows translates the rest."""
-    return re.compile("|".join(patterns), re.IGNORECASE | re.MULTILINE)
+def said(*patterns: str) -> Signature:
+    """Return the signature of any of `patterns`. Match English prefixes and numbers: Windows translates the rest."""
+    return Signature(*patterns)

@@ -8,26 +8,28 @@ FAILURES = (
         "architecture_unknown",
         said(r"does not recognize this architecture"),
         (INSTALL, Remedy("other_model")),
+        code="D50",
     ),
     Failure(
         "remote_code",
         said(r"trust_remote_code=True", r"contains custom code which must be executed"),
         (Remedy("other_model"),),
+        code="D51",
     ),
     Failure(
         "adapter_targets",
         said(r"Target modules .{0,300}not found in the base model"),
         (Remedy("all_linear", {"adapter.targets": "all-linear"}),),
+        code="D52",
     ),
     Failure(
         "shape_mismatch",
         said(r"size mismatch for (?P<layer>[\w.]+)"),
         (Remedy("matching_adapter"), FETCH_AGAIN),
+        code="D53",
     ),
     Failure(
-        "weights_shape",
-        said(r"You set `ignore_mismatched_sizes` to `False`"),
-        (FETCH_AGAIN,),
+        "weights_shape", said(r"You set `ignore_mismatched_sizes` to `False`"), (FETCH_AGAIN,), code="D54"
     ),
     Failure(
         "tokenizer_missing",
@@ -37,5 +39,6 @@ FAILURES = (
             r"Unable to load vocabulary",
         ),
         (FETCH_AGAIN, LOCAL_MODEL),
+        code="D55",
     ),
 )

@@ -1,13 +1,47 @@
 """Failures of the network and of the model hub."""
 
+from __future__ import annotations
+
+from studio.core.facts import MachineFacts
 from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.probing import Values, found, variable
 from studio.host.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
+
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+NOT_OFFLINE = ("0", "false", "no", "off")
+
+
+def _silent_hub(machine: MachineFacts) -> Values | None:
+    where = f"{machine.hub_endpoint}: " if machine.hub_endpoint else ""
+    return found(where + machine.hub) if machine.hub not in ("", "ok") else None
+
+
+def _left_offline(machine: MachineFacts) -> Values | None:
+    for name in OFFLINE:
+        named = variable(machine, name)
+        if named and named.partition("=")[2].strip().lower() not in NOT_OFFLINE:
+            return found(named)
+    return None
+
+
+def _proxied_window(machine: MachineFacts) -> Values | None:
+    proxy, around = variable(machine, *PROXIES), variable(machine, "NO_PROXY").partition("=")[2]
+    excepted = around.strip() == "*" or {"127.0.0.1", "localhost"} <= set(around.replace(" ", "").split(","))
+    # The address alone may hold a password: only the variable's name is told.
+    return (
+        found(f"{proxy.partition('=')[0]} is set, NO_PROXY={around or '-'}")
+        if proxy and not excepted
+        else None
+    )
+
 
 FAILURES = (
     Failure(
         "gated",
         said(r"\bGatedRepoError\b", r"gated repo", r"Access to (?:model|dataset) \S+ is restricted"),
         (Remedy("accept_licence"), LOCAL_MODEL),
+        code="N5",
     ),
     Failure(
         "not_on_hub",
@@ -19,6 +53,7 @@ FAILURES = (
             r"404 (?:Client Error|Not Found)",
         ),
         (Remedy("spelling"), LOCAL_MODEL),
+        code="N9",
     ),
     Failure(
         "no_token",
@@ -28,16 +63,41 @@ FAILURES = (
             r"Invalid username or password",
         ),
         (Remedy("log_in"), LOCAL_MODEL),
+        code="N10",
     ),
     Failure(
         "certificate",
         said(r"CERTIFICATE_VERIFY_FAILED", r"certificate verify failed"),
         (Remedy("certificate"),),
+        code="N3",
     ),
     Failure(
         "offline",
         said(r"\bOfflineModeIsEnabled\b", r"outgoing traffic has been disabled", r"offline mode is enabled"),
         (Remedy("go_online"), LOCAL_MODEL),
+        code="N2",
+        probe=_left_offline,
+        severity="note",
+    ),
+    Failure(
+        "window_proxied",
+        said(r"When localhost is not accessible", r"ValueError: .{0,40}shareable link must be created"),
+        (Remedy("no_proxy"),),
+        code="N6",
+        probe=_proxied_window,
+        severity="note",
+        repair="proxy_for_localhost",
+    ),
+    Failure(
+        "download_stuck",
+        said(
+            r"CAS service error",
+            r"CasClientError",
+            r"hf_xet.{0,120}(?:error|failed|timed? ?out)",
+            r"cas-\w+\.xethub",
+        ),
+        (Remedy("no_xet"), FETCH_AGAIN),
+        code="N4",
     ),
     Failure(
         "download_cut",
@@ -54,6 +114,7 @@ FAILURES = (
             r"WinError 10054\b",
         ),
         (FETCH_AGAIN, LOCAL_MODEL),
+        code="N11",
     ),
     Failure(
         "hub_unreachable",
@@ -67,7 +128,14 @@ FAILURES = (
             r"Network is unreachable",
             r"\bLocalEntryNotFoundError\b",
             r"Connection refused",
+            r"We couldn't connect to ",
+            r"WinError 100(?:60|61|65|51)\b",
+            r"Errno 11001\b",
+            r"\bProxyError\b",
         ),
         (Remedy("mirror"), LOCAL_MODEL),
+        code="N1",
+        probe=_silent_hub,
+        severity="note",
     ),
 )

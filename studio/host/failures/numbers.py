@@ -8,6 +8,18 @@ FAILURES = (
         "non_finite",
         said(r"\bnon-?finite\b", r"loss is nan", r"\bNonFinite\b"),
         (LOWER_RATE, LEAVE_FP16, CHECK_DATA),
+        code="D40",
+    ),
+    Failure(
+        "positions_exceeded",
+        said(
+            r"longer than the specified maximum sequence length[\s\S]*?"
+            r"(?:index out of range|device-side assert|srcIndex <|must match the size of tensor)",
+            r"(?:max_length|sequence length|max_seq_len\w*).{0,80}(?:exceeds?|larger than|greater than|longer than)"
+            r".{0,60}(?:max_position_embeddings|maximum position|position embeddings)",
+        ),
+        (Remedy("within_positions"), Remedy("matching_tokenizer")),
+        code="D44",
     ),
     Failure(
         "token_range",
@@ -17,13 +29,15 @@ FAILURES = (
             r"Assertion .{0,40}t >= 0 && t < n_classes",
             r"Target -?\d+ is out of bounds",
             r"ind >= 0 && ind < ind_dim_size",
+            r"vectorized_gather_kernel.{0,200}Assertion",
+            r"exceeds the maximum vocabulary size",
+            r"token id.{0,60}(?:beyond|outside|exceeds).{0,30}vocab",
         ),
         (Remedy("matching_tokenizer"),),
+        code="D41",
     ),
     Failure(
-        "sampling",
-        said(r"probability tensor contains either"),
-        (Remedy("greedy"), LEAVE_FP16),
+        "sampling", said(r"probability tensor contains either"), (Remedy("greedy"), LEAVE_FP16), code="D42"
     ),
     Failure(
         "number_format",
@@ -33,5 +47,6 @@ FAILURES = (
             r"expected m1 and m2 to have the same dtype",
         ),
         (Remedy("use_fp32", {"model.precision": "fp32"}), RESUME),
+        code="D43",
     ),
 )

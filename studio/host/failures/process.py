@@ -1,42 +1,55 @@
-"""Failures of the process and of the Python installation around it."""
+"""Failures of processes that work together, and of the window's address."""
 
+from studio.core.facts import MachineFacts
 from studio.host.failures.failure import Failure, Remedy, said
-from studio.host.failures.remedies import INSTALL, PYTORCH_KERNELS, REBUILD, RESTART, RESUME
+from studio.host.failures.probing import Values, found
+
+
+def _no_symlinks(machine: MachineFacts) -> Values | None:
+    off = machine.windows is not None and machine.windows.developer_mode is False
+    return found("Developer Mode is off") if off else None
+
 
 FAILURES = (
     Failure(
-        "visual_runtime",
-        said(r"WinError (?:126|127|1114)\b.{0,200}(?:shm|c10|torch_\w+|fbgemm)\.dll"),
-        (Remedy("visual_runtime"), REBUILD),
-    ),
-    Failure("processor_old", said(r"\bSIGILL\b", r"Illegal instruction", r"0xC000001D"), (REBUILD,)),
-    Failure(
-        "native_crash",
+        # pip goes on after its retries as if there were no versions, which reads like a fault of the package.
+        "pip_unreachable",
         said(
-            r"\bSIGSEGV\b",
-            r"Segmentation fault",
-            r"0xC0000005",
-            r"access violation",
-            r"\bSIGABRT\b",
-            r"Fatal Python error",
+            r"Retrying \(Retry\(total=[\s\S]{0,9000}?No matching distribution found",
+            r"Retrying \(Retry\(total=[\s\S]{0,9000}?satisfies the requirement",
         ),
-        (PYTORCH_KERNELS, RESUME, Remedy("doctor")),
+        (Remedy("pip_mirror"),),
+        code="N12",
+    ),
+    Failure(
+        "multi_gpu_windows",
+        said(
+            r"doesn't have NCCL built in",
+            r"ProcessGroupNCCL is only supported",
+            r"nccl.{0,30}not available on Windows",
+        ),
+        (Remedy("one_gpu"),),
+        code="D1",
+    ),
+    Failure("libuv", said(r"use_libuv was requested"), (Remedy("no_libuv"), Remedy("one_gpu")), code="D2"),
+    Failure(
+        "forked",
+        said(r"bootstrapping phase", r"freeze_support\(\)", r"No module named 'Unsloth\w+Trainer"),
+        (Remedy("use_launcher"),),
+        code="D3",
+    ),
+    Failure(
+        "symlinks",
+        said(r"WinError 1314\b"),
+        (Remedy("developer_mode"),),
+        code="D6",
+        probe=_no_symlinks,
+        severity="note",
     ),
     Failure(
         "port_taken",
-        said(r"Cannot find empty port", r"Address already in use", r"WinError 10048\b"),
+        said(r"Cannot find empty port", r"Address already in use", r"WinError 10048\b", r"\[Errno 98\]"),
         (Remedy("other_port"),),
+        code="D9",
     ),
-    Failure("two_openmp", said(r"OMP: Error #15"), (REBUILD,)),
-    Failure("numpy_abi", said(r"compiled using NumPy 1"), (REBUILD,)),
-    Failure("torchvision", said(r"operator torchvision::nms does not exist"), (REBUILD,)),
-    Failure(
-        "console_encoding", said(r"\bUnicodeEncodeError\b", r"codec can't encode"), (Remedy("use_launcher"),)
-    ),
-    Failure("multi_gpu_windows", said(r"doesn't have NCCL built in"), (Remedy("one_gpu"),)),
-    Failure("forked", said(r"bootstrapping phase", r"just got forked"), (Remedy("use_launcher"),)),
-    Failure("package_missing", said(r"No module named '?(?P<module>[\w.]+)"), (INSTALL, REBUILD)),
-    Failure("package_mismatch", said(r"\bImportError\b: cannot import name", r"ImpImporter"), (REBUILD,)),
-    # A DeepSpeed self-test prints it on every Windows machine; never the cause, so it is looked for last.
-    Failure("harmless_deepspeed", said(r"LNK1181.*(?:aio|cufile)\.lib"), (RESTART,)),
 )

@@ -1,7 +1,28 @@
 """Failures of files and disks."""
 
+from __future__ import annotations
+
+from studio.core.facts import MachineFacts
 from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.probing import Values, found
 from studio.host.failures.remedies import FETCH_AGAIN, FREE_DISK, RESUME
+
+DISK_FLOOR_BYTES = 5 * 2**30
+"""A 2B model in 16 bits, or a few checkpoints of an adapter."""
+
+
+def _little_disk(machine: MachineFacts) -> Values | None:
+    for name in ("workspace", "model_cache", "temp"):
+        place = machine.places.get(name)
+        if place is not None and 0 < place.free_bytes < DISK_FLOOR_BYTES:
+            return found(f"{name}: {place.free_bytes / 2**30:.1f} GiB free in {place.path}")
+    return None
+
+
+def _unwritable_workspace(machine: MachineFacts) -> Values | None:
+    place = machine.places.get("workspace")
+    return found(place.path) if place is not None and not place.writable else None
+
 
 FAILURES = (
     Failure(
@@ -17,34 +38,29 @@ FAILURES = (
             r"PytorchStreamWriter failed writing",
         ),
         (FREE_DISK, RESUME),
-    ),
-    Failure("read_only", said(r"Read-only file system", r"\[Errno 30\]"), (Remedy("other_workspace"),)),
-    Failure(
-        "file_locked",
-        said(r"WinError (?:32|33|225|1224)\b"),
-        (Remedy("allow_in_antivirus"), RESUME),
+        code="M8",
+        probe=_little_disk,
     ),
     Failure(
-        "security_policy",
-        said(r"WinError (?:4551|1260)\b", r"0xc0e90002"),
-        (Remedy("pytorch_kernels", {"limits.kernels": "pytorch"}),),
+        "read_only", said(r"Read-only file system", r"\[Errno 30\]"), (Remedy("other_workspace"),), code="D20"
     ),
     Failure(
         "permission",
         said(r"\bPermissionError\b", r"\[Errno 13\]", r"WinError 5\b", r"Permission denied"),
         (Remedy("permission"), Remedy("other_workspace")),
+        code="D21",
+        probe=_unwritable_workspace,
+        severity="blocked",
     ),
     Failure(
         "no_folder",
         said(r"\b(?:FileExists|NotADirectory)Error\b", r"\[Errno (?:17|20)\]", r"WinError (?:183|267)\b"),
         (Remedy("other_folder"),),
+        code="D22",
     ),
     Failure(
-        "path_too_long",
-        said(r"WinError 206\b", r"File name too long", r"\[Errno 36\]"),
-        (Remedy("short_workspace"),),
+        "too_many_files", said(r"Too many open files", r"\[Errno 24\]"), (Remedy("restart"),), code="D23"
     ),
-    Failure("too_many_files", said(r"Too many open files", r"\[Errno 24\]"), (Remedy("restart"),)),
     Failure(
         "weights_damaged",
         said(
@@ -53,12 +69,17 @@ FAILURES = (
             r"HeaderTooLarge",
             r"MetadataIncompleteBuffer",
             r"invalid JSON in header",
+            r"incomplete metadata, file not fully covered",
+            r"unexpected EOF, expected \d+ more bytes",
+            r"PytorchStreamReader failed reading zip archive",
         ),
         (FETCH_AGAIN,),
+        code="N7",
     ),
     Failure(
         "disk_error",
         said(r"Input/output error", r"\[Errno 5\]", r"WinError 1117\b"),
         (Remedy("other_workspace"), RESUME),
+        code="D24",
     ),
 )

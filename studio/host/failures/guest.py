@@ -1,0 +1,115 @@
+"""Failures of a Linux inside Windows (WSL)."""
+
+from __future__ import annotations
+
+from studio.core.facts import MachineFacts
+from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.probing import Values, found, variable
+from studio.host.failures.remedies import CLOSE_PROGRAMS, ON_PROCESSOR
+from studio.host.repairs import WSL_LIBRARIES
+
+GIB = 2**30
+SMALL_GUEST_BYTES = 16 * GIB
+"""WSL takes half of the PC's memory at first; from here on that half is enough for a 7B model in 4 bits."""
+
+
+def _no_gpu_path(machine: MachineFacts) -> Values | None:
+    guest = machine.guest
+    if guest is None or (guest.version != 1 and guest.dxg):
+        return None
+    name = guest.distribution or "this distribution"
+    return found(f"{name} is WSL 1" if guest.version == 1 else f"{name} has no /dev/dxg")
+
+
+def _wrong_libcuda(machine: MachineFacts) -> Values | None:
+    guest = machine.guest
+    if guest is None or guest.version == 1 or not guest.dxg:
+        return None
+    if guest.linux_driver:
+        return found(f"an NVIDIA driver for Linux is installed inside WSL: {guest.libcuda or 'libcuda.so.1'}")
+    if guest.libcuda.startswith(WSL_LIBRARIES):
+        return None
+    return found(f"libcuda.so.1 is {guest.libcuda or 'not found'}, not {WSL_LIBRARIES}/libcuda.so.1")
+
+
+def _slow_mount(machine: MachineFacts) -> Values | None:
+    # A studio that Windows opened inside WSL has its workspace there on purpose.
+    bridged = bool(variable(machine, "FINETUNE_STUDIO_BRIDGE"))
+    for name in ("model_cache", "program") if bridged else ("workspace", "model_cache", "program"):
+        place = machine.places.get(name)
+        if place is not None and place.filesystem == "9p":
+            return found(f"{name}: {place.path}")
+    return None
+
+
+def _small_guest(machine: MachineFacts) -> Values | None:
+    guest = machine.guest
+    if guest is None or not guest.windows_ram_bytes or machine.ram_bytes >= SMALL_GUEST_BYTES:
+        return None
+    if machine.ram_bytes > 0.6 * guest.windows_ram_bytes:
+        return None
+    return found(f"{machine.ram_bytes / GIB:.0f} of the PC's {guest.windows_ram_bytes / GIB:.0f} GiB")
+
+
+def _several_cards(machine: MachineFacts) -> Values | None:
+    several = machine.guest is not None and len(machine.gpus) > 1
+    return found(f"{len(machine.gpus)} cards in WSL") if several else None
+
+
+def _no_interop(machine: MachineFacts) -> Values | None:
+    return (
+        found("Windows programs cannot be started") if machine.guest and not machine.guest.interop else None
+    )
+
+
+FAILURES = (
+    Failure(
+        "wsl_no_gpu",
+        said(
+            r"/dev/dxg.{0,60}(?:No such file|not found|does not exist|cannot)", r"WSL ?1 .{0,40}not support"
+        ),
+        (Remedy("convert_wsl"), ON_PROCESSOR),
+        code="L1",
+        probe=_no_gpu_path,
+    ),
+    Failure(
+        "libcuda_missing",
+        said(
+            r"libcuda\.so(?:\.1)?\S* ?:? .{0,40}(?:cannot|can't|not) (?:be )?(?:found|open|load)",
+            r"libcuda\.so(?:\.1)?.{0,10}cannot",
+            r"CUDA driver is a stub library",
+            r"/ld: cannot find -lcuda\b",
+            r"Found no NVIDIA driver on your system",
+        ),
+        (Remedy("wsl_driver"), ON_PROCESSOR),
+        code="L2",
+        probe=_wrong_libcuda,
+        repair="wsl_library_path",
+    ),
+    Failure("wsl_slow_mount", None, (Remedy("linux_home"),), code="L3", probe=_slow_mount, severity="note"),
+    Failure(
+        "wsl_memory",
+        None,
+        (Remedy("wsl_memory"), CLOSE_PROGRAMS),
+        code="L4",
+        probe=_small_guest,
+        severity="note",
+    ),
+    Failure(
+        "wsl_several_gpus",
+        None,
+        (Remedy("one_gpu"),),
+        code="L6",
+        probe=_several_cards,
+        severity="note",
+        repair="wsl_nccl",
+    ),
+    Failure(
+        "wsl_interop",
+        said(r"(?:powershell|cmd|wsl|explorer)\.exe: .{0,60}(?:Exec format error|cannot execute binary)"),
+        (Remedy("interop"),),
+        code="L7",
+        probe=_no_interop,
+        severity="note",
+    ),
+)

@@ -1,0 +1,216 @@
+"""Failures of bitsandbytes, of attention packages, and of the AMD and Intel stacks."""
+
+from __future__ import annotations
+
+from studio.core.facts import MachineFacts
+from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.probing import Values, describe, found, nvidia, older, variable
+from studio.host.failures.remedies import (
+    INSTALL,
+    NO_BITSANDBYTES,
+    ON_PROCESSOR,
+    PYTORCH_KERNELS,
+    REBUILD,
+    RESTART,
+    UPDATE_DRIVER,
+)
+
+QUANTISED_FLOOR = (6, 0)
+"""Oldest card that bitsandbytes' nf4 and 8-bit optimizers run on."""
+GROUPED_MATMUL_FIXED = (7, 13)
+
+
+def _forced_library(machine: MachineFacts) -> Values | None:
+    named = variable(machine, "BNB_CUDA_VERSION", "BNB_ROCM_VERSION")
+    return found(named) if named else None
+
+
+def _card_without_bitsandbytes(machine: MachineFacts) -> Values | None:
+    if "bitsandbytes" not in machine.packages:
+        return None
+    for gpu in nvidia(machine):
+        # The wheel for Windows holds no code for Volta (7.0) up to CUDA 12.6.
+        volta = (
+            machine.system == "Windows" and gpu.capability == (7, 0) and older(machine.torch_cuda, (12, 8))
+        )
+        if gpu.capability < QUANTISED_FLOOR or volta:
+            return found(describe(gpu))
+    return None
+
+
+def _unsupported_amd(machine: MachineFacts) -> Values | None:
+    spoof = variable(machine, "HSA_OVERRIDE_GFX_VERSION")
+    for gpu in machine.gpus:
+        if gpu.vendor != "amd" or not machine.torch_hip or not gpu.architecture:
+            continue
+        chips = {name.partition(":")[0] for name in machine.torch_architectures}
+        if chips and gpu.architecture not in chips and not spoof:
+            return found(f"{describe(gpu)}, this PyTorch has {', '.join(sorted(chips))}")
+    return None
+
+
+def _moe_on_new_amd(machine: MachineFacts) -> Values | None:
+    for gpu in machine.gpus:
+        if gpu.architecture.startswith(("gfx12", "gfx115")) and older(
+            machine.torch_hip, GROUPED_MATMUL_FIXED
+        ):
+            return found(f"{describe(gpu)}, ROCm {machine.torch_hip}")
+    return None
+
+
+def _native_kernels(machine: MachineFacts) -> Values | None:
+    version = machine.packages.get("kernels")
+    return found(f"kernels {version}") if version else None
+
+
+def _wedged_intel(machine: MachineFacts) -> Values | None:
+    intel = any(gpu.vendor == "intel" for gpu in machine.gpus)
+    silent = "answer within" in machine.torch_error
+    return found(machine.torch_error) if intel and silent else None
+
+
+FAILURES = (
+    Failure(
+        "bitsandbytes_override",
+        said(r"BNB_(?:CUDA|ROCM)_VERSION.{0,40}(?:environment variable|override|=\d+)"),
+        (Remedy("unset_bnb_version"), NO_BITSANDBYTES),
+        code="B3",
+        probe=_forced_library,
+        repair="drop_bitsandbytes_version",
+    ),
+    Failure(
+        "bitsandbytes_binary",
+        said(
+            r"No compatible (?:CUDA|ROCm|XPU) binary",
+            r"(?:CUDA|ROCm|XPU) (?:library )?VERSION MISMATCH",
+            r"Required library version not found: libbitsandbytes",
+            r"Configured (?:CUDA|ROCm|XPU) binary not found",
+        ),
+        (INSTALL, NO_BITSANDBYTES),
+        code="B2",
+    ),
+    Failure(
+        "bitsandbytes_gpu_old",
+        said(r"Error named symbol not found at line"),
+        (NO_BITSANDBYTES,),
+        code="B5",
+        probe=_card_without_bitsandbytes,
+    ),
+    Failure(
+        "int8_gpu_old",
+        said(
+            r"cublasLt ran into an error",
+            r"Your GPU does not support Int8 Matmul",
+            r"int8 matmul.{0,60}not supported",
+        ),
+        (Remedy("nf4_not_int8", {"model.quantization": "nf4"}), NO_BITSANDBYTES),
+        code="B4",
+    ),
+    Failure(
+        "bitsandbytes_library",
+        said(
+            r"Attempted to use bitsandbytes native library",
+            r"bitsandbytes library load error",
+            r"libbitsandbytes\w*\.\w+.{0,40}(?:cannot open|not found)",
+            r"Could not (?:find|load) (?:the )?bitsandbytes",
+            r"CUDA Setup failed despite GPU being available",
+            r"'NoneType' object has no attribute 'cquantize",
+            r"compiled without GPU support",
+        ),
+        (NO_BITSANDBYTES, INSTALL),
+        code="B1",
+    ),
+    Failure(
+        "bitsandbytes_absent",
+        said(
+            r"No module named '?bitsandbytes",
+            r"requires .{0,40}bitsandbytes",
+            r"bitsandbytes is not installed",
+            r"bitsandbytes has no library for this processor",
+            r"No package metadata was found for .{0,30}bitsandbytes",
+        ),
+        (INSTALL, NO_BITSANDBYTES),
+        code="B6",
+    ),
+    Failure(
+        "flash_attention_build",
+        said(
+            r"Failed (?:to build|building wheel for).{0,60}flash[-_]attn",
+            r"Building wheels? for.{0,40}flash[-_]attn[\s\S]{0,2000}error",
+            r"flash_attn was requested, but nvcc was not found",
+        ),
+        (Remedy("no_flash_attention"),),
+        code="F1",
+    ),
+    Failure(
+        "flash_attention_absent",
+        said(
+            r"FlashAttention\d? has been toggled on, but it cannot be used",
+            r"Flash Attention \d.{0,30}not available",
+            r"No module named '?flash_attn",
+            r"FlashAttention only supports (?:Ampere|Turing)",
+            r"flash_attn_2_cuda.{0,80}(?:undefined symbol|DLL load failed|cannot open)",
+            r"DLL load failed while importing flash_attn",
+        ),
+        (Remedy("no_flash_attention"),),
+        code="F4",
+    ),
+    Failure(
+        "xformers_mismatch",
+        said(
+            r"xFormers (?:can't load|was built for)",
+            r"xFormers wasn't compiled",
+            r"NotImplementedError: No operator found for `memory_efficient_attention",
+        ),
+        (Remedy("no_xformers"),),
+        code="F2",
+    ),
+    Failure(
+        "kernels_package",
+        None,
+        (Remedy("remove_kernels"),),
+        code="F5",
+        probe=_native_kernels,
+        severity="note",
+    ),
+    Failure(
+        "amd_unsupported",
+        said(
+            r"hipErrorNoBinaryForGpu",
+            r"HIP error: invalid device function",
+            r"TensileLibrary.{0,80}gfx",
+            r"rocBLAS error: Cannot read .{0,100}TensileLibrary",
+            r"invalid device function",
+        ),
+        (REBUILD, ON_PROCESSOR),
+        code="A1",
+        probe=_unsupported_amd,
+    ),
+    Failure(
+        "amd_experts",
+        said(r"(?:grouped_mm|_grouped_mm)[\s\S]{0,400}(?:0xC0000005|Segmentation fault|access violation)"),
+        (PYTORCH_KERNELS, UPDATE_DRIVER),
+        code="A2",
+        probe=_moe_on_new_amd,
+        severity="note",
+    ),
+    Failure(
+        "amd_library",
+        said(r"amdhip64\w*\.dll", r"WinError 126\b.{0,200}(?:hip|rocm|amd_comgr)\w*\.dll"),
+        (RESTART, REBUILD),
+        code="A3",
+    ),
+    Failure(
+        "amd_permission",
+        said(r"/dev/kfd.{0,80}(?:Permission denied|denied)", r"Unable to open /dev/kfd"),
+        (Remedy("render_group"),),
+        code="A4",
+    ),
+    Failure(
+        "intel_hang",
+        said(r"Level.?Zero.{0,80}(?:hang|timeout|not respond)", r"UR_RESULT_ERROR_DEVICE_LOST"),
+        (Remedy("update_intel_driver"), ON_PROCESSOR),
+        code="X2",
+        probe=_wedged_intel,
+    ),
+)
