@@ -67,7 +67,7 @@ CalledProcessError), a driver library that cannot be loaded (ImportError), the C
 
 
 def importable() -> Support:
-    """Whether Triton was imported; says nothing about whether it can compile (see `studio_kernels.probe()`)."""
+    """Whether Triton was imported; says nothing about whether it can compile (see `self_compile` and `self_test`)."""
     if IMPORT_ERROR is not None:
         return Support(False, f"Triton cannot be imported ({IMPORT_ERROR}).")
     return Support(True, f"Triton {triton.__version__} was imported.")

@@ -189,7 +189,7 @@ class RunStalled(RunEvent):
     measures: Mapping[str, float] = field(default_factory=dict)
     """What was measured at that moment: gpu_utilisation, vram_used_bytes, ram_available_bytes, ..."""
     action: str = "ask"
-    """What follows: ask (the person decides), restart, stop"""
+    """What follows: ask (the person decides), wait (only told), restart, stop"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -106,7 +106,7 @@ class WindowsFacts:
     """Path of cl.exe; "" without one."""
     distributions: tuple[Distribution, ...] = ()
     wsl_state: str = ""
-    """What `wsl.exe` is here: absent, off, empty (no distribution), ready; "" when it was not asked."""
+    """What `wsl.exe` is here: absent, off, empty (no distribution), ready; "" not asked, or without an answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,18 +3,35 @@
 In the engine:  heart = Heartbeat(workspace.heartbeat)
                 heart.beat(run, folder, phase, step, micro)     at every phase, step and micro-step
                 heart.clear()                                   when the run has ended, well or not
+
+Beside it lie two wishes of the studio's process to its supervisor: stall.json, written anew at each look while the
+engine stands still and the process can tell (write_stall), and restart.json before a planned restart (request_restart).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from studio.core.files import replace_file
 
 PARENT_VARIABLE = "FINETUNE_STUDIO_PARENT"
 """Environment variable in which a supervised process finds its supervisor's pid."""
+UNATTENDED_VARIABLE = "FINETUNE_STUDIO_UNATTENDED"
+"""Set for train, resume and demo: no window asks a person."""
+RESUME_VARIABLE = "FINETUNE_STUDIO_RESUME"
+"""The run that the window's process goes on with after a restart."""
+SAFER_VARIABLE = "FINETUNE_STUDIO_SAFER"
+"""After a stall: settings that cannot change a result, such as `pytorch_kernels,no_workers`."""
+RESTART_CODE = 75
+"""Exit code of a process that wants to be started again, in an environment made anew: a wish, no death."""
 REPEAT_S = 0.25
 """Within one step the file is rewritten at most this often: a replace costs some 0.1 ms."""
 
@@ -31,6 +48,23 @@ class Beat:
     step: int
     micro: int
     time_s: float
+    thread: int = 0
+    """threading.get_ident() of the engine's thread."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standstill:
+    """What the studio's own process says of an engine that stands still; it is written anew at each look."""
+
+    pid: int
+    run: str
+    step: int
+    verdict: str
+    frame: str
+    wish: str
+    """What the supervisor is to do: "" nothing (yet), restart, stop"""
+    person: bool = False
+    """Whether a person chose it."""
 
 
 class Heartbeat:
@@ -58,6 +92,7 @@ class Heartbeat:
             "step": step,
             "micro": micro,
             "time_s": now,
+            "thread": threading.get_ident(),
         }
         self._staged.write_text(json.dumps(beat), encoding="utf-8")
         try:
@@ -74,8 +109,57 @@ class Heartbeat:
 
 def read_beat(path: Path) -> Beat | None:
     """Return the last Beat in `path`; None when there is none or it cannot be read."""
+    return _read(Beat, path)
+
+
+def write_stall(heartbeat: Path, stall: Standstill | None) -> None:
+    """Put `stall` beside the heartbeat file, None to take it away. Raises OSError."""
+    path = heartbeat.with_name("stall.json")
+    if stall is None:
+        path.unlink(missing_ok=True)
+        return
+    staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    staged.write_text(json.dumps(dataclasses.asdict(stall)), encoding="utf-8")
+    replace_file(staged, path)
+
+
+def read_stall(heartbeat: Path, fresh_s: float) -> Standstill | None:
+    """Return what write_stall put there at most `fresh_s` ago: an older one was left by a process that is stuck."""
+    path = heartbeat.with_name("stall.json")
+    try:
+        age_s = time.time() - path.stat().st_mtime
+    except OSError:
+        return None
+    return _read(Standstill, path) if age_s <= fresh_s else None
+
+
+def request_restart(heartbeat: Path, run: str | None) -> int:
+    """Ask for a restart that goes on with `run`, if any; return the exit code to end with. Raises OSError."""
+    heartbeat.with_name("restart.json").write_text(json.dumps({"run": run}), encoding="utf-8")
+    return RESTART_CODE
+
+
+def take_restart(heartbeat: Path) -> str | None:
+    """Return the run of request_restart, once; None when none was named."""
+    path = heartbeat.with_name("restart.json")
+    try:
+        run = json.loads(path.read_text(encoding="utf-8"))["run"]
+        path.unlink()
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return run if isinstance(run, str) else None
+
+
+def read_safer(run: str, environment: Mapping[str, str] = os.environ) -> frozenset[str]:
+    """Return the safer settings that `run` goes on with: only the run that stood still has them, no later one."""
+    resumed = environment.get(RESUME_VARIABLE, run)
+    names = environment.get(SAFER_VARIABLE, "") if resumed == run else ""
+    return frozenset(name for name in names.split(",") if name)
+
+
+def _read(kind: type, path: Path) -> Any:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return Beat(**{name: data[name] for name in Beat.__slots__})
+        return kind(**{name: data[name] for name in kind.__slots__})
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 LANGUAGES = ("en", "zh-CN")
 LOCALES = Path(__file__).resolve().parents[2] / "assets" / "locales"
@@ -59,6 +61,18 @@ class Catalogue:
         if template is None:
             return f"{message.id} {values}" if values else message.id
         return _Blanks().vformat(template, (), values)
+
+    def say_all(self, value: Any) -> Any:
+        """Return `value` (dataclasses, mappings, sequences) as plain data with every Text in it said."""
+        if isinstance(value, Text):
+            return self.say(value)
+        if isinstance(value, Mapping):
+            return {key: self.say_all(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.say_all(item) for item in value]
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {part.name: self.say_all(getattr(value, part.name)) for part in dataclasses.fields(value)}
+        return value
 
     def _plain(self, value: object) -> str:
         if isinstance(value, bool):

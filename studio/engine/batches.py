@@ -14,6 +14,10 @@ import torch
 
 from studio.data.pack import Example
 
+PAD_MULTIPLE = {"cuda": 64, "cpu": 8}
+"""Rows are padded to a multiple of this many tokens. On a GPU few lengths remain, so that kernels and libraries that
+prepare themselves for each length do so early; a processor would only compute more."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepOrder:

@@ -1,4 +1,4 @@
-"""How a run's process died: the evidence in its folder, and the failure that it becomes when restarts don't help."""
+"""How a run's process died or stood still: the evidence in its folder, and the failure that it becomes in the end."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from studio.core.codec import to_json
+from studio.core.codec import event_from_json, to_json
 from studio.core.errors import StudioError
-from studio.core.events import Diagnosis, Fix, RunFailed
-from studio.core.text import text
+from studio.core.events import Diagnosis, Fix, RunEvent, RunFailed, RunStalled
+from studio.core.text import Text, text
 from studio.engine.folder import RunFolder
 
 DEATHS = "deaths.jsonl"
+STACKS = "stacks.txt"
+"""The stacks of all threads while a run stood still."""
+STALLED = "stalled"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +36,10 @@ class Death:
     step: int = 0
     micro: int = 0
     log: str = ""
+    why: str = ""
+    """STALLED when the supervisor ended it because it gave no sign of life, "" when it ended by itself."""
+    verdict: str = ""
+    frame: str = ""
 
     @property
     def name(self) -> str:
@@ -62,13 +69,23 @@ def record_death(death: Death) -> None:
 
 def read_deaths(folder: RunFolder) -> list[Death]:
     """Return the recorded deaths of a run, oldest first; a torn last line is left out."""
-    names = [part.name for part in dataclasses.fields(Death)]
+    names = {part.name for part in dataclasses.fields(Death)}
     lines = _read_lines(folder.path / DEATHS)
-    return [Death(**{name: line[name] for name in names}) for line in lines]
+    return [Death(**{name: value for name, value in line.items() if name in names}) for line in lines]
 
 
-def diagnose_death(death: Death) -> Diagnosis:
-    """Return what ended a run whose process died again and again at the same step."""
+def diagnose_death(death: Death, verdict: Text | None = None) -> Diagnosis:
+    """Return what ended a run whose process died or stood still (`verdict` in words) for good."""
+    if death.why == STALLED:
+        return Diagnosis(
+            id=STALLED,
+            what=text("failure.stalled", step=death.step),
+            why=verdict or text("failure.stalled.why", frame=death.frame),
+            fixes=(
+                Fix(title=text("failure.stalled.fix.resume")),
+                Fix(title=text("failure.stalled.fix.stacks")),
+            ),
+        )
     killed = death.name == "SIGKILL"
     why = "failure.engine_died.killed" if killed else "failure.engine_died.why"
     fixes = [Fix(title=text("failure.engine_died.fix.resume"))]
@@ -82,20 +99,26 @@ def diagnose_death(death: Death) -> Diagnosis:
     )
 
 
-def fail_run(folder: RunFolder, death: Death) -> RunFailed:
-    """Write the end of a run that cannot go on into its events.jsonl and run.json, and return the event.
-
-    Only for a run that no process is working on. Raises OSError.
-    """
+def append_event(folder: RunFolder, event: RunEvent) -> RunEvent:
+    """Number `event`, time it and write it behind the events of a run that no process works on. Raises OSError."""
     events = _read_lines(folder.events)
-    diagnosis = diagnose_death(death)
     last = int(events[-1].get("seq", 0)) if events else 0
-    event = RunFailed(seq=last + 1, time_s=time.time(), step=death.step, diagnosis=diagnosis)
+    event = dataclasses.replace(event, seq=last + 1, time_s=round(time.time(), 3))
     line = json.dumps(to_json(event), ensure_ascii=False, allow_nan=False) + "\n"
     with folder.events.open("ab+") as file:
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)  # the last line may be torn
         file.write(line.encode("utf-8"))
+    return event
+
+
+def fail_run(folder: RunFolder, death: Death) -> RunFailed:
+    """Write the end of a run that cannot go on into its events.jsonl and run.json, and return the event.
+
+    Only for a run that no process is working on. Raises OSError.
+    """
+    diagnosis = diagnose_death(death, last_verdict(folder))
+    event = append_event(folder, RunFailed(step=death.step, diagnosis=diagnosis))
     try:
         record = folder.read_record()
     except StudioError:
@@ -106,6 +129,13 @@ def fail_run(folder: RunFolder, death: Death) -> RunFailed:
         )
     )
     return event
+
+
+def last_verdict(folder: RunFolder) -> Text | None:
+    """Return why the run stood still last, in words; None when it never did."""
+    lines = [line for line in _read_lines(folder.events) if line.get("kind") == RunStalled.kind]
+    event = event_from_json(lines[-1]) if lines else None
+    return event.message if isinstance(event, RunStalled) else None
 
 
 def last_loss(folder: RunFolder) -> float | None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 
 from studio.core.codec import to_json
 from studio.core.errors import StudioError
@@ -44,11 +42,18 @@ from studio.engine.checkpoint import (
     sweep,
 )
 from studio.engine.folder import RunFolder, write_json
+from studio.engine.ladder import cap_memory, release_memory, retry_with_memory
 from studio.engine.methods import get_method
+from studio.engine.recovery import Recovery, is_sticky, may_pass
 from studio.engine.trainer import Hooks, Trainer, TrainState, seed_all
+from studio.engine.training_state import read_training, write_training
+from studio.engine.trial import try_out
+from studio.engine.warmup import warm_up
 from studio.engine.watch import watch_gpu
 from studio.host.failures import diagnose
+from studio.host.plan import gigabytes
 from studio.host.plan import plan as make_plan
+from studio.host.remembered import Load, Remembered
 from studio.models.adapt import (
     adapt,
     cast_by_autocast,
@@ -78,13 +83,21 @@ class Run:
     should_stop: Callable[[], bool]
     beat: Callable[[str, int, int], None]
     record: RunRecord
+    remembered: Remembered | None = None
+    hub_endpoint: str = ""
+    exits: ExitStack = field(default_factory=ExitStack)
+    """What is undone at the run's end."""
     timings_s: dict[str, float] = field(default_factory=dict)
+
+    def stop_when_asked(self) -> None:
+        """Raise Stopped when the person asked for the end."""
+        if self.should_stop():
+            raise Stopped
 
     @contextmanager
     def phase(self, name: str, detail: Text | None = None) -> Iterator[None]:
         """Announce a phase and record how long it took. Raises Stopped when the end was asked for before it."""
-        if self.should_stop():
-            raise Stopped
+        self.stop_when_asked()
         self.emit(PhaseStarted(phase=name, step=self.record.steps, detail=detail))
         self.beat(name, self.record.steps, 0)
         started_s = time.perf_counter()
@@ -99,18 +112,30 @@ def run(
     emit: Callable[[RunEvent], None],
     should_stop: Callable[[], bool],
     beat: Callable[[str, int, int], None] = lambda phase, step, micro: None,
+    remembered: Remembered | None = None,
+    leave: Callable[[], None] | None = None,
+    hub_endpoint: str = "",
 ) -> RunRecord:
     """Train by `recipe` in `folder`, from its newest whole checkpoint when it has one; returns the final run.json.
 
     Never raises for a failure of the run: that ends as RunFailed with a Diagnosis, its traceback in log.txt.
+    `remembered` tells what earlier runs learned of the machine, and takes what this one learns. `leave` is called
+    when the GPU can no longer be used by this process: a supervised process ends itself there, and the run resumes
+    in a new one; when `leave` returns, or is None, the run fails. `hub_endpoint` is the address of a mirror that models
+    are downloaded from, "" for $HF_ENDPOINT or the hub.
     """
+    if remembered is not None:
+        broken = {**machine.broken_kernels, **remembered.broken_kernels(machine)}
+        machine = dataclasses.replace(machine, broken_kernels=broken)
     record = dataclasses.replace(
         folder.read_record(), state="running", packages=dict(machine.packages), diagnosis=None, ended_s=0.0
     )
     folder.write_record(record)
-    this = Run(recipe, machine, folder, emit, should_stop, beat, record)
+    this = Run(recipe, machine, folder, emit, should_stop, beat, record, remembered, hub_endpoint)
+    lost = False
     try:
-        _run_phases(this)
+        with this.exits:
+            _run_phases(this)
     except (Stopped, PreparationStopped, DownloadStopped):
         this.record = dataclasses.replace(this.record, state="stopped")
         emit(RunStopped(step=this.record.steps, saved=bool(list_checkpoints(folder.checkpoints))))
@@ -119,6 +144,9 @@ def run(
     ) as error:  # the one place: whatever ends a run becomes a diagnosis that a person can act on
         with folder.log.open("a", encoding="utf-8") as log:
             log.write(traceback.format_exc() + "\n")
+        lost = bool(this.record.gpu) and is_sticky(error)
+        if lost and leave is not None and may_pass(error):
+            leave()
         diagnosis = diagnose(error, machine, recipe)
         this.record = dataclasses.replace(this.record, state="failed", diagnosis=diagnosis)
         emit(RunFailed(step=this.record.steps, diagnosis=diagnosis))
@@ -129,7 +157,8 @@ def run(
         this.record, ended_s=time.time(), timings_s=dict(this.record.timings_s) | timings_s
     )
     folder.write_record(this.record)
-    release_memory()
+    if not lost:  # every call to a lost GPU fails
+        release_memory()
     return this.record
 
 
@@ -161,11 +190,14 @@ def _train(this: Run) -> Trained | None:
     recipe, folder = this.recipe, this.folder
     sweep(folder.checkpoints)
     with this.phase("load"):
-        facts = resolve_model(recipe.model.source, recipe.model.revision, this.emit, this.should_stop)
+        source, revision = recipe.model.source, recipe.model.revision
+        facts = resolve_model(source, revision, this.emit, this.should_stop, this.hub_endpoint)
         plan = make_plan(this.machine, recipe, facts)
         write_json(folder.path / "plan.json", to_json(plan))
+        budget_bytes = this.exits.enter_context(cap_memory(plan.device.value))
         loaded, swaps = _load(recipe, facts, plan)
-        this.emit(RunPlanned(plan=plan, swaps=describe_swaps(swaps)))
+        capped = (text("run.memory_capped", gigabytes=gigabytes(budget_bytes)),) if budget_bytes else ()
+        this.emit(RunPlanned(plan=plan, swaps=(*describe_swaps(swaps), *capped)))
     with this.phase("prepare"):
         data = prepare(
             recipe.data,
@@ -188,15 +220,41 @@ def _train(this: Run) -> Trained | None:
             data_hash=data.facts.content_hash,
             gpu=_name_gpu(this.machine, plan.device.value),
         )
-        trainer = _make_trainer(this, loaded, plan, data)
+        load = Load(
+            model=base_hash,
+            max_length=recipe.data.max_length,
+            gpu=this.record.gpu,
+            quantization=plan.quantization.value,
+            method=recipe.adapter.method,
+        )
+        recovery = Recovery(
+            model=unwrap(loaded.model),
+            fused=swaps,
+            device=torch.device(plan.device.value),
+            emit=this.emit,
+            machine=this.machine,
+            load=load,
+            budget_bytes=budget_bytes,
+            remembered=this.remembered,
+            log=folder.log,
+        )
+        trainer = _make_trainer(this, loaded, plan, data, recovery)
         validation_rows = len(data.validation)
         this.emit(
             DataPrepared(facts=data.facts, total_steps=trainer.total_steps, validation_rows=validation_rows)
         )
         _resume(this, loaded, trainer)
-    started_s = time.perf_counter()
+        recovery.start_where_it_fitted(trainer.state)
     autocast = plan.dtype.value in AUTOCAST_DTYPES
     with watch_gpu(plan.device.value, this.emit), cast_by_autocast(loaded.model, autocast):
+        if swaps.swaps:
+            with this.phase("compile"):
+                warm_up(trainer)
+        if recipe.limits.trial and trainer.state.step == 0:
+            with this.phase("trial"):
+                trial = try_out(trainer, loaded, data, facts, this.record, folder, this.stop_when_asked)
+                this.emit(trial)
+        started_s = time.perf_counter()
         try:
             outcome = trainer.train()
         finally:
@@ -217,7 +275,10 @@ def _train(this: Run) -> Trained | None:
             cast_weights(model, DTYPES[plan.dtype.value])
         expected = fingerprint(model, data.train[0].token_ids.tolist())
         require_space(folder.path, sum(tensor.nbytes for tensor in trained_state(model).values()))
-        artifact = save_artifact(model, loaded.tokenizer, folder.path, facts, this.record)
+        artifact = retry_with_memory(
+            lambda: save_artifact(model, loaded.tokenizer, folder.path, facts, this.record),
+            trainer.tell_save_freed,
+        )
         this.record = dataclasses.replace(this.record, artifact=artifact)
     return Trained(facts, plan, loaded.tokenizer, expected, outcome.state.last_loss)
 
@@ -250,18 +311,16 @@ def _load(recipe: Recipe, facts: ModelFacts, plan: BackendPlan) -> tuple[Loaded,
     return Loaded(model, loaded.tokenizer), swaps
 
 
-def _make_trainer(this: Run, loaded: Loaded, plan: BackendPlan, data: PreparedData) -> Trainer:
+def _make_trainer(
+    this: Run, loaded: Loaded, plan: BackendPlan, data: PreparedData, recovery: Recovery
+) -> Trainer:
     def save(state: TrainState) -> int:
         weights = trained_state(loaded.model)
         size_bytes = sum(tensor.nbytes for tensor in weights.values()) * 3
         require_space(this.folder.path, size_bytes)
 
         def write(staging: Path) -> None:
-            save_file(
-                {name: tensor.contiguous().cpu() for name, tensor in weights.items()},
-                staging / "trained.safetensors",
-            )
-            torch.save(trainer.state_data(), staging / "state.pt")
+            write_training(staging, weights, trainer.state_data())
 
         return save_checkpoint(
             this.folder.checkpoints, state.step, write, this.recipe.limits.keep_checkpoints
@@ -280,7 +339,13 @@ def _make_trainer(this: Run, loaded: Loaded, plan: BackendPlan, data: PreparedDa
         plan.dtype.value,
         torch.device(plan.device.value),
         loaded.tokenizer.pad_token_id,
-        Hooks(emit=this.emit, should_stop=this.should_stop, save=save, beat=this.beat),
+        Hooks(
+            emit=this.emit,
+            should_stop=this.should_stop,
+            save=save,
+            beat=this.beat,
+            recover=recovery.recover,
+        ),
     )
     return trainer
 
@@ -296,9 +361,8 @@ def _resume(this: Run, loaded: Loaded, trainer: Trainer) -> None:
     checkpoint = newest_valid(this.folder.checkpoints, report)
     if checkpoint is None:
         return
-    load_trained_state(loaded.model, load_file(checkpoint.path / "trained.safetensors"))
-    # weights_only: a checkpoint folder may come from elsewhere, and a pickle can run code.
-    state = torch.load(checkpoint.path / "state.pt", map_location="cpu", weights_only=True)
+    weights, state = read_training(checkpoint.path)
+    load_trained_state(loaded.model, weights)
     if state["kind"] != trainer.kind:
         raise StudioError(
             text("run.plan_changed"),
@@ -342,13 +406,3 @@ def describe_swaps(fused: Fused) -> tuple[Text, ...]:
         *done,
         *(text("run.not_swapped", count=count, reason=first[key]) for key, count in reasons.items()),
     )
-
-
-def release_memory() -> None:
-    """Give memory of dropped models back to the system and the GPU."""
-    gc.collect()
-    if torch.cuda.is_available():
-        # cuBLAS keeps 64 MiB inside the block that a model was loaded into, which then stays reserved whole (5.2 GiB
-        # after an 8B model in 4 bits): let go of it first (named in PyTorch's notes on CUDA).
-        torch._C._cuda_clearCublasWorkspaces()
-        torch.cuda.empty_cache()

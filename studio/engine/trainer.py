@@ -15,11 +15,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from studio.core.events import CheckpointSaved, EvalLogged, PhaseStarted, RunEvent, StepLogged, Warned
+from studio.core.events import (
+    CheckpointSaved,
+    EvalLogged,
+    MemoryFreed,
+    PhaseStarted,
+    RunEvent,
+    StepLogged,
+    Warned,
+)
 from studio.core.recipe import Recipe
-from studio.core.text import text
+from studio.core.text import Text, text
 from studio.data.pack import Example
-from studio.engine.batches import Batch, StepOrder, collate, count_trained
+from studio.engine.batches import PAD_MULTIPLE, Batch, StepOrder, collate, count_trained
+from studio.engine.ladder import MemoryExhausted, is_out_of_memory, let_go, retry_with_memory
 from studio.engine.optimizer import build_optimizer, learning_rate
 from studio.models.adapt import evaluation_mode
 from studio.models.load import AUTOCAST_DTYPES
@@ -65,8 +74,8 @@ class Hooks:
     beat: Callable[[str, int, int], None] = lambda phase, step, micro: None
     """Called with phase, step and micro-batch number each micro-batch: the supervisor's heartbeat."""
     recover: Callable[[Exception, TrainState], bool] = lambda error, state: False
-    """Called when a window fails. True: something was changed (an op went to its twin, the micro-batch was halved in
-    `state`), so replay the window; False: the error ends the run."""
+    """Called when a window or an evaluation's batch fails. True: something was changed (an op went to its twin, the
+    micro-batch was halved in `state`), so do it again; False: the error ends the run."""
 
 
 @dataclass(slots=True)
@@ -107,6 +116,8 @@ class Trainer:
             1, math.ceil(self.spec.epochs * self.order.steps_per_epoch)
         )
         self.state = TrainState(micro_batch=self.spec.micro_batch)
+        self.evaluation_batch = self.spec.micro_batch
+        self.pad_multiple = PAD_MULTIPLE.get(device.type, PAD_MULTIPLE["cpu"])
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.kind = [optimizer, dtype]
         self.optimizer = build_optimizer(model, self.spec, optimizer, device)
@@ -139,7 +150,7 @@ class Trainer:
 
     def _save(self) -> None:
         self.hooks.beat("save", self.state.step, 0)
-        size_bytes = self.hooks.save(self.state)
+        size_bytes = retry_with_memory(lambda: self.hooks.save(self.state), self.tell_save_freed)
         self.hooks.emit(CheckpointSaved(step=self.state.step, size_bytes=size_bytes))
 
     def _take_step(self) -> None:
@@ -148,17 +159,7 @@ class Trainer:
         window = [self.train_examples[i] for i in self.order.indices(state.step)]
         # Longest first: it pads least, and what does not fit in memory shows at once.
         window.sort(key=lambda example: len(example.token_ids), reverse=True)
-        trained_tokens = max(1, sum(count_trained(example) for example in window))
-        generators = read_generators()
-        while True:
-            self.optimizer.zero_grad(set_to_none=True)
-            try:
-                loss_sum = self._accumulate(window, trained_tokens)
-                break
-            except Exception as error:  # recover() decides: it returns False for all it does not know
-                if not self.hooks.recover(error, state):
-                    raise
-                write_generators(generators)
+        loss_sum = self.take_gradients(window)
         rate = learning_rate(self.spec, state.step, self.total_steps)
         loss, grad_norm, applied = self._apply(loss_sum, rate)
         tokens = sum(len(example.token_ids) for example in window)
@@ -179,13 +180,30 @@ class Trainer:
         )
         self._count_skips(applied, loss)
 
-    def _accumulate(self, window: list[Example], trained_tokens: int) -> torch.Tensor:
+    def take_gradients(self, window: Sequence[Example], phase: str = "train") -> torch.Tensor:
+        """Fill the gradients with those of `window`, however often it must be replayed; weights are not touched.
+
+        Returns the mean loss over its trained tokens, a () tensor on the device. A replay begins with no gradients
+        and with the random generators of the first attempt. Raises what `recover` gives up on.
+        """
+        generators = read_generators()
+        while True:
+            self.optimizer.zero_grad(set_to_none=True)
+            try:
+                return self._accumulate(window, phase)
+            except Exception as error:  # recover() decides: it returns False for all it does not know
+                if not self.hooks.recover(error, self.state):
+                    raise
+            write_generators(generators)
+
+    def _accumulate(self, window: Sequence[Example], phase: str) -> torch.Tensor:
         """Forward and backward over the window's micro-batches; returns the mean loss as a () tensor on the device."""
+        trained_tokens = max(1, sum(count_trained(example) for example in window))
         total = torch.zeros((), device=self.device)
         size = self.state.micro_batch
         for micro, start in enumerate(range(0, len(window), size)):
-            self.hooks.beat("train", self.state.step + 1, micro)
-            batch = collate(window[start : start + size], self.pad_id, self.device)
+            self.hooks.beat(phase, self.state.step + 1, micro)
+            batch = self._collate(window[start : start + size])
             with self._autocast():
                 loss = self.sum_loss(batch) / trained_tokens
             self.scaler.scale(loss).backward()
@@ -223,22 +241,55 @@ class Trainer:
         if state.skipped_in_a_row >= NON_FINITE_LIMIT:
             raise NonFinite(f"loss {loss} at step {state.step}")
 
-    @torch.no_grad()
-    def evaluate(self) -> float:
-        """Return the mean loss over the trained tokens of the validation examples."""
-        total, tokens = 0.0, 0
-        size = self.state.micro_batch
-        ordered = sorted(self.validation, key=lambda example: len(example.token_ids), reverse=True)
+    def _collate(self, examples: Sequence[Example]) -> Batch:
+        return collate(examples, self.pad_id, self.device, self.pad_multiple)
+
+    def evaluate(self, examples: Sequence[Example] | None = None, phase: str = "evaluate") -> float:
+        """Return the mean loss over the trained tokens of `examples`, the validation examples when None.
+
+        When memory runs out, fewer rows are evaluated at a time from here on; the training's micro-batch stays.
+        """
+        examples = self.validation if examples is None else examples
+        total, tokens, done = 0.0, 0, 0
+        ordered = sorted(examples, key=lambda example: len(example.token_ids), reverse=True)
         with evaluation_mode(self.model):
-            for micro, start in enumerate(range(0, len(ordered), size)):
-                if self.hooks.should_stop():
-                    break
-                self.hooks.beat("evaluate", self.state.step, micro)
-                part = ordered[start : start + size]
-                with self._autocast():
-                    total += float(self.sum_loss(collate(part, self.pad_id, self.device)))
+            while done < len(ordered) and not self.hooks.should_stop():
+                self.hooks.beat(phase, self.state.step, done)
+                part = ordered[done : done + self.evaluation_batch]
+                loss = self._try_batch(part)
+                if loss is None:
+                    continue
+                total, done = total + loss, done + len(part)
                 tokens += sum(count_trained(example) for example in part)
         return total / max(1, tokens)
+
+    @torch.no_grad()
+    def _try_batch(self, part: Sequence[Example]) -> float | None:
+        """Return the summed loss of one evaluation batch; None when something was changed: do it again."""
+        try:
+            with self._autocast():
+                return float(self.sum_loss(self._collate(part)))
+        except Exception as error:  # raised again unless there is a way on
+            if not is_out_of_memory(error):
+                if not self.hooks.recover(error, self.state):
+                    raise
+                return None
+            if len(part) == 1:
+                raise MemoryExhausted(str(error)) from error
+            self.evaluation_batch = len(part) // 2
+            message = text("memory.evaluation", count=self.evaluation_batch)
+            let_go(error)
+            self._tell_freed("evaluation", self.evaluation_batch, message)
+        return None
+
+    def tell_save_freed(self) -> None:
+        """Say that memory ran out while something was saved, and that it is saved once more."""
+        self._tell_freed("save", self.state.micro_batch, text("memory.save"))
+
+    def _tell_freed(self, rung: str, micro_batch: int, message: Text) -> None:
+        self.hooks.emit(
+            MemoryFreed(step=self.state.step, rung=rung, micro_batch=micro_batch, message=message)
+        )
 
     def _evaluate_when_due(self) -> bool:
         """Evaluate after every `eval_every` steps; returns whether early stopping ends the run, also after a resume."""

@@ -4,31 +4,57 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from studio.core.facts import Gpu
 
 
-def read_gpus() -> tuple[tuple[Gpu, ...], tuple[int, int]]:
-    """Return the visible NVIDIA GPUs and the newest CUDA that their driver supports; nothing without driver or NVML."""
-    nvml = open_nvml()
-    if nvml is None:
-        return (), (0, 0)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Driver:
+    """NVIDIA's driver as one source describes it."""
+
+    gpus: tuple[Gpu, ...] = ()
+    """Those that CUDA will see, in its order."""
+    cuda: tuple[int, int] = (0, 0)
+    """Newest CUDA that it supports."""
+    version: str = ""
+    error: str = ""
+    """Why it could not be asked, in its own words; "" when it could, and where there is no driver."""
+
+
+def read_driver(environment: Mapping[str, str] = os.environ) -> Driver:
+    """Return what NVML tells; an empty Driver without driver or NVML. Can hang where a driver does."""
     try:
+        import pynvml as nvml
+    except ImportError:
+        return Driver()
+    try:
+        nvml.nvmlInit()
         version = nvml.nvmlSystemGetCudaDriverVersion_v2()
-        gpus = []
-        for handle in visible_handles(nvml, os.environ):
-            name = nvml.nvmlDeviceGetName(handle)
-            gpus.append(
-                Gpu(
-                    name=name.decode() if isinstance(name, bytes) else name,
-                    vram_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-                    capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
-                )
-            )
-    except nvml.NVMLError:
-        return (), (0, 0)
-    return tuple(gpus), (version // 1000, version % 1000 // 10)
+        name = _words(nvml.nvmlSystemGetDriverVersion())
+        gpus = tuple(_describe(nvml, handle) for handle in visible_handles(nvml, environment))
+    except nvml.NVMLError as error:
+        absent = getattr(error, "value", None) == getattr(nvml, "NVML_ERROR_LIBRARY_NOT_FOUND", 12)
+        return Driver() if absent else Driver(error=str(error))
+    return Driver(gpus=gpus, cuda=(version // 1000, version % 1000 // 10), version=name)
+
+
+def _describe(nvml: Any, handle: Any) -> Gpu:
+    try:
+        display = bool(nvml.nvmlDeviceGetDisplayActive(handle))
+    except nvml.NVMLError:  # not told inside WSL and on shared cards
+        display = None
+    return Gpu(
+        name=_words(nvml.nvmlDeviceGetName(handle)),
+        vram_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
+        display=display,
+    )
+
+
+def _words(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def sample_gpu(index: int) -> tuple[float, int, float, float] | None:

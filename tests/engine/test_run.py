@@ -34,7 +34,7 @@ def test_events_tell_the_run_in_order(ran):
     result = ran({"data.validation_share": 0.2, "limits.eval_every": 3})
     kinds = [event.kind for event in result.events]
     phases = [event.phase for event in result.of(PhaseStarted)]
-    assert phases == ["load", "prepare", "train", "save", "verify"]
+    assert phases == ["load", "prepare", "trial", "train", "save", "verify"]
     assert kinds.index("run_planned") < kinds.index("data_prepared") < kinds.index("step_logged")
     assert kinds[-1] == "run_finished"
     steps = result.of(StepLogged)
@@ -133,7 +133,7 @@ def test_three_steps_that_are_not_finite_end_with_a_diagnosis(ran, monkeypatch):
         return real(self, batch) * (float("nan") if len(seen) > 6 else 1.0)
 
     monkeypatch.setattr(LossHead, "sum_loss", spoil)
-    result = ran({"optim.epochs": 6, "limits.save_every": 1})
+    result = ran({"optim.epochs": 6, "limits.save_every": 1, "limits.trial": False})
     assert result.record.state == "failed" and result.failure == "non_finite"
     assert result.record.skipped_steps == 3
     state = load_file(max(result.folder.checkpoints.glob("step-*")) / "trained.safetensors")
@@ -208,3 +208,14 @@ def test_training_without_a_working_triton(ran, tmp_path, state):
     assert done.returncode == 0, done.stderr[-3000:]
     ended, losses = json.loads(done.stdout.splitlines()[-1])
     assert ended == "finished" and losses == pytest.approx(expected.losses, abs=1e-6)
+
+
+def test_the_mirror_of_the_settings_reaches_the_download(machine, recipe, tmp_path, monkeypatch):
+    from studio.engine import run as module
+    from studio.engine.folder import create_run
+
+    asked = []
+    monkeypatch.setattr(module, "resolve_model", lambda *arguments: asked.append(arguments[-1]) or 1 / 0)
+    folder = create_run(tmp_path / "runs", recipe)
+    module.run(recipe, machine, folder, [].append, lambda: False, hub_endpoint="https://mirror.example")
+    assert asked == ["https://mirror.example"]

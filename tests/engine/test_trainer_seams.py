@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingA
 
 from studio.core.recipe import change_recipe
 from studio.data.prepare import prepare
+from studio.engine.batches import PAD_MULTIPLE
 from studio.engine.loss import LossHead
 from studio.engine.trainer import Hooks, NonFinite, seed_all
 from studio.engine.trainer import Trainer as OwnTrainer
@@ -229,3 +230,15 @@ def test_the_stock_trainer_steps_on_non_finite_gradients(tiny_models, tmp_path):
     trainer.train()
     assert Overridden.seen_non_finite == 1
     assert any(torch.isnan(parameter).any() for parameter in model.parameters())
+
+
+def test_longer_padding_changes_no_loss(build):
+    """On a GPU rows are padded to multiples of 64, on a processor of 8; what is learned does not hang on it."""
+    short, expected = build({"adapter.dropout": 0.0})
+    assert short.pad_multiple == 8
+    short.train()
+    long, losses = build({"adapter.dropout": 0.0})
+    long.pad_multiple = PAD_MULTIPLE["cuda"]
+    assert long._collate(long.train_examples[:2]).input_ids.shape == (2, 64)
+    long.train()
+    assert losses == pytest.approx(expected, abs=1e-5)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from studio_kernels import dispatch, probe, rms_norm, swiglu
+from studio_kernels import rms_norm, swiglu
 from studio_kernels.dispatch import OPS, bind
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
@@ -133,38 +133,3 @@ def test_everything_but_the_kernels_works_without_triton(breakage, error):
 def test_importing_the_package_loads_neither_torch_nor_triton():
     code = "import sys, studio_kernels; print(sorted({'torch', 'triton'} & set(sys.modules)))"
     assert run_python(code) == "[]"
-
-
-def site_with(tmp_path: Path, code: str) -> dict[str, str]:
-    """An environment whose Python runs `code` before anything else."""
-    (tmp_path / "sitecustomize.py").write_text(code, encoding="utf-8")
-    return os.environ | {"PYTHONPATH": str(tmp_path)}
-
-
-def test_probe_names_the_missing_gpu():
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    assert probe(environment=environment) == dispatch.Support(
-        False, "PyTorch sees no GPU that Triton could use."
-    )
-
-
-def test_probe_refuses_the_interpreter():
-    support = probe(environment=os.environ | {"TRITON_INTERPRET": "1"})
-    assert not support.ok and "TRITON_INTERPRET" in support.reason
-
-
-def test_probe_hands_on_the_import_error(tmp_path):
-    support = probe(environment=site_with(tmp_path, BROKEN_LIBTRITON))
-    assert not support.ok and "DLL load failed while importing libtriton" in support.reason
-
-
-def test_probe_survives_a_hang(tmp_path):
-    support = probe(timeout_s=1, environment=site_with(tmp_path, "import time; time.sleep(60)"))
-    assert support == dispatch.Support(False, "The test kernels did not finish within 1 s.")
-
-
-def test_probe_survives_a_crash(tmp_path):
-    support = probe(
-        environment=site_with(tmp_path, "import os; os.write(2, b'access violation'); os._exit(133)")
-    )
-    assert support == dispatch.Support(False, "The test kernels ended with code 133: access violation")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
-from studio_kernels import probe, rms_norm, swiglu
-from studio_kernels.dispatch import op_named
+from studio_kernels import rms_norm, self_test, swiglu
+from studio_kernels.dispatch import OPS, op_named
 
 from tests.kernels.oracle import Case, cases, measure
 
@@ -29,9 +31,14 @@ def test_kernel_is_as_exact_as_its_twin(case):
     assert [comparison for comparison in comparisons if not comparison.ok] == []
 
 
-def test_probe_says_yes():
-    support = probe()
-    assert support.ok and torch.cuda.get_device_name() in support.reason
+def test_self_test_finds_every_kernel_right(capsys):
+    assert self_test.main() == 0
+    facts = {}
+    for line in capsys.readouterr().out.splitlines():
+        facts |= json.loads(line.removeprefix("FACTS "))
+    assert facts["triton_level"] == "right"
+    assert [(test["op"], test["ok"]) for test in facts["kernel_tests"]] == [(op.name, True) for op in OPS]
+    assert all(test["kernel_ms"] > 0 and test["twin_ms"] > 0 for test in facts["kernel_tests"])
 
 
 @pytest.mark.parametrize("op", [rms_norm.RMS_NORM, swiglu.SWIGLU], ids=lambda op: op.name)

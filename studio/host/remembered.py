@@ -1,0 +1,174 @@
+"""What earlier runs learned of this machine: kernels that failed on it, and how much fitted into its memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from studio.core.codec import from_json, to_json
+from studio.core.errors import StudioError
+from studio.core.facts import MachineFacts
+from studio.core.files import replace_file
+
+ROOMIER = 1.1
+"""With this many times the memory free, a run tries again what did not fit before: another program had held it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """All that a kernel's verdict hangs on: with any of it changed, the kernel is tried again."""
+
+    gpu: str
+    """Name of the GPU; "" for the processor (Triton's interpreter)."""
+    driver: str
+    torch: str
+    triton: str
+    kernels: str
+    """studio_kernels.fingerprint()"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelVerdict:
+    """A fast kernel that failed in a run."""
+
+    op: str
+    surroundings: Surroundings
+    shape: str
+    """The tensors at which it failed, for developers."""
+    reason: str
+    """One line, English or as the system said it."""
+    time_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Load:
+    """What decides how much memory a micro-batch takes."""
+
+    model: str
+    """sha256 of the base's weights."""
+    max_length: int
+    gpu: str
+    quantization: str
+    method: str
+    """lora or full"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """In which form a load fitted, after memory had run out."""
+
+    load: Load
+    micro_batch: int
+    checkpointing: bool
+    budget_bytes: int
+    """GPU memory that the run might use; 0 on the processor."""
+    time_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """The file's content."""
+
+    version: int = 1
+    kernels: tuple[KernelVerdict, ...] = ()
+    fits: tuple[Fit, ...] = ()
+
+
+class Remembered:
+    """The store in one JSON file, replaced at once by every change; a missing or damaged file counts as empty."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> Memory:
+        """Return all that is remembered."""
+        try:
+            return from_json(Memory, json.loads(self.path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, RecursionError, StudioError):
+            return Memory()
+
+    def broken_kernels(self, machine: MachineFacts, gpu: str | None = None) -> dict[str, str]:
+        """Return op -> reason of the kernels that failed with what `machine` has now: MachineFacts.broken_kernels.
+
+        `gpu`: the name of one card; None takes those that failed on any card of the machine or on the processor.
+        """
+        names = {"", *(card.name for card in machine.gpus)} if gpu is None else {gpu}
+        here = {survey(machine, name) for name in names}
+        return {v.op: v.reason for v in self.read().kernels if v.surroundings in here}
+
+    def note_kernel(self, op: str, machine: MachineFacts, gpu: str, *, shape: str, reason: str) -> None:
+        """Remember that the fast kernel of `op` failed on `gpu`. Raises OSError."""
+        here = survey(machine, gpu)
+        verdict = KernelVerdict(op=op, surroundings=here, shape=shape, reason=reason, time_s=time.time())
+
+        def add(memory: Memory) -> Memory:
+            others = (v for v in memory.kernels if (v.op, v.surroundings) != (op, here))
+            return replace(memory, kernels=(*others, verdict))
+
+        self._change(add)
+
+    def forget_kernel(self, op: str, machine: MachineFacts, gpu: str) -> None:
+        """Take back the verdict about one kernel. Raises OSError."""
+        known = (op, survey(machine, gpu))
+        self._change(
+            lambda memory: replace(
+                memory, kernels=tuple(v for v in memory.kernels if (v.op, v.surroundings) != known)
+            )
+        )
+
+    def fit(self, load: Load, budget_bytes: int) -> Fit | None:
+        """Return in which form `load` fitted before; None when it never failed to, or when there is more room now."""
+        for fit in self.read().fits:
+            if fit.load == load and budget_bytes <= fit.budget_bytes * ROOMIER:
+                return fit
+        return None
+
+    def note_fit(self, load: Load, micro_batch: int, checkpointing: bool, budget_bytes: int) -> None:
+        """Remember the form to which a run had to take `load` down. Raises OSError."""
+        fit = Fit(
+            load=load,
+            micro_batch=micro_batch,
+            checkpointing=checkpointing,
+            budget_bytes=budget_bytes,
+            time_s=time.time(),
+        )
+        self._change(lambda memory: replace(memory, fits=(*(f for f in memory.fits if f.load != load), fit)))
+
+    def forget(self) -> int:
+        """Forget all, so that the next run tries everything again; returns how many kernels had a verdict.
+
+        Raises OSError.
+        """
+        count = len(self.read().kernels)
+        self.path.unlink(missing_ok=True)
+        return count
+
+    def _change(self, change: Callable[[Memory], Memory]) -> None:
+        data = to_json(change(self.read()))
+        staged = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with staged.open("w", encoding="utf-8") as file:
+            json.dump(data, file, ensure_ascii=False, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        replace_file(staged, self.path)
+
+
+def survey(machine: MachineFacts, gpu: str) -> Surroundings:
+    """Return what a verdict about a kernel on `gpu` (a name; "" for the processor) hangs on."""
+    from studio_kernels import fingerprint
+
+    packages = machine.packages
+    triton = next((packages[name] for name in sorted(packages) if "triton" in name), "")
+    return Surroundings(
+        gpu=gpu,
+        driver=machine.driver if gpu else "",
+        torch=packages.get("torch", ""),
+        triton=triton,
+        kernels=fingerprint(),
+    )

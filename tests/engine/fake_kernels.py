@@ -1,0 +1,115 @@
+"""Triton's kernels played by PyTorch on a CPU, under the ops' own autograd functions, and faults put into them.
+
+The ops launch `_forward_kernel[grid](...)`; what stands there under these tests computes the same numbers with
+PyTorch (not the same bits as the twin), and may be told to fail at a place of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from studio_kernels import _triton, rms_norm, swiglu
+
+MODULES = {"rms_norm": rms_norm, "swiglu": swiglu}
+
+
+class KernelBroke(RuntimeError):
+    """Stands for what a compiler or a driver raises."""
+
+
+@dataclass(slots=True)
+class Now:
+    """Where the run is: what the engine's beat told last."""
+
+    phase: str = ""
+    step: int = 0
+    micro: int = 0
+
+    def beat(self, phase: str, step: int, micro: int) -> None:
+        """The engine's `beat`."""
+        self.phase, self.step, self.micro = phase, step, micro
+
+
+@dataclass(slots=True)
+class Fault:
+    """Makes the launches of one kernel of one op fail from a place on, for as long as they are made."""
+
+    op: str
+    kernel: str
+    """forward or backward"""
+    when: Callable[[Now, tuple], bool]
+    """Whether it fails, from where the run is and the launch's arguments."""
+    error: Callable[[], Exception] = lambda: KernelBroke("kernel of test broke")
+    raised: int = 0
+
+
+@dataclass(slots=True)
+class Kernel:
+    """Stands where a launched kernel stands."""
+
+    op: str
+    name: str
+    compute: Callable[..., None]
+    now: Now
+    faults: list[Fault]
+    launches: list[str] = field(default_factory=list)
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def launch(*arguments: Any, **options: Any) -> None:
+            for fault in self.faults:
+                if (fault.op, fault.kernel) == (self.op, self.name) and fault.when(self.now, arguments):
+                    fault.raised += 1
+                    raise fault.error()
+            self.launches.append(self.now.phase)
+            self.compute(*arguments, **options)
+
+        return launch
+
+
+def norm_forward(x, weight, y, r, rows, columns, stride, EPS, OFFSET, CAST_FIRST, **block) -> None:  # noqa: N803
+    """r, and y = x r (w + c)."""
+    r.copy_((x.square().sum(-1) / columns + EPS).rsqrt())
+    y.view(rows, columns).copy_(x * r[:, None] * (weight + OFFSET))
+
+
+def norm_backward(
+    dy, x, weight, r, dx, partial, rows, columns, dy_stride, x_stride, blocks, OFFSET, WEIGHT_GRADIENT, **block  # noqa: N803
+) -> None:  # fmt: skip
+    """dx, and dw in one partial sum."""
+    normal, u = x * r[:, None], dy * (weight + OFFSET)
+    dx.view(rows, columns).copy_(r[:, None] * (u - normal * ((u * normal).sum(-1, keepdim=True) / columns)))
+    if WEIGHT_GRADIENT:
+        partial.zero_()
+        partial[0] = (dy * normal).sum(0)
+
+
+def gate_forward(gate, up, h, *rest, **block) -> None:
+    """h = silu(g) u."""
+    h.view(gate.shape).copy_(up * (gate / (1 + torch.exp(-gate))))
+
+
+def gate_backward(dh, gate, up, dgate, dup, *rest, **block) -> None:
+    """dg and du."""
+    s = 1 / (1 + torch.exp(-gate))
+    dup.view(dh.shape).copy_(dh * gate * s)
+    dgate.view(dh.shape).copy_(dh * up * s * (1 + gate * (1 - s)))
+
+
+COMPUTE = {
+    "rms_norm": {"forward": norm_forward, "backward": norm_backward},
+    "swiglu": {"forward": gate_forward, "backward": gate_backward},
+}
+
+
+def install(monkeypatch: Any, now: Now, faults: list[Fault]) -> dict[str, Kernel]:
+    """Put the played kernels into the ops' modules; returns them as `op.forward` and `op.backward`."""
+    monkeypatch.setattr(_triton, "interpreted", lambda: True)
+    placed = {}
+    for op, module in MODULES.items():
+        for name, compute in COMPUTE[op].items():
+            kernel = placed[f"{op}.{name}"] = Kernel(op, name, compute, now, faults)
+            monkeypatch.setattr(module, f"_{name}_kernel", kernel)
+    return placed

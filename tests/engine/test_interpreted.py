@@ -1,0 +1,65 @@
+"""Triton's kernels, really run (in its interpreter); one breaks at step 7: nothing is lost, to the last bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, make_tiny_model) -> dict[str, dict]:
+    """The runs of interpreted_runner by name; a child, since Triton decides at decoration who runs a kernel."""
+    from tests.conftest import chat_rows, write_jsonl
+
+    work = tmp_path_factory.mktemp("interpreted")
+    model = make_tiny_model(work / "model", hidden_size=16, intermediate_size=24, num_hidden_layers=1)
+    data = write_jsonl(work / "chats.jsonl", chat_rows(16))
+    paths = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.engine.interpreted_runner", str(model), str(data), str(work)],
+        cwd=ROOT,
+        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
+    )
+    assert child.returncode == 0, child.stderr[-3000:]
+    return {run["name"]: run for run in map(json.loads, child.stdout.splitlines())}
+
+
+@pytest.mark.parametrize(("place", "op"), [("forward", "rms_norm"), ("backward", "swiglu")])
+def test_the_weights_are_those_of_a_run_that_used_the_twin_from_that_step(runs, place, op):
+    fell, switched = runs[place], runs[f"{place} switched"]
+    assert fell["kernels"] == {"rms_norm": "triton", "swiglu": "triton"}
+    assert fell["fell"] == [[op, 7]] and switched["fell"] == []
+    assert fell["weights"] == switched["weights"]
+    assert fell["losses"] == switched["losses"] and len(fell["losses"]) == 8
+    assert runs["forward"]["weights"] != runs["backward"]["weights"], (
+        "which op runs where changes the last bits"
+    )
+
+
+def test_triton_ran_the_kernels(runs):
+    for name in ("forward", "backward", "forward switched", "backward switched"):
+        launches = runs[name]["launches"]
+        assert set(launches) == {
+            f"{op}.{way}" for op in ("rms_norm", "swiglu") for way in ("forward", "backward")
+        }
+    # Three norms and one gate a micro-batch; the op that fell back is not launched again.
+    assert runs["forward"]["launches"]["rms_norm.forward"] < runs["backward"]["launches"]["rms_norm.forward"]
+
+
+def test_the_next_run_starts_with_the_verdict(runs):
+    again = runs["backward again"]
+    assert runs["backward"]["verdicts"] == [["swiglu", "PTXASError: PTXAS error: Internal Triton PTX codegen error"]]
+    assert again["kernels"] == {"rms_norm": "triton", "swiglu": "reference"}
+    assert again["fell"] == [] and "swiglu.forward" not in again["launches"]
+    assert again["verdicts"] == runs["backward"]["verdicts"]
