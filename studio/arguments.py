@@ -100,7 +100,12 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(data, "--rows", metavar="N", type=number(int, 0, 1000), default=3)
     option(data, "--format", metavar="F", default="auto")
     option(data, "--map", metavar="ROLE=COLUMN", action="append", default=[])
-    option(add("doctor"), "--facts", metavar="FILE")
+    doctor = add("doctor")
+    option(doctor, "--facts", metavar="FILE")
+    option(doctor, "--fix", "doctor_fix", metavar="NAME", default="")
+    option(doctor, "--leave", "doctor_leave", metavar="NAME", default="")
+    option(doctor, "--network", action="store_true")
+    option(doctor, "--copy", action="store_true")
     option(add("explain"), "file", "explain", nargs="?", metavar="FILE")
     add("runs")
     chat = add("chat", "run")
@@ -111,6 +116,14 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     export = add("export", "run")
     option(export, "--to", metavar="FORM", default="adapter")
     option(export, "--folder", metavar="DIR")
+    bridge = add("wsl")
+    option(bridge, "--distribution", metavar="NAME", default="")
+    option(bridge, "--port", type=number(int, 0, 65535), metavar="N")
+    for name in ("--check", "--prepare", "--take-over"):
+        option(bridge, name, "wsl_" + name.strip("-").replace("-", "_"), action="store_true")
+    option(bridge, "--yes", action="store_true")
+    option(bridge, "--no-browser", action="store_true")
+    bridge.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     add("bench")
     return parser
 

@@ -16,16 +16,22 @@ from typing import Any
 
 from studio import reports
 from studio.arguments import parse
+from studio.bridge import run_wsl
 from studio.console import Console
 from studio.core.errors import StudioError
+from studio.core.heartbeat import RESTART_CODE
 from studio.core.record import RunRecord
 from studio.core.text import choose_language, load_catalogue, text
 from studio.desk.recipes import read_recipe
+from studio.doctor import doctor
+from studio.explain import explain as explain_text
+from studio.host.environment import prepare_environment
 from studio.host.failures import explain
-from studio.host.workspace import Workspace, child_environment, open_workspace
+from studio.host.workspace import Workspace, open_workspace
 
 SUPERVISED = ("studio", "demo", "train", "resume")
 EVENT_WAIT_S = 0.5
+LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,20 +68,32 @@ def quiet_libraries() -> None:
 
 def _run_command(words: list[str], console: Console, *, own_process: bool) -> int:
     options = parse([word for word in words if word != "--child"], console.catalogue)
-    if options.command in ("explain", "bench"):
+    if options.command == "bench":
         raise not_available(options.command)
     if options.command == "studio" and (options.share or options.lan):
         raise not_available("--share" if options.share else "--lan")
     workspace = open_workspace(options.workspace)
-    if (
-        own_process
-    ):  # before any heavy import: no telemetry, no network, cards counted as the driver counts them
-        os.environ.update(child_environment(workspace, os.environ))
+    if own_process and "--child" not in words:
+        _take_environment(prepare_environment(workspace, os.environ), options.command in SUPERVISED)
     if options.command in SUPERVISED and "--child" not in words:
         return _supervise(options, workspace)
     # Libraries print as they like; stdout belongs to the answer.
     with redirect_stdout(sys.stderr) if console.as_json else nullcontext():
         return COMMANDS[options.command](options, workspace, console)
+
+
+def _take_environment(prepared: dict[str, str], supervised: bool) -> None:
+    """Go on in `prepared`, before any heavy import: no telemetry, no network, repairs made.
+
+    The loader reads its library path only when a process starts: where a repair changed that, this one starts anew
+    (the supervisor needs no such library itself).
+    """
+    moved = prepared.get(LIBRARY_PATH) != os.environ.get(LIBRARY_PATH)
+    os.environ.clear()
+    os.environ.update(prepared)
+    if moved and not supervised and os.name != "nt":
+        sys.stdout.flush()
+        os.execve(sys.executable, [sys.executable, "-P", "-m", "studio.cli", *sys.argv[1:]], prepared)
 
 
 def not_available(name: str) -> StudioError:
@@ -245,13 +263,15 @@ def _studio(options: argparse.Namespace, workspace: Workspace, console: Console)
     from studio.ui.serve import serve
 
     stopped = threading.Event()
+    desks: list[Any] = []
     if os.environ.get("FINETUNE_STUDIO_PARENT"):
         watch_parent(stopped.set)
 
     def open_desk() -> Any:
         from studio.desk.desk import Desk
 
-        desk = Desk(workspace)
+        desk = Desk(workspace, on_end=stopped.set)
+        desks.append(desk)
         failed, resumed = os.environ.get("FINETUNE_STUDIO_FAILED"), os.environ.get("FINETUNE_STUDIO_RESUME")
         try:
             if failed:
@@ -262,7 +282,7 @@ def _studio(options: argparse.Namespace, workspace: Workspace, console: Console)
             console.refuse(error)
         return desk
 
-    return serve(
+    code = serve(
         open_desk,
         workspace,
         port=options.port,
@@ -270,6 +290,7 @@ def _studio(options: argparse.Namespace, workspace: Workspace, console: Console)
         language=console.catalogue.language,
         stopped=stopped,
     )
+    return RESTART_CODE if any(desk.restarting for desk in desks) else code
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, Workspace, Console], int]] = {
@@ -280,10 +301,12 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Workspace, Console], int]] = {
     "check": reports.check,
     "plan": reports.plan,
     "data": reports.data,
-    "doctor": reports.doctor,
+    "doctor": doctor,
+    "explain": explain_text,
     "runs": reports.runs,
     "chat": _chat,
     "export": _export,
+    "wsl": run_wsl,
 }
 
 if __name__ == "__main__":

@@ -111,15 +111,7 @@ class Console:
 
     def plain(self, value: Any) -> Any:
         """Return `value` with every Text in it said."""
-        if isinstance(value, Text):
-            return self.catalogue.say(value)
-        if isinstance(value, dict):
-            return {key: self.plain(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.plain(item) for item in value]
-        if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-            return {name: self.plain(getattr(value, name)) for name in value.__dataclass_fields__}
-        return value
+        return self.catalogue.say_all(value)
 
     def show(self, event: RunEvent) -> None:
         """Tell one event: as a JSON line on stderr with `--events`, else in words or as the moving bar."""

@@ -43,8 +43,12 @@ def _read(descriptor: int, on_stop: Callable[[], None]) -> None:
         *lines, rest = (rest + data).split(b"\n")
         if b"stop" in (line.strip() for line in lines):
             on_stop()
+    deadline_s = time.monotonic() + GRACE_S
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        # A thread of Python's stands still while the interpreter ends, which takes seconds; this clock runs on.
-        faulthandler.dump_traceback_later(GRACE_S, exit=True, file=nowhere)
-        on_stop()
-        time.sleep(2 * GRACE_S)
+        while True:
+            # A thread of Python's stands still while the interpreter ends, which takes seconds; this clock runs on. It
+            # is set again and again because the engine's watch sets the same clock until the run ends.
+            left_s = max(0.01, deadline_s - time.monotonic())
+            faulthandler.dump_traceback_later(left_s, exit=True, file=nowhere)
+            on_stop()
+            time.sleep(0.1)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from studio.console import Console
-from studio.core.codec import from_json
 from studio.core.errors import RecipeError, StudioError
 from studio.core.text import Text, text
 from studio.desk.recipes import read_recipe
@@ -48,10 +47,13 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
             ("quantization", plan.quantization),
             ("optimizer", plan.optimizer),
             ("recompute", plan.checkpointing),
+            ("multi_gpu", plan.multi_gpu),
         )
     ]
     lines += [f"{op:14} {choice.value}: {say(choice.reason)}" for op, choice in plan.kernels.items()]
     lines += [f"{say(text(f'plan.part.{part}')):14} {size / 1e6:12,.1f} MB" for part, size in peak.items()]
+    for offer in plan.offers:
+        lines += [say(text("doctor.offer", title=offer.title, why=offer.why)), *filter(None, [offer.command])]
     console.answer({"plan": plan, "peak_bytes": peak, "policy": policy}, lines)
     return 0
 
@@ -131,22 +133,3 @@ def runs(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     ]
     console.answer({"runs": entries}, lines or [console.catalogue.say(text("cli.runs.none"))])
     return 0
-
-
-def doctor(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.host.detect import detect
-    from studio.host.verdict import judge
-
-    if options.facts:
-        from studio.core.facts import MachineFacts
-        from studio.engine.folder import read_json
-
-        machine = from_json(MachineFacts, read_json(Path(options.facts)))
-    else:
-        machine = detect()
-    report = judge(machine)
-    said = console.plain(report)
-    lines = [console.catalogue.say(text(f"doctor.verdict.{said['verdict']}")), *said["reasons"]]
-    lines += [f"  - {problem['title']} {problem['fix']}" for problem in said["problems"]]
-    console.answer(said, lines)
-    return 1 if report["verdict"] == "blocked" else 0

@@ -4,10 +4,14 @@
 The child (studio.lifeline) reads `stop` from standard input and ends itself when that closes; its engine beats in
 workspace.heartbeat (studio.core.heartbeat). An end with exit code 0, 1 or 2, and every end that was asked for, is
 final. Any other end is a death: it is recorded in the run's folder and the run resumes from its last checkpoint.
+A child that stands still (studio.child.Judge) is killed, which is a death with `why` stalled; its run resumes with
+settings that cannot change the result. The exit code RESTART_CODE is a wish to be started anew, and no death.
 
-What a child finds in its environment, beside studio.host.workspace.child_environment:
+What a child finds in its environment, beside studio.host.environment.prepare_environment:
 FINETUNE_STUDIO_PARENT     pid of the supervisor
 FINETUNE_STUDIO_FAULT_LOG  where native crashes write their stacks
+FINETUNE_STUDIO_UNATTENDED set for train, resume and demo: no window could ask
+FINETUNE_STUDIO_SAFER      after a stall: what the engine is to avoid (studio.core.heartbeat.read_safer)
 FINETUNE_STUDIO_RESUME     (the window's restarts) the run to go on with
 FINETUNE_STUDIO_FAILED     (the window's restarts) the run that died for good: write its end with
                            `fail_run(folder, read_deaths(folder)[-1])` of studio.engine.deaths
@@ -19,27 +23,43 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from studio.child import TICK_S, Ending, watch
+from studio.child import TICK_S, Ending, Judge, watch
 from studio.core.errors import StudioError
-from studio.core.heartbeat import PARENT_VARIABLE
+from studio.core.events import RunStalled
+from studio.core.files import replace_file
+from studio.core.heartbeat import (
+    PARENT_VARIABLE,
+    RESTART_CODE,
+    RESUME_VARIABLE,
+    SAFER_VARIABLE,
+    UNATTENDED_VARIABLE,
+    take_restart,
+)
 from studio.core.text import Text, choose_language, load_catalogue, text
-from studio.engine.deaths import Death, fail_run, last_loss, record_death
+from studio.engine.deaths import STALLED, Death, append_event, fail_run, last_loss, record_death
 from studio.engine.folder import RunFolder
+from studio.host.awake import without_quick_edit
 from studio.host.claim import Holder, claim, claim_run, read_address
-from studio.host.workspace import Workspace, child_environment
+from studio.host.environment import prepare_environment
+from studio.host.workspace import Workspace
 from studio.lifeline import FAULT_LOG_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTARTS = 2
+WISHES = 5
+"""A process may ask for a restart so often in a row within SETTLED_S: a fix that asks for itself must end."""
+SAFER = "pytorch_kernels,no_workers"
 SETTLED_S = 60.0
 """A process that lived this long without a run had started well: its death does not count with earlier ones."""
 JOIN_S = 20.0
+SAY_S = 1.0
 LOG_LIMIT_BYTES = 5_000_000
 
 
@@ -88,46 +108,89 @@ def keep_alive(
     `argv` makes the child's command line (child_argv when None). Raises StudioError as supervise does.
     """
     faults = workspace.logs / "faults.log"
-    environment = child_environment(workspace, os.environ) | {
-        PARENT_VARIABLE: str(os.getpid()),
-        FAULT_LOG_VARIABLE: str(faults),
-        "PYTHONPATH": _search_path(),
-    }
     make_argv = argv or child_argv
     log = None if headless else _trim_log(workspace.logs / "studio.log")
     page = None if headless else _Page(workspace, browser="--no-browser" not in command)
-    tally, current, extra = Tally(), list(command), {}
-    with _stop_requests() as asked:
+    tally, wishes, current, extra = Tally(), 0, list(command), {}
+    with stop_requests() as asked, without_quick_edit():
         while True:
             ending = watch(
                 make_argv(current),
                 workspace,
-                environment | extra,
+                _make_environment(workspace, faults, headless=headless) | extra,
                 asked,
                 log=log,
                 evidence=faults,
                 on_tick=page,
+                judge=Judge(workspace, unattended=headless, tell=_tell_stall),
             )
+            if ending.code == RESTART_CODE and not ending.asked:
+                wishes = wishes + 1 if ending.lived_s < SETTLED_S else 1
+                if wishes > WISHES:
+                    raise _cannot_start(_describe(ending))
+                run = take_restart(workspace.heartbeat) or (ending.beat and ending.beat.run)
+                current, extra = _go_on(command, run, headless=headless)
+                continue
             if ending.intended:
                 if not headless and ending.code in (1, 2):  # its words went to the log
                     print("\n".join(ending.log.splitlines()[-3:]), file=sys.stderr, flush=True)
-                return ending.code if 0 <= ending.code <= 255 else 1
+                return _read_code(ending.code)
             death = _record(ending)
             if death.run is None and ending.lived_s > SETTLED_S:
                 tally = Tally()
-            again = tally.add(death.run, death.step)
+            again = _may_go_on(ending, death, tally)
             if not again and death.run is None:
                 raise _cannot_start(death)
             if not again and headless:
                 return _end_run(death, as_json="--json" in command)
             if not again:
                 tally = Tally()  # the person may resume the run by hand
-            _say(text("supervise.restart" if again else "supervise.failed", end=death.name, step=death.step))
-            extra = {}
-            if headless:
-                current = restart_command(command, death.run)
-            elif death.run:
-                extra["FINETUNE_STUDIO_RESUME" if again else "FINETUNE_STUDIO_FAILED"] = death.run
+            kind = STALLED if death.why == STALLED else "restart"
+            _say(text(f"supervise.{kind}" if again else "supervise.failed", end=death.name, step=death.step))
+            safer = extra.get(SAFER_VARIABLE) or (SAFER if death.why == STALLED else "")
+            current, extra = _go_on(command, death.run, headless=headless, safer=safer)
+            if not again:
+                extra = {"FINETUNE_STUDIO_FAILED": death.run}
+
+
+def _make_environment(workspace: Workspace, faults: Path, *, headless: bool) -> dict[str, str]:
+    """Return a child's environment, made from ours before each start: a repair may have been chosen meanwhile."""
+    unattended = {UNATTENDED_VARIABLE: "1"} if headless else {}
+    return (
+        prepare_environment(workspace, os.environ)
+        | {
+            PARENT_VARIABLE: str(os.getpid()),
+            FAULT_LOG_VARIABLE: str(faults),
+            "PYTHONPATH": _search_path(),
+        }
+        | unattended
+    )
+
+
+def _go_on(
+    command: Sequence[str], run: str | None, *, headless: bool, safer: str = ""
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the further variables with which the next child goes on with `run`."""
+    extra = {SAFER_VARIABLE: safer} if safer and run else {}
+    if headless:
+        return restart_command(command, run), extra
+    return list(command), extra | ({RESUME_VARIABLE: run} if run else {})
+
+
+def _may_go_on(ending: Ending, death: Death, tally: Tally) -> bool:
+    """Return whether the run is started again; a restart that a person chose counts for nothing."""
+    if ending.stall is None:
+        return tally.add(death.run, death.step)
+    if ending.stall.action == "stop":
+        return False
+    return ending.stall.person or tally.add(death.run, death.step)
+
+
+def _read_code(code: int) -> int:
+    """Return our exit code for the child's: an end by a signal is a failure, a restart that came too late is none."""
+    if code == RESTART_CODE:
+        return 0
+    return code if 0 <= code <= 255 else 1
 
 
 def child_argv(command: Sequence[str]) -> list[str]:
@@ -144,14 +207,22 @@ def restart_command(command: Sequence[str], run: str | None) -> list[str]:
 
 
 def _record(ending: Ending) -> Death:
-    beat = ending.beat
+    """Write the death into the run's folder, with what a child that stood still could not write itself."""
+    death = _describe(ending)
+    if death.run and Path(death.folder).is_dir():
+        record_death(death)
+        if ending.stall is not None and ending.stall.event is not None:
+            append_event(RunFolder(Path(death.folder)), ending.stall.event)
+    return death
+
+
+def _describe(ending: Ending) -> Death:
+    beat, stall = ending.beat, ending.stall
     place = (
         {name: getattr(beat, name) for name in ("run", "folder", "phase", "step", "micro")} if beat else {}
     )
-    death = Death(time_s=time.time(), code=ending.code, log=ending.log, **place)
-    if death.run and Path(death.folder).is_dir():
-        record_death(death)
-    return death
+    why = {"why": STALLED, "verdict": stall.verdict, "frame": stall.frame} if stall else {}
+    return Death(time_s=time.time(), code=ending.code, log=ending.log, **place, **why)
 
 
 def _cannot_start(death: Death) -> StudioError:
@@ -216,7 +287,7 @@ def _join(workspace: Workspace, *, browser: bool) -> int:
 
 
 @contextmanager
-def _stop_requests() -> Iterator[list[float]]:
+def stop_requests() -> Iterator[list[float]]:
     """Yield a list that gains the time of every Ctrl-C and request to end, instead of their ending this process."""
     asked: list[float] = []
     before = {}
@@ -233,14 +304,40 @@ def _stop_requests() -> Iterator[list[float]]:
             signal.signal(number, handler)
 
 
+def _tell_stall(event: RunStalled) -> None:
+    _say(
+        text(
+            "supervise.waiting", step=event.step, minutes=round(event.waited_s / 60, 1), message=event.message
+        )
+    )
+
+
 def _say(message: Text) -> None:
-    # Under pythonw there is no standard error, and print() then writes nothing.
-    print(load_catalogue(choose_language()).say(message), file=sys.stderr, flush=True)
+    """Print `message` on standard error, waiting at most SAY_S: a pipe that nobody reads must not stop the watching."""
+    if sys.stderr is None:  # pythonw
+        return
+    words = load_catalogue(choose_language()).say(message) + "\n"
+    try:
+        descriptor = sys.stderr.fileno()
+    except OSError:  # not a file, so no pipe that could be full
+        print(words, end="", file=sys.stderr, flush=True)
+        return
+    sys.stderr.flush()
+    data = words.encode(sys.stderr.encoding or "utf-8", "backslashreplace")
+    # Past Python's buffers: a thread that stands in one of their locks would make the end of this process hang.
+    thread = threading.Thread(target=_write, args=(descriptor, data), name="say", daemon=True)
+    thread.start()
+    thread.join(SAY_S)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    with suppress(OSError):  # whoever read our output is gone; there is nobody to tell
+        os.write(descriptor, data)
 
 
 def _trim_log(path: Path) -> Path:
     if path.is_file() and path.stat().st_size > LOG_LIMIT_BYTES:
-        os.replace(path, path.with_name(path.name + ".1"))
+        replace_file(path, path.with_name(path.name + ".1"))
     return path
 
 

@@ -22,7 +22,21 @@ import json, os, sys, threading, time
 ABORT_STEP = int(os.environ.get("TEST_ABORT_STEP", "0"))
 MARKER = os.environ.get("TEST_ABORT_ONCE", "")
 SLEEP_S = float(os.environ.get("TEST_STEP_SLEEP_S", "0"))
+STALL_STEP = int(os.environ.get("TEST_STALL_STEP", "0"))
+STALL_ONCE = os.environ.get("TEST_STALL_ONCE", "")
+STALL_KIND = os.environ.get("TEST_STALL_KIND", "event")
+STALL_S = float(os.environ.get("TEST_STALL_S", "1000"))
 at_step = {}
+
+def stand_still():
+    if STALL_KIND == "lock":  # holds Python's lock all the while
+        import ctypes
+        ctypes.PyDLL(None).sleep(int(STALL_S))
+    elif STALL_KIND == "print":
+        while True:
+            print("x" * 1000, file=sys.stderr, flush=True)
+    else:
+        threading.Event().wait(STALL_S)
 
 def act(event, arguments):
     thread = threading.get_ident()
@@ -32,6 +46,13 @@ def act(event, arguments):
             beat = json.load(file)
         if beat["phase"] == "train":
             at_step[thread] = beat["step"]
+    elif STALL_STEP and at_step.get(thread) == STALL_STEP:
+        at_step[thread] = 0
+        if STALL_ONCE:
+            if os.path.exists(STALL_ONCE):
+                return
+            open(STALL_ONCE, "w").close()
+        stand_still()
     elif ABORT_STEP and at_step.get(thread) == ABORT_STEP:
         if MARKER:
             if os.path.exists(MARKER):
@@ -40,7 +61,7 @@ def act(event, arguments):
             open(MARKER, "w").close()
         os.abort()
 
-if ABORT_STEP or SLEEP_S:
+if ABORT_STEP or SLEEP_S or STALL_STEP:
     sys.addaudithook(act)
 """
 

@@ -16,7 +16,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAM = ("cli", "arguments", "reports", "supervise", "console", "child", "lifeline", "settings_table")
+PROGRAM = (
+    "cli",
+    "arguments",
+    "reports",
+    "doctor",
+    "explain",
+    "supervise",
+    "console",
+    "child",
+    "lifeline",
+    "settings_table",
+    "bridge",
+    "crossing",
+)
 FLOORS = {
     "launch": 7,
     **{f"studio.{name}": 6 for name in PROGRAM},
@@ -34,6 +47,8 @@ ROOMS = {f"studio.{name}": "studio.program" for name in PROGRAM}
 BEFORE_VENV = (
     "launch.py",
     *(f"studio/host/{n}.py" for n in ("install", "python_choice", "torch_build", "requirements")),
+    *(f"studio/host/{n}.py" for n in ("lock_file", "pip_words", "windows")),
+    "studio/core/files.py",
 )
 HEAVY = {
     "torch",
@@ -48,6 +63,7 @@ HEAVY = {
 }
 BROAD_EXCEPT = {
     "studio/engine/trainer.py": "raised again unless the hook knows a way on",
+    "studio/engine/trial.py": "raised again, with words where the catalogue has none",
     "studio/engine/run.py": "whatever ends a run becomes a diagnosis",
     "studio/desk/worker.py": "the Future carries it to whoever asked",
     "studio/desk/desk.py": "raised again in the thread that asked",

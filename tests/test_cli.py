@@ -18,7 +18,7 @@ from studio.core.text import load_catalogue
 from tests.conftest import chat_rows, write_jsonl
 from tests.launched import RUN_KEYS, command, environment, launch, read_answer, write_recipe
 
-COMMANDS = "studio demo train resume check plan data doctor explain runs chat export bench".split()
+COMMANDS = "studio demo train resume check plan data doctor explain runs chat export wsl bench".split()
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +213,7 @@ def test_doctor_judges_this_machine_or_a_recorded_one(ask, tmp_path):
 
 @pytest.mark.parametrize(
     "words",
-    [["--share"], ["--lan"], ["bench"], ["explain"], ["explain", "log.txt"], ["export", "r", "--to", "gguf"]],
+    [["--share"], ["--lan"], ["bench"], ["export", "r", "--to", "gguf"]],
 )
 def test_what_later_versions_bring(ask, words):
     assert "not available yet" in ask(*words, code=2)["error"]["what"]

@@ -15,7 +15,19 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 EARLY = (
     "launch.py",
-    *(f"studio/host/{name}.py" for name in ("install", "python_choice", "torch_build", "requirements")),
+    *(
+        f"studio/host/{name}.py"
+        for name in (
+            "install",
+            "lock_file",
+            "pip_words",
+            "python_choice",
+            "requirements",
+            "torch_build",
+            "windows",
+        )
+    ),
+    "studio/core/files.py",
 )
 CLI = '''"""What stands for the command line."""
 
@@ -42,7 +54,7 @@ def checkout(tmp_path_factory):
         "install_linux.sh",
     ):
         shutil.copy(ROOT / name, folder / name)
-    for package in ("studio", "studio/host"):
+    for package in ("studio", "studio/core", "studio/host"):
         (folder / package / "__init__.py").write_text('"""A package."""\n', encoding="utf-8")
     (folder / "studio" / "cli.py").write_text(CLI, encoding="utf-8")
     (folder / "tests").mkdir()
@@ -75,13 +87,6 @@ def test_help_and_version_need_no_venv(checkout):
     assert "微调" in chinese.stdout and "微调" not in english.stdout
     assert launch(checkout, "--version").stdout == "0.1.0\n"
     assert not (checkout / ".venv").exists()
-
-
-def test_explain_needs_no_venv_and_every_refusal_is_one_object(checkout):
-    start = launch(checkout, "explain", "--json")
-    assert start.returncode == 2 and set(json.loads(start.stdout)["error"]) == {"what", "why", "fix"}
-    plain = launch(checkout, "explain", FINETUNE_STUDIO_LANGUAGE="zh-CN")
-    assert plain.stdout == "" and len(plain.stderr.splitlines()) == 3 and "尚不可用" in plain.stderr
 
 
 def test_here_uses_this_python_and_installs_nothing(checkout):
@@ -154,10 +159,13 @@ def test_the_windows_installer_keeps_to_what_cmd_does_right():
     lines = words.decode("ascii").splitlines()
     assert not any("&&" in line or "||" in line for line in lines)
     labels = {line[1:].strip() for line in lines if line.startswith(":")}
-    jumps = {line.split("goto ")[1].strip() for line in lines if "goto " in line}
+    jumps = {
+        line.split("goto ")[1].strip() for line in lines if "goto " in line and not line.startswith("rem")
+    }
     jumps |= {line.split("call :")[1].split()[0] for line in lines if "call :" in line}
+    # "goto judge" ends the first way of installing; the second one falls through.
     assert jumps == labels
-    assert "launch.py install" in words.decode("ascii") and "pythonw.exe" in words.decode("ascii")
+    assert "launch.py install" in words.decode("ascii")
 
 
 def test_the_linux_installer_skips_shims_and_makes_a_menu_entry(checkout, tmp_path):

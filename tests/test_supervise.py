@@ -28,7 +28,7 @@ CHILD = """
 import json, os, signal, subprocess, sys, threading, time
 from pathlib import Path
 from studio import lifeline
-from studio.core.heartbeat import Heartbeat
+from studio.core.heartbeat import Heartbeat, Standstill, request_restart, write_stall
 root = Path(os.environ["FINETUNE_STUDIO_WORKSPACE"])
 extra = {n[16:]: v for n, v in os.environ.items() if n.startswith("FINETUNE_STUDIO_")}
 with (root / "starts").open("a") as file:
@@ -37,6 +37,8 @@ plan = json.loads((root / "plan").read_text())
 act = plan[min(len((root / "starts").read_text().splitlines()), len(plan)) - 1]
 stopped = threading.Event()
 lifeline.watch_parent(stopped.set)
+if "wish" in act:
+    sys.exit(request_restart(root / "heartbeat.json", act["wish"]))
 if "code" in act:
     sys.exit(act["code"])
 heart = Heartbeat(root / "heartbeat.json")
@@ -46,6 +48,12 @@ for step in range(act.get("steps", 0) + 1):
         folder.mkdir(exist_ok=True)
         heart.beat("r1", folder, "train", step, 0)
 print("last words of", os.getpid(), flush=True)
+if act["then"] == "freeze":
+    os.kill(os.getpid(), signal.SIGSTOP)
+if act["then"] == "told":
+    told = {"pid": os.getpid(), "run": "r1", "step": 3, "verdict": "blocked", "frame": "a.py:1 in f"}
+    write_stall(root / "heartbeat.json", Standstill(**told, wish=act["want"], person=act.get("person", False)))
+    time.sleep(60)
 if act["then"] == "abort":
     os.abort()
 if act["then"] == "kill":
@@ -56,6 +64,15 @@ if act["then"] == "page":
     address = {"url": "http://127.0.0.1:9/?token=once", "pid": os.getpid()}
     (root / "address.json").write_text(json.dumps(address))
 (root / "ready").write_text(str(os.getpid()))
+if act["then"] == "beating":
+    from studio.core.recipe import Limits
+    from studio.engine.folder import RunFolder
+    from studio.engine.watch import Watch
+    with Watch(RunFolder(folder), Limits(), lambda event: None, heart) as watch:
+        (root / "beating").write_text("")
+        for step in range(100000):
+            watch.beat("train", step)
+            time.sleep(0.001)
 if act["then"] == "deaf":
     time.sleep(60)
 stopped.wait()
@@ -170,6 +187,157 @@ def test_the_window_is_told_what_to_resume_and_what_failed(workspace, stage):
     assert log.count("last words") == 3
 
 
+# A child that stands still -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Budgets of a fraction of a second."""
+    budgets = {"floor": 0.2, "first": 0.2, "check": 0.05}
+    monkeypatch.setenv("FINETUNE_STUDIO_BUDGETS", json.dumps(budgets))
+
+
+@pytest.fixture
+def run_folder(workspace):
+    """The folder of r1 with a recipe; `on_stall` as given."""
+
+    def make(on_stall: str = "auto") -> RunFolder:
+        folder = RunFolder(workspace.runs / "r1")
+        folder.path.mkdir()
+        recipe = {
+            "version": 1,
+            "model": {"source": "m"},
+            "data": {"source": "d"},
+            "limits": {"on_stall": on_stall},
+        }
+        (folder.path / "recipe.json").write_text(json.dumps(recipe), encoding="utf-8")
+        return folder
+
+    return make
+
+
+def test_a_frozen_child_is_ended_and_its_run_goes_on_with_safer_settings(
+    workspace, stage, impatient, run_folder, tmp_path, monkeypatch, capfd
+):
+    folder = run_folder()
+    program = tmp_path / "bin" / "py-spy"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho seen from outside: $*\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    argv = stage({"steps": 3, "then": "freeze"}, {"steps": 3, "then": "abort"}, {"code": 0})
+    assert supervisor.keep_alive(["train", "r.json"], workspace, headless=True, argv=argv) == 0
+    made = starts(workspace)
+    assert [start["command"] for start in made] == [["train", "r.json"], ["resume", "r1"], ["resume", "r1"]]
+    assert [start["env"].get("SAFER") for start in made] == [None, supervisor.SAFER, supervisor.SAFER]
+    assert all(start["env"]["UNATTENDED"] == "1" for start in made)
+    stalled, aborted = read_deaths(folder)
+    assert (stalled.why, stalled.verdict, stalled.name, stalled.step) == ("stalled", "blocked", "SIGKILL", 3)
+    assert (aborted.why, aborted.name) == ("", "SIGABRT")
+    (event,) = map(json.loads, folder.events.read_text(encoding="utf-8").splitlines())
+    assert (event["kind"], event["seq"], event["action"], event["step"]) == ("run_stalled", 1, "restart", 3)
+    stacks = (folder.path / "stacks.txt").read_text(encoding="utf-8")
+    assert f"seen from outside: dump --pid {made[0]['pid']}" in stacks
+    assert "no sign of life at step 3" in capfd.readouterr().err
+
+
+def test_the_window_is_restarted_when_it_stands_still_itself(workspace, stage, impatient, run_folder):
+    run_folder()
+    argv = stage({"steps": 3, "then": "freeze"}, {"code": 0})
+    assert supervisor.keep_alive(["studio", "--no-browser"], workspace, headless=False, argv=argv) == 0
+    first, second = starts(workspace)
+    assert "UNATTENDED" not in first["env"]
+    assert (second["env"]["RESUME"], second["env"]["SAFER"]) == ("r1", supervisor.SAFER)
+
+
+def test_a_recipe_that_says_stop_ends_the_run_with_its_cause(workspace, stage, impatient, run_folder, capfd):
+    folder = run_folder("stop")
+    argv = stage({"steps": 3, "then": "freeze"})
+    assert supervisor.keep_alive(["train", "r", "--json"], workspace, headless=True, argv=argv) == 1
+    answer = json.loads(capfd.readouterr().out.strip().splitlines()[-1])
+    assert (answer["state"], answer["diagnosis"]["id"]) == ("failed", "stalled")
+    assert "Nothing moves" in answer["diagnosis"]["why"]
+    kinds = [json.loads(line)["kind"] for line in folder.events.read_text(encoding="utf-8").splitlines()]
+    assert kinds == ["run_stalled", "run_failed"] and len(starts(workspace)) == 1
+
+
+def test_a_recipe_that_says_wait_is_only_told(workspace, driver, impatient, run_folder, capfd):
+    run_folder("wait")
+    process = driver({"steps": 3, "then": "deaf"})
+    wait_for(lambda: "No sign of life at step 3" in (seen := capfd.readouterr().err) or print(seen, end=""))
+    assert process.poll() is None and len(starts(workspace)) == 1
+
+
+def test_the_third_standstill_at_one_step_is_the_last(workspace, stage, impatient, run_folder, capfd):
+    folder = run_folder()
+    argv = stage({"steps": 3, "then": "told", "want": "restart"})
+    assert supervisor.keep_alive(["train", "r", "--json"], workspace, headless=True, argv=argv) == 1
+    assert [death.frame for death in read_deaths(folder)] == ["a.py:1 in f"] * 3
+    assert json.loads(capfd.readouterr().out.strip().splitlines()[-1])["diagnosis"]["id"] == "stalled"
+
+
+def test_restarts_that_a_person_chose_count_for_nothing(workspace, stage, impatient, run_folder):
+    folder = run_folder()
+    wanted = {"steps": 3, "then": "told", "want": "restart", "person": True}
+    argv = stage(*[wanted] * 4, {"steps": 3, "then": "told", "want": "stop", "person": True}, {"code": 0})
+    assert supervisor.keep_alive(["studio", "--no-browser"], workspace, headless=False, argv=argv) == 0
+    made = starts(workspace)
+    assert [start["env"].get("RESUME") for start in made] == [None, "r1", "r1", "r1", "r1", None]
+    assert made[5]["env"]["FAILED"] == "r1" and len(read_deaths(folder)) == 5
+
+
+def test_a_wish_for_a_restart_is_no_death_and_has_an_environment_of_its_own(
+    workspace, stage, monkeypatch, run_folder
+):
+    folder = run_folder()
+    made_for: list[int] = []
+    prepare = supervisor.prepare_environment
+
+    def prepare_anew(*given):
+        made_for.append(1)
+        return prepare(*given) | {"FINETUNE_STUDIO_NUMBER": str(len(made_for))}
+
+    monkeypatch.setattr(supervisor, "prepare_environment", prepare_anew)
+    argv = stage({"wish": "r1"}, {"wish": None}, {"code": 0})
+    assert supervisor.keep_alive(["studio", "--no-browser"], workspace, headless=False, argv=argv) == 0
+    made = starts(workspace)
+    assert [start["env"].get("RESUME") for start in made] == [None, "r1", None]
+    assert [start["env"]["NUMBER"] for start in made] == ["1", "2", "3"]
+    assert read_deaths(folder) == [] and not (workspace.root / "restart.json").exists()
+
+
+def test_a_headless_wish_goes_on_with_the_run(workspace, stage):
+    argv = stage({"wish": "r1"}, {"code": 0})
+    assert supervisor.keep_alive(["train", "r", "--json"], workspace, headless=True, argv=argv) == 0
+    assert starts(workspace)[1]["command"] == ["resume", "r1", "--json"]
+
+
+def test_wishes_without_end_are_given_up(workspace, stage):
+    argv = stage({"wish": None})
+    with pytest.raises(StudioError) as refused:
+        supervisor.keep_alive(["studio", "--no-browser"], workspace, headless=False, argv=argv)
+    assert refused.value.what.id == "supervise.gave_up"
+    assert len(starts(workspace)) == supervisor.WISHES + 1
+
+
+def test_words_do_not_wait_for_a_reader():
+    reader, writer = os.pipe()
+    code = (
+        "import os, sys; from studio import supervise; from studio.core.text import literal\n"
+        "os.set_blocking(2, False)\n"
+        "try:\n    while True: os.write(2, b'x' * 4096)\nexcept BlockingIOError: os.set_blocking(2, True)\n"
+        "supervise._say(literal('y' * 5000)); os.write(1, b'went on')\n"
+    )
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=writer
+        )
+        assert process.communicate(timeout=20)[0] == b"went on" and process.returncode == 0
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
 # keep_alive in a process of its own, which the tests send signals to.
 DRIVER = """
 import sys
@@ -219,6 +387,16 @@ def test_the_child_ends_within_2_s_of_its_parents_death(workspace, driver):
     (child,) = psutil.Process(process.pid).children()
     process.kill()
     wait_for(lambda: not is_alive(child), 2.0)
+
+
+def test_the_watchs_clock_does_not_keep_an_orphan_alive(workspace, driver):
+    process = driver({"steps": 3, "then": "beating"})
+    (child,) = psutil.Process(process.pid).children()
+    wait_for((workspace.root / "beating").exists)
+    time.sleep(1.2)  # the clock was set more than once
+    family = [child, *child.children()]
+    process.kill()
+    wait_for(lambda: not any(map(is_alive, family)), 2.0)
 
 
 def test_nohup_stays_in_force(workspace, stage, tmp_path):

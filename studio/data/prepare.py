@@ -235,9 +235,13 @@ def _prepare_validation(
 ) -> tuple[list[Example], list[Text]]:
     """Return the examples of the validation file, read in the same format, and its problems."""
     same = dataclasses.replace(spec, source=spec.validation, format=guess.format.name)
-    reading = read(same, should_stop)
-    tokenised = tokenise(reading, renderer, max_length, should_stop=should_stop)
-    check_usable(reading, tokenised, spec.max_length)
+    try:
+        reading = read(same, should_stop)
+        tokenised = tokenise(reading, renderer, max_length, should_stop=should_stop)
+        check_usable(reading, tokenised, spec.max_length)
+    except StudioError as error:
+        where = text("data.problem.validation", problem=error.what)
+        raise StudioError(where, error.why, error.fix, error.exit_code) from error
     problems = [text("data.problem.validation", problem=one) for one in say_problems(reading.problems)]
     return [make_example(row) for row in tokenised.rows], problems
 

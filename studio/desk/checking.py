@@ -10,7 +10,7 @@ from studio.core.facts import DataFacts, MachineFacts
 from studio.core.recipe import DatasetSpec, Recipe
 from studio.core.text import text
 from studio.data.prepare import REFUSED_ROWS, refuses_training
-from studio.data.preview import preview
+from studio.data.preview import Preview, preview
 from studio.data.source import SAMPLE_ROWS
 from studio.host.check import check
 from studio.models.catalog import inspect_model
@@ -72,6 +72,16 @@ def look(spec: DatasetSpec) -> DataFacts:
         rows_refused=refused if whole else 0,
         content_hash="",
     )
+
+
+def preview_recipe(recipe: Recipe, rows: int) -> Preview:
+    """Return the Preview of the recipe's data with its model's tokenizer, where that is here. Raises StudioError."""
+    from studio.models.load import load_tokenizer
+
+    facts = (
+        inspect_model(recipe.model.source, revision=recipe.model.revision) if recipe.model.source else None
+    )
+    return preview(recipe.data, load_tokenizer(facts) if facts and facts.folder else None, rows=rows)
 
 
 def refuse(errors: tuple[Problem, ...]) -> StudioError:

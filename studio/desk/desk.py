@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import queue
 import shutil
 import threading
@@ -15,33 +16,44 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.errors import Problem, StudioError
-from studio.core.events import RunEvent, RunFailed, StepLogged
+from studio.core.events import RunEvent, RunFailed, StepLogged, Warned
 from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
-from studio.core.heartbeat import Heartbeat
+from studio.core.heartbeat import PARENT_VARIABLE, Heartbeat, request_restart
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import text
-from studio.desk.checking import find_problems, refuse
+from studio.desk.checking import find_problems, preview_recipe, refuse
+from studio.desk.health import Health, hide_broken_triton
 from studio.desk.log import EventLog
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.desk.results import Export, export_result, find_result
 from studio.desk.worker import Worker
 from studio.host.claim import claim_run, is_worked_on
-from studio.host.detect import detect
 from studio.host.plan import plan
+from studio.host.remembered import Remembered
+from studio.host.settings import read_settings
 from studio.host.workspace import Workspace
 from studio.models.catalog import LocalModel, inspect_model, list_local_models
 
+LOST = 70
+"""Exit code of a process that can no longer use the GPU: the supervisor's next one resumes the run."""
+
 
 class Desk:
-    """One workspace's counter. Methods may be called from any thread; heavy work goes to two threads of its own."""
+    """One workspace's counter. Methods may be called from any thread; heavy work goes to threads of its own.
 
-    def __init__(self, workspace: Workspace) -> None:
+    `on_end` is called when the window is to end by itself: for a restart, or for the studio inside WSL2.
+    """
+
+    def __init__(self, workspace: Workspace, on_end: Callable[[], None] = lambda: None) -> None:
         self.workspace = workspace
+        self.health = Health(workspace)
+        self.restarting = False
+        """Whether this process is to end with RESTART_CODE."""
+        self._on_end = on_end
         self._engine = Worker("engine")
         self._light = Worker("light")
         self._lock = threading.RLock()
-        self._machine: Future | None = None
         self._logs: dict[str, EventLog] = {}
         self._active: str | None = None
         self._futures: dict[str, Future] = {}
@@ -49,15 +61,9 @@ class Desk:
         self._closing = threading.Event()
         self._unwritten: dict[str, RunRecord] = {}
         self._speaker: Any = None
+        self._watch: Any = None
 
     # Facts ------------------------------------------------------------------------------------------------------
-
-    def machine(self) -> MachineFacts:
-        """Return the machine's facts; found out once, which can take seconds."""
-        with self._lock:
-            if self._machine is None:
-                self._machine = self._light.submit(detect)
-        return self._machine.result()
 
     def models(self) -> tuple[ModelFacts | LocalModel, ...]:
         """Return the models that can be picked without typing: the demo, and what lies in the user's hub cache."""
@@ -73,17 +79,17 @@ class Desk:
 
     def preview(self, recipe: Recipe, rows: int = 5) -> Any:
         """Return the Preview of the recipe's data: rows, rendered text, tokens and loss mask. Raises StudioError."""
-        return self._light.call(lambda: _preview(recipe, rows))
+        return self._light.call(lambda: preview_recipe(recipe, rows))
 
     def check(self, recipe: Recipe) -> tuple[Problem, ...]:
         """Return every Problem of `recipe` at once; a source that cannot be read is one of them."""
-        machine, free_bytes = self.machine(), shutil.disk_usage(self.workspace.root).free
+        machine, free_bytes = self.health.machine(), shutil.disk_usage(self.workspace.root).free
         return self._light.call(lambda: find_problems(recipe, machine, free_bytes))
 
     def plan(self, recipe: Recipe) -> BackendPlan:
         """Return what a run of `recipe` would use on this machine. Raises StudioError for an unreadable model."""
         facts = inspect_model(recipe.model.source, revision=recipe.model.revision)
-        return plan(self.machine(), recipe, facts)
+        return plan(self.health.add_experience(self.health.machine()), recipe, facts)
 
     # Runs -------------------------------------------------------------------------------------------------------
 
@@ -124,6 +130,28 @@ class Desk:
         """Ask the run to end after its step with a checkpoint; returns at once."""
         if run == self._active:
             self._stop.set()
+
+    def answer_stall(self, run: str, choice: str) -> bool:
+        """Do what a person chose for a run that stands still: wait, restart or stop; False when it does not."""
+        watch = self._watch
+        return run == self._active and watch is not None and watch.answer(choice)
+
+    def restart(self) -> bool:
+        """Ask for a new process in which the active run goes on; returns at once, False without a supervisor."""
+        if PARENT_VARIABLE not in os.environ:
+            return False
+        request_restart(self.workspace.heartbeat, self._active)
+        self.restarting = True
+        self._closing.set()
+        self._on_end()
+        return True
+
+    def hand_over(self, port: int) -> None:
+        """Let the studio inside WSL2 take this workspace and `port`, and end here. Raises StudioError during a run."""
+        self._refuse_while_training()
+        self.health.open_bridge(port)
+        self._closing.set()
+        self._on_end()
 
     def stop_all(self) -> None:
         """Ask for the end of whatever is being done (a run with a checkpoint, answers where they are) or comes next."""
@@ -246,7 +274,7 @@ class Desk:
         final = folder or self.workspace.exports / f"{run}-{target}"
 
         def write() -> Export:
-            result = find_result(self._folder(run), self.machine())
+            result = find_result(self._folder(run), self.health.machine())
             return export_result(result, target, final, overwrite=folder is None)
 
         return self._engine.call(write)
@@ -256,6 +284,7 @@ class Desk:
         self._closing.set()
         self._engine.close(timeout_s)
         self._light.close(0.1)
+        self.health.close()
 
     # Inside -----------------------------------------------------------------------------------------------------
 
@@ -284,16 +313,24 @@ class Desk:
         self._unwritten.pop(folder.run, None)
         self._active = folder.run
 
-        def beat(phase: str, step: int, micro: int) -> None:
-            heart.beat(folder.run, folder.path, phase, step, micro)
+        from studio.engine.watch import Watch
+
+        watch = Watch(
+            folder,
+            recipe.limits,
+            log.append,
+            heart,
+            should_stop=lambda: self.stopping,
+            cache=self.workspace.triton_cache,
+        )
+        self._watch = watch
 
         def train() -> RunRecord:
             try:
-                beat("start", 0, 0)
                 self._speaker = None
-                from studio.engine.run import run
-
-                return run(recipe, self.machine(), folder, log.append, lambda: self.stopping, beat)
+                with watch:
+                    watch.beat("start", 0, 0)
+                    return self._train(folder, recipe, watch)
             except Exception as error:  # the disk is too full to note a failure, or torch cannot be imported
                 return self._note_failure(folder, log, error)
             finally:
@@ -305,11 +342,33 @@ class Desk:
 
         self._futures[folder.run] = self._engine.submit(train)
 
+    def _train(self, folder: Any, recipe: Recipe, watch: Any) -> RunRecord:
+        """Run the engine in this thread, on the machine as it is known; what was set right on it is told first."""
+        machine = self.health.add_experience(self.health.machine(), folder.run)
+        for repaired in self.health.repairs():
+            watch.emit(repaired)
+        hidden = hide_broken_triton(machine)
+        if hidden is not None:
+            watch.emit(Warned(message=hidden))
+        from studio.engine.run import run
+
+        return run(
+            recipe,
+            machine,
+            folder,
+            watch.emit,
+            lambda: self.stopping,
+            watch.beat,
+            Remembered(self.workspace.remembered),
+            (lambda: os._exit(LOST)) if PARENT_VARIABLE in os.environ else None,
+            read_settings(self.workspace).get("hub_endpoint", ""),
+        )
+
     def _note_failure(self, folder: Any, log: EventLog, error: Exception) -> RunRecord:
         """Keep a failure that run() could not tell in memory, and on the disk as far as that takes it."""
         from studio.host.failures import diagnose
 
-        diagnosis = diagnose(error, self.machine(), folder.read_recipe())
+        diagnosis = diagnose(error, self.health.machine(), folder.read_recipe())
         record = folder.read_record()
         last = max((e.step for e in log.since(0) if isinstance(e, StepLogged)), default=record.steps)
         record = dataclasses.replace(
@@ -357,16 +416,6 @@ class Desk:
 
             self._speaker = None
             release_memory()
-            result = find_result(self._folder(run), self.machine())
+            result = find_result(self._folder(run), self.health.machine())
             self._speaker = Speaker(result.folder.path, result.record, result.facts, result.plan)
         return self._speaker
-
-
-def _preview(recipe: Recipe, rows: int) -> Any:
-    from studio.data.preview import preview
-    from studio.models.load import load_tokenizer
-
-    facts = (
-        inspect_model(recipe.model.source, revision=recipe.model.revision) if recipe.model.source else None
-    )
-    return preview(recipe.data, load_tokenizer(facts) if facts and facts.folder else None, rows=rows)

@@ -12,7 +12,8 @@ from studio.core.fields import Knob, knobs_of
 from studio.core.recipe import Recipe, read_value
 from studio.core.text import literal, text
 from studio.host.memory import checkpoint_bytes, predict
-from studio.host.plan import bitsandbytes_reason, choose_device, gigabytes, plan
+from studio.host.plan import bitsandbytes_reason, choose_device, gigabytes, plan, plan_backend
+from studio.host.versions import gate
 
 DISK_MARGIN = 1.5
 FULL_RATE_LIMIT = 1e-4
@@ -131,6 +132,8 @@ def _check_machine(recipe: Recipe, machine: MachineFacts, model: ModelFacts | No
     device, gpu = choose_device(machine, recipe)
     if recipe.limits.device == "gpu" and gpu is None:
         yield _problem("limits.device", "check.no_gpu", reason=device.reason)
+    elif recipe.limits.device == "auto" and plan_backend(machine, recipe).row in (2, 3):
+        yield _warning("limits.device", "check.card_unused", reason=device.reason)
     broken = bitsandbytes_reason(machine)
     if broken:
         stored = model.quantization if model is not None and model.quantization != "none" else ""
@@ -142,8 +145,13 @@ def _check_machine(recipe: Recipe, machine: MachineFacts, model: ModelFacts | No
         if recipe.optim.optimizer != "adamw":
             value = recipe.optim.optimizer
             yield _warning("optim.optimizer", "check.optimizer", value=value, reason=literal(broken))
-    if gpu is not None and gpu.capability < (7, 5) and recipe.model.quantization == "int8":
+    if gpu is None or broken:
+        return
+    wanted = recipe.model.quantization
+    if gpu.vendor == "nvidia" and gpu.capability < gate("int8") and wanted == "int8":
         yield _problem("model.quantization", "check.int8_old_gpu", gpu=gpu.name)
+    elif wanted != "none" and plan_backend(machine, recipe).four_bit == "off":
+        yield _problem("model.quantization", "check.quantization_gpu", value=wanted, gpu=gpu.name)
 
 
 def _check_data(recipe: Recipe, data: DataFacts) -> Iterator[Problem]:

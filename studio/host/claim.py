@@ -23,6 +23,7 @@ from studio.core.errors import StudioError
 from studio.core.files import replace_file
 from studio.core.heartbeat import PARENT_VARIABLE, read_beat
 from studio.core.text import text
+from studio.host.handover import refuse_handed_over
 from studio.host.workspace import Workspace
 
 Kind = Literal["studio", "run"]
@@ -74,10 +75,14 @@ class Claim:
 
 
 def claim(workspace: Workspace, kind: Kind, *, run: str = "") -> Claim | Holder:
-    """Return a Claim of `kind` in `workspace` naming `run`, or the Holder that has it. Raises OSError."""
-    file = workspace.root / f"{kind}.json"
+    """Return a Claim of `kind` in `workspace` naming `run`, or the Holder that has it.
+
+    Raises OSError, and StudioError when the workspace is handed over to a WSL (studio/host/handover.py).
+    """
+    refuse_handed_over(workspace)
+    file = workspace.locks / f"{kind}.json"
     # Not thread-local: a run is claimed by one thread and released by another.
-    lock = FileLock(workspace.root / f"{kind}.lock", mode=0o600, thread_local=False)
+    lock = FileLock(workspace.locks / f"{kind}.lock", mode=0o600, thread_local=False)
     try:
         lock.acquire(timeout=0)
     except Timeout:

@@ -1,189 +1,199 @@
-"""Collects MachineFacts without importing torch here: what could hang or crash runs in a child with a time limit."""
+"""Collects MachineFacts: looks at the system, and probes in child processes of what could hang or crash."""
 
 from __future__ import annotations
 
-import ast
-import importlib.metadata
-import importlib.util
+import dataclasses
 import os
-import platform
-import re
-import subprocess
-import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from studio.core.facts import MachineFacts
-from studio.host.nvml import read_gpus
-
-PACKAGES = (
-    "torch",
-    "transformers",
-    "trl",
-    "peft",
-    "accelerate",
-    "datasets",
-    "tokenizers",
-    "huggingface_hub",
-    "safetensors",
-    "bitsandbytes",
-    "triton",
-    "triton-windows",
-    "nvidia-ml-py",
-    "numpy",
-    "gradio",
-    "kernels",
+from studio.core.facts import Gpu, KernelTest, MachineFacts, Tool
+from studio.host.kept_facts import keep_facts, read_kept, stamp
+from studio.host.probes import (
+    assemblers,
+    graphics,
+    guest,
+    interpreter,
+    machine,
+    packages,
+    places,
+    shadows,
+    variables,
+    windows,
 )
-# bitsandbytes defers a failed load of its native library until first use, so an import proves nothing.
-QUANTIZE_ON_GPU = """
-import torch
-from bitsandbytes import functional
-weights = torch.randn(64, 64, device="cuda", dtype=torch.float16)
-packed, state = functional.quantize_4bit(weights, quant_type="nf4")
-error = (functional.dequantize_4bit(packed, state) - weights).abs().mean().item()
-raise SystemExit(0 if error < 0.2 else f"The 4-bit round trip is wrong by {error:.3f} on average.")
-"""
-# Without a GPU only its CPU library matters, and loading that needs no torch: 0.1 s instead of 5 s.
-LOAD_ON_CPU = """
-import ctypes, importlib.util, pathlib
-folder = pathlib.Path(importlib.util.find_spec("bitsandbytes").origin).parent
-libraries = [path for path in folder.glob("libbitsandbytes_cpu.*") if path.suffix in (".so", ".dll", ".dylib")]
-if not libraries:
-    raise SystemExit("bitsandbytes has no library for this processor.")
-ctypes.CDLL(str(libraries[0]))
-"""
+from studio.host.probes.child import Answer, run_child
+from studio.host.probes.hub import ask_hub
+from studio.host.probes.surroundings import Surroundings, survey
+
+LOOKS: tuple[Callable[[Surroundings], dict[str, Any]], ...] = (
+    machine.look,
+    interpreter.look,
+    variables.look,
+    places.look,
+    packages.look,
+    assemblers.look,
+    shadows.look,
+    graphics.look,
+    windows.look,
+    guest.look,
+)
+"""Each returns fields of MachineFacts; together they take 0.1 s."""
+TORCH = "studio.host.probes.torch_import"
+TRITON = "studio.host.probes.triton_levels"
+BITSANDBYTES = "studio.host.probes.bitsandbytes_load"
+KERNELS = "studio_kernels.self_test"
+ANY_CARD = "cuda:80"
+"""What is compiled for where there is no card: a foreign assembler shows there, too."""
+LOWEST_CAPABILITY = (7, 5)
 
 
-def detect(timeout_s: float = 60.0) -> MachineFacts:
-    """Return the facts of this machine; each probe of a native library is given `timeout_s` and its failure is a fact.
+def look_around(
+    environment: Mapping[str, str] = os.environ, workspace_root: Path | None = None
+) -> MachineFacts:
+    """Return the facts that cost nothing: no library is loaded, torch, Triton and bitsandbytes are not tried.
 
-    `gpus` are in the order of CUDA_DEVICE_ORDER=PCI_BUS_ID, without those that CUDA_VISIBLE_DEVICES hides.
-    Takes about 0.2 s without a GPU, up to `timeout_s` with one: the caller keeps the result.
+    `environment` is what processes get; earlier repairs in it are undone for MachineFacts.environment. Takes 0.1 s, and
+    5 to 20 s where NVIDIA's driver hangs. `gpus` are in the order of CUDA_DEVICE_ORDER=PCI_BUS_ID, NVIDIA's first,
+    without those that CUDA_VISIBLE_DEVICES hides.
     """
-    packages = find_packages()
-    gpus, driver_cuda = read_gpus()
-    torch_cuda = read_torch_cuda()
-    on_gpu = bool(gpus and torch_cuda)
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        triton = pool.submit(_probe_triton, packages, on_gpu, timeout_s)
-        bitsandbytes = pool.submit(_probe_bitsandbytes, packages, on_gpu, timeout_s)
-    level, triton_error = triton.result()
-    return MachineFacts(
-        system=platform.system(),
-        wsl=_is_wsl(),
-        python=platform.python_version(),
-        cores=count_cores(),
-        ram_bytes=read_ram_bytes(),
-        packages=packages,
-        gpus=gpus,
-        driver_cuda=driver_cuda,
-        torch_cuda=torch_cuda,
-        triton_level=level,
-        triton_error=triton_error,
-        bitsandbytes_error=bitsandbytes.result(),
-    )
+    here = survey(environment, workspace_root)
+    facts: dict[str, Any] = {}
+    for look in LOOKS:
+        facts |= look(here)
+    return MachineFacts(**facts)
 
 
-def find_packages(names: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Return distribution name -> version of those of `names` that are installed."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+def detect(
+    *,
+    environment: Mapping[str, str] = os.environ,
+    workspace_root: Path | None = None,
+    cache: Path | None = None,
+    timeout_s: float = 60.0,
+    fresh: bool = False,
+    hub: bool = False,
+) -> MachineFacts:
+    """Return all facts of this machine; every library is probed in a child that gets `environment` and `timeout_s`.
+
+    What the probes found is kept in the file `cache` and holds until something that it depends on changes or `fresh`
+    asks anew; an answer that did not come in time is not kept. Takes 0.1 s with kept answers, 3 to 8 s without a GPU,
+    some 20 s with one. The hub is asked only with `hub`.
+    """
+    facts = look_around(environment, workspace_root)
+    key = stamp(facts)
+    found = None if fresh or cache is None else read_kept(cache, key)
+    if found is None:
+        found, complete = probe(facts, environment, timeout_s, fresh=fresh)
+        if cache is not None and complete:
+            keep_facts(cache, key, found)
+    facts = fill(facts, found)
+    if hub:
+        said, endpoint = ask_hub(environment=environment)
+        facts = dataclasses.replace(facts, hub=said, hub_endpoint=endpoint)
+    return facts
+
+
+def probe(
+    facts: MachineFacts, environment: Mapping[str, str], timeout_s: float, *, fresh: bool = False
+) -> tuple[dict[str, Any], bool]:
+    """Return (what the probes found, as JSON data; whether all of them answered in time).
+
+    torch is imported once without a GPU, and a second time by the kernels' test with one.
+    """
+
+    def run(module: str, *arguments: str, **extra: str) -> Answer:
+        return run_child(module, arguments, timeout_s=timeout_s, environment={**environment, **extra})
+
+    on_gpu = bool(facts.gpus) and bool(facts.torch_cuda or facts.torch_hip or facts.torch_xpu)
+    quantizes = on_gpu and "bitsandbytes" in facts.packages
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        torch = pool.submit(run, TORCH, *(["bitsandbytes"] if quantizes else []))
+        triton = pool.submit(_probe_triton, facts, run, on_gpu, fresh)
+        loads = pool.submit(run, BITSANDBYTES) if "bitsandbytes" in facts.packages and not on_gpu else None
+    answers = [torch.result(), *triton.result()]
+    found = _read_torch(facts, torch.result(), quantizes) | _read_triton(triton.result())
+    if loads is not None:
+        answers.append(loads.result())
+        found["bitsandbytes_error"] = loads.result().error
+    return found, not any(answer.timed_out for answer in answers)
+
+
+def fill(facts: MachineFacts, found: Mapping[str, Any]) -> MachineFacts:
+    """Return `facts` with what the probes found."""
+    values = {name: found[name] for name in FOUND if name in found}
+    if found.get("torch_architectures"):
+        values["torch_architectures"] = tuple(found["torch_architectures"])
+    if found.get("triton_assembler"):
+        values["triton_assembler"] = Tool(**found["triton_assembler"])
+    if found.get("kernel_tests"):
+        values["kernel_tests"] = tuple(KernelTest(**test) for test in found["kernel_tests"])
+    devices = [Gpu(capability=(0, 0), **device) for device in found.get("devices", ())]
+    if devices:  # torch knows the chips of AMD and Intel better than the system does
+        known = {gpu.vendor for gpu in devices}
+        values["gpus"] = (*(gpu for gpu in facts.gpus if gpu.vendor not in known), *devices)
+    return dataclasses.replace(facts, **values)
+
+
+FOUND = (
+    "torch_error",
+    "torch_cuda",
+    "torch_hip",
+    "torch_xpu",
+    "torch_sees_gpu",
+    "triton_level",
+    "triton_error",
+    "triton_compiler",
+    "bitsandbytes_error",
+)
+"""Fields that the probes hand over as they are."""
+
+
+def choose_targets(facts: MachineFacts) -> tuple[str, ...]:
+    """Return what Triton is to compile for: every chip here that our kernels take, as `cuda:89` or `hip:gfx1100`."""
+    nvidia = {gpu.capability for gpu in facts.gpus if gpu.vendor == "nvidia" and gpu.capability > (0, 0)}
+    suited = {pair for pair in nvidia if pair >= LOWEST_CAPABILITY} or nvidia
+    if suited:
+        return tuple(f"cuda:{major}{minor}" for major, minor in sorted(suited))
+    chips = [gpu.architecture for gpu in facts.gpus if gpu.architecture]
+    if chips and facts.torch_hip:
+        return (f"hip:{chips[0]}",)
+    return () if facts.torch_hip or facts.torch_xpu else (ANY_CARD,)
+
+
+def _probe_triton(
+    facts: MachineFacts, run: Callable[..., Answer], on_gpu: bool, fresh: bool
+) -> tuple[Answer, ...]:
+    """Return how far Triton gets, and how its kernels do where they can run; nothing where it is absent."""
+    if facts.triton_level == "absent":
+        return ()
+    nvidia = any(gpu.vendor == "nvidia" for gpu in facts.gpus)
+    # A kernel compiled earlier would hide a compiler that fails today.
+    always = {"TRITON_ALWAYS_COMPILE": "1"}
+    words = [*(["--helper"] if nvidia else []), *(["--torch"] if facts.torch_hip else [])]
+    first = run(TRITON, *words, *choose_targets(facts), **always)
+    if not on_gpu or first.error or first.facts.get("triton_level") != "compiles":
+        return (first,)
+    return first, run(KERNELS, **(always if fresh else {}))
+
+
+def _read_torch(facts: MachineFacts, answer: Answer, quantizes: bool) -> dict[str, Any]:
+    found = dict(answer.facts)
+    if found.pop("stage", "") == "bitsandbytes":
+        return found | {"bitsandbytes_error": answer.error}
+    if not answer.error:
+        return found
+    reason = {"bitsandbytes_error": "PyTorch cannot be imported."} if quantizes else {}
+    return found | {"torch_error": answer.error if "torch" in facts.packages else ""} | reason
+
+
+def _read_triton(answers: tuple[Answer, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for answer in answers:
+        found |= answer.facts
+        if answer.error:
+            found["triton_error"] = answer.error
+    failed = [test for test in found.get("kernel_tests", ()) if not test["ok"]]
+    if failed and not found.get("triton_error"):
+        found["triton_error"] = f"{failed[0]['op']}: {failed[0]['reason']}"
     return found
-
-
-def read_torch_cuda(version_file: Path | None = None) -> str:
-    """Return the CUDA version that torch was built for, from torch/version.py as text; "" for a CPU build or none."""
-    if version_file is None:
-        spec = importlib.util.find_spec("torch")
-        if spec is None or spec.origin is None:
-            return ""
-        version_file = Path(spec.origin).parent / "version.py"
-    if not version_file.is_file():
-        return ""
-    found = re.search(
-        r"^cuda(?:\s*:[^=]+)?\s*=\s*(.+)$", version_file.read_text(encoding="utf-8"), re.MULTILINE
-    )
-    return str(ast.literal_eval(found.group(1).strip()) or "") if found else ""
-
-
-def count_cores() -> int:
-    """Return the processors that this process may use: its affinity, and a container's quota rounded up."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _read_words(Path("/sys/fs/cgroup/cpu.max"))
-    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
-        cores = min(cores, max(1, -(-int(quota[0]) // int(quota[1]))))
-    return cores
-
-
-def read_ram_bytes() -> int:
-    """Return the memory of the machine, or of the container where that is less."""
-    import psutil
-
-    total = psutil.virtual_memory().total
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        limit = _read_words(Path(path))
-        if limit and limit[0].isdigit():
-            total = min(total, int(limit[0]))
-    return total
-
-
-def run_probe(code: str, timeout_s: float) -> str:
-    """Run Python `code` in a child process; return "" when it ends well, else the last line that it said."""
-    # A file and not a pipe: a compiler left behind by a killed child would keep a pipe open on Windows.
-    with tempfile.TemporaryFile() as log:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-X", "utf8", "-c", code],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )
-        try:
-            exit_code = child.wait(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-            return f"It did not answer within {timeout_s:g} s."
-        log.seek(0)
-        lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    if exit_code == 0:
-        return ""
-    return lines[-1] if lines else f"It ended with exit code {exit_code}."
-
-
-def _probe_triton(packages: Mapping[str, str], on_gpu: bool, timeout_s: float) -> tuple[str, str]:
-    if "triton" not in packages and "triton-windows" not in packages:
-        return "absent", ""
-    if not on_gpu:
-        return "installed", ""
-    from studio_kernels import probe
-
-    verdict = probe(timeout_s=timeout_s)
-    if verdict.ok:
-        return "right", ""
-    imported = not run_probe("import triton", timeout_s)
-    return "importable" if imported else "installed", verdict.reason
-
-
-def _probe_bitsandbytes(packages: Mapping[str, str], on_gpu: bool, timeout_s: float) -> str:
-    if "bitsandbytes" not in packages:
-        return "bitsandbytes is not installed."
-    return run_probe(QUANTIZE_ON_GPU if on_gpu else LOAD_ON_CPU, timeout_s)
-
-
-def _is_wsl() -> bool:
-    return "microsoft" in " ".join(_read_words(Path("/proc/version"))).lower()
-
-
-def _read_words(path: Path) -> list[str]:
-    """Return the words of a small system file, none where it does not exist."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").split()
-    except OSError:
-        return []

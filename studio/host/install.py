@@ -20,42 +20,40 @@ import time
 from pathlib import Path
 
 LOG = ".venv-install.log"
-# What pip's words mean, in the order of asking.
-MEANINGS = (
-    ("install.disk", re.compile(r"No space left on device|Errno 28\b|WinError 112|Disk quota exceeded")),
-    ("install.certificate", re.compile("CERTIFICATE_VERIFY_FAILED|SSLError")),
-    (
-        "install.no_network",
-        re.compile(
-            "NewConnectionError|ConnectTimeout|ReadTimeout|NameResolution|name resolution|getaddrinfo|ProxyError"
-            "|Network is unreachable|Connection refused|ConnectionResetError"
-        ),
-    ),
-)
+# How long to wait before trying again what a virus scanner or an open program holds.
+HELD_WAITS_S = (2.0, 5.0, 10.0)
 
 
 class Refusal(Exception):
-    """What happened, why, what to do: three sentences in the person's language; `id` names them."""
+    """What happened, why, what to do: three sentences in the person's language; `id` names them.
 
-    def __init__(self, id, what, why, fix):
+    `code` is the exit code: 2 for what this computer lacks, 1 for an installation that failed on the way.
+    """
+
+    def __init__(self, id, what, why, fix, code=2):
         super().__init__(what, why, fix)
-        self.id, self.what, self.why, self.fix = id, what, why, fix
+        self.id, self.what, self.why, self.fix, self.code = id, what, why, fix, code
 
 
 def say(root, id, **values):
     """Return the words of `id` from assets/locales in the person's language, English where it lacks them."""
-    names = ("FINETUNE_STUDIO_LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
-    tag = next((os.environ[name] for name in names if os.environ.get(name)), "")
     words = {}
-    for language in ("en", "zh-CN") if tag.lower().startswith("zh") else ("en",):
+    for language in ("en", "zh-CN") if speaks_chinese() else ("en",):
         path = Path(root) / "assets" / "locales" / (language + ".json")
         words.update(json.loads(path.read_text(encoding="utf-8")))
     return re.sub(r"\{(\w+)\}", lambda match: str(values.get(match.group(1), "")), words.get(id, id))
 
 
-def refuse(root, id, **values):
+def speaks_chinese():
+    """Return whether the person reads Chinese: by the studio's variable, the locale's, else what Windows speaks."""
+    names = ("FINETUNE_STUDIO_LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
+    tag = next((os.environ[name] for name in names if os.environ.get(name)), "")
+    return tag.lower().startswith("zh") if tag else _load("windows").speaks_chinese()
+
+
+def refuse(root, id, code=2, **values):
     """Return the Refusal whose sentences are `id`, `id`.why and `id`.fix."""
-    return Refusal(id, *(say(root, id + part, **values) for part in ("", ".why", ".fix")))
+    return Refusal(id, *(say(root, id + part, **values) for part in ("", ".why", ".fix")), code=code)
 
 
 def load_file(path):
@@ -64,6 +62,10 @@ def load_file(path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _load(name):
+    return load_file(Path(__file__).with_name(name + ".py"))
 
 
 def venv_python(root):
@@ -107,14 +109,21 @@ def is_ready(root, dev=False):
 def ensure(root, dev=False, again=False, rebuild=False):
     """Return the path of a .venv Python with every package, making, repairing or updating .venv where needed.
 
-    `dev` adds the tests' packages, `again` looks even when the stamp is right, `rebuild` starts over. A failed update
-    keeps what was there. Raises Refusal when there is no usable .venv in the end.
+    `dev` adds the tests' packages, `again` looks at the packages even when the stamp is right, `rebuild` starts over.
+    A failed update keeps what was there. Raises Refusal when there is no usable .venv in the end.
     """
     root = Path(root).resolve()
     if is_ready(root, dev) and not (again or rebuild):
         return venv_python(root)
+    if again and not rebuild and _is_complete(root, dev):
+        _tell(say(root, "install.already"))
+        return venv_python(root)
+    if os.name == "nt":
+        _judge_windows(root)
     try:
-        with _lock(root):
+        with _load("lock_file").hold(
+            root / ".venv-install.lock", lambda: _tell(say(root, "install.waiting"))
+        ):
             if (
                 not is_ready(root, dev) or again or rebuild
             ):  # another start may have made it while this one waited
@@ -124,21 +133,55 @@ def ensure(root, dev=False, again=False, rebuild=False):
                 else:
                     _make(root, dev)
     except OSError as error:
-        kind = "install.disk" if MEANINGS[0][1].search(str(error)) else "install.unwritable"
-        raise refuse(root, kind, reason=error.strerror or str(error), folder=root) from error
+        kind = _load("pip_words").find_meaning(str(error))
+        kind = kind if kind in ("install.disk", "install.held") else "install.unwritable"
+        values = {
+            "reason": error.strerror or str(error),
+            "folder": root,
+            "step": root / ".venv",
+            "log": root / LOG,
+        }
+        raise refuse(root, kind, **values) from error
     return venv_python(root)
 
 
+def _judge_windows(root):
+    """Tell what of this Windows may hinder; raises Refusal for what surely would."""
+    windows = _load("windows")
+    for id, values in windows.judge(windows.read_facts(root, _load("torch_build").read_pin(root))):
+        if not id.startswith("install.note."):
+            raise refuse(root, id, **values)
+        _tell(say(root, id, **values))
+
+
+def _is_complete(root, dev):
+    """Return whether .venv was made for these requirement files and still holds them; tells of a wrong PyTorch."""
+    stamp = read_stamp(root)
+    if stamp.get("base") != fingerprint(root) or (dev and stamp.get("dev") != fingerprint(root, dev=True)):
+        return False
+    if _load("torch_build").is_wrong(root / ".venv", venv_python(root)):
+        _tell(say(root, "install.wrong_torch"))
+        return False
+    files = [str(root / name) for name in _requirement_names(dev)]
+    ask = [str(venv_python(root)), "-P", str(root / "studio" / "host" / "requirements.py")] + files
+    answer = subprocess.run(ask, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return answer.returncode == 0 and json.loads(answer.stdout.decode("utf-8")) == []
+
+
 def _make(root, dev):
-    facts, problem, values = load_file(root / "studio" / "host" / "python_choice.py").choose_python()
+    facts, problem, values = _load("python_choice").choose_python()
     if problem:
         raise refuse(root, problem, **values)
+    if os.name == "nt" and (facts["conda"] or facts["store"]):
+        _tell(say(root, "install.note.conda" if facts["conda"] else "install.note.store", path=facts["path"]))
     folder = root / ".venv"
     if folder.is_symlink() or folder.is_file():
         folder.unlink()
     elif folder.exists():
+        if os.name == "nt" and Path(sys.prefix) == folder:  # a program that runs cannot be deleted there
+            raise refuse(root, "install.from_venv", folder=root)
         _tell(say(root, "install.phase.repair"))
-        shutil.rmtree(str(folder))
+        _remove(folder)
     version = ".".join(map(str, facts["version"]))
     _run(root, say(root, "install.phase.venv", version=version), [facts["path"], "-m", "venv", str(folder)])
     (folder / "studio-changing").write_bytes(b"")
@@ -146,6 +189,20 @@ def _make(root, dev):
     _add_packages(root, build, dev)
     _save_stamp(root, _new_stamp(root, build, version, dev))
     (folder / "studio-changing").unlink()
+
+
+def _remove(folder):
+    """Delete `folder`, again after a while where Windows says that something in it is held. Raises OSError."""
+    held = _load("pip_words")
+    for wait_s in HELD_WAITS_S:
+        try:
+            shutil.rmtree(str(folder))
+            return
+        except OSError as error:
+            if held.find_meaning(str(error)) != "install.held":
+                raise
+            time.sleep(wait_s)
+    shutil.rmtree(str(folder))
 
 
 def _update(root, stamp, dev, required):
@@ -186,33 +243,32 @@ def _add_packages(root, build, dev):
     if build.startswith("cu"):
         try:
             name = "triton-windows" if os.name == "nt" else "triton"
-            _pip(root, say(root, "install.phase.triton"), [name])
-        except Refusal as refusal:
-            _tell(refusal.what)  # training works without it, on PyTorch's own kernels
+            _pip(root, say(root, "install.phase.triton"), [name], quiet=True)
+        except Refusal:
+            _tell(say(root, "install.no_triton"))
     ask = [str(venv_python(root)), "-P", "-c", "import studio; print(studio.__file__)"]
     answer = _run(
         root, say(root, "install.phase.check"), ask, dict(_environment(), PYTHONPATH=str(root))
     ).strip()
     if root not in Path(answer).resolve().parents:
-        raise refuse(root, "install.foreign_studio", path=answer)
+        raise refuse(root, "install.foreign_studio", code=1, path=answer)
+    torch_build = _load("torch_build")
+    if torch_build.is_wrong(
+        root / ".venv", venv_python(root)
+    ):  # the studio opens, and its doctor says the same
+        _tell(say(root, "install.still_cpu", index=torch_build.WHEELS))
 
 
 def _torch_choices(root):
     """Return [(build, pip's arguments)] to try in order; the last one takes what the default index has."""
-    pin = re.search(r"^torch==([\w.]+)", (root / "constraints.txt").read_text(encoding="utf-8"), re.M)
-    if not pin:
+    python, torch_build = str(venv_python(root)), _load("torch_build")
+    version = torch_build.read_pin(root)
+    if not version:
         return [("", [])]
-    torch_build = load_file(root / "studio" / "host" / "torch_build.py")
-    version, python = pin.group(1), str(venv_python(root))
-    builds = torch_build.choose_builds(torch_build.read_facts(python))
-    tag = subprocess.check_output([python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])"])
-    offered = torch_build.find_offered(builds, version, tag.decode().strip())
-    plain = ("PyPI", ["torch==" + version])
-    if offered:
-        index = f"{torch_build.WHEELS}/{offered}"
-        return [(offered, [f"torch=={version}+{offered}", "--extra-index-url", index]), plain]
-    # pip's own configuration may offer the build by name, and a CPU build saves gigabytes of CUDA libraries.
-    return [(build, [f"torch=={version}+{build}"]) for build in builds[:1]] + [plain]
+    ask = [python, "-m", "pip", "config", "list"]
+    answer = subprocess.run(ask, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    offline = _load("pip_words").is_offline(os.environ, answer.stdout.decode("utf-8", "replace"))
+    return torch_build.choose_arguments(python, version, offline)
 
 
 def _first_that_works(root, label, choices, more):
@@ -231,20 +287,28 @@ def _first_that_works(root, label, choices, more):
     raise AssertionError("choices is empty")
 
 
+def _requirement_names(dev):
+    return ["requirements.txt"] + (["requirements-dev.txt"] if dev else [])
+
+
 def _requirement_files(dev):
-    names = ["requirements.txt"] + (["requirements-dev.txt"] if dev else [])
-    return [part for name in names for part in ("-r", name)]
+    return [part for name in _requirement_names(dev) for part in ("-r", name)]
 
 
 def _pip(root, label, arguments, constrained=True, quiet=False):
+    """Run pip install in .venv; again after a while when another program, mostly a virus scanner, held a file."""
     limits = ["-c", "constraints.txt"] if constrained else []
     options = ["--no-input", "--progress-bar", "off", "--retries", "2", "--prefer-binary"]
-    _run(
-        root,
-        label,
-        [str(venv_python(root)), "-m", "pip", "install"] + options + limits + arguments,
-        quiet=quiet,
-    )
+    command = [str(venv_python(root)), "-m", "pip", "install"] + options + limits + arguments
+    for wait_s in HELD_WAITS_S:
+        try:
+            return _run(root, label, command, quiet=quiet)
+        except Refusal as refusal:
+            if refusal.id != "install.held":
+                raise
+            _tell(say(root, "install.held_wait", wait=f"{wait_s:.0f}"))
+            time.sleep(wait_s)
+    return _run(root, label, command, quiet=quiet)
 
 
 def _run(root, label, command, environment=None, quiet=False):
@@ -279,9 +343,16 @@ def _run(root, label, command, environment=None, quiet=False):
         mark = say(root, "install.phase.failed") if failed else ""
         _tell("{}  {}  {:.0f} s {}".format("\r" if live else "", label, time.monotonic() - started, mark))
     if failed:
-        meaning = next((id for id, pattern in MEANINGS if pattern.search(words)), "install.failed")
-        errors = re.findall(r"^ERROR: (.+)$", words, re.M) or words.strip().splitlines()[-1:] or ["-"]
-        raise refuse(root, meaning, step=label, reason=errors[-1][:300], log=log)
+        pip_words = _load("pip_words")
+        values = {
+            "step": label,
+            "reason": pip_words.find_reason(words),
+            "log": log,
+            "folder": root,
+            "index": pip_words.find_index(words) or say(root, "install.default_index"),
+            "proxy": pip_words.find_proxy(os.environ) or say(root, "install.pip_proxy"),
+        }
+        raise refuse(root, pip_words.find_meaning(words), code=1, **values)
     return words
 
 
@@ -301,39 +372,18 @@ def _save_stamp(root, stamp):
     path = root / ".venv" / "studio-stamp.json"
     staged = path.with_name(path.name + ".tmp")
     staged.write_text(json.dumps(stamp, indent=1), encoding="utf-8")
-    os.replace(str(staged), str(path))
+    load_file(Path(__file__).parents[1] / "core" / "files.py").replace_file(staged, path)
+
+
+def finish(root, shortcut):
+    """Return the last words of an installation, having made the desktop's shortcut (Windows) when it is asked for."""
+    if not shortcut:
+        return say(root, "install.done")
+    made = _load("windows").make_shortcut(root)
+    return say(root, "install.done_shortcut" if made else "install.no_shortcut", python=venv_python(root))
 
 
 def _tell(words, end="\n"):
     if sys.stderr:  # there is none under pythonw
         sys.stderr.write(words + end)
         sys.stderr.flush()
-
-
-@contextlib.contextmanager
-def _lock(root):
-    """Hold ROOT/.venv-install.lock: two starts at once must not both install. Waits for the other one."""
-    with (root / ".venv-install.lock").open("a+b") as file:
-        waiting = False
-        while not _try_lock(file):
-            if not waiting:
-                _tell(say(root, "install.waiting"))
-            waiting = True
-            time.sleep(0.5)
-        yield
-
-
-def _try_lock(file):
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except OSError:
-        return False

@@ -4,61 +4,117 @@ from __future__ import annotations
 
 import dataclasses
 
-from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts, Offer
+from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts
 from studio.core.recipe import Recipe
-from studio.core.text import literal, text
+from studio.core.text import Text, literal, text
+from studio.host import versions
+from studio.host.backend import NEEDS_DOTS, PROCESSOR_ROWS, Backend, choose_backend, runs_fast
+from studio.host.features import dotted, has_bf16, old_driver, triton_words
 from studio.host.memory import predict
+from studio.host.offers import make_offers
 
-OPS = ("rms_norm", "swiglu")
+OPS = tuple(NEEDS_DOTS)
 USABLE_VRAM = 0.9
 """Share of a GPU's memory that a run may plan with: the desktop and fragmentation take the rest."""
 EAGER_FAMILIES = ("gemma2",)
 """Families whose attention caps its scores, which PyTorch's fused attention cannot do."""
-LOWEST_CAPABILITY = {12: (5, 0), 13: (7, 5)}
-"""CUDA major version of the torch build -> oldest compute capability that it holds code for."""
+KERNELS_VARIABLE = "FINETUNE_STUDIO_KERNELS"
+"""In it a person decides on the kernels of every run whose recipe leaves it open: triton or pytorch."""
+DEVICE_KINDS = {"nvidia": "cuda", "amd": "cuda", "intel": "xpu", "apple": "mps"}
+"""Maker of a card -> what PyTorch calls the cards that its build drives."""
 
 
 def plan(machine: MachineFacts, recipe: Recipe, model: ModelFacts) -> BackendPlan:
     """Return the BackendPlan of `recipe` on `machine`. A forced value that cannot work is replaced, saying so."""
     device, gpu = choose_device(machine, recipe)
-    dtype = _choose_dtype(recipe.model.precision, gpu)
-    quantization = _choose_quantization(machine, recipe, model)
+    backend = plan_backend(machine, recipe)
     draft = BackendPlan(
         device=device,
-        dtype=dtype,
-        attention=_choose_attention(recipe.model.attention, model),
-        quantization=quantization,
-        optimizer=_choose_optimizer(machine, recipe.optim.optimizer, gpu),
+        dtype=_choose_dtype(recipe.model.precision, machine, gpu),
+        attention=_choose_attention(recipe.model.attention, model, backend, gpu),
+        quantization=_choose_quantization(machine, recipe, model, backend, gpu),
+        optimizer=_choose_optimizer(machine, recipe.optim.optimizer, backend, gpu),
         checkpointing=Choice(value=False, reason=text("plan.checkpointing.off")),
-        kernels={op: _choose_kernel(machine, recipe, gpu) for op in OPS},
-        offers=_offers(machine, recipe, gpu),
+        kernels={op: _choose_kernel(op, machine, recipe, backend, gpu) for op in OPS},
+        offers=make_offers(machine, backend, recipe),
+        multi_gpu=_choose_multi_gpu(machine, gpu),
+        row=backend.row,
     )
     return dataclasses.replace(draft, checkpointing=_choose_checkpointing(draft, recipe, model, gpu))
 
 
+def plan_backend(machine: MachineFacts, recipe: Recipe | None = None) -> Backend:
+    """Return the row of the table for the card that trains, or would train if it could be used."""
+    forced = forced_kernels(machine, recipe)
+    on_processor = recipe is not None and recipe.limits.device == "cpu"
+    return choose_backend(machine, None if on_processor else choose_card(machine), forced)
+
+
+def forced_kernels(machine: MachineFacts, recipe: Recipe | None) -> str:
+    """Return `triton` or `pytorch` where the recipe, or else the environment, decides on the kernels; "" where not."""
+    if recipe is not None and recipe.limits.kernels != "auto":
+        return recipe.limits.kernels
+    setting = machine.environment.get(KERNELS_VARIABLE, "").strip().lower()
+    return setting if setting in ("triton", "pytorch") else ""
+
+
+def choose_card(machine: MachineFacts) -> Gpu | None:
+    """Return the card with the most memory among those that the installed torch can drive.
+
+    Where it can drive none, the largest NVIDIA card, which is then told why it cannot be used; None without either.
+    """
+    drives = {
+        "nvidia": bool(machine.torch_cuda),
+        "amd": bool(machine.torch_hip),
+        "intel": machine.torch_xpu,
+        "apple": machine.system == "Darwin" and machine.architecture == "arm64",
+    }
+    driven = [gpu for gpu in machine.gpus if drives.get(gpu.vendor) and versions.has_code(machine, gpu)]
+    nvidia = [gpu for gpu in machine.gpus if gpu.vendor == "nvidia"]
+    return max(driven or nvidia, key=lambda gpu: gpu.vram_bytes, default=None)
+
+
 def choose_device(machine: MachineFacts, recipe: Recipe) -> tuple[Choice, Gpu | None]:
-    """Return the device to train on and its Gpu, None for the processor. `cuda:i` counts as MachineFacts.gpus does."""
+    """Return the device to train on and its Gpu, None for the processor.
+
+    `cuda:i` counts the cards of one maker in the order of MachineFacts.gpus.
+    """
     cores = machine.cores
     if recipe.limits.device == "cpu":
         return Choice(value="cpu", reason=text("plan.device.cpu_wanted", cores=cores)), None
-    if not machine.gpus:
-        return Choice(value="cpu", reason=text("plan.device.no_gpu", cores=cores)), None
-    best = max(range(len(machine.gpus)), key=lambda i: machine.gpus[i].vram_bytes)
-    gpu = machine.gpus[best]
-    if not machine.torch_cuda:
-        return Choice(value="cpu", reason=text("plan.device.cpu_build", gpu=gpu.name)), None
-    built, driver = int(machine.torch_cuda.split(".")[0]), machine.driver_cuda
-    if driver != (0, 0) and driver[0] < built:
-        has = f"{driver[0]}.{driver[1]}"
-        reason = text("plan.device.old_driver", gpu=gpu.name, has=has, needs=machine.torch_cuda)
-        return Choice(value="cpu", reason=reason), None
-    if gpu.capability < LOWEST_CAPABILITY.get(built, (0, 0)):
-        reason = text("plan.device.old_gpu", gpu=gpu.name, capability=_dotted(gpu), build=machine.torch_cuda)
-        return Choice(value="cpu", reason=reason), None
-    id = "plan.device.gpu" if len(machine.gpus) == 1 else "plan.device.largest_gpu"
-    return Choice(
-        value=f"cuda:{best}", reason=text(id, gpu=gpu.name, gigabytes=gigabytes(gpu.vram_bytes))
-    ), gpu
+    gpu, backend = choose_card(machine), choose_backend(machine, choose_card(machine))
+    if gpu is None or backend.row in PROCESSOR_ROWS:
+        return Choice(value="cpu", reason=_explain_processor(machine, gpu, backend.row)), None
+    same = [one for one in machine.gpus if one.vendor == gpu.vendor]
+    kind, index = DEVICE_KINDS[gpu.vendor], next(i for i, one in enumerate(same) if one is gpu)
+    value = kind if kind == "mps" else f"{kind}:{index}"
+    values = {"gpu": gpu.name, "gigabytes": gigabytes(gpu.vram_bytes)}
+    larger = [one.name for one in same if one.vram_bytes > gpu.vram_bytes]
+    if larger:
+        return Choice(value=value, reason=text("plan.device.best_gpu", others=larger, **values)), gpu
+    id = "plan.device.gpu" if len(same) == 1 else "plan.device.largest_gpu"
+    return Choice(value=value, reason=text(id, **values)), gpu
+
+
+def _explain_processor(machine: MachineFacts, gpu: Gpu | None, row: int) -> Text:
+    if row == 1:
+        return text("plan.device.no_torch")
+    if row == 13:
+        return text("plan.device.wsl_without_gpu", cores=machine.cores)
+    if gpu is None:
+        if machine.gpus:
+            return text("plan.device.other_build", gpu=machine.gpus[0].name)
+        return text("plan.device.no_gpu", cores=machine.cores)
+    if row == 2:
+        return text("plan.device.cpu_build", gpu=gpu.name)
+    if row != 3:
+        return text("plan.device.unseen", gpu=gpu.name)
+    if old_driver(machine):
+        has = ".".join(map(str, machine.driver_cuda))
+        return text("plan.device.old_driver", gpu=gpu.name, has=has, needs=machine.torch_cuda)
+    oldest, _ = versions.code_range(machine.torch_cuda, machine.packages.get("torch", ""))
+    id = "plan.device.old_gpu" if gpu.capability < oldest else "plan.device.new_gpu"
+    return text(id, gpu=gpu.name, capability=dotted(gpu), build=machine.torch_cuda)
 
 
 def gigabytes(size_bytes: float) -> str:
@@ -73,34 +129,40 @@ def bitsandbytes_reason(machine: MachineFacts) -> str:
     return machine.bitsandbytes_error
 
 
-def _choose_dtype(wanted: str, gpu: Gpu | None) -> Choice:
+def _choose_dtype(wanted: str, machine: MachineFacts, gpu: Gpu | None) -> Choice:
     if gpu is None:
         if wanted == "fp16":
             return Choice(value="fp32", reason=text("plan.dtype.no_fp16_on_cpu"))
         if wanted != "auto":
             return Choice(value=wanted, reason=text("plan.wanted", value=wanted))
         return Choice(value="fp32", reason=text("plan.dtype.cpu"))
-    has_bf16 = gpu.capability[0] >= 8  # Turing (7.5) claims bf16 but emulates it slowly
-    if wanted == "bf16" and not has_bf16:
-        return Choice(
-            value="fp16", reason=text("plan.dtype.bf16_emulated", gpu=gpu.name, capability=_dotted(gpu))
-        )
+    if gpu.vendor == "apple" and wanted in ("auto", "fp16"):
+        return Choice(value="fp32", reason=text("plan.dtype.apple"))  # no loss scaling there
+    bf16 = has_bf16(machine, gpu)
+    values = {"gpu": gpu.name, "capability": gpu.architecture or dotted(gpu)}
+    if wanted == "bf16" and not bf16 and gpu.vendor != "apple":
+        return Choice(value="fp16", reason=text("plan.dtype.bf16_emulated", **values))
     if wanted != "auto":
         return Choice(value=wanted, reason=text("plan.wanted", value=wanted))
-    if has_bf16:
+    if bf16:
         return Choice(value="bf16", reason=text("plan.dtype.bf16", gpu=gpu.name))
-    return Choice(value="fp16", reason=text("plan.dtype.fp16", gpu=gpu.name, capability=_dotted(gpu)))
+    return Choice(value="fp16", reason=text("plan.dtype.fp16", **values))
 
 
-def _choose_attention(wanted: str, model: ModelFacts) -> Choice:
+def _choose_attention(wanted: str, model: ModelFacts, backend: Backend, gpu: Gpu | None) -> Choice:
     if model.family in EAGER_FAMILIES:
         return Choice(value="eager", reason=text("plan.attention.capped", family=model.family))
     if wanted != "auto":
         return Choice(value=wanted, reason=text("plan.wanted", value=wanted))
+    if gpu is not None and backend.attention != "sdpa":
+        form = backend.attention.removeprefix("sdpa_")
+        return Choice(value="sdpa", reason=text(f"plan.attention.{form}", gpu=gpu.name))
     return Choice(value="sdpa", reason=text("plan.attention.sdpa"))
 
 
-def _choose_quantization(machine: MachineFacts, recipe: Recipe, model: ModelFacts) -> Choice:
+def _choose_quantization(
+    machine: MachineFacts, recipe: Recipe, model: ModelFacts, backend: Backend, gpu: Gpu | None
+) -> Choice:
     wanted, broken = recipe.model.quantization, bitsandbytes_reason(machine)
     if model.quantization != "none":
         return Choice(
@@ -114,12 +176,17 @@ def _choose_quantization(machine: MachineFacts, recipe: Recipe, model: ModelFact
         return Choice(
             value="none", reason=text("plan.quantization.broken", value=wanted, reason=literal(broken))
         )
+    # On a processor it only saves memory, so it is done where it is asked for though no row proposes it.
+    old = gpu is not None and gpu.vendor == "nvidia" and gpu.capability < versions.gate("int8")
+    if gpu is not None and (backend.four_bit == "off" or (wanted == "int8" and old)):
+        return Choice(value="none", reason=text("plan.quantization.gpu", value=wanted, gpu=gpu.name))
     return Choice(value=wanted, reason=text(f"plan.quantization.{wanted}"))
 
 
-def _choose_optimizer(machine: MachineFacts, wanted: str, gpu: Gpu | None) -> Choice:
+def _choose_optimizer(machine: MachineFacts, wanted: str, backend: Backend, gpu: Gpu | None) -> Choice:
     if wanted == "adamw":
-        return Choice(value="adamw", reason=text("plan.optimizer.fused" if gpu else "plan.optimizer.adamw"))
+        fused = gpu is not None and DEVICE_KINDS[gpu.vendor] == "cuda"
+        return Choice(value="adamw", reason=text("plan.optimizer.fused" if fused else "plan.optimizer.adamw"))
     broken = bitsandbytes_reason(machine)
     if broken:
         reason = text("plan.optimizer.broken", value=wanted, reason=literal(broken))
@@ -127,7 +194,19 @@ def _choose_optimizer(machine: MachineFacts, wanted: str, gpu: Gpu | None) -> Ch
     if gpu is None and wanted == "paged_adamw_8bit":
         # bitsandbytes 0.50.2 runs both 8-bit optimizers on CPU tensors (measured), but pages only GPU memory.
         return Choice(value="adamw_8bit", reason=text("plan.optimizer.not_paged"))
+    if gpu is not None and backend.eight_bit == "torch":
+        return Choice(value="adamw", reason=text("plan.optimizer.gpu", value=wanted, gpu=gpu.name))
     return Choice(value=wanted, reason=text(f"plan.optimizer.{wanted}"))
+
+
+def _choose_multi_gpu(machine: MachineFacts, gpu: Gpu | None) -> Choice:
+    if gpu is None:
+        return Choice(value="single", reason=text("plan.multi_gpu.none"))
+    count = sum(one.vendor == gpu.vendor for one in machine.gpus)
+    if count == 1:
+        return Choice(value="single", reason=text("plan.multi_gpu.single"))
+    id = "plan.multi_gpu.windows" if machine.system == "Windows" else "plan.multi_gpu.several"
+    return Choice(value="single", reason=text(id, count=count))
 
 
 def _choose_checkpointing(draft: BackendPlan, recipe: Recipe, model: ModelFacts, gpu: Gpu | None) -> Choice:
@@ -146,35 +225,32 @@ def _choose_checkpointing(draft: BackendPlan, recipe: Recipe, model: ModelFacts,
     return Choice(value=True, reason=text("plan.checkpointing.tight", **values))
 
 
-def _choose_kernel(machine: MachineFacts, recipe: Recipe, gpu: Gpu | None) -> Choice:
+def _choose_kernel(
+    op: str, machine: MachineFacts, recipe: Recipe, backend: Backend, gpu: Gpu | None
+) -> Choice:
+    reference = "reference"
     if recipe.limits.kernels == "pytorch":
-        return Choice(value="reference", reason=text("plan.kernels.wanted"))
+        return Choice(value=reference, reason=text("plan.kernels.wanted"))
+    if backend.row == 20 and backend.kernels == "none" and gpu is not None:
+        return Choice(value=reference, reason=backend.reason)
+    if triton_hidden(machine, gpu):
+        return Choice(value=reference, reason=text("plan.kernels.hidden", reason=triton_words(machine)))
     if gpu is None:
-        return Choice(value="reference", reason=text("plan.kernels.cpu"))
-    if machine.triton_level == "right":
-        return Choice(value="triton", reason=text("plan.kernels.triton", gpu=gpu.name))
-    if machine.triton_level == "absent":
-        return Choice(value="reference", reason=text("plan.kernels.absent"))
-    reason = literal(machine.triton_error or machine.triton_level)
-    return Choice(value="reference", reason=text("plan.kernels.broken", reason=reason))
+        return Choice(value=reference, reason=text("plan.kernels.cpu"))
+    if op in machine.broken_kernels:
+        reason = literal(machine.broken_kernels[op])
+        return Choice(value=reference, reason=text("plan.kernels.fell_back", reason=reason))
+    failed = next((test for test in machine.kernel_tests if test.op == op and not test.ok), None)
+    if failed is not None:
+        values = {"gpu": gpu.name, "reason": literal(failed.reason)}
+        return Choice(value=reference, reason=text("plan.kernels.test_failed", **values))
+    if runs_fast(backend.kernels, op):
+        return Choice(value="triton", reason=backend.reason)
+    if backend.kernels == "elementwise":
+        return Choice(value=reference, reason=text("plan.kernels.matrix", gpu=gpu.name))
+    return Choice(value=reference, reason=backend.reason)
 
 
-def _offers(machine: MachineFacts, recipe: Recipe, gpu: Gpu | None) -> tuple[Offer, ...]:
-    launcher = "py launch.py" if machine.system == "Windows" else "python3 launch.py"
-    offers = []
-    if machine.gpus and not machine.torch_cuda and recipe.limits.device != "cpu":
-        name = machine.gpus[0].name
-        title, why = text("plan.offer.torch_cuda"), text("plan.offer.torch_cuda.why", gpu=name)
-        offers.append(Offer(title=title, why=why, command=f"{launcher} install --rebuild"))
-    if gpu is not None and machine.triton_level == "absent" and recipe.limits.kernels == "auto":
-        title, why = text("plan.offer.triton"), text("plan.offer.triton.why")
-        offers.append(Offer(title=title, why=why, command=f"{launcher} install"))
-    wants_bitsandbytes = recipe.model.quantization != "none" or recipe.optim.optimizer != "adamw"
-    if wants_bitsandbytes and "bitsandbytes" not in machine.packages:
-        title, why = text("plan.offer.bitsandbytes"), text("plan.offer.bitsandbytes.why")
-        offers.append(Offer(title=title, why=why, command=f"{launcher} install"))
-    return tuple(offers)
-
-
-def _dotted(gpu: Gpu) -> str:
-    return f"{gpu.capability[0]}.{gpu.capability[1]}"
+def triton_hidden(machine: MachineFacts, gpu: Gpu | None) -> bool:
+    """Whether Triton is installed but was tried in vain to be imported: it is then hidden from the other libraries."""
+    return machine.triton_level == "installed" and (gpu is not None or bool(machine.triton_error))

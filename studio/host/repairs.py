@@ -5,6 +5,7 @@ Pure: facts in, changes of environment variables out. Every repair that is appli
 
 from __future__ import annotations
 
+import json
 import ntpath
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -89,6 +90,26 @@ def apply_repairs(environment: Mapping[str, str], applied: tuple[Applied, ...]) 
             if value is not None:
                 result[name] = value
     return result
+
+
+def restore_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment` as it was before our repairs."""
+    original = {name: value for name, value in environment.items() if name != APPLIED_VARIABLE}
+    for changes in read_applied(environment).values():
+        for name, value in changes.items():
+            original.pop(name, None)
+            if value is not None:
+                original[name] = value
+    return original
+
+
+def read_applied(environment: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
+    """Return what each repair changed in `environment`: name -> {variable: value before, None for unset}."""
+    try:
+        found = json.loads(environment.get(APPLIED_VARIABLE, "{}"))
+        return {str(name): dict(changes) for name, changes in found.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _present(machine: MachineFacts, names: tuple[str, ...]) -> dict[str, None]:

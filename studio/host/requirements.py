@@ -1,11 +1,13 @@
 """What requirements.txt asks for and what a Python has of it; judges the Python that `launch.py --here` runs on.
 
-Standard library only, imports nothing of studio: it works where nothing is installed.
+Standard library only, imports nothing of studio: it works where nothing is installed. Run as a file it prints what its
+own Python lacks of the requirement files that it is given, as a JSON list.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import sys
 from pathlib import Path
@@ -65,3 +67,9 @@ def is_within(version: str, ranges: str) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.match(r"\d+(?:\.\d+)*", version).group().split("."))
+
+
+if __name__ == "__main__":
+    json.dump(
+        [part for name in sys.argv[1:] for part in find_unsuitable(Path(name), window=True)], sys.stdout
+    )

@@ -12,6 +12,7 @@ import glob
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import threading
@@ -50,6 +51,46 @@ def _cuda_builds(driver, capabilities):
     if driver >= 12000 and newest < (10, 0):
         builds.append("cu126")
     return tuple(builds) or ("cpu",)
+
+
+def read_pin(root):
+    """Return the version of torch in ROOT/constraints.txt, "" for none."""
+    with open(os.path.join(str(root), "constraints.txt"), encoding="utf-8") as file:
+        pin = re.search(r"^torch==([\w.]+)", file.read(), re.M)
+    return pin.group(1) if pin else ""
+
+
+def choose_arguments(python, version, offline):
+    """Return [(build, pip's arguments)] for torch `version` on this machine, best first, for a .venv's `python`.
+
+    The last one takes what pip's own servers have. PyTorch's are asked only when pip is not `offline`.
+    """
+    builds = choose_builds(read_facts(python))
+    tag = subprocess.check_output([python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])"])
+    offered = "" if offline else find_offered(builds, version, tag.decode().strip())
+    plain = ("PyPI", ["torch==" + version])
+    if offered:
+        index = f"{WHEELS}/{offered}"
+        return [(offered, [f"torch=={version}+{offered}", "--extra-index-url", index]), plain]
+    # pip's own configuration may offer the build by name, and a CPU build saves gigabytes of CUDA libraries.
+    return [(build, [f"torch=={version}+{build}"]) for build in builds[:1]] + [plain]
+
+
+def is_wrong(folder, python):
+    """Return whether the .venv `folder` has a CPU edition of torch though this machine's NVIDIA card runs another.
+
+    The name of the package does not tell: PyPI's for Windows are CPU editions without a label.
+    """
+    files = glob.glob(
+        os.path.join(glob.escape(str(folder)), "lib", "python*", "site-packages", "torch", "version.py")
+    )
+    files.append(os.path.join(str(folder), "Lib", "site-packages", "torch", "version.py"))
+    for name in filter(os.path.exists, files):
+        with open(name, encoding="utf-8") as file:
+            is_cpu = re.search(r"^cuda\b[^=\n]*=\s*None\b", file.read(), re.M) is not None
+        builds = choose_builds(read_facts(str(python))) if is_cpu else ()
+        return any(build.startswith("cu") for build in builds)
+    return False
 
 
 def find_offered(builds, version, tag, wheels=WHEELS):
@@ -125,11 +166,11 @@ def _ask_cuda():
 def _has_intel_linux():
     for vendor in glob.glob("/sys/class/drm/card*/device/vendor"):
         try:
-            with open(vendor) as file:
+            with open(vendor, encoding="ascii") as file:
                 maker = file.read().strip()
-            with open(os.path.join(os.path.dirname(vendor), "device")) as file:
+            with open(os.path.join(os.path.dirname(vendor), "device"), encoding="ascii") as file:
                 device = file.read().strip()
-        except OSError:
+        except (OSError, ValueError):
             continue
         if maker == "0x8086" and device[2:4].lower() in INTEL_DEVICES:
             return True

@@ -1,59 +1,93 @@
-"""The doctor's answer: from the facts of a machine to ready, degraded or blocked, with problems and offers."""
+"""The doctor's answer: from the facts of a machine to ready, degraded or blocked, with problems, checks and offers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from studio.core.facts import MachineFacts
-from studio.core.text import literal, text
+from studio.core.facts import Gpu, MachineFacts
+from studio.core.text import Text, literal, text
+from studio.host.backend import Backend
+from studio.host.checkup import look_through
+from studio.host.failures import find_failures
+from studio.host.failures.catalogue import Found
+from studio.host.offers import make_offers
+from studio.host.plan import choose_card, plan_backend, triton_hidden
+from studio.host.repairs import REPAIRS, choose_repairs
 
 REQUIRED = ("torch", "transformers", "peft", "datasets")
+NAMES = {14: "rocm_triton", 15: "rocm", 16: "rocm", 17: "xpu", 18: "mps"}
+"""Row -> backend, for what is not NVIDIA's."""
+ON_PROCESSOR = (2, 3, 13, 19)
 
 
 def judge(machine: MachineFacts) -> dict[str, Any]:
-    """Return {verdict, backend, reasons, problems, offers, facts}; texts in it are Text values.
+    """Return {verdict, backend, row, reasons, problems, checks, offers, facts}; texts in it are Text values.
 
-    blocked: nothing can train here; degraded: training works without the fast path; ready: everything works.
+    blocked: nothing can train here. degraded: training works, without the fast path or with something in the way.
+    ready: everything works. A problem that our own environment already sets right does not count.
     """
-    problems = []
-    for name in REQUIRED:
-        if name not in machine.packages:
-            problems.append(_problem("package_missing", name, "doctor.package_missing", name=name))
-    blocked = bool(problems)
-    gpus = [gpu for gpu in machine.gpus if gpu.vendor == "nvidia"]
-    usable = bool(gpus) and bool(machine.torch_cuda)
-    if gpus and not machine.torch_cuda:
-        problems.append(
-            _problem(
-                "torch_cpu_build", machine.packages.get("torch", ""), "doctor.cpu_build", gpu=gpus[0].name
-            )
-        )
-    if usable and machine.triton_level != "right":
-        problems.append(_problem("triton", machine.triton_error, "doctor.triton", level=machine.triton_level))
-    if machine.bitsandbytes_error:
-        problems.append(_problem("bitsandbytes", machine.bitsandbytes_error, "doctor.bitsandbytes"))
-    if "kernels" in machine.packages:
-        # On some processors bitsandbytes would fetch native code through it at import.
-        version = machine.packages["kernels"]
-        problems.append(_problem("kernels_package", version, "doctor.kernels_package"))
-    backend = "cpu" if not usable else "triton" if machine.triton_level == "right" else "pytorch"
-    reasons = [text(f"doctor.backend.{backend}", gpu=gpus[0].name if gpus else "")]
-    verdict = "blocked" if blocked else "ready" if backend == "triton" and not problems else "degraded"
+    gpu, backend = choose_card(machine), plan_backend(machine)
+    problems = find_problems(machine)
+    open_ones = {problem["severity"] for problem in problems if not problem["repaired"]}
+    lacking = [name for name in REQUIRED if name not in machine.packages]
+    if backend.row == 1 or lacking or "blocked" in open_ones:
+        verdict = "blocked"
+    elif backend.kernels == "none" or "degraded" in open_ones:
+        verdict = "degraded"
+    else:
+        verdict = "ready"
     return {
         "verdict": verdict,
-        "backend": backend,
-        "reasons": reasons,
+        "backend": _name(backend, lacking),
+        "row": backend.row,
+        "reasons": _reasons(machine, backend, gpu),
         "problems": problems,
-        "offers": [],
+        "checks": look_through(machine, backend, problems),
+        "offers": list(make_offers(machine, backend)),
         "facts": machine,
     }
 
 
-def _problem(id: str, evidence: str, key: str, **values: object) -> dict[str, Any]:
+def find_problems(machine: MachineFacts) -> list[dict[str, Any]]:
+    """Return what the catalogue of failures finds in the facts, worst first.
+
+    Each {id, code, title, evidence, fix, auto, severity, repair, repaired}: `auto` when a repair of our own environment
+    applies here and may be switched on, `repaired` when this process has had it.
+    """
+    possible = {applied.name for applied in choose_repairs(machine, on=[repair.name for repair in REPAIRS])}
+    return [_problem(found, machine, possible) for found in find_failures(machine)]
+
+
+def _problem(found: Found, machine: MachineFacts, possible: set[str]) -> dict[str, Any]:
+    entry, diagnosis = found.failure, found.diagnose()
+    repaired = entry.repair in machine.repairs
     return {
-        "id": id,
-        "title": text(key, **values),
-        "evidence": literal(evidence),
-        "fix": text(f"{key}.fix", **values),
-        "auto": False,
+        "id": entry.id,
+        "code": entry.code,
+        "title": diagnosis.what,
+        "evidence": literal(str(found.values.get("evidence", ""))),
+        "fix": diagnosis.fixes[0].title if diagnosis.fixes else diagnosis.why,
+        "auto": bool(entry.repair) and (repaired or entry.repair in possible),
+        "severity": entry.severity,
+        "repair": entry.repair,
+        "repaired": repaired,
     }
+
+
+def _name(backend: Backend, lacking: list[str]) -> str:
+    if backend.row == 1 or "torch" in lacking:
+        return "none"
+    if backend.row in ON_PROCESSOR:
+        return "cpu"
+    if backend.row in NAMES:
+        return NAMES[backend.row]
+    return {"all": "triton", "elementwise": "triton_elementwise", "none": "pytorch"}[backend.kernels]
+
+
+def _reasons(machine: MachineFacts, backend: Backend, gpu: Gpu | None) -> list[Text]:
+    reasons = [backend.reason]
+    if backend.row == 19 and gpu is not None:
+        reasons.append(text("doctor.unseen", gpu=gpu.name))
+    if triton_hidden(machine, gpu):
+        reasons.append(text("doctor.triton_hidden"))
+    return reasons

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,10 @@ from studio.core.errors import StudioError
 from studio.core.text import literal, text
 
 WORKSPACE_VARIABLE = "FINETUNE_STUDIO_WORKSPACE"
+OFFLINE_VARIABLE = "FINETUNE_STUDIO_OFFLINE"
+"""Whether the person wants no network at all (HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE): then nothing is fetched."""
+LOCAL_VARIABLE = "FINETUNE_STUDIO_LOCAL"
+"""In a WSL that works in a workspace of Windows: a folder of the Linux disk, for what a Windows disk cannot hold."""
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
 LONGEST_TMP = 70
 """Characters: data workers put sockets there (32 characters more), and the path of a socket ends at 107."""
@@ -73,6 +78,21 @@ class Workspace:
     def heartbeat(self) -> Path:
         """The active run's sign of life (studio.core.heartbeat)."""
         return self.root / "heartbeat.json"
+
+    @property
+    def facts(self) -> Path:
+        """What the probes found, kept until something changes; WSL2 and Windows share a workspace, not their facts."""
+        return self.root / "cache" / f"facts-{sys.platform}.json"
+
+    @property
+    def remembered(self) -> Path:
+        """What earlier runs learned of this machine: kernels that failed, batch sizes that fitted."""
+        return self.root / f"remembered-{sys.platform}.json"
+
+    @property
+    def locks(self) -> Path:
+        """Where the claims lie: inside WSL not beside those that Windows holds, which cannot be opened there."""
+        return Path(os.environ.get(LOCAL_VARIABLE) or self.root)
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -149,11 +169,22 @@ def child_environment(workspace: Workspace, base: Mapping[str, str]) -> dict[str
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
+        OFFLINE_VARIABLE: base.get(OFFLINE_VARIABLE) or ("1" if _wants_offline(base) else "0"),
         "TOKENIZERS_PARALLELISM": "false",
     }
-    if len(str(workspace.tmp)) <= LONGEST_TMP:
+    local = base.get(LOCAL_VARIABLE)
+    if local:  # a Windows disk has no sockets, and thousands of small files take minutes there
+        environment |= {"TRITON_CACHE_DIR": f"{local}/triton"} | dict.fromkeys(
+            ("TMPDIR", "TEMP", "TMP"), local
+        )
+    elif len(str(workspace.tmp)) <= LONGEST_TMP:
         environment |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(workspace.tmp))
     return environment
+
+
+def _wants_offline(base: Mapping[str, str]) -> bool:
+    words = (base.get(name, "") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+    return any(word.strip().upper() in ("1", "ON", "YES", "TRUE") for word in words)
 
 
 def clear_caches(workspace: Workspace) -> int:

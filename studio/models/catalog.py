@@ -17,6 +17,7 @@ from typing import Any
 from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts, Verdict
 from studio.core.text import Text, text
+from studio.models import modelscope
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -60,10 +61,11 @@ class StoredTensor:
 
 
 def inspect_model(source: str, *, revision: str = "", cache_lookup: bool = True) -> ModelFacts:
-    """Return what `source` is: `demo`, a local folder, or a hub id (looked up in the local cache, never downloaded).
+    """Return what `source` is: `demo`, a local folder, or a hub id (looked up in the local caches, never downloaded).
 
-    A hub model that is not (wholly) in the cache has folder "" and no shape. Raises StudioError when there is no
-    such folder, or it is no model, or its weights are incomplete, damaged or stored as pickles.
+    The caches are the hub library's and, without a revision, ModelScope's. A hub model that is not (wholly) in them
+    has folder "" and no shape. Raises StudioError when there is no such folder, or it is no model, or its weights are
+    incomplete, damaged or stored as pickles.
     """
     if source == "demo":
         return _inspect_folder(DEMO_MODEL, source, "demo")
@@ -72,7 +74,7 @@ def inspect_model(source: str, *, revision: str = "", cache_lookup: bool = True)
         return _inspect_folder(folder, source, folder.resolve().name)
     if not HUB_ID.fullmatch(source):
         raise _refusal("model.missing", source=source)
-    cached = find_cached(source, revision) if cache_lookup else None
+    cached = find_local(source, revision) if cache_lookup else None
     if cached is None:
         return _not_downloaded(source)
     return _inspect_folder(cached, source, source)
@@ -86,14 +88,32 @@ def find_cached(hub_id: str, revision: str = "") -> Path | None:
     if not isinstance(config, str):
         return None
     folder = Path(config).parent
+    return folder if _is_whole(folder) else None
+
+
+def find_local(hub_id: str, revision: str = "") -> Path | None:
+    """Return the folder of a hub model in the hub library's cache or, of no particular revision, in ModelScope's."""
+    cached = find_cached(hub_id, revision)
+    if cached is not None or revision:
+        return cached
+    return next((folder for folder in modelscope.find_folders(hub_id) if _is_usable(folder)), None)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Return whether all weights are there that a folder's index names; pickles count, so that they can be refused."""
     index = folder / "model.safetensors.index.json"
     names = _shard_names(_read_json(index)) if index.is_file() else ["model.safetensors"]
     has_pickles_only = not index.is_file() and any(folder.glob("*.bin"))
-    return folder if has_pickles_only or all((folder / name).is_file() for name in names) else None
+    return has_pickles_only or all((folder / name).is_file() for name in names)
+
+
+def _is_usable(folder: Path) -> bool:
+    """Return whether a folder of ModelScope's is whole; one of pickles only must not hide the hub's own model."""
+    return _is_whole(folder) and any(folder.glob("*.safetensors"))
 
 
 def list_local_models(folders: Iterable[str | Path] = ()) -> tuple[LocalModel, ...]:
-    """Return the models at or directly below `folders`, then those that are whole in the hub cache.
+    """Return the models at or directly below `folders`, then those that are whole in the hub's cache and ModelScope's.
 
     Reads directory listings and configs only; inspect_model tells whether a model can be trained.
     """
@@ -109,7 +129,14 @@ def list_local_models(folders: Iterable[str | Path] = ()) -> tuple[LocalModel, .
         cached = find_cached(hub_id)
         if cached is not None:
             found.append(_describe_lightly(cached, hub_id, hub_id))
-    return tuple({model.source: model for model in found if model is not None}.values())
+    for hub_id, folder in modelscope.list_folders():
+        if _is_usable(folder):
+            found.append(_describe_lightly(folder, hub_id, hub_id))
+    first: dict[str, LocalModel] = {}
+    for model in found:
+        if model is not None:
+            first.setdefault(model.source, model)
+    return tuple(first.values())
 
 
 def hash_weights(folder: str | Path) -> str:

@@ -1,7 +1,8 @@
 """A program that brings one hub model into the user's hub cache: `python -m studio.models.download REPO [REVISION]`.
 
 It prints one JSON object a line: {"done_bytes": n, "total_bytes": n} as it goes, at the end {"folder": path} or
-{"error": kind, "detail": words}. It ends by itself when its standard input closes: then its parent is gone.
+{"error": kind, "detail": words}. It ends by itself when its standard input closes: then its parent is gone. Its parent
+sets HF_ENDPOINT for a mirror: the hub library reads it when it is imported, so only here.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from studio.core.files import replace_file
+
 READ = (".json", ".safetensors", ".model", ".txt", ".jinja")
 """Endings of the files at the top of a repository that the studio reads: no pickles, no code."""
 SECOND_COPY = "consolidated"
@@ -27,6 +30,7 @@ REPORT_S = 0.5
 TRIES = 4
 """On top of the hub library's own five of each: it gives up at once when a connection is reset."""
 PAUSE_S = 1.0
+BLOCK_BYTES = 2**24
 
 
 def main(arguments: list[str]) -> int:
@@ -121,6 +125,11 @@ class Progress:
             self._said_s = time.monotonic()
             _say({"done_bytes": self.done_bytes, "total_bytes": self.total_bytes})
 
+    def beat(self) -> None:
+        """Say again how much is here: work goes on that fetches nothing."""
+        if time.monotonic() - self._said_s > REPORT_S:
+            self.add(0)
+
     def bar(self, **_: Any) -> Bar:
         """Return what the hub library takes for a progress bar."""
         return Bar(self.add)
@@ -178,7 +187,7 @@ def _fetch_blob(repo: str, commit: str, part: Any, root: Path, progress: Progres
                         expected_size=part.size,
                         tqdm_class=progress.bar,
                     )
-                _require_content(partial, part)
+                _require_content(partial, part, progress)
                 break
             except HfHubHTTPError:
                 raise
@@ -186,17 +195,21 @@ def _fetch_blob(repo: str, commit: str, part: Any, root: Path, progress: Progres
                 if attempt == TRIES - 1:
                     raise
                 time.sleep(PAUSE_S)
-        os.replace(partial, target)
+        replace_file(partial, target)
 
 
 class BrokenFile(OSError):
     """What was fetched is not what the hub announced."""
 
 
-def _require_content(partial: Path, part: Any) -> None:
+def _require_content(partial: Path, part: Any, progress: Progress) -> None:
     """Remove a file whose SHA-256 is not the announced one: after a power cut a partial one may end in zeros."""
+    digest = hashlib.sha256()
     with partial.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+            progress.beat()
+    found = digest.hexdigest()
     if found != part.lfs.sha256:
         partial.unlink()
         raise BrokenFile(errno.EIO, "its checksum is not the hub's", part.rfilename)

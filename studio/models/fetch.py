@@ -9,9 +9,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlsplit
 
 from studio.core.errors import StudioError
 from studio.core.events import PhaseStarted, RunEvent
@@ -19,10 +21,25 @@ from studio.core.facts import ModelFacts
 from studio.core.text import literal, text
 from studio.models.catalog import inspect_model
 
+HUB = "https://huggingface.co"
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
-INPUT_FAULTS = ("gated", "login", "missing", "revision", "pickle_only", "no_weights", "not_trainable")
+WISH = "FINETUNE_STUDIO_OFFLINE"
+"""As host/workspace.py says: 1 when the person set one of OFFLINE, 0 when the studio alone did, for its own process."""
+INPUT_FAULTS = (
+    "endpoint",
+    "offline",
+    "gated",
+    "login",
+    "missing",
+    "revision",
+    "pickle_only",
+    "no_weights",
+    "not_trainable",
+)
 """What the person can correct in the recipe or at the hub (exit code 2); the rest fails during the work (1)."""
 POLL_S = 0.2
+PATIENCE_S = 60.0
+"""Without a word from the child for so long, it is started again, this time without the hub's own transfer (Xet)."""
 
 
 class DownloadStopped(StudioError):
@@ -30,23 +47,30 @@ class DownloadStopped(StudioError):
 
 
 def resolve_model(
-    source: str, revision: str, emit: Callable[[RunEvent], None], should_stop: Callable[[], bool]
+    source: str,
+    revision: str,
+    emit: Callable[[RunEvent], None],
+    should_stop: Callable[[], bool],
+    endpoint: str = "",
 ) -> ModelFacts:
     """Return the facts of a model whose files are on this disk, downloading a hub model that is not.
 
+    `endpoint`: address of a mirror that stands for the hub; "" for $HF_ENDPOINT, else the hub itself.
     Raises DownloadStopped when the person stops it; StudioError when the model does not exist, is gated, has no
-    safetensors or cannot be trained, the disk is full or the hub does not answer.
+    safetensors or cannot be trained, the disk is full, the hub does not answer, or the person wants no network.
     """
     facts = inspect_model(source, revision=revision)
     if facts.folder:
         return facts
+    if wants_offline(os.environ):
+        raise _refusal("offline", source)
     emit(PhaseStarted(phase="download", detail=text("download.start", name=source)))
 
     def report(done_bytes: int, total_bytes: int) -> None:
         megabytes = {"done_mb": round(done_bytes / 1e6), "total_mb": round(total_bytes / 1e6)}
         emit(PhaseStarted(phase="download", detail=text("download.progress", name=source, **megabytes)))
 
-    folder = download(source, revision, report, should_stop)
+    folder = download(source, revision, report, should_stop, endpoint)
     facts = inspect_model(source, revision=revision)
     if not facts.folder:
         facts = inspect_model(str(folder))  # whole but for what a model needs: this says what it lacks
@@ -55,49 +79,100 @@ def resolve_model(
     return facts
 
 
+def wants_offline(environment: Mapping[str, str]) -> bool:
+    """Return whether the person wants nothing to be fetched."""
+    if WISH in environment:
+        return environment[WISH] == "1"
+    said = (environment.get(name, "").strip().upper() for name in OFFLINE[:2])
+    return any(word in ("1", "ON", "YES", "TRUE") for word in said)
+
+
 def download(
-    repo: str, revision: str, report: Callable[[int, int], None], should_stop: Callable[[], bool]
+    repo: str,
+    revision: str,
+    report: Callable[[int, int], None],
+    should_stop: Callable[[], bool],
+    endpoint: str = "",
+    patience_s: float = PATIENCE_S,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Path:
     """Download `repo` in a child process and return its folder; `report(done_bytes, total_bytes)` as it goes.
 
-    HF_ENDPOINT, HF_HOME, proxies and the person's token count as they do for the hub's own tools. Looks at
-    `should_stop()` every POLL_S. Raises StudioError.
+    `endpoint` or HF_ENDPOINT, HF_HOME, proxies and the person's token count as they do for the hub's own tools. Looks
+    at `should_stop()` every POLL_S. A child that is silent for `patience_s` is replaced once. Raises StudioError.
     """
+    address = (endpoint or os.environ.get("HF_ENDPOINT") or HUB).strip().rstrip("/")
+    shown = show_address(address)
+    if not shown:
+        raise _refusal("endpoint", repo, endpoint=literal(address))
+    changes = {"HF_ENDPOINT": address}
+    answer = _ask_child(repo, revision, changes, report, should_stop, patience_s, clock)
+    if answer.get("error") == "stalled":
+        changes["HF_HUB_DISABLE_XET"] = "1"
+        answer = _ask_child(repo, revision, changes, report, should_stop, patience_s, clock)
+    if "folder" in answer:
+        return Path(answer["folder"])
+    detail = literal(answer.get("detail", ""))
+    raise _refusal(answer["error"], repo, detail, endpoint=literal(shown), seconds=round(patience_s))
+
+
+def show_address(address: str) -> str:
+    """Return a web address without the user's name and password in it; "" when it is none."""
+    try:
+        parts = urlsplit(address)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return ""
+    known = parts.scheme in ("http", "https") and parts.hostname
+    return f"{parts.scheme}://{parts.hostname}{port}{parts.path}" if known else ""
+
+
+def _ask_child(
+    repo: str,
+    revision: str,
+    changes: Mapping[str, str],
+    report: Callable[[int, int], None],
+    should_stop: Callable[[], bool],
+    patience_s: float,
+    clock: Callable[[], float],
+) -> dict[str, str]:
+    """Return what one child answers: its `folder`, or an `error` and its `detail`."""
     answer: dict[str, str] = {}
     with tempfile.TemporaryFile() as errors:
-        child = _start(repo, revision, errors)
+        child = _start(repo, revision, changes, errors)
         lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         threading.Thread(target=_read, args=(child.stdout, lines), name="download", daemon=True).start()
+        heard_s = clock()
         try:
             while not should_stop():
                 try:
                     line = lines.get(timeout=POLL_S)
                 except queue.Empty:
+                    if clock() - heard_s > patience_s:
+                        return {"error": "stalled"}
                     continue
                 if line is None:
                     break
-                message = json.loads(line)
+                heard_s, message = clock(), json.loads(line)
                 if "done_bytes" in message:
                     report(message["done_bytes"], message["total_bytes"])
                 else:
                     answer = message
             else:
-                answer = {"error": "stopped"}
+                return {"error": "stopped"}
         finally:
             child.kill()
             child.wait()
             child.stdin.close()
-        if "folder" in answer:
-            return Path(answer["folder"])
-        detail = answer.get("detail", "")
-        if not answer:
-            errors.seek(0)
-            detail = (errors.read().decode("utf-8", errors="replace").strip().splitlines() or [""])[-1]
-    raise _refusal(answer.get("error", "ended"), repo, literal(detail))
+        if answer:
+            return answer
+        errors.seek(0)
+        said = errors.read().decode("utf-8", errors="replace").strip().splitlines()
+    return {"error": "ended", "detail": (said or [""])[-1]}
 
 
-def _start(repo: str, revision: str, errors: IO[bytes]) -> subprocess.Popen:
-    environment = {name: value for name, value in os.environ.items() if name not in OFFLINE}
+def _start(repo: str, revision: str, changes: Mapping[str, str], errors: IO[bytes]) -> subprocess.Popen:
+    environment = {name: value for name, value in os.environ.items() if name not in OFFLINE} | dict(changes)
     root = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))
     return subprocess.Popen(
@@ -116,11 +191,10 @@ def _read(stream: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
     lines.put(None)
 
 
-def _refusal(kind: str, name: str, detail: object) -> StudioError:
+def _refusal(kind: str, name: str, detail: object = "", **values: object) -> StudioError:
     cls = DownloadStopped if kind == "stopped" else StudioError
+    values |= {"name": name, "detail": detail}
     return cls(
-        text(f"download.{kind}", name=name),
-        text(f"download.{kind}.why", name=name, detail=detail),
-        text(f"download.{kind}.fix"),
+        *(text(f"download.{kind}{part}", **values) for part in ("", ".why", ".fix")),
         exit_code=2 if kind in INPUT_FAULTS else 1,
     )

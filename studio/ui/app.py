@@ -19,6 +19,7 @@ from studio.ui.gate import UPLOAD_BYTES, Gate
 from studio.ui.style import ICON, STYLE_SHEET, make_theme
 from studio.ui.tabs.chat import ChatTab
 from studio.ui.tabs.dataset import DatasetTab
+from studio.ui.tabs.doctor import DoctorTab
 from studio.ui.tabs.export import ExportTab
 from studio.ui.tabs.hyperparameters import HyperparametersTab
 from studio.ui.tabs.model import ModelTab
@@ -74,6 +75,8 @@ def build(context: Context) -> gr.Blocks:
                 chat = ChatTab(context)
             with gr.Tab(say("ui.tab.export"), id="export", elem_id="tab-export") as export_tab:
                 export = ExportTab(context)
+            with gr.Tab(say("ui.tab.doctor"), id="doctor", elem_id="tab-doctor") as doctor_tab:
+                doctor = DoctorTab(context)
         training.make_shared()
         model.bind()
         dataset.bind(dataset_tab)
@@ -81,6 +84,7 @@ def build(context: Context) -> gr.Blocks:
         training.bind(run_chip)
         chat.bind(chat_tab)
         export.bind(export_tab)
+        doctor.bind(doctor_tab)
         bind_page(blocks, context, form, model, training, machine)
         changed = context.on(language.input, lambda tag: change_language(context, blocks, tag), [language])
         changed.then(None, js="() => location.reload()", api_visibility="private")
@@ -101,7 +105,7 @@ def bind_page(
         return model.choices(source), model.describe(source)
 
     def show_machine() -> str:
-        return machine_words(context.desk.machine(), context.say)
+        return machine_words(context.desk.health.machine(), context.say)
 
     def keep(*values: Any) -> None:
         try:

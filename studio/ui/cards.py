@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from studio.core.errors import Problem
-from studio.core.events import Diagnosis
+from studio.core.events import Diagnosis, RunStalled
 from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
 from studio.core.fields import knobs_of
 from studio.core.recipe import Recipe
@@ -167,9 +167,28 @@ def status_card(view: LiveView, state: str, say: Say, now_s: float | None = None
     return (
         f'<div class="card status" data-state="{escape(state)}" data-step="{view.step}" data-saved="{view.saved_step}">'
         f'<div class="state" role="status"><i></i><b>{escape(say(words))}</b>'
-        f"<span>{escape(phase)}</span></div>"
+        f"<span>{escape(phase)}</span>{_twin_badge(view, say)}</div>"
         f'<div class="bar" role="progressbar" aria-valuenow="{share * 100:.0f}" aria-valuemin="0" aria-valuemax="100">'
         f'<i style="width:{share * 100:.2f}%"></i></div><div class="figures">{cells}</div></div>'
+    )
+
+
+def _twin_badge(view: LiveView, say: Say) -> str:
+    """Which ops run as their PyTorch twins since when; "" while all run as planned."""
+    if not view.twins:
+        return ""
+    ops, first = ", ".join(op for op, _ in view.twins), min(step for _, step in view.twins)
+    return f'<span class="badge">{escape(say("ui.run.twins", ops=ops, step=first))}</span>'
+
+
+def stall_card(stall: RunStalled | None, say: Say) -> str:
+    """Return what stands still, why as far as it can be told, and where; "" while the run moves."""
+    if stall is None:
+        return ""
+    where = f"<p><code>{escape(say('ui.stall.where', frame=stall.frame))}</code></p>" if stall.frame else ""
+    return (
+        f'<div class="card problems warn" role="alert" data-verdict="{escape(stall.verdict)}">'
+        f"<h3>{escape(say('ui.stall.title', step=stall.step))}</h3><p>{escape(say(stall.message))}</p>{where}</div>"
     )
 
 

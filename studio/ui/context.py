@@ -17,9 +17,9 @@ from studio.core.migrate import lift
 from studio.core.recipe import Recipe
 from studio.core.text import Catalogue, Text, load_catalogue, text
 from studio.host.failures import explain
+from studio.host.settings import change_settings, write_json
 from studio.ui.gate import Keys
 from studio.ui.live import LiveView, fold
-from studio.ui.settings import read_settings, write_json
 
 
 class Context:
@@ -47,8 +47,7 @@ class Context:
     def speak(self, language: str) -> None:
         """Change the language and remember it in the settings."""
         self.words = load_catalogue(language)
-        settings = read_settings(self.workspace) | {"language": self.language}
-        write_json(self.workspace.settings, settings)
+        change_settings(self.workspace, language=self.language)
 
     def view(self, run: str) -> LiveView:
         """Return the run as it stands now; only events that are new since the last call are read."""

@@ -88,6 +88,10 @@ class LiveView:
     saved_step: int = 0
     diagnosis: Diagnosis | None = None
     artifact: str = ""
+    stall: RunStalled | None = None
+    """The run stands still: this is what the watchdog found; None while it moves."""
+    twins: tuple[tuple[str, int], ...] = ()
+    """(op, step) of each op that went over to its PyTorch twin in the course of the run."""
 
     @property
     def left_s(self) -> float | None:
@@ -123,12 +127,27 @@ def fold(view: LiveView, events: Iterable[RunEvent]) -> LiveView:
         if row is not None:
             rows.append(row)
         changes |= _facts(event, changes.get("pace", view.pace), changes.get("samples", view.samples))
+        changes |= _trouble(event, changes.get("twins", view.twins))
         log.extend(_log_lines(event))
     if seq == view.seq:
         return view
     return replace(
         view, seq=seq, started_s=started_s, rows=tuple(rows), log=tuple(log[-LOG_LINES:]), **changes
     )
+
+
+def _trouble(event: RunEvent, twins: tuple[tuple[str, int], ...]) -> dict[str, Any]:
+    """What `event` says of a stall or of a kernel that was given up."""
+    match event:
+        case RunStalled():
+            return {"stall": event}
+        case KernelFellBack():
+            return {"twins": (*twins, (event.op, event.step))}
+        case RunPlanned():
+            return {"twins": (), "stall": None}
+        case StallEnded() | StepLogged() | RunResumed() | RunStopped() | RunFailed() | RunFinished():
+            return {"stall": None}
+    return {}
 
 
 def _facts(event: RunEvent, pace: tuple, samples: tuple) -> dict[str, Any]:

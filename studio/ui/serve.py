@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from studio.core.text import load_catalogue, text
+from studio.host.settings import read_settings
 from studio.ui.gate import Keys
-from studio.ui.settings import read_settings
 from studio.ui.splash import close_splash, likely_ports, open_splash
 
 if TYPE_CHECKING:

@@ -77,7 +77,9 @@ def test_texts_of_a_stored_plan_come_back_as_texts():
     plan = next(line for line in read_lines(STORED[0] / "events.jsonl") if line["kind"] == "run_planned")
     event = event_from_json(plan)
     assert isinstance(event.plan.device.reason, Text)
-    assert to_json(event) == plan
+    back = to_json(event)
+    assert back["plan"] | plan["plan"] == back["plan"]  # what later studios added stands at its default
+    assert back | {"plan": plan["plan"]} == plan
 
 
 @pytest.mark.parametrize("kind", sorted(NEWEST))

@@ -174,3 +174,19 @@ def test_steps_are_estimated():
     assert estimate_steps(make_recipe({"optim.max_steps": 7}), None) == 7
     assert estimate_steps(make_recipe({"data.packing": True}), make_data()) == 0
     assert estimate_steps(make_recipe(), None) == 0
+
+
+def test_a_card_that_lies_idle_is_told_before_the_start():
+    idle = make_machine(make_gpu(), torch_cuda="")
+    found = [
+        problem for problem in check(make_recipe(), idle, None, None) if problem.field == "limits.device"
+    ]
+    assert [(one.severity, one.message.id) for one in found] == [("warning", "check.card_unused")]
+    on_purpose = make_recipe({"limits.device": "cpu"})
+    assert not [one for one in check(on_purpose, idle, None, None) if one.field == "limits.device"]
+
+
+def test_4_bits_on_a_card_too_old_for_them():
+    old = make_machine(make_gpu(4, (5, 2), "GTX 970"), torch_cuda="12.6")
+    found = check(make_recipe({"model.quantization": "nf4"}), old, None, None)
+    assert "check.quantization_gpu" in [problem.message.id for problem in found]

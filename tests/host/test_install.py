@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
-import hashlib
 import http.server
 import json
 import os
@@ -14,36 +12,18 @@ import subprocess
 import sys
 import threading
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from studio.host import python_choice, requirements, torch_build
+from studio.host import install, python_choice, requirements, torch_build
+from tests.wheels import make_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 # What stands for the studio in these checkouts: it says how it was started.
 CLI = """import json, sys, time
 print(json.dumps({"words": sys.argv[1:], "path": sys.path, "prefix": sys.prefix, "time": time.time()}))
 """
-
-
-def make_wheel(folder: Path, version: str, requires: str = "") -> None:
-    """Write a wheel of the package `tiny` into `folder`."""
-    info = f"tiny-{version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n"
-    files = {
-        "tiny.py": f"version = {version!r}\n",
-        f"{info}/METADATA": metadata + (f"Requires-Dist: {requires}\n" if requires else ""),
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = ""
-    with zipfile.ZipFile(folder / f"tiny-{version}-py3-none-any.whl", "w") as wheel:
-        for name, words in files.items():
-            digest = base64.urlsafe_b64encode(hashlib.sha256(words.encode()).digest()).decode().rstrip("=")
-            record += f"{name},sha256={digest},{len(words.encode())}\n"
-            wheel.writestr(name, words)
-        wheel.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
 
 
 def make_checkout(folder: Path) -> Path:
@@ -142,8 +122,6 @@ def test_a_half_made_venv_is_made_anew(checkout):
 
 @pytest.mark.parametrize("damage", ["stamp", "torn", "python", "home", "changing"])
 def test_what_counts_as_half_made(checkout, damage):
-    from studio.host import install
-
     folder = checkout / ".venv"
     assert install.is_ready(checkout) and not install.is_ready(checkout, dev=True)
     if damage == "stamp":
@@ -179,7 +157,7 @@ def test_a_failed_update_keeps_the_old_packages_and_is_not_tried_each_time(check
     assert "goes on with the earlier ones" in start.stderr and installed(checkout) == "1.0"
     assert launch(checkout, "demo").stderr == ""
     asked = launch(checkout, "install", "--json")
-    assert asked.returncode == 2 and "absent-package" in json.loads(asked.stdout)["error"]["why"]
+    assert asked.returncode == 1 and "absent-package" in json.loads(asked.stdout)["error"]["why"]
     assert launch(checkout, "demo").returncode == 0
 
 
@@ -188,10 +166,99 @@ def test_no_network_and_nothing_installed(first):
     index = {"PIP_NO_INDEX": "0", "PIP_FIND_LINKS": "", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
     start = launch(checkout, "demo", "--json", **index)
     error = json.loads(start.stdout)["error"]
+    assert start.returncode == 1 and set(error) == {"what", "why", "fix"}
     assert (
-        start.returncode == 2 and "cannot be reached" in error["why"] and set(error) == {"what", "why", "fix"}
+        error["why"] == "The package server (http://127.0.0.1:9/simple) cannot be reached from this machine."
     )
     assert not (checkout / ".venv" / "studio-stamp.json").exists()
+
+
+@pytest.fixture
+def server(first):
+    """A package server on this machine that offers the wheels of `tiny`, and the paths that it was asked for."""
+    wheels, asked = first[0].parent / "wheels", []
+
+    class Index(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            name = self.path.rstrip("/").split("/")[-1]
+            body = "".join(
+                f"<a href='/files/{file.name}'>{file.name}</a>" for file in sorted(wheels.iterdir())
+            )
+            body = (wheels / name).read_bytes() if name.endswith(".whl") else body.encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Type", "application/zip" if name.endswith(".whl") else "text/html")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Index)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("source", ["PIP_INDEX_URL", "pip.conf", "proxy"])
+def test_packages_come_from_where_pip_is_told(first, server, tmp_path, source):
+    address, asked = server
+    checkout = make_checkout(first[0].parent / f"mirror-{source}")
+    places = {"PIP_NO_INDEX": "0", "PIP_FIND_LINKS": ""}
+    if source == "PIP_INDEX_URL":
+        places["PIP_INDEX_URL"] = f"{address}/simple"
+    elif source == "pip.conf":
+        (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {address}/simple\n", encoding="utf-8")
+        places["PIP_CONFIG_FILE"] = str(tmp_path / "pip.conf")
+    else:  # the server is asked as a proxy for a name that does not exist
+        places |= {"HTTP_PROXY": address, "PIP_INDEX_URL": "http://packages.invalid/simple"}
+        places["PIP_TRUSTED_HOST"] = "packages.invalid"
+    start = launch(checkout, "demo", **places)
+    assert start.returncode == 0, start.stderr
+    assert installed(checkout) == "1.0" and any(path.endswith("tiny-1.0-py3-none-any.whl") for path in asked)
+    assert source != "proxy" or asked[0] == "http://packages.invalid/simple/tiny/"
+
+
+def test_without_any_server_only_the_folder_of_wheels_is_asked(first, server):
+    address, asked = server
+    checkout = make_checkout(first[0].parent / "no-index")
+    start = launch(checkout, "demo", PIP_NO_INDEX="1", PIP_INDEX_URL=f"{address}/simple")
+    assert start.returncode == 0 and installed(checkout) == "1.0" and asked == []
+
+
+def test_installing_again_is_quick_unless_something_is_missing(checkout):
+    log = (checkout / ".venv-install.log").stat().st_size
+    start = launch(checkout, "install")
+    assert start.returncode == 0 and "already installed here" in start.stderr
+    assert (checkout / ".venv-install.log").stat().st_size == log
+    shutil.rmtree(next((checkout / ".venv").glob("lib/python*/site-packages/tiny-1.0.dist-info")))
+    assert launch(checkout, "install").returncode == 0 and installed(checkout) == "1.0"
+    assert next((checkout / ".venv").glob("lib/python*/site-packages/tiny-1.0.dist-info")).is_dir()
+
+
+def test_what_a_virus_scanner_holds_is_tried_again_three_times(tmp_path, monkeypatch):
+    tries, told = [], []
+    monkeypatch.setattr(install, "HELD_WAITS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(install, "_tell", told.append)
+
+    def held_until(count):
+        def run(*_, **__):
+            tries.append(1)
+            if len(tries) < count:
+                raise install.refuse(ROOT, "install.held", code=1)
+            return "done"
+
+        return run
+
+    monkeypatch.setattr(install, "_run", held_until(4))
+    assert install._pip(ROOT, "Installing", []) == "done" and len(tries) == 4 and len(told) == 3
+    tries.clear()
+    monkeypatch.setattr(install, "_run", held_until(5))
+    with pytest.raises(install.Refusal) as refusal:
+        install._pip(ROOT, "Installing", [])
+    assert refusal.value.id == "install.held" and refusal.value.code == 1 and len(tries) == 4
 
 
 @pytest.mark.slow
@@ -255,12 +322,29 @@ def test_conda_and_store_are_the_last_choice(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "facts",
-    [{"version": [3, 10, 9]}, {"version": [3, 15, 0]}, {"version": [3, 13, 8]}, {"bits": 32}, {"gil": False}],
+    ("facts", "fault"),
+    [
+        ({"version": [3, 10, 9]}, "old"),
+        ({"version": [3, 15, 0]}, "new"),
+        ({"version": [3, 13, 8]}, "broken"),
+        ({"bits": 32}, "32"),
+        ({"gil": False}, "threads"),
+        ({"platform": "win-arm64"}, "arm"),
+        ({"platform": "mingw_x86_64_ucrt_gnu"}, "posix"),
+        ({"platform": "cygwin-3.5.3-x86_64"}, "posix"),
+    ],
 )
-def test_unsuitable_pythons_are_refused(tmp_path, facts):
-    facts, problem, values = python_choice.choose_python([fake_python(tmp_path, "python", **facts)])
-    assert facts is None and problem == "install.no_python" and values["found"].startswith("3.")
+def test_unsuitable_pythons_are_refused_with_their_reason(tmp_path, facts, fault):
+    one = fake_python(tmp_path, "python", **facts)
+    facts, problem, values = python_choice.choose_python([one])
+    assert facts is None and problem == f"install.python_{fault}" and values["found"].startswith("3.")
+    for part in ("", ".why", ".fix"):
+        assert not install.say(ROOT, problem + part, **values).startswith("install.")
+    different = "new" if fault == "old" else "old"
+    other = fake_python(tmp_path, "other", version=[3, 15, 1] if different == "new" else [3, 8, 1])
+    assert python_choice.choose_python([one, other])[1] == "install.no_python"
+    good = fake_python(tmp_path, "good")
+    assert python_choice.choose_python([one, other, good])[0]["path"] == "good"
 
 
 def test_the_python_that_runs_us_comes_first():
@@ -306,6 +390,26 @@ def test_the_facts_of_this_machine_can_be_read():
         "amd": False,
         "intel": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "wrong"),
+    [("None", 13000, True), ("'13.0'", 13000, False), ("None", 0, False), ("None", 11080, False)],
+)
+def test_a_cpu_edition_beside_a_card_is_wrong(tmp_path, monkeypatch, cuda, driver, wrong):
+    facts = {
+        "system": "Windows",
+        "cuda_driver": driver,
+        "capabilities": [[8, 6]],
+        "amd": False,
+        "intel": False,
+    }
+    monkeypatch.setattr(torch_build, "read_facts", lambda python: facts)
+    assert not torch_build.is_wrong(tmp_path, "python")
+    file = tmp_path / "Lib" / "site-packages" / "torch" / "version.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"__all__ = ['cuda']\ncuda: Optional[str] = {cuda}\nhip = None\n", encoding="utf-8")
+    assert torch_build.is_wrong(tmp_path, "python") is wrong
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
 """What a run will use follows from facts alone, and every choice says why in both languages."""
 
+import dataclasses
+
 import pytest
 
+from studio.core.facts import Distribution, Gpu, GuestFacts, KernelTest, WindowsFacts
 from studio.core.text import load_catalogue
 from studio.host.plan import plan
 from tests.host.facts import make_gpu, make_machine, make_model, make_recipe, make_small
@@ -185,3 +188,180 @@ def test_every_reason_has_words(machine, language):
         for message in texts:
             assert catalogue.has(message.id), message.id
             assert "{" not in catalogue.say(message)
+
+
+# What the table of host/backend.py decides --------------------------------------------------------------------------
+
+WINDOWS = {"system": "Windows", "packages": {"torch": "2.13.0", "bitsandbytes": "0.50.2"}}
+WITH_TRITON = {"system": "Windows", "packages": WINDOWS["packages"] | {"triton-windows": "3.7.1.post27"}}
+PAIRLESS = WINDOWS["packages"] | {"triton-windows": "3.5.1.post24"}
+RADEON = Gpu(name="RX 7900", vram_bytes=24 * 2**30, capability=(0, 0), vendor="amd", architecture="gfx1100")
+OLD_RADEON = dataclasses.replace(RADEON, name="RX 6800", architecture="gfx1030")
+ARC = Gpu(name="Arc B580", vram_bytes=12 * 2**30, capability=(0, 0), vendor="intel")
+APPLE = Gpu(name="M3", vram_bytes=18 * 2**30, capability=(0, 0), vendor="apple")
+ROCM = {"torch_cuda": "", "torch_hip": "7.2", "driver_cuda": (0, 0)}
+MAC = {"system": "Darwin", "architecture": "arm64", "torch_cuda": "", "driver_cuda": (0, 0)}
+
+
+def kernels(machine, changes=None):
+    made = plan(machine, make_recipe(changes), make_small()).kernels
+    return {op: (choice.value, choice.reason.id) for op, choice in made.items()}
+
+
+def test_a_kernel_that_failed_before_stays_off_and_says_why():
+    machine = make_machine(make_gpu(), broken_kernels={"swiglu": "CompilationError at 12:4"})
+    assert kernels(machine) == {
+        "rms_norm": ("triton", "backend.row.4"),
+        "swiglu": ("reference", "plan.kernels.fell_back"),
+    }
+    assert kernels(machine, {"limits.kernels": "triton"})["swiglu"][0] == "reference"
+
+
+def test_a_kernel_that_failed_its_test_stays_off_though_the_others_are_right():
+    tests = (KernelTest(op="rms_norm", ok=False, reason="differs"), KernelTest(op="swiglu", ok=True))
+    assert kernels(make_machine(make_gpu(), kernel_tests=tests)) == {
+        "rms_norm": ("reference", "plan.kernels.test_failed"),
+        "swiglu": ("triton", "backend.row.4"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("machine", "reason"),
+    [
+        (make_machine(make_gpu(), triton_level="installed", triton_error="DLL load failed"), "hidden"),
+        (make_machine(triton_level="installed", triton_error="DLL load failed"), "hidden"),
+        (make_machine(triton_level="installed"), "cpu"),
+        (make_machine(triton_level="compiles"), "cpu"),
+    ],
+)
+def test_a_triton_that_does_not_load_is_said_to_be_hidden(machine, reason):
+    assert set(kernels(machine).values()) == {("reference", f"plan.kernels.{reason}")}
+
+
+@pytest.mark.parametrize(
+    ("machine", "wanted", "value", "row"),
+    [
+        (DESKTOP, "auto", "triton", 4),
+        (DESKTOP, "triton", "triton", 20),
+        (DESKTOP, "pytorch", "reference", 20),
+        (make_machine(make_gpu(), triton_level="compiles"), "triton", "reference", 20),
+        (make_machine(make_gpu(), **(WITH_TRITON | {"packages": PAIRLESS})), "auto", "reference", 10),
+        (make_machine(make_gpu(), **(WITH_TRITON | {"packages": PAIRLESS})), "triton", "triton", 20),
+        (
+            make_machine(make_gpu(), environment={"FINETUNE_STUDIO_KERNELS": "pytorch"}),
+            "auto",
+            "reference",
+            20,
+        ),
+        (
+            make_machine(make_gpu(), environment={"FINETUNE_STUDIO_KERNELS": "pytorch"}),
+            "triton",
+            "triton",
+            20,
+        ),
+        (make_machine(make_gpu(), environment={"FINETUNE_STUDIO_KERNELS": "what"}), "auto", "triton", 4),
+    ],
+)
+def test_what_the_person_decides(machine, wanted, value, row):
+    made = plan(machine, make_recipe({"limits.kernels": wanted}), make_small())
+    assert ({choice.value for choice in made.kernels.values()}, made.row) == ({value}, row)
+
+
+@pytest.mark.parametrize(
+    ("machine", "value", "reason"),
+    [
+        (make_machine(make_gpu(11, (6, 1), "GTX 1080 Ti"), make_gpu(8, (8, 6))), "cuda:1", "best_gpu"),
+        (make_machine(make_gpu(), torch_sees_gpu=False), "cpu", "unseen"),
+        (make_machine(make_gpu(), torch_cuda="12.6"), "cuda:0", "gpu"),
+        (make_machine(make_gpu(32, (12, 0), "RTX 5090"), torch_cuda="12.6"), "cpu", "new_gpu"),
+        (make_machine(make_gpu(), torch_error="boom"), "cpu", "no_torch"),
+        (make_machine(RADEON, **ROCM), "cuda:0", "gpu"),
+        (make_machine(RADEON, torch_cuda="", driver_cuda=(0, 0)), "cpu", "other_build"),
+        (make_machine(RADEON, **ROCM, torch_architectures=("gfx942",)), "cpu", "other_build"),
+        (make_machine(ARC, make_gpu(), torch_cuda="13.0"), "cuda:0", "gpu"),
+        (make_machine(ARC, torch_cuda="", torch_xpu=True, driver_cuda=(0, 0)), "xpu:0", "gpu"),
+        (make_machine(APPLE, **MAC), "mps", "gpu"),
+        (make_machine(wsl=True, guest=GuestFacts(version=1, dxg=False)), "cpu", "wsl_without_gpu"),
+    ],
+)
+def test_the_device_is_one_that_this_torch_drives(machine, value, reason):
+    assert chosen(machine, "device") == (value, f"plan.device.{reason}")
+
+
+@pytest.mark.parametrize(
+    ("machine", "wanted", "value"),
+    [
+        (make_machine(RADEON, **ROCM), "auto", "bf16"),
+        (make_machine(OLD_RADEON, **ROCM), "auto", "fp16"),
+        (make_machine(ARC, torch_cuda="", torch_xpu=True), "auto", "bf16"),
+        (make_machine(APPLE, **MAC), "auto", "fp32"),
+        (make_machine(APPLE, **MAC), "fp16", "fp32"),
+        (make_machine(APPLE, **MAC), "bf16", "bf16"),
+    ],
+)
+def test_number_format_beside_nvidia(machine, wanted, value):
+    assert chosen(machine, "dtype", {"model.precision": wanted})[0] == value
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "changes", "value"),
+    [
+        (make_machine(make_gpu(4, (5, 2)), torch_cuda="12.6"), "quantization", "nf4", "none"),
+        (make_machine(make_gpu(8, (6, 1)), torch_cuda="12.6"), "quantization", "nf4", "nf4"),
+        (make_machine(make_gpu(8, (6, 1)), torch_cuda="12.6"), "quantization", "int8", "none"),
+        (make_machine(APPLE, **MAC), "quantization", "nf4", "none"),
+        (make_machine(make_gpu(4, (5, 2)), torch_cuda="12.6"), "optimizer", "adamw_8bit", "adamw"),
+        (make_machine(APPLE, **MAC), "optimizer", "adamw_8bit", "adamw"),
+    ],
+)
+def test_what_a_card_cannot_do_is_not_planned(machine, name, changes, value):
+    field = "model.quantization" if name == "quantization" else "optim.optimizer"
+    assert chosen(machine, name, {field: changes})[0] == value
+
+
+@pytest.mark.parametrize(
+    ("machine", "reason"),
+    [
+        (DESKTOP, "single"),
+        (LAPTOP, "none"),
+        (TWO, "several"),
+        (make_machine(make_gpu(), make_gpu(), **WITH_TRITON), "windows"),
+        (make_machine(make_gpu(), ARC), "single"),
+    ],
+)
+def test_one_card_trains(machine, reason):
+    assert chosen(machine, "multi_gpu") == ("single", f"plan.multi_gpu.{reason}")
+
+
+@pytest.mark.parametrize(
+    ("machine", "reason"),
+    [
+        (DESKTOP, "sdpa"),
+        (TURING, "efficient"),
+        (make_machine(make_gpu(8, (6, 1)), torch_cuda="12.6"), "math"),
+        (LAPTOP, "sdpa"),
+    ],
+)
+def test_attention_says_its_form(machine, reason):
+    assert chosen(machine, "attention") == ("sdpa", f"plan.attention.{reason}")
+
+
+def test_offers_on_windows():
+    def offers(changes=None, **values):
+        made = plan(make_machine(make_gpu(), **(WINDOWS | values)), make_recipe(changes), make_small())
+        return [(offer.title.id.removeprefix("plan.offer."), offer.command) for offer in made.offers]
+
+    pip = r".venv\Scripts\python.exe -m pip install"
+    stay = ("stay", "")
+    assert offers(triton_level="absent") == [("triton_pin", f"{pip} triton-windows==3.7.1.post27"), stay]
+    assert offers({"limits.kernels": "pytorch"}, triton_level="absent") == []
+    assert offers({"limits.device": "cpu"}, triton_level="absent") == []
+    found = WindowsFacts(distributions=(Distribution(name="Ubuntu", version=2, gpu=True),))
+    unasked = WindowsFacts(distributions=(Distribution(name="Ubuntu", version=2),))
+    for windows in (found, unasked):
+        assert ("wsl", "py launch.py wsl") in offers(triton_level="absent", windows=windows)
+    old = WindowsFacts(distributions=(Distribution(name="Ubuntu", version=1),))
+    assert ("wsl", "py launch.py wsl") not in offers(triton_level="absent", windows=old)
+    works = WITH_TRITON["packages"]
+    assert offers(packages=works, windows=found) == []
+    assert offers(triton_level="absent", torch_cuda="") == [("torch_cuda", "py launch.py install --rebuild")]

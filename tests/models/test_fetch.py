@@ -14,8 +14,10 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.text import load_catalogue
+from studio.host.workspace import OFFLINE_VARIABLE
+from studio.models import fetch as module
 from studio.models.catalog import inspect_model
-from studio.models.fetch import DownloadStopped, resolve_model
+from studio.models.fetch import DownloadStopped, download, resolve_model, show_address
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WEIGHT_BYTES = 24_000_000
@@ -167,6 +169,8 @@ def hub(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(home))
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the supervisor sets it: only the child may go out
+    monkeypatch.setenv("FINETUNE_STUDIO_OFFLINE", "0")
+    monkeypatch.setenv("MODELSCOPE_CACHE", str(tmp_path / "modelscope"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(home / "hub"))
     yield server.hub
     server.hub.released.set()
@@ -174,13 +178,15 @@ def hub(tmp_path, monkeypatch):
     server.server_close()
 
 
-def fetch(source="good/tiny", revision="", events=None, should_stop=lambda: False):
-    return resolve_model(source, revision, (events if events is not None else []).append, should_stop)
+def fetch(source="good/tiny", revision="", events=None, should_stop=lambda: False, endpoint=""):
+    return resolve_model(
+        source, revision, (events if events is not None else []).append, should_stop, endpoint
+    )
 
 
-def refused(source="good/tiny", revision=""):
+def refused(source="good/tiny", revision="", endpoint=""):
     with pytest.raises(StudioError) as caught:
-        fetch(source, revision)
+        fetch(source, revision, endpoint=endpoint)
     error = caught.value
     english = load_catalogue("en")
     assert all(english.has(part.id) for part in (error.what, error.why, error.fix))
@@ -304,12 +310,108 @@ def test_cache_that_is_no_folder(hub, tmp_path):
     assert (error.what.id, error.exit_code) == ("download.unwritable", 1)
 
 
-def test_hub_that_does_not_answer(hub, monkeypatch):
+def free_address(user=""):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
+        return f"http://{user}127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_hub_that_does_not_answer_is_named_and_a_mirror_advised(hub, monkeypatch):
+    address = free_address(user="me:secret@")
+    monkeypatch.setenv("HF_ENDPOINT", address)
     error = refused()
     assert (error.what.id, error.exit_code) == ("download.unreachable", 1)
+    for language in ("en", "zh-CN"):
+        words = [load_catalogue(language).say(part) for part in (error.what, error.why, error.fix)]
+        assert address.replace("me:secret@", "") in words[0] and "secret" not in words[0]
+        assert "HF_ENDPOINT" in words[2] and "hf-mirror" in words[2]
+
+
+def test_mirror_of_the_settings_stands_before_the_environments(hub, monkeypatch):
+    mirror = os.environ["HF_ENDPOINT"]
+    monkeypatch.setenv("HF_ENDPOINT", free_address())
+    assert fetch(endpoint=f"{mirror}/").parameters == WEIGHT_BYTES // 4
+    assert hub.served("model.safetensors") == [""]
+
+
+@pytest.mark.parametrize("endpoint", ["hf-mirror.com", "ftp://mirror", "https://:80", "https://mirror:port"])
+def test_mirror_that_is_no_address(hub, monkeypatch, endpoint):
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a child was started"))
+    error = refused(endpoint=endpoint)
+    assert (error.what.id, error.exit_code) == ("download.endpoint", 2)
+    assert endpoint in load_catalogue("en").say(error.what)
+
+
+def test_addresses_are_shown_without_passwords():
+    assert show_address("https://me:secret@mirror.example:8443/hub") == "https://mirror.example:8443/hub"
+    assert show_address("mirror.example") == ""
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {OFFLINE_VARIABLE: "1"},
+        {OFFLINE_VARIABLE: None},  # HF_HUB_OFFLINE=1 in a process that no supervisor made: a person's own
+        {OFFLINE_VARIABLE: None, "HF_HUB_OFFLINE": None, "TRANSFORMERS_OFFLINE": "yes"},
+    ],
+)
+def test_person_who_wants_no_network_is_refused_at_once(hub, monkeypatch, variables):
+    assert module.WISH == OFFLINE_VARIABLE
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a child was started"))
+    error = refused()
+    assert (error.what.id, error.exit_code) == ("download.offline", 2)
+    assert not hub.asked
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What each child's environment got that is not this process's own."""
+    seen = []
+    real = module._start
+
+    def start(repo, revision, changes, errors):
+        seen.append(dict(changes))
+        return real(repo, revision, changes, errors)
+
+    monkeypatch.setattr(module, "_start", start)
+    return seen
+
+
+class Clock:
+    """Runs a thousand times as fast while `hurries()`."""
+
+    def __init__(self, hurries):
+        self.hurries, self.shown_s, self.last_s = hurries, 0.0, time.monotonic()
+
+    def __call__(self):
+        now_s = time.monotonic()
+        self.shown_s += (now_s - self.last_s) * (1000 if self.hurries() else 1)
+        self.last_s = now_s
+        return self.shown_s
+
+
+def test_download_that_stands_still_goes_on_in_another_child_without_xet(hub, monkeypatch, tmp_path, started):
+    hub.cuts = ["hang"]
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "30")  # else the hub library gives up by itself after 10 s
+
+    def hurries():
+        partial = [path.stat().st_size for path in (tmp_path / "hf").rglob("*.studio.incomplete")]
+        return len(started) == 1 and sum(partial) >= 10 * 2**20
+
+    folder = download("good/tiny", "", lambda *_: None, lambda: False, clock=Clock(hurries))
+    assert (folder / "model.safetensors").stat().st_size > WEIGHT_BYTES
+    assert ["HF_HUB_DISABLE_XET" in changes for changes in started] == [False, True]
+    assert hub.served("model.safetensors") == ["", f"bytes={10 * 2**20}-"]
+
+
+def test_download_that_stands_still_twice_is_refused(hub, started):
+    with pytest.raises(StudioError) as caught:
+        download("good/tiny", "", lambda *_: None, lambda: False, clock=Clock(lambda: True))
+    assert (caught.value.what.id, len(started)) == ("download.stalled", 2)
+    words = load_catalogue("en").say(caught.value.why)
+    assert os.environ["HF_ENDPOINT"] in words and "60 s" in words
 
 
 def test_model_without_safetensors_is_not_fetched(hub):

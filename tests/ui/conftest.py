@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,6 +31,44 @@ def make_plan() -> BackendPlan:
     )
 
 
+MACHINE = MachineFacts(system="Linux", wsl=False, python="3.11", cores=2, ram_bytes=8 * 2**30, packages={})
+
+
+@dataclass
+class FakeHealth:
+    """Answers like studio.desk.health.Health."""
+
+    problems: list[dict] = field(default_factory=list)
+    offers: list = field(default_factory=list)
+    tests: tuple = ()
+    applied: tuple = ()
+    left: list[str] = field(default_factory=list)
+    switched: list[tuple[str, bool]] = field(default_factory=list)
+    asked: list[dict] = field(default_factory=list)
+
+    def machine(self) -> MachineFacts:
+        return MACHINE
+
+    def examine(self, *, fresh: bool = False, hub: bool = False) -> dict:
+        self.asked.append({"fresh": fresh, "hub": hub})
+        check = {"id": "python", "tried": literal("Python"), "evidence": literal("<i>3.12</i>"), "verdict": "ok",
+                 "fix": None, "problems": []}  # fmt: skip
+        return {
+            "verdict": "degraded", "backend": "cpu", "row": 19, "reasons": [literal("no card")],
+            "problems": self.problems, "checks": [check], "offers": self.offers,
+            "facts": replace(MACHINE, kernel_tests=self.tests),
+        }  # fmt: skip
+
+    def repairs(self) -> tuple:
+        return self.applied
+
+    def repairs_left(self) -> tuple[str, ...]:
+        return tuple(self.left)
+
+    def switch_repair(self, name: str, *, on: bool) -> None:
+        self.switched.append((name, on))
+
+
 @dataclass
 class FakeDesk:
     """Answers like studio.desk.desk.Desk, from lists that a test fills."""
@@ -41,11 +79,16 @@ class FakeDesk:
     active: str | None = None
     started: list[Recipe] = field(default_factory=list)
     asked: list[tuple[str, int]] = field(default_factory=list)
+    answered: list[tuple[str, str]] = field(default_factory=list)
+    health: FakeHealth = field(default_factory=FakeHealth)
+    supervised: bool = True
+    handed_over: int = 0
 
-    def machine(self) -> MachineFacts:
-        return MachineFacts(
-            system="Linux", wsl=False, python="3.11", cores=2, ram_bytes=8 * 2**30, packages={}
-        )
+    def restart(self) -> bool:
+        return self.supervised
+
+    def hand_over(self, port: int) -> None:
+        self.handed_over = port
 
     def models(self) -> tuple[ModelFacts, ...]:
         return (self.model("demo"),)
@@ -88,6 +131,10 @@ class FakeDesk:
 
     def stop(self, run: str) -> None:
         self.active = None
+
+    def answer_stall(self, run: str, choice: str) -> bool:
+        self.answered.append((run, choice))
+        return True
 
     def active_run(self) -> str | None:
         return self.active

@@ -15,9 +15,9 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.text import LANGUAGES
+from studio.host.settings import read_settings
 from studio.ui.gate import SECURITY_HEADERS
 from studio.ui.serve import serve
-from studio.ui.settings import read_settings
 from studio.ui.splash import FIRST_PORT, answers, close_splash, likely_ports, open_splash, splash_page
 
 
@@ -62,7 +62,7 @@ def wait_until_ready(port: int) -> None:
     raise AssertionError("the app did not come")
 
 
-def test_the_window_from_start_to_end(served, workspace, free_port, capsys):
+def test_the_window_from_start_to_end(capsys, served, workspace, free_port):
     thread, stopped = served
     address = workspace.root / "address.json"
     wait_until_ready(free_port)

@@ -8,7 +8,17 @@ import gradio as gr
 import pytest
 
 from studio.core.errors import Problem, StudioError
-from studio.core.events import Diagnosis, Fix, PhaseStarted, RunFailed, RunFinished, StepLogged
+from studio.core.events import (
+    Diagnosis,
+    Fix,
+    KernelFellBack,
+    PhaseStarted,
+    RunFailed,
+    RunFinished,
+    RunStalled,
+    StallEnded,
+    StepLogged,
+)
 from studio.core.text import literal
 from studio.ui import cards
 from studio.ui.app import build
@@ -19,7 +29,7 @@ from studio.ui.tabs.dataset import DatasetTab
 from studio.ui.tabs.export import ExportTab
 from studio.ui.tabs.hyperparameters import HyperparametersTab
 from studio.ui.tabs.model import ModelTab
-from studio.ui.tabs.training import NOTHING, TrainingTab
+from studio.ui.tabs.training import FIXES, NOTHING, TrainingTab
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -58,6 +68,11 @@ def look(tabs, watched: dict) -> tuple[dict, dict]:
         "resume",
         "pick",
         "chip",
+        *["fix"] * FIXES,
+        "stall",
+        "answer_wait",
+        "answer_restart",
+        "answer_stop",
     ]
     changes = dict(zip(names, answer, strict=False))
     skipped = gr.skip()
@@ -176,7 +191,7 @@ def test_a_fix_is_applied_and_started(context, tabs):
     context.desk.log["bad"] = [failed]
     answer = tabs.training.tick(NOTHING)
     assert "&lt;img" in answer[3] and "<img" not in answer[3]
-    assert [button["visible"] for button in answer[-3:]] == [True, False, False]
+    assert [button["visible"] for button in answer[11 : 11 + FIXES]] == [True, False, False]
     tabs.training._applier(0)(answer[0])
     assert context.desk.started[0].optim.micro_batch == 1
 
@@ -259,3 +274,28 @@ def test_another_language_keeps_the_ids_while_a_run_updates_pages(context, monke
     app.change_language(context, blocks, "zh-CN")
     assert [part["id"] for part in blocks.config["components"]] == ids
     assert "模型" in str(blocks.config["components"])
+
+
+def test_a_run_that_stands_still_asks_and_the_box_goes_when_it_moves(context, tabs):
+    run = context.desk.start(context.draft())
+    stall = RunStalled(
+        seq=2, time_s=2, step=3, phase="train", waited_s=61, verdict="blocked",
+        message=literal(EVIL), frame="a.py:1 in <b>", action="ask",
+    )  # fmt: skip
+    context.desk.log[run] = [step(2, 1), stall]
+    watched, changes = look(tabs, NOTHING)
+    assert "a.py:1 in &lt;b&gt;" in changes["stall"] and "<img" not in changes["stall"]
+    assert all(changes[f"answer_{name}"]["visible"] for name in ("wait", "restart", "stop"))
+    html = tabs.training._answerer("restart")(watched)
+    assert context.desk.answered == [(run, "restart")] and "note" in html
+    context.desk.log[run].append(StallEnded(seq=3, time_s=3, step=3, waited_s=70))
+    _, changes = look(tabs, watched)
+    assert changes["stall"] == "" and not changes["answer_wait"]["visible"]
+
+
+def test_an_op_that_fell_back_is_named_at_the_run(context, tabs):
+    run = context.desk.start(context.draft())
+    fell = KernelFellBack(seq=2, time_s=2, step=7, op="swiglu", reason=literal("out of resource"))
+    context.desk.log[run] = [step(6, 1), fell, step(7, 3)]
+    _, changes = look(tabs, NOTHING)
+    assert "badge" in changes["status"] and "swiglu" in changes["status"] and "7" in changes["status"]

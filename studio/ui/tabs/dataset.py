@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 
 from studio.core.errors import StudioError
+from studio.core.files import replace_file
 from studio.core.text import literal, text
 from studio.ui.cards import mask_card, note_card, text_card
 from studio.ui.context import Context
@@ -153,5 +154,5 @@ class DatasetTab:
         target = folder / f"{stem}{source.suffix.lower()}"
         staged = folder / f".{stem}.{os.getpid()}"
         shutil.copyfile(source, staged)
-        os.replace(staged, target)
+        replace_file(staged, target)
         return str(target)

@@ -17,6 +17,7 @@ from studio.ui.cards import (
     plan_card,
     problems_card,
     run_label,
+    stall_card,
     status_card,
 )
 from studio.ui.chart import make_charts
@@ -36,6 +37,7 @@ NOTHING = {
     "log": 0.0,
 }
 """What a page shows before its first look at the server."""
+ANSWERS = ("wait", "restart", "stop")
 RESUMABLE = ("stopped", "failed", "interrupted", "waiting")
 
 
@@ -57,6 +59,12 @@ class TrainingTab:
             )
         self.problems = gr.HTML("", elem_id="run-problems")
         self.status = gr.HTML(note_card(say("ui.run.none")), elem_id="run-status")
+        self.stall = gr.HTML("", elem_id="run-stall")
+        with gr.Row(elem_id="run-answers"):
+            self.answers = [
+                gr.Button(say(f"ui.stall.{name}"), visible=False, elem_id=f"run-answer-{name}", size="sm")
+                for name in ANSWERS
+            ]
         self.failure = gr.HTML("", elem_id="run-failure")
         with gr.Row(elem_id="run-fixes"):
             self.fixes = [
@@ -80,7 +88,7 @@ class TrainingTab:
         inputs = list(self.form.components.values())
         self.shown = [
             self.watched, self.charts, self.status, self.failure, self.log, self.plan,
-            self.start, self.stop, self.resume, self.pick, header, *self.fixes,
+            self.start, self.stop, self.resume, self.pick, header, *self.fixes, self.stall, *self.answers,
         ]  # fmt: skip
         look = [self.watched, self.pick]
         on(self.timer.tick, self.tick, [self.watched], self.shown)
@@ -89,6 +97,9 @@ class TrainingTab:
         on(started.then, self.tick, [self.watched], self.shown)
         for button, work in ((self.stop, self.halt), (self.resume, self.go_on)):
             done = on(button.click, work, [self.watched], [self.problems])
+            on(done.then, self.tick, [self.watched], self.shown)
+        for button, name in zip(self.answers, ANSWERS, strict=True):
+            done = on(button.click, self._answerer(name), [self.watched], [self.problems])
             on(done.then, self.tick, [self.watched], self.shown)
         chosen = on(self.pick.input, self.choose, look, [self.watched, self.problems])
         on(chosen.then, self.tick, [self.watched], self.shown)
@@ -117,6 +128,14 @@ class TrainingTab:
             return note_card(self.context.say("ui.run.not_running"), "warn")
         self.context.desk.stop(active)
         return note_card(self.context.say("ui.run.stopping"))
+
+    def _answerer(self, name: str):
+        def answer(watched: dict) -> str:
+            """Tell the watchdog what the person wants done about a run that stands still."""
+            taken = self.context.desk.answer_stall(watched["run"], name)
+            return note_card(self.context.say("ui.stall.answered" if taken else "ui.stall.gone"))
+
+        return answer
 
     def go_on(self, watched: dict) -> str:
         """Resume the run on show from its last checkpoint."""
@@ -197,7 +216,14 @@ class TrainingTab:
             self._choices(run) if turned else gr.skip(),
             chip(view, state, self.context.say),
             *(self._fix_buttons(view, state) if turned else [gr.skip()] * FIXES),
+            *self._stall_parts(view, state),
         ]
+
+    def _stall_parts(self, view: LiveView, state: str) -> list[Any]:
+        """The box of a run that stands still, and its buttons where the person is asked."""
+        stall = view.stall if state == "running" else None
+        asked = stall is not None and stall.action == "ask"
+        return [stall_card(stall, self.context.say), *[gr.update(visible=asked)] * len(ANSWERS)]
 
     def _only_status(self, view: LiveView, state: str) -> list[Any]:
         """Between two steps only the clock moves."""

@@ -1,0 +1,366 @@
+"""Decides what the chosen graphics card can run: one table of twenty rows, a pure function, first match wins."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from studio.core.facts import Gpu, MachineFacts
+from studio.core.text import Text, literal, text
+from studio.host import versions
+from studio.host.features import (
+    ROCM_WITH_TRITON,
+    dotted,
+    healthy_distribution,
+    known_fix,
+    old_driver,
+    triton_words,
+)
+
+Kernels = Literal["all", "elementwise", "none"]
+
+NEEDS_DOTS = {"rms_norm": False, "swiglu": False}
+"""Op -> whether its kernel multiplies matrices (tl.dot). Before compute capability 8.0 Triton compiles those without
+tensor cores: such an op stays in PyTorch there, an elementwise or reduction one does not."""
+ROCM_WITHOUT_BITSANDBYTES = ("gfx906", "gfx900")
+PROCESSOR_ROWS = frozenset({1, 2, 3, 13, 19})
+"""Rows in which no graphics card trains."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backend:
+    """What a row of the table gives: what can be used, where the recipe asks for it."""
+
+    row: int
+    kernels: Kernels
+    four_bit: Literal["nf4", "off"]
+    eight_bit: Literal["bitsandbytes", "torch"]
+    attention: Literal["sdpa", "sdpa_efficient", "sdpa_math"]
+    """PyTorch's fused attention, the form of it that this card can take."""
+    multi_gpu: Literal["nccl", "rccl", "single", "off"]
+    """How cards of this kind could work together."""
+    stop: bool
+    """Whether the card must not be used before something is put right."""
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the conditions of the table look at."""
+
+    machine: MachineFacts
+    gpu: Gpu | None
+    forced: str
+
+    @property
+    def card(self) -> Gpu | None:
+        """The GPU, when torch sees it."""
+        return None if self.machine.torch_sees_gpu is False else self.gpu
+
+    @property
+    def windows(self) -> bool:
+        return self.machine.system == "Windows"
+
+    @property
+    def right(self) -> bool:
+        return self.machine.triton_level == "right"
+
+    def nvidia(self, low: tuple[int, int] = (0, 0), below: tuple[int, int] = (99, 0)) -> bool:
+        """Whether an NVIDIA card is used whose capability is from `low` to under `below`."""
+        card = self.card
+        return card is not None and card.vendor == "nvidia" and low <= card.capability < below
+
+    def vendor(self, name: str) -> bool:
+        return self.card is not None and self.card.vendor == name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One row: when it holds, and what it gives. `kernels` run only where Triton was proved right."""
+
+    number: int
+    condition: Callable[[Case], bool]
+    reason: Callable[[Case], Text]
+    kernels: Kernels = "none"
+    four_bit: Literal["nf4", "off"] = "nf4"
+    eight_bit: Literal["bitsandbytes", "torch"] = "bitsandbytes"
+    attention: Literal["sdpa", "sdpa_efficient", "sdpa_math"] = "sdpa"
+    multi_gpu: Literal["nccl", "rccl", "single", "off"] = "single"
+    stop: bool = False
+
+
+def choose_backend(machine: MachineFacts, gpu: Gpu | None, forced: str = "") -> Backend:
+    """Return the Backend of `gpu` (None: the processor) on `machine`. With several cards ask for the one that trains.
+
+    `forced` is `triton` or `pytorch` where the person decided on the kernels themselves (row 20), else "".
+    """
+    case = Case(machine, gpu, forced)
+    row = next(row for row in ROWS if row.condition(case))
+    if row.number != 20:
+        return _fill(row, case)
+    # What was asked for concerns the kernels; all else is as the machine's own row has it.
+    own = choose_backend(machine, gpu)
+    kernels = "all" if forced == "triton" and case.right and case.card is not None else "none"
+    return dataclasses.replace(own, row=20, kernels=kernels, reason=row.reason(case))
+
+
+def runs_fast(policy: Kernels, op: str) -> bool:
+    """Return whether `op` may run as a Triton kernel under a row's policy."""
+    return policy == "all" or (policy == "elementwise" and not NEEDS_DOTS[op])
+
+
+# The table -----------------------------------------------------------------------------------------------------------
+
+
+def _torch_fails(case: Case) -> bool:
+    return bool(case.machine.torch_error) or "torch" not in case.machine.packages
+
+
+def _cpu_build(case: Case) -> bool:
+    machine, gpu = case.machine, case.gpu
+    return gpu is not None and gpu.vendor == "nvidia" and not (machine.torch_cuda or machine.torch_hip)
+
+
+def _wrong_driver_or_build(case: Case) -> bool:
+    machine, gpu = case.machine, case.gpu
+    if gpu is None or gpu.vendor != "nvidia" or not machine.torch_cuda:
+        return False
+    return old_driver(machine) or not versions.has_code(machine, gpu)
+
+
+def _explain_driver_or_build(case: Case) -> Text:
+    machine, gpu = case.machine, case.gpu
+    assert gpu is not None
+    if old_driver(machine):
+        needs = versions.driver_release(machine.torch_cuda, machine.system) or machine.torch_cuda
+        has = ".".join(map(str, machine.driver_cuda))
+        return text("backend.row.3.driver", gpu=gpu.name, has=has, build=machine.torch_cuda, needs=needs)
+    values = {"gpu": gpu.name, "capability": dotted(gpu), "build": machine.torch_cuda}
+    oldest = versions.code_range(machine.torch_cuda, machine.packages.get("torch", ""))[0]
+    return text("backend.row.3.old_gpu" if gpu.capability < oldest else "backend.row.3.new_gpu", **values)
+
+
+def _no_gpu_in_wsl(case: Case) -> bool:
+    guest = case.machine.guest
+    return guest is not None and (guest.version == 1 or not guest.dxg)
+
+
+def _ahead_of_triton(case: Case) -> bool:
+    """Torch of a minor version for which no Triton is out on Windows."""
+    torch = versions.minor_of(case.machine.packages.get("torch", ""))
+    newest = versions.minor_of(versions.latest_windows_release().torch)
+    ahead = torch is not None and newest is not None and torch > newest
+    return case.windows and case.nvidia() and ahead and versions.pairs(case.machine) is not True
+
+
+def _triton_missing(case: Case) -> bool:
+    # On Linux pip keeps torch and Triton together, and a pair of another minor that passed its tests serves.
+    wrong = case.windows and versions.pairs(case.machine) is False
+    return case.nvidia() and (case.machine.triton_level == "absent" or wrong)
+
+
+def _explain_missing(case: Case) -> Text:
+    pin = versions.pin(case.machine)
+    if not pin:
+        return text("backend.row.10.unknown")
+    found = versions.installed_triton(case.machine)
+    if found:
+        return text("backend.row.10.wrong", pin=pin, found=found)
+    return text("backend.row.10", pin=pin)
+
+
+def _wsl_is_better(case: Case) -> bool:
+    better = healthy_distribution(case.machine) is not None and known_fix(case.machine) is None
+    return case.windows and case.nvidia() and better
+
+
+def _explain_broken(case: Case) -> Text:
+    reason, fix = triton_words(case.machine), known_fix(case.machine)
+    if fix is not None:
+        return text("backend.row.11.repair", reason=reason, repair=fix.message)
+    return text("backend.row.11", reason=reason)
+
+
+def _explain_wsl(case: Case) -> Text:
+    distribution = healthy_distribution(case.machine)
+    assert distribution is not None
+    return text("backend.row.12", distribution=distribution.name)
+
+
+def _explain_forced(case: Case) -> Text:
+    state = "ok" if case.right and case.card is not None else "failed"
+    reason = triton_words(case.machine)
+    return text(f"backend.row.20.{case.forced}", health=text(f"backend.health.{state}", reason=reason))
+
+
+def _rocm(case: Case, *, windows: bool) -> bool:
+    return case.vendor("amd") and bool(case.machine.torch_hip) and case.windows == windows
+
+
+def _rocm_proved(case: Case) -> bool:
+    card = case.card
+    listed = card is not None and card.architecture.startswith(ROCM_WITH_TRITON)
+    return _rocm(case, windows=False) and listed and case.right
+
+
+def _mac(case: Case) -> bool:
+    return case.machine.system == "Darwin" and case.machine.architecture == "arm64" and case.vendor("apple")
+
+
+def _say(id: str) -> Callable[[Case], Text]:
+    """Return a reason that names the card."""
+
+    def reason(case: Case) -> Text:
+        gpu = case.gpu
+        named = {"gpu": gpu.name, "architecture": gpu.architecture, "capability": dotted(gpu)} if gpu else {}
+        return text(id, **({"gpu": "", "architecture": "", "capability": ""} | named))
+
+    return reason
+
+
+# The numbers are those of the design's table. Three stand elsewhere than in its order, for the first match to be the
+# one that is meant: what the person forced (20) before what they overrule, WSL without a GPU (13) before rows of a GPU,
+# and "Linux beside this Windows sees the GPU" (12) before the plain fallback (11). 10 and 11 also hold on Linux.
+ROWS: tuple[Row, ...] = (
+    Row(
+        number=1,
+        condition=_torch_fails,
+        reason=lambda case: text(
+            "backend.row.1", reason=literal(case.machine.torch_error or "No module named 'torch'")
+        ),
+        four_bit="off",
+        eight_bit="torch",
+        multi_gpu="off",
+        stop=True,
+    ),
+    Row(
+        number=2,
+        condition=_cpu_build,
+        reason=_say("backend.row.2"),
+        four_bit="off",
+        eight_bit="torch",
+        multi_gpu="off",
+        stop=True,
+    ),
+    Row(
+        number=3,
+        condition=_wrong_driver_or_build,
+        reason=_explain_driver_or_build,
+        four_bit="off",
+        eight_bit="torch",
+        multi_gpu="off",
+        stop=True,
+    ),
+    Row(number=20, condition=lambda case: bool(case.forced), reason=_explain_forced),
+    Row(
+        number=13,
+        condition=_no_gpu_in_wsl,
+        reason=_say("backend.row.13"),
+        four_bit="off",
+        eight_bit="torch",
+        attention="sdpa_math",
+        multi_gpu="off",
+    ),
+    Row(
+        number=4,
+        condition=lambda case: not case.windows and case.nvidia(low=(8, 0)) and case.right,
+        reason=_say("backend.row.4"),
+        kernels="all",
+        multi_gpu="nccl",
+    ),
+    Row(
+        number=5,
+        condition=lambda case: not case.windows and case.nvidia(low=(7, 0), below=(8, 0)) and case.right,
+        reason=_say("backend.row.5"),
+        kernels="elementwise",
+        attention="sdpa_efficient",
+        multi_gpu="nccl",
+    ),
+    Row(
+        number=6,
+        condition=lambda case: case.nvidia(below=(7, 0)),
+        reason=_say("backend.row.6"),
+        attention="sdpa_math",
+        multi_gpu="off",
+    ),
+    Row(
+        number=7,
+        condition=lambda case: (
+            case.windows
+            and case.nvidia(low=(8, 0))
+            and case.right
+            and versions.pairs(case.machine) is not False
+        ),
+        reason=_say("backend.row.7"),
+        kernels="all",
+    ),
+    Row(
+        number=8,
+        condition=lambda case: case.windows and case.nvidia(low=(7, 0), below=(8, 0)) and case.right,
+        reason=_say("backend.row.5"),
+        kernels="elementwise",
+        attention="sdpa_efficient",
+    ),
+    Row(number=9, condition=_ahead_of_triton, reason=_say("backend.row.9")),
+    Row(number=10, condition=_triton_missing, reason=_explain_missing),
+    Row(number=12, condition=_wsl_is_better, reason=_explain_wsl),
+    Row(number=11, condition=lambda case: case.nvidia(), reason=_explain_broken),
+    Row(number=14, condition=_rocm_proved, reason=_say("backend.row.14"), kernels="all", multi_gpu="rccl"),
+    Row(
+        number=15,
+        condition=lambda case: _rocm(case, windows=False),
+        reason=_say("backend.row.15"),
+        attention="sdpa_math",
+        multi_gpu="off",
+    ),
+    Row(
+        number=16,
+        condition=lambda case: _rocm(case, windows=True),
+        reason=_say("backend.row.16"),
+        kernels="all",
+    ),
+    Row(
+        number=17,
+        condition=lambda case: case.vendor("intel") and case.machine.torch_xpu,
+        reason=_say("backend.row.17"),
+        kernels="all",
+    ),
+    Row(
+        number=18,
+        condition=_mac,
+        reason=_say("backend.row.18"),
+        four_bit="off",
+        eight_bit="torch",
+        multi_gpu="off",
+    ),
+    Row(
+        number=19,
+        condition=lambda case: True,
+        reason=_say("backend.row.19"),
+        four_bit="off",
+        eight_bit="torch",
+        multi_gpu="off",
+    ),
+)
+
+
+def _fill(row: Row, case: Case) -> Backend:
+    """Return what `row` gives on this very machine: no kernel without Triton's proof, no 4 bits without the library."""
+    machine, card = case.machine, case.card
+    broken = bool(machine.bitsandbytes_error) or "bitsandbytes" not in machine.packages
+    too_old = card is not None and (
+        (card.vendor == "nvidia" and card.capability < versions.gate("four_bit"))
+        or (card.vendor == "amd" and card.architecture.startswith(ROCM_WITHOUT_BITSANDBYTES))
+    )
+    return Backend(
+        row=row.number,
+        kernels=row.kernels if case.right else "none",
+        four_bit="off" if broken or too_old else row.four_bit,
+        eight_bit="torch" if broken or too_old else row.eight_bit,
+        attention=row.attention,
+        multi_gpu=row.multi_gpu,
+        stop=row.stop,
+        reason=row.reason(case),
+    )

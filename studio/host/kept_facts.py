@@ -1,0 +1,90 @@
+"""Keeps what the probes found in a JSON file, stamped with everything that it depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from studio.core.codec import to_json
+from studio.core.facts import MachineFacts
+from studio.core.files import replace_file
+from studio.host.probes.packages import find_package
+from studio.host.probes.variables import NETWORK
+
+VERSION = 1
+DEPENDS_ON = (
+    "system",
+    "release",
+    "python",
+    "interpreter",
+    "packages",
+    "owners",
+    "gpus",
+    "driver",
+    "driver_cuda",
+    "driver_error",
+    "driver_module",
+    "torch_cuda",
+    "torch_hip",
+    "repairs",
+    "dead_overrides",
+    "assemblers",
+    "shadows",
+    "triton_folder",
+    "guest",
+)
+"""Fields of MachineFacts that can change what a probe finds."""
+LIBRARIES = ("torch", "triton", "bitsandbytes")
+
+
+def stamp(facts: MachineFacts) -> str:
+    """Return a hash of what the probes' answers depend on."""
+    from studio_kernels import fingerprint
+
+    parts = {name: to_json(getattr(facts, name)) for name in DEPENDS_ON}
+    parts |= {"version": VERSION, "kernels": fingerprint()}
+    parts["environment"] = {k: v for k, v in facts.environment.items() if k.upper() not in NETWORK}
+    parts["runtimes"] = to_json(facts.windows.runtimes) if facts.windows else {}
+    parts["folders"] = {name: _touched(find_package(name)) for name in LIBRARIES}
+    parts["prefix"] = sys.prefix
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def read_kept(file: Path, key: str) -> dict[str, Any] | None:
+    """Return what was kept under `key`; None without it, or when the file cannot be read."""
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(kept, dict) or kept.get("key") != key or not isinstance(kept.get("found"), dict):
+        return None
+    return kept["found"]
+
+
+def keep_facts(file: Path, key: str, found: dict[str, Any]) -> None:
+    """Write `found` under `key`. A disk that refuses is no failure here: the probes run again next time."""
+    staged = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    try:
+        staged.write_text(json.dumps({"key": key, "found": found}), encoding="utf-8")
+        replace_file(staged, file)
+    except OSError:
+        staged.unlink(missing_ok=True)
+
+
+def _touched(folder: Path | None) -> list[int]:
+    """Return when files were last put into a package's folder, and the size and time of its first one."""
+    if folder is None:
+        return []
+    try:
+        first = (folder / "__init__.py").stat()
+        return [folder.stat().st_mtime_ns, first.st_mtime_ns, first.st_size]
+    except OSError:
+        return []

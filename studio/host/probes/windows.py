@@ -1,0 +1,133 @@
+"""What only Windows has: settings in the registry, Microsoft's C++ runtime, the commit limit, the compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from studio.core.facts import RuntimeLibrary, WindowsFacts
+from studio.host.probes.surroundings import Surroundings
+
+RUNTIMES = ("msvcp140.dll", "vcruntime140.dll", "vcruntime140_1.dll", "vcruntime140_threads.dll")
+LONG_PATHS = (r"SYSTEM\CurrentControlSet\Control\FileSystem", "LongPathsEnabled")
+DEVELOPER_MODE = (
+    r"SOFTWARE\Microsoft\Windows\CurrentVersion\AppModelUnlock",
+    "AllowDevelopmentWithoutDevLicense",
+)
+APP_CONTROL = (r"SYSTEM\CurrentControlSet\Control\CI\Policy", "VerifiedAndReputablePolicyState")
+APP_CONTROL_STATES = {0: "off", 1: "on", 2: "evaluation"}
+DISPLAY_TIMEOUT = (r"SYSTEM\CurrentControlSet\Control\GraphicsDrivers", "TdrDelay")
+DEFAULT_TIMEOUT_S = 2
+COMPILERS = r"Microsoft Visual Studio\*\*\VC\Tools\MSVC\*\bin\Hostx64\x64\cl.exe"
+
+
+def look(here: Surroundings) -> dict[str, Any]:
+    """Return `windows`; nothing on another system."""
+    if here.system != "Windows":
+        return {}
+    long_paths, developer = read_setting(*LONG_PATHS), read_setting(*DEVELOPER_MODE)
+    limit_bytes, free_bytes = read_commit()
+    timeout_s = read_setting(*DISPLAY_TIMEOUT)
+    facts = WindowsFacts(
+        build=sys.getwindowsversion().build,
+        code_page=ctypes.windll.kernel32.GetACP(),
+        # The setting is absent on a fresh Windows, which means off.
+        long_paths=bool(long_paths),
+        developer_mode=bool(developer),
+        app_control=APP_CONTROL_STATES.get(read_setting(*APP_CONTROL), ""),
+        display_timeout_s=DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s,
+        runtimes=find_runtimes(load_folders(here)),
+        commit_limit_bytes=limit_bytes,
+        commit_free_bytes=free_bytes,
+        msvc=find_compiler(here),
+    )
+    return {"windows": facts}
+
+
+def read_setting(path: str, name: str) -> int | None:
+    """Return a number of the registry's HKEY_LOCAL_MACHINE, None where it is absent or not to be read."""
+    import winreg
+
+    try:
+        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
+            value = winreg.QueryValueEx(key, name)[0]
+    except OSError:
+        return None
+    return value if isinstance(value, int) else None
+
+
+def load_folders(here: Surroundings) -> list[Path]:
+    """Return the folders in which this interpreter's process finds a DLL, first come first."""
+    executable = Path(getattr(sys, "_base_executable", sys.executable))
+    system = Path(here.read("SYSTEMROOT") or r"C:\Windows", "System32")
+    conda = [Path(sys.base_exec_prefix, "Library", "bin")]
+    listed = [Path(folder) for folder in here.read("PATH").split(os.pathsep) if folder]
+    return [executable.parent, *(folder for folder in conda if folder.is_dir()), system, *listed]
+
+
+def find_runtimes(folders: list[Path]) -> dict[str, RuntimeLibrary]:
+    """Return file name -> the copy of Microsoft's C++ runtime that lies first in `folders`."""
+    found = {}
+    for name in RUNTIMES:
+        path = next((folder / name for folder in folders if (folder / name).is_file()), None)
+        if path is not None:
+            found[name] = RuntimeLibrary(path=str(path), version=read_file_version(path))
+    return found
+
+
+def read_file_version(path: Path) -> str:
+    """Return the version in a DLL's resources, such as `14.44.35211.0`; "" when it has none."""
+    library = ctypes.windll.version
+    size = library.GetFileVersionInfoSizeW(str(path), None)
+    if not size:
+        return ""
+    data = ctypes.create_string_buffer(size)
+    value, length = ctypes.c_void_p(), ctypes.c_uint()
+    if not library.GetFileVersionInfoW(str(path), 0, size, data):
+        return ""
+    if not library.VerQueryValueW(data, "\\", ctypes.byref(value), ctypes.byref(length)) or length.value < 16:
+        return ""
+    # VS_FIXEDFILEINFO: signature, structure's version, then the file's version in two halves of 16 + 16 bits.
+    words = ctypes.cast(value, ctypes.POINTER(ctypes.c_uint32))
+    return f"{words[2] >> 16}.{words[2] & 0xFFFF}.{words[3] >> 16}.{words[3] & 0xFFFF}"
+
+
+class _MemoryStatus(ctypes.Structure):
+    """MEMORYSTATUSEX"""
+
+    _fields_ = [
+        ("length", ctypes.c_uint32),
+        ("load", ctypes.c_uint32),
+        ("total_physical", ctypes.c_uint64),
+        ("free_physical", ctypes.c_uint64),
+        ("commit_limit", ctypes.c_uint64),
+        ("commit_free", ctypes.c_uint64),
+        ("total_virtual", ctypes.c_uint64),
+        ("free_virtual", ctypes.c_uint64),
+        ("free_extended", ctypes.c_uint64),
+    ]
+
+
+def read_commit() -> tuple[int, int]:
+    """Return (limit, free) in bytes of what all processes together may ask for: memory and paging file."""
+    status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
+    if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
+        return 0, 0
+    return status.commit_limit, status.commit_free
+
+
+def find_compiler(here: Surroundings) -> str:
+    """Return the path of Microsoft's C++ compiler, "" without one."""
+    on_path = shutil.which("cl", path=here.read("PATH"))
+    if on_path:
+        return on_path
+    for name in ("PROGRAMFILES", "PROGRAMFILES(X86)"):
+        root = here.read(name)
+        found = sorted(Path(root).glob(COMPILERS)) if root else []
+        if found:
+            return str(found[-1])
+    return ""

@@ -1,0 +1,143 @@
+"""What Windows must bring along for an installation: read here as raw facts, judged in one pure function.
+
+Standard library only, imports nothing of studio, parses and runs on Python 3.8: it works before .venv exists.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import subprocess
+from pathlib import Path
+
+PATH_LIMIT = 259
+# "\.venv\Lib\site-packages\" and under it the licence of duktape in torch 2.13's Windows wheel.
+LONGEST_FILE = 25 + 167
+# libtriton is linked by a compiler whose std::mutex an older msvcp140.dll cannot handle: error 1114 on loading.
+RUNTIME_FOR_TRITON = (14, 40)
+TORCH_WITH_THREADS_DLL = (2, 14)
+LONG_PATHS = r"SYSTEM\CurrentControlSet\Control\FileSystem"
+RUNTIMES = r"SOFTWARE\Microsoft\VisualStudio\14.0\VC\Runtimes\x64"
+SHORTCUT = r"""
+$link = (New-Object -ComObject WScript.Shell).CreateShortcut(
+    [Environment]::GetFolderPath('Desktop') + '\Finetune Studio.lnk')
+$link.TargetPath = $env:STUDIO_ROOT + '\.venv\Scripts\pythonw.exe'
+$link.Arguments = [char]34 + $env:STUDIO_ROOT + '\launch.py' + [char]34
+$link.WorkingDirectory = $env:STUDIO_ROOT
+$link.Save()
+"""
+
+
+def judge(facts):
+    """Return [(id, values)] of what `facts` (of read_facts) stand in the way of, worst first.
+
+    Ids of "install.note.*" are told and the installation goes on; any other ends it.
+    """
+    found, root = [], facts["root"]
+    too_many = len(root) + LONGEST_FILE - PATH_LIMIT
+    if too_many > 0 and not facts["long_paths"]:
+        found.append(("install.path_too_long", {"folder": root, "count": too_many}))
+    runtime = facts["runtime"]
+    if runtime is None:
+        found.append(("install.no_runtime", {"file": "msvcp140.dll"}))
+    elif facts["torch"] >= TORCH_WITH_THREADS_DLL and not facts["threads_dll"]:
+        found.append(("install.no_runtime", {"file": "vcruntime140_threads.dll"}))
+    elif runtime < RUNTIME_FOR_TRITON:
+        found.append(("install.note.old_runtime", {"version": ".".join(map(str, runtime))}))
+    if too_many <= 0 and not facts["long_paths"]:
+        found.append(("install.note.long_paths", {}))
+    if any(_lies_in(root, folder) for folder in facts["cloud_folders"]):
+        found.append(("install.note.onedrive", {"folder": root}))
+    if not facts["root_is_plain"]:
+        found.append(("install.note.letters", {"folder": root}))
+    return found
+
+
+def read_facts(root, torch_pin):
+    """Return the facts of this Windows for a studio in `root` that installs torch `torch_pin` ("2.13.0")."""
+    system = Path(os.environ.get("SystemRoot", r"C:\Windows")) / "System32"
+    names = ("OneDrive", "OneDriveConsumer", "OneDriveCommercial")
+    return {
+        "root": str(root),
+        "root_is_plain": _fits_code_page(str(root)),
+        "long_paths": _read_number(LONG_PATHS, "LongPathsEnabled") == 1,
+        "cloud_folders": sorted({os.environ[name] for name in names if os.environ.get(name)}),
+        "runtime": _read_runtime(system / "msvcp140.dll"),
+        "threads_dll": (system / "vcruntime140_threads.dll").exists(),
+        "torch": tuple(int(part) for part in re.findall(r"\d+", torch_pin)[:2]),
+    }
+
+
+def speaks_chinese():
+    """Return whether the person's Windows speaks Chinese."""
+    return os.name == "nt" and ctypes.windll.kernel32.GetUserDefaultUILanguage() & 0x3FF == 0x04
+
+
+def make_shortcut(root, run=subprocess.run):
+    """Put "Finetune Studio" on the desktop and return whether that worked.
+
+    It starts pythonw, which has no console: a click into a console window would freeze the studio.
+    """
+    command = ["powershell", "-NoProfile", "-ExecutionPolicy", "Bypass", "-Command", SHORTCUT]
+    environment = dict(os.environ, STUDIO_ROOT=str(root))
+    try:
+        answer = run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=60,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.returncode == 0
+
+
+def _lies_in(path, folder):
+    path, folder = path.lower().rstrip("\\"), folder.lower().rstrip("\\")
+    return path == folder or path.startswith(folder + "\\")
+
+
+def _fits_code_page(path):
+    """Return whether programs that know only the system's code page can open `path`; Triton's compiler is one."""
+    try:
+        path.encode("mbcs" if os.name == "nt" else "ascii", "strict")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _read_number(key, name):
+    """Return a number from HKEY_LOCAL_MACHINE; None where it is not set."""
+    import winreg
+
+    try:
+        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, key) as opened:
+            return int(winreg.QueryValueEx(opened, name)[0])
+    except (OSError, ValueError):
+        return None
+
+
+def _read_runtime(file):
+    """Return (major, minor) of the Visual C++ runtime: of `file`, else what the registry says; None without one."""
+    if not file.exists():
+        return None
+    registered = (_read_number(RUNTIMES, "Major") or 0, _read_number(RUNTIMES, "Minor") or 0)
+    return _read_file_version(file) or registered
+
+
+def _read_file_version(file):
+    library = ctypes.WinDLL("version")
+    size = library.GetFileVersionInfoSizeW(str(file), None)
+    if not size:
+        return None
+    block, value, length = ctypes.create_string_buffer(size), ctypes.c_void_p(), ctypes.c_uint()
+    if not library.GetFileVersionInfoW(str(file), 0, size, block):
+        return None
+    if not library.VerQueryValueW(block, "\\", ctypes.byref(value), ctypes.byref(length)) or not value:
+        return None
+    # VS_FIXEDFILEINFO: signature, structure version, then the file's version in two halves.
+    high = ctypes.cast(value, ctypes.POINTER(ctypes.c_uint32))[2]
+    return high >> 16, high & 0xFFFF

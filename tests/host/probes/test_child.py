@@ -1,0 +1,94 @@
+"""Whatever a child process does is an answer: it may fail, hang, die, be absent or leave others behind."""
+
+import os
+import sys
+import time
+
+import psutil
+import pytest
+
+from studio.host.probes.child import ask_program, describe_end, run_child
+from tests.host.probes.tools import make_program, site_with
+
+BROKEN = """
+def deeper():
+    raise RuntimeError("Internal Triton PTX codegen error\\n`ptxas` stderr:\\nptxas fatal   : Unsupported .version")
+try:
+    {}["x"]
+except KeyError:
+    deeper()
+"""
+
+
+def ask(code, timeout_s=20):
+    return ask_program([sys.executable, "-c", code], timeout_s=timeout_s, environment=os.environ)
+
+
+def test_facts_are_merged_and_survive_what_comes_later():
+    answer = ask(
+        "import os; print('noise'); print('FACTS {\"a\": 1}'); print('FACTS {\"a\": 2, \"b\": [3]}', flush=True);"
+        "print('FACTS {torn', flush=True); os._exit(5)"
+    )
+    assert answer.facts == {"a": 2, "b": [3]}
+    assert answer.error == "It ended with exit code 5."
+
+
+def test_the_whole_text_of_the_last_exception_is_kept():
+    error = ask(BROKEN).error
+    assert error.splitlines() == [
+        "RuntimeError: Internal Triton PTX codegen error",
+        "`ptxas` stderr:",
+        "ptxas fatal   : Unsupported .version",
+    ]
+
+
+@pytest.mark.parametrize(
+    "code, error",
+    [
+        ("pass", ""),
+        ("raise SystemExit('PyTorch sees no GPU')", "PyTorch sees no GPU"),
+        ("import os; os.abort()", "It was ended by signal 6 (SIGABRT)."),
+        ("import os; os._exit(77)", "It ended with exit code 77."),
+        (
+            "import os; os.write(2, b'what():  bad_alloc'); os._exit(134)",
+            "It ended with exit code 134. Its last words: what():  bad_alloc",
+        ),
+    ],
+)
+def test_how_it_ended(code, error):
+    assert ask(code).error == error
+
+
+def test_an_access_violation_is_named_by_its_number():
+    assert describe_end(0xC0000005) == "It ended with exit code 3221225477 (0xC0000005)."
+
+
+def test_a_hang_ends_and_takes_its_children_with_it(tmp_path):
+    code = (
+        "import subprocess, sys, time; "
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+        "print('FACTS {\"child\": %d}' % child.pid, flush=True); time.sleep(600)"
+    )
+    started = time.monotonic()
+    answer = ask(code, timeout_s=1.5)
+    assert answer.timed_out and answer.error == "It did not answer within 1.5 s."
+    assert time.monotonic() - started < 10
+    psutil.wait_procs(
+        [psutil.Process(answer.facts["child"])] if psutil.pid_exists(answer.facts["child"]) else [], 5
+    )
+    assert not psutil.pid_exists(answer.facts["child"]) or (
+        psutil.Process(answer.facts["child"]).status() == psutil.STATUS_ZOMBIE
+    )
+
+
+def test_a_program_that_is_absent_or_for_another_processor(tmp_path):
+    assert "FileNotFoundError" in ask_program(["no-such-program"], timeout_s=2, environment=os.environ).error
+    foreign = make_program(tmp_path, "foreign", "")
+    foreign.write_bytes(b"MZ\x90\x00")
+    assert "OSError" in ask_program([str(foreign)], timeout_s=2, environment=os.environ).error
+
+
+def test_a_module_runs_in_the_environment_given(tmp_path):
+    environment = site_with(tmp_path, "import os; print('FACTS {\"seen\": \"%s\"}' % os.environ['MARK'])")
+    answer = run_child("this", timeout_s=20, environment={**environment, "MARK": "repaired"})
+    assert answer.facts == {"seen": "repaired"} and answer.error == ""

@@ -1,0 +1,167 @@
+"""The table of twenty rows: each is reached, what it gives is right, and the features beside it."""
+
+import dataclasses
+
+import pytest
+
+from studio.core.facts import Distribution, Gpu, WindowsFacts
+from studio.core.text import load_catalogue
+from studio.host import backend as table
+from studio.host.backend import ROWS, choose_backend, runs_fast
+from studio.host.features import can_compile, has_bf16, has_fp8
+from tests.host.facts import PACKAGES, make_gpu, make_machine
+
+RTX = make_gpu()
+TURING = make_gpu(11, (7, 5), "RTX 2080 Ti")
+WINDOWS = {
+    "system": "Windows",
+    "windows": WindowsFacts(),
+    "packages": {"torch": "2.13.0", "bitsandbytes": "0.50.2", "triton-windows": "3.7.1.post27"},
+}
+
+
+def amd(architecture="gfx1100", name="Radeon"):
+    return Gpu(name=name, vram_bytes=2**34, capability=(0, 0), vendor="amd", architecture=architecture)
+
+
+def ask(machine, gpu=RTX, forced=""):
+    return choose_backend(machine, gpu, forced)
+
+
+def test_twenty_rows_each_once():
+    assert sorted(row.number for row in ROWS) == list(range(1, 21))
+
+
+def test_a_row_s_place_follows_its_number_but_for_three():
+    numbers = [row.number for row in ROWS]
+    assert [number for number in numbers if number not in (12, 13, 20)] == [
+        number for number in range(1, 21) if number not in (12, 13, 20)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "gpu", "values", "kernels"),
+    [
+        (1, RTX, {"torch_error": "broken"}, "none"),
+        (2, RTX, {"torch_cuda": ""}, "none"),
+        (3, RTX, {"driver_cuda": (12, 9)}, "none"),
+        (4, RTX, {}, "all"),
+        (5, TURING, {}, "elementwise"),
+        (6, make_gpu(8, (6, 1)), {"torch_cuda": "12.6"}, "none"),
+        (7, RTX, WINDOWS, "all"),
+        (8, TURING, WINDOWS, "elementwise"),
+        (9, RTX, WINDOWS | {"packages": {"torch": "2.15.0"}, "triton_level": "absent"}, "none"),
+        (10, RTX, WINDOWS | {"packages": {"torch": "2.13.0"}, "triton_level": "absent"}, "none"),
+        (10, RTX, WINDOWS | {"packages": {"torch": "2.13.0", "triton-windows": "3.5.1.post24"}}, "none"),
+        (10, RTX, {"triton_level": "absent"}, "none"),
+        (11, RTX, {"triton_level": "launches"}, "none"),
+        (11, RTX, WINDOWS | {"triton_level": "importable"}, "none"),
+        (14, amd(), {"torch_hip": "7.2", "torch_cuda": ""}, "all"),
+        (15, amd("gfx1030"), {"torch_hip": "7.2", "torch_cuda": ""}, "none"),
+        (15, amd(), {"torch_hip": "7.2", "torch_cuda": "", "triton_level": "importable"}, "none"),
+        (16, amd(), WINDOWS | {"torch_hip": "7.2", "torch_cuda": "", "triton_level": "absent"}, "none"),
+        (16, amd(), WINDOWS | {"torch_hip": "7.2", "torch_cuda": ""}, "all"),
+    ],
+)
+def test_rows(row, gpu, values, kernels):
+    found = ask(make_machine(gpu, **values), gpu)
+    assert (found.row, found.kernels) == (row, kernels)
+    assert found.stop == (row <= 3)
+
+
+def test_intel_apple_and_no_card():
+    arc = Gpu(name="Arc", vram_bytes=2**33, capability=(0, 0), vendor="intel")
+    apple = Gpu(name="M3", vram_bytes=2**34, capability=(0, 0), vendor="apple")
+    values = {"torch_cuda": "", "triton_level": "absent"}
+    assert ask(make_machine(arc, torch_xpu=True, **values), arc).row == 17
+    assert ask(make_machine(arc, **values), arc).row == 19
+    mac = make_machine(apple, system="Darwin", architecture="arm64", **values)
+    assert (ask(mac, apple).row, ask(mac, apple).four_bit) == (18, "off")
+    assert ask(make_machine(), None).row == 19
+
+
+def test_a_linux_beside_windows_is_only_named_where_nothing_else_helps():
+    healthy = (Distribution(name="Ubuntu", version=2, gpu=True),)
+    values = WINDOWS | {"windows": WindowsFacts(distributions=healthy), "triton_level": "importable"}
+    assert ask(make_machine(RTX, **values)).row == 12
+    assert ask(make_machine(RTX, **values, environment={"CC": "gcc"})).row == 11
+    repaired = make_machine(RTX, **values, environment={"CC": "gcc"}, repairs=("drop_compiler",))
+    assert ask(repaired).row == 12
+    for other in (Distribution(name="Old", version=1, gpu=True), Distribution(name="Unasked", version=2)):
+        windows = WindowsFacts(distributions=(other,))
+        assert ask(make_machine(RTX, **(values | {"windows": windows}))).row == 11
+
+
+def test_decided_for_the_card_that_trains():
+    machine = make_machine(TURING, RTX)
+    assert [ask(machine, gpu).row for gpu in (TURING, RTX)] == [5, 4]
+
+
+@pytest.mark.parametrize(
+    ("forced", "level", "kernels"),
+    [("triton", "right", "all"), ("triton", "launches", "none"), ("pytorch", "right", "none")],
+)
+def test_what_is_forced_still_needs_the_proof(forced, level, kernels):
+    found = ask(make_machine(TURING, triton_level=level), TURING, forced)
+    assert (found.row, found.kernels) == (20, kernels)
+    assert found.attention == ask(make_machine(TURING, triton_level=level), TURING).attention
+
+
+def test_force_does_not_lift_a_stop():
+    assert ask(make_machine(RTX, torch_cuda=""), RTX, "triton").row == 2
+
+
+def test_a_kernel_with_dots_stays_in_pytorch_on_older_cards(monkeypatch):
+    monkeypatch.setitem(table.NEEDS_DOTS, "matmul", True)
+    assert runs_fast("all", "matmul") and not runs_fast("elementwise", "matmul")
+    assert runs_fast("elementwise", "rms_norm") and not runs_fast("none", "rms_norm")
+
+
+def test_4_bits_need_the_library_and_a_card_that_it_serves():
+    assert ask(make_machine(RTX)).four_bit == "nf4"
+    assert ask(make_machine(RTX, bitsandbytes_error="no binary")).four_bit == "off"
+    assert ask(make_machine(RTX, packages={"torch": "2.13.0"})).eight_bit == "torch"
+    old = make_gpu(4, (5, 2))
+    assert ask(make_machine(old, torch_cuda="12.6"), old).four_bit == "off"
+    vega = amd("gfx906")
+    assert ask(make_machine(vega, torch_hip="7.2", torch_cuda=""), vega).four_bit == "off"
+
+
+def test_a_card_that_torch_does_not_see_is_not_used():
+    assert ask(make_machine(RTX, torch_sees_gpu=False)).row == 19
+
+
+def test_features_beside_the_table():
+    machine = make_machine(RTX)
+    assert has_bf16(machine, RTX) and has_fp8(RTX)
+    assert not has_bf16(machine, TURING) and not has_fp8(make_gpu(24, (8, 6)))
+    assert has_bf16(machine, amd()) and not has_bf16(machine, amd("gfx1030"))
+    assert can_compile(machine)
+    assert not can_compile(make_machine(RTX, packages=PACKAGES | {"triton": "3.6.0"}))
+    assert not can_compile(make_machine(RTX, **WINDOWS))
+    with_msvc = WINDOWS | {"windows": WindowsFacts(msvc=r"C:\VC\cl.exe")}
+    assert can_compile(make_machine(RTX, **with_msvc))
+
+
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_every_reason_has_words(language):
+    catalogue = load_catalogue(language)
+    machine = make_machine(RTX)
+    windows = make_machine(RTX, **WINDOWS)
+    healthy = WindowsFacts(distributions=(Distribution(name="Ubuntu", version=2, gpu=True),))
+    cases = [
+        ask(machine),
+        ask(machine, TURING),
+        ask(windows),
+        ask(dataclasses.replace(windows, triton_level="absent", packages={"torch": "2.99"})),
+        ask(dataclasses.replace(windows, triton_level="compiles", triton_error="")),
+        ask(dataclasses.replace(windows, triton_level="compiles", environment={"CC": "gcc"})),
+        ask(dataclasses.replace(windows, triton_level="compiles", windows=healthy)),
+        *(ask(machine, RTX, forced) for forced in ("triton", "pytorch")),
+        *(
+            ask(dataclasses.replace(machine, triton_level="compiles"), RTX, one)
+            for one in ("triton", "pytorch")
+        ),
+    ]
+    for case in cases:
+        assert catalogue.has(case.reason.id) and "{" not in catalogue.say(case.reason), case.reason
