@@ -18,7 +18,7 @@ from pathlib import Path
 
 from studio.core.errors import StudioError
 from studio.core.events import RunStalled
-from studio.core.heartbeat import Beat, read_beat, read_stall
+from studio.core.heartbeat import Beat, read_beat, read_stall, write_stall
 from studio.core.pace import Pace, read_budgets
 from studio.engine.deaths import STACKS
 from studio.engine.folder import RunFolder, read_json
@@ -42,7 +42,8 @@ ASKING_SIGNALS = tuple(
 )
 GRACE_S = 20.0
 TICK_S = 0.1
-TAIL_BYTES = 4096
+TAIL_BYTES = 16_384
+"""The stacks of some fifteen threads: what ended the process stands above them."""
 TAKEOVER_S = 2.0
 """The supervisor judges this much and four looks after the process itself would, whose C timer has then run out."""
 PY_SPY_S = 10.0
@@ -141,6 +142,7 @@ def watch(
     own = beat is not None and beat.parent == os.getpid() and beat.time_s >= born_s
     if own:
         workspace.heartbeat.unlink(missing_ok=True)  # nobody is to take it for a sign of life
+        write_stall(workspace.heartbeat, None)
     return Ending(
         code=child.returncode,
         asked=bool(asked),
@@ -168,13 +170,16 @@ class Judge:
         self.clock, self.wall = clock, wall
         self.budgets_s = read_budgets()
         self.pace = Pace(self.budgets_s)
-        self.next_s = 0.0
+        self.next_s = self._look_s = 0.0
         self._beat: Beat | None = None
         self._before: dict[str, float] | None = None
 
     def __call__(self) -> Stall | None:
-        """Look once."""
+        """Look, once in each `check` of the budgets: on Windows a reader makes the writer miss its turn."""
         now_s = self.clock()
+        if now_s < self._look_s:
+            return None
+        self._look_s = now_s + self.budgets_s["check"]
         self.pace.tick(now_s, self.wall())
         beat = read_beat(self.workspace.heartbeat)
         # Not by pid: the child of a virtual environment on Windows starts the interpreter as another process.

@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -112,7 +112,8 @@ def keep_alive(
     log = None if headless else _trim_log(workspace.logs / "studio.log")
     page = None if headless else _Page(workspace, browser="--no-browser" not in command)
     tally, wishes, current, extra = Tally(), 0, list(command), {}
-    with stop_requests() as asked, without_quick_edit():
+    # Who selects text in the window's console wants the address; a headless run prints all the time.
+    with stop_requests() as asked, without_quick_edit() if headless else nullcontext():
         while True:
             ending = watch(
                 make_argv(current),

@@ -61,6 +61,7 @@ def test_a_blocked_step_restarts_with_the_same_weights(room, site, recipe, calm,
     assert processes_of(room) == []
 
 
+@pytest.mark.slow
 def test_a_held_lock_is_judged_by_the_supervisor(room, site, recipe, calm, tmp_path):  # noqa: F811
     done = launch(
         room,

@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from studio import supervise as supervisor
-from studio.child import Ending, watch
+from studio.child import Ending, Judge, watch
 from studio.core.errors import StudioError
+from studio.core.heartbeat import Heartbeat
 from studio.engine.deaths import Death, describe_code, diagnose_death, read_deaths
 from studio.engine.folder import RunFolder
 from studio.host.claim import claim
@@ -336,6 +337,37 @@ def test_words_do_not_wait_for_a_reader():
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_the_supervisor_waits_anew_after_a_sleep_and_for_compilers(workspace, run_folder, monkeypatch):
+    monkeypatch.setenv("FINETUNE_STUDIO_PARENT", str(os.getpid()))
+    folder, heart, now = run_folder(), Heartbeat(workspace.heartbeat), {"s": 100.0, "wall": 0.0}
+    vitals = {"time_s": 0.0, "compilers": 0.0}
+    monkeypatch.setattr("studio.child.read_vitals", lambda *_: dict(vitals))
+    monkeypatch.setattr("studio.child._dump_from_outside", lambda *_: None)
+    clock, wall = (lambda: now["s"]), (lambda: now["s"] + now["wall"])
+    judge = Judge(workspace, unattended=True, clock=clock, wall=wall)
+
+    def go(seconds: int) -> list:
+        found = []
+        for _ in range(seconds):
+            now["s"] += 1.0
+            found.append(judge())
+        return [stall for stall in found if stall]
+
+    for step in range(5):
+        heart.beat("r1", folder.path, "train", step)
+        assert go(1) == []
+    assert go(50) == []
+    now["wall"] += 7200
+    assert go(60) == []
+    vitals["compilers"] = 1.0
+    assert go(300) == []
+    vitals["compilers"] = 0.0
+    (stall, *_) = go(30)
+    assert (stall.action, stall.verdict, stall.event.step) == ("restart", "blocked", 4)
+    heart.clear()
+    assert go(100) == [] and not workspace.heartbeat.exists()
 
 
 # keep_alive in a process of its own, which the tests send signals to.

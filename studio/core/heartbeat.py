@@ -32,6 +32,7 @@ SAFER_VARIABLE = "FINETUNE_STUDIO_SAFER"
 """After a stall: settings that cannot change a result, such as `pytorch_kernels,no_workers`."""
 RESTART_CODE = 75
 """Exit code of a process that wants to be started again, in an environment made anew: a wish, no death."""
+RETRIES = 10
 REPEAT_S = 0.25
 """Within one step the file is rewritten at most this often: a replace costs some 0.1 ms."""
 
@@ -103,7 +104,14 @@ class Heartbeat:
 
     def clear(self) -> None:
         """Say that no run is active (it ended, well or not): what dies from now on is no run."""
-        self.path.unlink(missing_ok=True)
+        for _ in range(RETRIES):
+            try:
+                self.path.unlink(missing_ok=True)
+                break
+            except (
+                PermissionError
+            ):  # Windows: the supervisor reads it just now; left there, it would look like a stall
+                time.sleep(0.02)
         self._written = ()
 
 

@@ -16,27 +16,23 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.errors import Problem, StudioError
-from studio.core.events import RunEvent, RunFailed, StepLogged, Warned
-from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
+from studio.core.events import RunEvent, RunFailed, StepLogged
+from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.heartbeat import PARENT_VARIABLE, Heartbeat, request_restart
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import text
+from studio.desk.attempt import attempt
 from studio.desk.checking import find_problems, preview_recipe, refuse
-from studio.desk.health import Health, hide_broken_triton
+from studio.desk.health import Health
 from studio.desk.log import EventLog
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.desk.results import Export, export_result, find_result
 from studio.desk.worker import Worker
 from studio.host.claim import claim_run, is_worked_on
 from studio.host.plan import plan
-from studio.host.remembered import Remembered
-from studio.host.settings import read_settings
 from studio.host.workspace import Workspace
 from studio.models.catalog import LocalModel, inspect_model, list_local_models
-
-LOST = 70
-"""Exit code of a process that can no longer use the GPU: the supervisor's next one resumes the run."""
 
 
 class Desk:
@@ -330,7 +326,7 @@ class Desk:
                 self._speaker = None
                 with watch:
                     watch.beat("start", 0, 0)
-                    return self._train(folder, recipe, watch)
+                    return attempt(folder, recipe, watch, self.health, lambda: self.stopping)
             except Exception as error:  # the disk is too full to note a failure, or torch cannot be imported
                 return self._note_failure(folder, log, error)
             finally:
@@ -341,28 +337,6 @@ class Desk:
                 self._active = None  # last: whoever sees it may start the next run
 
         self._futures[folder.run] = self._engine.submit(train)
-
-    def _train(self, folder: Any, recipe: Recipe, watch: Any) -> RunRecord:
-        """Run the engine in this thread, on the machine as it is known; what was set right on it is told first."""
-        machine = self.health.add_experience(self.health.machine(), folder.run)
-        for repaired in self.health.repairs():
-            watch.emit(repaired)
-        hidden = hide_broken_triton(machine)
-        if hidden is not None:
-            watch.emit(Warned(message=hidden))
-        from studio.engine.run import run
-
-        return run(
-            recipe,
-            machine,
-            folder,
-            watch.emit,
-            lambda: self.stopping,
-            watch.beat,
-            Remembered(self.workspace.remembered),
-            (lambda: os._exit(LOST)) if PARENT_VARIABLE in os.environ else None,
-            read_settings(self.workspace).get("hub_endpoint", ""),
-        )
 
     def _note_failure(self, folder: Any, log: EventLog, error: Exception) -> RunRecord:
         """Keep a failure that run() could not tell in memory, and on the disk as far as that takes it."""

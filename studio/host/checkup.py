@@ -8,9 +8,10 @@ from typing import Any
 from studio.core.facts import KernelTest, MachineFacts
 from studio.core.text import Text, literal, text
 from studio.host import versions
-from studio.host.backend import Backend
-from studio.host.features import dotted, old_driver
+from studio.host.backend import PROCESSOR_ROWS, Backend
+from studio.host.features import can_compile, dotted, has_bf16, has_fp8, old_driver
 from studio.host.offers import launcher
+from studio.host.plan import choose_card
 from studio.host.repairs import choose_repairs
 
 LEVELS = ("installed", "importable", "compiles", "launches", "right")
@@ -84,6 +85,7 @@ def look_through(machine: MachineFacts, backend: Backend, problems: Sequence[dic
         *_look_at_triton(machine, backend),
         *(_look_at_kernel(machine, test) for test in machine.kernel_tests),
         *_look_at_broken(machine),
+        *_look_at_formats(machine, backend),
         _check("attention", text(f"checkup.attention.{backend.attention}")),
         _look_at_bitsandbytes(machine),
         _look_at_memory(machine),
@@ -192,7 +194,7 @@ def _say_torch(machine: MachineFacts) -> Text:
 
 def _look_at_triton(machine: MachineFacts, backend: Backend) -> list[Check]:
     """One check a level: those that were reached are ok, the first that was not says why, the rest were not tried."""
-    useless = backend.stop or backend.row in (13, 18, 19)  # no card on which it could run
+    useless = backend.row in PROCESSOR_ROWS or backend.row == 18  # no card on which it could run
     installed = versions.installed_triton(machine)
     level = machine.triton_level
     reached = LEVELS.index(level) + 1 if level in LEVELS else 0
@@ -231,6 +233,14 @@ def _look_at_broken(machine: MachineFacts) -> Iterable[Check]:
     for op, reason in machine.broken_kernels.items():
         evidence = text("checkup.kernel.fell_back", reason=literal(reason))
         yield _check("kernel", evidence, "warn", text("checkup.kernel.fix"), op=op)
+
+
+def _look_at_formats(machine: MachineFacts, backend: Backend) -> Iterable[Check]:
+    gpu = choose_card(machine)
+    if gpu is None or backend.row in PROCESSOR_ROWS:
+        return
+    can = {"bf16": has_bf16(machine, gpu), "fp8": has_fp8(gpu), "compile": can_compile(machine)}
+    yield _check("formats", text("checkup.formats.found", gpu=gpu.name, **can))
 
 
 def _look_at_bitsandbytes(machine: MachineFacts) -> Check:

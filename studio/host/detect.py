@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from studio.core.facts import Gpu, KernelTest, MachineFacts, Tool
+from studio.core.codec import to_json
+from studio.core.facts import Distribution, Gpu, KernelTest, MachineFacts, Tool
 from studio.host.kept_facts import keep_facts, read_kept, stamp
 from studio.host.probes import (
     assemblers,
@@ -26,6 +27,7 @@ from studio.host.probes import (
 from studio.host.probes.child import Answer, run_child
 from studio.host.probes.hub import ask_hub
 from studio.host.probes.surroundings import Surroundings, survey
+from studio.host.wsl import list_distributions
 
 LOOKS: tuple[Callable[[Surroundings], dict[str, Any]], ...] = (
     machine.look,
@@ -108,11 +110,15 @@ def probe(
     on_gpu = bool(facts.gpus) and bool(facts.torch_cuda or facts.torch_hip or facts.torch_xpu)
     quantizes = on_gpu and "bitsandbytes" in facts.packages
     with ThreadPoolExecutor(max_workers=3) as pool:
+        linux = pool.submit(list_distributions) if facts.windows is not None else None
         torch = pool.submit(run, TORCH, *(["bitsandbytes"] if quantizes else []))
         triton = pool.submit(_probe_triton, facts, run, on_gpu, fresh)
         loads = pool.submit(run, BITSANDBYTES) if "bitsandbytes" in facts.packages and not on_gpu else None
     answers = [torch.result(), *triton.result()]
     found = _read_torch(facts, torch.result(), quantizes) | _read_triton(triton.result())
+    if linux is not None:
+        state, distributions = linux.result()
+        found |= {"wsl_state": state, "distributions": [to_json(one) for one in distributions]}
     if loads is not None:
         answers.append(loads.result())
         found["bitsandbytes_error"] = loads.result().error
@@ -132,6 +138,11 @@ def fill(facts: MachineFacts, found: Mapping[str, Any]) -> MachineFacts:
     if devices:  # torch knows the chips of AMD and Intel better than the system does
         known = {gpu.vendor for gpu in devices}
         values["gpus"] = (*(gpu for gpu in facts.gpus if gpu.vendor not in known), *devices)
+    if facts.windows is not None and "wsl_state" in found:
+        distributions = tuple(Distribution(**one) for one in found["distributions"])
+        values["windows"] = dataclasses.replace(
+            facts.windows, wsl_state=found["wsl_state"], distributions=distributions
+        )
     return dataclasses.replace(facts, **values)
 
 

@@ -1,7 +1,7 @@
 """What a process and its machine do just now, as plain numbers: for the verdict on a run that stands still.
 
-`read_vitals(pid, cache, gpu)` takes counters once; `compare(before, after)` makes rates and growth of two. The names and
-units are those of studio/host/stall.py. What a machine does not tell is left out; nothing here raises for that.
+`read_vitals(pid, cache, gpu)` takes counters once; `compare(before, after)` makes rates and growth of two. The names
+and units are those of studio/host/stall.py. What a machine does not tell is left out; nothing here raises for that.
 """
 
 from __future__ import annotations

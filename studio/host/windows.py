@@ -43,7 +43,7 @@ def judge(facts):
         found.append(("install.no_runtime", {"file": "msvcp140.dll"}))
     elif facts["torch"] >= TORCH_WITH_THREADS_DLL and not facts["threads_dll"]:
         found.append(("install.no_runtime", {"file": "vcruntime140_threads.dll"}))
-    elif runtime < RUNTIME_FOR_TRITON:
+    elif (0, 0) < runtime < RUNTIME_FOR_TRITON:  # (0, 0): it is there, and does not say what it is
         found.append(("install.note.old_runtime", {"version": ".".join(map(str, runtime))}))
     if too_many <= 0 and not facts["long_paths"]:
         found.append(("install.note.long_paths", {}))
@@ -121,7 +121,7 @@ def _read_number(key, name):
 
 
 def _read_runtime(file):
-    """Return (major, minor) of the Visual C++ runtime: of `file`, else what the registry says; None without one."""
+    """Return (major, minor) of the Visual C++ runtime `file`, else what the registry says; None without the file."""
     if not file.exists():
         return None
     registered = (_read_number(RUNTIMES, "Major") or 0, _read_number(RUNTIMES, "Minor") or 0)

@@ -59,7 +59,9 @@ def test_triton_ran_the_kernels(runs):
 
 def test_the_next_run_starts_with_the_verdict(runs):
     again = runs["backward again"]
-    assert runs["backward"]["verdicts"] == [["swiglu", "PTXASError: PTXAS error: Internal Triton PTX codegen error"]]
+    assert runs["backward"]["verdicts"] == [
+        ["swiglu", "PTXASError: PTXAS error: Internal Triton PTX codegen error"]
+    ]
     assert again["kernels"] == {"rms_norm": "triton", "swiglu": "reference"}
     assert again["fell"] == [] and "swiglu.forward" not in again["launches"]
     assert again["verdicts"] == runs["backward"]["verdicts"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from studio.core.codec import from_json, to_json
-from studio.core.facts import Gpu, KernelTest, MachineFacts, Tool
+from studio.core.facts import Distribution, Gpu, KernelTest, MachineFacts, Tool, WindowsFacts
 from studio.host import detect as module
 from studio.host.detect import choose_targets, detect, fill, look_around, probe
 from studio.host.kept_facts import read_kept, stamp
@@ -213,6 +213,15 @@ def test_what_is_not_installed_is_not_probed(probes):
     machine, _ = find(make_machine(packages={}, triton_level="absent"))
     assert machine.torch_error == "" and machine.triton_level == "absent"
     assert {name for name, *_ in fake.asked} == {"torch_import"}
+
+
+def test_windows_is_asked_for_its_linuxes_and_others_are_not(probes, monkeypatch):
+    probes()
+    found = ("ready", (Distribution(name="Ubuntu", version=2, default=True),))
+    monkeypatch.setattr(module, "list_distributions", lambda: found)
+    machine, _ = find(make_machine(system="Windows", windows=WindowsFacts()))
+    assert (machine.windows.wsl_state, machine.windows.distributions) == found
+    assert find(make_machine())[0].windows is None
 
 
 def test_torch_names_amds_chips(probes):

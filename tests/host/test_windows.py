@@ -33,6 +33,7 @@ DEEP = r"C:\Users\someone\Downloads\finetune-studio-main\finetune-studio-main-2"
         ({"runtime": None}, ["install.no_runtime"]),
         ({"runtime": (14, 38)}, ["install.note.old_runtime"]),
         ({"runtime": (14, 40)}, []),
+        ({"runtime": (0, 0)}, []),
         ({"threads_dll": False}, []),
         ({"threads_dll": False, "torch": (2, 14)}, ["install.no_runtime"]),
         (

@@ -42,7 +42,9 @@ def make_forwarder(name: str, target: str, exports: list[str]) -> bytes:
         *(0, 0, 0, 0, offsets[0], 1, count, count),
         *(SECTION_RVA + place for place in (addresses, names, ordinals)),
     )
-    section += struct.pack(f"<{count}I", *offsets[1 + count :]) + struct.pack(f"<{count}I", *offsets[1 : 1 + count])
+    section += struct.pack(f"<{count}I", *offsets[1 + count :]) + struct.pack(
+        f"<{count}I", *offsets[1 : 1 + count]
+    )
     section += struct.pack(f"<{count}H", *range(count)) + bytes(texts)
     padded = section.ljust(-(-len(section) // ALIGNMENT) * ALIGNMENT, b"\0")
     image_size = SECTION_RVA + -(-len(section) // 0x1000) * 0x1000
@@ -55,7 +57,17 @@ def make_forwarder(name: str, target: str, exports: list[str]) -> bytes:
     headers += struct.pack("<II", SECTION_RVA, len(section)).ljust(128, b"\0")
     characteristics = 0x40000040
     headers += struct.pack(
-        "<8sIIIIIIHHI", b".edata", len(section), SECTION_RVA, len(padded), ALIGNMENT * 2, 0, 0, 0, 0, characteristics
+        "<8sIIIIIIHHI",
+        b".edata",
+        len(section),
+        SECTION_RVA,
+        len(padded),
+        ALIGNMENT * 2,
+        0,
+        0,
+        0,
+        0,
+        characteristics,
     )
     return headers.ljust(ALIGNMENT * 2, b"\0") + padded
 

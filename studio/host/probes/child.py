@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -142,7 +143,8 @@ def _explain(code: int, complaint: str) -> str:
         rest = lines[starts[-1] + 1 :]
         first = next((index for index, line in enumerate(rest) if not line.startswith(" ")), len(rest))
         if first < len(rest):
-            return "\n".join(rest[first:])[:LONGEST_ERROR]
+            # `triton.runtime.errors.PTXASError: ...` is known by its own name.
+            return re.sub(r"^(?:\w+\.)+(?=\w+:)", "", "\n".join(rest[first:]))[:LONGEST_ERROR]
     last = lines[-1].strip()[:LONGEST_ERROR] if lines else ""
     if last and code == 1:
         return last

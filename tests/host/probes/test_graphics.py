@@ -30,7 +30,7 @@ def tools(tmp_path, monkeypatch):
 
 
 def surroundings(folder, **variables):
-    environment = {"PATH": f"{folder}:/usr/bin:/bin", **variables}
+    environment = {"PATH": str(folder), **variables}
     return Surroundings(environment, environment, None, "Linux")
 
 

@@ -190,6 +190,7 @@ def test_missing_packages_are_left_out():
 
 def test_two_owners_of_one_package(tmp_path, monkeypatch):
     for name, file in (
+        ("nvidia_ml_py", "pynvml.py"),
         ("triton", "triton/__init__.py"),
         ("triton_xpu", "triton/__init__.py"),
         ("pynvml", "pynvml_utils/__init__.py"),
@@ -198,6 +199,8 @@ def test_two_owners_of_one_package(tmp_path, monkeypatch):
         info.mkdir()
         (info / "METADATA").write_text(f"Name: {name.replace('_', '-')}\nVersion: 3.7.1\n", "utf-8")
         (info / "RECORD").write_text(f"{file},,\n", "utf-8")
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert packages.find_owners("triton") == ("triton", "triton-xpu")
     assert packages.find_owners("pynvml") == ("nvidia-ml-py",), "pynvml 13 only points to the owner"

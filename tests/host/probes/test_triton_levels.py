@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from studio.host.detect import detect, look_around
-from studio.host.probes import triton_levels
+from studio.host.nvml import Driver
+from studio.host.probes import graphics, triton_levels
 from studio.host.probes.child import run_child
 from studio.host.repairs import apply_repairs, choose_repairs
 from tests.host.probes.tools import OLD_ASSEMBLER, build_libcuda, make_program, site_with, when_imported
@@ -44,7 +45,7 @@ def test_an_old_assembler_is_named_and_taken_away(environment, tmp_path):
     }
     facts = detect(environment=spoiled, workspace_root=tmp_path / "workspace")
     assert facts.triton_level == "importable"
-    assert "PTXASError" in facts.triton_error and "Unsupported .version" in facts.triton_error
+    assert facts.triton_error.startswith("PTXASError: ") and "Unsupported .version" in facts.triton_error
     assert facts.assemblers[0].path == str(old) and facts.assemblers[0].release == "10.2"
     assert facts.triton_assembler == facts.assemblers[0]
 
@@ -55,10 +56,12 @@ def test_an_old_assembler_is_named_and_taken_away(environment, tmp_path):
     assert answer.error == "" and answer.facts["triton_level"] == "compiles"
 
 
-def test_an_invented_card_is_seen_and_the_helper_is_built(environment, tmp_path):
+def test_an_invented_card_is_seen_and_the_helper_is_built(environment, tmp_path, monkeypatch):
     """A driver that answers but runs nothing: compiling, linking and loading work as on a real machine."""
     folder = build_libcuda(tmp_path / "driver")
     with_driver = environment | {"LD_LIBRARY_PATH": str(folder), "TRITON_LIBCUDA_PATH": str(folder)}
+    monkeypatch.setattr(graphics, "read_driver", lambda environment: Driver())
+    monkeypatch.setattr(graphics, "ask_smi", lambda here: Driver())
     facts = look_around(with_driver)
     assert [(gpu.name, gpu.capability, gpu.vram_bytes) for gpu in facts.gpus] == [
         ("Invented RTX 2080 Ti", (7, 5), 11 << 30)

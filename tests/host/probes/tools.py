@@ -26,10 +26,10 @@ SMI_HEAD = """
 
 
 def make_program(folder: Path, name: str, script: str) -> Path:
-    """Write an executable shell script."""
+    """Write an executable shell script, which finds its own tools also on an empty PATH."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
-    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    path.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n", encoding="utf-8")
     path.chmod(0o755)
     return path
 
