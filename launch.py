@@ -25,6 +25,8 @@ def main(arguments):
         # A console's code page lacks letters, and the studio below writes UTF-8.
         if os.name == "nt" and stream:
             stream.reconfigure(encoding="utf-8", errors="replace")
+    # Windows would look for programs in the working folder first, where a data set may have brought its own.
+    os.environ["NoDefaultCurrentDirectoryInExePath"] = "1"
     install = _load_install()
     as_json = "--json" in arguments
     try:
@@ -118,7 +120,7 @@ def _environment(here, chinese):
     if here and os.environ.get("PYTHONPATH"):
         paths.append(os.environ["PYTHONPATH"])
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
-    if chinese:
+    if chinese and os.name == "nt":  # there no variable says it
         environment.setdefault("FINETUNE_STUDIO_LANGUAGE", "zh-CN")
     return dict(environment, PYTHONPATH=os.pathsep.join(paths), PYTHONUTF8="1")
 

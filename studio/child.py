@@ -100,9 +100,9 @@ def watch(
 ) -> Ending:
     """Start `argv`, wait for its end and return how it was.
 
-    Once `asked` is not empty the child is told to stop, and killed when it has not ended after `grace_s`. Its output
-    goes to the file `log`, or where ours goes when None; the end of `log` or of the file `evidence` becomes
-    Ending.log. Every TICK_S `on_tick` is called, and `judge` until it returns the Stall for which
+    Once `asked` is not empty the child is told to stop, and killed when it stands still or has not ended after
+    `grace_s`. Its output goes to the file `log`, or where ours goes when None; the end of `log` or of the file
+    `evidence` becomes Ending.log. Every TICK_S `on_tick` is called, and `judge` until it returns the Stall for which
     the child is killed. Nothing that the child started outlives it. Raises OSError when it cannot be started.
     """
     born_s, started = time.time(), time.monotonic()
@@ -130,10 +130,9 @@ def watch(
                     _kill_group(child)
                 if on_tick:
                     on_tick()
-                if judge and not told and stall is None:
-                    stall = judge()
-                    if stall is not None:
-                        _kill_group(child)
+                if judge and stall is None and (found := judge()) is not None:
+                    _kill_group(child)
+                    stall = None if told else found  # an end that somebody asked for is no death
     finally:
         _kill_group(child)
         child.wait()
@@ -171,7 +170,8 @@ class Judge:
         self.budgets_s = read_budgets()
         self.pace = Pace(self.budgets_s)
         self.next_s = self._look_s = 0.0
-        self._beat: Beat | None = None
+        self.seen: Beat | None = None
+        """The last sign of life, also of a run that has ended since."""
         self._before: dict[str, float] | None = None
 
     def __call__(self) -> Stall | None:
@@ -186,8 +186,8 @@ class Judge:
         if beat is None or beat.parent != os.getpid():
             self.pace.place = None  # no run, or one of an earlier child
             return None
-        if beat != self._beat:
-            self._beat, self._before = beat, None
+        if beat != self.seen:
+            self.seen, self._before = beat, None
             self.pace.beat((beat.phase, beat.step, beat.micro), now_s)
         waited_s, limit_s = self.pace.waited_s(now_s), self.pace.limit_s()
         told = read_stall(self.workspace.heartbeat, 8 * self.budgets_s["check"] + TAKEOVER_S)

@@ -17,19 +17,21 @@ from typing import Any
 from studio import reports
 from studio.arguments import parse
 from studio.bridge import run_wsl
-from studio.console import Console
+from studio.console import Console, leave_reader
 from studio.core.errors import StudioError
 from studio.core.heartbeat import RESTART_CODE
 from studio.core.record import RunRecord
 from studio.core.text import choose_language, load_catalogue, text
 from studio.desk.recipes import read_recipe
 from studio.doctor import doctor
-from studio.explain import explain as explain_text
+from studio.explain import explain
 from studio.host.environment import prepare_environment
-from studio.host.failures import explain
-from studio.host.workspace import Workspace, open_workspace
+from studio.host.failures import refuse_system
+from studio.host.workspace import Workspace, child_environment, open_workspace
 
 SUPERVISED = ("studio", "demo", "train", "resume")
+CARDLESS = ("runs", "data", "explain", "wsl")
+"""Commands that compute nothing on a card."""
 EVENT_WAIT_S = 0.5
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 
@@ -51,9 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StudioError as error:
         return console.refuse(error)
     except BrokenPipeError:
-        return 1  # whoever read our output is gone; there is nobody to tell
+        return leave_reader()
     except OSError as error:  # a full disk, a folder that may not be read: the catalogue knows them
-        return console.refuse(explain(error))
+        return console.refuse(refuse_system(error))
     except KeyboardInterrupt:
         return 2
 
@@ -74,7 +76,9 @@ def _run_command(words: list[str], console: Console, *, own_process: bool) -> in
         raise not_available("--share" if options.share else "--lan")
     workspace = open_workspace(options.workspace)
     if own_process and "--child" not in words:
-        _take_environment(prepare_environment(workspace, os.environ), options.command in SUPERVISED)
+        # Looking at the graphics cards takes up to 20 s where their driver hangs: not to list runs or to read data.
+        prepare = child_environment if options.command in CARDLESS else prepare_environment
+        _take_environment(prepare(workspace, os.environ), options.command in SUPERVISED)
     if options.command in SUPERVISED and "--child" not in words:
         return _supervise(options, workspace)
     # Libraries print as they like; stdout belongs to the answer.
@@ -302,7 +306,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Workspace, Console], int]] = {
     "plan": reports.plan,
     "data": reports.data,
     "doctor": doctor,
-    "explain": explain_text,
+    "explain": explain,
     "runs": reports.runs,
     "chat": _chat,
     "export": _export,

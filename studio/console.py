@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -169,6 +170,15 @@ class Console:
         if self._drawn:
             print("\r" + " " * self._drawn + "\r", end="", file=sys.stderr, flush=True)
             self._drawn = 0
+
+
+def leave_reader() -> int:
+    """Return the exit code for when whoever read our output is gone; what was still to be written goes nowhere.
+
+    Python writes it at its end, and would complain of the broken pipe then.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def describe(event: RunEvent) -> Text | None:

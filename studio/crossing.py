@@ -25,6 +25,7 @@ from studio.host import wsl
 from studio.host.claim import ADDRESS_FILE, Holder, claim, claim_run
 from studio.host.handover import BRIDGE_VARIABLE, MARKER, hand_over
 from studio.host.mirrors import find_mirrors
+from studio.host.probes.guest import WINDOWS_RAM_VARIABLE
 from studio.host.program_copy import pack_program
 from studio.host.workspace import LOCAL_VARIABLE, WORKSPACE_VARIABLE, Workspace
 from studio.host.wsl_paths import to_linux
@@ -33,7 +34,6 @@ from studio.supervise import stop_requests
 ROOT = Path(__file__).resolve().parents[1]
 OWN_FOLDER = ".finetune-studio"
 """In the Linux home, beside the program's folder."""
-RAM_VARIABLE = "FINETUNE_STUDIO_WINDOWS_RAM"
 GRACE_S = 30.0
 """The Linux supervisor needs 20 s at most to write a checkpoint and end."""
 TAKE_OVER_S = 40.0
@@ -229,7 +229,7 @@ class Crossing:
             WORKSPACE_VARIABLE: inside,
             BRIDGE_VARIABLE: self.name,
             LOCAL_VARIABLE: folder,
-            RAM_VARIABLE: str(psutil.virtual_memory().total),
+            WINDOWS_RAM_VARIABLE: str(psutil.virtual_memory().total),
         }
         start = wsl.assign(**variables)
         start += f'cd "$HOME/{wsl.PROGRAM_FOLDER}" && exec python3 launch.py wsl --inside --port {port}\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import dataclasses
 import json
 import os
@@ -54,10 +55,13 @@ def read_facts(path: Path) -> MachineFacts:
     Raises StudioError, in words about such a file, when it cannot be read or holds something else.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = path.read_bytes()
+        # PowerShell's > writes UTF-16.
+        marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        data = json.loads(content.decode("utf-16" if marked else "utf-8-sig"))
     except OSError as error:
         raise _refuse("unreadable", path, literal(error.strerror or type(error).__name__)) from error
-    except ValueError as error:  # no JSON, or not UTF-8
+    except (ValueError, RecursionError) as error:  # no JSON, or not UTF-8
         raise _refuse("no_json", path, literal(str(error).splitlines()[0])) from error
     if isinstance(data, Mapping) and isinstance(data.get("facts"), Mapping):
         data = data["facts"]

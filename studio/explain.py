@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from studio.arguments import parse
-from studio.console import Console
+from studio.console import Console, leave_reader
 from studio.core.errors import StudioError
 from studio.core.events import Diagnosis
 from studio.core.text import choose_language, load_catalogue, text
@@ -30,6 +30,12 @@ FOREIGN = re.compile(rb"[\x80-\xff]+(?![\x80-\xff]|\Z)")
 """A run of bytes beyond ASCII, without one that may be cut at the end."""
 NO_TEXT = re.compile("[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f\ufffd]")
 NO_TEXT_SHARE = 0.05
+TROUBLE = re.compile(
+    "error|exception|traceback|fail|fatal|abort|cannot|could not|unable|invalid|denied|killed|not found|missing|"
+    "interrupt|crash|fehl|unerwartet|\u9519\u8bef|\u5931\u8d25|\u5f02\u5e38|\u65e0\u6cd5|\u627e\u4e0d\u5230",
+    re.IGNORECASE,
+)
+"""A word of this kind stands in every error text, in the languages that the catalogue has seen."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StudioError as error:
         return console.refuse(error)
     except BrokenPipeError:
-        return 1  # whoever read our output is gone; there is nobody to tell
+        return leave_reader()
     except KeyboardInterrupt:
         return 2
 
@@ -62,7 +68,8 @@ def explain(options: argparse.Namespace, workspace: object, console: Console) ->
     diagnosis = failures.diagnose(words)
     if diagnosis.id == "unknown":
         here = tuple(fix for fix in diagnosis.fixes if fix.title.id != "failure.fix.look_at_log")
-        diagnosis = replace(diagnosis, what=text("explain.unknown"), fixes=here)
+        told = "explain.unknown" if TROUBLE.search(words) else "explain.no_error"
+        diagnosis = replace(diagnosis, what=text(told), fixes=here)
     answer = describe(diagnosis, console)
     lines = [answer["what"], answer["why"], *(f"  - {fix}" for fix in answer["fixes"])]
     if answer["line"] and answer["line"] not in answer["why"]:

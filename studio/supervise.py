@@ -40,6 +40,7 @@ from studio.core.heartbeat import (
     RESUME_VARIABLE,
     SAFER_VARIABLE,
     UNATTENDED_VARIABLE,
+    Beat,
     take_restart,
 )
 from studio.core.text import Text, choose_language, load_catalogue, text
@@ -55,7 +56,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESTARTS = 2
 WISHES = 5
 """A process may ask for a restart so often in a row within SETTLED_S: a fix that asks for itself must end."""
-SAFER = "pytorch_kernels,no_workers"
+SAFER = "pytorch_kernels"
 SETTLED_S = 60.0
 """A process that lived this long without a run had started well: its death does not count with earlier ones."""
 JOIN_S = 20.0
@@ -107,7 +108,7 @@ def keep_alive(
 
     `argv` makes the child's command line (child_argv when None). Raises StudioError as supervise does.
     """
-    faults = workspace.logs / "faults.log"
+    faults = _trim_log(workspace.logs / "faults.log")
     make_argv = argv or child_argv
     log = None if headless else _trim_log(workspace.logs / "studio.log")
     page = None if headless else _Page(workspace, browser="--no-browser" not in command)
@@ -115,6 +116,7 @@ def keep_alive(
     # Who selects text in the window's console wants the address; a headless run prints all the time.
     with stop_requests() as asked, without_quick_edit() if headless else nullcontext():
         while True:
+            judge = Judge(workspace, unattended=headless, tell=_tell_stall)
             ending = watch(
                 make_argv(current),
                 workspace,
@@ -123,7 +125,7 @@ def keep_alive(
                 log=log,
                 evidence=faults,
                 on_tick=page,
-                judge=Judge(workspace, unattended=headless, tell=_tell_stall),
+                judge=judge,
             )
             if ending.code == RESTART_CODE and not ending.asked:
                 wishes = wishes + 1 if ending.lived_s < SETTLED_S else 1
@@ -135,7 +137,14 @@ def keep_alive(
             if ending.intended:
                 if not headless and ending.code in (1, 2):  # its words went to the log
                     print("\n".join(ending.log.splitlines()[-3:]), file=sys.stderr, flush=True)
+                if ending.beat is not None:  # a run that had to be ended before it could write its own end
+                    _say(text("supervise.cut_off", step=ending.beat.step))
                 return _read_code(ending.code)
+            ended = _read_state(judge.seen) if ending.beat is None else ""
+            if headless and ended in ("finished", "stopped", "failed"):
+                return int(
+                    ended == "failed"
+                )  # a library that crashes while the interpreter ends takes nothing back
             death = _record(ending)
             if death.run is None and ending.lived_s > SETTLED_S:
                 tally = Tally()
@@ -148,6 +157,8 @@ def keep_alive(
                 tally = Tally()  # the person may resume the run by hand
             kind = STALLED if death.why == STALLED else "restart"
             _say(text(f"supervise.{kind}" if again else "supervise.failed", end=death.name, step=death.step))
+            if death.run is None and judge.seen is None and (headless or ending.lived_s <= SETTLED_S):
+                continue  # it died before it gave any sign of life: the next one has the same to do
             safer = extra.get(SAFER_VARIABLE) or (SAFER if death.why == STALLED else "")
             current, extra = _go_on(command, death.run, headless=headless, safer=safer)
             if not again:
@@ -185,6 +196,14 @@ def _may_go_on(ending: Ending, death: Death, tally: Tally) -> bool:
     if ending.stall.action == "stop":
         return False
     return ending.stall.person or tally.add(death.run, death.step)
+
+
+def _read_state(beat: Beat | None) -> str:
+    """Return the state that the run of `beat` has on disk, "" where there is none."""
+    try:
+        return RunFolder(Path(beat.folder)).read_record().state if beat else ""
+    except StudioError:
+        return ""
 
 
 def _read_code(code: int) -> int:

@@ -66,6 +66,7 @@ BROAD_EXCEPT = {
     "studio/engine/trial.py": "raised again, with words where the catalogue has none",
     "studio/engine/run.py": "whatever ends a run becomes a diagnosis",
     "studio/desk/worker.py": "the Future carries it to whoever asked",
+    "studio/host/probes/limit.py": "raised again in the thread that asked",
     "studio/desk/desk.py": "raised again in the thread that asked",
 }
 FOREIGN_STATE = {"studio/ui/app.py": ["BuildContext.id = 0"]}

@@ -75,7 +75,9 @@ def test_what_the_doctor_says_may_be_given_back_to_it(ask, tmp_path):
     whole, bare = tmp_path / "whole.json", tmp_path / "bare.json"
     whole.write_text(json.dumps(first), encoding="utf-8")
     bare.write_text(json.dumps(first["facts"]), encoding="utf-8-sig")  # as PowerShell writes it
-    for path in (whole, bare):
+    shell = tmp_path / "shell.json"
+    shell.write_text(json.dumps(first), encoding="utf-16")  # as Windows PowerShell's > writes it
+    for path in (whole, bare, shell):
         again = ask("--facts", path)
         assert again["facts"] == first["facts"] and again["problems"] == first["problems"]
 
@@ -85,6 +87,7 @@ def test_what_the_doctor_says_may_be_given_back_to_it(ask, tmp_path):
     [
         ("{", "is not JSON"),
         (b"\xff\xfe\x00", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ("[]", "does not describe a machine"),
         ('{"version": 1, "model": {"source": "demo"}}', "does not describe a machine"),
         ('{"system": "Linux", "corse": 3}', "does not have the right form"),

@@ -109,6 +109,19 @@ def test_harmless_and_unknown_texts_are_answers(ask):
         "ValueError: the moon is full",
     )
     assert len(unknown["fixes"]) == 1 and "doctor" in unknown["fixes"][0]
+    calm = answer(ask("--json", text=b"step 60 of 60: loss 0.2\nsaved\n"))
+    assert calm["id"] == "unknown" and calm["what"] == "No error is seen in this text."
+
+
+def test_a_reader_who_leaves_is_no_error(checkout, tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_text("ValueError: the moon is full\n", encoding="utf-8")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as gone:
+        command = [sys.executable, str(checkout / "launch.py"), "explain", str(log)]
+        done = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 @pytest.mark.parametrize("place", ["start", "end"])

@@ -57,6 +57,10 @@ if act["then"] == "told":
     time.sleep(60)
 if act["then"] == "abort":
     os.abort()
+if act["then"] == "clear":
+    time.sleep(0.5)
+    heart.clear()
+    os.abort()
 if act["then"] == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 if act["then"] == "grandchild":
@@ -460,6 +464,49 @@ def test_a_child_that_does_not_listen_is_killed_after_the_grace(workspace, stage
     ending = watch(argv([]), workspace, environment, asked, on_tick=ask, grace_s=0.3)
     assert ending.asked and ending.intended and ending.code == -signal.SIGKILL
     assert time.monotonic() - started < 5
+
+
+def test_a_child_that_stands_still_is_not_waited_for(workspace, stage, impatient, run_folder):
+    run_folder()
+    argv = stage({"steps": 3, "then": "freeze"})
+    asked: list[float] = []
+    environment = dict(os.environ, FINETUNE_STUDIO_WORKSPACE=str(workspace.root), PYTHONPATH=str(ROOT))
+    environment["FINETUNE_STUDIO_PARENT"] = str(os.getpid())
+    started = time.monotonic()
+
+    def ask():
+        if (workspace.root / "heartbeat.json").exists():
+            asked.append(0.0)
+
+    judge = Judge(workspace, unattended=True)
+    ending = watch(argv([]), workspace, environment, asked, on_tick=ask, judge=judge, grace_s=60.0)
+    assert ending.asked and ending.intended and ending.stall is None and ending.code == -signal.SIGKILL
+    assert time.monotonic() - started < 20
+
+
+def test_a_death_before_the_first_sign_of_life_repeats_what_was_to_be_done(workspace, stage):
+    argv = stage({"steps": 3, "then": "abort"}, {"then": "kill"}, {"code": 0})
+    assert supervisor.keep_alive(["train", "r.json"], workspace, headless=True, argv=argv) == 0
+    assert [start["command"] for start in starts(workspace)] == [["train", "r.json"], *[["resume", "r1"]] * 2]
+
+
+def test_the_window_too_is_told_again_what_to_go_on_with(workspace, stage):
+    argv = stage({"steps": 3, "then": "abort"}, {"then": "kill"}, {"code": 0})
+    assert supervisor.keep_alive(["studio", "--no-browser"], workspace, headless=False, argv=argv) == 0
+    assert [start["env"].get("RESUME") for start in starts(workspace)] == [None, "r1", "r1"]
+
+
+@pytest.mark.parametrize(("state", "code"), [("finished", 0), ("stopped", 0), ("failed", 1)])
+def test_a_crash_after_the_end_of_the_run_is_not_its_end(workspace, stage, impatient, state, code):
+    """A library that crashes while the interpreter ends: the run is neither trained again nor failed."""
+    from studio.core.record import RunRecord
+
+    folder = RunFolder(workspace.runs / "r1")
+    folder.path.mkdir()
+    folder.write_record(RunRecord(run="r1", name="r1", state=state, created_s=1.0, seed=0))
+    argv = stage({"steps": 3, "then": "clear"})
+    assert supervisor.keep_alive(["train", "r.json"], workspace, headless=True, argv=argv) == code
+    assert len(starts(workspace)) == 1 and read_deaths(folder) == []
 
 
 def test_an_end_by_somebody_elses_request_is_no_death():

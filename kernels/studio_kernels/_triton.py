@@ -6,8 +6,8 @@ from subprocess import SubprocessError
 
 from studio_kernels.support import Support
 
-LOWEST_CAPABILITY = (7, 5)
-"""Turing. Below it PyTorch's CUDA 13 builds have no code, and fp32 atomics fail to compile under 7.0."""
+LOWEST_CAPABILITY = (7, 0)
+"""Volta. Below it fp32 atomics and sums joined with them fail to compile."""
 
 
 class _InertKernel:
@@ -94,5 +94,5 @@ def gpu_support(
     if device_type != "cuda":
         return Support(False, f"The kernel needs an NVIDIA or AMD GPU, not a device of type {device_type}.")
     if capability is None or capability < LOWEST_CAPABILITY:
-        return Support(False, f"The kernel needs compute capability 7.5 or higher, not {capability}.")
+        return Support(False, f"The kernel needs compute capability 7.0 or higher, not {capability}.")
     return Support(True, "The device and the dtype are supported.")

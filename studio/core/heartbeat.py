@@ -29,7 +29,7 @@ UNATTENDED_VARIABLE = "FINETUNE_STUDIO_UNATTENDED"
 RESUME_VARIABLE = "FINETUNE_STUDIO_RESUME"
 """The run that the window's process goes on with after a restart."""
 SAFER_VARIABLE = "FINETUNE_STUDIO_SAFER"
-"""After a stall: settings that cannot change a result, such as `pytorch_kernels,no_workers`."""
+"""After a stall: settings that cannot change a result, separated by commas: `pytorch_kernels`."""
 RESTART_CODE = 75
 """Exit code of a process that wants to be started again, in an environment made anew: a wish, no death."""
 RETRIES = 10

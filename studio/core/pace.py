@@ -56,7 +56,7 @@ class Pace:
 
     def beat(self, place: tuple[str, int, int], now_s: float) -> None:
         """Note a sign of life at `place` (phase, step, micro-step); the same place again is one too."""
-        if self.place is not None:
+        if self.place is not None and not self._is_first():
             # From one optimizer step to the next is a step of its own: a validation or a save between two belongs to
             # its own phase.
             intervals = self.intervals_s.setdefault(self.place[0], deque(maxlen=REMEMBERED))
@@ -76,10 +76,14 @@ class Pace:
         phase = self.place[0]
         known = self.intervals_s.get(phase, ())
         budget_s = self.budgets_s.get(phase, 0.0)
-        if phase == "train" and self.place[1] == self.first_step:
+        if self._is_first() or (phase == "train" and not known):
             budget_s = self.budgets_s["first"]
         usual_s = FACTOR * median(known) if known else 0.0
         return max(self.budgets_s["floor"], budget_s, usual_s) * self.patience
+
+    def _is_first(self) -> bool:
+        """Whether it is in the first step, whose length says nothing about the others."""
+        return self.place is not None and self.place[0] == "train" and self.place[1] == self.first_step
 
     def tick(self, now_s: float, wall_s: float) -> float:
         """Look at both clocks; after a sleep of the machine wait anew and return its length, else 0.

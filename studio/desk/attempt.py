@@ -25,7 +25,7 @@ def attempt(
 
     A supervised process that loses the GPU ends itself: only a new one can use it again.
     """
-    machine = health.add_experience(health.machine(), folder.run)
+    machine = health.add_experience(health.machine(), recipe, folder.run)
     for repaired in health.repairs():
         watch.emit(repaired)
     hidden = hide_broken_triton(machine)

@@ -24,7 +24,7 @@ from studio.core.record import RunRecord
 from studio.core.text import text
 from studio.desk.attempt import attempt
 from studio.desk.checking import find_problems, preview_recipe, refuse
-from studio.desk.health import Health
+from studio.desk.health import Health, hide_broken_triton
 from studio.desk.log import EventLog
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.desk.results import Export, export_result, find_result
@@ -85,7 +85,7 @@ class Desk:
     def plan(self, recipe: Recipe) -> BackendPlan:
         """Return what a run of `recipe` would use on this machine. Raises StudioError for an unreadable model."""
         facts = inspect_model(recipe.model.source, revision=recipe.model.revision)
-        return plan(self.health.add_experience(self.health.machine()), recipe, facts)
+        return plan(self.health.add_experience(self.health.machine(), recipe), recipe, facts)
 
     # Runs -------------------------------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class Desk:
         final = folder or self.workspace.exports / f"{run}-{target}"
 
         def write() -> Export:
-            result = find_result(self._folder(run), self.health.machine())
+            result = self._find_result(run)
             return export_result(result, target, final, overwrite=folder is None)
 
         return self._engine.call(write)
@@ -288,6 +288,12 @@ class Desk:
         from studio.engine.folder import find_run
 
         return find_run(self.workspace.runs, run)
+
+    def _find_result(self, run: str) -> Any:
+        """Return what `run` made, for a model of it to be loaded on this machine: the libraries for that come next."""
+        machine = self.health.machine()
+        hide_broken_triton(machine)
+        return find_result(self._folder(run), machine)
 
     def _log(self, run: str) -> EventLog:
         with self._lock:
@@ -317,7 +323,8 @@ class Desk:
             log.append,
             heart,
             should_stop=lambda: self.stopping,
-            cache=self.workspace.triton_cache,
+            # A repair, or WSL, may have kernels built elsewhere.
+            cache=Path(os.environ.get("TRITON_CACHE_DIR") or self.workspace.triton_cache),
         )
         self._watch = watch
 
@@ -390,6 +397,6 @@ class Desk:
 
             self._speaker = None
             release_memory()
-            result = find_result(self._folder(run), self.health.machine())
+            result = self._find_result(run)
             self._speaker = Speaker(result.folder.path, result.record, result.facts, result.plan)
         return self._speaker

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -11,17 +12,19 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from studio.core.errors import StudioError
 from studio.core.events import RepairApplied
 from studio.core.facts import MachineFacts
 from studio.core.heartbeat import PARENT_VARIABLE, read_safer
+from studio.core.recipe import Recipe
 from studio.core.text import Text, literal, text
 from studio.desk.worker import Worker
 from studio.host.detect import detect
 from studio.host.environment import prepare_environment
-from studio.host.plan import OPS
+from studio.host.plan import OPS, choose_device
 from studio.host.remembered import Remembered
 from studio.host.repairs import read_applied, restore_environment
-from studio.host.settings import read_settings, switch_repair
+from studio.host.settings import change_settings, read_settings, switch_repair
 from studio.host.verdict import judge
 from studio.host.workspace import Workspace
 
@@ -51,16 +54,31 @@ class Health:
         """
         environment = prepare_environment(self.workspace, os.environ)
         if environment == dict(os.environ) and not (fresh or hub):
-            return judge(self.machine())
+            return self._judge(self.machine())
         found = self._worker.submit(lambda: self._detect(environment, fresh=fresh, hub=hub))
         if read_applied(environment) == read_applied(os.environ):
             with self._lock:
                 self._machine = found
-        return judge(found.result())
+        return self._judge(found.result())
 
-    def add_experience(self, machine: MachineFacts, run: str = "") -> MachineFacts:
-        """Return `machine` with the kernels that failed in earlier runs, or all when `run` stood still before."""
-        broken = dict(Remembered(self.workspace.remembered).broken_kernels(machine))
+    def _judge(self, machine: MachineFacts) -> dict[str, Any]:
+        """Return the report on `machine` with the kernels that failed in earlier runs on any of its cards."""
+        broken = Remembered(self.workspace.remembered).broken_kernels(machine)
+        return judge(dataclasses.replace(machine, broken_kernels=broken))
+
+    def add_experience(
+        self, machine: MachineFacts, recipe: Recipe | None = None, run: str = ""
+    ) -> MachineFacts:
+        """Return `machine` with the kernels that failed in earlier runs, or all when `run` stood still before.
+
+        With `recipe` those of the card that it would take, else of every card.
+        """
+        remembered = Remembered(self.workspace.remembered)
+        if recipe is None:
+            broken = dict(remembered.broken_kernels(machine))
+        else:
+            card = choose_device(machine, recipe)[1]
+            broken = dict(remembered.broken_kernels(machine, card.name if card else ""))
         if run and "pytorch_kernels" in read_safer(run):
             broken |= dict.fromkeys(OPS, "The last attempt stood still.")
         return dataclasses.replace(machine, broken_kernels=broken) if broken else machine
@@ -82,6 +100,10 @@ class Health:
         """Let a repair be made from the next start on, or leave it. Raises OSError."""
         switch_repair(self.workspace, name, on=on)
 
+    def restart_waits(self) -> bool:
+        """Return whether the settings ask for other repairs than this process started with. Takes 0.1 s."""
+        return read_applied(prepare_environment(self.workspace, os.environ)) != read_applied(os.environ)
+
     def open_bridge(self, port: int) -> None:
         """Open a console that sets the studio up inside WSL2 and opens it at `port` once this one has ended."""
         python = sys.executable.replace("pythonw.exe", "python.exe")
@@ -92,6 +114,17 @@ class Health:
             env=restore_environment(environment),
             creationflags=getattr(subprocess, "CREATE_NEW_CONSOLE", 0),
         )
+
+    def mirror(self) -> str:
+        """Return the address of the model hub's mirror that models come from; "" for the hub itself."""
+        return read_settings(self.workspace).get("hub_endpoint", "")
+
+    def set_mirror(self, address: str) -> None:
+        """Let models come from `address` from now on, "" for the hub itself. Raises StudioError, OSError."""
+        address = address.strip().rstrip("/")
+        if address and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", address):
+            raise StudioError(text("desk.mirror"), text("desk.mirror.why"), text("desk.mirror.fix"))
+        change_settings(self.workspace, hub_endpoint=address)
 
     def close(self) -> None:
         """Let the thread end after what it does now."""

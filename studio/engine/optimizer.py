@@ -6,7 +6,10 @@ import math
 
 import torch
 
+from studio.core.errors import StudioError
 from studio.core.recipe import OptimSpec
+from studio.core.text import text
+from studio.engine.ladder import is_out_of_memory, let_go
 
 
 def build_optimizer(
@@ -32,6 +35,30 @@ def build_optimizer(
         "paged_adamw_8bit": bitsandbytes.optim.PagedAdamW8bit,
     }[name]
     return kind(groups, **settings)
+
+
+def apply_gradients(
+    scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *, again: bool = False
+) -> bool:
+    """Step `optimizer` through `scaler`; return whether memory ran out meanwhile and the step was done once more.
+
+    The first step makes the moments. AdamW of PyTorch and of bitsandbytes count a parameter's step before they change
+    it: with none counted no weight has changed, so what was made is dropped and the same gradients are applied anew.
+    Raises StudioError when memory is out for good; some weights may have changed then, so the step is lost.
+    """
+    try:
+        scaler.step(optimizer)  # without loss scaling this is optimizer.step()
+        return again
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        changed = any(float(moments.get("step", 0)) for moments in optimizer.state.values())
+        if again or changed:
+            what, why, fix = (text(f"memory.optimizer.full{part}") for part in ("", ".why", ".fix"))
+            raise StudioError(what, why, fix, exit_code=1) from error
+        let_go(error)
+    optimizer.state.clear()  # a parameter's moments may be there in part
+    return apply_gradients(scaler, optimizer, again=True)
 
 
 def learning_rate(spec: OptimSpec, step: int, total_steps: int) -> float:

@@ -51,7 +51,7 @@ from studio.engine.trial import try_out
 from studio.engine.warmup import warm_up
 from studio.engine.watch import watch_gpu
 from studio.host.failures import diagnose
-from studio.host.plan import gigabytes
+from studio.host.plan import choose_device, gigabytes
 from studio.host.plan import plan as make_plan
 from studio.host.remembered import Load, Remembered
 from studio.models.adapt import (
@@ -125,7 +125,8 @@ def run(
     are downloaded from, "" for $HF_ENDPOINT or the hub.
     """
     if remembered is not None:
-        broken = {**machine.broken_kernels, **remembered.broken_kernels(machine)}
+        card = choose_device(machine, recipe)[1]
+        broken = {**machine.broken_kernels, **remembered.broken_kernels(machine, card.name if card else "")}
         machine = dataclasses.replace(machine, broken_kernels=broken)
     record = dataclasses.replace(
         folder.read_record(), state="running", packages=dict(machine.packages), diagnosis=None, ended_s=0.0
@@ -269,7 +270,9 @@ def _train(this: Run) -> Trained | None:
         this.emit(Warned(step=outcome.state.step, message=text("run.stopped_early", step=outcome.state.step)))
     with this.phase("save"):
         if data.validation and trainer.state.evaluated != trainer.state.step:
-            this.record = dataclasses.replace(this.record, eval_loss=trainer.evaluate())
+            eval_loss = trainer.evaluate()
+            this.stop_when_asked()  # which cut the evaluation short
+            this.record = dataclasses.replace(this.record, eval_loss=eval_loss)
         model = loaded.model
         if not this.record.adapter:
             cast_weights(model, DTYPES[plan.dtype.value])
@@ -391,7 +394,9 @@ def _record_progress(this: Run, trainer: Trainer) -> None:
 def _name_gpu(machine: MachineFacts, device: str) -> str:
     """Return the name of the GPU that `cuda` or `cuda:i` stands for, "" for the processor."""
     kind, _, index = device.partition(":")
-    return machine.gpus[int(index or 0)].name if kind == "cuda" else ""
+    maker = "amd" if machine.torch_hip else "nvidia"
+    cards = [gpu for gpu in machine.gpus if gpu.vendor == maker]
+    return cards[int(index or 0)].name if kind == "cuda" else ""
 
 
 def describe_swaps(fused: Fused) -> tuple[Text, ...]:

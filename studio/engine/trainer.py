@@ -29,7 +29,7 @@ from studio.core.text import Text, text
 from studio.data.pack import Example
 from studio.engine.batches import PAD_MULTIPLE, Batch, StepOrder, collate, count_trained
 from studio.engine.ladder import MemoryExhausted, is_out_of_memory, let_go, retry_with_memory
-from studio.engine.optimizer import build_optimizer, learning_rate
+from studio.engine.optimizer import apply_gradients, build_optimizer, learning_rate
 from studio.models.adapt import evaluation_mode
 from studio.models.load import AUTOCAST_DTYPES
 
@@ -43,6 +43,10 @@ class NonFinite(Exception):
     """The loss or a gradient was not a number in several steps in a row."""
 
     failure_id = "non_finite"
+
+
+class StepAbandoned(Exception):
+    """The end was asked for in the middle of a step's window, of which nothing was applied yet."""
 
 
 @dataclass(slots=True)
@@ -135,7 +139,10 @@ class Trainer:
             if self.hooks.should_stop():
                 end = "stopped"
                 break
-            self._take_step()
+            try:
+                self._take_step()
+            except StepAbandoned:
+                continue
             limits, step = self.recipe.limits, self.state.step
             if self._evaluate_when_due():
                 end = "early"
@@ -184,13 +191,18 @@ class Trainer:
         """Fill the gradients with those of `window`, however often it must be replayed; weights are not touched.
 
         Returns the mean loss over its trained tokens, a () tensor on the device. A replay begins with no gradients
-        and with the random generators of the first attempt. Raises what `recover` gives up on.
+        and with the random generators of the first attempt. Raises what `recover` gives up on, and StepAbandoned, which
+        leaves the generators as they were too.
         """
         generators = read_generators()
         while True:
             self.optimizer.zero_grad(set_to_none=True)
             try:
                 return self._accumulate(window, phase)
+            except StepAbandoned:
+                self.optimizer.zero_grad(set_to_none=True)
+                write_generators(generators)
+                raise
             except Exception as error:  # recover() decides: it returns False for all it does not know
                 if not self.hooks.recover(error, self.state):
                     raise
@@ -202,6 +214,9 @@ class Trainer:
         total = torch.zeros((), device=self.device)
         size = self.state.micro_batch
         for micro, start in enumerate(range(0, len(window), size)):
+            # A window may take minutes, and who asks for the end is given 20 s before the process is killed.
+            if micro and phase == "train" and self.hooks.should_stop():
+                raise StepAbandoned
             self.hooks.beat(phase, self.state.step + 1, micro)
             batch = self._collate(window[start : start + size])
             with self._autocast():
@@ -220,8 +235,8 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.trained, limit)
         loss, grad_norm = float(loss_sum), float(norm)
         applied = math.isfinite(loss) and math.isfinite(grad_norm)
-        if applied:
-            self.scaler.step(self.optimizer)  # without loss scaling this is optimizer.step()
+        if applied and apply_gradients(self.scaler, self.optimizer):
+            self._tell_freed("optimizer", self.state.micro_batch, text("memory.optimizer"), 1)
         self.scaler.update()
         return loss, grad_norm, applied
 
@@ -286,10 +301,10 @@ class Trainer:
         """Say that memory ran out while something was saved, and that it is saved once more."""
         self._tell_freed("save", self.state.micro_batch, text("memory.save"))
 
-    def _tell_freed(self, rung: str, micro_batch: int, message: Text) -> None:
-        self.hooks.emit(
-            MemoryFreed(step=self.state.step, rung=rung, micro_batch=micro_batch, message=message)
-        )
+    def _tell_freed(self, rung: str, micro_batch: int, message: Text, ahead: int = 0) -> None:
+        """Emit MemoryFreed for the step that lies `ahead` of the last one done."""
+        step = self.state.step + ahead
+        self.hooks.emit(MemoryFreed(step=step, rung=rung, micro_batch=micro_batch, message=message))
 
     def _evaluate_when_due(self) -> bool:
         """Evaluate after every `eval_every` steps; returns whether early stopping ends the run, also after a resume."""

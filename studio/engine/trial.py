@@ -33,6 +33,8 @@ LARGE_BUDGET_S = 120.0
 LARGE_PARAMETERS = 20_000_000_000
 PASS_SHARE = 0.15
 """Of the budget for one pass over the longest rows: they are passed up to three times."""
+COMPUTING = ("longest", "last", "evaluation", "sample")
+"""Parts that are left out where hardly one more pass fits into the time: the model is far too slow here."""
 WORDS_LIMIT = 300
 SAMPLE_TOKENS = 4
 PROMPT_TOKENS = 64
@@ -58,7 +60,7 @@ def try_out(
     """
     started_s = time.perf_counter()
     generators = read_generators()
-    trial = Trial(trainer, loaded, data, facts, record, folder)
+    trial, left_out = Trial(trainer, loaded, data, facts, record, folder), 0
     parts = {
         "rows": trial.check_rows,
         "one": trial.train_on_one,
@@ -74,7 +76,13 @@ def try_out(
         for number, (name, part) in enumerate(parts.items()):
             between()
             trainer.hooks.beat("trial", trainer.state.step, number)
+            if name in COMPUTING and trial.left_s < 2 * trial.pass_s:
+                left_out += 1
+                continue
             _say_what_broke(name, part)
+        if left_out:
+            message = text("trial.shortened", seconds=round(trial.pass_s), count=left_out, all=len(parts))
+            trainer.hooks.emit(Warned(message=message))
     finally:
         shutil.rmtree(trial.place, ignore_errors=True)
         trial.reserve = None
@@ -125,12 +133,20 @@ class Trial:
             folder.checkpoints / ".staging-trial"
         )  # what a kill leaves there is swept at the next start
         self.budget_s = LARGE_BUDGET_S if facts.parameters > LARGE_PARAMETERS else BUDGET_S
+        self.ends_s = time.perf_counter() + self.budget_s
+        self.pass_s = 0.0
+        """Seconds of one pass over the shortest row: no part takes less."""
         self.reserve: torch.Tensor | None = None
         self.tokens_per_s = math.inf
         self.longest_tokens = 0
         self.step_s = 0.0
         self.evaluation_s = 0.0
         self.save_s = 0.0
+
+    @property
+    def left_s(self) -> float:
+        """How many seconds of its time the trial has left."""
+        return self.ends_s - time.perf_counter()
 
     @property
     def total_s(self) -> float:
@@ -170,7 +186,10 @@ class Trial:
     def train_on_one(self) -> None:
         """Train on the shortest row, as a batch of its own; its pace decides how much the other parts do."""
         row = [min(self.data.train, key=_length)]
-        self.tokens_per_s = _length(row[0]) / self._quickest(lambda: self._train_on(row))
+        self.pass_s = self._quickest(lambda: self._train_on(row))
+        self.tokens_per_s = _length(row[0]) / self.pass_s
+        self.longest_tokens = _length(row[0])
+        self._reckon_step(self.tokens_per_s)
 
     def train_on_longest(self) -> None:
         """Train on a full micro-batch of the longest rows, beside as much memory as the optimizer will take."""
@@ -182,9 +201,12 @@ class Trial:
         longest = sorted(self.data.train, key=_length, reverse=True)[:micro_batch]
         rows = self._fit(longest)
         self.longest_tokens = _length(rows[0])
-        tokens_per_s = sum(map(_length, rows)) / self._quickest(lambda: self._train_on(rows))
+        self._reckon_step(sum(map(_length, rows)) / self._quickest(lambda: self._train_on(rows)))
+
+    def _reckon_step(self, tokens_per_s: float) -> None:
+        """Reckon how long a step takes when all its rows are as long as the longest."""
         per_step = min(self.trainer.order.per_step, len(self.data.train))
-        self.step_s = _length(longest[0]) * per_step / tokens_per_s
+        self.step_s = max(map(_length, self.data.train)) * per_step / tokens_per_s
 
     def train_on_last(self) -> None:
         """Train on the micro-batch that is left over at the end of a pass over the data, where there is one."""
@@ -244,7 +266,7 @@ class Trial:
                     input_ids=prompt,
                     attention_mask=torch.ones_like(prompt),
                     max_new_tokens=SAMPLE_TOKENS,
-                    max_time=PASS_SHARE * self.budget_s,
+                    max_time=max(1.0, min(PASS_SHARE * self.budget_s, self.left_s)),
                     do_sample=False,
                     pad_token_id=self.tokenizer.pad_token_id,
                 )
@@ -289,7 +311,9 @@ class Trial:
     def _quickest(self, attempt: Callable[[], None]) -> float:
         """Return the seconds of `attempt`; of a short one those of a second, as the first compiles and allocates."""
         taken_s: list[float] = []
-        while not taken_s or len(taken_s) < 2 and taken_s[0] < PASS_SHARE * self.budget_s:
+        while (
+            not taken_s or len(taken_s) < 2 and taken_s[0] < min(PASS_SHARE * self.budget_s, self.left_s / 4)
+        ):
             started_s = time.perf_counter()
             attempt()
             if self.trainer.device.type == "cuda":

@@ -60,6 +60,8 @@ from studio.host.vitals import compare, read_vitals
 INTERVAL_S = 2.0
 REARM_S = 1.0
 """The C timer is set anew at most this often: that takes 0.07 ms, more than 1 % of a step of 5 ms."""
+STACKS_LIMIT_BYTES = 1_000_000
+"""Some fifty sets of stacks; older ones make room, or a run that stands still each night for a year fills the disk."""
 CHOICES = ("wait", "restart", "stop")
 MIB = 2**20
 
@@ -114,6 +116,7 @@ class Watch:
         with suppress(OSError):  # a full disk: the run must not end for want of a file that is rarely needed
             self._stacks = (self.folder.path / STACKS).open("a", encoding="utf-8", errors="replace")
             self._open.callback(self._close_stacks)
+            self._trim_stacks()
         thread = threading.Thread(target=self._look_on, name="watch", daemon=True)
         thread.start()
         self._open.callback(self._end, thread)
@@ -260,10 +263,16 @@ class Watch:
         if self._stacks is None:
             return ""
         faulthandler.cancel_dump_traceback_later()
+        self._trim_stacks()
         self._stacks.write(f"{HEADER}{time.strftime('%Y-%m-%d %H:%M:%S')} ===\n")
         self._stacks.flush()
         faulthandler.dump_traceback(self._stacks, all_threads=True)
         return Path(self._stacks.name).read_text(encoding="utf-8", errors="replace")
+
+    def _trim_stacks(self) -> None:
+        assert self._stacks is not None
+        if os.fstat(self._stacks.fileno()).st_size > STACKS_LIMIT_BYTES:
+            self._stacks.truncate(0)  # opened for appending: what follows is written at the new end
 
     def _carry_out(self, now_s: float) -> float:
         """Turn an answer, a missing answer or a request to end into what is to follow; return the limit from now on."""

@@ -42,6 +42,7 @@ SUBJECTS_OF_CODES = {
     "C10": "gpus",
     "C11": "torch",
     "C12": "torch",
+    "C17": "torch",
     "L3": "disk",
     "L4": "memory",
     "D1": "gpus",
@@ -86,8 +87,8 @@ def look_through(machine: MachineFacts, backend: Backend, problems: Sequence[dic
         *(_look_at_kernel(machine, test) for test in machine.kernel_tests),
         *_look_at_broken(machine),
         *_look_at_formats(machine, backend),
-        _check("attention", text(f"checkup.attention.{backend.attention}")),
-        _look_at_bitsandbytes(machine),
+        _look_at_attention(backend),
+        _look_at_bitsandbytes(machine, backend),
         _look_at_memory(machine),
         *_look_at_disk(machine),
         *_look_at_network(machine),
@@ -115,7 +116,8 @@ def _attach(problem: dict[str, Any], checks: list[Check]) -> None:
     subject = subject_of(problem)
     same = [check for check in checks if check["id"] == subject]
     if not same:
-        same = [_check(subject, literal(""), "ok")]
+        unasked = subject == "network"
+        same = [_check(subject, text("checkup.network.unasked") if unasked else problem["title"], "skip")]
         checks += same
     # Of Triton's five levels the one that stopped.
     check = next((one for one in same if RANK[one["verdict"]] >= RANK["note"]), same[0])
@@ -243,14 +245,24 @@ def _look_at_formats(machine: MachineFacts, backend: Backend) -> Iterable[Check]
     yield _check("formats", text("checkup.formats.found", gpu=gpu.name, **can))
 
 
-def _look_at_bitsandbytes(machine: MachineFacts) -> Check:
+def _look_at_attention(backend: Backend) -> Check:
+    if backend.row == 1:
+        return _check("attention", text("checkup.triton.not_tried"), "skip")
+    return _check("attention", text(f"checkup.attention.{backend.attention}"))
+
+
+def _look_at_bitsandbytes(machine: MachineFacts, backend: Backend) -> Check:
     version = machine.packages.get("bitsandbytes")
     if not version:
         return _check("four_bit", _absent("bitsandbytes"), "note", text("checkup.four_bit.fix"))
     if machine.bitsandbytes_error:
         line = machine.bitsandbytes_error.strip().splitlines()[-1]
         return _check("four_bit", literal(line), "warn", text("checkup.four_bit.fix"))
-    return _check("four_bit", text("checkup.four_bit.found", version=version))
+    if backend.row == 1:
+        return _check("four_bit", text("checkup.triton.not_tried"), "skip")
+    # Without a card its library is only loaded (probes/bitsandbytes_load.py).
+    computed = machine.gpus and (machine.torch_cuda or machine.torch_hip or machine.torch_xpu)
+    return _check("four_bit", text(f"checkup.four_bit.{'found' if computed else 'loads'}", version=version))
 
 
 def _look_at_memory(machine: MachineFacts) -> Check:

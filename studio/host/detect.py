@@ -27,7 +27,10 @@ from studio.host.probes import (
 from studio.host.probes.child import Answer, run_child
 from studio.host.probes.hub import ask_hub
 from studio.host.probes.surroundings import Surroundings, survey
-from studio.host.wsl import list_distributions
+from studio.host.settings import read_settings
+from studio.host.versions import gate
+from studio.host.workspace import Workspace
+from studio.host.wsl import ask_running, list_distributions
 
 LOOKS: tuple[Callable[[Surroundings], dict[str, Any]], ...] = (
     machine.look,
@@ -48,7 +51,8 @@ BITSANDBYTES = "studio.host.probes.bitsandbytes_load"
 KERNELS = "studio_kernels.self_test"
 ANY_CARD = "cuda:80"
 """What is compiled for where there is no card: a foreign assembler shows there, too."""
-LOWEST_CAPABILITY = (7, 5)
+GUEST_S = 10.0
+"""For a Linux of WSL that is awake: its answer takes a second."""
 
 
 def look_around(
@@ -91,7 +95,9 @@ def detect(
             keep_facts(cache, key, found)
     facts = fill(facts, found)
     if hub:
-        said, endpoint = ask_hub(environment=environment)
+        root = facts.places["workspace"].path if "workspace" in facts.places else ""
+        mirror = read_settings(Workspace(Path(root))).get("hub_endpoint", "") if root else ""
+        said, endpoint = ask_hub(mirror, environment=environment)
         facts = dataclasses.replace(facts, hub=said, hub_endpoint=endpoint)
     return facts
 
@@ -110,7 +116,7 @@ def probe(
     on_gpu = bool(facts.gpus) and bool(facts.torch_cuda or facts.torch_hip or facts.torch_xpu)
     quantizes = on_gpu and "bitsandbytes" in facts.packages
     with ThreadPoolExecutor(max_workers=3) as pool:
-        linux = pool.submit(list_distributions) if facts.windows is not None else None
+        linux = pool.submit(_list_linux) if facts.windows is not None else None
         torch = pool.submit(run, TORCH, *(["bitsandbytes"] if quantizes else []))
         triton = pool.submit(_probe_triton, facts, run, on_gpu, fresh)
         loads = pool.submit(run, BITSANDBYTES) if "bitsandbytes" in facts.packages and not on_gpu else None
@@ -163,13 +169,18 @@ FOUND = (
 def choose_targets(facts: MachineFacts) -> tuple[str, ...]:
     """Return what Triton is to compile for: every chip here that our kernels take, as `cuda:89` or `hip:gfx1100`."""
     nvidia = {gpu.capability for gpu in facts.gpus if gpu.vendor == "nvidia" and gpu.capability > (0, 0)}
-    suited = {pair for pair in nvidia if pair >= LOWEST_CAPABILITY} or nvidia
+    suited = {pair for pair in nvidia if pair >= gate("triton")} or nvidia
     if suited:
         return tuple(f"cuda:{major}{minor}" for major, minor in sorted(suited))
     chips = [gpu.architecture for gpu in facts.gpus if gpu.architecture]
     if chips and facts.torch_hip:
         return (f"hip:{chips[0]}",)
     return () if facts.torch_hip or facts.torch_xpu else (ANY_CARD,)
+
+
+def _list_linux() -> tuple[str, tuple[Distribution, ...]]:
+    state, found = list_distributions()
+    return state, ask_running(found, timeout_s=GUEST_S)
 
 
 def _probe_triton(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 from studio.host.detect import look_around
 from studio.host.repairs import (
@@ -28,10 +30,25 @@ def prepare_environment(workspace: Workspace, base: Mapping[str, str]) -> dict[s
     machine = look_around(original, workspace.root)
     applied = choose_repairs(machine, settings.get("repairs_off", ()), settings.get("repairs_on", ()))
     environment = apply_repairs(child_environment(workspace, original), applied)
+    _make_folders(applied)
     if applied:
         before = {repair.name: _before(original, repair) for repair in applied}
         environment[APPLIED_VARIABLE] = json.dumps(before)
     return environment
+
+
+def _make_folders(applied: tuple[Applied, ...]) -> None:
+    """Make the folders that a repair moved temporary files and compiled kernels to, for this user alone.
+
+    A TEMP that is not there counts as none, and who can write into the kernels' folder can have code run.
+    """
+    moved = [repair.changes for repair in applied if repair.name == "plain_temp"]
+    for folder in {Path(changes[name]) for changes in moved for name in changes if changes[name]}:
+        # Where it cannot be made, tempfile takes the next folder, and the doctor names the one that failed.
+        with suppress(OSError):
+            # Python closes a folder of mode 0o700 to others on Windows too (from 3.12.4 and 3.11.10 on).
+            folder.parent.mkdir(mode=0o700, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _before(original: Mapping[str, str], repair: Applied) -> dict[str, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.codec import to_json
-from studio.core.facts import MachineFacts
+from studio.core.facts import Distribution, Gpu, KernelTest, MachineFacts, Tool
 from studio.core.files import replace_file
 from studio.host.probes.packages import find_package
 from studio.host.probes.variables import NETWORK
 
-VERSION = 1
+SHAPES = (MachineFacts, Gpu, Tool, KernelTest, Distribution)
+"""What is kept has the shape of these: a studio with other fields finds it out anew."""
 DEPENDS_ON = (
     "system",
     "release",
@@ -46,7 +48,8 @@ def stamp(facts: MachineFacts) -> str:
     from studio_kernels import fingerprint
 
     parts = {name: to_json(getattr(facts, name)) for name in DEPENDS_ON}
-    parts |= {"version": VERSION, "kernels": fingerprint()}
+    shapes = {kind.__name__: [part.name for part in dataclasses.fields(kind)] for kind in SHAPES}
+    parts |= {"shapes": shapes, "kernels": fingerprint()}
     parts["environment"] = {k: v for k, v in facts.environment.items() if k.upper() not in NETWORK}
     parts["runtimes"] = to_json(facts.windows.runtimes) if facts.windows else {}
     parts["folders"] = {name: _touched(find_package(name)) for name in LIBRARIES}

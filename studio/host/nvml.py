@@ -34,6 +34,10 @@ def read_driver(environment: Mapping[str, str] = os.environ) -> Driver:
         version = nvml.nvmlSystemGetCudaDriverVersion_v2()
         name = _words(nvml.nvmlSystemGetDriverVersion())
         gpus = tuple(_describe(nvml, handle) for handle in visible_handles(nvml, environment))
+    except (
+        AttributeError
+    ) as error:  # another package of that name, or one from before 2020: nvidia-smi is asked then
+        return Driver(error=str(error))
     except nvml.NVMLError as error:
         absent = getattr(error, "value", None) == getattr(nvml, "NVML_ERROR_LIBRARY_NOT_FOUND", 12)
         return Driver() if absent else Driver(error=str(error))

@@ -17,7 +17,16 @@ WINDOWS_HOME = re.compile(
 )
 UNIX_HOME = re.compile(r"(?P<root>[\\/]+(?:home|Users)[\\/]+)(?P<name>[^\\/\s:'\"<>,;)\]]+)")
 SECRETS = (
-    (re.compile(r"://[^/\s:@'\"]+(?::[^/\s@'\"]*)?@"), f"://{SECRET}@"),
+    (re.compile(r"://[^/\s'\"]+@"), f"://{SECRET}@"),  # up to the last @: passwords hold some
+    (re.compile(r"://[^/\s:@'\"]+:[^\s@'\"]*@"), f"://{SECRET}@"),  # and slashes
+    (
+        re.compile(r"(?<![\w/])[^\s/:@'\"=]+:[^\s/:@'\"]+@(?=[\w.-]+:\d)"),
+        f"{SECRET}@",
+    ),  # a proxy without http://
+    (
+        re.compile(r"([?&][\w-]*(?:token|key|secret|password|signature)=)[^\s&'\"<]+", re.IGNORECASE),
+        rf"\1{SECRET}",
+    ),
     (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1 {SECRET}"),
     (
         re.compile(

@@ -5,13 +5,15 @@ Pure: facts in, changes of environment variables out. Every repair that is appli
 
 from __future__ import annotations
 
+import hashlib
 import json
 import ntpath
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from studio.core.facts import MachineFacts, Tool
+from studio.core.facts import MachineFacts
 from studio.core.text import Text, text
+from studio.host.versions import installed_triton, minor_of
 
 APPLIED_VARIABLE = "FINETUNE_STUDIO_REPAIRED"
 """In it a repaired process finds, as JSON, what each repair changed: {repair: {variable: value before or null}}."""
@@ -26,6 +28,9 @@ ASSEMBLER_OVERRIDES = (
 OLDEST_ASSEMBLER = (12, 0)
 """Triton 3.1 to 3.9 write PTX for the assembler that they find, down to CUDA 12.0; 10.2 and 11 do not know it."""
 BLACKWELL_ASSEMBLER = (12, 8)
+OWN_TOOLS_SINCE = (3, 3)
+"""From here on every Triton for Windows brings its compiler, headers and assembler along (headers since 3.2.0.post11,
+the compiler since post13); an older one needs the person's own, and works with them."""
 WSL_LIBRARIES = "/usr/lib/wsl/lib"
 CUDA_LIBRARY_NAMES = (
     "libcudart",
@@ -42,7 +47,7 @@ Changes = Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One thing that can be set right, in the words of `repair.NAME` (what is done) and `repair.NAME.why`."""
+    """One thing that can be set right, in the words of `repair.NAME`, and of `repair.NAME.off` where it is left."""
 
     name: str
     find: Callable[[MachineFacts], Changes]
@@ -97,7 +102,9 @@ def restore_environment(environment: Mapping[str, str]) -> dict[str, str]:
     original = {name: value for name, value in environment.items() if name != APPLIED_VARIABLE}
     for changes in read_applied(environment).values():
         for name, value in changes.items():
-            original.pop(name, None)
+            # What a repair set may be spelled otherwise: NO_PROXY for the person's no_proxy.
+            for present in [key for key in original if key.upper() == name.upper()]:
+                del original[present]
             if value is not None:
                 original[name] = value
     return original
@@ -122,13 +129,21 @@ def _works(machine: MachineFacts) -> bool:
     return machine.triton_level == "right" and not machine.repairs
 
 
+def _brings_tools(machine: MachineFacts) -> bool:
+    """Whether this Triton for Windows needs no compiler and no CUDA of the person's."""
+    triton = minor_of(installed_triton(machine))
+    return triton is None or triton >= OWN_TOOLS_SINCE
+
+
 def _drop_compiler(machine: MachineFacts) -> Changes:
     if _works(machine):
         return {}
     if machine.system == "Windows":
         if "own_triton_tools" in machine.repairs or _own_triton_tools(machine):
             return {}
-        return _present(machine, COMPILER_OVERRIDES)
+        if _brings_tools(machine):
+            return _present(machine, COMPILER_OVERRIDES)
+        return _present(machine, tuple(name for name in ("CC", "CXX") if name in machine.dead_overrides))
     # Elsewhere Triton brings no compiler along: only one that is not there is worse than none.
     return {"CC": None} if "CC" in machine.dead_overrides else {}
 
@@ -136,7 +151,7 @@ def _drop_compiler(machine: MachineFacts) -> Changes:
 def _drop_toolkit(machine: MachineFacts) -> Changes:
     if machine.system != "Windows" or _works(machine) or _own_triton_tools(machine):
         return {}
-    return _present(machine, TOOLKIT_OVERRIDES)
+    return _present(machine, TOOLKIT_OVERRIDES) if _brings_tools(machine) else {}
 
 
 def _drop_assembler(machine: MachineFacts) -> Changes:
@@ -146,7 +161,7 @@ def _drop_assembler(machine: MachineFacts) -> Changes:
     needed = OLDEST_ASSEMBLER
     if any(gpu.capability >= (10, 0) for gpu in machine.gpus):
         needed = BLACKWELL_ASSEMBLER
-    releases = {tool.path: _read_release(tool) for tool in machine.assemblers}
+    releases = {tool.path: minor_of(tool.release) for tool in machine.assemblers}
     bad = {}
     for name in _present(machine, ASSEMBLER_OVERRIDES):
         release = releases.get(_value(machine, name))
@@ -157,11 +172,6 @@ def _drop_assembler(machine: MachineFacts) -> Changes:
 
 def _value(machine: MachineFacts, name: str) -> str:
     return next((value for key, value in machine.environment.items() if key.upper() == name.upper()), "")
-
-
-def _read_release(tool: Tool) -> tuple[int, int] | None:
-    major, _, minor = tool.release.partition(".")
-    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
 def _own_triton_tools(machine: MachineFacts) -> Changes:
@@ -185,9 +195,18 @@ def _plain_temp(machine: MachineFacts) -> Changes:
     long = cache is not None and cache.length > 90 and not (machine.windows and machine.windows.long_paths)
     if not unreadable and not long:
         return {}
-    folder = ntpath.join(machine.environment.get("PROGRAMDATA", r"C:\ProgramData"), "finetune-studio")
+    # Everybody may make folders in ProgramData: each person gets one, which environment.py closes to others.
+    person = (
+        hashlib.sha256(machine.places["home"].path.encode()).hexdigest()[:8]
+        if "home" in machine.places
+        else ""
+    )
+    name = "-".join(filter(None, ["finetune-studio", person]))
+    folder = ntpath.join(machine.environment.get("PROGRAMDATA", r"C:\ProgramData"), name)
     changes = {"TRITON_CACHE_DIR": ntpath.join(folder, "triton")}
-    return changes | (dict.fromkeys(("TEMP", "TMP"), ntpath.join(folder, "tmp")) if unreadable else {})
+    # TMPDIR goes before the two in Python, and our own environment sets it.
+    names = ("TMPDIR", "TEMP", "TMP") if unreadable else ()
+    return changes | dict.fromkeys(names, ntpath.join(folder, "tmp"))
 
 
 def _clean_library_path(machine: MachineFacts) -> Changes:
@@ -220,15 +239,14 @@ def _drop_bitsandbytes_version(machine: MachineFacts) -> Changes:
     return _present(machine, ("BNB_CUDA_VERSION", "BNB_ROCM_VERSION"))
 
 
-def _drop_proxy_for_localhost(machine: MachineFacts) -> Changes:
+def _except_localhost(machine: MachineFacts) -> Changes:
     """The window is on 127.0.0.1: a proxy between browser helpers and it breaks the start."""
     named = {name.upper(): value for name, value in machine.environment.items()}
     if not any(named.get(name) for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")):
         return {}
     present = named.get("NO_PROXY", "")
-    lacking = [
-        host for host in ("127.0.0.1", "localhost") if host not in present.split(",") and present != "*"
-    ]
+    hosts = present.replace(" ", "").split(",")
+    lacking = [host for host in ("127.0.0.1", "localhost") if host not in hosts and hosts != ["*"]]
     return {"NO_PROXY": ",".join(filter(None, [present, *lacking]))} if lacking else {}
 
 
@@ -247,6 +265,6 @@ REPAIRS: tuple[Repair, ...] = (
     Repair("clean_library_path", _clean_library_path),
     Repair("wsl_nccl", _wsl_nccl),
     Repair("drop_bitsandbytes_version", _drop_bitsandbytes_version),
-    Repair("proxy_for_localhost", _drop_proxy_for_localhost),
+    Repair("proxy_for_localhost", _except_localhost),
     Repair("show_gpus", _show_gpus, automatic=False),
 )

@@ -6,18 +6,17 @@ from typing import Any
 
 from studio.core.facts import Gpu, MachineFacts
 from studio.core.text import Text, literal, text
-from studio.host.backend import Backend
+from studio.host.backend import PROCESSOR_ROWS, Backend
 from studio.host.checkup import look_through
-from studio.host.failures import find_failures
+from studio.host.failures import find_failures, general
 from studio.host.failures.catalogue import Found
 from studio.host.offers import make_offers
 from studio.host.plan import choose_card, plan_backend, triton_hidden
 from studio.host.repairs import REPAIRS, choose_repairs
 
-REQUIRED = ("torch", "transformers", "peft", "datasets")
+REQUIRED = ("torch", *general.REQUIRED)
 NAMES = {14: "rocm_triton", 15: "rocm", 16: "rocm", 17: "xpu", 18: "mps"}
 """Row -> backend, for what is not NVIDIA's."""
-ON_PROCESSOR = (2, 3, 13, 19)
 
 
 def judge(machine: MachineFacts) -> dict[str, Any]:
@@ -30,9 +29,10 @@ def judge(machine: MachineFacts) -> dict[str, Any]:
     problems = find_problems(machine)
     open_ones = {problem["severity"] for problem in problems if not problem["repaired"]}
     lacking = [name for name in REQUIRED if name not in machine.packages]
+    slow_ops = machine.broken_kernels or [test.op for test in machine.kernel_tests if not test.ok]
     if backend.row == 1 or lacking or "blocked" in open_ones:
         verdict = "blocked"
-    elif backend.kernels == "none" or "degraded" in open_ones:
+    elif backend.kernels == "none" or slow_ops or "degraded" in open_ones:
         verdict = "degraded"
     else:
         verdict = "ready"
@@ -40,7 +40,7 @@ def judge(machine: MachineFacts) -> dict[str, Any]:
         "verdict": verdict,
         "backend": _name(backend, lacking),
         "row": backend.row,
-        "reasons": _reasons(machine, backend, gpu),
+        "reasons": _reasons(machine, backend, gpu, problems),
         "problems": problems,
         "checks": look_through(machine, backend, problems),
         "offers": list(make_offers(machine, backend)),
@@ -77,15 +77,19 @@ def _problem(found: Found, machine: MachineFacts, possible: set[str]) -> dict[st
 def _name(backend: Backend, lacking: list[str]) -> str:
     if backend.row == 1 or "torch" in lacking:
         return "none"
-    if backend.row in ON_PROCESSOR:
+    if backend.row in PROCESSOR_ROWS:
         return "cpu"
     if backend.row in NAMES:
         return NAMES[backend.row]
     return {"all": "triton", "elementwise": "triton_elementwise", "none": "pytorch"}[backend.kernels]
 
 
-def _reasons(machine: MachineFacts, backend: Backend, gpu: Gpu | None) -> list[Text]:
-    reasons = [backend.reason]
+def _reasons(
+    machine: MachineFacts, backend: Backend, gpu: Gpu | None, problems: list[dict[str, Any]]
+) -> list[Text]:
+    blocking = [one["title"] for one in problems if one["severity"] == "blocked" and not one["repaired"]]
+    # What the row promises is not true while something is in the way.
+    reasons = blocking if blocking and not backend.stop else [backend.reason]
     if backend.row == 19 and gpu is not None:
         reasons.append(text("doctor.unseen", gpu=gpu.name))
     if triton_hidden(machine, gpu):

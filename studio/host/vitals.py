@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import platform
 import select
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from studio.host.nvml import open_nvml, visible_handles
+from studio.host.probes.limit import limit
 
 LIMIT_S = 3.0
 """A driver that lost its GPU may never answer."""
@@ -39,8 +39,8 @@ def read_vitals(pid: int, cache: Path | None = None, gpu: int | None = None) -> 
     if cache is not None:
         found |= read_cache(cache)
     if gpu is not None:
-        found |= within(lambda: read_gpu(gpu), LIMIT_S)
-        found |= within(lambda: read_shared(pid), LIMIT_S)
+        found |= limit(lambda: read_gpu(gpu), LIMIT_S) or {}
+        found |= limit(lambda: read_shared(pid), LIMIT_S) or {}
         found["spills"] = float(can_spill())
     if pid == os.getpid():
         found |= read_output()
@@ -171,15 +171,6 @@ def read_output(descriptors: tuple[int, ...] = (1, 2)) -> dict[str, float]:
             return {"output_full": 1.0}
         poller.unregister(descriptor)
     return {"output_full": 0.0}
-
-
-def within(ask: Callable[[], dict[str, float]], limit_s: float) -> dict[str, float]:
-    """Return the answer of `ask`, {} when it takes longer than `limit_s`; its thread is then left behind."""
-    answers: list[dict[str, float]] = []
-    thread = threading.Thread(target=lambda: answers.append(ask()), name="vitals", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    return answers[0] if answers else {}
 
 
 def _program(process: Any) -> str:

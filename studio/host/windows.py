@@ -61,7 +61,7 @@ def read_facts(root, torch_pin):
     return {
         "root": str(root),
         "root_is_plain": _fits_code_page(str(root)),
-        "long_paths": _read_number(LONG_PATHS, "LongPathsEnabled") == 1,
+        "long_paths": read_number(LONG_PATHS, "LongPathsEnabled") == 1,
         "cloud_folders": sorted({os.environ[name] for name in names if os.environ.get(name)}),
         "runtime": _read_runtime(system / "msvcp140.dll"),
         "threads_dll": (system / "vcruntime140_threads.dll").exists(),
@@ -79,7 +79,7 @@ def make_shortcut(root, run=subprocess.run):
 
     It starts pythonw, which has no console: a click into a console window would freeze the studio.
     """
-    command = ["powershell", "-NoProfile", "-ExecutionPolicy", "Bypass", "-Command", SHORTCUT]
+    command = [find_powershell(), "-NoProfile", "-ExecutionPolicy", "Bypass", "-Command", SHORTCUT]
     environment = dict(os.environ, STUDIO_ROOT=str(root))
     try:
         answer = run(
@@ -93,6 +93,13 @@ def make_shortcut(root, run=subprocess.run):
     except (OSError, subprocess.TimeoutExpired):
         return False
     return answer.returncode == 0
+
+
+def find_powershell():
+    """Return Windows' own PowerShell: a bare name would be looked for in the working folder first."""
+    system = Path(os.environ.get("SystemRoot", r"C:\Windows")) / "System32"
+    path = system / "WindowsPowerShell" / "v1.0" / "powershell.exe"
+    return str(path) if path.exists() else "powershell"
 
 
 def _lies_in(path, folder):
@@ -109,8 +116,8 @@ def _fits_code_page(path):
     return True
 
 
-def _read_number(key, name):
-    """Return a number from HKEY_LOCAL_MACHINE; None where it is not set."""
+def read_number(key, name):
+    """Return a number from the registry's HKEY_LOCAL_MACHINE; None where it is absent or not to be read."""
     import winreg
 
     try:
@@ -124,11 +131,12 @@ def _read_runtime(file):
     """Return (major, minor) of the Visual C++ runtime `file`, else what the registry says; None without the file."""
     if not file.exists():
         return None
-    registered = (_read_number(RUNTIMES, "Major") or 0, _read_number(RUNTIMES, "Minor") or 0)
-    return _read_file_version(file) or registered
+    registered = (read_number(RUNTIMES, "Major") or 0, read_number(RUNTIMES, "Minor") or 0)
+    return (read_file_version(file) or registered)[:2]
 
 
-def _read_file_version(file):
+def read_file_version(file):
+    """Return the four numbers of a DLL's version, such as (14, 44, 35211, 0); None when it has none."""
     library = ctypes.WinDLL("version")
     size = library.GetFileVersionInfoSizeW(str(file), None)
     if not size:
@@ -136,8 +144,11 @@ def _read_file_version(file):
     block, value, length = ctypes.create_string_buffer(size), ctypes.c_void_p(), ctypes.c_uint()
     if not library.GetFileVersionInfoW(str(file), 0, size, block):
         return None
-    if not library.VerQueryValueW(block, "\\", ctypes.byref(value), ctypes.byref(length)) or not value:
+    if (
+        not library.VerQueryValueW(block, "\\", ctypes.byref(value), ctypes.byref(length))
+        or length.value < 16
+    ):
         return None
-    # VS_FIXEDFILEINFO: signature, structure version, then the file's version in two halves.
-    high = ctypes.cast(value, ctypes.POINTER(ctypes.c_uint32))[2]
-    return high >> 16, high & 0xFFFF
+    # VS_FIXEDFILEINFO: signature, structure's version, then the file's version in two halves of 16 + 16 bits.
+    words = ctypes.cast(value, ctypes.POINTER(ctypes.c_uint32))
+    return words[2] >> 16, words[2] & 0xFFFF, words[3] >> 16, words[3] & 0xFFFF

@@ -12,7 +12,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from studio.core.errors import Problem
@@ -132,6 +132,20 @@ def list_distributions(
         if not name.lower().startswith(NOT_FOR_PEOPLE)
     )
     return ("ready" if named else "empty"), named
+
+
+def ask_running(found: tuple[Distribution, ...], **how: Any) -> tuple[Distribution, ...]:
+    """Return `found` with what those of version 2 that run anyway say of the GPU and Python; no other one is started.
+
+    `how` goes to probe_distribution.
+    """
+    asked = []
+    for each in found:
+        guest = probe_distribution(each.name, **how)[0] if each.running and each.version == 2 else None
+        if guest is not None:
+            each = replace(each, gpu=guest.gpu, python=", ".join(guest.usable_pythons))
+        asked.append(each)
+    return tuple(asked)
 
 
 def parse_list(words: str) -> tuple[tuple[str, int, bool], ...]:

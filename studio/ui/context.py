@@ -16,7 +16,7 @@ from studio.core.errors import RecipeError, StudioError
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe
 from studio.core.text import Catalogue, Text, load_catalogue, text
-from studio.host.failures import explain
+from studio.host.failures import refuse_system
 from studio.host.settings import change_settings, write_json
 from studio.ui.gate import Keys
 from studio.ui.live import LiveView, fold
@@ -99,7 +99,7 @@ class Context:
                 except StudioError as error:
                     raise self.refusal(error) from error
                 except OSError as error:  # a full disk, a folder that may not be read
-                    raise self.refusal(explain(error)) from error
+                    raise self.refusal(refuse_system(error)) from error
 
             return stream
 
@@ -110,7 +110,7 @@ class Context:
             except StudioError as error:
                 raise self.refusal(error) from error
             except OSError as error:
-                raise self.refusal(explain(error)) from error
+                raise self.refusal(refuse_system(error)) from error
 
         return answer
 

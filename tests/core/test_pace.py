@@ -49,6 +49,15 @@ def test_each_phase_has_its_own_budget_and_its_own_pace():
     assert pace.limit_s() == BUDGETS_S["floor"]
 
 
+def test_a_slow_first_step_makes_nobody_wait_longer_for_the_second():
+    pace = Pace(BUDGETS_S)
+    pace.beat(("train", 1, 0), 0.0)  # compiles for eight minutes
+    pace.beat(("train", 2, 0), 480.0)
+    assert pace.limit_s() == BUDGETS_S["first"]  # nothing is known of its pace yet
+    pace.beat(("train", 3, 0), 481.0)
+    assert pace.limit_s() == BUDGETS_S["floor"]
+
+
 def test_patience_lasts_until_the_next_sign_of_life():
     pace = Pace(BUDGETS_S)
     last_s = beats(pace, "train", 5, 1.0)

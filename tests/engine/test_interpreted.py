@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # 20 s: test_recovery.py shows the same with stand-ins for the kernels
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import studio.engine.run as engine
 from studio.core.events import EvalLogged, MemoryFreed, Warned
@@ -48,6 +49,7 @@ def go(tmp_path, machine, recipe, monkeypatch):
     def go(*arguments, **options):
         return run(*arguments, **options)
 
+    go.machine = machine
     return go
 
 
@@ -139,6 +141,47 @@ def test_saving_is_tried_once_more(go, monkeypatch, times, state):
     assert saved.of(MemoryFreed)[0].micro_batch == 4
     if state == "finished":
         assert saved.losses == go().losses
+
+
+@pytest.mark.parametrize(
+    ("step", "applied", "state"), [(1, 0, "finished"), (1, 3, "failed"), (3, 0, "failed"), (3, 3, "failed")]
+)
+def test_memory_that_runs_out_while_a_step_is_applied(go, monkeypatch, step, applied, state):
+    """In the first step the moments are made: nothing was changed, so it is done again; else no weight is trusted."""
+    calm = go(changes={"limits.save_every": 2})
+    real, calls = torch.optim.AdamW.step, []
+
+    def full(self, *arguments, **options):
+        calls.append(step)
+        if len(calls) != step:
+            return real(self, *arguments, **options)
+        (group,) = self.param_groups
+        parameters = group["params"]
+        if applied:
+            group["params"] = parameters[:applied]
+            real(self)
+            group["params"] = parameters
+        if step == 1:
+            self.state[parameters[applied]]["step"] = torch.tensor(0.0)  # and no room for the moments
+        raise torch.OutOfMemoryError(SAID)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", full)
+    tight = go(changes={"limits.save_every": 2})
+    assert tight.record.state == state, tight.log
+    if state == "finished":
+        assert [(e.rung, e.step) for e in tight.of(MemoryFreed)] == [("optimizer", 1)]
+    else:
+        assert tight.record.diagnosis.what.id == "memory.optimizer.full" and tight.record.steps == step - 1
+        events = []
+        monkeypatch.setattr(torch.optim.AdamW, "step", real)
+        record = engine.run(
+            tight.folder.read_recipe(), go.machine, tight.folder, events.append, lambda: False
+        )
+        tight = Ran(tight.folder, record, events)
+    mine, theirs = (
+        load_file(ran.folder.path / "adapter" / "adapter_model.safetensors") for ran in (tight, calm)
+    )
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
 def test_the_next_run_starts_where_this_one_fitted(go, tmp_path):

@@ -25,6 +25,7 @@ from studio.core.events import (
     StepLogged,
     Warned,
 )
+from studio.core.recipe import change_recipe
 from studio.core.text import load_catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,6 +105,52 @@ def test_a_stop_after_the_last_step_loses_nothing(ran):
     assert [event.saved for event in stopped.of(RunStopped)] == [True]
     resumed = ran(folder=stopped.folder)
     assert resumed.record.state == "finished" and resumed.losses == []
+
+
+def test_a_stop_in_the_middle_of_a_window_leaves_that_step_to_the_resume(ran, recipe, machine, tmp_path):
+    """Asked for in step 4, in the second of four micro-batches, with gradients there and random numbers drawn."""
+    from studio.engine.folder import create_run
+    from studio.engine.run import run
+
+    changes = {"adapter.dropout": 0.1, "optim.micro_batch": 2, "optim.accumulation": 4}
+    calm = ran(changes)
+    folder = create_run(tmp_path / "cut", change_recipe(recipe, changes))
+    events, beats = [], []
+
+    def should_stop():
+        return ("train", 4, 1) in beats
+
+    record = run(
+        folder.read_recipe(), machine, folder, events.append, should_stop, lambda *beat: beats.append(beat)
+    )
+    assert (record.state, record.steps) == ("stopped", 3) and ("train", 4, 2) not in beats
+    assert (folder.checkpoints / "step-00000003").is_dir()
+    resumed = ran(folder=folder)
+    mine, theirs = (
+        load_file(r.folder.path / "adapter" / "adapter_model.safetensors") for r in (resumed, calm)
+    )
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    assert resumed.losses == calm.losses[3:]
+
+
+def test_a_stop_in_the_last_evaluation_leaves_no_half_measured_loss(recipe, machine, tmp_path):
+    from studio.engine.folder import create_run
+    from studio.engine.run import run
+
+    changes = {"data.validation_share": 0.4, "limits.trial": False}
+    folder, events = create_run(tmp_path / "cut", change_recipe(recipe, changes)), []
+
+    asked = []
+
+    def should_stop():
+        if any(isinstance(event, PhaseStarted) and event.phase == "save" for event in events):
+            asked.append(True)
+        return len(asked) > 2
+
+    record = run(folder.read_recipe(), machine, folder, events.append, should_stop)
+    assert record.state == "stopped" and record.eval_loss is None
+    whole = run(folder.read_recipe(), machine, folder, events.append, lambda: False)
+    assert whole.state == "finished" and whole.eval_loss > 1
 
 
 def test_a_data_set_that_changed_between_stop_and_resume_is_told(ran, recipe):

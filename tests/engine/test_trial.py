@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -336,6 +337,34 @@ def test_a_stop_between_two_parts_ends_it(machine, recipe, tmp_path, parts):
     assert not [event for event in events if isinstance(event, (StepLogged, TrialFinished))]
     assert [event.phase for event in events if isinstance(event, PhaseStarted)][-1] == "trial"
     assert not list(folder.path.glob("**/.staging*"))
+
+
+@pytest.mark.parametrize(("pass_s", "left_out"), [(0.1, 0), (1.7, 1), (4.5, 4)])
+def test_a_model_that_is_far_too_slow_does_not_take_longer(ran, monkeypatch, pass_s, left_out):
+    """A trial of 12 s instead of 60; each pass of the model takes `pass_s`, however short its rows are."""
+    import studio.engine.run as engine
+    from studio.engine import trial as module
+
+    real, slow = transformers.LlamaModel.forward, []
+
+    def forward(self, *arguments, **options):
+        time.sleep(pass_s if slow else 0.0)
+        return real(self, *arguments, **options)
+
+    def try_out(*arguments):
+        slow.append(True)
+        finished = module.try_out(*arguments)
+        slow.clear()
+        return finished
+
+    monkeypatch.setattr(transformers.LlamaModel, "forward", forward)
+    monkeypatch.setattr(module, "BUDGET_S", 12.0)
+    monkeypatch.setattr(engine, "try_out", try_out)
+    result = ran({"data.validation_share": 0.25, "limits.eval_every": 2})
+    assert result.record.state == "finished", result.log
+    [trial] = result.of(TrialFinished)
+    assert trial.took_s < 12 and trial.step_s > pass_s and trial.longest_tokens > 10
+    assert [event.message.values["count"] for event in result.of(Warned)] == [left_out] * (left_out > 0)
 
 
 def test_a_slow_processor_tries_fewer_and_shorter_rows(tmp_path):

@@ -258,6 +258,19 @@ def test_a_blocked_thread_is_named_with_its_stacks_in_the_folder(tmp_path):
     assert "in wait_for_ever" in stacks and stacks.startswith("=== ")
 
 
+def test_the_file_of_stacks_does_not_grow_without_end(stage, monkeypatch):
+    monkeypatch.setattr(module, "STACKS_LIMIT_BYTES", 10_000)
+    it = stage(on_stall="wait", environment={})
+    path = it.watch.folder.path / "stacks.txt"
+    path.write_text("old\n" * 5000, encoding="utf-8")
+    with it.watch:
+        assert path.stat().st_size == 0
+        for _ in range(20):
+            it.watch._dump_stacks()
+        words = path.read_text(encoding="utf-8")
+    assert 0 < len(words) < 30_000 and words.startswith("=== ") and "test_watch.py" in words
+
+
 def test_a_calm_run_leaves_no_file_behind_and_costs_little(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()

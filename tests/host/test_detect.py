@@ -16,6 +16,8 @@ from studio.host import detect as module
 from studio.host.detect import choose_targets, detect, fill, look_around, probe
 from studio.host.kept_facts import read_kept, stamp
 from studio.host.probes.child import Answer
+from studio.host.settings import change_settings
+from studio.host.workspace import open_workspace
 from tests.host.facts import make_gpu, make_machine
 from tests.host.probes.tools import site_with, when_imported
 
@@ -219,8 +221,12 @@ def test_windows_is_asked_for_its_linuxes_and_others_are_not(probes, monkeypatch
     probes()
     found = ("ready", (Distribution(name="Ubuntu", version=2, default=True),))
     monkeypatch.setattr(module, "list_distributions", lambda: found)
+    monkeypatch.setattr(
+        module, "ask_running", lambda each, **how: (dataclasses.replace(each[0], gpu=True, python="3.12.3"),)
+    )
     machine, _ = find(make_machine(system="Windows", windows=WindowsFacts()))
-    assert (machine.windows.wsl_state, machine.windows.distributions) == found
+    (ubuntu,) = machine.windows.distributions
+    assert (machine.windows.wsl_state, ubuntu.default, ubuntu.gpu) == ("ready", True, True)
     assert find(make_machine())[0].windows is None
 
 
@@ -276,11 +282,13 @@ def test_a_torch_that_fails_hangs_or_dies_is_a_fact(tmp_path, what, error):
     assert error in found["torch_error"]
 
 
-def test_the_hub_is_asked_only_when_told(probes, monkeypatch):
+def test_the_hub_is_asked_only_when_told_by_the_mirror_of_the_settings(probes, monkeypatch, tmp_path):
     probes()
-    monkeypatch.setattr(module, "ask_hub", lambda environment: ("no route", "https://mirror"))
+    monkeypatch.setattr(module, "ask_hub", lambda mirror, environment: ("no route", mirror))
+    workspace = open_workspace(str(tmp_path))
+    change_settings(workspace, hub_endpoint="https://mirror")
     assert detect().hub == ""
-    facts = detect(hub=True)
+    facts = detect(workspace_root=workspace.root, hub=True)
     assert (facts.hub, facts.hub_endpoint) == ("no route", "https://mirror")
 
 

@@ -114,6 +114,12 @@ def test_a_driver_that_cannot_be_asked_says_why(nvml):
     assert sample_gpu(0) is None
 
 
+def test_another_package_called_pynvml_leaves_the_question_to_nvidia_smi(nvml, monkeypatch):
+    monkeypatch.delattr(FakeNvml, "nvmlSystemGetCudaDriverVersion_v2")
+    answer = read_driver({})
+    assert answer.gpus == () and "nvmlSystemGetCudaDriverVersion_v2" in answer.error
+
+
 def test_no_driver_is_no_error(nvml, monkeypatch):
     nvml.fails = FakeNvml.NVMLError("NVML Shared Library Not Found")
     nvml.fails.value = 12

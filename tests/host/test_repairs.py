@@ -49,6 +49,7 @@ CASES = {
         windows(places={"temp": Place(path=r"C:\Users\张三\Temp", ansi=False)}),
         {
             "TRITON_CACHE_DIR": r"C:\ProgramData\finetune-studio\triton",
+            "TMPDIR": r"C:\ProgramData\finetune-studio\tmp",
             "TEMP": r"C:\ProgramData\finetune-studio\tmp",
             "TMP": r"C:\ProgramData\finetune-studio\tmp",
         },
@@ -84,6 +85,16 @@ def test_a_healthy_machine_is_left_as_it_is():
 def test_a_setup_that_works_is_left_in_peace():
     machine, _ = CASES["drop_assembler"]
     assert changes(dataclasses.replace(machine, triton_level="right")) == {}
+
+
+@pytest.mark.parametrize(("triton", "left"), [("3.1.0.post17", True), ("3.7.1.post27", False)])
+def test_an_older_triton_keeps_the_tools_that_it_needs(triton, left):
+    """Before a start nothing was proved yet: CUDA 12.4 with Triton 3.1 works with the person's own compiler alone."""
+    machine = windows(
+        packages={"torch": "2.5.1+cu124", "triton-windows": triton},
+        environment={"CUDA_PATH": r"C:\CUDA\v12.4", "VCINSTALLDIR": r"C:\VS", "CC": r"C:\VS\cl.exe"},
+    )
+    assert (changes(machine) == {}) is left
 
 
 def test_an_older_assembler_that_serves_stays_and_one_too_old_for_a_new_card_goes():

@@ -79,6 +79,7 @@ def test_without_what_a_run_imports_nothing_can_train(name):
     packages = {key: value for key, value in PACKAGES.items() if key != name}
     report = judge(change(packages=packages))
     assert report["verdict"] == "blocked"
+    assert report["reasons"][0].id == "failure.package_missing"
     (problem,) = report["problems"]
     assert problem["id"] == "package_missing" and name in problem["evidence"].values["words"]
 
@@ -121,3 +122,21 @@ def test_the_network_is_only_told_when_it_was_asked():
     assert network() == []
     assert network(hub="ok") == ["ok"]
     assert network(hub="ConnectTimeout") == ["warn"]
+    proxy = {"environment": {"HTTPS_PROXY": "http://proxy:8080"}}
+    assert network(**proxy, repairs=("proxy_for_localhost",)) == ["skip"]
+    assert network(**proxy) == ["note"]
+
+
+def test_what_was_not_tried_is_not_called_good():
+    say = load_catalogue("en").say
+
+    def verdicts(machine):
+        checks = judge(machine)["checks"]
+        assert all(say(check["evidence"]) for check in checks)
+        return {check["id"]: (check["verdict"], check["evidence"].id) for check in checks}
+
+    broken = verdicts(change(torch_error="OSError: [WinError 126] error loading shm.dll"))
+    assert broken["torch"][0] == "bad" and "driver" in broken
+    assert {broken[name] for name in ("attention", "four_bit")} == {("skip", "checkup.triton.not_tried")}
+    assert verdicts(PROCESSOR)["four_bit"] == ("ok", "checkup.four_bit.loads")
+    assert verdicts(GOOD)["four_bit"] == ("ok", "checkup.four_bit.found")

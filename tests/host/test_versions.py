@@ -1,8 +1,9 @@
 """The tables of versions: every figure has its evidence, and what is asked of them is answered rightly."""
 
 import pytest
+from studio_kernels import _triton
 
-from studio.host import torch_build, versions
+from studio.host import torch_build, versions, windows
 from tests.host.facts import PACKAGES, make_gpu, make_machine
 
 
@@ -121,6 +122,14 @@ def test_the_installer_chooses_builds_that_the_tables_allow():
                 lowest, highest_major = versions.code_range(cuda, "2.13.0")
                 assert lowest <= capability and capability[0] <= highest_major, (build, capability)
                 assert versions.driver_floor(cuda) <= (driver // 1000, driver % 1000 // 10), (build, driver)
+
+
+def test_floors_that_stand_outside_of_the_tables_agree_with_them():
+    """Of files that run before anything is installed, or know nothing of the studio."""
+    runtime = versions.read_tables()["windows_runtime"]
+    assert versions.minor_of(runtime["msvcp140"]["is"]) == windows.RUNTIME_FOR_TRITON
+    assert versions.minor_of(runtime["threads_from_torch"]["is"]) == windows.TORCH_WITH_THREADS_DLL
+    assert versions.gate("triton") == _triton.LOWEST_CAPABILITY
 
 
 def test_the_tested_torch_is_in_the_tables():

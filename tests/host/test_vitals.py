@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from studio.host import vitals
-from studio.host.vitals import compare, read_output, read_shared, read_vitals, within
+from studio.host.vitals import compare, read_output, read_shared, read_vitals
 
 
 def test_this_process_and_its_machine(tmp_path):
@@ -68,13 +68,6 @@ def test_a_pipe_that_nobody_reads_is_full():
     finally:
         os.close(reader)
         os.close(writer)
-
-
-def test_a_driver_that_never_answers_is_left_behind():
-    started_s = time.monotonic()
-    assert within(lambda: time.sleep(5) or {"x": 1.0}, 0.1) == {}
-    assert time.monotonic() - started_s < 2
-    assert within(lambda: {"x": 1.0}, 5.0) == {"x": 1.0}
 
 
 class FakeNvml:

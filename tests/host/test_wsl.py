@@ -19,6 +19,7 @@ from studio.host.mirrors import find_mirrors
 from studio.host.workspace import LOCAL_VARIABLE, child_environment, open_workspace
 from studio.host.wsl import (
     Guest,
+    ask_running,
     assign,
     choose_distribution,
     decode,
@@ -91,6 +92,15 @@ def test_a_list_in_any_language_of_utf_16(tmp_path, listing, names, mark):
 )
 def test_without_a_distribution(tmp_path, fake, state):
     assert list_distributions(wsl=fake.make(tmp_path)) == (state, ())
+
+
+def test_only_a_linux_that_runs_anyway_is_asked_for_the_gpu(tmp_path):
+    listing = ENGLISH + "* Ubuntu  Running  2\r\n  Debian  Stopped  2\r\n  Old  Running  1\r\n"
+    wsl = FakeWsl(listing=listing, running=("Ubuntu", "Old")).make(tmp_path)
+    found = ask_running(list_distributions(wsl=wsl)[1], wsl=wsl)
+    gpu = os.path.exists("/dev/dxg")
+    assert [(each.name, each.gpu) for each in found] == [("Ubuntu", gpu), ("Debian", None), ("Old", None)]
+    assert {call[1] for call in read_calls(tmp_path) if "--exec" in call} == {"Ubuntu"}
 
 
 def test_without_wsl_and_with_one_that_hangs():

@@ -16,11 +16,12 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
 TARGETS = {
-    **{f"sm_{n}": GPUTarget("cuda", n, 32) for n in (75, 80, 86, 89, 90, 100, 120)},
+    **{f"sm_{n}": GPUTarget("cuda", n, 32) for n in (70, 75, 80, 86, 89, 90, 100, 120)},
     "gfx942": GPUTarget("hip", "gfx942", 64),
     "gfx1100": GPUTarget("hip", "gfx1100", 32),
 }
 SHARED_BYTES = {
+    "sm_70": 96 << 10,
     "sm_75": 64 << 10,
     "sm_80": 163 << 10,
     "sm_86": 99 << 10,

@@ -59,6 +59,12 @@ class FakeHealth:
             "facts": replace(MACHINE, kernel_tests=self.tests),
         }  # fmt: skip
 
+    def mirror(self) -> str:
+        return ""
+
+    def set_mirror(self, address: str) -> None:
+        self.asked.append({"mirror": address})
+
     def repairs(self) -> tuple:
         return self.applied
 
@@ -67,6 +73,9 @@ class FakeHealth:
 
     def switch_repair(self, name: str, *, on: bool) -> None:
         self.switched.append((name, on))
+
+    def restart_waits(self) -> bool:
+        return bool(self.switched)
 
 
 @dataclass

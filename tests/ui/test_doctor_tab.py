@@ -77,8 +77,13 @@ def test_repairs_can_be_left_and_taken_up_again(context, tab):
     shown = look(tab.examine())
     assert [value for _, value in shown.repairs["choices"]] == ["drop_compiler", "drop_assembler"]
     assert shown.repairs["value"] == ["drop_compiler"] and shown.repairs["visible"]
+    assert not shown.restart["visible"]
     note, restart = tab.switch([])
     assert ("drop_compiler", False) in context.desk.health.switched and restart["visible"] and "card" in note
+    context.desk.health.left += ["drop_compiler"]
+    shown = look(tab.examine())
+    assert shown.restart["visible"], "also after a look at another tab"
+    assert shown.repairs["value"] == [] and shown.repairs["choices"][0] == ("CC is ignored", "drop_compiler")
     assert "card" in tab.start_anew()
     context.desk.supervised = False
     with pytest.raises(StudioError):
@@ -94,6 +99,11 @@ def test_the_way_into_wsl_is_explained_before_it_is_taken(context, tab):
     assert consent["visible"] and context.desk.handed_over == 0
     tab.cross()
     assert context.desk.handed_over == context.keys.port
+
+
+def test_a_mirror_is_kept(context, tab):
+    assert "card" in tab.keep_mirror("https://hf-mirror.com")
+    assert context.desk.health.asked == [{"mirror": "https://hf-mirror.com"}]
 
 
 def test_the_network_is_asked_only_on_its_button(context, tab):

@@ -69,7 +69,7 @@ build() {
   touch "$home/complete"
 }
 
-install() { # install_windows.bat as it is, on a checkout with one tiny package, in a folder with spaces and an accent
+install() { # install_windows.bat as it is, on a checkout with one tiny package, in a folder that is hard to name
   place=$(mktemp -d)
   trap 'rm -rf "$place"' RETURN
   (cd "$checkout" && "$linux_python" - "$place" <<'PYTHON'
@@ -80,7 +80,7 @@ sys.path.insert(0, ".")
 from tests.wheels import make_wheel
 
 base = Path(sys.argv[1])
-folder = base / "José (new)"
+folder = base / "José 张三 & (new)"
 for name in ("studio", "assets/locales"):
     shutil.copytree(name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
 for name in ("launch.py", "install_windows.bat"):
@@ -92,11 +92,16 @@ for name in ("requirements.txt", "requirements-dev.txt"):
 make_wheel(base / "wheels", "1.0")
 PYTHON
   )
-  for start in first second; do
-    echo "install_windows.bat, the $start time:"
-    (cd "$place/José (new)" && WINEPATH="Z:${home//\//\\}\\python" PIP_NO_INDEX=1 PIP_FIND_LINKS="Z:$place/wheels" \
-      wine cmd /c install_windows.bat /quiet </dev/null)
-  done
+  start() { # what it is, the exit code that it must have, where pip finds packages
+    echo "install_windows.bat, $1:"
+    code=0
+    (cd "$place/José 张三 & (new)" && env WINEPATH="Z:${home//\//\\}\\python" "${@:3}" \
+      wine cmd /c install_windows.bat /quiet </dev/null) || code=$?
+    [ "$code" -eq "$2" ] || { echo "exit code $code, not $2" >&2; return 1; }
+  }
+  start "no network" 1 PIP_INDEX_URL=http://127.0.0.1:9/simple
+  start "after that" 0 PIP_NO_INDEX=1 PIP_FIND_LINKS="Z:$place/wheels"
+  start "once more" 0 PIP_NO_INDEX=1 PIP_FIND_LINKS="Z:$place/wheels"
 }
 
 doctor() {

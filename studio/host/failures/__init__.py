@@ -1,5 +1,5 @@
 """The catalogue of known failures: one file a group, each an explicit tuple; `diagnose` finds the entry of an error."""
 
-from studio.host.failures.catalogue import CATALOGUE, Found, code_of, diagnose, explain, find_failures
+from studio.host.failures.catalogue import CATALOGUE, Found, code_of, diagnose, find_failures, refuse_system
 
-__all__ = ["CATALOGUE", "Found", "code_of", "diagnose", "explain", "find_failures"]
+__all__ = ["CATALOGUE", "Found", "code_of", "diagnose", "find_failures", "refuse_system"]

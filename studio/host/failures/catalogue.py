@@ -164,7 +164,7 @@ def code_of(diagnosis: Diagnosis) -> str:
     return entry.code if entry is not None else ""
 
 
-def explain(error: OSError) -> StudioError:
+def refuse_system(error: OSError) -> StudioError:
     """Return a refusal of the system's (a full disk, a folder that may not be read) in our three sentences."""
     found = diagnose(error)
     return StudioError(found.what, found.why, found.fixes[0].title, exit_code=1)

@@ -22,6 +22,7 @@ from studio.host.failures.remedies import (
     UPDATE_DRIVER,
 )
 from studio.host.versions import driver_floor, has_code
+from studio.host.windows import TORCH_WITH_THREADS_DLL
 
 THREADS_RUNTIME = "vcruntime140_threads.dll"
 
@@ -101,7 +102,7 @@ def _silent_driver(machine: MachineFacts) -> Values | None:
 
 def _missing_runtime(machine: MachineFacts) -> Values | None:
     windows, torch = machine.windows, machine.packages.get("torch", "")
-    if windows is None or not windows.runtimes or not torch or older(torch, (2, 14)):
+    if windows is None or not windows.runtimes or not torch or older(torch, TORCH_WITH_THREADS_DLL):
         return None
     lacks = THREADS_RUNTIME not in {name.lower() for name in windows.runtimes}
     return found(f"{THREADS_RUNTIME} is missing; torch {torch} needs it") if lacks else None

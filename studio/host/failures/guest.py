@@ -6,6 +6,7 @@ from studio.core.facts import MachineFacts
 from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.probing import Values, found, variable
 from studio.host.failures.remedies import CLOSE_PROGRAMS, ON_PROCESSOR
+from studio.host.handover import BRIDGE_VARIABLE
 from studio.host.repairs import WSL_LIBRARIES
 
 GIB = 2**30
@@ -34,7 +35,7 @@ def _wrong_libcuda(machine: MachineFacts) -> Values | None:
 
 def _slow_mount(machine: MachineFacts) -> Values | None:
     # A studio that Windows opened inside WSL has its workspace there on purpose.
-    bridged = bool(variable(machine, "FINETUNE_STUDIO_BRIDGE"))
+    bridged = bool(variable(machine, BRIDGE_VARIABLE))
     for name in ("model_cache", "program") if bridged else ("workspace", "model_cache", "program"):
         place = machine.places.get(name)
         if place is not None and place.filesystem == "9p":

@@ -25,9 +25,8 @@ from studio.host.failures.remedies import (
 )
 from studio.host.repairs import ASSEMBLER_OVERRIDES, BLACKWELL_ASSEMBLER, COMPILER_OVERRIDES, OLDEST_ASSEMBLER
 from studio.host.versions import find_release, has_code, installed_triton, pairs, pin
+from studio.host.windows import RUNTIME_FOR_TRITON
 
-LIBTRITON_RUNTIME = (14, 40)
-"""std::mutex changed its layout in Visual Studio 17.10: libtriton needs an msvcp140.dll at least that new."""
 LIBTRITON_LIBRARIES = ("msvcp140.dll", "vcruntime140.dll", "vcruntime140_1.dll")
 
 
@@ -84,8 +83,8 @@ def _old_runtime(machine: MachineFacts) -> Values | None:
     if windows is None or not windows.runtimes or not triton_package(machine):
         return None
     main = windows.runtimes.get("msvcp140.dll")
-    if main is not None and older(main.version, LIBTRITON_RUNTIME):
-        return found(f"{main.path} is {main.version}, needed is 14.40")
+    if main is not None and older(main.version, RUNTIME_FOR_TRITON):
+        return found("{} is {}, needed is {}.{}".format(main.path, main.version, *RUNTIME_FOR_TRITON))
     lacking = [name for name in LIBTRITON_LIBRARIES if name not in windows.runtimes]
     return found(f"{', '.join(lacking)} is missing") if lacking else None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from studio.core.facts import MachineFacts
 from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.probing import Values, describe, found, nvidia, older, variable
@@ -14,9 +16,8 @@ from studio.host.failures.remedies import (
     RESTART,
     UPDATE_DRIVER,
 )
+from studio.host.versions import gate, minor_of
 
-QUANTISED_FLOOR = (6, 0)
-"""Oldest card that bitsandbytes' nf4 and 8-bit optimizers run on."""
 GROUPED_MATMUL_FIXED = (7, 13)
 
 
@@ -33,9 +34,25 @@ def _card_without_bitsandbytes(machine: MachineFacts) -> Values | None:
         volta = (
             machine.system == "Windows" and gpu.capability == (7, 0) and older(machine.torch_cuda, (12, 8))
         )
-        if gpu.capability < QUANTISED_FLOOR or volta:
+        if gpu.capability < gate("four_bit") or volta:
             return found(describe(gpu))
     return None
+
+
+def _no_fitting_library(machine: MachineFacts) -> Values | None:
+    """bitsandbytes takes a library for an older CUDA of the same major version, and none of another."""
+    cuda = minor_of(machine.torch_cuda)
+    built = re.findall(r"libbitsandbytes_cuda(\d+)", " ".join(machine.bitsandbytes_libraries))
+    if (
+        cuda is None
+        or not machine.bitsandbytes_libraries
+        or str(cuda[0]) in {number[:-1] for number in built}
+    ):
+        return None
+    version = machine.packages.get("bitsandbytes", "")
+    return found(
+        f"bitsandbytes {version} is for CUDA {', '.join(built) or '-'}, PyTorch for {machine.torch_cuda}"
+    )
 
 
 def _unsupported_amd(machine: MachineFacts) -> Values | None:
@@ -88,6 +105,7 @@ FAILURES = (
         ),
         (INSTALL, NO_BITSANDBYTES),
         code="B2",
+        probe=_no_fitting_library,
     ),
     Failure(
         "bitsandbytes_gpu_old",

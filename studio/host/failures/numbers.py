@@ -6,7 +6,7 @@ from studio.host.failures.remedies import CHECK_DATA, LEAVE_FP16, LOWER_RATE, RE
 FAILURES = (
     Failure(
         "non_finite",
-        said(r"\bnon-?finite\b", r"loss is nan", r"\bNonFinite\b"),
+        said(r"\bnon-?finite\b", r"loss is nan", r"\bloss['\"]?\s*[:=]?\s*['\"]?nan\b", r"\bNonFinite\b"),
         (LOWER_RATE, LEAVE_FP16, CHECK_DATA),
         code="D40",
     ),

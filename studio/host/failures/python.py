@@ -6,14 +6,14 @@ from studio.core.facts import MachineFacts
 from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.probing import Values, found, older, read_version
 from studio.host.failures.remedies import INSTALL, REBUILD, RESTART
+from studio.host.python_choice import VERSIONS
 
-FIRST_PYTHON, LAST_PYTHON = (3, 11), (3, 14)
 ARM = ("arm64", "aarch64")
 
 
 def _unsuited_python(machine: MachineFacts) -> Values | None:
     version = read_version(machine.python)[:2]
-    if version and not FIRST_PYTHON <= version <= LAST_PYTHON:
+    if version and version not in VERSIONS:
         return found(f"Python {machine.python}")
     return None if machine.interpreter.gil else found(f"Python {machine.python} without the global lock")
 

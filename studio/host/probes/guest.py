@@ -17,7 +17,7 @@ INTEROP = Path("/proc/sys/fs/binfmt_misc")
 DPKG = Path("/var/lib/dpkg/info")
 LOADER_CACHE = ("/sbin/ldconfig", "-p")
 LOADER_S = 3.0
-WINDOWS_RAM = "FINETUNE_STUDIO_WINDOWS_RAM"
+WINDOWS_RAM_VARIABLE = "FINETUNE_STUDIO_WINDOWS_RAM"
 """Set by the bridge from Windows, which alone knows it: bytes."""
 
 
@@ -36,7 +36,7 @@ def look(here: Surroundings) -> dict[str, Any]:
         libcuda=find_libcuda(here),
         linux_driver=any(DPKG.glob("nvidia-driver-*.list")) or any(DPKG.glob("libnvidia-compute-*.list")),
         interop=any(INTEROP.glob("WSLInterop*")),
-        windows_ram_bytes=int(number) if (number := here.read(WINDOWS_RAM)).isdigit() else 0,
+        windows_ram_bytes=int(number) if (number := here.read(WINDOWS_RAM_VARIABLE)).isdigit() else 0,
     )
     return {"guest": facts}
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
 import os
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 
@@ -22,18 +25,31 @@ def ask_hub(
     """
     address = (endpoint or environment.get("HF_ENDPOINT") or HUB).rstrip("/")
     # A name server can keep silent for longer than any timeout of ours.
-    answer = limit(lambda: _ask(address, timeout_s), timeout_s + 1)
-    return answer or f"no answer within {timeout_s:g} s", address
+    plain, headers = _take_name(address)
+    answer = limit(lambda: _ask(plain, headers, timeout_s), timeout_s + 1)
+    return answer or f"no answer within {timeout_s:g} s", plain
 
 
-def _ask(address: str, timeout_s: float) -> str:
+def _take_name(address: str) -> tuple[str, dict[str, str]]:
+    """Return `address` without the name and password before its @, and the header that carries them."""
+    before, slashes, rest = address.partition("://")
+    server, slash, path = rest.partition("/")
+    name, at, host = server.rpartition("@")
+    if not at:
+        return address, {}
+    secret = base64.b64encode(urllib.parse.unquote(name).encode()).decode()
+    return f"{before}{slashes}{host}{slash}{path}", {"Authorization": f"Basic {secret}"}
+
+
+def _ask(address: str, headers: dict[str, str], timeout_s: float) -> str:
     if not address.startswith(("https://", "http://")):
-        return "unknown url type"
+        return "an address begins with https:// or http://"
     try:
-        request = urllib.request.Request(address + SMALL_ANSWER, method="HEAD")
+        request = urllib.request.Request(address + SMALL_ANSWER, headers=headers, method="HEAD")
         with urllib.request.urlopen(request, timeout=timeout_s):
             return "ok"
     except urllib.error.HTTPError as error:
         return "ok" if error.code < 500 else f"HTTP {error.code}"
-    except (OSError, ValueError) as error:  # no route, no name, a certificate, an address that is none
+    # No route, no name, a certificate, an address that is none, an answer that is no web server's.
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return str(getattr(error, "reason", error)) or type(error).__name__

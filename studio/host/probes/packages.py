@@ -119,11 +119,6 @@ def find_package(name: str) -> Path | None:
     return Path(spec.origin).parent if spec is not None and spec.origin else None
 
 
-def read_torch_cuda(version_file: Path | None = None) -> str:
-    """Return the CUDA version that torch was built for; "" for a CPU build or none."""
-    return read_torch_build(version_file).get("cuda", "")
-
-
 def read_torch_build(version_file: Path | None = None) -> dict[str, str]:
     """Return what torch/version.py says of cuda, hip and xpu, read as text; what is None there is left out."""
     if version_file is None:

@@ -7,6 +7,8 @@ import shlex
 import shutil
 from typing import Any
 
+from studio.host.handover import BRIDGE_VARIABLE
+from studio.host.pip_words import hide_secrets
 from studio.host.probes.surroundings import PROGRAM, Surroundings
 from studio.host.repairs import ASSEMBLER_OVERRIDES, COMPILER_OVERRIDES, TOOLKIT_OVERRIDES, read_applied
 from studio.host.workspace import OFFLINE_VARIABLE
@@ -17,6 +19,7 @@ NETWORK = (
     "HF_HUB_CACHE",
     "HF_HUB_OFFLINE",
     "TRANSFORMERS_OFFLINE",
+    "HF_DATASETS_OFFLINE",
     "HF_HUB_DISABLE_XET",
     "HTTP_PROXY",
     "HTTPS_PROXY",
@@ -62,7 +65,9 @@ VARIABLES = (
     "PROGRAMDATA",
     "WSL_DISTRO_NAME",
     "FINETUNE_STUDIO_KERNELS",
+    BRIDGE_VARIABLE,
 )
+ADDRESSES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "HF_ENDPOINT")
 LOWER_CASE_TOO = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 PROGRAMS = ("CC", "CXX", *ASSEMBLER_OVERRIDES)
 
@@ -73,6 +78,10 @@ def look(here: Surroundings) -> dict[str, Any]:
     for name in LOWER_CASE_TOO:
         if name not in found and here.system != "Windows" and name.lower() in here.environment:
             found[name.lower()] = here.environment[name.lower()]
+    # An address may hold the password of a proxy: facts are shown, kept and passed on.
+    found = {
+        name: _hide_password(value) if name.upper() in ADDRESSES else value for name, value in found.items()
+    }
     # The supervisor lets its children find the program by PYTHONPATH.
     own = {str(PROGRAM), str(PROGRAM / "kernels")}
     if "PYTHONPATH" in found:
@@ -100,6 +109,10 @@ def is_program(value: str, search_path: str) -> bool:
     except ValueError:  # a quotation mark without its partner
         return False
     return len(words) > 1 and shutil.which(words[0].strip('"'), path=search_path) is not None
+
+
+def _hide_password(address: str) -> str:
+    return hide_secrets(address) if "//" in address else address.rpartition("@")[2]
 
 
 def _is_set(here: Surroundings, name: str) -> bool:

@@ -11,9 +11,11 @@ from typing import Any
 
 from studio.core.facts import RuntimeLibrary, WindowsFacts
 from studio.host.probes.surroundings import Surroundings
+from studio.host.windows import LONG_PATHS as LONG_PATHS_KEY
+from studio.host.windows import read_file_version, read_number
 
 RUNTIMES = ("msvcp140.dll", "vcruntime140.dll", "vcruntime140_1.dll", "vcruntime140_threads.dll")
-LONG_PATHS = (r"SYSTEM\CurrentControlSet\Control\FileSystem", "LongPathsEnabled")
+LONG_PATHS = (LONG_PATHS_KEY, "LongPathsEnabled")
 DEVELOPER_MODE = (
     r"SOFTWARE\Microsoft\Windows\CurrentVersion\AppModelUnlock",
     "AllowDevelopmentWithoutDevLicense",
@@ -29,16 +31,16 @@ def look(here: Surroundings) -> dict[str, Any]:
     """Return `windows`; nothing on another system."""
     if here.system != "Windows":
         return {}
-    long_paths, developer = read_setting(*LONG_PATHS), read_setting(*DEVELOPER_MODE)
+    long_paths, developer = read_number(*LONG_PATHS), read_number(*DEVELOPER_MODE)
     limit_bytes, free_bytes = read_commit()
-    timeout_s = read_setting(*DISPLAY_TIMEOUT)
+    timeout_s = read_number(*DISPLAY_TIMEOUT)
     facts = WindowsFacts(
         build=sys.getwindowsversion().build,
         code_page=ctypes.windll.kernel32.GetACP(),
         # The setting is absent on a fresh Windows, which means off.
         long_paths=bool(long_paths),
         developer_mode=bool(developer),
-        app_control=APP_CONTROL_STATES.get(read_setting(*APP_CONTROL), ""),
+        app_control=APP_CONTROL_STATES.get(read_number(*APP_CONTROL), ""),
         display_timeout_s=DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s,
         runtimes=find_runtimes(load_folders(here)),
         commit_limit_bytes=limit_bytes,
@@ -46,18 +48,6 @@ def look(here: Surroundings) -> dict[str, Any]:
         msvc=find_compiler(here),
     )
     return {"windows": facts}
-
-
-def read_setting(path: str, name: str) -> int | None:
-    """Return a number of the registry's HKEY_LOCAL_MACHINE, None where it is absent or not to be read."""
-    import winreg
-
-    try:
-        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
-            value = winreg.QueryValueEx(key, name)[0]
-    except OSError:
-        return None
-    return value if isinstance(value, int) else None
 
 
 def load_folders(here: Surroundings) -> list[Path]:
@@ -75,25 +65,13 @@ def find_runtimes(folders: list[Path]) -> dict[str, RuntimeLibrary]:
     for name in RUNTIMES:
         path = next((folder / name for folder in folders if (folder / name).is_file()), None)
         if path is not None:
-            found[name] = RuntimeLibrary(path=str(path), version=read_file_version(path))
+            found[name] = RuntimeLibrary(path=str(path), version=name_version(path))
     return found
 
 
-def read_file_version(path: Path) -> str:
+def name_version(path: Path) -> str:
     """Return the version in a DLL's resources, such as `14.44.35211.0`; "" when it has none."""
-    library = ctypes.windll.version
-    size = library.GetFileVersionInfoSizeW(str(path), None)
-    if not size:
-        return ""
-    data = ctypes.create_string_buffer(size)
-    value, length = ctypes.c_void_p(), ctypes.c_uint()
-    if not library.GetFileVersionInfoW(str(path), 0, size, data):
-        return ""
-    if not library.VerQueryValueW(data, "\\", ctypes.byref(value), ctypes.byref(length)) or length.value < 16:
-        return ""
-    # VS_FIXEDFILEINFO: signature, structure's version, then the file's version in two halves of 16 + 16 bits.
-    words = ctypes.cast(value, ctypes.POINTER(ctypes.c_uint32))
-    return f"{words[2] >> 16}.{words[2] & 0xFFFF}.{words[3] >> 16}.{words[3] & 0xFFFF}"
+    return ".".join(map(str, read_file_version(path) or ()))
 
 
 class _MemoryStatus(ctypes.Structure):

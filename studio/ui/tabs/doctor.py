@@ -34,6 +34,13 @@ class DoctorTab:
                 )
                 self.network = gr.Button(say("ui.doctor.network"), elem_id="doctor-network", **small)
                 self.copy = gr.Button(say("ui.doctor.copy"), elem_id="doctor-copy", **small)
+                self.mirror = gr.Textbox(
+                    label=say("ui.doctor.mirror"),
+                    placeholder="https://hf-mirror.com",
+                    value=context.desk.health.mirror,
+                    elem_id="doctor-mirror",
+                    max_lines=1,
+                )
             self.report = gr.HTML(note_card(say("ui.doctor.waiting")), elem_id="doctor-report")
             with gr.Row(elem_id="doctor-fixes"):
                 self.fixes = [
@@ -72,6 +79,7 @@ class DoctorTab:
         on(self.again.click, lambda: self.examine(fresh=True), [], shown, show_progress="minimal")
         on(self.network.click, lambda: self.examine(hub=True), [], shown, show_progress="minimal")
         self.copy.click(None, [self.words], None, js=COPY, api_visibility="private")
+        on(self.mirror.submit, self.keep_mirror, [self.mirror], [self.note])
         on(self.copy.click, lambda: note_card(self.context.say("ui.doctor.copied"), "good"), [], [self.note])
         for i, button in enumerate(self.fixes):
             on(button.click, self._fixer(i), [self.offered], shown, show_progress="minimal")
@@ -85,7 +93,9 @@ class DoctorTab:
         say, desk = self.context.say, self.context.desk
         report = desk.health.examine(fresh=fresh, hub=hub)
         applied = {event.repair: event.message for event in desk.health.repairs()}
-        kept = dict(applied) | {name: text(f"repair.{name}.off") for name in desk.health.repairs_left()}
+        left = desk.health.repairs_left()
+        kept = dict(applied) | {name: text(f"repair.{name}.off") for name in left if name not in applied}
+        ticked = [name for name in applied if name not in left]
         open_fixes = [
             problem for problem in report["problems"] if problem["auto"] and not problem["repaired"]
         ]
@@ -101,8 +111,8 @@ class DoctorTab:
             report_card(report, say),
             *buttons,
             *[gr.update(visible=False)] * (FIXES - len(buttons)),
-            gr.update(choices=choices, value=list(applied), visible=bool(choices)),
-            gr.update(visible=False),
+            gr.update(choices=choices, value=ticked, visible=bool(choices)),
+            gr.update(visible=desk.health.restart_waits()),
             gr.update(visible=bridge),
             words,
             offered,
@@ -133,13 +143,20 @@ class DoctorTab:
 
         return fix
 
+    def keep_mirror(self, address: str) -> str:
+        """Let models come from a mirror of the hub."""
+        self.context.desk.health.set_mirror(address or "")
+        return note_card(self.context.say("ui.doctor.mirror.kept"), "good")
+
     def switch(self, kept: list[str]) -> tuple[str, Any]:
         """Switch repairs on and off; they count after a restart of the studio's process."""
         desk = self.context.desk
         known = {event.repair for event in desk.health.repairs()} | set(desk.health.repairs_left())
         for name in known:
             desk.health.switch_repair(name, on=name in kept)
-        return note_card(self.context.say("ui.doctor.restart.needed")), gr.update(visible=True)
+        waits = desk.health.restart_waits()
+        note = note_card(self.context.say("ui.doctor.restart.needed")) if waits else ""
+        return note, gr.update(visible=waits)
 
     def start_anew(self) -> str:
         """End this process so that the supervisor starts one with the repairs as they are chosen now."""

@@ -1,5 +1,6 @@
 """The cheap looks: interpreter, variables, places, packages, assemblers, shadows, limits, WSL."""
 
+import ast
 import json
 import os
 import sys
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from studio.core.facts import Tool
+from studio.host.failures import network
+from studio.host.handover import BRIDGE_VARIABLE
 from studio.host.probes import assemblers, guest, interpreter, machine, packages, places, shadows, variables
 from studio.host.probes.surroundings import PROGRAM, survey
-from studio.host.repairs import APPLIED_VARIABLE
+from studio.host.repairs import APPLIED_VARIABLE, COMPILER_OVERRIDES, TOOLKIT_OVERRIDES
 from studio.host.workspace import OFFLINE_VARIABLE, WORKSPACE_VARIABLE, Workspace
 from tests.host.probes.tools import OLD_ASSEMBLER, make_program
 
@@ -89,6 +92,36 @@ def test_what_the_studio_sets_itself_is_no_wish_of_the_persons():
     facts = variables.look(see(HF_HUB_OFFLINE="1", PYTHONPATH=ours, **{OFFLINE_VARIABLE: "0"}))
     assert facts["environment"] == {"PYTHONPATH": "/opt/theirs"}
     assert "HF_HUB_OFFLINE" in variables.look(see(HF_HUB_OFFLINE="1"))["environment"]
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("HTTPS_PROXY", "http://me:geheim@proxy:8080"),
+        ("http_proxy", "me:geheim@proxy:8080"),
+        ("HF_ENDPOINT", "https://geheim@mirror.example"),
+    ],
+)
+def test_an_address_loses_its_password(name, value):
+    said = variables.look(see(**{name: value}))["environment"][name]
+    assert "geheim" not in said and said.endswith(value.rpartition("@")[2])
+
+
+def test_every_variable_that_a_failure_looks_for_is_collected():
+    asked = set()
+    for file in (PROGRAM / "studio" / "host" / "failures").glob("*.py"):
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "variable":
+                asked |= {part.value for part in call.args if isinstance(part, ast.Constant)}
+    for names in (
+        network.OFFLINE,
+        network.PROXIES,
+        COMPILER_OVERRIDES,
+        TOOLKIT_OVERRIDES,
+        (BRIDGE_VARIABLE,),
+    ):
+        asked |= set(names)
+    assert len(asked) > 14 and asked - set(variables.VARIABLES) == set()
 
 
 @pytest.mark.parametrize(

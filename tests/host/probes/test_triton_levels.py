@@ -10,6 +10,7 @@ from studio.host.nvml import Driver
 from studio.host.probes import graphics, triton_levels
 from studio.host.probes.child import run_child
 from studio.host.repairs import apply_repairs, choose_repairs
+from studio.host.verdict import find_problems
 from tests.host.probes.tools import OLD_ASSEMBLER, build_libcuda, make_program, site_with, when_imported
 
 TRITON = "studio.host.probes.triton_levels"
@@ -48,6 +49,8 @@ def test_an_old_assembler_is_named_and_taken_away(environment, tmp_path):
     assert facts.triton_error.startswith("PTXASError: ") and "Unsupported .version" in facts.triton_error
     assert facts.assemblers[0].path == str(old) and facts.assemblers[0].release == "10.2"
     assert facts.triton_assembler == facts.assemblers[0]
+    problem = next(found for found in find_problems(facts) if found["code"] == "S2a")
+    assert str(old) in problem["evidence"].values["words"] and problem["auto"]
 
     applied = choose_repairs(facts)
     repaired = apply_repairs(spoiled, applied)

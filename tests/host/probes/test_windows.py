@@ -57,7 +57,7 @@ def on_windows(monkeypatch, tmp_path):
     kernel = SimpleNamespace(GetACP=lambda: 936, GlobalMemoryStatusEx=lambda status: fill(status))
     monkeypatch.setattr(windows.ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
     monkeypatch.setattr(sys, "getwindowsversion", lambda: SimpleNamespace(build=22631), raising=False)
-    monkeypatch.setattr(windows, "read_file_version", lambda path: "14.36.32532.0")
+    monkeypatch.setattr(windows, "read_file_version", lambda path: (14, 36, 32532, 0))
     variables = {"SystemRoot": str(tmp_path / "Windows"), "OneDrive": r"C:\Users\jane\OneDrive"}
     return Surroundings(variables, variables, None, "Windows")
 
