@@ -155,8 +155,12 @@ def keep_alive(
                 return _end_run(death, as_json="--json" in command)
             if not again:
                 tally = Tally()  # the person may resume the run by hand
-            kind = STALLED if death.why == STALLED else "restart"
-            _say(text(f"supervise.{kind}" if again else "supervise.failed", end=death.name, step=death.step))
+            kind = (
+                ("stalled" if again else "stalled.over")
+                if ending.stall
+                else ("restart" if again else "failed")
+            )
+            _say(text(f"supervise.{kind}", end=death.name, step=death.step))
             if death.run is None and judge.seen is None and (headless or ending.lived_s <= SETTLED_S):
                 continue  # it died before it gave any sign of life: the next one has the same to do
             safer = extra.get(SAFER_VARIABLE) or (SAFER if death.why == STALLED else "")

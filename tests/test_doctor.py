@@ -70,6 +70,20 @@ def test_a_recorded_machine_through_launch_py(name, tmp_path):
     assert [problem["id"] for problem in answer["problems"]] == expected["problems"]
 
 
+@pytest.mark.parametrize("path", sorted(MACHINES.glob("*.json")), ids=lambda path: path.stem)
+def test_every_recorded_machine_through_the_command(path, workspace, capsys, monkeypatch):
+    monkeypatch.setenv("FINETUNE_STUDIO_LANGUAGE", "en")
+    expected = json.loads(path.read_text(encoding="utf-8"))["expect"]
+    code = main(["doctor", "--json", "--workspace", str(workspace.root), "--facts", str(path)])
+    answer = json.loads(capsys.readouterr().out)
+    assert code == (1 if expected["verdict"] == "blocked" else 0)
+    said = {key: answer[key] for key in ("verdict", "backend", "row")}
+    said |= {"reasons": answer["reason_ids"], "problems": [problem["id"] for problem in answer["problems"]]}
+    assert said == expected
+    assert set(answer) >= {"offers", "facts"}
+    assert all(set(problem) >= {"title", "evidence", "fix", "auto"} for problem in answer["problems"])
+
+
 def test_what_the_doctor_says_may_be_given_back_to_it(ask, tmp_path):
     first = ask("--facts", MACHINES / "founding_mingw_linker.json")
     whole, bare = tmp_path / "whole.json", tmp_path / "bare.json"

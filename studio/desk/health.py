@@ -54,17 +54,12 @@ class Health:
         """
         environment = prepare_environment(self.workspace, os.environ)
         if environment == dict(os.environ) and not (fresh or hub):
-            return self._judge(self.machine())
+            return judge(self.add_experience(self.machine()))
         found = self._worker.submit(lambda: self._detect(environment, fresh=fresh, hub=hub))
         if read_applied(environment) == read_applied(os.environ):
             with self._lock:
                 self._machine = found
-        return self._judge(found.result())
-
-    def _judge(self, machine: MachineFacts) -> dict[str, Any]:
-        """Return the report on `machine` with the kernels that failed in earlier runs on any of its cards."""
-        broken = Remembered(self.workspace.remembered).broken_kernels(machine)
-        return judge(dataclasses.replace(machine, broken_kernels=broken))
+        return judge(self.add_experience(found.result()))
 
     def add_experience(
         self, machine: MachineFacts, recipe: Recipe | None = None, run: str = ""

@@ -121,6 +121,7 @@ class Trainer:
         )
         self.state = TrainState(micro_batch=self.spec.micro_batch)
         self.evaluation_batch = self.spec.micro_batch
+        self._saved_step, self._saved_s = 0, 0.0
         self.pad_multiple = PAD_MULTIPLE.get(device.type, PAD_MULTIPLE["cpu"])
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.kind = [optimizer, dtype]
@@ -133,31 +134,42 @@ class Trainer:
         """Run to the end, a stop, or early stopping. Raises NonFinite, and any error that `recover` gives up on."""
         self.hooks.emit(PhaseStarted(phase="train", step=self.state.step))
         self.model.train()
-        last_saved, last_saved_s = self.state.step, time.monotonic()
-        end = "early" if self._evaluate_when_due() else "finished"  # a stop may have cut the last one short
-        while end == "finished" and self.state.step < self.total_steps:
+        self._saved_step, self._saved_s = self.state.step, time.monotonic()
+        try:
+            end = self._take_steps()
+        except (
+            MemoryExhausted
+        ):  # in a window of which nothing was applied, or in an evaluation: keep what was learned
+            if self.state.step != self._saved_step:
+                self._save()
+            raise
+        if self.state.step != self._saved_step or self.state.step == 0:
+            self._save()
+        return Outcome(end, self.state)
+
+    def _take_steps(self) -> str:
+        """Take the steps that are left, with evaluations and checkpoints between them; returns how that ended."""
+        limits = self.recipe.limits
+        if self._evaluate_when_due():  # a stop may have cut the last one short
+            return "early"
+        while self.state.step < self.total_steps:
             if self.hooks.should_stop():
-                end = "stopped"
-                break
+                return "stopped"
             try:
                 self._take_step()
             except StepAbandoned:
                 continue
-            limits, step = self.recipe.limits, self.state.step
             if self._evaluate_when_due():
-                end = "early"
-                break
-            due = step % limits.save_every == 0 if limits.save_every else False
-            if due or time.monotonic() - last_saved_s > SAVE_INTERVAL_S:
+                return "early"
+            due = self.state.step % limits.save_every == 0 if limits.save_every else False
+            if due or time.monotonic() - self._saved_s > SAVE_INTERVAL_S:
                 self._save()
-                last_saved, last_saved_s = step, time.monotonic()
-        if self.state.step != last_saved or self.state.step == 0:
-            self._save()
-        return Outcome(end, self.state)
+        return "finished"
 
     def _save(self) -> None:
         self.hooks.beat("save", self.state.step, 0)
         size_bytes = retry_with_memory(lambda: self.hooks.save(self.state), self.tell_save_freed)
+        self._saved_step, self._saved_s = self.state.step, time.monotonic()
         self.hooks.emit(CheckpointSaved(step=self.state.step, size_bytes=size_bytes))
 
     def _take_step(self) -> None:
@@ -204,7 +216,13 @@ class Trainer:
                 write_generators(generators)
                 raise
             except Exception as error:  # recover() decides: it returns False for all it does not know
-                if not self.hooks.recover(error, self.state):
+                try:
+                    again = self.hooks.recover(error, self.state)
+                except MemoryExhausted:
+                    self.optimizer.zero_grad(set_to_none=True)
+                    write_generators(generators)
+                    raise
+                if not again:
                     raise
             write_generators(generators)
 

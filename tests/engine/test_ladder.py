@@ -124,6 +124,27 @@ def test_an_evaluation_of_one_row_that_does_not_fit_says_so(go):
     assert ended.failure == "memory_exhausted" and ended.record.steps == 2
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_the_end_of_the_ladder_keeps_what_was_learned(go, training):
+    """With no checkpoint asked for: memory is out for good after some steps, and is there again for the resume."""
+    changes = {"data.validation_share": 0.3, "limits.eval_every": 2, "adapter.dropout": 0.1}
+    changes |= {"optim.epochs": 4.0, "optim.micro_batch": 1, "optim.accumulation": 8}
+    calm, count = go(changes=changes), []
+
+    def full(rows, trains, recomputing):
+        count.append(trains)
+        return trains is training and (not training or sum(count) > 20)
+
+    ended = go(full, changes)
+    assert ended.failure == "memory_exhausted" and ended.record.steps == (3 if training else 2), ended.log
+    assert (ended.folder.checkpoints / f"step-{ended.record.steps:08}").is_dir()
+    events = []
+    go(lambda *_: False, changes)
+    record = engine.run(ended.folder.read_recipe(), go.machine, ended.folder, events.append, lambda: False)
+    resumed = Ran(ended.folder, record, events)
+    assert record.state == "finished" and resumed.losses == calm.losses[ended.record.steps :]
+
+
 @pytest.mark.parametrize(("times", "state"), [(1, "finished"), (2, "failed")])
 def test_saving_is_tried_once_more(go, monkeypatch, times, state):
     real, failures = engine.write_training, []
