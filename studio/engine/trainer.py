@@ -137,9 +137,8 @@ class Trainer:
         self._saved_step, self._saved_s = self.state.step, time.monotonic()
         try:
             end = self._take_steps()
-        except (
-            MemoryExhausted
-        ):  # in a window of which nothing was applied, or in an evaluation: keep what was learned
+        except MemoryExhausted:
+            # In a window of which nothing was applied, or in an evaluation: what was learned is whole.
             if self.state.step != self._saved_step:
                 self._save()
             raise
