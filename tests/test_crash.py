@@ -67,6 +67,7 @@ def weights(answer: dict) -> dict:
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
+@pytest.mark.slow
 def test_one_abort_comes_back_with_the_same_weights(room, site, recipe, calm, tmp_path):
     done = launch(
         room,

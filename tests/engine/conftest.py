@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,9 @@ class Ran:
 @pytest.fixture(scope="session")
 def machine():
     """The facts of this machine."""
+    import studio.engine.run  # noqa: F401 - its libraries come in here, to be left out of garbage collections too
+
+    gc.freeze()
     return detect()
 
 

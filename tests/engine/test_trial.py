@@ -339,6 +339,7 @@ def test_a_stop_between_two_parts_ends_it(machine, recipe, tmp_path, parts):
     assert not list(folder.path.glob("**/.staging*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pass_s", "left_out"), [(0.1, 0), (1.6, 1), (4.5, 4)])
 def test_a_model_that_is_far_too_slow_does_not_take_longer(ran, monkeypatch, pass_s, left_out):
     """A trial of 12 s instead of 60; each pass of the model takes `pass_s`, however short its rows are."""

@@ -24,6 +24,7 @@ NAMES = (
     "words",
     "offered",
     "note",
+    "mirror",
 )
 
 

@@ -37,7 +37,6 @@ class DoctorTab:
                 self.mirror = gr.Textbox(
                     label=say("ui.doctor.mirror"),
                     placeholder="https://hf-mirror.com",
-                    value=context.desk.health.mirror,
                     elem_id="doctor-mirror",
                     max_lines=1,
                 )
@@ -117,6 +116,7 @@ class DoctorTab:
             words,
             offered,
             "",
+            desk.health.mirror(),
         ]
 
     def _shown(self) -> list[Any]:
@@ -129,6 +129,7 @@ class DoctorTab:
             self.words,
             self.offered,
             self.note,
+            self.mirror,
         ]
 
     def _fixer(self, position: int):
@@ -138,7 +139,7 @@ class DoctorTab:
                 self.context.desk.health.switch_repair(offered[position], on=True)
             shown = self.examine(fresh=True)
             shown[1 + FIXES + 1] = gr.update(visible=True)
-            shown[-1] = note_card(self.context.say("ui.doctor.fixed"), "good")
+            shown[-2] = note_card(self.context.say("ui.doctor.fixed"), "good")
             return shown
 
         return fix
