@@ -184,9 +184,9 @@ FAILURES = (
     Failure(
         "assembler_old",
         said(
-            r"Illegal modifier '\.L1'",
+            r"Illegal modifier .?\.L1",
             r"Unsupported \.version",
-            r"not defined for option 'gpu-name'",
+            r"not defined for option .?gpu-name",
             r"ptxas.{0,40}Unknown option",
         ),
         (Remedy("unset_ptxas"), PYTORCH_KERNELS),
