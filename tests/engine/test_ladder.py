@@ -37,7 +37,12 @@ def go(tmp_path, machine, recipe, monkeypatch):
             if full(rows, training, ladder.recomputes(self.model)):
                 raise (error or torch.OutOfMemoryError)(SAID)
             if training:
-                seen.append((batch.input_ids * batch.attention_mask).sum(1).tolist())  # tells rows apart
+                ids = (
+                    batch.input_ids
+                    if batch.attention_mask is None
+                    else batch.input_ids * batch.attention_mask
+                )
+                seen.append(ids.sum(1).tolist())  # tells rows apart
             return real(self, batch)
 
         monkeypatch.setattr(LossHead, "sum_loss", limited)
@@ -78,6 +83,20 @@ def test_too_many_rows_are_halved_until_they_fit(go, error):
     assert tight.losses == pytest.approx(calm.losses, abs=1e-5)
     assert windows(go.seen, 8) == samples, "effective batch and sample order"
     assert tight.record.steps == calm.record.steps == 6
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"data.packing": True, "optim.micro_batch": 2}, {"adapter.method": "full", "optim.learning_rate": 1e-3}],
+    ids=["packing", "full"],
+)
+def test_packed_blocks_and_all_weights_too(go, changes):
+    calm = go(changes=changes)
+    tight = go(lambda rows, *_: rows > 1, changes)
+    assert tight.record.state == "finished", tight.log
+    assert {event.rung for event in tight.of(MemoryFreed)} == {"micro_batch"}
+    assert tight.losses == pytest.approx(calm.losses, abs=1e-5)
+    assert tight.record.steps == calm.record.steps > 1
 
 
 def test_memory_that_runs_out_in_mid_window_replays_all_of_it(go):
