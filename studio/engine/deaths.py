@@ -13,7 +13,7 @@ from typing import Any
 
 from studio.core.codec import event_from_json, to_json
 from studio.core.errors import StudioError
-from studio.core.events import Diagnosis, Fix, RunEvent, RunFailed, RunStalled
+from studio.core.events import Diagnosis, Fix, RunEvent, RunFailed, RunStalled, StepLogged
 from studio.core.text import Text, text
 from studio.engine.folder import RunFolder
 
@@ -117,6 +117,8 @@ def fail_run(folder: RunFolder, death: Death) -> RunFailed:
 
     Only for a run that no process is working on. Raises OSError.
     """
+    # A process that died while it loaded had not come to any step: the run had.
+    death = dataclasses.replace(death, step=max(death.step, _last_step(folder)))
     diagnosis = diagnose_death(death, last_verdict(folder))
     event = append_event(folder, RunFailed(step=death.step, diagnosis=diagnosis))
     try:
@@ -136,6 +138,11 @@ def last_verdict(folder: RunFolder) -> Text | None:
     lines = [line for line in _read_lines(folder.events) if line.get("kind") == RunStalled.kind]
     event = event_from_json(lines[-1]) if lines else None
     return event.message if isinstance(event, RunStalled) else None
+
+
+def _last_step(folder: RunFolder) -> int:
+    logged = (line for line in _read_lines(folder.events) if line.get("kind") == StepLogged.kind)
+    return max((int(line.get("step", 0)) for line in logged), default=0)
 
 
 def last_loss(folder: RunFolder) -> float | None:

@@ -84,8 +84,9 @@ def test_this_machine_is_described_at_once_and_without_torch():
 def test_a_real_detection_is_kept(tmp_path):
     kept = tmp_path / "cache" / "facts.json"
     facts = detect(cache=kept, workspace_root=tmp_path)
-    assert facts.triton_level == "compiles", "this machine has no GPU"
-    assert facts.torch_error == "" and facts.torch_sees_gpu is False and facts.bitsandbytes_error == ""
+    assert facts.triton_level == ("right" if facts.gpus else "compiles")
+    assert facts.torch_error == "" and facts.torch_sees_gpu is bool(facts.gpus)
+    assert facts.bitsandbytes_error == ""
     assert from_json(MachineFacts, json.loads(json.dumps(to_json(facts)))) == facts
     written = kept.stat().st_mtime_ns
     started = time.perf_counter()

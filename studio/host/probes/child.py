@@ -22,6 +22,14 @@ LONGEST_ERROR = 4000
 """Characters: an assembler's complaint with its command is 1,000 to 2,000."""
 GRACE_S = 2.0
 """A process stuck in a driver cannot be killed: it is left behind after this."""
+MARGIN_S = 1.0
+START = """
+import faulthandler, os, runpy, sys
+faulthandler.dump_traceback_later(float(sys.argv[1]), exit=True, file=open(os.devnull, "w"))
+sys.argv = sys.argv[2:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+"""Runs a module that ends by itself MARGIN_S after its time limit: its parent may have been killed meanwhile."""
 TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -41,11 +49,12 @@ class Answer:
 def run_child(
     module: str, arguments: Sequence[str] = (), *, timeout_s: float, environment: Mapping[str, str]
 ) -> Answer:
-    """Run `python -m module` with this interpreter and return its Answer; never raises for what the child does."""
+    """Run `module` as a program of this interpreter and return its Answer; never raises for what the child does."""
     folders = [str(PROGRAM), str(PROGRAM / "kernels"), environment.get("PYTHONPATH", "")]
     # -P: a triton.py in the working directory must not shadow the package; utf8: a legacy console's encoding would
     # hide the real error behind a UnicodeEncodeError; -u: what it said before a crash must be there.
-    command = [sys.executable, "-P", "-u", "-X", "utf8", "-m", module, *arguments]
+    limit_s = str(timeout_s + MARGIN_S)
+    command = [sys.executable, "-P", "-u", "-X", "utf8", "-c", START, limit_s, module, *arguments]
     variables = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
     return ask_program(command, timeout_s=timeout_s, environment=variables)
 

@@ -1,8 +1,10 @@
 """Whatever a child process does is an answer: it may fail, hang, die, be absent or leave others behind."""
 
 import os
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from studio.host.probes.child import ask_program, describe_end, run_child
 from tests.host.probes.tools import make_program, site_with
 
+ROOT = Path(__file__).resolve().parents[3]
 BROKEN = """
 def deeper():
     raise RuntimeError("Internal Triton PTX codegen error\\n`ptxas` stderr:\\nptxas fatal   : Unsupported .version")
@@ -79,6 +82,34 @@ def test_a_hang_ends_and_takes_its_children_with_it(tmp_path):
     assert not psutil.pid_exists(answer.facts["child"]) or (
         psutil.Process(answer.facts["child"]).status() == psutil.STATUS_ZOMBIE
     )
+
+
+def test_a_probe_whose_parent_was_killed_ends_by_itself(tmp_path):
+    (tmp_path / "hang.py").write_text(
+        "import os, pathlib, time\npathlib.Path(os.environ['SAYS']).write_text(str(os.getpid()))\ntime.sleep(600)"
+    )
+    code = (
+        "import os; from studio.host.probes.child import run_child; "
+        "run_child('hang', timeout_s=2.0, environment=dict(os.environ))"
+    )
+    says = tmp_path / "pid"
+    paths = os.pathsep.join([str(tmp_path), str(ROOT), str(ROOT / "kernels")])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths, "SAYS": str(says)}
+    )
+    try:
+        deadline = time.monotonic() + 10
+        while not (says.exists() and says.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        probe = psutil.Process(int(says.read_text()))
+        parent.kill()
+        parent.wait()
+        assert probe.is_running()
+        psutil.wait_procs([probe], 8)
+        assert not probe.is_running() or probe.status() == psutil.STATUS_ZOMBIE
+    finally:
+        parent.kill()
+        parent.wait()
 
 
 def test_a_program_that_is_absent_or_for_another_processor(tmp_path):
