@@ -185,10 +185,12 @@ def stall_card(stall: RunStalled | None, say: Say) -> str:
     """Return what stands still, why as far as it can be told, and where; "" while the run moves."""
     if stall is None:
         return ""
-    where = f"<p><code>{escape(say('ui.stall.where', frame=stall.frame))}</code></p>" if stall.frame else ""
+    words = say(stall.message)
+    told = not stall.frame or stall.frame in words  # the verdict `blocked` names the place itself
+    where = "" if told else f"<p><code>{escape(say('ui.stall.where', frame=stall.frame))}</code></p>"
     return (
         f'<div class="card problems warn" role="alert" data-verdict="{escape(stall.verdict)}">'
-        f"<h3>{escape(say('ui.stall.title', step=stall.step))}</h3><p>{escape(say(stall.message))}</p>{where}</div>"
+        f"<h3>{escape(say('ui.stall.title', step=stall.step))}</h3><p>{escape(words)}</p>{where}</div>"
     )
 
 
