@@ -16,6 +16,7 @@ from studio.core.events import (
     RunFailed,
     RunFinished,
     RunStalled,
+    RunStopped,
     StallEnded,
     StepLogged,
 )
@@ -53,9 +54,9 @@ def tabs(context):
     return made
 
 
-def look(tabs, watched: dict) -> tuple[dict, dict]:
-    """One tick: what the page holds afterwards, and what changed by part."""
-    answer = tabs.training.tick(watched)
+def look(tabs, watched: dict, card: str = "") -> tuple[dict, dict]:
+    """One tick of a page whose status is `card`: what the page holds afterwards, and what changed by part."""
+    answer = tabs.training.tick(watched, card)
     names = [
         "watched",
         "charts",
@@ -194,6 +195,17 @@ def test_a_fix_is_applied_and_started(context, tabs):
     assert [button["visible"] for button in answer[11 : 11 + FIXES]] == [True, False, False]
     tabs.training._applier(0)(answer[0])
     assert context.desk.started[0].optim.micro_batch == 1
+
+
+def test_an_answer_that_was_overtaken_is_made_good(context, tabs):
+    context.desk.log["one"] = [RunStopped(seq=1, time_s=2, step=3, saved=True)]
+    watched, changes = look(tabs, NOTHING)
+    now = changes["status"]
+    assert look(tabs, watched, now)[1] == {}
+    late = now.replace('data-state="stopped"', 'data-state="running"')
+    watched, changes = look(tabs, watched, late)
+    assert changes["status"] == now and changes["stop"]["interactive"] is False
+    assert look(tabs, watched, changes["status"])[1] == {}
 
 
 def test_the_preview_shows_data_as_text(context, tabs):

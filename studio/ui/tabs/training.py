@@ -90,22 +90,22 @@ class TrainingTab:
             self.watched, self.charts, self.status, self.failure, self.log, self.plan,
             self.start, self.stop, self.resume, self.pick, header, *self.fixes, self.stall, *self.answers,
         ]  # fmt: skip
-        look = [self.watched, self.pick]
-        on(self.timer.tick, self.tick, [self.watched], self.shown)
+        look = [self.watched, self.status]
+        on(self.timer.tick, self.tick, look, self.shown)
         on(self.charts.replay, self.replay, [self.watched], [self.charts, self.watched])
         started = on(self.start.click, self.begin, [self.watched, *inputs], [self.problems, self.watched])
-        on(started.then, self.tick, [self.watched], self.shown)
+        on(started.then, self.tick, look, self.shown)
         for button, work in ((self.stop, self.halt), (self.resume, self.go_on)):
             done = on(button.click, work, [self.watched], [self.problems])
-            on(done.then, self.tick, [self.watched], self.shown)
+            on(done.then, self.tick, look, self.shown)
         for button, name in zip(self.answers, ANSWERS, strict=True):
             done = on(button.click, self._answerer(name), [self.watched], [self.problems])
-            on(done.then, self.tick, [self.watched], self.shown)
-        chosen = on(self.pick.input, self.choose, look, [self.watched, self.problems])
-        on(chosen.then, self.tick, [self.watched], self.shown)
+            on(done.then, self.tick, look, self.shown)
+        chosen = on(self.pick.input, self.choose, [self.watched, self.pick], [self.watched, self.problems])
+        on(chosen.then, self.tick, look, self.shown)
         for i, button in enumerate(self.fixes):
             applied = on(button.click, self._applier(i), [self.watched], [self.problems, self.watched])
-            on(applied.then, self.tick, [self.watched], self.shown)
+            on(applied.then, self.tick, look, self.shown)
 
     def begin(self, watched: dict, *values: Any) -> tuple[str, dict]:
         """Check the form and start the run, or show every problem."""
@@ -172,8 +172,12 @@ class TrainingTab:
         cursor = {"run": run, "generation": message["generation"], "cursor": message["until"]}
         return message, watched | cursor
 
-    def tick(self, watched: dict) -> list[Any]:
-        """Return what is new since this page's last look; nothing at all when nothing is."""
+    def tick(self, watched: dict, card: str = "") -> list[Any]:
+        """Return what is new since this page's last look; nothing at all when nothing is.
+
+        Two ticks of a page can be at work at once (the timer's, and the one after a button), and their answers may
+        reach the page in the other order. So `card`, what the page really shows as the run's status, is looked at too.
+        """
         active = self.context.desk.active_run()
         run = watched["run"]
         if active and active != watched["active"]:
@@ -187,7 +191,8 @@ class TrainingTab:
             state = "running"  # here, or from a command line in the same workspace
         elif state == "running":
             state = "interrupted"
-        fresh = run != watched["run"] or watched["seq"] < 0
+        overtaken = bool(card) and state == watched["state"] and f'data-state="{state}"' not in card
+        fresh = run != watched["run"] or watched["seq"] < 0 or overtaken
         if not fresh and (view.seq, state, active) == (watched["seq"], watched["state"], watched["active"]):
             return [gr.skip()] * len(self.shown) if state != "running" else self._only_status(view, state)
         message = payload(run, view, watched)
