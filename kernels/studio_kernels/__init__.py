@@ -8,9 +8,9 @@ Importing it loads neither torch nor triton, so that a machine can be probed bef
 from hashlib import sha256
 from pathlib import Path
 
-from studio_kernels.support import Op, Support
+from studio_kernels.support import Implementation, Op, Support
 
-__all__ = ["Op", "Support", "fingerprint"]
+__all__ = ["Implementation", "Op", "Support", "fingerprint"]
 
 
 def fingerprint() -> str:

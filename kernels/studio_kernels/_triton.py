@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from subprocess import SubprocessError
 
 from studio_kernels.support import Support
 
 LOWEST_CAPABILITY = (7, 0)
 """Volta. Below it fp32 atomics and sums joined with them fail to compile."""
+
+
+LOWEST_WITH_DOTS = (8, 0)
+"""Ampere. Matrix products of Triton below it are wrong or slower than cuBLAS."""
 
 
 class _InertKernel:
@@ -24,15 +29,20 @@ class _InertTriton:
     """Stands for the module `triton` while kernels are being declared."""
 
     @staticmethod
-    def jit(**options: object):
-        """Takes the decorator's options and hands back an inert kernel for the function."""
-        return lambda function: _InertKernel(function.__name__)
+    def jit(function: Callable | None = None, **options: object) -> object:
+        """Hands back an inert kernel for the function, with and without options."""
+        if function is None:
+            return lambda function: _InertKernel(function.__name__)
+        return _InertKernel(function.__name__)
 
 
 class _InertLanguage:
-    """Stands for `triton.language`: annotations need `constexpr`, bodies are never run."""
+    """Stands for `triton.language`: annotations and constants need `constexpr`, bodies are never run."""
 
-    constexpr = object
+    @staticmethod
+    def constexpr(value: object) -> object:
+        """The constant itself."""
+        return value
 
 
 # Besides ImportError (absent, blocked in sys.modules, "DLL load failed while importing libtriton"), broken
@@ -79,11 +89,16 @@ def interpreted() -> bool:
 
 
 def gpu_support(
-    device_type: str, capability: tuple[int, int] | None, dtype: object, dtypes: tuple[object, ...]
+    device_type: str,
+    capability: tuple[int, int] | None,
+    dtype: object,
+    dtypes: tuple[object, ...],
+    *,
+    dots: bool = False,
 ) -> Support:
     """The part of `supports` that all ops share: Triton, the device, its capability and the dtype.
 
-    `dtypes` are the torch dtypes that the op's kernels were written and tested for.
+    `dtypes` are the torch dtypes that the op's kernels were written and tested for, `dots` is the op's `needs_dots`.
     """
     if IMPORT_ERROR is not None:
         return importable()
@@ -95,4 +110,6 @@ def gpu_support(
         return Support(False, f"The kernel needs an NVIDIA or AMD GPU, not a device of type {device_type}.")
     if capability is None or capability < LOWEST_CAPABILITY:
         return Support(False, f"The kernel needs compute capability 7.0 or higher, not {capability}.")
+    if dots and capability < LOWEST_WITH_DOTS:
+        return Support(False, f"The kernel needs compute capability 8.0 or higher, not {capability}.")
     return Support(True, "The device and the dtype are supported.")

@@ -2,30 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from studio_kernels._triton import ERRORS, importable
+from studio_kernels.adamw import ADAMW
+from studio_kernels.cross_entropy import CROSS_ENTROPY
+from studio_kernels.dropout import DROPOUT
+from studio_kernels.fp8 import FP8
+from studio_kernels.glu import GLU
+from studio_kernels.layer_norm import LAYER_NORM
+from studio_kernels.linear_cross_entropy import LINEAR_CROSS_ENTROPY
+from studio_kernels.lora import LORA
+from studio_kernels.nf4 import NF4
 from studio_kernels.rms_norm import RMS_NORM
-from studio_kernels.support import Op, Support
-from studio_kernels.swiglu import SWIGLU
+from studio_kernels.rope import ROPE
+from studio_kernels.support import Implementation, Op, Support
 
 __all__ = ["ERRORS", "IMPLEMENTATIONS", "OPS", "Kernels", "Support", "bind", "importable", "op_named"]
 
-OPS: tuple[Op, ...] = (RMS_NORM, SWIGLU)
+OPS: tuple[Op, ...] = (
+    RMS_NORM,
+    GLU,
+    LAYER_NORM,
+    ROPE,
+    DROPOUT,
+    NF4,
+    ADAMW,
+    LINEAR_CROSS_ENTROPY,
+    CROSS_ENTROPY,
+    LORA,
+    FP8,
+)
 IMPLEMENTATIONS = ("reference", "triton")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kernels:
-    """The ops of one run: one callable an op, under the op's name."""
+    """The ops of one run, each under its name: `kernels.glu(gate, up)`, `kernels.glu.backward(...)`."""
 
-    rms_norm: Callable
-    """(x, weight, eps, offset, order) -> y, see `studio_kernels.rms_norm.reference`."""
-    swiglu: Callable
-    """(gate, up) -> h, see `studio_kernels.swiglu.reference`."""
+    ops: Mapping[str, Implementation]
+    """Op name -> what computes it, for every op."""
     implementations: Mapping[str, str]
     """Op name -> "reference" or "triton", for every op."""
+
+    def __getattr__(self, name: str) -> Implementation:
+        """The implementation of the op of that name."""
+        if name not in OP_NAMES:
+            raise AttributeError(f"There is no op {name!r}; there are {', '.join(OP_NAMES)}.")
+        return self.ops[name]
+
+
+OP_NAMES = tuple(op.name for op in OPS)
 
 
 def op_named(name: str) -> Op:
@@ -37,11 +65,11 @@ def op_named(name: str) -> Op:
     for op in OPS:
         if op.name == name:
             return op
-    raise ValueError(f"There is no op {name!r}; there are {', '.join(op.name for op in OPS)}.")
+    raise ValueError(f"There is no op {name!r}; there are {', '.join(OP_NAMES)}.")
 
 
 def bind(choices: Mapping[str, str]) -> Kernels:
-    """The callables that `choices` (op name -> implementation) name; ops left out take the reference.
+    """The implementations that `choices` (op name -> implementation) name; ops left out take the reference.
 
     Raises:
         ValueError: an op or an implementation is unknown, or "triton" is chosen where Triton cannot be imported.
@@ -55,5 +83,5 @@ def bind(choices: Mapping[str, str]) -> Kernels:
         if implementation == "triton" and not importable().ok:
             raise ValueError(f"{name} cannot use Triton. {importable().reason}")
         implementations[name] = implementation
-    callables = {op.name: getattr(op, implementations[op.name]) for op in OPS}
-    return Kernels(**callables, implementations=implementations)
+    ops = {op.name: getattr(op, implementations[op.name]) for op in OPS}
+    return Kernels(ops=ops, implementations=implementations)

@@ -1,9 +1,10 @@
-"""The two values that every kernel file deals in: a verdict with its reason, and an op with its two twins."""
+"""What every kernel file deals in: a verdict with its reason, one way to compute an op, and an op with its two ways."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,14 +16,35 @@ class Support:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Implementation:
+    """One way to compute an op. Forward and backward are plain functions that know nothing of autograd."""
+
+    forward: Callable
+    backward: Callable | None = None
+    """None where nothing flows back, as through an optimizer."""
+    apply: Callable | None = None
+    """The differentiable form, for modules that run under autograd; None where only the decoder uses the op."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """The differentiable form."""
+        return self.apply(*arguments, **options)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Op:
-    """One operation with two implementations of the same signature."""
+    """One operation with two implementations of the same signatures."""
 
     name: str
     """The plain name by which a plan chooses it."""
-    reference: Callable
-    """Composed PyTorch: runs on every device and dtype, float64 included; the fallback."""
-    triton: Callable
-    """The fused kernel with a gradient of its own."""
+    reference: Implementation
+    """PyTorch: runs on every device and dtype, float64 included; the twin and the fallback."""
+    triton: Implementation
+    """The fused kernels."""
     supports: Callable[..., Support]
     """`supports(device_type=, capability=, dtype=, width=)`: may `triton` be used on such tensors?"""
+    sample: Callable[..., Callable[[Implementation], dict[str, Any]]]
+    """`sample(rows=, width=, dtype=, device=, wide=False, **options)` draws inputs from a fixed seed (`draws.Draws`),
+    rounded to `dtype` and held in float64 when `wide`; the function it returns runs forward and backward of an
+    implementation on them and gives every output and gradient by name. Tests and the doctor know ops by this alone."""
+    needs_dots: bool = False
+    """Whether the kernels multiply matrices, which Triton cannot do below compute capability 8.0 as we need it."""

@@ -14,12 +14,12 @@ from types import MethodType
 
 import torch
 from studio_kernels.dispatch import ERRORS, Kernels, bind, importable, op_named
+from studio_kernels.glu import KINDS, activate
 from studio_kernels.rms_norm import CAST_THEN_SCALE, SCALE_THEN_CAST
-from studio_kernels.rms_norm import reference as rms_norm_reference
+from studio_kernels.rms_norm import compose as compose_rms_norm
 from studio_kernels.support import Support
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
 
 from studio.core.text import Text, literal, text
 
@@ -265,7 +265,7 @@ def _build_rms_norm(module: nn.Module, kernels: Kernels) -> Forward | Text:
         errors = {}
         for offset in (0, 1):
             for order in (CAST_THEN_SCALE, SCALE_THEN_CAST):
-                candidate = rms_norm_reference(x, weight, eps, offset, order)
+                candidate = compose_rms_norm(x, weight, eps, offset, order)
                 if candidate.dtype == stock.dtype and candidate.shape == stock.shape:
                     errors[offset, order] = _relative_error(candidate, stock)
     if not errors:
@@ -282,6 +282,20 @@ def _build_rms_norm(module: nn.Module, kernels: Kernels) -> Forward | Text:
 
 def _activation(mlp: nn.Module) -> object:
     return getattr(mlp, "act_fn", getattr(mlp, "activation_fn", None))
+
+
+def name_activation(activation: Callable[[Tensor], Tensor], device: torch.device) -> str | None:
+    """Which of the kinds that `glu` knows these values are; None for any other function.
+
+    The two forms of GELU are 5e-4 apart near 2.3, and transformers has several classes for each.
+    """
+    values = torch.linspace(-8, 8, 65, device=device)
+    with torch.no_grad():
+        found = activation(values)
+        alike = (
+            kind for kind in KINDS if torch.allclose(found, activate(values, kind), rtol=1e-4, atol=1e-5)
+        )
+        return next(alike, None)
 
 
 def _is_gated_mlp(module: nn.Module) -> bool:
@@ -303,17 +317,17 @@ def _gated_mlp_widths(module: nn.Module) -> tuple[int, int]:
 
 def _build_gated_mlp(module: nn.Module, kernels: Kernels) -> Forward | Text:
     """Keeps the projections as they are called (LoRA, 4-bit) and fuses what lies between them."""
-    swiglu = kernels.swiglu
-    values = torch.linspace(-8, 8, 65, device=next(module.parameters()).device)
-    if not torch.allclose(_activation(module)(values), functional.silu(values), rtol=1e-4, atol=1e-5):
+    glu = kernels.glu
+    kind = name_activation(_activation(module), next(module.parameters()).device)
+    if kind is None:
         return text("model.fuse.activation")
 
     def forward(self: nn.Module, hidden_states: Tensor) -> Tensor:
-        return self.down_proj(swiglu(self.gate_proj(hidden_states), self.up_proj(hidden_states)))
+        return self.down_proj(glu(self.gate_proj(hidden_states), self.up_proj(hidden_states), kind))
 
     def forward_packed(self: nn.Module, hidden_states: Tensor) -> Tensor:
         gate, up = self.gate_up_proj(hidden_states).chunk(2, dim=-1)
-        return self.down_proj(swiglu(gate, up))
+        return self.down_proj(glu(gate, up, kind))
 
     return forward_packed if hasattr(module, "gate_up_proj") else forward
 
@@ -325,5 +339,5 @@ SWAPPERS: tuple[Swapper, ...] = (
         widths=lambda norm: (norm.weight.shape[0], norm.weight.shape[0]),
         build=_build_rms_norm,
     ),
-    Swapper(op="swiglu", matches=_is_gated_mlp, widths=_gated_mlp_widths, build=_build_gated_mlp),
+    Swapper(op="glu", matches=_is_gated_mlp, widths=_gated_mlp_widths, build=_build_gated_mlp),
 )

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from studio_kernels import _triton, rms_norm, swiglu
+from studio_kernels import _triton, glu, rms_norm
 
-MODULES = {"rms_norm": rms_norm, "swiglu": swiglu}
+MODULES = {"rms_norm": rms_norm, "glu": glu}
 
 
 class KernelBroke(RuntimeError):
@@ -69,18 +69,18 @@ class Kernel:
         return launch
 
 
-def norm_forward(x, weight, y, r, rows, columns, stride, EPS, OFFSET, CAST_FIRST, **block) -> None:  # noqa: N803
+def norm_forward(x, residual, add, weight, y, s, r, rows, columns, *strides, EPS, OFFSET, **rest) -> None:  # noqa: N803
     """r, and y = x r (w + c)."""
     r.copy_((x.square().sum(-1) / columns + EPS).rsqrt())
-    y.view(rows, columns).copy_(x * r[:, None] * (weight + OFFSET))
+    y.copy_(x * r[:, None] * (weight + OFFSET))
 
 
 def norm_backward(
-    dy, x, weight, r, dx, partial, rows, columns, dy_stride, x_stride, blocks, OFFSET, WEIGHT_GRADIENT, **block  # noqa: N803
+    dy, s, weight, r, ds, dx, partial, rows, columns, *strides, OFFSET, WEIGHT_GRADIENT, **rest  # noqa: N803
 ) -> None:  # fmt: skip
     """dx, and dw in one partial sum."""
-    normal, u = x * r[:, None], dy * (weight + OFFSET)
-    dx.view(rows, columns).copy_(r[:, None] * (u - normal * ((u * normal).sum(-1, keepdim=True) / columns)))
+    normal, u = s * r[:, None], dy * (weight + OFFSET)
+    dx.copy_(r[:, None] * (u - normal * ((u * normal).sum(-1, keepdim=True) / columns)))
     if WEIGHT_GRADIENT:
         partial.zero_()
         partial[0] = (dy * normal).sum(0)
@@ -88,19 +88,19 @@ def norm_backward(
 
 def gate_forward(gate, up, h, *rest, **block) -> None:
     """h = silu(g) u."""
-    h.view(gate.shape).copy_(up * (gate / (1 + torch.exp(-gate))))
+    h.copy_(up * (gate / (1 + torch.exp(-gate))))
 
 
 def gate_backward(dh, gate, up, dgate, dup, *rest, **block) -> None:
     """dg and du."""
     s = 1 / (1 + torch.exp(-gate))
-    dup.view(dh.shape).copy_(dh * gate * s)
-    dgate.view(dh.shape).copy_(dh * up * s * (1 + gate * (1 - s)))
+    dup.copy_(dh * gate * s)
+    dgate.copy_(dh * up * s * (1 + gate * (1 - s)))
 
 
 COMPUTE = {
     "rms_norm": {"forward": norm_forward, "backward": norm_backward},
-    "swiglu": {"forward": gate_forward, "backward": gate_backward},
+    "glu": {"forward": gate_forward, "backward": gate_backward},
 }
 
 

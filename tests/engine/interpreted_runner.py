@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from studio_kernels import _triton, rms_norm, swiglu
+from studio_kernels import _triton, glu, rms_norm
 from triton.runtime.errors import PTXASError
 
 import studio.engine.run as engine
@@ -27,7 +27,7 @@ from studio.host.plan import plan as real_plan
 from studio.host.remembered import Remembered
 from tests.host.facts import make_gpu, make_machine
 
-MODULES = {"rms_norm": rms_norm, "swiglu": swiglu}
+MODULES = {"rms_norm": rms_norm, "glu": glu}
 BREAK_AT = ("train", 7, 1)
 """Step 7, in the second micro-batch: the first one's gradients are there."""
 
@@ -111,10 +111,10 @@ def main(model: str, data: str, work: str) -> None:
         limits=Limits(trial=False),
     )
     folder = Path(work)
-    for name, kernel in (("forward", "rms_norm.forward"), ("backward", "swiglu.backward")):
+    for name, kernel in (("forward", "rms_norm.forward"), ("backward", "glu.backward")):
         train(name, recipe, folder, kernel=kernel)
         train(f"{name} switched", recipe, folder, switch=kernel.split(".")[0])
-    train("backward again", recipe, folder, kernel="swiglu.backward")
+    train("backward again", recipe, folder, kernel="glu.backward")
 
 
 if __name__ == "__main__":

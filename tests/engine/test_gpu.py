@@ -9,7 +9,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from studio_kernels import rms_norm, swiglu
+from studio_kernels import glu, rms_norm
 
 import studio.engine.run as engine
 from studio.core.events import (
@@ -57,7 +57,7 @@ def test_every_way_ends_well_with_our_kernels(ran, machine, monkeypatch, way):
     assert planned.plan.device.value == "cuda:0"
     # Two layers: five norms, two gated MLPs.
     swapped = {s.values["op"]: s.values["count"] for s in planned.swaps if s.id == "run.swapped"}
-    assert swapped == {"rms_norm": 5, "swiglu": 2}, planned.swaps
+    assert swapped == {"rms_norm": 5, "glu": 2}, planned.swaps
     assert result.record.peak_vram_bytes > 0 and result.record.gpu == machine.gpus[0].name
     samples = result.of(GpuSampled)
     assert samples and samples[-1].memory_bytes > 0
@@ -91,7 +91,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(ran):
 
 # Kernels that break in mid-run ---------------------------------------------------------------------------------------
 
-KERNELS = [(module, f"_{way}_kernel") for module in (rms_norm, swiglu) for way in ("forward", "backward")]
+KERNELS = [(module, f"_{way}_kernel") for module in (rms_norm, glu) for way in ("forward", "backward")]
 
 
 @triton.jit
@@ -141,7 +141,7 @@ def go(tmp_path, machine, recipe):
     return run
 
 
-@pytest.mark.parametrize(("module", "way"), [(rms_norm, "forward"), (swiglu, "backward")])
+@pytest.mark.parametrize(("module", "way"), [(rms_norm, "forward"), (glu, "backward")])
 def test_a_kernel_broken_on_purpose_costs_no_step_and_is_remembered(go, monkeypatch, tmp_path, module, way):
     """At step 7, in the second micro-batch: a real error of Triton's compiler, in the backward on autograd's thread."""
     op, name = module.__name__.rpartition(".")[2], f"_{way}_kernel"

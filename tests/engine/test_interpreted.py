@@ -36,10 +36,10 @@ def runs(tmp_path_factory, make_tiny_model) -> dict[str, dict]:
     return {run["name"]: run for run in map(json.loads, child.stdout.splitlines())}
 
 
-@pytest.mark.parametrize(("place", "op"), [("forward", "rms_norm"), ("backward", "swiglu")])
+@pytest.mark.parametrize(("place", "op"), [("forward", "rms_norm"), ("backward", "glu")])
 def test_the_weights_are_those_of_a_run_that_used_the_twin_from_that_step(runs, place, op):
     fell, switched = runs[place], runs[f"{place} switched"]
-    assert fell["kernels"] == {"rms_norm": "triton", "swiglu": "triton"}
+    assert fell["kernels"] == {"rms_norm": "triton", "glu": "triton"}
     assert fell["fell"] == [[op, 7]] and switched["fell"] == []
     assert fell["weights"] == switched["weights"]
     assert fell["losses"] == switched["losses"] and len(fell["losses"]) == 8
@@ -52,7 +52,7 @@ def test_triton_ran_the_kernels(runs):
     for name in ("forward", "backward", "forward switched", "backward switched"):
         launches = runs[name]["launches"]
         assert set(launches) == {
-            f"{op}.{way}" for op in ("rms_norm", "swiglu") for way in ("forward", "backward")
+            f"{op}.{way}" for op in ("rms_norm", "glu") for way in ("forward", "backward")
         }
     # Three norms and one gate a micro-batch; the op that fell back is not launched again.
     assert runs["forward"]["launches"]["rms_norm.forward"] < runs["backward"]["launches"]["rms_norm.forward"]
@@ -61,8 +61,8 @@ def test_triton_ran_the_kernels(runs):
 def test_the_next_run_starts_with_the_verdict(runs):
     again = runs["backward again"]
     assert runs["backward"]["verdicts"] == [
-        ["swiglu", "PTXASError: PTXAS error: Internal Triton PTX codegen error"]
+        ["glu", "PTXASError: PTXAS error: Internal Triton PTX codegen error"]
     ]
-    assert again["kernels"] == {"rms_norm": "triton", "swiglu": "reference"}
-    assert again["fell"] == [] and "swiglu.forward" not in again["launches"]
+    assert again["kernels"] == {"rms_norm": "triton", "glu": "reference"}
+    assert again["fell"] == [] and "glu.forward" not in again["launches"]
     assert again["verdicts"] == runs["backward"]["verdicts"]

@@ -90,7 +90,7 @@ def test_the_played_kernels_are_at_work_and_differ_from_the_twin_in_their_bits(g
     assert all(launches.values()), launches
     assert not played.of(KernelFellBack) and not played.of(Warned)
     swapped = {t.values["op"]: t.values["count"] for t in played.of(RunPlanned)[0].swaps if "op" in t.values}
-    assert swapped == {"rms_norm": 5, "swiglu": 2}
+    assert swapped == {"rms_norm": 5, "glu": 2}
     stock = go(changes={"limits.kernels": "pytorch"})
     assert played.losses != stock.losses and played.losses == pytest.approx(stock.losses, abs=1e-4)
     assert any(not torch.equal(weights(played)[name], weights(stock)[name]) for name in weights(played))
@@ -98,7 +98,7 @@ def test_the_played_kernels_are_at_work_and_differ_from_the_twin_in_their_bits(g
 
 @pytest.mark.parametrize("recompute", ["off", pytest.param("on", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kernel", ["forward", "backward"])
-@pytest.mark.parametrize("op", ["rms_norm", "swiglu"])
+@pytest.mark.parametrize("op", ["rms_norm", "glu"])
 def test_a_failure_in_the_middle_of_a_window_loses_nothing(go, op, kernel, recompute):
     """At step 7, in the second micro-batch, with the first one's gradients there."""
     changes = {"limits.activation_checkpointing": recompute}
@@ -115,21 +115,21 @@ def test_a_failure_in_the_middle_of_a_window_loses_nothing(go, op, kernel, recom
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 9])
 def test_the_first_and_the_last_step(go, step):
-    fault = Fault("swiglu", "backward", at("train", step))
-    assert_same_weights(go([fault]), go(switch=("swiglu", step)))
+    fault = Fault("glu", "backward", at("train", step))
+    assert_same_weights(go([fault]), go(switch=("glu", step)))
     assert fault.raised == 1
 
 
 @pytest.mark.slow
 def test_both_ops_in_one_window(go):
-    faults = [Fault("rms_norm", "forward", at("train", 4, 1)), Fault("swiglu", "backward", at("train", 4))]
+    faults = [Fault("rms_norm", "forward", at("train", 4, 1)), Fault("glu", "backward", at("train", 4))]
     fell = go(faults)
-    assert [event.op for event in fell.of(KernelFellBack)] == ["swiglu", "rms_norm"]
+    assert [event.op for event in fell.of(KernelFellBack)] == ["glu", "rms_norm"]
 
     def two(now, _):
         return now.phase == "train" and now.step >= 4
 
-    assert_same_weights(fell, go([Fault("rms_norm", "forward", two), Fault("swiglu", "forward", two)]))
+    assert_same_weights(fell, go([Fault("rms_norm", "forward", two), Fault("glu", "forward", two)]))
 
 
 def test_a_new_shape_in_the_short_last_batch(go, jsonl, tmp_path):
@@ -161,13 +161,13 @@ def test_in_an_evaluation(go):
 
 def test_kernels_are_tried_in_all_forms_before_the_first_step(go):
     """What fails in the warm-up has its twin from step 1 on; the weights are those of a run without that kernel."""
-    fault = Fault("swiglu", "backward", lambda now, _: now.phase == "compile")
+    fault = Fault("glu", "backward", lambda now, _: now.phase == "compile")
     fell = go([fault])
     phases = [event.phase for event in fell.of(PhaseStarted)]
     assert phases == ["load", "prepare", "compile", "train", "save", "verify"]
-    assert [(e.op, e.step) for e in fell.of(KernelFellBack)] == [("swiglu", 1)]
+    assert [(e.op, e.step) for e in fell.of(KernelFellBack)] == [("glu", 1)]
     assert fell.events.index(fell.of(KernelFellBack)[0]) < fell.events.index(fell.of(PhaseStarted)[3])
-    assert_same_weights(fell, go(switch=("swiglu", 1)))
+    assert_same_weights(fell, go(switch=("glu", 1)))
 
 
 def test_the_warm_up_sees_every_number_of_rows_and_leaves_no_trace(go, jsonl, tmp_path, monkeypatch):
@@ -212,7 +212,7 @@ def test_an_op_falls_back_once_and_then_its_twin_must_do(go, monkeypatch, tmp_pa
     """The twin fails as well (the input is wrong, not the kernel): that ends the run, and the kernel is not blamed."""
     from torch.nn import functional
 
-    fault = Fault("swiglu", "forward", at("train", 3))
+    fault = Fault("glu", "forward", at("train", 3))
     real, now = functional.silu, Now()
 
     def silu(*arguments, **options):
@@ -225,7 +225,7 @@ def test_an_op_falls_back_once_and_then_its_twin_must_do(go, monkeypatch, tmp_pa
     earlier = Fault("rms_norm", "forward", at("train", 2))
     ended = go([fault, earlier], now=now, remembered=store)
     assert ended.record.state == "failed" and "the twin too" in ended.log
-    assert [e.op for e in ended.of(KernelFellBack)] == ["rms_norm", "swiglu"] and fault.raised == 1
+    assert [e.op for e in ended.of(KernelFellBack)] == ["rms_norm", "glu"] and fault.raised == 1
     assert [verdict.op for verdict in store.read().kernels] == ["rms_norm"]
 
 
@@ -260,7 +260,7 @@ def test_the_next_run_starts_with_the_verdict(go, tmp_path, machine):
     chosen = again.of(RunPlanned)[0].plan.kernels
     assert {op: choice.value for op, choice in chosen.items()} == {
         "rms_norm": "reference",
-        "swiglu": "triton",
+        "glu": "triton",
     }
     assert "kernel of test broke" in str(chosen["rms_norm"].reason)
     assert store.forget() == 1
@@ -274,11 +274,11 @@ def test_a_lost_gpu_is_not_replayed_but_the_kernel_is_remembered(go, tmp_path):
     def lost():
         return RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    fault = Fault("swiglu", "backward", at("train", 5), error=lost)
+    fault = Fault("glu", "backward", at("train", 5), error=lost)
     ended = go([fault], remembered=store)
     assert (ended.record.state, ended.failure, fault.raised) == ("failed", "illegal_access", 1)
     assert not ended.of(KernelFellBack)
-    assert [verdict.op for verdict in store.read().kernels] == ["swiglu"]
+    assert [verdict.op for verdict in store.read().kernels] == ["glu"]
     resumed = go([fault], remembered=store, folder=ended.folder)
     assert resumed.record.state == "finished" and fault.raised == 1
 
@@ -309,24 +309,24 @@ def test_a_supervised_process_leaves_when_its_gpu_is_lost(go, monkeypatch, gpu, 
 def test_a_store_that_cannot_be_written_costs_a_warning_only(go, tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     store = Remembered(tmp_path / "file" / "remembered.json")
-    fell = go([Fault("swiglu", "forward", at("train", 2))], remembered=store)
+    fell = go([Fault("glu", "forward", at("train", 2))], remembered=store)
     assert fell.record.state == "finished" and len(fell.of(KernelFellBack)) == 1
     assert [event.message.id for event in fell.of(Warned)] == ["run.not_remembered"]
 
 
 def test_the_place_is_found_in_chained_errors_and_for_planned_ops_only():
-    from studio_kernels import swiglu
+    from studio_kernels import glu
 
     try:
         try:
-            swiglu.fused(torch.ones(2, 3), torch.ones(2, 4))
+            glu.fused(torch.ones(2, 3), torch.ones(2, 4))
         except ValueError as inner:
             raise RuntimeError("while computing a layer") from inner
     except RuntimeError as error:
-        place = find_place(error, {"swiglu"})
+        place = find_place(error, {"glu"})
         assert find_place(error, {"rms_norm"}) is None
-    assert place.op == "swiglu" and place.shape == "gate float32 (2, 3), up float32 (2, 4)"
-    assert find_place(KeyboardInterrupt(), {"swiglu"}) is None
+    assert place.op == "glu" and place.shape == "gate float32 (2, 3), up float32 (2, 4)"
+    assert find_place(KeyboardInterrupt(), {"glu"}) is None
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ print(json.dumps([took_s, sorted({"torch", "triton", "transformers", "bitsandbyt
 COMPILES = {"triton_level": "compiles", "triton_assembler": {"path": "/t/ptxas", "release": "12.8"}}
 TESTS = [
     {"op": "rms_norm", "ok": True, "error": 0.001, "twin_ms": 2.0, "kernel_ms": 1.0, "reason": ""},
-    {"op": "swiglu", "ok": False, "error": 0.0, "reason": "OutOfResources: shared memory"},
+    {"op": "glu", "ok": False, "error": 0.0, "reason": "OutOfResources: shared memory"},
 ]
 
 
@@ -159,7 +159,7 @@ def test_every_kernel_is_tested_with_a_gpu(probes):
     assert machine.kernel_tests[0] == KernelTest(
         op="rms_norm", ok=True, error=0.001, twin_ms=2.0, kernel_ms=1.0
     )
-    assert machine.triton_error == "swiglu: OutOfResources: shared memory"
+    assert machine.triton_error == "glu: OutOfResources: shared memory"
     assert machine.torch_architectures == ("sm_75", "sm_86")
     assert machine.triton_assembler == Tool(path="/t/ptxas", release="12.8")
     assert sorted(fake.asked) == [

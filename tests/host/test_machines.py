@@ -88,7 +88,7 @@ def test_a_run_there_is_planned_by_the_same_row(name):
     assert made.row == MACHINES[name]["expect"]["row"]
     fast = {op for op, choice in made.kernels.items() if choice.value == "triton"}
     promised = MACHINES[name]["expect"]["backend"] in ("triton", "triton_elementwise", "rocm_triton")
-    assert fast == ({"rms_norm", "swiglu"} - set(machine.broken_kernels) if promised else set())
+    assert fast == ({"rms_norm", "glu"} - set(machine.broken_kernels) if promised else set())
     if MACHINES[name]["expect"]["backend"] in ("cpu", "none"):
         assert made.device.value == "cpu"
 

@@ -22,10 +22,10 @@ def store(tmp_path):
 
 def test_a_verdict_comes_back_with_its_reason(store):
     assert store.broken_kernels(MACHINE) == {}
-    store.note_kernel("swiglu", MACHINE, GPU.name, shape="gate bf16 (8, 64)", reason="ptxas failed")
+    store.note_kernel("glu", MACHINE, GPU.name, shape="gate bf16 (8, 64)", reason="ptxas failed")
     again = Remembered(store.path)
-    assert again.broken_kernels(MACHINE) == {"swiglu": "ptxas failed"}
-    assert again.broken_kernels(MACHINE, GPU.name) == {"swiglu": "ptxas failed"}
+    assert again.broken_kernels(MACHINE) == {"glu": "ptxas failed"}
+    assert again.broken_kernels(MACHINE, GPU.name) == {"glu": "ptxas failed"}
     (verdict,) = again.read().kernels
     assert verdict.shape == "gate bf16 (8, 64)" and verdict.time_s > 1e9
     assert verdict.surroundings == survey(MACHINE, GPU.name)
@@ -44,7 +44,7 @@ def test_a_verdict_comes_back_with_its_reason(store):
     ids=["driver", "torch", "triton", "no triton", "gpu", "no gpu"],
 )
 def test_a_verdict_holds_for_its_surroundings_only(store, change):
-    store.note_kernel("swiglu", MACHINE, GPU.name, shape="", reason="ptxas failed")
+    store.note_kernel("glu", MACHINE, GPU.name, shape="", reason="ptxas failed")
     assert store.broken_kernels(dataclasses.replace(MACHINE, **change)) == {}
     assert store.broken_kernels(dataclasses.replace(MACHINE, ram_bytes=1, cores=1)) != {}
 
@@ -52,15 +52,15 @@ def test_a_verdict_holds_for_its_surroundings_only(store, change):
 def test_changed_kernels_are_tried_again(store, monkeypatch):
     import studio_kernels
 
-    store.note_kernel("swiglu", MACHINE, GPU.name, shape="", reason="ptxas failed")
+    store.note_kernel("glu", MACHINE, GPU.name, shape="", reason="ptxas failed")
     monkeypatch.setattr(studio_kernels, "fingerprint", lambda: "0" * 12)
     assert store.broken_kernels(MACHINE) == {}
 
 
 def test_a_second_verdict_replaces_the_first_and_leaves_the_others(store):
-    for op, reason in (("swiglu", "one"), ("rms_norm", "two"), ("swiglu", "three")):
+    for op, reason in (("glu", "one"), ("rms_norm", "two"), ("glu", "three")):
         store.note_kernel(op, MACHINE, GPU.name, shape="", reason=reason)
-    assert store.broken_kernels(MACHINE) == {"swiglu": "three", "rms_norm": "two"}
+    assert store.broken_kernels(MACHINE) == {"glu": "three", "rms_norm": "two"}
     assert len(store.read().kernels) == 2
 
 
@@ -88,15 +88,15 @@ def test_what_fitted_holds_for_the_same_load_and_no_more_room(store):
 def test_a_damaged_file_counts_as_empty_and_is_written_anew(store, content):
     store.path.write_bytes(content)
     assert store.broken_kernels(MACHINE) == {} and store.fit(LOAD, 0) is None
-    store.note_kernel("swiglu", MACHINE, GPU.name, shape="", reason="x")
+    store.note_kernel("glu", MACHINE, GPU.name, shape="", reason="x")
     assert json.loads(store.path.read_text(encoding="utf-8"))["version"] == 1
-    assert store.broken_kernels(MACHINE) == {"swiglu": "x"}
+    assert store.broken_kernels(MACHINE) == {"glu": "x"}
 
 
 def test_a_write_that_fails_leaves_the_old_file(store, monkeypatch):
     import studio.host.remembered as module
 
-    store.note_kernel("swiglu", MACHINE, GPU.name, shape="", reason="x")
+    store.note_kernel("glu", MACHINE, GPU.name, shape="", reason="x")
     before = store.path.read_bytes()
 
     def refuse(*paths):
@@ -110,7 +110,7 @@ def test_a_write_that_fails_leaves_the_old_file(store, monkeypatch):
 
 def test_forgetting_is_complete(store):
     assert store.forget() == 0
-    store.note_kernel("swiglu", MACHINE, GPU.name, shape="", reason="x")
+    store.note_kernel("glu", MACHINE, GPU.name, shape="", reason="x")
     store.note_fit(LOAD, 1, False, 0)
     assert store.forget() == 1
     assert store.broken_kernels(MACHINE) == {} and store.fit(LOAD, 0) is None

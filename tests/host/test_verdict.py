@@ -99,7 +99,7 @@ def test_without_a_card_the_later_levels_are_not_tried():
 def test_every_kernel_s_error_and_speed_are_told():
     tests = (
         KernelTest(op="rms_norm", ok=True, error=0.001, twin_ms=0.9, kernel_ms=0.3),
-        KernelTest(op="swiglu", ok=False, error=0.5, reason="differs"),
+        KernelTest(op="glu", ok=False, error=0.5, reason="differs"),
     )
     checks = [check for check in judge(change(kernel_tests=tests))["checks"] if check["id"] == "kernel"]
     say = load_catalogue("en").say

@@ -1,4 +1,7 @@
-"""Child process of test_interpreter.py: runs every case in Triton's interpreter, one JSON line a comparison."""
+"""Child process of test_interpreter.py: runs cases in Triton's interpreter, one JSON line a comparison.
+
+Arguments: the ops whose cases to run; all ops when there are none.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,19 @@ from studio_kernels.dispatch import op_named
 from tests.kernels.oracle import cases, measure
 
 
-def main() -> int:
+def main(ops: list[str]) -> int:
     """Prints the results; fails when the interpreter is not at work (TRITON_INTERPRET must be set before)."""
     if not _triton.interpreted():
         print("the kernels are not interpreted", file=sys.stderr)
         return 1
     torch.set_num_threads(1)
-    for case in cases():
-        op = op_named(case.op)
-        for comparison in measure(case, op.triton, op.reference, "cpu", ulps=2):
+    for case in cases("CASES"):
+        if ops and case.op not in ops:
+            continue
+        for comparison in measure(op_named(case.op), case.options, "cpu", truncated=True):
             print(json.dumps({"case": case.id, **asdict(comparison)}), flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,36 +1,39 @@
-"""The judge of every kernel: forward and all gradients against float64, allowed twice the error of the PyTorch twin."""
+"""The judge of every kernel: each output and gradient of an op's sample against float64, beside the error of its twin.
+
+An op's cases stand in `tests/kernels/cases_<op>.py`: `CASES` for the interpreter and a GPU, `LARGE` for a GPU alone,
+and `COMPILE` and `EDGES` for test_compile.py; each is a tuple of options of the op's `sample`, dtypes by their names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
-ROWS = (1, 7, 257)
-WIDTHS = (64, 100, 128, 2304)
-DTYPES = ("float32", "float16", "bfloat16")
-LAYOUTS = ("contiguous", "sliced", "transposed", "expanded")
+import torch
+from studio_kernels.dispatch import OPS
+from studio_kernels.support import Implementation, Op
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One call of one op; `layout` says how input and upstream gradient lie in memory."""
+    """One sample of one op."""
 
     op: str
-    rows: int
-    width: int
-    dtype: str
-    weight_dtype: str = ""
-    offset: int = 0
-    order: str = "cast_then_scale"
-    weight_trained: bool = True
-    layout: str = "contiguous"
-    scale: float = 1.0
+    options: Mapping[str, Any]
 
     @property
     def id(self) -> str:
-        """A readable test id: the fields that differ from their defaults."""
-        given = {k: v for k, v in asdict(self).items() if v != type(self).__dataclass_fields__[k].default}
-        return "-".join(str(value) for value in given.values())
+        """A readable test id, the same in every process."""
+        size = "x".join(str(self.options[name]) for name in ("rows", "width") if name in self.options)
+        rest = [
+            value if isinstance(value, str) else f"{name}={value}"
+            for name, value in self.options.items()
+            if name not in ("rows", "width")
+        ]
+        return "-".join([self.op, size, *rest])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,109 +53,75 @@ class Comparison:
         return self.error <= self.limit and self.dtype == self.expected_dtype
 
 
-def cases() -> list[Case]:
-    """Every case that a CPU runs in seconds: the interpreter takes some 3 ms a program."""
-    found = []
-    for dtype in DTYPES:
-        for rows in ROWS:
-            for width in WIDTHS:
-                large = rows == 257 and width == 2304
-                # 257 rows of 2304 are more blocks than there are partial sums of dw: some programs take two.
-                if dtype == "float32" or not large:
-                    found.append(Case(op="rms_norm", rows=rows, width=width, dtype=dtype))
-                if rows < 257 or (width == 64 and dtype == "bfloat16"):
-                    found.append(Case(op="swiglu", rows=rows, width=width, dtype=dtype))
-        gemma = {"offset": 1, "order": "scale_then_cast"}
-        for width in (100, 2304):
-            found.append(Case(op="rms_norm", rows=7, width=width, dtype=dtype, **gemma))
-            found.append(Case(op="rms_norm", rows=7, width=width, dtype=dtype, weight_trained=False))
-        for layout in LAYOUTS[1:]:
-            found.append(Case(op="rms_norm", rows=7, width=100, dtype=dtype, layout=layout))
-            found.append(Case(op="swiglu", rows=7, width=100, dtype=dtype, layout=layout))
-    # A norm kept in float32 over 16-bit activations, as peft prepares 4-bit models; and its opposite.
-    for order in ("cast_then_scale", "scale_then_cast"):
-        found.append(
-            Case(op="rms_norm", rows=7, width=100, dtype="bfloat16", weight_dtype="float32", order=order)
-        )
-    found.append(Case(op="rms_norm", rows=7, width=128, dtype="float32", weight_dtype="bfloat16"))
-    # float16 values near its largest (65,504): squares overflow unless they are taken in float32.
-    found.append(Case(op="rms_norm", rows=7, width=128, dtype="float16", scale=1.5e4))
-    found.append(Case(op="swiglu", rows=7, width=128, dtype="float16", scale=60.0))
-    return found
+def options_of(op: str, kind: str) -> tuple[Mapping[str, Any], ...]:
+    """What `kind` (CASES, LARGE, COMPILE or EDGES) of the op's cases file holds."""
+    return tuple(getattr(importlib.import_module(f"tests.kernels.cases_{op}"), kind))
 
 
-def measure(case: Case, ours: Callable, twin: Callable, device: str, ulps: int) -> Iterator[Comparison]:
-    """Runs kernel, twin and a float64 twin on the same rounded inputs and yields one Comparison a quantity.
+def cases(*kinds: str) -> list[Case]:
+    """Every op's cases of these kinds."""
+    return [
+        Case(op=op.name, options=given) for op in OPS for kind in kinds for given in options_of(op.name, kind)
+    ]
 
-    The limit is twice the twin's error plus `ulps` units in the last place of the largest value: 1 on a GPU, 2 in
-    Triton's interpreter, whose bfloat16 stores truncate (a unit each; the norm rounds twice).
+
+def read(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with dtypes in the place of their names."""
+    return {
+        k: getattr(torch, v) if k.endswith("dtype") and isinstance(v, str) else v for k, v in options.items()
+    }
+
+
+@contextmanager
+def filled_with_nan() -> Iterator[None]:
+    """Inside, new memory holds NaN (whole numbers: the largest), so that what a kernel forgets to write shows."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.utils.deterministic.fill_uninitialized_memory = before[1]
+
+
+def measure(
+    op: Op,
+    options: Mapping[str, Any],
+    device: str,
+    *,
+    ours: Implementation | None = None,
+    truncated: bool = False,
+) -> Iterator[Comparison]:
+    """Run kernel, twin and a float64 twin on the same rounded inputs; yields one Comparison a quantity.
+
+    The limit is 1.25 times the twin's error plus 4 units in the last place of the largest value; with `truncated`
+    (Triton's interpreter, whose bfloat16 stores truncate) 2 times the error plus 6 units of the sample's own dtype,
+    since what is computed from a truncated intermediate is off by as much.
     """
-    import torch
-
-    dtype = getattr(torch, case.dtype)
-    weight_dtype = getattr(torch, case.weight_dtype or case.dtype)
-    generator = torch.Generator().manual_seed(case.rows * 10_007 + case.width)
-
-    def draw(*shape: int, scale: float = 1.0):
-        return torch.randn(*shape, generator=generator, dtype=torch.float32) * scale
-
-    a, b = draw(case.rows, case.width, scale=case.scale), draw(case.rows, case.width)
-    upstream = draw(case.rows, case.width)
-    weight = draw(case.width) * 0.2 + 1.0
-
-    def results(function: Callable, wide: bool):
-        def place(tensor, to, layout=case.layout):
-            rounded = tensor.to(to)
-            placed = lay_out(rounded.to(torch.float64) if wide else rounded.to(device), layout)
-            return placed.detach().requires_grad_()
-
-        if case.op == "rms_norm":
-            # In float64 the order of rounding does not matter.
-            inputs = [place(a, dtype), place(weight, weight_dtype, "contiguous")]
-            inputs[1].requires_grad_(case.weight_trained)
-            y = function(*inputs, 1e-6, case.offset, case.order)
-            names = ["y", "dx", "dw"]
-        else:
-            inputs = [place(a, dtype), place(b, dtype)]
-            y = function(*inputs)
-            names = ["h", "dgate", "dup"]
-        dy = lay_out(upstream.to(dtype).to(y.device, y.dtype), case.layout)
-        if case.layout == "expanded":  # what y.sum().backward() sends: one number, every stride 0
-            dy = torch.ones((), dtype=y.dtype, device=y.device).expand(y.shape)
-        wanted = [tensor for tensor in inputs if tensor.requires_grad]
-        gradients = torch.autograd.grad(y, wanted, dy)
-        return dict(zip(names, (y.detach(), *gradients), strict=False))
-
-    oracle = results(twin, wide=True)
-    theirs = results(twin, wide=False)
-    mine = results(ours, wide=False)
+    given = read(options) | {"device": device}
+    oracle = op.sample(**given, wide=True)(op.reference)
+    run = op.sample(**given)
+    theirs = run(op.reference)
+    with filled_with_nan():
+        mine = run(ours or op.triton)
     assert mine.keys() == theirs.keys() == oracle.keys()
     for name, exact in oracle.items():
-        tiny = ulps * torch.finfo(theirs[name].dtype).eps * exact.abs().max().item()
-        twin_error = (theirs[name].cpu().double() - exact).abs().max().item()
-        error = (mine[name].cpu().double() - exact).abs().max().item()
+        kind = theirs[name].dtype
+        coarse = given["dtype"] if truncated and given["dtype"].itemsize < kind.itemsize else kind
+        eps = torch.finfo(coarse).eps if kind.is_floating_point else 0.0
+        exact = exact.double()
+        twin_error, error = (
+            (result.double() - exact).abs().max().item() if exact.numel() else 0.0
+            for result in (theirs[name], mine[name])
+        )
+        largest = exact.abs().max().item() if exact.numel() else 0.0
+        share, units = (2.0, 6) if truncated else (1.25, 4)
         yield Comparison(
             quantity=name,
             error=error,
             twin_error=twin_error,
-            limit=2 * twin_error + tiny,
+            limit=share * twin_error + units * eps * largest,
             dtype=str(mine[name].dtype),
-            expected_dtype=str(theirs[name].dtype),
+            expected_dtype=str(kind),
         )
-
-
-def lay_out(tensor, layout: str):
-    """The same values, another place in memory; what lies between them is NaN, so that a stray read shows."""
-    import torch
-
-    if layout in ("contiguous", "expanded"):
-        return tensor.contiguous()
-    rows, width = tensor.shape
-    options = {"dtype": tensor.dtype, "device": tensor.device}
-    if layout == "sliced":
-        view = torch.full((rows, 2 * width + 3), float("nan"), **options)[:, 3 : 3 + width]
-    else:
-        view = torch.full((width, rows), float("nan"), **options).t()
-    with torch.no_grad():
-        view.copy_(tensor)
-    return view

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import pytest
 import torch
 import triton
-from studio_kernels import rms_norm
 from studio_kernels.dispatch import OPS, op_named
+from studio_kernels.support import Op
 from triton._utils import find_paths_if, get_iterable_path
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
+
+from tests.kernels.oracle import options_of, read
 
 TARGETS = {
     **{f"sm_{n}": GPUTarget("cuda", n, 32) for n in (70, 75, 80, 86, 89, 90, 100, 120)},
@@ -33,8 +35,11 @@ SHARED_BYTES = {
     "gfx1100": 64 << 10,
 }
 """Most shared memory of one block."""
-WIDEST = rms_norm.MAX_WIDTH
-LENGTHS = (1, 2, 15, 16, 63, 64, 65, 1000, 2048, 4097)
+FAST = ("sm_75", "sm_90")
+FAST_WITH_DOTS = ("sm_80", "sm_90", "sm_120")
+DOTLESS = ("sm_70", "sm_75")
+"""Given elementwise ops and reductions only, in float16."""
+LENGTHS = (1, 2, 15, 16, 63, 64, 65, 1000, 2048)
 """Rows of a batch: one, odd, multiples of 16 or not, as the last batch and the evaluation bring them."""
 
 
@@ -57,7 +62,12 @@ class Launch:
     def key(self, target: GPUTarget) -> tuple:
         """What decides whether Triton compiles anew."""
         specialization, _, _ = self.read(target)
-        return self.name, tuple(specialization), self.options["num_warps"]
+        return self.name, tuple(specialization), *self.chosen().items()
+
+    def chosen(self) -> dict:
+        """The options that are the compiler's, not the kernel's."""
+        names = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
+        return {name: self.options[name] for name in names if name in self.options}
 
     def compile(self, target: GPUTarget):
         """The steps of JITFunction._pack_args, without a driver."""
@@ -74,7 +84,7 @@ class Launch:
         }
         signature = dict(zip([p.name for p in self.kernel.params], types, strict=True))
         source = ASTSource(self.kernel, signature, constants, attributes)
-        return triton.compile(source, target=target, options={"num_warps": self.options["num_warps"]})
+        return triton.compile(source, target=target, options=self.chosen())
 
 
 class Recorder:
@@ -91,12 +101,13 @@ class Recorder:
 
 
 def shipped_kernels() -> dict[str, tuple[object, str, JITFunction]]:
-    """Every kernel in the modules of the ops, by `module.function`."""
+    """Every launched kernel in the modules of the ops, by `module.function`."""
     found = {}
-    for path in {op.triton.__module__ for op in OPS}:
+    for path in {op.triton.forward.__module__ for op in OPS}:
         module = importlib.import_module(path)
-        kernels = {name: value for name, value in vars(module).items() if isinstance(value, JITFunction)}
-        found |= {f"{path}.{name}": (module, name, value) for name, value in kernels.items()}
+        for name, value in vars(module).items():
+            if name.endswith("_kernel") and isinstance(value, JITFunction):
+                found[f"{path}.{name}"] = module, name, value
     return found
 
 
@@ -105,42 +116,23 @@ SHIPPED = shipped_kernels()
 
 @pytest.fixture
 def launches(monkeypatch, tmp_path):
-    """A function (op, dtype, width, rows) -> the launches that the op makes, forward and backward."""
+    """A function (op, kind of cases, dtype, rows) -> the launches that the op's samples make, forward and backward."""
     # A cached result would hide a compiler that fails today.
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    # What is drawn is never looked at: memory as it comes is as good.
+    monkeypatch.setattr(torch, "randn", lambda shape, generator: torch.empty(shape))
     noted: list[Launch] = []
     for name, (module, attribute, kernel) in SHIPPED.items():
         monkeypatch.setattr(module, attribute, Recorder(name, kernel, noted))
 
-    def record(op: str, dtype: torch.dtype, width: int, rows: int = 8) -> list[Launch]:
+    def record(op: Op, kind: str, dtype: torch.dtype, rows: int = 8) -> list[Launch]:
         noted.clear()
-        for call in CALLS[op](dtype, width, rows):
-            result = op_named(op).triton(*call)
-            result.backward(torch.empty_like(result))
+        for options in options_of(op.name, kind):
+            given = {"dtype": dtype, "rows": rows} | read(options)
+            op.sample(**given, device="cpu")(op.triton)
         return list(noted)
 
     return record
-
-
-def leaf(*shape: int, dtype: torch.dtype, trained: bool = True) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, requires_grad=trained)
-
-
-def norm_calls(dtype: torch.dtype, width: int, rows: int):
-    """Llama's way and Gemma's, the weight trained and frozen, and in float32 beside a half precision input."""
-    for offset, order in ((0, rms_norm.CAST_THEN_SCALE), (1, rms_norm.SCALE_THEN_CAST)):
-        for weight_dtype, trained in {(dtype, True), (dtype, False), (torch.float32, False)}:
-            weight = leaf(width, dtype=weight_dtype, trained=trained)
-            yield leaf(rows, width, dtype=dtype), weight, 1e-6, offset, order
-
-
-def gate_calls(dtype: torch.dtype, width: int, rows: int):
-    """Two projections, and the two halves of one as Phi-3 has them."""
-    yield leaf(rows, width, dtype=dtype), leaf(rows, width, dtype=dtype)
-    yield leaf(rows, 2 * width, dtype=dtype).chunk(2, dim=-1)
-
-
-CALLS = {"rms_norm": norm_calls, "swiglu": gate_calls}
 
 
 def check(launches: list[Launch], name: str) -> None:
@@ -149,53 +141,71 @@ def check(launches: list[Launch], name: str) -> None:
         compiled = launch.compile(target)
         assert "cubin" in compiled.asm or "hsaco" in compiled.asm
         assert compiled.metadata.shared <= SHARED_BYTES[name], (launch.name, compiled.metadata.shared)
-        assert compiled.metadata.shared <= 64 << 10, "sizes are for the smallest card"
 
 
-def test_the_ops_launch_every_kernel_that_ships(launches):
-    made = {launch.name for op in CALLS for launch in launches(op, torch.bfloat16, 128)}
-    assert made == set(SHIPPED)
-    assert set(CALLS) == {op.name for op in OPS}, "an op without its calls here is never compiled"
+def pairs(fast: bool | None = None) -> list:
+    """Ops and the cards that they are given: those compiled for each time, the others, or (None) all."""
+    return [
+        pytest.param(op, target, id=f"{op.name}-{target}")
+        for op in OPS
+        for target in TARGETS
+        if not (op.needs_dots and target in DOTLESS)
+        and fast in (None, target in (FAST_WITH_DOTS if op.needs_dots else FAST))
+    ]
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_compiles_for_every_generation(launches, target):
-    for op in CALLS:
-        check(launches(op, torch.float16 if target == "sm_75" else torch.bfloat16, 4096), target)
+def half(target: str) -> torch.dtype:
+    """The 16-bit dtype that runs on such a card."""
+    return torch.float16 if target in DOTLESS else torch.bfloat16
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_the_op_launches_every_kernel_that_it_ships(launches, op):
+    made = {launch.name for kind in ("COMPILE", "EDGES") for launch in launches(op, kind, torch.bfloat16)}
+    assert made and made == {name for name in SHIPPED if name.startswith(f"{op.triton.forward.__module__}.")}
+
+
+@pytest.mark.parametrize(("op", "target"), pairs(fast=True))
+def test_compiles_for_the_main_generations(launches, op, target):
+    check(launches(op, "COMPILE", half(target)), target)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("dtype", "width"),
-    [(torch.float16, 128), (torch.bfloat16, WIDEST), (torch.float32, WIDEST)],
-    ids=["fp16-narrow", "bf16-widest", "fp32-widest"],
-)
-@pytest.mark.parametrize("target", TARGETS)
-def test_compiles_at_the_edges_of_width_and_dtype(launches, target, dtype, width):
-    for op in CALLS:
-        check(launches(op, dtype, width), target)
+@pytest.mark.parametrize(("op", "target"), pairs(fast=False))
+def test_compiles_for_every_generation(launches, op, target):
+    check(launches(op, "COMPILE", half(target)), target)
 
 
-@pytest.mark.parametrize("target", ["sm_75", "sm_90", "gfx942"])
-@pytest.mark.parametrize("op", CALLS)
-def test_another_length_needs_no_new_kernel(launches, op, target):
+@pytest.mark.slow
+@pytest.mark.parametrize(("op", "target"), pairs())
+def test_compiles_at_the_edges_of_width_and_dtype(launches, op, target):
+    for dtype in (half(target), torch.float32):
+        check(launches(op, "EDGES", dtype), target)
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_another_length_needs_no_new_kernel(launches, op):
     """A batch of 65 rows after one of 64 must not compile in mid-training: that is where runs were seen to stand."""
-    for width in (128, 4096):
-        keys = {
-            rows: {launch.key(TARGETS[target]) for launch in launches(op, torch.bfloat16, width, rows)}
-            for rows in LENGTHS
+    keys = {
+        rows: {
+            launch.key(TARGETS[target])
+            for launch in launches(op, "COMPILE", torch.bfloat16, rows)
+            for target in ("sm_90", "gfx942")
         }
-        different = {rows: found - keys[64] for rows, found in keys.items() if found != keys[64]}
-        assert not different
+        for rows in LENGTHS
+    }
+    different = {rows: found - keys[64] for rows, found in keys.items() if found != keys[64]}
+    assert not different
 
 
 def test_a_specialised_length_would_be_noticed(launches):
-    launch = launches("swiglu", torch.bfloat16, 128)[0]
+    launch = launches(op_named("rms_norm"), "COMPILE", torch.bfloat16)[0]
     kernel = triton.jit(launch.kernel.fn)  # without do_not_specialize
     target = TARGETS["sm_80"]
+    at = kernel.arg_names.index("rows")
 
-    def key(columns: int) -> tuple:
-        arguments = (*launch.arguments[:3], columns, *launch.arguments[4:])
+    def key(rows: int) -> tuple:
+        arguments = (*launch.arguments[:at], rows, *launch.arguments[at + 1 :])
         return Launch(launch.name, kernel, arguments, launch.options).key(target)
 
     assert key(64) != key(65)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -11,28 +12,25 @@ from pathlib import Path
 import pytest
 import torch
 from studio_kernels import self_test
-from studio_kernels.dispatch import OPS
+from studio_kernels.dispatch import OPS, op_named
 from studio_kernels.support import Op, Support
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 CPU = torch.device("cpu")
 
 
-def make_op(triton, name="swiglu", ok=True) -> Op:
-    reference = next(op.reference for op in OPS if op.name == name)
-    return Op(
-        name=name,
-        reference=reference,
-        triton=triton or reference,
-        supports=lambda **values: Support(ok, "no"),
-    )
+def make_op(forward=None, name="glu", ok=True) -> Op:
+    """An op whose kernels are its own twin, but for another `forward`."""
+    op = op_named(name)
+    triton = dataclasses.replace(op.reference, forward=forward or op.reference.forward)
+    return dataclasses.replace(op, triton=triton, supports=lambda **values: Support(ok, "no"))
 
 
 def scaled(factor):
-    return lambda gate, up: torch.nn.functional.silu(gate) * up * factor
+    return lambda gate, up, kind, out=None: torch.nn.functional.silu(gate) * up * factor
 
 
-def fails(*tensors):
+def fails(*tensors, **options):
     raise RuntimeError("out of resource: shared memory, Required: 131072, Hardware limit: 101376")
 
 
@@ -61,28 +59,45 @@ def test_levels(capsys, ops, level, outcomes):
 
 
 def test_gradients_are_compared_too():
-    def wrong_backward(gate, up):
-        return torch.nn.functional.silu(gate).detach() * up + 0 * gate
+    op = make_op()
+    sample = op.sample(rows=33, width=100, dtype=torch.float32, device=CPU)
+    wrong = dataclasses.replace(op.triton, backward=lambda dh, gate, up, kind, h=None: (dh * up, dh, h))
+    assert self_test.compare(dataclasses.replace(op, triton=wrong), sample) > 0.5
+    assert self_test.compare(op, sample) == 0.0
 
-    assert self_test.compare(make_op(wrong_backward), CPU, torch.float32) > 0.5
-    assert self_test.compare(make_op(None), CPU, torch.float32) == 0.0
+
+def test_an_op_of_matrix_products_is_left_out_where_it_is_never_used(capsys):
+    card = torch.device("cuda")
+    self_test.run([dataclasses.replace(make_op(), needs_dots=True)], card, (7, 5))
+    assert capsys.readouterr().out == ""
 
 
 def test_an_op_is_named_before_it_can_end_the_process(capsys):
     first = run(capsys, make_op(None))[0]
-    assert first["kernel_tests"] == [{"op": "swiglu", "ok": False, "reason": "It ended the process."}]
+    assert first["kernel_tests"] == [{"op": "glu", "ok": False, "reason": "It ended the process."}]
 
 
-def test_every_op_can_be_drawn():
-    for op in OPS:
-        assert (
-            self_test.compare(op.__class__(**{**fields(op), "triton": op.reference}), CPU, torch.float16)
-            == 0.0
-        )
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_every_op_can_be_drawn(op):
+    twin = dataclasses.replace(op, triton=op.reference, supports=lambda **values: Support(True, ""))
+    assert self_test.examine(twin, CPU, (8, 9)) == {"op": op.name, "ok": True, "error": 0.0, "reason": ""}
 
 
-def fields(op: Op) -> dict:
-    return {name: getattr(op, name) for name in ("name", "reference", "triton", "supports")}
+def test_no_op_is_begun_when_the_time_is_up(capsys, monkeypatch):
+    monkeypatch.setattr(self_test, "BUDGET_S", -1.0)
+    assert run(capsys, make_op()) == []
+
+
+def test_a_full_card_is_tested_on_little_data_and_not_timed(monkeypatch):
+    op = make_op()
+
+    def sample(*, rows, **options):
+        if rows > 33:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return op.sample(rows=rows, **options | {"device": "cpu"})
+
+    found = self_test.examine(dataclasses.replace(op, sample=sample), torch.device("cuda"), (8, 9))
+    assert found == {"op": "glu", "ok": True, "error": 0.0, "reason": ""}
 
 
 @pytest.mark.parametrize(

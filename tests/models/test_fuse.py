@@ -8,11 +8,11 @@ import pytest
 import torch
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
-from studio_kernels import dispatch
-from studio_kernels.dispatch import Kernels, bind
+from studio_kernels.dispatch import OPS, Kernels, bind
 from torch import nn
 
 from studio.core.text import load_catalogue
+from studio.host.backend import NEEDS_DOTS
 from studio.models.fuse import Swap, fuse
 
 SHAPE = {
@@ -34,8 +34,8 @@ CONFIGS = {
 }
 # Two layers: norms before attention and MLP, one at the end; Qwen3 has query and key norms, Gemma3 those and two more.
 NORMS = {"llama": 5, "qwen3": 9, "mistral": 5, "gemma3": 13, "phi3": 5}
-MLPS = {"llama": 2, "qwen3": 2, "mistral": 2, "gemma3": 0, "phi3": 2}
-PLAN = {"rms_norm": "triton", "swiglu": "triton"}
+MLPS = {"llama": 2, "qwen3": 2, "mistral": 2, "gemma3": 2, "phi3": 2}
+PLAN = {"rms_norm": "triton", "glu": "triton"}
 
 
 def make_model(family: str, dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -51,7 +51,7 @@ def make_model(family: str, dtype: torch.dtype = torch.float32) -> nn.Module:
 
 def counted_twins() -> tuple[Kernels, dict[str, int]]:
     """The PyTorch twins under the plan's names, and how often each was called."""
-    calls = {"rms_norm": 0, "swiglu": 0}
+    calls = {"rms_norm": 0, "glu": 0}
     twins = bind({})
 
     def count(name: str):
@@ -61,7 +61,7 @@ def counted_twins() -> tuple[Kernels, dict[str, int]]:
 
         return call
 
-    return Kernels(rms_norm=count("rms_norm"), swiglu=count("swiglu"), implementations=PLAN), calls
+    return Kernels(ops={name: count(name) for name in calls}, implementations=PLAN), calls
 
 
 def loss_and_gradients(model: nn.Module) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -102,22 +102,20 @@ def test_fused_equals_stock_and_undo_restores_it(family):
     fused = fuse(model, PLAN, kernels=kernels)
 
     swapped = [swap.op for swap in fused.swaps]
-    assert (swapped.count("rms_norm"), swapped.count("swiglu")) == (NORMS[family], MLPS[family])
-    reasons = {path: text.id for path, text in fused.refused}
-    gelu = {f"model.layers.{i}.mlp": "model.fuse.activation" for i in range(2)} if family == "gemma3" else {}
-    assert reasons == gelu
+    assert (swapped.count("rms_norm"), swapped.count("glu")) == (NORMS[family], MLPS[family])
+    assert fused.refused == ()
     assert list(model.state_dict()) == before[2]
-    calls.update(rms_norm=0, swiglu=0)
+    calls.update(rms_norm=0, glu=0)
     assert_same_numbers(loss_and_gradients(model), stock, 1e-6)
-    assert calls == {"rms_norm": NORMS[family], "swiglu": MLPS[family]}
+    assert calls == {"rms_norm": NORMS[family], "glu": MLPS[family]}
 
     fused.undo()
     fused.undo()
     model.zero_grad(set_to_none=True)
     assert state(model) == before
-    calls.update(rms_norm=0, swiglu=0)
+    calls.update(rms_norm=0, glu=0)
     assert_same_numbers(loss_and_gradients(model), stock, 0)
-    assert calls == {"rms_norm": 0, "swiglu": 0}
+    assert calls == {"rms_norm": 0, "glu": 0}
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
@@ -169,7 +167,7 @@ def test_lora_inside_the_mlp_keeps_training_and_saving(family, tmp_path):
 
     fused = fuse(model, PLAN, kernels=bind({}))
 
-    assert [swap.op for swap in fused.swaps].count("swiglu") == 2
+    assert [swap.op for swap in fused.swaps].count("glu") == 2
     assert_same_numbers(loss_and_gradients(model), stock, 1e-6)
     model.save_pretrained(tmp_path)
     fused.undo()
@@ -197,8 +195,7 @@ def test_fused_model_saves_and_copies_like_a_stock_one(tmp_path):
 
 
 def wrong(**changes) -> Kernels:
-    twins = bind({})
-    return Kernels(**{"rms_norm": twins.rms_norm, "swiglu": twins.swiglu} | changes, implementations=PLAN)
+    return Kernels(ops=bind({}).ops | changes, implementations=PLAN)
 
 
 def failing(*arguments):
@@ -216,18 +213,18 @@ class _WrongGradient(torch.autograd.Function):
 
 
 WRONG = {
-    "gelu for silu": ("swiglu", lambda gate, up: nn.functional.gelu(gate) * up, "model.fuse.mismatch"),
+    "gelu for silu": ("glu", lambda gate, up, kind: nn.functional.gelu(gate) * up, "model.fuse.mismatch"),
     "gate and up exchanged": (
-        "swiglu",
-        lambda gate, up: nn.functional.silu(up) * gate,
+        "glu",
+        lambda gate, up, kind: nn.functional.silu(up) * gate,
         "model.fuse.mismatch",
     ),
     "gradient off by a hundredth": (
-        "swiglu",
-        lambda gate, up: _WrongGradient.apply(nn.functional.silu(gate) * up),
+        "glu",
+        lambda gate, up, kind: _WrongGradient.apply(nn.functional.silu(gate) * up),
         "model.fuse.mismatch",
     ),
-    "not a number": ("swiglu", lambda gate, up: gate * float("nan"), "model.fuse.mismatch"),
+    "not a number": ("glu", lambda gate, up, kind: gate * float("nan"), "model.fuse.mismatch"),
     "eps forgotten": (
         "rms_norm",
         lambda x, weight, eps, offset, order: bind({}).rms_norm(x, weight, 0.5, offset, order),
@@ -243,7 +240,7 @@ WRONG = {
         lambda x, weight, *rest: bind({}).rms_norm(x, weight, *rest).half(),
         "model.fuse.type",
     ),
-    "compiler missing": ("swiglu", failing, "model.fuse.failed"),
+    "compiler missing": ("glu", failing, "model.fuse.failed"),
 }
 
 
@@ -254,8 +251,23 @@ def test_a_wrong_kernel_never_gets_in(name):
     stock = loss_and_gradients(model)
     fused = fuse(model, PLAN, kernels=wrong(**{op: function}))
     assert {text.id for _, text in fused.refused} == {reason}
-    assert len(fused.refused) == {"rms_norm": 5, "swiglu": 2}[op]
+    assert len(fused.refused) == {"rms_norm": 5, "glu": 2}[op]
     assert op not in {swap.op for swap in fused.swaps} and fused.swaps
+    assert_same_numbers(loss_and_gradients(model), stock, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("activation", "swapped"),
+    [("silu", True), ("gelu", True), ("gelu_pytorch_tanh", True), ("gelu_new", True), ("relu", False)],
+)
+def test_activations_are_told_apart_by_their_values(activation, swapped):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SHAPE, hidden_act=activation)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    stock = loss_and_gradients(model)
+    fused = fuse(model, {"glu": "triton"}, kernels=bind({}))
+    assert len(fused.swaps) == 2 * swapped
+    assert [text.id for _, text in fused.refused] == ["model.fuse.activation"] * 2 * (not swapped)
     assert_same_numbers(loss_and_gradients(model), stock, 1e-6)
 
 
@@ -287,7 +299,7 @@ def test_lookalikes_keep_their_code():
 def test_reference_leaves_the_stock_code_and_says_so():
     model = make_model("llama")
     before = state(model)
-    fused = fuse(model, {"rms_norm": "reference", "swiglu": "reference"})
+    fused = fuse(model, {"rms_norm": "reference", "glu": "reference"})
     assert fused.swaps == () and state(model) == before
     assert [text.id for _, text in fused.refused] == ["model.fuse.reference"] * 7
 
@@ -313,9 +325,9 @@ def test_without_triton_the_stock_code_stays(monkeypatch):
 
 def test_only_what_the_plan_names_is_touched_and_unknown_names_are_refused():
     model = make_model("llama")
-    fused = fuse(model, {"swiglu": "triton"}, kernels=bind({"swiglu": "reference"}))
+    fused = fuse(model, {"glu": "triton"}, kernels=bind({"glu": "reference"}))
     assert fused.swaps == tuple(
-        Swap(path=f"model.layers.{i}.mlp", op="swiglu", implementation="reference") for i in (0, 1)
+        Swap(path=f"model.layers.{i}.mlp", op="glu", implementation="reference") for i in (0, 1)
     )
     assert fused.refused == ()
     with pytest.raises(ValueError, match="no op 'swigloo'"):
@@ -325,7 +337,7 @@ def test_only_what_the_plan_names_is_touched_and_unknown_names_are_refused():
 def test_one_op_alone_can_be_undone():
     model = make_model("llama")
     fused = fuse(model, PLAN, kernels=bind({}))
-    fused.undo("swiglu")
+    fused.undo("glu")
     assert "forward" not in vars(model.model.layers[0].mlp)
     assert "forward" in vars(model.model.norm)
 
@@ -348,7 +360,8 @@ def test_weights_that_are_not_in_memory_are_left_alone():
     assert {text.id for _, text in fused.refused} == {"model.fuse.no_weights"}
 
 
-def test_every_op_has_a_swapper():
+def test_every_op_that_a_plan_decides_has_a_swapper():
     from studio.models.fuse import SWAPPERS
 
-    assert [swapper.op for swapper in SWAPPERS] == [op.name for op in dispatch.OPS]
+    assert [swapper.op for swapper in SWAPPERS] == list(NEEDS_DOTS)
+    assert {swapper.op for swapper in SWAPPERS} <= {op.name for op in OPS}

@@ -35,7 +35,7 @@ INTERNATIONAL = {
     "AdamW",
     "Finetune Studio",
     "rms_norm",
-    "swiglu",
+    "glu",
 }
 
 

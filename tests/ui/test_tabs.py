@@ -307,7 +307,7 @@ def test_a_run_that_stands_still_asks_and_the_box_goes_when_it_moves(context, ta
 
 def test_an_op_that_fell_back_is_named_at_the_run(context, tabs):
     run = context.desk.start(context.draft())
-    fell = KernelFellBack(seq=2, time_s=2, step=7, op="swiglu", reason=literal("out of resource"))
+    fell = KernelFellBack(seq=2, time_s=2, step=7, op="glu", reason=literal("out of resource"))
     context.desk.log[run] = [step(6, 1), fell, step(7, 3)]
     _, changes = look(tabs, NOTHING)
-    assert "badge" in changes["status"] and "swiglu" in changes["status"] and "7" in changes["status"]
+    assert "badge" in changes["status"] and "glu" in changes["status"] and "7" in changes["status"]

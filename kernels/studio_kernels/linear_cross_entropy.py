@@ -1,0 +1,304 @@
+"""The loss head: a frozen output embedding and cross-entropy as one, in portions; the full logits never exist.
+
+    u = a (x W^T + b)        z = k tanh(u / k)  (z = u without a softcap k)        k'_j = 1 - (z_j / k)^2  (1 without)
+    o = log sum_{j != y} exp z_j        loss, pull, push of (o, z_y, mean_j z_j): see `row_loss`
+    dx = c a [pull / S sum_{j != y} E_j k'_j W_j + push k'_y W_y - eps mean_j k'_j W_j]
+    E_j = exp(z_j - m)        S = sum_{j != y} E_j
+
+N rows (labelled positions), H hidden, V vocabulary; x and dx (N, H), W (V, H), bias b (V,); label y and the row's
+factor c (N,). As in attention with W for keys and values, one pass over W serves both directions in 4 N H V operations:
+for a block of R rows and a tile of C words, Z = x W^T in float32, Z turns in place into E k' in the dtype of x, and
+A += (E k') W in float32; S and A are counted from a reference m that moves when a later tile exceeds it.
+The label's own word is left out of E and comes in at the end, weighted by `row_loss`: for a token that the model is
+sure of, a 16-bit E_y would leave a rounding error far above the true gradient. Sources: Milakov and Gimelshein 2018,
+arXiv:1805.02867; Rabe and Staats 2021, arXiv:2112.05682. The gradient was checked against autograd in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from studio_kernels._triton import gpu_support
+from studio_kernels.draws import Draws
+from studio_kernels.head_block import Block, finish_block, turn_tile
+from studio_kernels.head_portions import portions, workspace_bytes
+from studio_kernels.linear_cross_entropy_kernels import _finish_kernel, _turn_kernel, block_shape
+from studio_kernels.row_loss import IGNORE, processors_of, spread
+from studio_kernels.support import Implementation, Op, Support
+
+__all__ = ["LINEAR_CROSS_ENTROPY", "log_probabilities", "portions", "workspace_bytes"]
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+MAX_WIDTH = 2**20
+
+
+def _multiply(a: Tensor, b: Tensor, out: Tensor, *, add: bool, scale: float = 1.0) -> None:
+    """out = scale a b, plus what `out` holds if `add`; 16-bit factors are multiplied and summed in out's float32."""
+    options = {"beta": float(add), "alpha": scale, "out": out}
+    if a.dtype != out.dtype and a.device.type == "cuda" and torch.version.hip is None:
+        options["out_dtype"] = out.dtype
+    else:
+        # Only CUDA's matrix library gives float32 results of 16-bit factors.
+        a, b = a.to(out.dtype), b.to(out.dtype)
+    torch.addmm(out, a, b, **options)
+
+
+def _forward(
+    turn: Callable,
+    finish: Callable,
+    hidden: Tensor,  # (N, H)
+    weight: Tensor,  # (V, H)
+    targets: Tensor,  # (N,) labels
+    *,
+    scale: float | Tensor = 1.0,  # (), or (N,) one factor a row
+    softcap: float = 0.0,
+    logit_scale: float = 1.0,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    bias: Tensor | None = None,  # (V,)
+    ignore: int = IGNORE,
+    gradient: bool = True,
+    reduction: str = "sum",
+    rows: int = 0,
+    columns: int = 0,
+    out: Tensor | None = None,  # (N, H), may be `hidden`
+) -> tuple[Tensor, Tensor | None]:  # () or (N,) float32, (N, H)
+    """The loss and its gradient in `hidden`.
+
+    The loss is the sum of scale * loss over the rows, or with reduction="none" each row's; the gradient is that of the
+    sum, so it holds `scale`, too, and is None with gradient=False, which takes half the time. Rows whose label is
+    `ignore` have loss and gradient 0; any other label that is not in the vocabulary gives a loss that is not finite.
+    `rows` and `columns` set R and C (a multiple of 16), 0 leaves them to `portions`. Nothing waits for the device.
+
+    Raises:
+        ValueError: hidden and weight differ in dtype.
+    """
+    if hidden.dtype != weight.dtype:
+        raise ValueError(f"The hidden states are {hidden.dtype}, the output embedding is {weight.dtype}.")
+    count, width = hidden.shape
+    vocabulary, device = weight.shape[0], hidden.device
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    own_rows, own_columns = portions(count, width, vocabulary, processors_of(device))
+    rows, columns = min(count, rows or own_rows), columns or own_columns
+    factors = spread(scale, count, wide, device)
+    losses = torch.empty(count, dtype=wide, device=device)
+    if gradient and out is None:
+        out = torch.empty(count, width, dtype=hidden.dtype, device=device)
+    tile = torch.empty(rows, columns, dtype=wide, device=device)
+    state = torch.empty(4, rows, dtype=wide, device=device)
+    sums = torch.empty(rows, width, dtype=wide, device=device) if gradient else None
+    # The mean of k'_j W_j: without a softcap one vector for all rows, with it a third product a tile.
+    smooth = gradient and label_smoothing > 0
+    slopes = torch.empty(rows, columns, dtype=hidden.dtype, device=device) if smooth and softcap else None
+    means = torch.empty(rows, width, dtype=wide, device=device) if smooth and softcap else None
+    if smooth and not softcap:
+        means = _column_sums(weight, columns, wide)
+    # The tile holds u / k with a softcap.
+    unit = logit_scale / (softcap or 1.0)
+    for first in range(0, count, max(1, rows)):
+        part = slice(first, min(first + rows, count))
+        size = part.stop - part.start
+        block = Block(
+            targets=targets[part], reference=state[0, :size], total=state[1, :size], label=state[2, :size],
+            sum=state[3, :size], accumulated=None if sums is None else sums[:size], vocabulary=vocabulary,
+            softcap=softcap, label_smoothing=label_smoothing, z_loss=z_loss, ignore=ignore,
+        )  # fmt: skip
+        for start in range(0, vocabulary, columns):
+            words = weight[start : start + columns]
+            z = tile[:size, : words.shape[0]]
+            if bias is not None:
+                z.copy_(bias[start : start + columns].to(wide).expand_as(z)).mul_(unit)
+            _multiply(hidden[part], words.t(), z, add=bias is not None, scale=unit)
+            slope = None if slopes is None else slopes[:size, : words.shape[0]]
+            shares = turn(block, z, start, hidden.dtype if gradient else None, slope)
+            if gradient:
+                _multiply(shares, words, block.accumulated, add=start > 0)
+                del shares  # before the next tile makes its own
+            if slope is not None:
+                _multiply(slope, words, means[:size], add=start > 0)
+        mean = means[:size] if slopes is not None else means
+        finish(block, weight, mean, factors[part], logit_scale, losses[part], out[part] if gradient else None)
+    return losses.sum() if reduction == "sum" else losses, out if gradient else None
+
+
+def _column_sums(weight: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+    """Sum_j W_j (H,) in `dtype`."""
+    total = torch.zeros(weight.shape[1], dtype=dtype, device=weight.device)
+    for words in weight.split(columns):
+        total += words.sum(0, dtype=dtype)
+    return total
+
+
+def reference_forward(
+    hidden: Tensor, weight: Tensor, targets: Tensor, **options
+) -> tuple[Tensor, Tensor | None]:
+    """`_forward` with each tile in some six passes of PyTorch."""
+    return _forward(turn_tile, finish_block, hidden, weight, targets, **options)
+
+
+def _fused_turn(
+    block: Block, z: Tensor, start: int, dtype: torch.dtype | None, slope: Tensor | None
+) -> Tensor | None:
+    """`turn_tile` in one launch: reads the tile once and writes the shares over it."""
+    gradient = dtype is not None
+    size, width = z.shape
+    shares = z.view(dtype)[:, :width] if gradient else z
+    # A share reaches up to 2^REACH before the row is counted anew, from DEPTH powers below its largest: float16 ends at
+    # 2^16. In the other dtypes that happens to next to no row, and the sum of 2^18 shares stays far below 2^127.
+    depth, reach = (8.0, 15.0) if dtype is torch.float16 else (0.0, 32.0)
+    with torch.cuda.device_of(z):
+        _turn_kernel[(size,)](
+            z, shares, z if slope is None else slope, block.targets, block.reference, block.total, block.label,
+            block.sum, block.accumulated if gradient else z, start, width,
+            block.accumulated.shape[1] if gradient else 0, z.stride(0), shares.stride(0),
+            0 if slope is None else slope.stride(0),
+            GRADIENT=gradient, SLOPES=slope is not None, SOFTCAP=block.softcap, SUM=block.label_smoothing > 0,
+            DEPTH=depth, REACH=reach, **block_shape(block.vocabulary),
+            EVEN=block.vocabulary % 16 == 0 and z.stride(0) % 16 == 0,
+        )  # fmt: skip
+    return shares if gradient else None
+
+
+def _fused_finish(
+    block: Block, weight: Tensor, mean: Tensor | None, factors: Tensor, logit_scale: float, losses: Tensor,
+    out: Tensor | None,
+) -> None:  # fmt: skip
+    """`finish_block` in one launch."""
+    gradient = out is not None
+    unused = losses
+    with torch.cuda.device_of(losses):
+        _finish_kernel[(losses.shape[0],)](
+            block.targets, block.reference, block.total, block.label, block.sum,
+            block.accumulated if gradient else unused, weight, unused if mean is None else mean, factors, losses,
+            out if gradient else unused, *weight.shape, weight.stride(0),
+            mean.stride(0) if mean is not None and mean.dim() == 2 else 0, factors.stride(0),
+            out.stride(0) if gradient else 0, block.ignore,
+            GRADIENT=gradient, MEAN=mean is not None, LOGIT_SCALE=logit_scale, SOFTCAP=block.softcap,
+            LABEL_SMOOTHING=block.label_smoothing, Z_LOSS=block.z_loss, **block_shape(weight.shape[1]),
+        )  # fmt: skip
+
+
+def fused_forward(hidden: Tensor, weight: Tensor, targets: Tensor, **options) -> tuple[Tensor, Tensor | None]:
+    """`_forward` with each tile in one launch beside the two matrix products."""
+    return _forward(_fused_turn, _fused_finish, hidden, weight, targets, **options)
+
+
+def log_probabilities(
+    hidden: Tensor,  # (N, H)
+    weight: Tensor,  # (V, H)
+    targets: Tensor,  # (N,)
+    *,
+    forward: Callable = reference_forward,
+    **options,
+) -> tuple[Tensor, Tensor | None]:  # (N,) float32, (N, H)
+    """log p(target) of each row and its gradient in `hidden`, by an implementation's `forward` with its options.
+
+    A loss of these with upstream gradients g (N,), known only later, has the gradient g_t unit_t in row t. Rows to be
+    ignored have 0 for both.
+    """
+    return forward(hidden, weight, targets, scale=-1.0, reduction="none", **options)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx, hidden: Tensor, weight: Tensor, targets: Tensor, forward: Callable, options: dict
+    ) -> Tensor:
+        if ctx.needs_input_grad[1]:
+            raise ValueError("The loss head gives no gradient for its weight, which must be frozen.")
+        loss, gradient = forward(hidden, weight, targets, gradient=ctx.needs_input_grad[0], **options)
+        ctx.save_for_backward(gradient)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return (gradient * upstream[..., None]).to(gradient.dtype), None, None, None, None
+
+
+def compose(hidden: Tensor, weight: Tensor, targets: Tensor, **options) -> Tensor:
+    """The differentiable loss, by `reference_forward`.
+
+    Raises:
+        ValueError: the weight wants a gradient.
+    """
+    return _LinearCrossEntropy.apply(hidden, weight, targets, reference_forward, options)
+
+
+def fused(hidden: Tensor, weight: Tensor, targets: Tensor, **options) -> Tensor:
+    """`compose` by the kernels."""
+    return _LinearCrossEntropy.apply(hidden, weight, targets, fused_forward, options)
+
+
+def supports(
+    *, device_type: str, capability: tuple[int, int] | None, dtype: torch.dtype, width: int
+) -> Support:
+    """Whether the kernels may be used on hidden states of `width` elements of `dtype` on such a device."""
+    if not 1 <= width <= MAX_WIDTH:
+        return Support(False, f"The kernel takes rows of 1 to {MAX_WIDTH} elements, not {width}.")
+    return gpu_support(device_type, capability, dtype, DTYPES)
+
+
+def sample(
+    *,
+    rows: int,
+    width: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    wide: bool = False,
+    vocabulary: int = 257,
+    layout: str = "contiguous",
+    sure: float = 0.0,
+    ignored: float = 0.25,
+    bias: bool = False,
+    ramp: float = 0.0,
+    row_scale: bool = False,
+    scale: float = 1.0,
+    through_autograd: bool = False,
+    in_place: bool = False,
+    **options,
+) -> Callable[[Implementation], dict[str, Tensor]]:
+    """See `Op.sample`: `width` is H. `sure` adds the label's word to x, `ignored` is a share; `in_place`: dx over x.
+
+    `ramp`: by how much the logits rise from the first word to the last, so that later tiles exceed earlier ones.
+    """
+    draws = Draws(dtype=dtype, device=device, wide=wide, layout=layout)
+    targets = draws.integers(0, vocabulary, rows)
+    generator = torch.Generator().manual_seed(1)
+    words = torch.randn((vocabulary, width), generator=generator) * (3.0 / width**0.5)
+    values = torch.randn((rows, width), generator=generator) + sure * words[targets.cpu()]
+    hidden = draws.place(values)
+    draws.layout = "contiguous"
+    weight = draws.place(words)
+    if bias or ramp:
+        options["bias"] = draws.normal(vocabulary) + draws.place(
+            torch.arange(vocabulary) * (ramp / vocabulary)
+        )
+    targets[: round(rows * ignored)] = IGNORE
+    factor: float | Tensor = draws.normal(rows, dtype=torch.float32) * scale if row_scale else scale
+
+    def run(implementation: Implementation) -> dict[str, Tensor]:
+        if through_autograd:
+            leaf = hidden.detach().requires_grad_()
+            loss = implementation(leaf, weight, targets, scale=factor, **options)
+            return {"loss": loss.detach(), "dhidden": torch.autograd.grad(loss.sum(), leaf)[0]}
+        x = draws.place(values.clone()) if in_place else hidden
+        given = options | ({"out": x} if in_place else {})
+        loss, dhidden = implementation.forward(x, weight, targets, scale=factor, **given)
+        return {"loss": loss} | ({} if dhidden is None else {"dhidden": dhidden})
+
+    return run
+
+
+LINEAR_CROSS_ENTROPY = Op(
+    name="linear_cross_entropy",
+    reference=Implementation(forward=reference_forward, apply=compose),
+    triton=Implementation(forward=fused_forward, apply=fused),
+    supports=supports,
+    sample=sample,
+)
