@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from studio.console import Console
 from studio.core.errors import RecipeError, StudioError
+from studio.core.facts import BackendPlan
+from studio.core.policy import MemoryPolicy, list_runs
 from studio.core.text import Text, text
 from studio.desk.recipes import read_recipe
 from studio.host.workspace import Workspace
@@ -30,13 +32,15 @@ def check(options: argparse.Namespace, workspace: Workspace, console: Console) -
 
 def plan(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
     from studio.desk.desk import Desk
-    from studio.host.memory import predict
+    from studio.host.memory import count_tokens, predict
+    from studio.host.memory_planner import longest_context
+    from studio.host.plan import choose_device, memory_budget
 
     desk = Desk(workspace)
     recipe = read_recipe(options.recipe)
-    plan = desk.plan(recipe)
-    peak = predict(plan, desk.model(recipe.model.source), recipe)
-    policy = {"checkpointing": plan.checkpointing.value, "reason": plan.checkpointing.reason}
+    plan, model, machine = desk.plan(recipe), desk.model(recipe.model.source), desk.health.machine()
+    peak = predict(plan, model, recipe)
+    gpu = choose_device(machine, recipe)[1]
     say = console.catalogue.say
     lines = [
         f"{say(text(f'plan.label.{name}')):14} {_word(choice.value, say)}: {say(choice.reason)}"
@@ -51,11 +55,55 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
         )
     ]
     lines += [f"{op:14} {choice.value}: {say(choice.reason)}" for op, choice in plan.kernels.items()]
-    lines += [f"{say(text(f'plan.part.{part}')):14} {size / 1e6:12,.1f} MB" for part, size in peak.items()]
+    lines += _describe_peak(peak, gpu.vram_bytes if gpu else machine.ram_bytes, say)
+    lines += _describe_policy(plan.memory, say)
+    if model.parameters:
+        room = longest_context(plan, model, recipe, *memory_budget(machine, gpu))
+        lines.append(say(text("plan.memory.room", now=count_tokens(model, recipe), tokens=_round(room))))
     for offer in plan.offers:
         lines += [say(text("doctor.offer", title=offer.title, why=offer.why)), *filter(None, [offer.command])]
-    console.answer({"plan": plan, "peak_bytes": peak, "policy": policy}, lines)
+    console.answer({"plan": plan, "peak_bytes": peak, "policy": _policy_data(plan)}, lines)
     return 0
+
+
+def _policy_data(plan: BackendPlan) -> dict[str, Any]:
+    """Return what is kept for the backward pass, equal layers together; without the decoder only whether it is all."""
+    data: dict[str, Any] = {"checkpointing": plan.checkpointing.value, "reason": plan.checkpointing.reason}
+    if plan.memory is None:
+        return data
+    layers = [
+        {"first": run.first, "last": run.last, "keep": run.policy.keep, "offload": run.policy.offload}
+        for run in list_runs(plan.memory)
+    ]
+    names = ("mlp_chunk_tokens", "head_rows", "head_columns", "cached_layers")
+    return data | {"layers": layers} | {name: getattr(plan.memory, name) for name in names}
+
+
+def _describe_peak(peak: Mapping[str, int], has_bytes: int, say: Callable[[Text], str]) -> Iterator[str]:
+    """Yield a table of the predicted peak: numbers first, so that it stands straight in every script."""
+    yield say(text("plan.memory.peak"))
+    for part, size in peak.items():
+        if size:
+            yield f"{size / 2**30:10.2f} GB  {say(text(f'plan.part.{part}'))}"
+    together = say(text("plan.part.total", has=f"{has_bytes / 2**30:.1f}"))
+    yield f"{sum(peak.values()) / 2**30:10.2f} GB  {together}"
+
+
+def _describe_policy(policy: MemoryPolicy | None, say: Callable[[Text], str]) -> Iterator[str]:
+    """Yield what is kept of which layers."""
+    if policy is None:
+        return
+    yield say(text("plan.memory.kept"))
+    for run in list_runs(policy):
+        what = text(f"plan.keep.{'offload' if run.policy.offload else run.policy.keep}")
+        id = "plan.memory.layer" if run.first == run.last else "plan.memory.layers"
+        yield "  " + say(text(id, first=run.first, last=run.last, what=what))
+
+
+def _round(tokens: int) -> int:
+    """Return `tokens` with two digits, rounded down."""
+    step = 10 ** max(0, len(str(tokens)) - 2)
+    return tokens // step * step
 
 
 def _word(value: Any, say: Callable[[Text], str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from studio.core.policy import MemoryPolicy
 from studio.core.text import Text
 
 
@@ -267,6 +268,25 @@ class ModelFacts:
     has_chat_template: bool
     trainable: Verdict
 
+    mlp_width: int = 0
+    """Inner width of the MLP; 0, like each number below, when unknown."""
+    query_heads: int = 0
+    key_heads: int = 0
+    """Heads of keys and of values."""
+    head_dim: int = 0
+    sliding_window: int = 0
+    """Tokens that a token sees in a windowed layer; 0: no layer has a window."""
+    windowed_layers: tuple[bool, ...] = ()
+    """Whether each layer has that window; () where all layers are alike."""
+    tied_embeddings: bool | None = None
+    """Whether output and input embeddings are the same weights; None when unknown."""
+    linear_parameters: int = 0
+    """Weights of the linear layers inside all layers together."""
+    linears: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Name inside a layer, such as `self_attn.q_proj` -> (outputs, inputs)."""
+    norms: Mapping[str, int] = field(default_factory=dict)
+    """Name inside a layer, such as `input_layernorm` -> its width."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataFacts:
@@ -327,3 +347,5 @@ class BackendPlan:
     """`single`: one card trains."""
     row: int = 0
     """Which row of host/backend.py's table decided; 0 in runs of older studios."""
+    memory: MemoryPolicy | None = None
+    """What the studio's own decoder keeps for its backward pass; None where the model's own forward trains."""

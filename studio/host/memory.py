@@ -5,57 +5,153 @@ n: parameters   L: layers   H: hidden width   I: width inside the MLP   V: vocab
 
 from __future__ import annotations
 
-from studio.core.facts import BackendPlan, ModelFacts
-from studio.core.recipe import Recipe
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+from studio.core.facts import BackendPlan, ModelFacts
+from studio.core.policy import MemoryPolicy
+from studio.core.recipe import Recipe
+from studio.host.layer_memory import (
+    DTYPE_BYTES,
+    LIBRARY_BYTES,
+    DecoderShape,
+    is_target,
+    peak_of_layers,
+    read_decoder,
+)
+
 NF4_BYTES = 0.5 + 1 / 64 + 4 / 16384
 """4 bits a weight, a one-byte scale for 64 weights, a four-byte scale for 256 of those scales."""
 OPTIMIZER_BYTES = {"adamw": 8, "adamw_8bit": 2, "paged_adamw_8bit": 2}
 LOSS_CHUNK_BYTES = 256 * 2**20
 """fp32 logits of one chunk of the loss head (engine/loss.py)."""
-CONTEXT_BYTES = {"cuda": 600 * 2**20, "cpu": 400 * 2**20}
-"""What the driver, torch and its matrix libraries hold before any model: 0.4 to 0.7 GiB."""
 ASSUMED_TIED_BELOW = 3_000_000_000
 """Small models usually share input and output embeddings; stored counts of shared ones count once."""
+NOT_ALLOCATED = ("context", "fragmentation")
+"""Parts that torch.cuda.max_memory_allocated does not count."""
 
 
-def predict(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> dict[str, int]:
-    """Return peak bytes by part: weights, adapters, gradients, optimizer, activations, loss, context.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """What arithmetic on shapes cannot know: peak = context + fragmentation x what is allocated."""
 
-    All zero but the context for a model whose shape is not known yet. Attention is counted as fused (sdpa keeps no
-    scores); `eager` adds the scores of one layer, or of all layers without recomputing.
+    context_bytes: int = 600 * 2**20
+    """What the driver, torch and its matrix libraries hold before any model: 0.4 to 0.7 GiB on a GPU."""
+    fragmentation: float = 1.03
+    """What torch holds as a multiple of what is used: 1.02 to 1.04 with expandable segments, 1.06 to 1.10 without."""
+
+
+CALIBRATIONS = {"cuda": Calibration(), "cpu": Calibration(context_bytes=400 * 2**20, fragmentation=1.0)}
+"""By kind of device, where none was measured."""
+FRAGMENTATION_RANGE = (1.0, 1.25)
+
+
+def predict(
+    plan: BackendPlan,
+    model: ModelFacts,
+    recipe: Recipe,
+    policy: MemoryPolicy | None = None,
+    *,
+    calibration: Calibration | None = None,
+) -> dict[str, int]:
+    """Return peak bytes by part, whose sum is the peak.
+
+    With a `policy` (or one in `plan`) the studio's own decoder trains: weights, adapters (in fp32 and rounded),
+    gradients, optimizer, activations (kept for the backward pass), workspace (the largest of what attention, MLP and
+    loss need while they are computed), dequantization (room for opened 4-bit weights), fragmentation, context.
+    Without, or for a run that the decoder cannot do, the model's own forward trains: weights, adapters, gradients,
+    optimizer, activations, loss, context. All zero but the context for a model whose shape is not known yet.
     """
-    full = recipe.adapter.method == "full"
-    width = DTYPE_BYTES[plan.dtype.value]
-    # Full fine-tuning keeps fp32 weights, and beside them the 16-bit copies that the arithmetic uses.
-    kept = (4 + width if width < 4 else 4) if full else width
-    linear = count_linear_parameters(model)
-    trained = model.parameters if full else count_adapter_parameters(model, recipe.adapter.rank)
-    tokens = recipe.optim.micro_batch * _longest(model, recipe)
-    device = "cuda" if str(plan.device.value).startswith("cuda") else "cpu"
-    return {
-        "weights": _weight_bytes(plan, model, linear, kept),
-        "adapters": 0 if full else 4 * trained,
+    policy = policy or plan.memory
+    shape = read_decoder(plan, model, recipe) if policy is not None else None
+    calibration = calibration or CALIBRATIONS[_device(plan)]
+    if policy is None or shape is None:
+        return _predict_stock(plan, model, recipe) | {"context": calibration.context_bytes}
+    return predict_decoder(plan, model, recipe, policy, shape, calibration)
+
+
+def predict_decoder(
+    plan: BackendPlan,
+    model: ModelFacts,
+    recipe: Recipe,
+    policy: MemoryPolicy,
+    shape: DecoderShape,
+    calibration: Calibration,
+) -> dict[str, int]:
+    """Return what predict() does for a run of the decoder of this `shape`."""
+    kept, needed = peak_of_layers(shape, count_tokens(model, recipe), policy)
+    width, groups, trained = shape.element_bytes, shape.groups.values(), shape.adapter_parameters
+    quantized = plan.quantization.value == "nf4"
+    # Rounded adapters lie beside the weights: as rows and columns of their own for opened ones, else inside the matrix.
+    rounded = sum(group.tail * (group.inputs + group.outputs) for group in groups)
+    corners = 0 if quantized else sum(group.tail**2 for group in groups)
+    opened = 0
+    if quantized:
+        opened = sum(rows * columns for rows, columns in {group.shape for group in groups})
+        opened += policy.cached_layers * sum(rows * columns for rows, columns in (g.shape for g in groups))
+    library = LIBRARY_BYTES if _device(plan) == "cuda" else 0
+    parts = {
+        "weights": _weight_bytes(plan, model, count_linear_parameters(model), width),
+        "adapters": 4 * trained + width * shape.layers * (rounded + corners),
         "gradients": 4 * trained,
         "optimizer": OPTIMIZER_BYTES[plan.optimizer.value] * trained,
-        "activations": _activation_bytes(plan, model, recipe, tokens, width),
-        "loss": _loss_bytes(model, tokens, width),
-        "context": CONTEXT_BYTES[device],
+        "activations": kept,
+        "workspace": needed + library,
+        "dequantization": width * opened,
     }
+    lost = int((calibration.fragmentation - 1) * sum(parts.values()))
+    return parts | {"fragmentation": lost, "context": calibration.context_bytes}
+
+
+def count_allocated(parts: Mapping[str, int]) -> int:
+    """Return what torch.cuda.max_memory_allocated will say of a run with these predicted parts, in bytes."""
+    return sum(size for part, size in parts.items() if part not in NOT_ALLOCATED)
+
+
+def fit_calibration(points: tuple[tuple[int, int], tuple[int, int]]) -> Calibration:
+    """Return the Calibration that explains two measured steps, of T tokens and of 2 T.
+
+    Each point is (predicted bytes without context and fragmentation: count_allocated(), measured peak bytes as the
+    driver counts them). What is measured is noisy, so the slope is held within FRAGMENTATION_RANGE and the context
+    then follows from the larger point, where an error weighs least. Raises ValueError for equal points.
+    """
+    (small, small_peak), (large, large_peak) = sorted(points)
+    if small == large:
+        raise ValueError("Two steps of different size are needed.")
+    low, high = FRAGMENTATION_RANGE
+    fragmentation = min(high, max(low, (large_peak - small_peak) / (large - small)))
+    return Calibration(
+        context_bytes=max(0, round(large_peak - fragmentation * large)), fragmentation=fragmentation
+    )
+
+
+def count_tokens(model: ModelFacts, recipe: Recipe) -> int:
+    """Return T: the tokens of a micro-batch whose examples are as long as they may be."""
+    return recipe.optim.micro_batch * longest(model, recipe)
+
+
+def longest(model: ModelFacts, recipe: Recipe) -> int:
+    """Return the most tokens that an example may have."""
+    return min(recipe.data.max_length, model.max_positions or recipe.data.max_length)
 
 
 def count_linear_parameters(model: ModelFacts) -> int:
-    """Return the parameters inside the layers: all but the embeddings."""
-    copies = 1 if model.parameters < ASSUMED_TIED_BELOW else 2
+    """Return the parameters of the linears inside the layers; without their shapes, all but the embeddings."""
+    if model.linear_parameters:
+        return model.linear_parameters
+    tied = model.tied_embeddings
+    copies = 1 if tied or (tied is None and model.parameters < ASSUMED_TIED_BELOW) else 2
     return max(0, model.parameters - copies * model.vocabulary * model.hidden_size)
 
 
-def count_adapter_parameters(model: ModelFacts, rank: int) -> int:
-    """Return the parameters of a low-rank adapter on every linear layer: rank x (inputs + outputs) of each.
+def count_adapter_parameters(model: ModelFacts, rank: int, targets: str = "all-linear") -> int:
+    """Return the parameters of a low-rank adapter on each target: rank x (inputs + outputs).
 
-    The key and value width, unknown here, is taken as H/4 (grouped-query attention).
+    For a model whose linears are not known, of one on every linear, with keys and values of H/4 (grouped queries).
     """
+    if model.linears:
+        adapted = (shape for name, shape in model.linears.items() if is_target(name, targets))
+        return model.layers * rank * sum(map(sum, adapted))
     hidden = model.hidden_size
     attention = 2 * (2 * hidden) + 2 * (hidden + hidden // 4)
     mlp = 3 * (hidden + _mlp_width(model))
@@ -64,9 +160,47 @@ def count_adapter_parameters(model: ModelFacts, rank: int) -> int:
 
 def checkpoint_bytes(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> int:
     """Return the size of one checkpoint on disk: what is trained and the optimizer's state."""
-    parts = predict(plan, model, recipe)
-    trained = 4 * model.parameters if recipe.adapter.method == "full" else parts["adapters"]
-    return trained + parts["optimizer"]
+    trained = _count_trained(model, recipe)
+    return 4 * trained + OPTIMIZER_BYTES[plan.optimizer.value] * trained
+
+
+def _count_trained(model: ModelFacts, recipe: Recipe) -> int:
+    spec = recipe.adapter
+    return (
+        model.parameters
+        if spec.method == "full"
+        else count_adapter_parameters(model, spec.rank, spec.targets)
+    )
+
+
+def _device(plan: BackendPlan) -> str:
+    return "cuda" if str(plan.device.value).startswith("cuda") else "cpu"
+
+
+def _predict_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> dict[str, int]:
+    """Return the parts, without context, of a run in which the model's own forward trains under autograd.
+
+    Attention is counted as fused (sdpa keeps no scores); `eager` adds the scores of one layer, or of all layers
+    without recomputing.
+    """
+    full = recipe.adapter.method == "full"
+    width = DTYPE_BYTES[plan.dtype.value]
+    # Full fine-tuning keeps fp32 weights, and beside them the 16-bit copies that the arithmetic uses.
+    kept = (4 + width if width < 4 else 4) if full else width
+    trained, tokens = _count_trained(model, recipe), count_tokens(model, recipe)
+    gradients, loss = 4 * trained, _loss_bytes(model, tokens, width)
+    activations = _activation_bytes(plan, model, recipe, tokens, width)
+    if recipe.optim.accumulation == 1:
+        # A step of one micro-batch starts without gradients, and they come as activations go: the larger counts.
+        activations -= min(gradients, activations)
+    return {
+        "weights": _weight_bytes(plan, model, count_linear_parameters(model), kept),
+        "adapters": 0 if full else 4 * trained,
+        "gradients": gradients,
+        "optimizer": OPTIMIZER_BYTES[plan.optimizer.value] * trained,
+        "activations": activations,
+        "loss": loss,
+    }
 
 
 def _weight_bytes(plan: BackendPlan, model: ModelFacts, linear: int, width: int) -> int:
@@ -92,7 +226,7 @@ def _activation_bytes(plan: BackendPlan, model: ModelFacts, recipe: Recipe, toke
     a_layer = tokens * width * kept
     if plan.attention.value == "eager":
         heads = max(1, hidden // 64)
-        a_layer += recipe.optim.micro_batch * heads * _longest(model, recipe) ** 2 * (2 * width + 4)
+        a_layer += recipe.optim.micro_batch * heads * longest(model, recipe) ** 2 * (2 * width + 4)
     if plan.checkpointing.value:
         # Each layer's input, and one layer in full with its gradients: by then the loss has let go of its memory.
         again = max(0, 2 * a_layer - _loss_bytes(model, tokens, width))
@@ -106,12 +240,10 @@ def _loss_bytes(model: ModelFacts, tokens: int, width: int) -> int:
 
 
 def _mlp_width(model: ModelFacts) -> int:
-    """Solve the parameters of a layer, about 2.5 H^2 + 3 H I, for I."""
+    """The width that is known, or the parameters of a layer, about 2.5 H^2 + 3 H I, solved for I."""
+    if model.mlp_width:
+        return model.mlp_width
     if not model.layers or not model.hidden_size:
         return 0
     a_layer = count_linear_parameters(model) / model.layers
     return max(model.hidden_size, int((a_layer - 2.5 * model.hidden_size**2) / (3 * model.hidden_size)))
-
-
-def _longest(model: ModelFacts, recipe: Recipe) -> int:
-    return min(recipe.data.max_length, model.max_positions or recipe.data.max_length)

@@ -10,7 +10,9 @@ from studio.core.text import Text, literal, text
 from studio.host import versions
 from studio.host.backend import NEEDS_DOTS, PROCESSOR_ROWS, Backend, choose_backend, runs_fast
 from studio.host.features import dotted, has_bf16, old_driver, triton_words
+from studio.host.layer_memory import read_decoder
 from studio.host.memory import predict
+from studio.host.memory_planner import choose_policy
 from studio.host.offers import make_offers
 
 OPS = tuple(NEEDS_DOTS)
@@ -41,6 +43,31 @@ def plan(machine: MachineFacts, recipe: Recipe, model: ModelFacts) -> BackendPla
         row=backend.row,
     )
     return dataclasses.replace(draft, checkpointing=_choose_checkpointing(draft, recipe, model, gpu))
+
+
+def plan_memory(
+    draft: BackendPlan, machine: MachineFacts, recipe: Recipe, model: ModelFacts, gpu: Gpu | None
+) -> BackendPlan:
+    """Return `draft` with what is kept for the backward pass: layer by layer where the studio's own decoder trains."""
+    if read_decoder(draft, model, recipe) is None:
+        return dataclasses.replace(draft, checkpointing=_choose_checkpointing(draft, recipe, model, gpu))
+    choice = choose_policy(draft, model, recipe, *memory_budget(machine, gpu))
+    recomputes, reason = any(layer.keep != "all" for layer in choice.policy.layers), choice.reason
+    if choice.fits and recipe.limits.activation_checkpointing != "auto":
+        reason = text("plan.wanted", value=text("plan.on" if recomputes else "plan.off"))
+    return dataclasses.replace(
+        draft, memory=choice.policy, checkpointing=Choice(value=recomputes, reason=reason)
+    )
+
+
+def memory_budget(machine: MachineFacts, gpu: Gpu | None) -> tuple[int, int]:
+    """Return the bytes that a run may plan with, and the free bytes of the machine beside a card (0 without one)."""
+    ram_bytes = machine.ram_available_bytes or machine.ram_bytes
+    if machine.ram_limit_bytes:
+        ram_bytes = min(ram_bytes, machine.ram_limit_bytes)
+    if gpu is None:
+        return int(USABLE_VRAM * ram_bytes), 0
+    return int(USABLE_VRAM * gpu.vram_bytes), ram_bytes
 
 
 def plan_backend(machine: MachineFacts, recipe: Recipe | None = None) -> Backend:

@@ -18,6 +18,7 @@ from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts, Verdict
 from studio.core.text import Text, text
 from studio.models import modelscope
+from studio.models.shapes import first_int, read_shapes
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -197,24 +198,24 @@ def _inspect_folder(folder: Path, source: str, name: str) -> ModelFacts:
     )
     dtype = CONFIG_DTYPES.get(str(written), "fp32") if quantization != "none" else stored
     architecture = next(iter(config.get("architectures") or ()), "")
+    family, shapes = str(config.get("model_type", "")), _unpacked_shapes(tensors)
     return ModelFacts(
         source=source,
         name=name,
         folder=str(folder.resolve()),
         architecture=architecture,
-        family=str(config.get("model_type", "")),
-        parameters=_count_parameters(tensors),
+        family=family,
+        parameters=sum(map(math.prod, shapes.values())),
         weight_bytes=weight_bytes,
         dtype=dtype,
         quantization=quantization,
-        hidden_size=_first_int(shape, "hidden_size", "n_embd", "d_model"),
-        layers=_first_int(shape, "num_hidden_layers", "n_layer", "num_layers"),
-        vocabulary=_first_int(shape, "vocab_size"),
-        max_positions=_first_int(
-            shape, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"
-        ),
+        hidden_size=first_int(shape, "hidden_size", "n_embd", "d_model"),
+        layers=first_int(shape, "num_hidden_layers", "n_layer", "num_layers"),
+        vocabulary=first_int(shape, "vocab_size"),
+        max_positions=first_int(shape, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
         has_chat_template=_has_chat_template(folder),
         trainable=_judge(config, architecture, quantization),
+        **read_shapes(family, shape, shapes),
     )
 
 
@@ -288,14 +289,15 @@ def _read_json(path: Path) -> Any:
         return None
 
 
-def _count_parameters(tensors: Mapping[str, StoredTensor]) -> int:
-    count = 0
-    for name, tensor in tensors.items():
-        if QUANTIZATION_STATE.search(name):
-            continue
-        packed = tensor.dtype == "U8" and f"{name}.absmax" in tensors  # two 4-bit weights a byte
-        count += math.prod(tensor.shape) * (2 if packed else 1)
-    return count
+def _unpacked_shapes(tensors: Mapping[str, StoredTensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every parameter; (n, 1) for one of n weights that are packed two a byte."""
+    return {
+        name: (2 * math.prod(tensor.shape), 1)
+        if tensor.dtype == "U8" and f"{name}.absmax" in tensors
+        else tensor.shape
+        for name, tensor in tensors.items()
+        if not QUANTIZATION_STATE.search(name)
+    }
 
 
 def _largest_dtype(tensors: Mapping[str, StoredTensor]) -> str:
@@ -367,10 +369,6 @@ def _describe_lightly(folder: Path, source: str, name: str) -> LocalModel | None
     architecture = next(iter(config.get("architectures") or ()), "") if isinstance(config, dict) else ""
     size_bytes = sum(path.stat().st_size for path in weights)
     return LocalModel(source=source, name=name, architecture=architecture, weight_bytes=size_bytes)
-
-
-def _first_int(data: Mapping[str, Any], *names: str) -> int:
-    return next((int(data[name]) for name in names if isinstance(data.get(name), (int, float))), 0)
 
 
 def _refusal(id: str, **values: object) -> StudioError:

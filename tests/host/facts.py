@@ -49,6 +49,33 @@ def make_model(**values) -> ModelFacts:
     return ModelFacts(**(defaults | values))
 
 
+def make_decoder(layers: int = 32, **values) -> ModelFacts:
+    """Llama 3.1 8B with the shapes of its layers, of which there may be more or fewer."""
+    linears = {
+        "self_attn.q_proj": (4096, 4096),
+        "self_attn.k_proj": (1024, 4096),
+        "self_attn.v_proj": (1024, 4096),
+        "self_attn.o_proj": (4096, 4096),
+        "mlp.gate_proj": (14336, 4096),
+        "mlp.up_proj": (14336, 4096),
+        "mlp.down_proj": (4096, 14336),
+    }
+    linear_parameters = layers * sum(outputs * inputs for outputs, inputs in linears.values())
+    shape = {
+        "layers": layers,
+        "parameters": linear_parameters + 2 * 128_256 * 4096 + (2 * layers + 1) * 4096,
+        "mlp_width": 14336,
+        "query_heads": 32,
+        "key_heads": 8,
+        "head_dim": 128,
+        "tied_embeddings": False,
+        "linear_parameters": linear_parameters,
+        "linears": linears,
+        "norms": {"input_layernorm": 4096, "post_attention_layernorm": 4096},
+    }
+    return make_model(**(shape | values))
+
+
 def make_small(**values) -> ModelFacts:
     """A 5 million parameter model."""
     shape = {

@@ -143,7 +143,7 @@ def test_activations_are_recomputed_only_where_memory_is_short(machine, changes,
 )
 def test_kernels_need_a_proof(machine, changes, value):
     kernels = plan(machine, make_recipe(changes), make_small()).kernels
-    assert {op: choice.value for op, choice in kernels.items()} == {"rms_norm": value, "swiglu": value}
+    assert {op: choice.value for op, choice in kernels.items()} == {"rms_norm": value, "glu": value}
 
 
 def test_capped_attention_stays_plain():
@@ -209,19 +209,19 @@ def kernels(machine, changes=None):
 
 
 def test_a_kernel_that_failed_before_stays_off_and_says_why():
-    machine = make_machine(make_gpu(), broken_kernels={"swiglu": "CompilationError at 12:4"})
+    machine = make_machine(make_gpu(), broken_kernels={"glu": "CompilationError at 12:4"})
     assert kernels(machine) == {
         "rms_norm": ("triton", "backend.row.4"),
-        "swiglu": ("reference", "plan.kernels.fell_back"),
+        "glu": ("reference", "plan.kernels.fell_back"),
     }
-    assert kernels(machine, {"limits.kernels": "triton"})["swiglu"][0] == "reference"
+    assert kernels(machine, {"limits.kernels": "triton"})["glu"][0] == "reference"
 
 
 def test_a_kernel_that_failed_its_test_stays_off_though_the_others_are_right():
-    tests = (KernelTest(op="rms_norm", ok=False, reason="differs"), KernelTest(op="swiglu", ok=True))
+    tests = (KernelTest(op="rms_norm", ok=False, reason="differs"), KernelTest(op="glu", ok=True))
     assert kernels(make_machine(make_gpu(), kernel_tests=tests)) == {
         "rms_norm": ("reference", "plan.kernels.test_failed"),
-        "swiglu": ("triton", "backend.row.4"),
+        "glu": ("triton", "backend.row.4"),
     }
 
 

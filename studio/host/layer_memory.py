@@ -1,0 +1,246 @@
+"""What a layer of the studio's own decoder keeps, and what it needs while it is computed: plain arithmetic on shapes.
+
+T: tokens of a micro-batch   C: tokens of one portion of the MLP   H: hidden width   I: width inside the MLP
+Q, K: width of all query heads, of all key heads   tail: the columns in which a group of linears carries its adapters
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from studio.core.facts import BackendPlan, ModelFacts
+from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
+from studio.core.recipe import Recipe
+
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+TAIL_STEP = 64
+"""A tail is the sum of a group's ranks, rounded up to this (models/decoder/linears.py)."""
+GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("self_attn.qkv_proj",)),
+    "output": (("self_attn.o_proj",),),
+    "gate_up": (("mlp.gate_proj", "mlp.up_proj"), ("mlp.gate_up_proj",)),
+    "down": (("mlp.down_proj",),),
+}
+"""Linears of a layer that read the same rows, in the forms that the decoder knows."""
+HEAD_NORMS = {"self_attn.q_norm", "self_attn.k_norm"}
+BRANCH_NORMS = {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
+"""Where these are, the results of attention and MLP are normalised before they join the residual stream."""
+NORMS = {"input_layernorm", "post_attention_layernorm", *HEAD_NORMS, *BRANCH_NORMS}
+HEAD_ROWS, HEAD_LOGITS = 4096, 132 * 2**19
+"""The loss head's own choice of a portion on an H200, fewer elsewhere (studio_kernels/linear_cross_entropy.py)."""
+STAGES = 2
+"""Places on the card through which offloaded inputs pass: one is read while the other is filled."""
+SCORES_BYTES = 3 * 64 * 2**20
+"""Blocks of scores where attention is composed of matrix products (studio_kernels/attention_math.py)."""
+LIBRARY_BYTES = 32 * 2**20
+"""The matrix library's own workspace on Hopper; 8 MiB elsewhere."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Linears that read the same rows, as one matrix (outputs + tail, inputs + tail)."""
+
+    inputs: int
+    outputs: int
+    tail: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the matrix."""
+        return self.outputs + self.tail, self.inputs + self.tail
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecoderShape:
+    """A decoder of equal layers, with the adapters of one recipe."""
+
+    layers: int
+    hidden: int
+    vocabulary: int
+    mlp_width: int
+    query_heads: int
+    key_heads: int
+    head_dim: int
+    groups: Mapping[str, Group]
+    adapter_parameters: int
+    """Of all layers."""
+    head_norms: bool
+    branch_norms: bool
+    dropout: bool
+    composed_attention: bool
+    """Whether attention is composed of matrix products, because its scores are capped."""
+    composed: bool
+    """Whether gate and loss head are composed of PyTorch's operations."""
+    element_bytes: int
+    windows: tuple[int, ...]
+    """Of each layer: the tokens that a token sees; 0: all before it."""
+
+    @property
+    def queries(self) -> int:
+        """Q."""
+        return self.query_heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        """K."""
+        return self.key_heads * self.head_dim
+
+
+def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> DecoderShape | None:
+    """Return the shape of the studio's own decoder for this run; None where the model's own forward trains instead.
+
+    That is so for full fine-tuning, DoRA, 8-bit weights, and layers of another structure.
+    """
+    spec = recipe.adapter
+    if spec.method != "lora" or spec.dora or plan.quantization.value not in ("none", "nf4"):
+        return None
+    groups = _read_groups(model, recipe)
+    if groups is None or not set(model.norms) <= NORMS or not model.query_heads:
+        return None
+    if any(name in model.norms and model.norms[name] != model.head_dim for name in HEAD_NORMS):
+        return None
+    adapted = [shape for name, shape in model.linears.items() if is_target(name, spec.targets)]
+    windowed = model.windowed_layers or (True,) * model.layers
+    return DecoderShape(
+        layers=model.layers,
+        hidden=model.hidden_size,
+        vocabulary=model.vocabulary,
+        mlp_width=model.mlp_width,
+        query_heads=model.query_heads,
+        key_heads=model.key_heads,
+        head_dim=model.head_dim,
+        groups=groups,
+        adapter_parameters=model.layers * spec.rank * sum(map(sum, adapted)),
+        head_norms=bool(HEAD_NORMS & set(model.norms)),
+        branch_norms=bool(BRANCH_NORMS & set(model.norms)),
+        dropout=spec.dropout > 0,
+        composed_attention=plan.attention.value == "eager",
+        composed=any(choice.value != "triton" for choice in plan.kernels.values()),
+        element_bytes=DTYPE_BYTES[plan.dtype.value],
+        windows=tuple(model.sliding_window if is_windowed else 0 for is_windowed in windowed),
+    )
+
+
+def is_target(name: str, targets: str) -> bool:
+    """Return whether the linear `name` of a layer gets an adapter (peft's rule for a list of names)."""
+    wanted = [word.strip() for word in targets.split(",")]
+    return wanted == ["all-linear"] or any(name == word or name.endswith(f".{word}") for word in wanted)
+
+
+def _read_groups(model: ModelFacts, recipe: Recipe) -> dict[str, Group] | None:
+    groups, known = {}, 0
+    for group, forms in GROUPS.items():
+        form = next((names for names in forms if set(names) <= set(model.linears)), None)
+        if form is None:
+            return None
+        known += len(form)
+        shapes = [model.linears[name] for name in form]
+        ranks = recipe.adapter.rank * sum(is_target(name, recipe.adapter.targets) for name in form)
+        groups[group] = Group(
+            inputs=shapes[0][1],
+            outputs=sum(outputs for outputs, _ in shapes),
+            tail=-(-ranks // TAIL_STEP) * TAIL_STEP,
+        )
+    weights = model.layers * sum(group.inputs * group.outputs for group in groups.values())
+    # A linear that no group knows, or layers of different shapes, are another structure.
+    return groups if known == len(model.linears) and weights == model.linear_parameters else None
+
+
+def kept_bytes(shape: DecoderShape, keep: str) -> int:
+    """Return what a layer at the level `keep` holds until its backward pass, bytes a token (layer.py, Kept)."""
+    e, groups = shape.element_bytes, shape.groups
+    levels = (
+        # The layer's input; the MLP's result where a norm follows it.
+        e * shape.hidden * (1 + shape.branch_norms),
+        _attention_state(shape)
+        + e * shape.hidden,  # and the residual stream after it, or what a norm makes it from
+        e * (shape.queries + 2 * shape.keys + groups["qkv"].tail),
+        e * (2 * shape.mlp_width + 2 * groups["gate_up"].tail + groups["down"].tail),
+    )
+    return sum(levels[: KEEP_LEVELS.index(keep) + 1])
+
+
+def _attention_state(shape: DecoderShape) -> int:
+    """Attention's result and its adapter's part, and the log-sums in fp32, bytes a token."""
+    return shape.element_bytes * (shape.queries + shape.groups["output"].tail) + 4 * shape.query_heads
+
+
+def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: int = 0) -> dict[str, int]:
+    """Return what the two phases of a layer's backward pass need beside what is kept, `mlp` and `attention`, in bytes.
+
+    What the level `keep` does not hold is computed again and counts here. By the time of its attention a layer has
+    given back what its MLP had kept, which is subtracted (models/decoder/layer.py is the list of it all).
+    """
+    e, groups, hidden, width = shape.element_bytes, shape.groups, shape.hidden, shape.mlp_width
+    level, at_once = KEEP_LEVELS.index(keep), min(tokens, mlp_chunk_tokens or tokens)
+    # The residual stream's gradients before and after the MLP, wide enough for the adapters' parts.
+    streams = e * (2 * hidden + groups["down"].tail + groups["output"].tail)
+    state = _attention_state(shape) if level < 1 else 0
+    qkv = e * (shape.queries + 2 * shape.keys + groups["qkv"].tail) if level < 2 else 0
+    middle = e * hidden * ((level < 1) + shape.branch_norms)
+    # The product takes its gradient's place, gate's and up's gradients theirs; then the norm and its gradient.
+    # Composed of PyTorch's operations the gate takes three more of its width, and dropout 12 bytes an element to draw.
+    dropped = shape.dropout * (1 + 12 // e * shape.composed)
+    product = width * (1 + max(dropped, 3 * shape.composed)) + groups["down"].tail
+    norm = hidden * (2 + dropped) + groups["gate_up"].tail
+    portion = max(product, norm) + (hidden + groups["down"].tail) * shape.branch_norms
+    if level < 3:
+        portion += 2 * width + 2 * groups["gate_up"].tail
+    given_back = e * hidden * ((level > 0) + shape.branch_norms)
+    if level == 3:
+        given_back += e * (2 * width + groups["gate_up"].tail)
+    gradients = (
+        e * (2 * shape.queries + 2 * shape.keys)  # of attention's result, query, key and value
+        + 4 * shape.queries + 8 * shape.query_heads  # sums in fp32: the query's gradient, and each head's
+        # Flash attention makes a gradient of key and value for each query head before it sums them.
+        + (2 * e * shape.queries if shape.key_heads < shape.query_heads else 0)
+        + (e * (shape.queries + shape.keys) if shape.head_norms else 0)  # query and key after their norms
+    )  # fmt: skip
+    attention = tokens * (streams + state + qkv + gradients - given_back)
+    return {
+        "mlp": tokens * (streams + state + qkv + middle) + at_once * e * portion,
+        "attention": max(0, attention) + SCORES_BYTES * shape.composed_attention,
+    }
+
+
+def head_bytes(shape: DecoderShape, tokens: int, policy: MemoryPolicy) -> int:
+    """Return what the loss head needs when every token is trained: a tile of logits and the gradients' sum in fp32.
+
+    Beside them stand the decoder's result, its picked rows, those normalised, and their gradient.
+    """
+    e, hidden = shape.element_bytes, shape.hidden
+    rows = min(tokens, policy.head_rows or HEAD_ROWS)
+    columns = policy.head_columns
+    if not columns:
+        tiles = -(-shape.vocabulary // max(1024, HEAD_LOGITS // max(1, rows)))
+        columns = -(-shape.vocabulary // tiles)
+    tile = rows * min(columns, shape.vocabulary)
+    composed = 0
+    if shape.composed:
+        # The exponentials beside the tile, slopes where logits are capped, and the labels' words.
+        composed = tile * ((e if e < 4 else 0) + 4 * shape.composed_attention) + e * rows * hidden
+    return 4 * (tile + rows * hidden) + composed + 4 * e * tokens * hidden
+
+
+def peak_of_layers(shape: DecoderShape, tokens: int, policy: MemoryPolicy) -> tuple[int, int]:
+    """Return what is kept and what is needed besides, in bytes, at the moment at which both together are most.
+
+    In the backward pass layers are done from the last to the first, and each gives back what it kept: while layer l
+    is computed, what layers 0 to l keep is there, and no more. The loss head comes when all of it is there.
+    """
+    input_bytes = shape.element_bytes * shape.hidden
+    tables = tokens * (8 * shape.head_dim + 16)  # cos and sin in fp32; ids, places, targets
+    staged = tokens * input_bytes * min(STAGES, sum(layer.offload for layer in policy.layers))
+    kept = tables + staged
+    peak = (0, 0)
+    sizes: dict[LayerPolicy, tuple[int, int]] = {}
+    for layer in policy.layers:
+        if layer not in sizes:
+            held = kept_bytes(shape, layer.keep) - input_bytes * layer.offload
+            needed = max(phase_bytes(shape, layer.keep, tokens, policy.mlp_chunk_tokens).values())
+            sizes[layer] = tokens * held, needed
+        held, needed = sizes[layer]
+        kept += held
+        peak = max(peak, (kept, needed), key=sum)
+    return max(peak, (kept, head_bytes(shape, tokens, policy)), key=sum)

@@ -1,0 +1,103 @@
+"""The shapes inside a model, from its config and the shapes of its stored tensors: widths, heads, windows, linears."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)\.weight$")
+"""A weight of one layer: `model.layers.3.self_attn.q_proj.weight`."""
+HEADS = re.compile(r"^(lm_head|output|embed_out)\.weight$|\.lm_head\.weight$")
+"""Output embeddings with weights of their own."""
+WINDOW_PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6}
+"""model_type -> every how many layers one sees all tokens, where the config does not say."""
+
+
+def read_shapes(
+    family: str, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Any]:
+    """Return what ModelFacts holds of a model's inside, by field name.
+
+    `config`: that of the language model. `shapes`: every parameter's, by its full name; (n, 1) for one whose n
+    weights are packed. What cannot be told is left at 0 or empty.
+    """
+    hidden = first_int(config, "hidden_size", "n_embd", "d_model")
+    heads = first_int(config, "num_attention_heads", "n_head")
+    key_heads = first_int(config, "num_key_value_heads") or heads
+    head_dim = first_int(config, "head_dim") or (hidden // heads if heads else 0)
+    mlp_width = first_int(config, "intermediate_size", "n_inner", "ffn_dim")
+    window = first_int(config, "sliding_window") if config.get("use_sliding_window", True) else 0
+    linears, norms, linear_parameters = _read_layers(
+        shapes, _linear_shapes(hidden, heads * head_dim, key_heads * head_dim, mlp_width)
+    )
+    tied = not any(HEADS.search(name) for name in shapes)
+    return {
+        "mlp_width": mlp_width,
+        "query_heads": heads,
+        "key_heads": key_heads,
+        "head_dim": head_dim,
+        "sliding_window": window,
+        "windowed_layers": _windowed(family, config) if window else (),
+        "tied_embeddings": tied if shapes else None,
+        "linear_parameters": linear_parameters,
+        "linears": linears,
+        "norms": norms,
+    }
+
+
+def _read_layers(
+    shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, tuple[int, int]]
+) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
+    """Return the linears and the norms of a layer, and the parameters of the linears of all layers."""
+    linears: dict[str, tuple[int, int]] = {}
+    norms: dict[str, int] = {}
+    count = 0
+    for name, shape in shapes.items():
+        match = LAYER.search(name)
+        if match is None:
+            continue
+        inner = match[2]
+        if len(shape) == 1:
+            norms[inner] = shape[0]
+        if len(shape) != 2:
+            continue
+        count += math.prod(shape)
+        if shape[1] == 1:
+            unpacked = known.get(inner.rsplit(".", 1)[-1])
+            if unpacked is None or math.prod(unpacked) != shape[0]:
+                continue
+            shape = unpacked
+        linears[inner] = shape
+    return linears, norms, count
+
+
+def _linear_shapes(hidden: int, queries: int, keys: int, mlp_width: int) -> dict[str, tuple[int, int]]:
+    """(outputs, inputs) by the names that linears have in most families: packed weights do not tell theirs."""
+    return {
+        "q_proj": (queries, hidden),
+        "k_proj": (keys, hidden),
+        "v_proj": (keys, hidden),
+        "qkv_proj": (queries + 2 * keys, hidden),
+        "o_proj": (hidden, queries),
+        "gate_proj": (mlp_width, hidden),
+        "up_proj": (mlp_width, hidden),
+        "gate_up_proj": (2 * mlp_width, hidden),
+        "down_proj": (hidden, mlp_width),
+    }
+
+
+def _windowed(family: str, config: Mapping[str, Any]) -> tuple[bool, ...]:
+    """Whether each layer sees a window only; () where all do."""
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list):
+        return tuple(kind == "sliding_attention" for kind in kinds)
+    every = first_int(config, "sliding_window_pattern") or WINDOW_PATTERNS.get(family, 0)
+    layers = first_int(config, "num_hidden_layers", "n_layer", "num_layers")
+    return tuple(bool((layer + 1) % every) for layer in range(layers)) if every else ()
+
+
+def first_int(data: Mapping[str, Any], *keys: str) -> int:
+    """Return the first of the numbers named `keys`; 0 when there is none."""
+    return next((int(data[key]) for key in keys if isinstance(data.get(key), (int, float))), 0)
