@@ -1,0 +1,231 @@
+"""Reads a model's decoder by its structure: which modules a layer consists of and with which constants, or why not.
+
+Covers the layer of Llama, Mistral, Qwen2, Qwen3, Gemma 2 and 3 and Phi-3, and whatever else is built of the same parts:
+norm, query/key/value, (query and key norm), rotary embedding, causal attention, output, (norm), sum, norm, gated MLP,
+(norm), sum. Names of classes are never looked at; that the layer computes what its parts suggest is proved by probe.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from studio.core.text import Text, text
+from studio.models.norms import Norm, is_rms_norm, read_norm
+
+ACTIVATIONS = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """One layer's modules and constants. Widths in elements; heads as counts."""
+
+    module: nn.Module
+    input_norm: Norm
+    attention_norm: Norm | None
+    """On the attention's result, before it joins the residual stream (Gemma)."""
+    mlp_norm: Norm
+    output_norm: Norm | None
+    """On the MLP's result, likewise."""
+    query_norm: Norm | None
+    key_norm: Norm | None
+    qkv: tuple[nn.Module, ...]
+    """Linears that give query, key and value, or one that gives all three."""
+    output: nn.Module
+    gate_up: tuple[nn.Module, ...]
+    down: nn.Module
+    activation: str
+    query_heads: int
+    key_heads: int
+    head_dim: int
+    scale: float
+    window: int
+    """Tokens that a token sees, itself included; 0: all before it."""
+    softcap: float
+    rotary: str
+    """Which of the rotary module's tables the layer uses; "" where it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSpec:
+    """A decoder: embeddings, layers, last norm, and the module that makes the rotary tables."""
+
+    embedding: nn.Module
+    layers: tuple[LayerSpec, ...]
+    norm: Norm
+    rotary: nn.Module
+    hidden_size: int
+    head: nn.Module
+    """The output embeddings."""
+    softcap: float
+    logit_scale: float
+
+
+class _Unlike(Exception):
+    """The structure is another one; carries the reason."""
+
+    def __init__(self, part: str) -> None:
+        self.part = part
+        super().__init__(part)
+
+
+def read_decoder(model: nn.Module) -> DecoderSpec | Text:
+    """Return the DecoderSpec of `model` (a causal language model, adapters attached), or why there is none."""
+    try:
+        return _read(model)
+    except _Unlike as unlike:
+        return text("model.decoder.unlike", part=unlike.part)
+
+
+def _read(model: nn.Module) -> DecoderSpec:
+    decoder, config = model.get_decoder(), model.config.get_text_config()
+    if getattr(config, "use_bidirectional_attention", False):
+        raise _Unlike("use_bidirectional_attention")
+    kinds = getattr(config, "layer_types", None)
+    layers = _child(decoder, "layers")
+    found = tuple(_read_layer(layer, config, kinds[i] if kinds else "") for i, layer in enumerate(layers))
+    head = model.get_output_embeddings()
+    if head is None or type(head) is not nn.Linear or _known(head) != {"weight"}:
+        raise _Unlike("lm_head")
+    return DecoderSpec(
+        embedding=_child(decoder, "embed_tokens"),
+        layers=found,
+        norm=_norm(decoder, "norm"),
+        rotary=_child(decoder, "rotary_emb"),
+        hidden_size=config.hidden_size,
+        head=head,
+        softcap=float(getattr(config, "final_logit_softcapping", None) or 0.0),
+        logit_scale=1.0,
+    )
+
+
+def _read_layer(layer: nn.Module, config: Any, kind: str) -> LayerSpec:
+    attention, mlp = _child(layer, "self_attn"), _child(layer, "mlp")
+    _refuse_dropout(layer)
+    _refuse_strangers(layer, attention, mlp)
+    head_dim = int(attention.head_dim)
+    sandwiched = hasattr(layer, "pre_feedforward_layernorm")
+    qkv = _linears(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj")
+    output = _child(attention, "o_proj")
+    query_width = _features(output)[0]
+    together = sum(_features(module)[1] for module in qkv)
+    key_width = (together - query_width) // 2
+    if query_width % head_dim or key_width % head_dim or query_width + 2 * key_width != together:
+        raise _Unlike("self_attn")
+    if getattr(attention, "attention_dropout", 0.0) or getattr(config, "attention_dropout", 0.0):
+        raise _Unlike("attention_dropout")
+    window = getattr(attention, "sliding_window", None) if hasattr(attention, "sliding_window") else None
+    if not hasattr(attention, "sliding_window"):
+        window = getattr(config, "sliding_window", None)
+    per_layer = isinstance(getattr(config, "rope_parameters", None), dict) and kind in config.rope_parameters
+    return LayerSpec(
+        module=layer,
+        input_norm=_norm(layer, "input_layernorm"),
+        attention_norm=_norm(layer, "post_attention_layernorm") if sandwiched else None,
+        mlp_norm=_norm(layer, "pre_feedforward_layernorm" if sandwiched else "post_attention_layernorm"),
+        output_norm=_norm(layer, "post_feedforward_layernorm") if sandwiched else None,
+        query_norm=_head_norm(attention, "q_norm", head_dim),
+        key_norm=_head_norm(attention, "k_norm", head_dim),
+        qkv=qkv,
+        output=output,
+        gate_up=_linears(mlp, ("gate_proj", "up_proj"), "gate_up_proj"),
+        down=_child(mlp, "down_proj"),
+        activation=_activation(mlp),
+        query_heads=query_width // head_dim,
+        key_heads=key_width // head_dim,
+        head_dim=head_dim,
+        scale=float(attention.scaling),
+        window=int(window or 0),
+        softcap=float(getattr(attention, "attn_logit_softcapping", None) or 0.0),
+        rotary=kind if per_layer else "",
+    )
+
+
+PARTS = {
+    "layer": {
+        "self_attn", "mlp", "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+        "post_feedforward_layernorm", "resid_attn_dropout", "resid_mlp_dropout",
+    },
+    "attention": {"q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "q_norm", "k_norm"},
+    "mlp": {"gate_proj", "up_proj", "gate_up_proj", "down_proj", "act_fn", "activation_fn"},
+}  # fmt: skip
+"""Every child that a layer of the known form may have: a further one would be left out of our arithmetic."""
+
+
+def _refuse_strangers(layer: nn.Module, attention: nn.Module, mlp: nn.Module) -> None:
+    for known, module in zip(PARTS.values(), (layer, attention, mlp), strict=True):
+        strangers = {name for name, _ in module.named_children()} - known
+        own = [name for name, _ in module.named_parameters(recurse=False)]
+        if strangers or own:
+            raise _Unlike(", ".join(sorted([*strangers, *own])))
+
+
+def _refuse_dropout(layer: nn.Module) -> None:
+    """Dropout of the model's own (not of an adapter) is left to the stock forward."""
+    for name, module in layer.named_modules():
+        if isinstance(module, nn.Dropout) and module.p and ".lora_dropout." not in f".{name}.":
+            raise _Unlike(name)
+
+
+def _child(module: nn.Module, name: str) -> nn.Module:
+    child = getattr(module, name, None)
+    if not isinstance(child, nn.Module):
+        raise _Unlike(name)
+    return child
+
+
+def _norm(module: nn.Module, name: str) -> Norm:
+    child = _child(module, name)
+    norm = read_norm(child) if is_rms_norm(child) else None
+    if not isinstance(norm, Norm):
+        raise _Unlike(name)
+    return norm
+
+
+def _head_norm(attention: nn.Module, name: str, head_dim: int) -> Norm | None:
+    if not hasattr(attention, name):
+        return None
+    norm = _norm(attention, name)
+    if norm.weight.numel() != head_dim:  # over all heads at once, as in OLMo 2
+        raise _Unlike(name)
+    return norm
+
+
+def _linears(module: nn.Module, names: tuple[str, ...], packed: str) -> tuple[nn.Module, ...]:
+    if hasattr(module, packed):
+        return (_child(module, packed),)
+    return tuple(_child(module, name) for name in names)
+
+
+def _features(linear: nn.Module) -> tuple[int, int]:
+    """Inputs and outputs of a linear layer, inside an adapter or not."""
+    return int(linear.in_features), int(linear.out_features)
+
+
+def _activation(mlp: nn.Module) -> str:
+    function = getattr(mlp, "act_fn", getattr(mlp, "activation_fn", None))
+    values = torch.linspace(-8, 8, 65)
+    for name, known in ACTIVATIONS.items():
+        if callable(function) and torch.allclose(function(values), known(values), rtol=1e-5, atol=1e-6):
+            return name
+    raise _Unlike("act_fn")
+
+
+def _known(module: nn.Module) -> set[str]:
+    return {name for name, _ in module.named_parameters()}
+
+
+def trained_modules(model: nn.Module) -> Iterator[str]:
+    """Yield the names of parameters that train."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            yield name

@@ -1,0 +1,74 @@
+"""Tiny random models of every family that the decoder covers, with adapters that do something."""
+
+from __future__ import annotations
+
+import torch
+import transformers
+from peft import LoraConfig, get_peft_model
+from torch import nn
+
+SHAPE = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "pad_token_id": 0,
+}
+MIXED = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "sliding_window": 8}
+FAMILIES = {
+    "llama": (transformers.LlamaConfig, {}),
+    "llama3": (
+        transformers.LlamaConfig,
+        {
+            "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+            }
+        },
+    ),
+    "mistral": (transformers.MistralConfig, {"sliding_window": 8}),
+    "qwen2": (transformers.Qwen2Config, {}),
+    "qwen3": (transformers.Qwen3Config, {}),
+    "gemma2": (transformers.Gemma2Config, {"sliding_window": 8, "query_pre_attn_scalar": 16}),
+    "gemma3": (transformers.Gemma3TextConfig, MIXED | {"query_pre_attn_scalar": 16}),
+    "phi3": (transformers.Phi3Config, {"sliding_window": None}),
+    "phi4": (
+        transformers.Phi3Config,
+        {
+            "sliding_window": None,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        },
+    ),
+}  # fmt: skip
+TARGETS = "all-linear"
+
+
+def make_model(
+    family: str, *, dtype: torch.dtype = torch.float32, dropout: float = 0.0, targets=TARGETS, rank=4
+) -> nn.Module:
+    """Return a PeftModel in evaluation mode whose norms, biases and adapters are all drawn at random."""
+    torch.manual_seed(0)
+    config_class, extra = FAMILIES[family]
+    config = config_class(**(SHAPE | extra))
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
+    adapted = get_peft_model(
+        model,
+        LoraConfig(
+            r=rank, lora_alpha=2 * rank, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM"
+        ),
+    )
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "norm" in name:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+            elif name.endswith("bias"):
+                parameter.normal_(0.0, 0.2)
+            elif "lora_" in name:
+                parameter.normal_(0.0, 0.1)
+            else:
+                parameter.mul_(4.0)  # fresh weights are so small that attention is nearly even
+    adapted.config.use_cache = False
+    return adapted.eval()

@@ -1,0 +1,105 @@
+"""What is predicted of a layer's memory is what the decoder holds and allocates, byte for byte where it can be."""
+
+import pytest
+import torch
+from studio_kernels import dispatch
+from studio_kernels.attention import Documents
+from torch.profiler import ProfilerActivity, profile
+
+from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
+from studio.host.layer_memory import kept_bytes, peak_of_layers, phase_bytes, read_decoder
+from studio.host.plan import plan
+from studio.models.adapt import adapt
+from studio.models.catalog import inspect_model
+from studio.models.decoder.decoder import take_over
+from tests.conftest import make_model
+from tests.host.facts import make_machine, make_recipe
+
+TOKENS = 512
+WIDE = {
+    "hidden_size": 64,
+    "intermediate_size": 192,
+    "head_dim": 16,
+    "vocab_size": 512,
+    "max_position_embeddings": 1024,
+}
+"""Wide enough for tensors of T rows to outweigh all else."""
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3", "gemma3", "phi3"])
+def run(request, tmp_path_factory):
+    """A model in fp32 with adapters, and the shape that is read from its folder."""
+    import transformers
+
+    folder = make_model(tmp_path_factory.mktemp("wide") / request.param, request.param, **WIDE)
+    facts = inspect_model(str(folder))
+    recipe = make_recipe({"data.max_length": TOKENS, "optim.micro_batch": 1})
+    shape = read_decoder(plan(make_machine(), recipe, facts), facts, recipe)
+    model = adapt(transformers.AutoModelForCausalLM.from_pretrained(folder), recipe.adapter)
+    return model, shape
+
+
+def take(run, policy):
+    kernels = dispatch.bind({op.name: "reference" for op in dispatch.OPS})
+    return take_over(run[0], kernels, dtype=torch.float32, policy=policy)
+
+
+def sum_storages(kept) -> int:
+    """Return the bytes of all tensors that a Kept holds, a shared storage once."""
+    held = [getattr(kept, name) for name in kept.__dataclass_fields__]
+    tensors = [one for value in held for one in (value if isinstance(value, tuple) else (value,))]
+    storages = [one.untyped_storage() for one in tensors if one is not None]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def measure_peak(act) -> int:
+    """Return the most bytes that `act` holds at a time beyond what was there before it."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        act()
+    events = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
+@pytest.mark.parametrize("keep", KEEP_LEVELS)
+def test_a_layer_keeps_what_is_predicted_and_its_mlp_needs_that(run, keep):
+    _, shape = run
+    decoder = take(run, MemoryPolicy(layers=(LayerPolicy(keep=keep),) * 2))
+    rows = decoder.make_rows(Documents.of([TOKENS - 96, 96], "cpu"))
+    layer = decoder.layers[1]
+    with torch.no_grad():
+        kept = layer.forward(torch.randn(TOKENS, 64), rows, decoder.kernels, keep)[1]
+    assert sum_storages(kept) == TOKENS * kept_bytes(shape, keep)
+    dy = torch.zeros(TOKENS, 64 + layer.down.tail)
+    with torch.no_grad():
+        peak = dy.nbytes + measure_peak(lambda: layer.backward(kept, [dy], rows, decoder.kernels))
+    decoder.release()
+    assert peak == pytest.approx(phase_bytes(shape, keep, TOKENS)["mlp"], rel=0.04)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        MemoryPolicy(layers=(LayerPolicy(),) * 2),
+        MemoryPolicy(layers=(LayerPolicy(keep="input"), LayerPolicy(keep="all"))),
+        MemoryPolicy(layers=(LayerPolicy(keep="input"),) * 2, head_rows=128, head_columns=128),
+    ],
+    ids=["all", "mixed", "input"],
+)
+def test_a_micro_step_needs_what_is_predicted(run, policy):
+    _, shape = run
+    decoder = take(run, policy)
+    rows = decoder.make_rows(Documents.of([TOKENS], "cpu"))
+    picks = torch.arange(TOKENS - 1)
+    ids = torch.randint(0, 512, (TOKENS,), generator=torch.Generator().manual_seed(0))
+
+    def step():
+        decoder.add_gradients(ids, rows, picks, ids[1:], 1.0)
+
+    step()
+    peak = measure_peak(step)
+    decoder.release()
+    assert peak == pytest.approx(sum(peak_of_layers(shape, TOKENS, policy)), rel=0.08)
