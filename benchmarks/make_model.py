@@ -1,4 +1,4 @@
-"""Writes a Llama of a known shape with random weights, a tokenizer and data: `make_model.py llama-1b DIR`.
+"""Writes a model of a known shape with random weights, a tokenizer and data: `make_model.py llama-1b DIR`.
 
 Speed and memory depend on shapes, not on what the weights know, so a benchmark needs no download.
 """
@@ -15,34 +15,115 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
 
+LLAMA_3 = {
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_parameters": {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+}
+QWEN_3 = {
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+}
+PHI_3_MEDIUM = {
+    "vocab_size": 32064,
+    "hidden_size": 5120,
+    "intermediate_size": 17920,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 10,
+    "max_position_embeddings": 4096,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+}
 SHAPES = {
     "llama-8b": {  # Llama-3.1-8B: 8.03e9 parameters, 16.1 GB
-        "vocab_size": 128256,
+        **LLAMA_3,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "tie_word_embeddings": False,
+    },
+    "llama-1b": {  # Llama-3.2-1B: 1.24e9 parameters, 2.5 GB
+        **LLAMA_3,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "rope_parameters": {**LLAMA_3["rope_parameters"], "factor": 32.0},
+        "tie_word_embeddings": True,
+    },
+    "qwen3-0.6b": {  # 0.60e9 parameters, 1.2 GB
+        **QWEN_3,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "tie_word_embeddings": True,
+    },
+    "qwen3-8b": {  # 8.19e9 parameters, 16.4 GB
+        **QWEN_3,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "tie_word_embeddings": False,
+    },
+    "gemma3-4b": {  # the language model of Gemma-3-4B: 3.88e9 parameters, 7.8 GB
+        "model_type": "gemma3_text",
+        "vocab_size": 262208,
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 34,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 1024,
+        "max_position_embeddings": 32768,
+        "tie_word_embeddings": True,
+    },
+    "mistral-7b": {  # Mistral-7B-v0.3: 7.25e9 parameters, 14.5 GB
+        "model_type": "mistral",
+        "vocab_size": 32768,
         "hidden_size": 4096,
         "intermediate_size": 14336,
         "num_hidden_layers": 32,
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
+        "max_position_embeddings": 32768,
+        "sliding_window": None,
         "tie_word_embeddings": False,
     },
-    "llama-1b": {  # Llama-3.2-1B: 1.24e9 parameters, 2.5 GB
-        "vocab_size": 128256,
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "tie_word_embeddings": True,
-    },
+    "phi3-medium": {"model_type": "phi3", **PHI_3_MEDIUM},  # 14.0e9 parameters, 27.9 GB
+    "phi3-medium-split": {
+        "model_type": "mistral",
+        **PHI_3_MEDIUM,
+    },  # the same, with q, k, v, gate and up apart
     "tiny": {  # for a try on a processor
+        "model_type": "llama",
         "vocab_size": 384,
         "hidden_size": 64,
         "intermediate_size": 128,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
         "tie_word_embeddings": True,
     },
 }
@@ -64,17 +145,7 @@ def make_model(shape: str, folder: Path, *, seed: int = 0, device: str = "cpu", 
     a benchmark is full. Needs the size of one shard in memory, not of the model.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    config = LlamaConfig(
-        **SHAPES[shape],
-        max_position_embeddings=131072,
-        rms_norm_eps=1e-5,
-        rope_theta=500000.0,
-        bos_token_id=None,
-        eos_token_id=0,
-        pad_token_id=1,
-        architectures=["LlamaForCausalLM"],
-        dtype="bfloat16",
-    )
+    config = build_config(shape)
     config.save_pretrained(folder)
     generator = torch.Generator(device).manual_seed(seed)
     write_weights(config, folder, generator)
@@ -83,29 +154,32 @@ def make_model(shape: str, folder: Path, *, seed: int = 0, device: str = "cpu", 
     return folder
 
 
-def list_tensors(config: LlamaConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+def build_config(shape: str) -> PreTrainedConfig:
+    """Return the configuration of SHAPES[shape] with the special tokens of write_tokenizer()."""
+    settings = dict(SHAPES[shape])
+    config = AutoConfig.for_model(
+        settings.pop("model_type"),
+        **settings,
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=1,
+        dtype="bfloat16",
+    )
+    with torch.device("meta"):
+        config.architectures = [type(AutoModelForCausalLM.from_config(config)).__name__]
+    return config
+
+
+def list_tensors(config: PreTrainedConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the name and shape of every stored tensor; those of one dimension are norms."""
-    hidden, inner, vocabulary = config.hidden_size, config.intermediate_size, config.vocab_size
-    heads = hidden // config.num_attention_heads
-    keys = config.num_key_value_heads * heads
-    yield "model.embed_tokens.weight", (vocabulary, hidden)
-    for layer in range(config.num_hidden_layers):
-        start = f"model.layers.{layer}"
-        yield f"{start}.input_layernorm.weight", (hidden,)
-        yield f"{start}.self_attn.q_proj.weight", (hidden, hidden)
-        yield f"{start}.self_attn.k_proj.weight", (keys, hidden)
-        yield f"{start}.self_attn.v_proj.weight", (keys, hidden)
-        yield f"{start}.self_attn.o_proj.weight", (hidden, hidden)
-        yield f"{start}.post_attention_layernorm.weight", (hidden,)
-        yield f"{start}.mlp.gate_proj.weight", (inner, hidden)
-        yield f"{start}.mlp.up_proj.weight", (inner, hidden)
-        yield f"{start}.mlp.down_proj.weight", (hidden, inner)
-    yield "model.norm.weight", (hidden,)
-    if not config.tie_word_embeddings:
-        yield "lm_head.weight", (vocabulary, hidden)
+    with torch.device("meta"):
+        tensors = AutoModelForCausalLM.from_config(config).state_dict()
+    for name, tensor in tensors.items():
+        if name != "lm_head.weight" or not config.tie_word_embeddings:
+            yield name, tuple(tensor.shape)
 
 
-def write_weights(config: LlamaConfig, folder: Path, generator: torch.Generator) -> None:
+def write_weights(config: PreTrainedConfig, folder: Path, generator: torch.Generator) -> None:
     """Draw and write the tensors in shards of about SHARD_BYTES, and the index that names them."""
     places: dict[str, str] = {}
     shard: dict[str, torch.Tensor] = {}
@@ -120,9 +194,11 @@ def write_weights(config: LlamaConfig, folder: Path, generator: torch.Generator)
         shard_bytes = 0
         shard.clear()
 
+    # Gemma's norms multiply by one more than their weight.
+    norm = 0.0 if config.model_type.startswith("gemma") else 1.0
     for name, shape in list_tensors(config):
         if len(shape) == 1:
-            tensor = torch.ones(shape, dtype=torch.bfloat16)
+            tensor = torch.full(shape, norm, dtype=torch.bfloat16)
         else:
             drawn = torch.randn(shape, dtype=torch.bfloat16, device=generator.device, generator=generator)
             tensor = drawn.mul_(SPREAD).cpu()

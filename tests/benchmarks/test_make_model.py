@@ -7,9 +7,9 @@ import math
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.make_model import SHAPES, list_tensors, make_model
+from benchmarks.make_model import SHAPES, build_config, list_tensors, make_model
 from benchmarks.train import append_row, read_run, write_recipe
 from studio.cli import read_recipe
 from studio.engine.folder import create_run
@@ -37,10 +37,36 @@ def test_weights_are_whole_and_of_the_shape(folder):
     assert len(AutoTokenizer.from_pretrained(folder)) <= model.config.vocab_size
 
 
-@pytest.mark.parametrize(("shape", "parameters"), [("llama-8b", 8_030_261_248), ("llama-1b", 1_235_814_400)])
-def test_shapes_are_those_of_the_released_models(shape, parameters):
-    counted = sum(math.prod(size) for _, size in list_tensors(LlamaConfig(**SHAPES[shape])))
-    assert counted == parameters
+PARAMETERS = {
+    "llama-8b": 8_030_261_248,
+    "llama-1b": 1_235_814_400,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-8b": 8_190_735_360,
+    "gemma3-4b": 3_880_263_168,
+    "mistral-7b": 7_248_023_552,
+    "phi3-medium": 13_960_238_080,
+    "phi3-medium-split": 13_960_238_080,
+}
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "tiny"])
+def test_shapes_are_those_of_the_released_models(shape):
+    counted = sum(math.prod(size) for _, size in list_tensors(build_config(shape)))
+    assert counted == PARAMETERS[shape]
+
+
+def test_norms_begin_as_those_of_their_family(tmp_path, monkeypatch):
+    small = {
+        "vocab_size": 300,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "head_dim": 8,
+    }
+    monkeypatch.setitem(SHAPES, "small", {**SHAPES["gemma3-4b"], **small, "num_attention_heads": 4})
+    model = AutoModelForCausalLM.from_pretrained(make_model("small", tmp_path, tokens=16))
+    assert model.model.norm.weight.abs().max() == 0 and model.lm_head.weight.std() > 0.01
+    assert type(model).__name__ == "Gemma3ForCausalLM"
 
 
 @pytest.mark.parametrize("way", ["lora", "full"])

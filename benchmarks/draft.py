@@ -1,0 +1,46 @@
+"""The plan and the recipe that a benchmark's bare step stands for: what the planner and its predictions ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from studio.core.facts import BackendPlan, Choice, ModelFacts
+from studio.core.recipe import AdapterSpec, DatasetSpec, ModelChoice, OptimSpec, Recipe
+from studio.core.text import literal
+from studio.host.plan import OPS
+
+
+def draft_run(
+    model: ModelFacts,
+    *,
+    bits: int,
+    batch: int,
+    tokens: int,
+    device: str,
+    recompute: bool = False,
+    dtype: str = "bf16",
+    optimizer: str = "adamw_8bit",
+    triton: bool = True,
+) -> tuple[BackendPlan, Recipe]:
+    """Return both for LoRA of rank 16 on all linears of `model`, micro-batches of `batch` rows of `tokens` tokens."""
+
+    def choose(value: Any) -> Choice:
+        return Choice(value=value, reason=literal("benchmark"))
+
+    quantization = "nf4" if bits == 4 else "none"
+    plan = BackendPlan(
+        device=choose(device),
+        dtype=choose(dtype),
+        attention=choose("sdpa"),
+        quantization=choose(quantization),
+        optimizer=choose(optimizer),
+        checkpointing=choose(recompute),
+        kernels={op: choose("triton" if triton and device != "cpu" else "reference") for op in OPS},
+    )
+    recipe = Recipe(
+        model=ModelChoice(source=model.source, quantization=quantization),
+        data=DatasetSpec(source="", max_length=tokens),
+        adapter=AdapterSpec(),
+        optim=OptimSpec(micro_batch=batch, accumulation=1, optimizer=optimizer),
+    )
+    return plan, recipe
