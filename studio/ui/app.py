@@ -140,6 +140,11 @@ def change_language(context: Context, blocks: gr.Blocks, tag: str) -> None:
         blocks.config = blocks.config | {"components": [new | {"id": old["id"]} for old, new in pairs]}
 
 
+KEEP_ALIVE_S = 360
+"""How long an idle connection stays open. Browsers close theirs after 300 s; a server that does so first (uvicorn after 5)
+may close one in the moment in which a page sends on it, and the click is lost."""
+
+
 def launch(blocks: gr.Blocks, context: Context) -> None:
     """Serve `blocks` behind the gate on 127.0.0.1 and return; nothing is shared, recorded or reported."""
     blocks.queue(api_open=False, max_size=64, default_concurrency_limit=8)
@@ -171,6 +176,7 @@ def launch(blocks: gr.Blocks, context: Context) -> None:
         js=KEYS,
         favicon_path=str(ICON),
     )
+    blocks.server.config.timeout_keep_alive = KEEP_ALIVE_S
 
 
 def brand(name: str, language: str) -> str:

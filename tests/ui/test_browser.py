@@ -73,8 +73,12 @@ class Window:
 
 
 def is_error(line) -> bool:
-    """Return whether a console line is an error; the splash page answers 503 until the app is there."""
-    return line.type == "error" and "503" not in line.text and "ERR_CONNECTION" not in line.text
+    """Return whether a console line is an error of the page.
+
+    The splash page answers 503 until the app is there; connections end with it, and with a page that is left.
+    """
+    ends = ("503", "ERR_CONNECTION", "ERR_SOCKET_NOT_CONNECTED")
+    return line.type == "error" and not any(end in line.text for end in ends)
 
 
 def is_foreign(url: str) -> bool:
