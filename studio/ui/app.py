@@ -141,8 +141,8 @@ def change_language(context: Context, blocks: gr.Blocks, tag: str) -> None:
 
 
 KEEP_ALIVE_S = 360
-"""How long an idle connection stays open. Browsers close theirs after 300 s; a server that does so first (uvicorn after 5)
-may close one in the moment in which a page sends on it, and the click is lost."""
+"""How long an idle connection stays open. Browsers close theirs after 300 s; a server that does so first (uvicorn after
+5) may close one in the moment in which a page sends on it, and the click is lost."""
 
 
 def launch(blocks: gr.Blocks, context: Context) -> None:
