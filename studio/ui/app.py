@@ -100,10 +100,6 @@ def bind_page(
     def show_draft() -> list[Any]:
         return form.show(context.draft())
 
-    def show_models() -> tuple[Any, str]:
-        source = context.draft().model.source
-        return model.choices(source), model.describe(source)
-
     def show_machine() -> str:
         return machine_words(context.desk.health.machine(), context.say)
 
@@ -115,7 +111,8 @@ def bind_page(
         context.keep_draft(recipe)
 
     shown = context.on(blocks.load, show_draft, [], components)
-    context.on(shown.then, show_models, [], [model.source, model.card])
+    context.on(shown.then, model.choices, [model.source], [model.source])
+    model.show_card(shown.then)
     context.on(blocks.load, show_machine, [], [machine])
     context.on(blocks.load, training.tick, [training.watched], training.shown)
     edits = [component.input for component in components]

@@ -269,6 +269,7 @@ def test_the_language_can_be_changed_in_the_window(start_studio):
     window = start_studio("en")
     page = window.open("en")
     assert page.inner_text("#tab-model-button") == "Model"
+    page.wait_for_selector("#model-card .flag.good")  # the page has its draft now
     page.fill("#model-source input", "/nowhere/at/all")
     page.press("#model-source input", "Enter")
     page.wait_for_selector("#model-card .bad")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import gradio as gr
 
 from studio.core.errors import StudioError
@@ -34,7 +36,13 @@ class ModelTab:
 
     def bind(self) -> None:
         """Show what the chosen source is whenever it changes."""
-        self.context.on(self.source.change, self.describe, [self.source], [self.card])
+        self.show_card(self.source.change)
+
+    def show_card(self, event: Callable) -> None:
+        """Show the source's card on `event`: one at a time, so that a slow answer never replaces a later one."""
+        self.context.on(
+            event, self.describe, [self.source], [self.card], concurrency_id="model-card", concurrency_limit=1
+        )
 
     def describe(self, source: str) -> str:
         """Return the card of a model; a refusal is shown in its place."""
@@ -48,14 +56,14 @@ class ModelTab:
             return note_card(words, "bad")
 
     def choices(self, source: str) -> dict:
-        """Return the picker with every model found on this machine."""
+        """Return the picker with every model found on this machine; its value, which may be edited, stays."""
         try:
             found = [(self._name(model), model.source) for model in self.context.desk.models()]
         except StudioError:
             found = []  # the card beside the picker says what is wrong with the chosen one
         if source and source not in [value for _, value in found]:
             found.append((source, source))
-        return gr.update(choices=found, value=source)
+        return gr.update(choices=found)
 
     def _name(self, model) -> str:
         name = model_name(model, self.context.say)
