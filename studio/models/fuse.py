@@ -6,7 +6,6 @@ class names stay as they are, so saving, peft and checkpoints notice nothing, an
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,13 +14,11 @@ from types import MethodType
 import torch
 from studio_kernels.dispatch import ERRORS, Kernels, bind, importable, op_named
 from studio_kernels.glu import KINDS, activate
-from studio_kernels.rms_norm import CAST_THEN_SCALE, SCALE_THEN_CAST
-from studio_kernels.rms_norm import compose as compose_rms_norm
 from studio_kernels.support import Support
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from studio.core.text import Text, literal, text
+from studio.models.norms import is_rms_norm, read_norm, relative_error, takes_one_tensor
 
 PROBE_TOKENS = 5
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -203,17 +200,10 @@ def _disagreement(stock: list[Tensor], swapped: list[Tensor], autocast: torch.dt
         if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
             return text("model.fuse.type", stock=str(theirs.dtype), fused=str(ours.dtype))
         limit = TOLERANCE.get(autocast or theirs.dtype, TOLERANCE[torch.float32])
-        error = _relative_error(ours, theirs)
+        error = relative_error(ours, theirs)
         if not error <= limit:
             return text("model.fuse.mismatch", error=error, limit=limit)
     return None
-
-
-def _relative_error(ours: Tensor, theirs: Tensor) -> float:
-    """Largest difference as a share of the largest value of `theirs`; NaN where either holds one."""
-    ours, theirs = ours.double(), theirs.double()
-    scale = theirs.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
-    return ((ours - theirs).abs().max() / scale).item()
 
 
 def _activation_dtype(model: nn.Module) -> torch.dtype:
@@ -232,50 +222,13 @@ def _kind(module: nn.Module) -> tuple:
     return (*settings, *parts, *weights)
 
 
-def _takes_one_tensor(module: nn.Module) -> bool:
-    """Whether forward has one argument: a second one (a gate, a residual) would be lost by the swap."""
-    parameters = list(inspect.signature(type(module).forward).parameters.values())
-    return len(parameters) == 2 and parameters[1].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-
-
-def _epsilon(norm: nn.Module) -> object:
-    return getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
-
-
-def _is_rms_norm(module: nn.Module) -> bool:
-    return (
-        [name for name, _ in module.named_parameters()] == ["weight"]
-        and module.weight.dim() == 1
-        and not any(True for _ in module.children())
-        and not any(True for _ in module.buffers())
-        and isinstance(_epsilon(module), float)
-        and _takes_one_tensor(module)
-    )
-
-
 def _build_rms_norm(module: nn.Module, kernels: Kernels) -> Forward | Text:
-    """Finds offset and order of rounding: in bfloat16 the right one of four candidates matches bit for bit."""
-    eps, rms_norm = _epsilon(module), kernels.rms_norm
-    device, (width,) = module.weight.device, module.weight.shape
-    torch.manual_seed(0)
-    x = torch.randn(PROBE_TOKENS, width).to(device, torch.bfloat16)
-    weight = (torch.rand(width) + 0.5).to(device, module.weight.dtype)
-    with torch.no_grad():
-        stock = functional_call(module, {"weight": weight}, (x,))
-        errors = {}
-        for offset in (0, 1):
-            for order in (CAST_THEN_SCALE, SCALE_THEN_CAST):
-                candidate = compose_rms_norm(x, weight, eps, offset, order)
-                if candidate.dtype == stock.dtype and candidate.shape == stock.shape:
-                    errors[offset, order] = _relative_error(candidate, stock)
-    if not errors:
-        return text("model.fuse.type", stock=str(stock.dtype), fused=str(x.dtype))
-    (offset, order), error = min(errors.items(), key=lambda item: item[1])
-    if not error <= TOLERANCE[torch.bfloat16]:
-        return text("model.fuse.mismatch", error=error, limit=TOLERANCE[torch.bfloat16])
+    norm, rms_norm = read_norm(module), kernels.rms_norm
+    if isinstance(norm, Text):
+        return norm
 
     def forward(self: nn.Module, hidden_states: Tensor) -> Tensor:
-        return rms_norm(hidden_states, self.weight, eps, offset, order)
+        return rms_norm(hidden_states, self.weight, *norm.options)
 
     return forward
 
@@ -306,7 +259,7 @@ def _is_gated_mlp(module: nn.Module) -> bool:
         and all(isinstance(getattr(getattr(module, name), "in_features", None), int) for name in children)
         and not any(True for _ in module.parameters(recurse=False))
         and not any(True for _ in module.buffers(recurse=False))
-        and _takes_one_tensor(module)
+        and takes_one_tensor(module)
     )
 
 
@@ -335,7 +288,7 @@ def _build_gated_mlp(module: nn.Module, kernels: Kernels) -> Forward | Text:
 SWAPPERS: tuple[Swapper, ...] = (
     Swapper(
         op="rms_norm",
-        matches=_is_rms_norm,
+        matches=is_rms_norm,
         widths=lambda norm: (norm.weight.shape[0], norm.weight.shape[0]),
         build=_build_rms_norm,
     ),

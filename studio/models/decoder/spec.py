@@ -7,22 +7,15 @@ norm, query/key/value, (query and key norm), rotary embedding, causal attention,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from studio.core.text import Text, text
+from studio.models.fuse import name_activation
 from studio.models.norms import Norm, is_rms_norm, read_norm
-
-ACTIVATIONS = {
-    "silu": functional.silu,
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,19 +206,11 @@ def _features(linear: nn.Module) -> tuple[int, int]:
 
 def _activation(mlp: nn.Module) -> str:
     function = getattr(mlp, "act_fn", getattr(mlp, "activation_fn", None))
-    values = torch.linspace(-8, 8, 65)
-    for name, known in ACTIVATIONS.items():
-        if callable(function) and torch.allclose(function(values), known(values), rtol=1e-5, atol=1e-6):
-            return name
-    raise _Unlike("act_fn")
+    kind = name_activation(function, torch.device("cpu")) if callable(function) else None
+    if kind is None:
+        raise _Unlike("act_fn")
+    return kind
 
 
 def _known(module: nn.Module) -> set[str]:
     return {name for name, _ in module.named_parameters()}
-
-
-def trained_modules(model: nn.Module) -> Iterator[str]:
-    """Yield the names of parameters that train."""
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            yield name
