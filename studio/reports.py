@@ -57,7 +57,8 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     lines += [f"{op:14} {choice.value}: {say(choice.reason)}" for op, choice in plan.kernels.items()]
     lines += _describe_peak(peak, gpu.vram_bytes if gpu else machine.ram_bytes, say)
     lines += _describe_policy(plan.memory, say)
-    if model.parameters:
+    # What a processor's memory holds was never measured at such lengths.
+    if model.parameters and gpu is not None:
         room = longest_context(plan, model, recipe, *memory_budget(machine, gpu))
         lines.append(say(text("plan.memory.room", now=count_tokens(model, recipe), tokens=_round(room))))
     for offer in plan.offers:
