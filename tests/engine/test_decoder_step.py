@@ -52,7 +52,12 @@ def says(ran: Ran) -> set[str]:
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
 @pytest.mark.parametrize("packing", [False, True])
 def test_a_run_is_that_of_the_models_own_code(ran, tiny_models, monkeypatch, family, packing):
-    changes = {"model.source": str(tiny_models(family)), "data.packing": packing, "limits.eval_every": 2}
+    changes = {
+        "model.source": str(tiny_models(family)),
+        "data.packing": packing,
+        "limits.eval_every": 2,
+        "data.validation_share": 0.2,
+    }
     stock = ran(changes)
     monkeypatch.setattr(planning, "decoder_pays", lambda gpu: True)
     mine = ran(changes)
@@ -80,8 +85,8 @@ def test_what_the_decoder_does_not_know_trains_by_the_models_own_code(ran, own, 
 
 
 def test_a_decoder_that_differs_is_not_used(ran, own, monkeypatch):
-    real = Decoder.hidden
-    monkeypatch.setattr(Decoder, "hidden", lambda self, ids, rows: real(self, ids, rows) * 1.5)
+    real = Decoder.logits
+    monkeypatch.setattr(Decoder, "logits", lambda self, x: real(self, x) * 1.5)
     result = ran({"limits.trial": False})
     assert result.record.state == "finished" and "run.no_decoder" in says(result), result.log
 

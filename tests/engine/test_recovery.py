@@ -258,10 +258,7 @@ def test_the_next_run_starts_with_the_verdict(go, tmp_path, machine):
     assert again.record.state == "finished" and fault.raised == 1
     assert not again.of(KernelFellBack)
     chosen = again.of(RunPlanned)[0].plan.kernels
-    assert {op: choice.value for op, choice in chosen.items()} == {
-        "rms_norm": "reference",
-        "glu": "triton",
-    }
+    assert {op for op, choice in chosen.items() if choice.value == "reference"} == {"rms_norm"}
     assert "kernel of test broke" in str(chosen["rms_norm"].reason)
     assert store.forget() == 1
     assert go([fault], remembered=store).of(KernelFellBack) and fault.raised == 2
