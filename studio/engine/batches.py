@@ -59,7 +59,7 @@ class Batch:
 def count_trained(example: Example) -> int:
     """Return how many tokens of `example` are predicted with a loss; a document's first token never is."""
     trained = example.trained.copy()
-    trained[_document_starts(example)] = False
+    trained[document_starts(example)] = False
     return int(trained.sum())
 
 
@@ -77,7 +77,7 @@ def collate(examples: Sequence[Example], pad_id: int, device: torch.device, mult
         ids[row, :length] = example.token_ids
         mask[row, :length] = 1
         trained[row, :length] = example.trained
-        trained[row, _document_starts(example)] = False
+        trained[row, document_starts(example)] = False
         start = 0
         for part in example.lengths:
             positions[row, start : start + part] = np.arange(part)
@@ -96,5 +96,6 @@ def collate(examples: Sequence[Example], pad_id: int, device: torch.device, mult
     )
 
 
-def _document_starts(example: Example) -> np.ndarray:
+def document_starts(example: Example) -> np.ndarray:
+    """Return the place of each document's first token in `example`."""
     return np.cumsum((0, *example.lengths[:-1]))

@@ -13,6 +13,8 @@ from typing import Protocol, TypeVar
 import torch
 
 from studio.core.text import Text, text
+from studio.host.memory_planner import step_down
+from studio.models.fast import Fast
 
 MEMORY_SHARE = 0.92
 """Share of a GPU's free memory that a run may take. Drivers of Windows and WSL2 spill into the machine's own memory
@@ -73,6 +75,22 @@ RUNGS: tuple[Rung, ...] = (
     ),
 )
 """The ladder, taken from the top each time. Below it only the person can help: shorter examples teach other things."""
+
+
+def rungs_of(fast: Fast) -> tuple[Rung, ...]:
+    """Return the ladder of a model: the decoder keeps less before anything is done to the micro-batch."""
+    decoder = fast.decoder
+    if decoder is None:
+        return RUNGS
+
+    def keep_less(model: torch.nn.Module, state: Footing) -> Text:
+        decoder.follow(step_down(decoder.policy))
+        return text("memory.rung.policy")
+
+    lower = Rung(
+        name="policy", applies=lambda model, state: step_down(decoder.policy) is not None, act=keep_less
+    )
+    return (lower, *(rung for rung in RUNGS if rung.name != "checkpointing"))
 
 
 def climb(

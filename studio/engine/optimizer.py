@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -13,16 +14,16 @@ from studio.engine.ladder import is_out_of_memory, let_go
 
 
 def build_optimizer(
-    model: torch.nn.Module, spec: OptimSpec, name: str, device: torch.device
+    decayed: Sequence[torch.nn.Parameter],
+    undecayed: Sequence[torch.nn.Parameter],
+    spec: OptimSpec,
+    name: str,
+    device: torch.device,
 ) -> torch.optim.Optimizer:
-    """Return the optimizer `name` (`adamw`, `adamw_8bit`, `paged_adamw_8bit`) over the trainable parameters.
-
-    Weight decay applies to matrices only: norms and biases are one-dimensional.
-    """
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    """Return the optimizer `name` (`adamw`, `adamw_8bit`, `paged_adamw_8bit`); weight decay applies to `decayed`."""
     groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": spec.weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+        {"params": list(decayed), "weight_decay": spec.weight_decay},
+        {"params": list(undecayed), "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     settings = {"lr": spec.learning_rate, "betas": (spec.beta1, spec.beta2), "eps": spec.epsilon}

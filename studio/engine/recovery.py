@@ -14,12 +14,20 @@ from studio_kernels.dispatch import ERRORS
 from studio.core.events import KernelFellBack, MemoryFreed, RunEvent, Warned
 from studio.core.facts import MachineFacts
 from studio.core.text import literal, text
-from studio.engine.ladder import MemoryExhausted, climb, is_out_of_memory, let_go, recompute, recomputes
+from studio.engine.ladder import (
+    MemoryExhausted,
+    climb,
+    is_out_of_memory,
+    let_go,
+    recompute,
+    recomputes,
+    rungs_of,
+)
 from studio.engine.trainer import TrainState
 from studio.host.failures import diagnose
 from studio.host.failures.catalogue import last_line
 from studio.host.remembered import Load, Remembered
-from studio.models.fuse import Fused
+from studio.models.fast import Fast
 
 STICKY = re.compile(
     r"illegal memory access|misaligned address|unspecified launch failure|illegal instruction"
@@ -55,7 +63,7 @@ class Recovery:
 
     model: torch.nn.Module
     """Inside any adapter wrapper."""
-    fused: Fused
+    fast: Fast
     device: torch.device
     emit: Callable[[RunEvent], None]
     machine: MachineFacts
@@ -72,7 +80,7 @@ class Recovery:
         if is_out_of_memory(error):
             self._free(error, state)
             return True
-        place = find_place(error, {swap.op for swap in self.fused.swaps} - self.fallen.keys())
+        place = find_place(error, self.fast.ops - self.fallen.keys())
         if place is None:
             self._withdraw(state)
             return False
@@ -90,7 +98,7 @@ class Recovery:
         known = diagnose(error)
         reason = literal(line) if known.id == "unknown" else known.what
         let_go(error)
-        self.fused.undo(place.op)
+        self.fast.fall_back(place.op)
         self.emit(KernelFellBack(step=state.step + 1, op=place.op, reason=reason))
         return True
 
@@ -109,7 +117,7 @@ class Recovery:
     def _free(self, error: Exception, state: TrainState) -> None:
         self._write_log(error, state)
         let_go(error)
-        taken = climb(self.model, state)
+        taken = climb(self.model, state, rungs_of(self.fast))
         if taken is None:
             raise MemoryExhausted(last_line(str(error)))
         rung, message = taken

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -41,10 +40,12 @@ from studio.engine.checkpoint import (
     save_checkpoint,
     sweep,
 )
+from studio.engine.decoder_step import DecoderStep
 from studio.engine.folder import RunFolder, write_json
 from studio.engine.ladder import cap_memory, release_memory, retry_with_memory
 from studio.engine.methods import get_method
 from studio.engine.recovery import Recovery, is_sticky, may_pass
+from studio.engine.step import Step, StockStep
 from studio.engine.trainer import Hooks, Trainer, TrainState, seed_all
 from studio.engine.training_state import read_training, write_training
 from studio.engine.trial import try_out
@@ -63,8 +64,8 @@ from studio.models.adapt import (
     unwrap,
 )
 from studio.models.catalog import hash_weights
+from studio.models.fast import Fast, make_fast
 from studio.models.fetch import DownloadStopped, resolve_model
-from studio.models.fuse import Fused, fuse
 from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded, load_model
 
 
@@ -196,9 +197,9 @@ def _train(this: Run) -> Trained | None:
         plan = make_plan(this.machine, recipe, facts)
         write_json(folder.path / "plan.json", to_json(plan))
         budget_bytes = this.exits.enter_context(cap_memory(plan.device.value))
-        loaded, swaps = _load(recipe, facts, plan)
+        loaded, fast = _load(recipe, facts, plan)
         capped = (text("run.memory_capped", gigabytes=gigabytes(budget_bytes)),) if budget_bytes else ()
-        this.emit(RunPlanned(plan=plan, swaps=(*describe_swaps(swaps), *capped)))
+        this.emit(RunPlanned(plan=plan, swaps=(*fast.describe(), *capped)))
     with this.phase("prepare"):
         data = prepare(
             recipe.data,
@@ -230,7 +231,7 @@ def _train(this: Run) -> Trained | None:
         )
         recovery = Recovery(
             model=unwrap(loaded.model),
-            fused=swaps,
+            fast=fast,
             device=torch.device(plan.device.value),
             emit=this.emit,
             machine=this.machine,
@@ -239,7 +240,7 @@ def _train(this: Run) -> Trained | None:
             remembered=this.remembered,
             log=folder.log,
         )
-        trainer = _make_trainer(this, loaded, plan, data, recovery)
+        trainer = _make_trainer(this, loaded, plan, data, recovery, fast)
         validation_rows = len(data.validation)
         this.emit(
             DataPrepared(facts=data.facts, total_steps=trainer.total_steps, validation_rows=validation_rows)
@@ -248,7 +249,7 @@ def _train(this: Run) -> Trained | None:
         recovery.start_where_it_fitted(trainer.state)
     autocast = plan.dtype.value in AUTOCAST_DTYPES
     with watch_gpu(plan.device.value, this.emit), cast_by_autocast(loaded.model, autocast):
-        if swaps.swaps:
+        if fast.ops or fast.decoder:
             with this.phase("compile"):
                 warm_up(trainer)
         if recipe.limits.trial and trainer.state.step == 0:
@@ -261,7 +262,6 @@ def _train(this: Run) -> Trained | None:
         finally:
             this.timings_s["train"] = round(time.perf_counter() - started_s, 3)
             _record_progress(this, trainer)
-    swaps.undo()
     if outcome.end == "stopped":
         this.record = dataclasses.replace(this.record, state="stopped")
         this.emit(RunStopped(step=outcome.state.step, saved=True))
@@ -273,6 +273,7 @@ def _train(this: Run) -> Trained | None:
             eval_loss = trainer.evaluate()
             this.stop_when_asked()  # which cut the evaluation short
             this.record = dataclasses.replace(this.record, eval_loss=eval_loss)
+        fast.undo()
         model = loaded.model
         if not this.record.adapter:
             cast_weights(model, DTYPES[plan.dtype.value])
@@ -286,8 +287,8 @@ def _train(this: Run) -> Trained | None:
     return Trained(facts, plan, loaded.tokenizer, expected, outcome.state.last_loss)
 
 
-def _load(recipe: Recipe, facts: ModelFacts, plan: BackendPlan) -> tuple[Loaded, Fused]:
-    """Load, attach what is trained, and swap in the kernels of the plan."""
+def _load(recipe: Recipe, facts: ModelFacts, plan: BackendPlan) -> tuple[Loaded, Fast]:
+    """Load, attach what is trained, and make it as fast as the plan says."""
     seed_all(recipe.seed)
     if plan.device.value.startswith("cuda"):
         torch.cuda.init()
@@ -303,19 +304,20 @@ def _load(recipe: Recipe, facts: ModelFacts, plan: BackendPlan) -> tuple[Loaded,
     )
     loaded.model.config.use_cache = False
     model = adapt(loaded.model, recipe.adapter, recipe.model.adapter)
-    if plan.checkpointing.value:
-        unwrap(model).gradient_checkpointing_enable({"use_reentrant": False})
-    swaps = fuse(
+    fast = make_fast(
         unwrap(model),
-        # Stock code is the reference, so only what is to be replaced is asked for.
-        {op: choice.value for op, choice in plan.kernels.items() if choice.value != "reference"},
+        {op: choice.value for op, choice in plan.kernels.items()},
+        plan.memory,
+        dtype=DTYPES[plan.dtype.value],
         autocast=AUTOCAST_DTYPES.get(plan.dtype.value),
     )
-    return Loaded(model, loaded.tokenizer), swaps
+    if fast.decoder is None and plan.checkpointing.value:
+        unwrap(model).gradient_checkpointing_enable({"use_reentrant": False})
+    return Loaded(model, loaded.tokenizer), fast
 
 
 def _make_trainer(
-    this: Run, loaded: Loaded, plan: BackendPlan, data: PreparedData, recovery: Recovery
+    this: Run, loaded: Loaded, plan: BackendPlan, data: PreparedData, recovery: Recovery, fast: Fast
 ) -> Trainer:
     def save(state: TrainState) -> int:
         weights = trained_state(loaded.model)
@@ -329,19 +331,15 @@ def _make_trainer(
             this.folder.checkpoints, state.step, write, this.recipe.limits.keep_checkpoints
         )[1]
 
-    loss = get_method(data.method).build_loss(unwrap(loaded.model))
-    if loss.note:
-        this.emit(Warned(message=loss.note))
     trainer = Trainer(
         loaded.model,
-        loss.sum_loss,
+        _make_step(this, loaded, plan, data, fast),
         data.train,
         data.validation,
         this.recipe,
         plan.optimizer.value,
         plan.dtype.value,
         torch.device(plan.device.value),
-        loaded.tokenizer.pad_token_id,
         Hooks(
             emit=this.emit,
             should_stop=this.should_stop,
@@ -351,6 +349,17 @@ def _make_trainer(
         ),
     )
     return trainer
+
+
+def _make_step(this: Run, loaded: Loaded, plan: BackendPlan, data: PreparedData, fast: Fast) -> Step:
+    pad_id = loaded.tokenizer.pad_token_id
+    if fast.decoder is not None:
+        return DecoderStep(fast.decoder, pad_id=pad_id)
+    loss = get_method(data.method).build_loss(unwrap(loaded.model))
+    if loss.note:
+        this.emit(Warned(message=loss.note))
+    device, dtype = torch.device(plan.device.value), plan.dtype.value
+    return StockStep(loaded.model, loss.sum_loss, dtype=dtype, device=device, pad_id=pad_id)
 
 
 def _resume(this: Run, loaded: Loaded, trainer: Trainer) -> None:
@@ -366,7 +375,7 @@ def _resume(this: Run, loaded: Loaded, trainer: Trainer) -> None:
         return
     weights, state = read_training(checkpoint.path)
     load_trained_state(loaded.model, weights)
-    if state["kind"] != trainer.kind:
+    if [*state["kind"], "stock"][:3] != trainer.kind:  # runs of older studios know one kind of step
         raise StudioError(
             text("run.plan_changed"),
             text("run.plan_changed.why", before=" / ".join(state["kind"]), now=" / ".join(trainer.kind)),
@@ -397,17 +406,3 @@ def _name_gpu(machine: MachineFacts, device: str) -> str:
     maker = "amd" if machine.torch_hip else "nvidia"
     cards = [gpu for gpu in machine.gpus if gpu.vendor == maker]
     return cards[int(index or 0)].name if kind == "cuda" else ""
-
-
-def describe_swaps(fused: Fused) -> tuple[Text, ...]:
-    """Return in words which ops took how many modules, and which modules keep their stock code and why."""
-    counts = Counter((swap.op, swap.implementation) for swap in fused.swaps)
-    done = [
-        text("run.swapped", op=op, implementation=name, count=count) for (op, name), count in counts.items()
-    ]
-    reasons = Counter((reason.id, repr(reason.values)) for _, reason in fused.refused)
-    first = {(reason.id, repr(reason.values)): reason for _, reason in fused.refused}
-    return (
-        *done,
-        *(text("run.not_swapped", count=count, reason=first[key]) for key, count in reasons.items()),
-    )

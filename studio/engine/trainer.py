@@ -27,9 +27,10 @@ from studio.core.events import (
 from studio.core.recipe import Recipe
 from studio.core.text import Text, text
 from studio.data.pack import Example
-from studio.engine.batches import PAD_MULTIPLE, Batch, StepOrder, collate, count_trained
+from studio.engine.batches import StepOrder, count_trained
 from studio.engine.ladder import MemoryExhausted, is_out_of_memory, let_go, retry_with_memory
 from studio.engine.optimizer import apply_gradients, build_optimizer, learning_rate
+from studio.engine.step import Step
 from studio.models.adapt import evaluation_mode
 from studio.models.load import AUTOCAST_DTYPES
 
@@ -96,24 +97,22 @@ class Trainer:
     def __init__(
         self,
         model: torch.nn.Module,
-        sum_loss: Callable[[Batch], torch.Tensor],
+        step: Step,
         train: Sequence[Example],
         validation: Sequence[Example],
         recipe: Recipe,
         optimizer: str,
         dtype: str,
         device: torch.device,
-        pad_id: int,
         hooks: Hooks,
     ) -> None:
         self.model = model
-        self.sum_loss = sum_loss
+        self.step = step
         self.train_examples = train
         self.validation = validation
         self.recipe = recipe
         self.spec = recipe.optim
         self.device = device
-        self.pad_id = pad_id
         self.hooks = hooks
         self.order = StepOrder(len(train), self.spec.micro_batch * self.spec.accumulation, recipe.seed)
         self.total_steps = self.spec.max_steps or max(
@@ -122,10 +121,9 @@ class Trainer:
         self.state = TrainState(micro_batch=self.spec.micro_batch)
         self.evaluation_batch = self.spec.micro_batch
         self._saved_step, self._saved_s = 0, 0.0
-        self.pad_multiple = PAD_MULTIPLE.get(device.type, PAD_MULTIPLE["cpu"])
-        self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.kind = [optimizer, dtype]
-        self.optimizer = build_optimizer(model, self.spec, optimizer, device)
+        self.trained = [*step.decayed, *step.undecayed]
+        self.kind = [optimizer, dtype, step.kind]
+        self.optimizer = build_optimizer(step.decayed, step.undecayed, self.spec, optimizer, device)
         self.autocast_dtype = AUTOCAST_DTYPES.get(dtype)
         # fp16 alone needs loss scaling: its smallest normal number is 6e-5, where gradients often lie.
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == "fp16" and device.type == "cuda")
@@ -207,18 +205,18 @@ class Trainer:
         """
         generators = read_generators()
         while True:
-            self.optimizer.zero_grad(set_to_none=True)
+            self.step.clear()
             try:
                 return self._accumulate(window, phase)
             except StepAbandoned:
-                self.optimizer.zero_grad(set_to_none=True)
+                self.step.clear()
                 write_generators(generators)
                 raise
             except Exception as error:  # recover() decides: it returns False for all it does not know
                 try:
                     again = self.hooks.recover(error, self.state)
                 except MemoryExhausted:
-                    self.optimizer.zero_grad(set_to_none=True)
+                    self.step.clear()
                     write_generators(generators)
                     raise
                 if not again:
@@ -235,11 +233,7 @@ class Trainer:
             if micro and phase == "train" and self.hooks.should_stop():
                 raise StepAbandoned
             self.hooks.beat(phase, self.state.step + 1, micro)
-            batch = self._collate(window[start : start + size])
-            with self._autocast():
-                loss = self.sum_loss(batch) / trained_tokens
-            self.scaler.scale(loss).backward()
-            total += loss.detach()
+            total += self.step.add_gradients(window[start : start + size], trained_tokens, self.scaler.scale)
         return total
 
     def _apply(self, loss_sum: torch.Tensor, rate: float) -> tuple[float, float, bool]:
@@ -273,9 +267,6 @@ class Trainer:
         if state.skipped_in_a_row >= NON_FINITE_LIMIT:
             raise NonFinite(f"loss {loss} at step {state.step}")
 
-    def _collate(self, examples: Sequence[Example]) -> Batch:
-        return collate(examples, self.pad_id, self.device, self.pad_multiple)
-
     def evaluate(self, examples: Sequence[Example] | None = None, phase: str = "evaluate") -> float:
         """Return the mean loss over the trained tokens of `examples`, the validation examples when None.
 
@@ -299,8 +290,7 @@ class Trainer:
     def _try_batch(self, part: Sequence[Example]) -> float | None:
         """Return the summed loss of one evaluation batch; None when something was changed: do it again."""
         try:
-            with self._autocast():
-                return float(self.sum_loss(self._collate(part)))
+            return float(self.step.sum_loss(part))
         except Exception as error:  # raised again unless there is a way on
             if not is_out_of_memory(error):
                 if not self.hooks.recover(error, self.state):
@@ -345,13 +335,6 @@ class Trainer:
             state.best_eval, state.evals_without_gain = loss, 0
         else:
             state.evals_without_gain += 1
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(
-            self.device.type,
-            dtype=self.autocast_dtype or torch.bfloat16,
-            enabled=self.autocast_dtype is not None,
-        )
 
     def state_data(self) -> dict[str, Any]:
         """Return what a checkpoint holds beside the weights: tensors and plain values only (no pickled code)."""

@@ -86,7 +86,7 @@ def try_out(
     finally:
         shutil.rmtree(trial.place, ignore_errors=True)
         trial.reserve = None
-        trainer.optimizer.zero_grad(set_to_none=True)
+        trainer.step.clear()
         write_generators(generators)
     on_gpu = trainer.device.type == "cuda"
     if on_gpu:
@@ -228,7 +228,7 @@ class Trial:
             gradients = [parameter.grad for parameter in trainer.trained if parameter.grad is not None]
             if not all(torch.isfinite(gradient).all() for gradient in gradients):
                 raise self._refuse_numbers("gradient", rows[0])
-        trainer.optimizer.zero_grad(set_to_none=True)
+        trainer.step.clear()
 
     def evaluate(self) -> None:
         """Evaluate the longest validation rows, as many as an evaluation takes at once."""

@@ -33,7 +33,7 @@ def warm_up(trainer: Trainer) -> None:
         part = [shorten(example) for example in validation[: size + len(validation) % size]]
         trainer.evaluate(part, phase="compile")
     finally:
-        trainer.optimizer.zero_grad(set_to_none=True)
+        trainer.step.clear()
         write_generators(generators)
 
 

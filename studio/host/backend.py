@@ -21,7 +21,15 @@ from studio.host.features import (
 
 Kernels = Literal["all", "elementwise", "none"]
 
-NEEDS_DOTS = {"rms_norm": False, "glu": False}
+NEEDS_DOTS = {
+    "rms_norm": False,
+    "glu": False,
+    "rope": False,
+    "dropout": False,
+    "nf4": False,
+    "lora": True,
+    "linear_cross_entropy": False,
+}
 """Op -> whether its kernel multiplies matrices (tl.dot). Before compute capability 8.0 Triton compiles those without
 tensor cores: such an op stays in PyTorch there, an elementwise or reduction one does not."""
 ROCM_WITHOUT_BITSANDBYTES = ("gfx906", "gfx900")

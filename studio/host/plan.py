@@ -42,14 +42,14 @@ def plan(machine: MachineFacts, recipe: Recipe, model: ModelFacts) -> BackendPla
         multi_gpu=_choose_multi_gpu(machine, gpu),
         row=backend.row,
     )
-    return dataclasses.replace(draft, checkpointing=_choose_checkpointing(draft, recipe, model, gpu))
+    return plan_memory(draft, machine, recipe, model, gpu)
 
 
 def plan_memory(
     draft: BackendPlan, machine: MachineFacts, recipe: Recipe, model: ModelFacts, gpu: Gpu | None
 ) -> BackendPlan:
     """Return `draft` with what is kept for the backward pass: layer by layer where the studio's own decoder trains."""
-    if read_decoder(draft, model, recipe) is None:
+    if not decoder_pays(gpu) or read_decoder(draft, model, recipe) is None:
         return dataclasses.replace(draft, checkpointing=_choose_checkpointing(draft, recipe, model, gpu))
     choice = choose_policy(draft, model, recipe, *memory_budget(machine, gpu))
     recomputes, reason = any(layer.keep != "all" for layer in choice.policy.layers), choice.reason
@@ -58,6 +58,11 @@ def plan_memory(
     return dataclasses.replace(
         draft, memory=choice.policy, checkpointing=Choice(value=recomputes, reason=reason)
     )
+
+
+def decoder_pays(gpu: Gpu | None) -> bool:
+    """Return whether the studio's own decoder is used there; on a processor the model's own code is as fast."""
+    return gpu is not None and DEVICE_KINDS[gpu.vendor] == "cuda"
 
 
 def memory_budget(machine: MachineFacts, gpu: Gpu | None) -> tuple[int, int]:

@@ -45,7 +45,7 @@ def test_8bit_optimizer_holds_8bit_states(tiny_models):
     from studio.engine.optimizer import build_optimizer
 
     layer = torch.nn.Linear(128, 128)  # 16,384 weights: bitsandbytes keeps fewer than 4,096 in 32 bits
-    optimizer = build_optimizer(layer, OptimSpec(), "adamw_8bit", torch.device("cpu"))
+    optimizer = build_optimizer([layer.weight], [layer.bias], OptimSpec(), "adamw_8bit", torch.device("cpu"))
     layer(torch.randn(2, 128)).sum().backward()
     optimizer.step()
     assert optimizer.state[layer.weight]["state1"].dtype == torch.uint8

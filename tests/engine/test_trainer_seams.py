@@ -12,6 +12,7 @@ from studio.core.recipe import change_recipe
 from studio.data.prepare import prepare
 from studio.engine.batches import PAD_MULTIPLE
 from studio.engine.loss import LossHead
+from studio.engine.step import StockStep
 from studio.engine.trainer import Hooks, NonFinite, seed_all
 from studio.engine.trainer import Trainer as OwnTrainer
 from studio.models.adapt import adapt, trained_state, unwrap
@@ -39,16 +40,18 @@ def build(recipe):
             if event.kind == "step_logged":
                 losses.append(event.loss)
 
+        device = torch.device("cpu")
+        head = wrap(LossHead(unwrap(model)).sum_loss)
+        step = StockStep(model, head, dtype="fp32", device=device, pad_id=tokenizer.pad_token_id)
         trainer = OwnTrainer(
             model,
-            wrap(LossHead(unwrap(model)).sum_loss),
+            step,
             data.train,
             data.validation,
             chosen,
             "adamw",
             "fp32",
-            torch.device("cpu"),
-            tokenizer.pad_token_id,
+            device,
             Hooks(emit=emit, should_stop=lambda: False, save=lambda state: 0, **hooks),
         )
         return trainer, losses
@@ -235,10 +238,10 @@ def test_the_stock_trainer_steps_on_non_finite_gradients(tiny_models, tmp_path):
 def test_longer_padding_changes_no_loss(build):
     """On a GPU rows are padded to multiples of 64, on a processor of 8; what is learned does not hang on it."""
     short, expected = build({"adapter.dropout": 0.0})
-    assert short.pad_multiple == 8
+    assert short.step.pad_multiple == 8
     short.train()
     long, losses = build({"adapter.dropout": 0.0})
-    long.pad_multiple = PAD_MULTIPLE["cuda"]
-    assert long._collate(long.train_examples[:2]).input_ids.shape == (2, 64)
+    long.step.pad_multiple = PAD_MULTIPLE["cuda"]
+    assert long.step._collate(long.train_examples[:2]).input_ids.shape == (2, 64)
     long.train()
     assert losses == pytest.approx(expected, abs=1e-5)

@@ -11,6 +11,7 @@ import pytest
 from studio.core.codec import from_json
 from studio.core.facts import MachineFacts
 from studio.core.text import LANGUAGES, Text, load_catalogue
+from studio.host.backend import NEEDS_DOTS
 from studio.host.failures import CATALOGUE
 from studio.host.plan import plan
 from studio.host.verdict import judge
@@ -88,7 +89,9 @@ def test_a_run_there_is_planned_by_the_same_row(name):
     assert made.row == MACHINES[name]["expect"]["row"]
     fast = {op for op, choice in made.kernels.items() if choice.value == "triton"}
     promised = MACHINES[name]["expect"]["backend"] in ("triton", "triton_elementwise", "rocm_triton")
-    assert fast == ({"rms_norm", "glu"} - set(machine.broken_kernels) if promised else set())
+    dots = MACHINES[name]["expect"]["backend"] != "triton_elementwise"
+    able = {op for op, needs_dots in NEEDS_DOTS.items() if dots or not needs_dots}
+    assert fast == (able - set(machine.broken_kernels) if promised else set())
     if MACHINES[name]["expect"]["backend"] in ("cpu", "none"):
         assert made.device.value == "cpu"
 

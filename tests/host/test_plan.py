@@ -6,6 +6,7 @@ import pytest
 
 from studio.core.facts import Distribution, Gpu, GuestFacts, KernelTest, WindowsFacts
 from studio.core.text import load_catalogue
+from studio.host.backend import NEEDS_DOTS
 from studio.host.plan import plan
 from tests.host.facts import make_gpu, make_machine, make_model, make_recipe, make_small
 
@@ -143,7 +144,7 @@ def test_activations_are_recomputed_only_where_memory_is_short(machine, changes,
 )
 def test_kernels_need_a_proof(machine, changes, value):
     kernels = plan(machine, make_recipe(changes), make_small()).kernels
-    assert {op: choice.value for op, choice in kernels.items()} == {"rms_norm": value, "glu": value}
+    assert {op: choice.value for op, choice in kernels.items()} == dict.fromkeys(NEEDS_DOTS, value)
 
 
 def test_capped_attention_stays_plain():
@@ -210,19 +211,16 @@ def kernels(machine, changes=None):
 
 def test_a_kernel_that_failed_before_stays_off_and_says_why():
     machine = make_machine(make_gpu(), broken_kernels={"glu": "CompilationError at 12:4"})
-    assert kernels(machine) == {
-        "rms_norm": ("triton", "backend.row.4"),
-        "glu": ("reference", "plan.kernels.fell_back"),
-    }
+    all_right = dict.fromkeys(NEEDS_DOTS, ("triton", "backend.row.4"))
+    assert kernels(machine) == all_right | {"glu": ("reference", "plan.kernels.fell_back")}
     assert kernels(machine, {"limits.kernels": "triton"})["glu"][0] == "reference"
 
 
 def test_a_kernel_that_failed_its_test_stays_off_though_the_others_are_right():
     tests = (KernelTest(op="rms_norm", ok=False, reason="differs"), KernelTest(op="glu", ok=True))
-    assert kernels(make_machine(make_gpu(), kernel_tests=tests)) == {
-        "rms_norm": ("reference", "plan.kernels.test_failed"),
-        "glu": ("triton", "backend.row.4"),
-    }
+    all_right = dict.fromkeys(NEEDS_DOTS, ("triton", "backend.row.4"))
+    failed = {"rms_norm": ("reference", "plan.kernels.test_failed")}
+    assert kernels(make_machine(make_gpu(), kernel_tests=tests)) == all_right | failed
 
 
 @pytest.mark.parametrize(

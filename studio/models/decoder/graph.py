@@ -54,7 +54,7 @@ class GraphedDecoder:
         picks: np.ndarray,
         targets: np.ndarray,
         *,
-        scale: float,
+        scale: Tensor,
         seed: int = 0,
     ) -> Tensor:
         """Add the gradients of `scale` times the summed loss; returns the sum, a () tensor that is used again."""
@@ -84,18 +84,18 @@ class GraphedDecoder:
         self._graphs.move_to_end(key)
         recorded.inputs.copy_(torch.from_numpy(inputs).pin_memory(), non_blocking=True)
         recorded.places.copy_(torch.from_numpy(places).pin_memory(), non_blocking=True)
-        recorded.scale.fill_(scale)
+        recorded.scale.copy_(scale)
         recorded.graph.replay()
         return recorded.loss
 
-    def _record(self, key: tuple, inputs: np.ndarray, places: np.ndarray, scale: float) -> _Recorded:
+    def _record(self, key: tuple, inputs: np.ndarray, places: np.ndarray, scale: Tensor) -> _Recorded:
         rows, count, documents, longest, uniform = key
         decoder, device = self.decoder, self.decoder.device
         if len(self._graphs) >= MOST_GRAPHS:
             self._graphs.popitem(last=False)
         held = torch.from_numpy(inputs).to(device)
         held_places = torch.from_numpy(places).to(device)
-        held_scale = torch.tensor(scale, dtype=torch.float32, device=device)
+        held_scale = scale.clone()
         starts, positions = held_places[: documents + 1], held_places[documents + 1 :].clone()
         known = Documents(
             lengths=(longest,) * documents,

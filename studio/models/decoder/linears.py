@@ -112,6 +112,7 @@ class LinearGroup:
             diagonal.blocks, self._b, diagonal.scales, strict=True
         ):
             torch.mul(b.detach(), scale, out=columns[top:bottom, left:right])
+        self.weights.note_change()
 
     def widen(self, count: int) -> Tensor:
         """Return an empty (count, in + tail): rows to be filled, and beside them the place of U."""
@@ -129,41 +130,27 @@ class LinearGroup:
         """Write U = dropout(X) A^T into `out` (T, tail)."""
         if self.tail:
             x = drops.apply(self, x, kernels)
-            kernels.lora.project(x, self.weights.matrix(kernels)[self.outputs :, : self.inputs], out=out)
+            kernels.lora.project(x, self.weights.tails()[0], out=out)
         return out
 
     def forward(
         self, x: Tensor, kernels: Kernels, *, add: Tensor | None = None, out: Tensor | None = None
     ) -> Tensor:
         """Return Y (+ `add`) of wide rows [X | U] (T, in + tail)."""
-        matrix = self.weights.matrix(kernels)[: self.outputs].T
-        if self.bias is not None:
-            y = (
-                torch.addmm(self.bias, x, matrix, out=out)
-                if out is not None
-                else torch.addmm(self.bias, x, matrix)
-            )
-            return y if add is None else y.add_(add)
-        if add is None:
-            return torch.mm(x, matrix, out=out) if out is not None else torch.mm(x, matrix)
-        return torch.addmm(add, x, matrix, out=out) if out is not None else torch.addmm(add, x, matrix)
+        if self.bias is None:
+            return self.weights.product(x, kernels, add=add, out=out)
+        y = self.weights.product(x, kernels, add=self.bias, out=out)
+        return y if add is None else y.add_(add)
 
     def forward_apart(self, x: Tensor, u: Tensor, kernels: Kernels, *, add: Tensor | None = None) -> Tensor:
         """Return Y (+ `add`) of rows X (T, in) and U (T, tail) that do not lie side by side."""
-        matrix = self.weights.matrix(kernels)
-        top = matrix[: self.outputs]
-        if add is not None:
-            y = torch.addmm(add, x, top[:, : self.inputs].T)
-        else:
-            y = torch.mm(x, top[:, : self.inputs].T)
-        if self.tail:
-            y.addmm_(u, top[:, self.inputs :].T)
+        y = self.weights.product_apart(x, u, kernels, add=add)
         return y if self.bias is None else y.add_(self.bias)
 
     def gradient_u(self, dy: Tensor, kernels: Kernels) -> None:
         """Fill the tail of wide rows [dY | G]."""
         if self.tail:
-            b = self.weights.matrix(kernels)[: self.outputs, self.inputs :]
+            b = self.weights.tails()[1]
             kernels.lora.project(dy[:, : self.outputs], b.T, out=dy[:, self.outputs :])
 
     def gradient_b(self, dy: Tensor, u: Tensor, kernels: Kernels) -> None:
@@ -178,7 +165,7 @@ class LinearGroup:
     def gradients(self, dy: Tensor, u: Tensor, kernels: Kernels) -> None:
         """Fill the tail of [dY | G] and add dB, in one reading of dY where the kernels can."""
         if self.tail:
-            b = self.weights.matrix(kernels)[: self.outputs, self.inputs :]
+            b = self.weights.tails()[1]
             kernels.lora.gradients(dy[:, : self.outputs], b, u, self.diagonal, g=dy[:, self.outputs :])
 
     def gradient_a(self, dy: Tensor, x: Tensor, kernels: Kernels, drops: Drops) -> None:
@@ -189,13 +176,12 @@ class LinearGroup:
 
     def gradient_x(self, dy: Tensor, kernels: Kernels, drops: Drops, *, out: Tensor | None = None) -> Tensor:
         """Return dX of wide rows [dY | G], into `out` where given."""
-        matrix = self.weights.matrix(kernels)
         if out is None:
             out = torch.empty(dy.shape[0], self.inputs, dtype=dy.dtype, device=dy.device)
         if not (self.tail and self.dropout):
-            return torch.mm(dy, matrix[:, : self.inputs], out=out)
-        torch.mm(dy[:, : self.outputs], matrix[: self.outputs, : self.inputs], out=out)
-        through = torch.mm(dy[:, self.outputs :], matrix[self.outputs :, : self.inputs])
+            return self.weights.product_back(dy, kernels, out=out)
+        self.weights.product_back(dy[:, : self.outputs], kernels, out=out)
+        through = torch.mm(dy[:, self.outputs :], self.weights.tails()[0])
         return drops.add(self, through, out, kernels)
 
 

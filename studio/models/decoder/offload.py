@@ -7,6 +7,7 @@ on an H200; with the attention's results three times as much, and less the longe
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 
 import torch
@@ -22,6 +23,8 @@ class Offload:
         self.device = device
         self._blocks: dict[int, Tensor] = {}
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        # Also when nobody says so: memory that is given back while it is registered cannot be registered again.
+        weakref.finalize(self, _give_back, self._blocks, self._stream)
         self._parts: dict[int, dict[str, Tensor]] = {}
         self._waiting: dict[int, tuple[dict[str, Tensor], torch.cuda.Event | None]] = {}
 
@@ -77,9 +80,7 @@ class Offload:
     def release(self) -> None:
         """Give the host memory back; what waits in it is lost."""
         self.drop()
-        for block in self._blocks.values():
-            self._let_go(block)
-        self._blocks.clear()
+        _give_back(self._blocks, self._stream)
 
     def _reserve(self, place: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return where the tensors of a place go."""
@@ -87,7 +88,7 @@ class Offload:
         needed, block = sum(sizes.values()), self._blocks.get(place)
         if block is None or block.numel() < needed:
             if block is not None:
-                self._let_go(self._blocks.pop(place))
+                _give_back({place: self._blocks.pop(place)}, self._stream)
             block = torch.empty(needed, dtype=torch.uint8)
             if self._stream is not None:
                 _register(block)
@@ -98,10 +99,14 @@ class Offload:
             start += sizes[name]
         return parts
 
-    def _let_go(self, block: Tensor) -> None:
-        if self._stream is not None:
-            self._stream.synchronize()
+
+def _give_back(blocks: dict[int, Tensor], stream: torch.cuda.Stream | None) -> None:
+    """Let go of host memory once no copy is under way."""
+    if stream is not None and blocks:
+        stream.synchronize()
+        for block in blocks.values():
             torch.cuda.cudart().cudaHostUnregister(block.data_ptr())
+    blocks.clear()
 
 
 def _register(block: Tensor) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from studio_kernels.dispatch import Kernels
@@ -12,8 +12,11 @@ from studio_kernels.nf4 import Nf4
 from torch import Tensor, nn
 
 
-class Weights(Protocol):
-    """Holds W of linears that read the same rows, and the room for their adapters' tails."""
+class Weights(ABC):
+    """Holds W of linears that read the same rows, and their adapters' tails; multiplies by both at once.
+
+    x: wide rows [X | U] (T, in + tail). dy: wide rows [dY | G] (T, out + tail).
+    """
 
     inputs: int
     outputs: int
@@ -23,20 +26,43 @@ class Weights(Protocol):
     dtype: torch.dtype
     device: torch.device
 
+    @abstractmethod
     def matrix(self, kernels: Kernels) -> Tensor:
         """Return M (outputs + tail, inputs + tail); what lies below right is never read."""
 
+    @abstractmethod
     def tails(self) -> tuple[Tensor, Tensor]:
-        """Return where the adapters go: rows (tail, inputs) and columns (outputs, tail)."""
+        """Return where the adapters go: rows A (tail, inputs) and columns s B (outputs, tail)."""
 
-    def keep_open(self, wanted: bool, kernels: Kernels) -> None:
-        """Keep 4-bit weights opened in a matrix of their own, or no longer."""
-
+    @abstractmethod
     def release(self) -> None:
         """Give the modules weights of their own again."""
 
+    def note_change(self) -> None:  # noqa: B027 - only opened weights need it
+        """Hear that the tails have changed."""
 
-class ResidentWeights:
+    def keep_open(self, wanted: bool, kernels: Kernels) -> None:  # noqa: B027 - likewise
+        """Keep 4-bit weights opened in a matrix of their own, or no longer."""
+
+    def product(self, x: Tensor, kernels: Kernels, *, add: Tensor | None, out: Tensor | None) -> Tensor:
+        """Return Y = X W^T + U (s B)^T (+ `add`, (T, out) or (out,)), into `out` where given."""
+        matrix = self.matrix(kernels)[: self.outputs].T
+        out = torch.empty(x.shape[0], self.outputs, dtype=x.dtype, device=x.device) if out is None else out
+        return torch.mm(x, matrix, out=out) if add is None else torch.addmm(add, x, matrix, out=out)
+
+    def product_apart(self, x: Tensor, u: Tensor, kernels: Kernels, *, add: Tensor | None) -> Tensor:
+        """Return Y of X (T, in) and U (T, tail) that do not lie side by side."""
+        top = self.matrix(kernels)[: self.outputs]
+        base = top[:, : self.inputs].T
+        y = torch.mm(x, base) if add is None else torch.addmm(add, x, base)
+        return y.addmm_(u, top[:, self.inputs :].T) if self.tail else y
+
+    def product_back(self, dy: Tensor, kernels: Kernels, *, out: Tensor) -> Tensor:
+        """Write dX = dY W + G A to `out` (T, in); without the second term where dy is (T, out)."""
+        return torch.mm(dy, self.matrix(kernels)[: dy.shape[1], : self.inputs], out=out)
+
+
+class ResidentWeights(Weights):
     """16- or 32-bit weights, moved into M once; the modules' parameters become views of it."""
 
     def __init__(self, linears: Sequence[nn.Module], tail: int) -> None:
@@ -62,9 +88,6 @@ class ResidentWeights:
     def tails(self) -> tuple[Tensor, Tensor]:
         """See Weights."""
         return self._matrix[self.outputs :, : self.inputs], self._matrix[: self.outputs, self.inputs :]
-
-    def keep_open(self, wanted: bool, kernels: Kernels) -> None:
-        """See Weights: these are open."""
 
     def release(self) -> None:
         """See Weights."""
@@ -95,10 +118,11 @@ class Scratch:
         self.owners.clear()
 
 
-class OpenedWeights:
+class OpenedWeights(Weights):
     """bitsandbytes' NF4 weights: opened into a scratch matrix, or into one of their own (`cached`)."""
 
     def __init__(self, linears: Sequence[nn.Module], tail: int, dtype: torch.dtype, scratch: Scratch) -> None:
+        self._linears = tuple(linears)
         self._packed = [Nf4.of(linear.weight.quant_state, linear.weight.data) for linear in linears]
         self.sizes = tuple(weight.shape[0] for weight in self._packed)
         self.inputs, self.outputs, self.tail = self._packed[0].shape[1], sum(self.sizes), tail
@@ -119,9 +143,16 @@ class OpenedWeights:
         return matrix
 
     def _open(self, matrix: Tensor, kernels: Kernels) -> None:
+        from bitsandbytes.functional import dequantize_4bit
+
         row = 0
-        for weight, size in zip(self._packed, self.sizes, strict=True):
-            kernels.nf4.forward(weight, matrix[row : row + size, : self.inputs])
+        for linear, weight, size in zip(self._linears, self._packed, self.sizes, strict=True):
+            place = matrix[row : row + size, : self.inputs]
+            if kernels.implementations["nf4"] == "triton" or self.device.type != "cuda":
+                kernels.nf4.forward(weight, place)
+            else:
+                # Without Triton the library's own kernel: the twin takes 5 to 8 times as long on an H200.
+                place.copy_(dequantize_4bit(linear.weight.data, linear.weight.quant_state))
             row += size
         if self.tail:
             matrix[self.outputs :, : self.inputs].copy_(self._rows)
@@ -131,8 +162,11 @@ class OpenedWeights:
         """See Weights."""
         if self._own is not None:
             return self._own[self.outputs :, : self.inputs], self._own[: self.outputs, self.inputs :]
-        self._scratch.forget()
         return self._rows, self._columns
+
+    def note_change(self) -> None:
+        """See Weights."""
+        self._scratch.forget()
 
     def keep_open(self, wanted: bool, kernels: Kernels) -> None:
         """See Weights."""

@@ -1,0 +1,88 @@
+"""How a micro-batch's loss and gradients come about: by the model's own forward and autograd, or by the decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from studio.data.pack import Example
+from studio.engine.batches import PAD_MULTIPLE, Batch, collate
+from studio.models.load import AUTOCAST_DTYPES
+
+Scale = Callable[[Tensor], Tensor]
+"""Multiplies a loss by the loss scale (1 where there is none)."""
+
+
+class Step(Protocol):
+    """Computes micro-batches of one model; what the optimizer changes are `decayed` and `undecayed`."""
+
+    kind: str
+    """A checkpoint's optimizer state fits steps of the same kind."""
+    decayed: list[torch.nn.Parameter]
+    """Matrices, to which weight decay applies."""
+    undecayed: list[torch.nn.Parameter]
+    """Norms and biases."""
+
+    def clear(self) -> None:
+        """Begin a window: no gradients, weights as they are now."""
+
+    def add_gradients(self, examples: Sequence[Example], trained_tokens: int, scale: Scale) -> Tensor:
+        """Add the gradients of the scaled loss over `trained_tokens`; returns that loss, unscaled, a () fp32 tensor."""
+
+    def sum_loss(self, examples: Sequence[Example]) -> Tensor:
+        """Return the summed loss, a () fp32 tensor; to be called without gradients, in evaluation mode."""
+
+
+class StockStep:
+    """The model's own forward under autocast, and autograd."""
+
+    kind = "stock"
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        sum_loss: Callable[[Batch], Tensor],
+        *,
+        dtype: str,
+        device: torch.device,
+        pad_id: int,
+    ) -> None:
+        self._sum_loss = sum_loss
+        self.device = device
+        self.pad_id = pad_id
+        self.pad_multiple = PAD_MULTIPLE.get(device.type, PAD_MULTIPLE["cpu"])
+        self.autocast_dtype = AUTOCAST_DTYPES.get(dtype)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.decayed = [parameter for parameter in trained if parameter.ndim >= 2]
+        self.undecayed = [parameter for parameter in trained if parameter.ndim < 2]
+
+    def clear(self) -> None:
+        """See Step."""
+        for parameter in (*self.decayed, *self.undecayed):
+            parameter.grad = None
+
+    def add_gradients(self, examples: Sequence[Example], trained_tokens: int, scale: Scale) -> Tensor:
+        """See Step."""
+        with self.autocast():
+            loss = self._sum_loss(self._collate(examples)) / trained_tokens
+        scale(loss).backward()
+        return loss.detach()
+
+    def sum_loss(self, examples: Sequence[Example]) -> Tensor:
+        """See Step."""
+        with self.autocast():
+            return self._sum_loss(self._collate(examples))
+
+    def _collate(self, examples: Sequence[Example]) -> Batch:
+        return collate(examples, self.pad_id, self.device, self.pad_multiple)
+
+    def autocast(self) -> torch.autocast:
+        """Return the context in which matrix products are taken in the plan's dtype."""
+        return torch.autocast(
+            self.device.type,
+            dtype=self.autocast_dtype or torch.bfloat16,
+            enabled=self.autocast_dtype is not None,
+        )

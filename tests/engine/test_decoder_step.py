@@ -1,0 +1,207 @@
+"""The engine with the studio's own decoder: the same numbers as the model's own code, and nothing lost on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from studio_kernels.dispatch import bind
+
+import studio.engine.run as engine
+from studio.core.events import EvalLogged, KernelFellBack, MemoryFreed, RunPlanned, RunResumed
+from studio.core.recipe import change_recipe
+from studio.data.pack import Example
+from studio.engine.batches import count_trained
+from studio.engine.decoder_step import DecoderStep, join
+from studio.engine.folder import create_run
+from studio.engine.loss import LossHead
+from studio.engine.step import StockStep
+from studio.host import plan as planning
+from studio.models.adapt import adapt, unwrap
+from studio.models.decoder.decoder import Decoder, take_over
+from tests.engine.conftest import Ran
+from tests.engine.fake_kernels import COMPUTE, Fault, Now, install
+
+
+@pytest.fixture
+def own(monkeypatch):
+    """Has the decoder planned on a processor, too."""
+    monkeypatch.setattr(planning, "decoder_pays", lambda gpu: True)
+
+
+def weights(ran: Ran) -> dict[str, torch.Tensor]:
+    return load_file(ran.folder.path / ran.record.artifact / "adapter_model.safetensors")
+
+
+def assert_close(one: Ran, other: Ran, atol: float) -> None:
+    assert one.record.state == other.record.state == "finished", one.log + other.log
+    assert one.losses == pytest.approx(other.losses, abs=atol)
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        torch.testing.assert_close(tensor, second[name], atol=atol, rtol=0)
+
+
+def says(ran: Ran) -> set[str]:
+    return {text.id for text in ran.of(RunPlanned)[0].swaps}
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_run_is_that_of_the_models_own_code(ran, tiny_models, monkeypatch, family, packing):
+    changes = {
+        "model.source": str(tiny_models(family)),
+        "data.packing": packing,
+        "limits.eval_every": 2,
+        "data.validation_share": 0.2,
+    }
+    stock = ran(changes)
+    monkeypatch.setattr(planning, "decoder_pays", lambda gpu: True)
+    mine = ran(changes)
+    assert "run.decoder" in says(mine) and "run.decoder" not in says(stock)
+    assert_close(mine, stock, atol=2e-4)
+    losses = [[event.loss for event in one.of(EvalLogged)] for one in (mine, stock)]
+    assert losses[0] == pytest.approx(losses[1], abs=2e-4) and losses[0]
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(ran, own):
+    changes = {"adapter.dropout": 0.2, "limits.trial": False}
+    whole = ran(changes)
+    part = ran(changes, stop_at=3)
+    assert part.record.state == "stopped"
+    rest = ran(changes, folder=part.folder)
+    assert rest.of(RunResumed)[0].step == 3
+    first, second = weights(whole), weights(rest)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_what_the_decoder_does_not_know_trains_by_the_models_own_code(ran, own, monkeypatch):
+    for changes in ({"adapter.method": "full"}, {"adapter.dora": True}):
+        result = ran(changes | {"limits.trial": False})
+        assert result.record.state == "finished" and "run.decoder" not in says(result), result.log
+
+
+def test_a_decoder_that_differs_is_not_used(ran, own, monkeypatch):
+    real = Decoder.logits
+    monkeypatch.setattr(Decoder, "logits", lambda self, x: real(self, x) * 1.5)
+    result = ran({"limits.trial": False})
+    assert result.record.state == "finished" and "run.no_decoder" in says(result), result.log
+
+
+def played_backward(dh, gate, up, dgate, dup, h, *rest, **block) -> None:
+    """All that the one-pass backward of the gate writes; its outputs may be its inputs."""
+    dh, gate, up = dh.clone(), gate.clone(), up.clone()
+    s = 1 / (1 + torch.exp(-gate))
+    dup.copy_(dh * gate * s)
+    dgate.copy_(dh * up * s * (1 + gate * (1 - s)))
+    h.copy_(gate * s * up)
+
+
+@pytest.mark.parametrize("kernel", ["forward", "backward"])
+def test_a_kernel_that_fails_at_step_4_loses_nothing(tmp_path, machine, recipe, monkeypatch, own, kernel):
+    made = []
+    real_plan, real_fast = engine.make_plan, engine.make_fast
+
+    def plan(*arguments):
+        found = real_plan(*arguments)
+        choice = dataclasses.replace(found.kernels["glu"], value="triton")
+        return dataclasses.replace(found, kernels={**found.kernels, "glu": choice})
+
+    monkeypatch.setattr(engine, "make_plan", plan)
+    monkeypatch.setattr(engine, "make_fast", lambda *a, **k: made.append(real_fast(*a, **k)) or made[-1])
+    monkeypatch.setitem(COMPUTE["glu"], "backward", played_backward)
+
+    def go(faults=(), switch_at=0) -> Ran:
+        now = Now()
+        install(monkeypatch, now, list(faults))
+        chosen = change_recipe(recipe, {"limits.trial": False, "adapter.dropout": 0.1, "optim.epochs": 3})
+        folder, events = create_run(tmp_path / "runs", chosen), []
+
+        def beat(phase, step, micro):
+            now.beat(phase, step, micro)
+            if switch_at and (phase, step, micro) == ("train", switch_at, 0):
+                made[-1].fall_back("glu")
+
+        record = engine.run(folder.read_recipe(), machine, folder, events.append, lambda: False, beat)
+        return Ran(folder, record, events)
+
+    fault = Fault("glu", kernel, lambda now, arguments: (now.phase, now.step, now.micro) == ("train", 4, 1))
+    fell, switched = go([fault]), go(switch_at=4)
+    assert made[0].decoder is not None and fault.raised == 1
+    assert [(event.op, event.step) for event in fell.of(KernelFellBack)] == [("glu", 4)], fell.log
+    first, second = weights(fell), weights(switched)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert fell.losses == switched.losses
+
+
+def test_when_memory_is_out_less_is_kept_before_the_micro_batch_is_touched(ran, own, monkeypatch):
+    real = Decoder.add_gradients
+
+    def limited(self, *arguments):
+        if any(layer.keep == "all" for layer in self.policy.layers):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return real(self, *arguments)
+
+    free = ran({"limits.trial": False})
+    monkeypatch.setattr(Decoder, "add_gradients", limited)
+    tight = ran({"limits.trial": False})
+    freed = tight.of(MemoryFreed)
+    assert freed and {event.rung for event in freed} == {"policy"}, tight.log
+    assert {event.micro_batch for event in freed} == {4}
+    assert_close(tight, free, atol=1e-5)
+
+
+def make_example(*lengths: int) -> Example:
+    """Return a row of documents of these lengths; two thirds of the tokens are trained."""
+    count = sum(lengths)
+    return Example(
+        (np.arange(count, dtype=np.int32) * 7 + count) % 300 + 5, np.arange(count) % 3 > 0, lengths
+    )
+
+
+@pytest.fixture
+def examples():
+    """Rows of one document and of several, of different lengths."""
+    return [make_example(9), make_example(5, 8), make_example(17)]
+
+
+def test_rows_are_joined_without_padding_between_them(examples):
+    ids, lengths, picks = join(examples, pad_id=1, multiple=16)
+    assert lengths == (9, 5, 8, 17 + 9) and len(ids) == 48
+    assert ids[:39].tolist() == [token for example in examples for token in example.token_ids]
+    assert set(ids[39:]) == {1}
+    assert len(picks) == sum(map(count_trained, examples))
+    starts = {0, 9, 14, 22}
+    assert not starts & {int(pick) + 1 for pick in picks}
+
+
+def test_both_steps_give_the_same_loss_and_gradients(tiny_models, recipe, examples):
+    from transformers import AutoModelForCausalLM
+
+    model = adapt(AutoModelForCausalLM.from_pretrained(tiny_models(), dtype=torch.float32), recipe.adapter)
+    torch.manual_seed(0)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    device = torch.device("cpu")
+    stock = StockStep(model.eval(), LossHead(unwrap(model)).sum_loss, dtype="fp32", device=device, pad_id=1)
+    stock.clear()
+    trained = sum(map(count_trained, examples))
+    theirs = stock.add_gradients(examples, trained, lambda loss: 3 * loss)
+    expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
+    stock.clear()
+
+    decoder = take_over(unwrap(model), bind({}), dtype=torch.float32)
+    mine = DecoderStep(decoder, pad_id=1)
+    mine.clear()
+    assert mine.add_gradients(examples, trained, lambda loss: 3 * loss).item() == pytest.approx(theirs.item())
+    decoder.store.hand_over_gradients()
+    for name, gradient in expected.items():
+        parameter = dict(model.named_parameters())[name]
+        torch.testing.assert_close(
+            parameter.grad, gradient, rtol=1e-3, atol=1e-5 * float(gradient.abs().max())
+        )
+    assert mine.sum_loss(examples).item() == pytest.approx(stock.sum_loss(examples).item(), rel=1e-5)
