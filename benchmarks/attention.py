@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import datetime
 import statistics
 import sys
 import time
@@ -22,6 +23,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 
 from studio_kernels.attention import Documents, Heads, supports  # noqa: E402 (the folder above must be on the path)
 from studio_kernels.attention_library import CUDNN, EFFICIENT, FLASH, MATH, Backend  # noqa: E402
+
+from benchmarks.child import ask_driver  # noqa: E402
+from benchmarks.compare import hide_folders  # noqa: E402
 
 REPEATS = 10
 WARMUPS = 2
@@ -156,7 +160,13 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("This benchmark needs a GPU.", file=sys.stderr)
         return 2
-    machine = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    machine = {
+        "gpu": torch.cuda.get_device_name(),
+        "driver": ask_driver("driver_version"),
+        "torch": torch.__version__,
+        "date": datetime.date.today().isoformat(),
+        "command": " ".join(["python benchmarks/attention.py", *hide_folders(sys.argv[1:])]),
+    }
     table = []
     for shape in options.shape or SHAPES:
         for pack in PACKS:

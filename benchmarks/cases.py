@@ -20,6 +20,8 @@ MAKE_S = {
     "mistral-7b": 32,
     "phi3-medium": 60,
     "phi3-medium-split": 60,
+    "llama-3b-slice": 8,
+    "smollm-slice": 3,
 }
 """To write the weights of a shape."""
 
@@ -56,8 +58,10 @@ class Case:
     turing: bool = False
     """As on a card of compute capability 7.5: no flash or cuDNN attention, no dots in Triton."""
     fp8: bool = False
+    stock: bool = False
+    """The studio by the model's own forward, as it trains on a processor."""
     cold: bool = False
-    """With an empty cache of compiled kernels."""
+    """With an empty cache of compiled kernels; the engine also with a workspace that knows nothing of the machine."""
     alone: bool = False
     """Never with another stack's process on the card."""
     budget_of: str = ""
@@ -135,9 +139,9 @@ CASES: tuple[Case, ...] = (
     peer("qlora.liger", 2, stack="liger", checkpointing="full", step_s=0.64, peak_gib=13.0, **QLORA),
     peer("qlora.unsloth", 1, 2, stack="unsloth", checkpointing="full", step_s=0.39, peak_gib=9.0, **QLORA),
     peer("qlora.unsloth.none", 2, stack="unsloth", checkpointing="none", step_s=0.27, peak_gib=23.0, **QLORA),
-    ours("qlora.ours", 2, **QLORA),
-    ours("qlora.ours.adamw", 2, optimizer="adamw", **QLORA),
-    engine("qlora.engine", 2, **QLORA),
+    ours("qlora.ours", 2, peak_gib=40.0, **QLORA),
+    ours("qlora.ours.adamw", 2, optimizer="adamw", peak_gib=40.0, **QLORA),
+    engine("qlora.engine", 2, cold=True, **QLORA),
     ours("qlora.ours.budget", 1, budget_of="qlora.unsloth", peak_gib=9.0, **QLORA),
     ours("qlora.ours.no_triton", 12, triton=False, budget_of="qlora.hf", peak_gib=20.0, **QLORA),
     # 3, 5, 12: LoRA on 16-bit weights.
@@ -145,8 +149,8 @@ CASES: tuple[Case, ...] = (
     peer("lora.hf.none", 3, 12, stack="hf", checkpointing="none", step_s=0.4, peak_gib=51.0, **LORA),
     peer("lora.unsloth.none", 3, 5, stack="unsloth", checkpointing="none", step_s=0.26, peak_gib=33.0, **LORA),
     ours("lora.ours", 3, peak_gib=45.0, **LORA),
-    engine("lora.engine", 3, **LORA),
-    ours("lora.ours.fp8", 5, fp8=True, peak_gib=40.0, **LORA),
+    engine("lora.engine", 3, cold=True, **LORA),
+    ours("lora.ours.fp8", 5, fp8=True, peak_gib=60.0, **LORA),
     ours("lora.ours.no_triton", 12, triton=False, budget_of="lora.hf", peak_gib=25.0, **LORA),
     ours("lora.ours.no_triton.free", 12, triton=False, budget_of="lora.hf.none", peak_gib=51.0, **LORA),
     # 4, 6: long rows.
@@ -164,6 +168,7 @@ CASES: tuple[Case, ...] = (
     peer("first.hf", 9, stack="hf", checkpointing="full", step_s=0.69, alone=True, steps=1, **QLORA),
     ours("first.ours.cold", 9, alone=True, cold=True, steps=1, **QLORA),
     ours("first.ours", 9, alone=True, steps=1, **QLORA),
+    engine("first.engine", 9, **QLORA),
     # 11: other families.
     *(
         case
@@ -197,6 +202,10 @@ CASES: tuple[Case, ...] = (
     peer("tiny.liger", 0, stack="liger", bits=16, checkpointing="none", step_s=0.1, **TINY),
     peer("tiny.unsloth", 0, stack="unsloth", bits=16, checkpointing="full", step_s=0.1, **TINY),
     ours("tiny.ours", 0, bits=16, step_s=0.1, **TINY),
+    ours("tiny.ours.no_triton", 0, bits=16, step_s=0.1, triton=False, optimizer="adamw", **TINY),
+    peer("tiny.qlora.hf", 0, stack="hf", bits=4, checkpointing="full", step_s=0.1, **TINY),
+    ours("tiny.qlora.ours", 0, bits=4, step_s=0.1, budget_of="tiny.qlora.hf", **TINY),
+    engine("tiny.engine", 0, bits=16, step_s=0.1, **TINY),
 )
 # fmt: on
 OTHER_PROGRAMS = {8: "benchmarks/memory.py", 10: "benchmarks/kernels.py"}
@@ -215,7 +224,8 @@ class Plan:
 
 def start_s(case: Case) -> float:
     """Return after how many seconds the process of a case is expected to be warmed up."""
-    return START_S[case.stack] + case.warmup_steps * case.step_s
+    runs = 2 if case.stack == "engine" and not case.cold else 1
+    return runs * START_S[case.stack] + case.warmup_steps * case.step_s
 
 
 def expect_s(case: Case, rounds: int) -> float:

@@ -11,13 +11,19 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import Case, to_json
+from studio.host.workspace import ALLOCATOR_VARIABLES, Workspace, child_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = ("READY", "ROUND", "END")
+OWN_STACKS = ("ours", "engine")
+PACKAGES = ("torch", "transformers", "peft", "bitsandbytes")
+OWN_PACKAGES = {"liger": ("liger_kernel",), "unsloth": ("unsloth",)}
+"""What a stack needs besides."""
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -46,10 +52,12 @@ class Child:
         }
         place = scratch / case.name
         place.mkdir(exist_ok=True)
-        environment = {**os.environ, **OFFLINE, "PYTHONPATH": find_site(case.stack)}
-        if case.stack in ("ours", "engine"):
+        environment = make_environment(case.stack)
+        if case.stack in OWN_STACKS:
             cache = scratch / "triton"
-            if case.cold:
+            if (
+                case.cold and case.stack == "ours"
+            ):  # a run through the engine has a cache in its own workspace
                 shutil.rmtree(cache, ignore_errors=True)
             environment["TRITON_CACHE_DIR"] = str(cache)
         with self.log.open("ab") as log:
@@ -127,9 +135,37 @@ class Child:
         return answer
 
 
+def site_variable(stack: str) -> str:
+    """Return the name of the variable that names a stack's folder of packages."""
+    return "STUDIO_SITE" if stack in OWN_STACKS else "PEERS_SITE"
+
+
 def find_site(stack: str) -> str:
     """Return the folder of packages that a stack may see beside those of this Python; "" for none."""
-    return os.environ.get("STUDIO_SITE" if stack in ("ours", "engine") else "PEERS_SITE", "")
+    return os.environ.get(site_variable(stack), "")
+
+
+def find_lacking(stack: str) -> list[str]:
+    """Return the packages that a stack needs and that its process would not find."""
+    # Their PYTHONPATH is the stack's folder, not ours.
+    ours = {str(Path(entry)) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
+    paths = [
+        *find_site(stack).split(os.pathsep),
+        *(entry for entry in sys.path if str(Path(entry)) not in ours),
+    ]
+    needed = (*PACKAGES, *OWN_PACKAGES.get(stack, ()))
+    return [
+        name for name in needed if PathFinder.find_spec(name, [entry for entry in paths if entry]) is None
+    ]
+
+
+def make_environment(stack: str) -> dict[str, str]:
+    """Return the environment of a stack's process; the studio's has torch's allocator set as its runs have."""
+    environment = {**os.environ, **OFFLINE, "PYTHONPATH": find_site(stack)}
+    if stack in OWN_STACKS:
+        prepared = child_environment(Workspace(ROOT), environment)
+        environment |= {name: prepared[name] for name in ALLOCATOR_VARIABLES if name in prepared}
+    return environment
 
 
 def describe_failure(said: Sequence[str]) -> dict[str, str]:

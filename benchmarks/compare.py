@@ -4,12 +4,12 @@ Each stack of each case runs in a process of its own (measure.py), with the same
 the same tokens. First losses and gradients are compared before anything is timed. `--together` keeps the processes of
 a setting on the card at once, so that their rounds alternate and they load side by side; otherwise each has the card
 to itself. PEERS_SITE and STUDIO_SITE name folders with packages that only the others, or only the studio, may see.
+Where a stack lacks packages nothing is measured and the exit code is 2; row 0, a try on any machine, does without it.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import datetime
 import math
@@ -23,7 +23,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
@@ -38,7 +37,8 @@ from benchmarks.cases import (  # noqa: E402 (the folder above must be on the pa
     group,
     start_s,
 )
-from benchmarks.child import OFFLINE, Child, ask_driver, find_site  # noqa: E402
+from benchmarks.child import Child, ask_driver, find_lacking, find_site, make_environment, site_variable  # noqa: E402
+from benchmarks.table import append_row, read_rows  # noqa: E402
 
 LOSS_TOLERANCE, NORM_TOLERANCE, INEXACT_NORM_TOLERANCE = 0.01, 0.03, 0.15
 """Largest differences of first losses and of gradient norms, as a share; the last for products in 8 bits."""
@@ -48,8 +48,8 @@ USABLE = 0.92
 """Share of the card that processes side by side may need together."""
 COLUMNS = (
     "case stack shape bits checkpointing batch tokens lengths dtype optimizer mode state agrees tokens_per_s step_s"
-    " min_s max_s steps peak_mib reserved_mib loaded_mib budget_mib loss0 loss_last gradient_norm first_step_s losses"
-    " clock_mhz error gpu driver torch triton transformers peft bitsandbytes peer_version date command"
+    " min_s max_s steps peak_mib reserved_mib loaded_mib budget_mib loss0 loss_last gradient_norm first_step_s phases"
+    " losses clock_mhz error gpu driver torch triton transformers peft bitsandbytes peer_version date command"
 ).split()
 
 
@@ -161,7 +161,7 @@ def write_row(child: Child, side_by_side: int, session: Session) -> None:
         if name in row:
             row[name] = f"{row[name]:.{digits}f}"
     session.failed += row["state"] not in ("measured", "out of memory")
-    append_row(session.options.out, row)
+    append_row(session.options.out, row, COLUMNS)
     shown = (
         "state",
         "agrees",
@@ -176,23 +176,9 @@ def write_row(child: Child, side_by_side: int, session: Session) -> None:
     print(f"{case.name:26} {case.tokens:7} {words}", flush=True)
 
 
-def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one row of COLUMNS, with a heading when the file is new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=COLUMNS, restval="", lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
-
-
 def read_peaks(path: Path) -> dict[str, float]:
     """Return case -> peak in MiB of those that an earlier call measured; the last one counts."""
-    if not path.is_file():
-        return {}
-    with path.open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["state"] == "measured" and row["peak_mib"]]
+    rows = [row for row in read_rows(path) if row["state"] == "measured" and row["peak_mib"]]
     return {row["case"]: float(row["peak_mib"]) for row in rows}
 
 
@@ -245,7 +231,7 @@ def make_model(shape: str, session: Session, scratch: Path) -> tuple[Path, bool]
     begun_s = time.monotonic()
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "make_model.py"), shape, str(folder)],
-        env={**os.environ, **OFFLINE, "PYTHONPATH": find_site("ours")},
+        env=make_environment("ours"),
         cwd=scratch,
         capture_output=True,
         text=True,
@@ -313,7 +299,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None, known: Sequence[Case] = CASES) -> int:
-    """Measure what fits into the time; exit code 1 when a case failed or disagreed."""
+    """Measure what fits into the time; exit code 1 when a case failed or disagreed, 2 when a stack lacks packages."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
     rows = [int(row) for row in options.rows] or sorted({row for case in known for row in case.rows} - {0})
     peaks = read_peaks(options.out)
@@ -335,6 +321,11 @@ def main(arguments: Sequence[str] | None = None, known: Sequence[Case] = CASES) 
     if options.plan:
         print(" ".join(case.name for case in plan.cases))
         return 0
+    lacking = tell_lacking(plan.cases)
+    for words in lacking.values():
+        print(words, file=sys.stderr, flush=True)
+    if lacking and rows != [0]:
+        return 2
     gpu, driver, memory = (*ask_driver("name,driver_version,memory.total").split(", "), "", "", "")[:3]
     session = Session(
         options=options,
@@ -347,13 +338,27 @@ def main(arguments: Sequence[str] | None = None, known: Sequence[Case] = CASES) 
     scratch = options.logs or Path(tempfile.mkdtemp(prefix="compare-"))
     scratch.mkdir(parents=True, exist_ok=True)
     try:
-        run_all(plan.cases, session, scratch)
+        run_all([case for case in plan.cases if case.stack not in lacking], session, scratch)
     finally:
         if options.logs is None:
             shutil.rmtree(scratch, ignore_errors=True)
     for words in session.left_out:
         print(f"left out: {words}", flush=True)
     return 1 if session.failed else 0
+
+
+def tell_lacking(cases: Iterable[Case]) -> dict[str, str]:
+    """Return for each stack of the cases that could not start, in a sentence, why."""
+    found = {}
+    for stack in dict.fromkeys(case.stack for case in cases):
+        if names := find_lacking(stack):
+            variable = site_variable(stack)
+            place = find_site(stack) or "not set"
+            found[stack] = (
+                f"{stack} cannot run: {', '.join(names)} not found; {variable} ({place}) names the folder that has "
+                f"what this Python lacks."
+            )
+    return found
 
 
 def hide_folders(arguments: Sequence[str]) -> list[str]:

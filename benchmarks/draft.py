@@ -21,6 +21,7 @@ def draft_run(
     dtype: str = "bf16",
     optimizer: str = "adamw_8bit",
     triton: bool = True,
+    fp8: bool = False,
 ) -> tuple[BackendPlan, Recipe]:
     """Return both for LoRA of rank 16 on all linears of `model`, micro-batches of `batch` rows of `tokens` tokens."""
 
@@ -28,6 +29,7 @@ def draft_run(
         return Choice(value=value, reason=literal("benchmark"))
 
     quantization = "nf4" if bits == 4 else "none"
+    ops = [*OPS, "fp8"] if fp8 else OPS
     plan = BackendPlan(
         device=choose(device),
         dtype=choose(dtype),
@@ -35,7 +37,8 @@ def draft_run(
         quantization=choose(quantization),
         optimizer=choose(optimizer),
         checkpointing=choose(recompute),
-        kernels={op: choose("triton" if triton and device != "cpu" else "reference") for op in OPS},
+        kernels={op: choose("triton" if triton and device != "cpu" else "reference") for op in ops},
+        fp8=choose(fp8),
     )
     recipe = Recipe(
         model=ModelChoice(source=model.source, quantization=quantization),

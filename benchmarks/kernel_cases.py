@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from studio_kernels.dispatch import ERRORS, op_named
+from studio_kernels.documents import Documents, Heads
 from studio_kernels.lora_tiles import Diagonal
 from studio_kernels.nf4 import Nf4
 from studio_kernels.support import Implementation
@@ -44,8 +45,8 @@ class Workload:
 
 
 def draw(*shape: int, scale: float = 1.0, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """Normal values on the GPU."""
-    return torch.randn(shape, device="cuda").mul_(scale).to(dtype)
+    """Normal values on the device of the `with torch.device(...)` around it."""
+    return torch.randn(shape).mul_(scale).to(dtype)
 
 
 def ours(name: str, compiled: bool = True) -> dict[str, Implementation]:
@@ -129,7 +130,7 @@ def plain_norms(rows: int, width: int, trained: bool = False) -> Iterator[Worklo
     """RMS norm alone, as queries and keys have it: forward x -> y, backward dy, x -> dx."""
     x, dy, weight = draw(rows, width), draw(rows, width), draw(width)
     _, s, r = op_named("rms_norm").reference.forward(x, weight, 1e-6)
-    dw = torch.zeros(width, device="cuda") if trained else None
+    dw = torch.zeros(width) if trained else None
     forward = each(ours("rms_norm"), lambda i: i.forward(x, weight, 1e-6)[:1])
     backward = each(ours("rms_norm"), lambda i: (i.backward(dy, s, weight, r, weight_gradient=dw),))
     others = {"torch": lambda x, weight: functional.rms_norm(x, (width,), weight, 1e-6)}
@@ -205,17 +206,15 @@ def ropes(rows: int, query_heads: int, key_heads: int, width: int, norms: bool =
     heads = query_heads + key_heads
     raw = draw(rows, (heads + key_heads) * width)
     qkv, packed = raw.clone(), torch.empty_like(raw)
-    angles = torch.arange(rows, device="cuda")[:, None] * 5e5 ** (
-        -torch.arange(0, width, 2, device="cuda").repeat(2) / width
-    )
+    angles = torch.arange(rows)[:, None] * 5e5 ** (-torch.arange(0, width, 2).repeat(2) / width)
     cos, sin = angles.cos(), angles.sin()
-    positions = torch.arange(rows, device="cuda", dtype=torch.int32)
+    positions = torch.arange(rows, dtype=torch.int32)
     sizes = (cos, sin, positions, query_heads, key_heads, width)
     dq, dk, dv = draw(rows, query_heads, width), draw(rows, key_heads, width), draw(rows, key_heads, width)
     options: dict[str, Any] = {}
     if norms:
         options = {"query_norm": draw(width), "key_norm": draw(width), "eps": 1e-6}
-        out = torch.empty(rows, heads * width, device="cuda", dtype=torch.bfloat16)
+        out = torch.empty(rows, heads * width, dtype=torch.bfloat16)
     target = {"out": out} if norms else {}
     back = options | ({"qkv": raw} if norms else {})
 
@@ -254,7 +253,7 @@ def ropes(rows: int, query_heads: int, key_heads: int, width: int, norms: bool =
 
 def dropouts(rows: int, width: int) -> Iterator[Workload]:
     """x -> y; no mask is kept. PyTorch's own draws others, so that nothing can be compared with it."""
-    x, seed = draw(rows, width), torch.full((), 77, dtype=torch.int64, device="cuda")
+    x, seed = draw(rows, width), torch.full((), 77, dtype=torch.int64)
     calls = each(ours("dropout"), lambda i: (i.forward(x, 0.1, seed, 3),))
     calls["torch"] = lambda: (functional.dropout(x, 0.1),)[:0]
     floor = 2 * rows * width * BYTES
@@ -267,7 +266,7 @@ def dequantisations(rows: int, width: int) -> Iterator[Workload]:
     if bitsandbytes is None:
         return
     packed, state = bitsandbytes.quantize_4bit(draw(rows, width), quant_type="nf4", compress_statistics=True)
-    weight, out = Nf4.of(state, packed), torch.empty(rows, width, device="cuda", dtype=torch.bfloat16)
+    weight, out = Nf4.of(state, packed), torch.empty(rows, width, dtype=torch.bfloat16)
     calls = each(ours("nf4"), lambda i: (i.forward(weight, out),))
     calls["bitsandbytes"] = lambda: (bitsandbytes.dequantize_4bit(packed, state),)
     elements = rows * width
@@ -281,8 +280,8 @@ def updates(elements: int) -> Iterator[Workload]:
     starts[2].abs_()
     gradient, shadow = draw(elements, dtype=torch.float32), draw(elements)
     parameters, first, second = (start.clone() for start in starts)
-    settings = torch.tensor([1e-3, 1.0, 1.0], device="cuda")
-    state = torch.zeros(3, device="cuda")
+    settings = torch.tensor([1e-3, 1.0, 1.0])
+    state = torch.zeros(3)
 
     def restore() -> None:
         for target, source in zip((parameters, first, second), starts, strict=True):
@@ -314,7 +313,7 @@ def updates(elements: int) -> Iterator[Workload]:
 def losses(rows: int, vocabulary: int) -> Iterator[Workload]:
     """Logits read twice, their gradient written over them."""
     start = draw(rows, vocabulary, scale=3.0)
-    logits, targets = start.clone(), torch.randint(vocabulary, (rows,), device="cuda")
+    logits, targets = start.clone(), torch.randint(vocabulary, (rows,))
     calls = each(ours("cross_entropy"), lambda i: i.forward(logits, targets, scale=1 / rows))
 
     def stock() -> Sequence[Tensor]:
@@ -340,7 +339,7 @@ def losses(rows: int, vocabulary: int) -> Iterator[Workload]:
 
 def heads(rows: int, width: int, vocabulary: int) -> Iterator[Workload]:
     """The frozen head: the logits' product once and their gradient's; a loss of about 1 nat, as of a trained model."""
-    weight, targets = draw(vocabulary, width), torch.randint(vocabulary, (rows,), device="cuda")
+    weight, targets = draw(vocabulary, width), torch.randint(vocabulary, (rows,))
     hidden = draw(rows, width, scale=width**-0.5).add_(weight[targets], alpha=12 / width)
     one = hidden.detach().requires_grad_()
 
@@ -376,9 +375,9 @@ def adapters(rows: int, inputs: int, outputs: tuple[int, ...], rank: int = 16) -
     for top, bottom, left, right in blocks:
         keep[top:bottom, left:right] = 1
     b.mul_(keep)
-    sums = torch.zeros(sum(outputs), rank, device="cuda").split(list(outputs))
+    sums = torch.zeros(sum(outputs), rank).split(list(outputs))
     diagonal = Diagonal.of(blocks, sums, [1.0] * len(outputs), b)
-    da = torch.zeros(len(outputs) * rank, inputs, device="cuda")
+    da = torch.zeros(len(outputs) * rank, inputs)
     clear = lambda: [each.zero_() for each in (*sums, da)]  # noqa: E731
     used = len(outputs) * rank
     g = dy[:, out : out + used]
@@ -406,31 +405,35 @@ def quantisations(rows: int, width: int) -> Iterator[Workload]:
     yield Workload(op="fp8", direction="rows", shape=f"{rows}x{width}", calls=calls, floor_bytes=floor)
 
 
-CASES: dict[str, tuple[Callable[[], Iterator[Workload]], ...]] = {
-    "rms_norm": (
-        *(partial(norms, *shape) for shape in ((4096, 4096), (16384, 2304), (16384, 4096), (16384, 5120))),
-        partial(plain_norms, 524288, 128),
-        partial(plain_norms, 16384, 4096, trained=True),
-    ),
-    "layer_norm": (partial(layer_norms, 16384, 2560), partial(layer_norms, 16384, 8192)),
-    "glu": (
-        partial(gates, 4096, 14336, "silu"),
-        partial(gates, 16384, 14336, "silu"),
-        partial(gates, 16384, 10240, "gelu_tanh"),
-    ),
-    "rope": (
-        partial(ropes, 4096, 32, 8, 128),
-        partial(ropes, 16384, 32, 8, 128),
-        partial(ropes, 16384, 16, 8, 128, norms=True),
-    ),
-    "dropout": (partial(dropouts, 16384, 4096),),
-    "nf4": (partial(dequantisations, 4096, 4096), partial(dequantisations, 28672, 4096)),
-    "adamw": (partial(updates, 41_943_040),),
-    "cross_entropy": (partial(losses, 4096, 128256),),
-    "linear_cross_entropy": (partial(heads, 4096, 4096, 128256), partial(heads, 1024, 1024, 151936)),
-    "lora": (
-        partial(adapters, 16384, 4096, (4096, 1024, 1024)),
-        partial(adapters, 16384, 4096, (14336, 14336)),
-    ),
-    "fp8": (partial(quantisations, 16384, 4096),),
-}
+def capped_attentions(
+    lengths: Sequence[int], query_heads: int, key_heads: int, width: int, window: int = 0
+) -> Iterator[Workload]:
+    """Causal attention with capped scores within documents: the twin is composed, PyTorch has no kernel for it."""
+    documents = Documents.of(lengths, torch.get_default_device())
+    heads = Heads(
+        head_dim=width,
+        query_heads=query_heads,
+        key_heads=key_heads,
+        scale=width**-0.5,
+        window=window,
+        softcap=50.0,
+    )
+    drawn = draw(documents.tokens, 2 * (query_heads + key_heads), width)
+    q, k, v, dout = drawn.split((query_heads, key_heads, key_heads, query_heads), 1)
+    kinds = ours("flash", compiled=False)
+    forward = each(kinds, lambda i: i.forward(q, k, v, documents, heads)[:1])
+
+    kept: dict[str, tuple[Tensor, Any]] = {}
+
+    def back(name: str) -> Sequence[Tensor]:
+        if name not in kept:
+            kept[name] = kinds[name].forward(q, k, v, documents, heads)
+        return kinds[name].backward(dout, q, k, v, *kept[name], documents, heads)
+
+    pairs = sum(sum(min(place + 1, window or length) for place in range(length)) for length in lengths)
+    flops = 4 * pairs * query_heads * width
+    shape = f"{'+'.join(map(str, lengths))} ({query_heads}+{key_heads})x{width}"
+    shape += f" window {window}" if window else ""
+    yield Workload(op="flash", direction="forward", shape=shape, calls=forward, flops=flops)
+    backward = {name: partial(back, name) for name in kinds}
+    yield Workload(op="flash", direction="backward", shape=shape, calls=backward, flops=flops * 5 // 2)

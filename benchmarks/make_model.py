@@ -114,6 +114,28 @@ SHAPES = {
         "model_type": "mistral",
         **PHI_3_MEDIUM,
     },  # the same, with q, k, v, gate and up apart
+    "llama-3b-slice": {  # six layers of Llama-3.2-3B on a small vocabulary: 0.70e9 parameters, 1.4 GB
+        **LLAMA_3,
+        "vocab_size": 32768,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 24,
+        "rope_parameters": {**LLAMA_3["rope_parameters"], "factor": 32.0},
+        "tie_word_embeddings": True,
+    },
+    "smollm-slice": {  # six layers of SmolLM2-135M on a small vocabulary: 26e6 parameters, 52 MB
+        "model_type": "llama",
+        "vocab_size": 8192,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+    },
     "tiny": {  # for a try on a processor
         "model_type": "llama",
         "vocab_size": 384,

@@ -23,6 +23,8 @@ from benchmarks.cases import Case, from_json  # noqa: E402 (the folder above mus
 
 PACKAGES = ("torch", "triton", "transformers", "peft", "bitsandbytes", "unsloth", "liger-kernel")
 MIB = 2**20
+CAP_OVERHEAD = 1.03
+"""A cap limits what torch's allocator takes, which is this many times what it hands out."""
 
 
 def say(word: str, **values: Any) -> None:
@@ -69,11 +71,12 @@ def build(case: Case, folder: Path, device: Any, budget_bytes: int) -> Any:
             bits=case.bits,
             batch=case.batch,
             tokens=case.tokens,
-            budget_bytes=budget_bytes or int(case.cap_gib * 2**30),
+            budget_bytes=budget_bytes or int(case.cap_gib / CAP_OVERHEAD * 2**30),
             dtype=case.dtype,
             optimizer=case.optimizer,
             turing=case.turing,
             fp8=case.fp8,
+            stock=case.stock,
             device=device,
         )
     from benchmarks.peers import build_peer
@@ -191,9 +194,12 @@ def measure_trainer(case: Case, folder: Path, started_s: float) -> int:
 
 
 def measure_engine(case: Case, folder: Path) -> int:
-    """Measure `launch.py train` on the case's model: the same shapes, the engine's own data and events."""
+    """Measure `launch.py train` on the case's model: the same shapes, the engine's own data and events.
+
+    Unless the case is cold, a short run has filled the workspace's caches before.
+    """
     from benchmarks.make_model import write_conversations
-    from benchmarks.train import read_run, train, write_recipe
+    from benchmarks.train import read_run, split_start, train, write_recipe
 
     conversations = folder / "conversations.jsonl"
     if not conversations.is_file():
@@ -210,9 +216,12 @@ def measure_engine(case: Case, folder: Path) -> int:
         )
         recipe = json.loads(path.read_text(encoding="utf-8"))
         recipe["optim"]["optimizer"] = case.optimizer
-        path.write_text(json.dumps(recipe), encoding="utf-8")
-        answer, run, started_s = train(path, Path(scratch, "workspace"))
+        for steps in (case.steps,) if case.cold else (1, case.steps):
+            recipe["optim"]["max_steps"] = steps
+            path.write_text(json.dumps(recipe), encoding="utf-8")
+            answer, run, started_s = train(path, Path(scratch, "workspace"))
         row = read_run(run, started_s)
+        phases = split_start(run, started_s)
     if answer["state"] != "finished":
         raise RuntimeError(f"the run is {answer['state']}: {answer.get('diagnosis')}")
     step_s, tokens_per_s = float(row["step_s"]), float(row["tokens_per_s"])
@@ -225,6 +234,7 @@ def measure_engine(case: Case, folder: Path) -> int:
             "loss0": row["loss_first"],
             "gradient_norm": math.nan,
             "first_step_s": float(row["first_step_after_s"]),
+            "phases": " ".join(f"{name}={took_s:.1f}" for name, took_s in phases.items()),
         },
         {
             "loaded_mib": 0,

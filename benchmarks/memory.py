@@ -6,15 +6,13 @@ Predicted by studio.host.memory, measured by torch's allocator and by NVML, on t
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import datetime
 import json
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 
 from benchmarks.cases import MAKE_S  # noqa: E402 (the folder above must be on the path first)
-from benchmarks.child import OFFLINE, ask_driver  # noqa: E402
+from benchmarks.child import ask_driver, make_environment  # noqa: E402
 from benchmarks.draft import draft_run  # noqa: E402
+from benchmarks.table import append_row  # noqa: E402
 from studio.core.facts import ModelFacts  # noqa: E402
 from studio.core.policy import LayerPolicy, MemoryPolicy  # noqa: E402
 from studio.host.memory import count_allocated, predict  # noqa: E402
@@ -55,6 +54,10 @@ CASES = tuple(
     for bits in (4, 16)
     for keep in ("all", "input")
 )
+
+
+TRY = (MemoryCase(shape="tiny", bits=16, keep="input", tokens=64),)
+"""A try of the benchmark itself on any machine."""
 
 
 def make_policy(case: MemoryCase, model: ModelFacts) -> MemoryPolicy:
@@ -138,7 +141,7 @@ def run(case: MemoryCase, options: argparse.Namespace) -> dict[str, Any] | str:
             "--one",
             order,
         ],
-        env={**os.environ, **OFFLINE, "PYTHONPATH": os.environ.get("STUDIO_SITE", "")},
+        env=make_environment("ours"),
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -150,23 +153,12 @@ def run(case: MemoryCase, options: argparse.Namespace) -> dict[str, Any] | str:
     return json.loads(found[-1])
 
 
-def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one row, with a heading when the file is new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(row), lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
-
-
 def make_missing(shape: str, models: Path) -> None:
     """Write the model of a shape where it is not there. Raises CalledProcessError when that fails."""
     if not (models / shape / "model.safetensors.index.json").is_file():
         subprocess.run(
             [sys.executable, str(ROOT / "benchmarks" / "make_model.py"), shape, str(models / shape)],
-            env={**os.environ, **OFFLINE, "PYTHONPATH": os.environ.get("STUDIO_SITE", "")},
+            env=make_environment("ours"),
             check=True,
         )
 
@@ -179,6 +171,7 @@ def main(arguments: Sequence[str] | None = None, cases: Sequence[MemoryCase] = C
     parser.add_argument("--seconds", type=float, default=550.0, help="time that all of it may take")
     parser.add_argument("--out", type=Path, default=Path("memory.csv"), help="the CSV file to append to")
     parser.add_argument("--device", default="cuda:0", help="cuda:0 or cpu")
+    parser.add_argument("--rows", default="8", choices=("8", "0"), help="0: a try on any machine")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.one:
@@ -195,7 +188,7 @@ def main(arguments: Sequence[str] | None = None, cases: Sequence[MemoryCase] = C
         "command": command,
     }
     failed = False
-    for case in cases:
+    for case in TRY if options.rows == "0" else cases:
         if options.shapes and case.shape not in options.shapes.split(","):
             continue
         new = not (options.models / case.shape).is_dir()

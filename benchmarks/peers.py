@@ -37,7 +37,7 @@ class Step:
     gradients: Callable[[Batch], torch.Tensor]
     """Forward and backward; returns the mean loss over the predicted tokens, () without a graph."""
     update: Callable[[], None]
-    """The optimizer's step; gradients are gone after it."""
+    """The optimizer's step; the gradients are not to be read after it."""
     norm: Callable[[], float]
     """Root of the sum of the squares of the adapters' gradients; nan where they cannot be read."""
     close: Callable[[], None] = lambda: None
@@ -174,11 +174,9 @@ def draw_adapters(model: torch.nn.Module) -> int:
 
 
 def plain_step(model: Any, case: Case, device: torch.device) -> Step:
-    """Return the usual loop: forward with labels under autocast, backward, bitsandbytes' 8-bit AdamW."""
-    import bitsandbytes
-
+    """Return the usual loop: forward with labels under autocast, backward, the case's AdamW."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = bitsandbytes.optim.AdamW8bit(parameters, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    optimizer = build_adamw(parameters, case.optimizer, device)
     scaler = torch.amp.GradScaler(device.type, enabled=case.dtype == "fp16" and device.type == "cuda")
 
     def gradients(batch: Batch) -> torch.Tensor:
@@ -198,6 +196,18 @@ def plain_step(model: Any, case: Case, device: torch.device) -> Step:
     return Step(
         gradients=gradients, update=update, norm=lambda: gradient_norm(parameters) / scaler.get_scale()
     )
+
+
+def build_adamw(
+    parameters: list[torch.nn.Parameter], name: str, device: torch.device
+) -> torch.optim.Optimizer:
+    """Return bitsandbytes' 8-bit AdamW, or for `adamw` PyTorch's fused one."""
+    settings = {"lr": LEARNING_RATE, "weight_decay": WEIGHT_DECAY}
+    if name == "adamw":
+        return torch.optim.AdamW(parameters, fused=device.type == "cuda", **settings)
+    import bitsandbytes
+
+    return bitsandbytes.optim.AdamW8bit(parameters, **settings)
 
 
 def autocast(dtype: str, device: torch.device) -> Any:

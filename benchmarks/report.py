@@ -1,162 +1,25 @@
-"""Turns the CSV files of compare.py and memory.py into the tables of README.md: `report.py results/*.csv --write`."""
+"""Turns the CSV files of compare.py, memory.py and kernels.py into tables of README.md: `report.py FILES --write`."""
 
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from benchmarks.cases import CASES, OTHER_SHAPES  # noqa: E402 (the folder above must be on the path first)
+from benchmarks.cases import CASES  # noqa: E402 (the folder above must be on the path first)
+from benchmarks.claims import CLAIMS, Claim  # noqa: E402
+from benchmarks.table import read_rows  # noqa: E402
 
+KERNEL_SHARE = 0.85
+"""What an op must reach of the copy rate, unless it is the fastest anyhow."""
 README = ROOT / "benchmarks" / "README.md"
 BEGIN, END = "<!-- tables: written by report.py -->", "<!-- end of tables -->"
 Rows = Sequence[Mapping[str, str]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
-    """One comparison that a row of the table makes."""
-
-    row: int
-    case: str
-    """What is compared, in words."""
-    ours: str
-    """Name of the studio's case."""
-    others: tuple[str, ...] = ()
-    """Names of those that it is compared with: the best of them counts."""
-    quantity: str = "tokens_per_s"
-    """tokens_per_s, peak_mib, first_step_s: the ratio of ours to theirs. longest: tokens, ours alone. losses: the
-    largest difference, as a share."""
-    must: float
-    goal: float | None = None
-
-    @property
-    def less(self) -> bool:
-        """Whether a smaller value is better."""
-        return self.quantity in ("peak_mib", "first_step_s", "losses")
-
-
-def against(row: int, case: str, ours: str, *others: str, must: float, goal: float | None = None) -> Claim:
-    """Return a claim on tokens/s."""
-    return Claim(row=row, case=case, ours=ours, others=others, must=must, goal=goal)
-
-
-def within(
-    row: int, case: str, ours: str, *others: str, must: float = 1.0, goal: float | None = None
-) -> Claim:
-    """Return a claim on peak memory."""
-    return Claim(row=row, case=case, ours=ours, others=others, quantity="peak_mib", must=must, goal=goal)
-
-
-CLAIMS: tuple[Claim, ...] = (
-    against(1, "QLoRA 2x2048 in Unsloth's peak", "qlora.ours.budget", "qlora.unsloth", must=1.10, goal=1.25),
-    within(1, "its peak", "qlora.ours.budget", "qlora.unsloth", must=1.05, goal=1.0),
-    against(
-        2,
-        "QLoRA 2x2048, memory free / Unsloth, nothing recomputed",
-        "qlora.ours",
-        "qlora.unsloth.none",
-        must=1.05,
-        goal=1.15,
-    ),
-    against(2, "/ Unsloth's default", "qlora.ours", "qlora.unsloth", must=1.45, goal=1.6),
-    against(2, "/ HF + PEFT", "qlora.ours", "qlora.hf", must=2.5, goal=2.9),
-    against(2, "`launch.py train` / the bare loop", "qlora.engine", "qlora.ours", must=0.97),
-    against(
-        3,
-        "LoRA 2x2048, memory free / Unsloth, nothing recomputed",
-        "lora.ours",
-        "lora.unsloth.none",
-        must=1.05,
-        goal=1.15,
-    ),
-    against(3, "`launch.py train` / the bare loop", "lora.engine", "lora.ours", must=0.97),
-    against(4, "QLoRA 1x32768 in Unsloth's peak", "long.ours", "long.unsloth", must=1.10, goal=1.2),
-    within(4, "its peak", "long.ours", "long.unsloth", must=1.05),
-    against(
-        5,
-        "8-bit products, LoRA 2x2048 / Unsloth LoRA, nothing recomputed",
-        "lora.ours.fp8",
-        "lora.unsloth.none",
-        must=1.4,
-        goal=1.7,
-    ),
-    Claim(
-        row=6,
-        case="longest QLoRA row in 24 GB, tokens",
-        ours="context.ours",
-        others=("context.unsloth",),
-        quantity="longest",
-        must=100_000,
-        goal=150_000,
-    ),
-    against(7, "documents of real lengths / Unsloth packed", "packed.ours", "packed.unsloth", must=1.2),
-    against(7, "/ HF + PEFT padded", "packed.ours", "padded.hf", must=3.0),
-    Claim(
-        row=9,
-        case="time to the first step, kernels compiled before / HF + PEFT",
-        ours="first.ours",
-        others=("first.hf",),
-        quantity="first_step_s",
-        must=1.0,
-    ),
-    Claim(
-        row=9,
-        case="the same with no kernel compiled",
-        ours="first.ours.cold",
-        others=("first.hf",),
-        quantity="first_step_s",
-        must=1.0,
-    ),
-    *(
-        against(
-            11,
-            f"{shape}, QLoRA 2x2048 / Unsloth's default",
-            f"{shape}.ours",
-            f"{shape}.unsloth",
-            *(("phi3-medium-split.unsloth",) if shape == "phi3-medium" else ()),
-            must=1.1,
-        )
-        for shape in OTHER_SHAPES
-    ),
-    against(12, "QLoRA 2x2048 without Triton / HF + PEFT", "qlora.ours.no_triton", "qlora.hf", must=1.5),
-    within(12, "its peak", "qlora.ours.no_triton", "qlora.hf"),
-    against(12, "LoRA 2x2048 without Triton / HF + PEFT", "lora.ours.no_triton", "lora.hf", must=1.5),
-    within(12, "its peak", "lora.ours.no_triton", "lora.hf"),
-    against(
-        12, "the same / HF + PEFT, nothing recomputed", "lora.ours.no_triton.free", "lora.hf.none", must=1.5
-    ),
-    within(12, "its peak", "lora.ours.no_triton.free", "lora.hf.none"),
-    *(
-        against(
-            13,
-            f"Qwen3-0.6B {name} 2x512 / the best of Unsloth and HF",
-            f"small.{way}.ours",
-            f"small.{way}.hf",
-            f"small.{way}.unsloth",
-            f"small.{way}.unsloth.none",
-            must=3.0,
-            goal=8.0,
-        )
-        for way, name in (("lora", "LoRA"), ("qlora", "QLoRA"))
-    ),
-    against(14, "Turing's means, fp16 / HF + PEFT in fp16", "turing.ours", "turing.hf", must=1.4),
-    Claim(
-        row=14,
-        case="largest difference of a loss",
-        ours="turing.ours",
-        others=("turing.hf",),
-        quantity="losses",
-        must=0.01,
-    ),
-)
 
 
 def measured(rows: Rows, name: str) -> list[Mapping[str, str]]:
@@ -277,6 +140,65 @@ def tell_cases(rows: Rows) -> str:
     return table(heading, lines)
 
 
+def tell_phases(rows: Rows) -> str:
+    """Return the time to the first step of each run through the engine, split into its phases; "" without one."""
+    lines = []
+    for name in dict.fromkeys(row["case"] for row in rows if row.get("phases")):
+        row = measured(rows, name)[-1]
+        parts = [part.replace("=", " ").replace("_", " ") for part in row["phases"].split()]
+        lines.append(f"`{name}`: first step after {row['first_step_s']} s: {', '.join(parts)}.")
+    return "\n\n".join(lines)
+
+
+def tell_missed(rows: Rows) -> str:
+    """Return one sentence that names the comparisons in which the studio does not reach what it must."""
+    missed = [claim for claim in CLAIMS if "missed" in verdict(claim, judge(claim, rows)[0])]
+    if not missed:
+        return "Of what was measured, nothing misses its must."
+    names = [
+        f"{claim.case.strip('/ ')} (row {claim.row}, {show(judge(claim, rows)[0], claim)})"
+        for claim in missed
+    ]
+    return f"Where the studio misses its must: {'; '.join(names)}."
+
+
+def tell_kernels(rows: Rows) -> str:
+    """Return the table of the ops (row 10): ours, the best of the others, and the share of the rate of this card."""
+    kinds: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
+    for row in rows:
+        kinds.setdefault((row["op"], row["direction"], row["shape"]), []).append(row)
+    lines, lost = [], []
+    for (op, direction, shape), found in kinds.items():
+        times = {row["implementation"]: float(row["median_ms"]) for row in found}
+        own = next((row for row in found if row["implementation"] == "triton"), None)
+        others = {name: ms for name, ms in times.items() if name not in ("triton", "reference")}
+        best = min(others, key=others.__getitem__, default="")
+        theirs = f"{others[best]:.3f} ({best})" if best else ""
+        twin = f"{times['reference']:.3f}" if "reference" in times else ""
+        if own is None:
+            lost.append(f"{op} {direction} {shape} (left out)")
+            lines.append([op, direction, shape, "", twin, theirs, "", "**left out**"])
+            continue
+        share, ms = float(own["share"]), times["triton"]
+        enough = own["unit"] == "GB/s" and share >= KERNEL_SHARE
+        first = ms <= min(times.values())
+        reached = " and ".join(["must"] * enough + ["fastest"] * first) or "**missed**"
+        lost += (
+            [] if enough or first else [f"{op} {direction} {shape} ({share:.0%}, {best or 'twin'} is faster)"]
+        )
+        rate = f"{own['rate']} {own['unit']}, {share:.0%}"
+        lines.append([op, direction, shape, f"{ms:.3f}", twin, theirs, rate, reached])
+    heading = ("op", "direction", "shape", "ours ms", "twin ms", "best other ms", "rate and share", "reached")
+    one = rows[-1]
+    told = f"{one['gpu']}, torch {one['torch']}, triton {one['triton']}, {one['date']}"
+    words = (
+        f"Row 10 ({told}; copy {float(one['copy_gb_per_s']):,.0f} GB/s, products {one['gemm_tflop_per_s']} TFLOP/s): "
+        f"{len(lines) - len(lost)} of {len(lines)} reach {KERNEL_SHARE:.0%} of the copy rate or are the fastest. "
+    )
+    words += f"Those that do neither: {'; '.join(lost)}." if lost else "None does neither."
+    return f"{words}\n\n{table(heading, lines)}"
+
+
 def tell_memory(rows: Rows) -> str:
     """Return the table of predicted against measured memory (row 8 of the table)."""
     lines = [
@@ -305,12 +227,13 @@ def tell(files: Sequence[Path]) -> str:
     """Return all tables of the CSV files, and on what they were measured."""
     rows: list[Mapping[str, str]] = []
     memory: list[Mapping[str, str]] = []
+    kernels: list[Mapping[str, str]] = []
     for path in files:
-        with path.open(encoding="utf-8") as file:
-            found = list(csv.DictReader(file))
+        found = read_rows(path)
         names = set(found[0]) if found else set()
         rows += found if "case" in names else []
         memory += found if "predicted_mib" in names and "nvml_mib" in names else []
+        kernels += found if {"direction", "share"} <= names else []
     parts = []
     if rows:
         names = ("gpu", "driver", "torch", "triton", "transformers", "peft", "bitsandbytes")
@@ -318,10 +241,13 @@ def tell(files: Sequence[Path]) -> str:
             ", ".join(f"{name} {row[name]}" for name in names if row[name]) for row in rows if row["torch"]
         }
         machines = "; ".join(sorted(told))
-        parts += [f"Last measured {rows[-1]['date']}: {machines}.", tell_claims(rows), tell_cases(rows)]
+        parts += [f"Last measured {rows[-1]['date']}: {machines}.", tell_missed(rows), tell_claims(rows)]
+        parts += [tell_phases(rows), "### Every case", tell_cases(rows)]
     if memory:
-        parts.append(tell_memory(memory))
-    return "\n\n".join(parts)
+        parts += ["### Predicted memory", tell_memory(memory)]
+    if kernels:
+        parts += ["### Ops", tell_kernels(kernels)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def write(words: str, path: Path = README) -> None:
@@ -336,7 +262,9 @@ def write(words: str, path: Path = README) -> None:
 def main() -> int:
     """Print the tables, or write them into README.md."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("files", nargs="+", type=Path, help="CSV files of compare.py and memory.py")
+    parser.add_argument(
+        "files", nargs="+", type=Path, help="CSV files of compare.py, memory.py and kernels.py"
+    )
     parser.add_argument("--write", action="store_true", help="into benchmarks/README.md")
     options = parser.parse_args()
     words = tell(options.files)

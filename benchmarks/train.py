@@ -7,7 +7,6 @@ the run itself recorded. Step time is the median time between step events after 
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import json
 import math
@@ -24,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 
 from benchmarks.make_model import SHAPES, make_model  # noqa: E402 (the folder above must be on the path first)
+from benchmarks.table import append_row  # noqa: E402
 from studio.core.codec import from_json  # noqa: E402
 from studio.core.facts import BackendPlan  # noqa: E402
 from studio.core.recipe import Recipe  # noqa: E402
@@ -124,15 +124,22 @@ def read_run(folder: Path, started_s: float = math.nan) -> dict[str, Any]:
     }
 
 
-def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one row to the CSV file, with a heading when the file is new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(row), lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
+def split_start(folder: Path, started_s: float) -> dict[str, float]:
+    """Return how long each phase of a run took until its first step was done, in seconds, in their order.
+
+    `start` is what passed before the run's first phase: Python, the supervisor, looking at the machine; `first_step`
+    what is left of the time when all phases are taken from it.
+    """
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    events = [json.loads(line) for line in lines]
+    step_s = next((event["time_s"] for event in events if event["kind"] == "step_logged"), math.nan)
+    phases = {"start": events[0]["time_s"] - started_s}
+    for name, took_s in record["timings_s"].items():
+        if name in ("train", "save", "verify"):
+            break
+        phases[name] = took_s
+    return phases | {"first_step": step_s - started_s - sum(phases.values())}
 
 
 def main() -> int:

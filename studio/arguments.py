@@ -124,7 +124,7 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(bridge, "--yes", action="store_true")
     option(bridge, "--no-browser", action="store_true")
     bridge.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    add("bench")
+    add("bench").add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 

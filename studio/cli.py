@@ -16,6 +16,7 @@ from typing import Any
 
 from studio import reports
 from studio.arguments import parse
+from studio.bench import bench
 from studio.bridge import run_wsl
 from studio.console import Console, leave_reader
 from studio.core.errors import StudioError
@@ -70,8 +71,6 @@ def quiet_libraries() -> None:
 
 def _run_command(words: list[str], console: Console, *, own_process: bool) -> int:
     options = parse([word for word in words if word != "--child"], console.catalogue)
-    if options.command == "bench":
-        raise not_available(options.command)
     if options.command == "studio" and (options.share or options.lan):
         raise not_available("--share" if options.share else "--lan")
     workspace = open_workspace(options.workspace)
@@ -311,6 +310,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Workspace, Console], int]] = {
     "chat": _chat,
     "export": _export,
     "wsl": run_wsl,
+    "bench": bench,
 }
 
 if __name__ == "__main__":

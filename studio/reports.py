@@ -49,6 +49,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
             ("precision", plan.dtype),
             ("attention", plan.attention),
             ("quantization", plan.quantization),
+            ("fp8", plan.fp8),
             ("optimizer", plan.optimizer),
             ("recompute", plan.checkpointing),
             ("multi_gpu", plan.multi_gpu),
@@ -96,7 +97,10 @@ def _describe_policy(policy: MemoryPolicy | None, say: Callable[[Text], str]) ->
         return
     yield say(text("plan.memory.kept"))
     for run in list_runs(policy):
-        what = text(f"plan.keep.{'offload' if run.policy.offload else run.policy.keep}")
+        keep = run.policy.keep
+        if run.policy.offload:
+            keep = "offload" if keep == "input" else f"offload_{keep}"
+        what = text(f"plan.keep.{keep}")
         id = "plan.memory.layer" if run.first == run.last else "plan.memory.layers"
         yield "  " + say(text(id, first=run.first, last=run.last, what=what))
 

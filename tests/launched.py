@@ -18,7 +18,7 @@ RUN_KEYS = {"run", "state", "steps", "loss", "artifact", "diagnosis"}
 
 # Loaded by every Python that has its folder on PYTHONPATH: acts in the engine's thread, where the heartbeat is written.
 SITECUSTOMIZE = """
-import json, os, sys, threading, time
+import os, sys, threading, time
 ABORT_STEP = int(os.environ.get("TEST_ABORT_STEP", "0"))
 MARKER = os.environ.get("TEST_ABORT_ONCE", "")
 SLEEP_S = float(os.environ.get("TEST_STEP_SLEEP_S", "0"))
@@ -40,12 +40,11 @@ def stand_still():
 
 def act(event, arguments):
     thread = threading.get_ident()
-    if event == "os.rename" and str(arguments[1]).endswith("heartbeat.json"):
+    if event == "finetune_studio.beat":
         time.sleep(SLEEP_S)
-        with open(arguments[0], encoding="utf-8") as file:
-            beat = json.load(file)
-        if beat["phase"] == "train":
-            at_step[thread] = beat["step"]
+        phase, step = arguments
+        if phase == "train":
+            at_step[thread] = step
     elif STALL_STEP and at_step.get(thread) == STALL_STEP:
         at_step[thread] = 0
         if STALL_ONCE:

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = (
     "cli",
     "arguments",
+    "bench",
     "reports",
     "doctor",
     "explain",

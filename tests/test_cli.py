@@ -213,7 +213,7 @@ def test_doctor_judges_this_machine_or_a_recorded_one(ask, tmp_path):
 
 @pytest.mark.parametrize(
     "words",
-    [["--share"], ["--lan"], ["bench"], ["export", "r", "--to", "gguf"]],
+    [["--share"], ["--lan"], ["export", "r", "--to", "gguf"]],
 )
 def test_what_later_versions_bring(ask, words):
     assert "not available yet" in ask(*words, code=2)["error"]["what"]

@@ -1,4 +1,4 @@
-"""Causal attention within packed documents, forward and backward as plain functions, from PyTorch's own kernels.
+"""Causal attention within packed documents, forward and backward as plain functions, from PyTorch's kernels or ours.
 
     s_ij = scale q_i . k_j (capped: c tanh(s / c))        p_i = softmax_j s_ij        o_i = sum_j p_ij v_j
 
@@ -20,8 +20,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from studio_kernels.attention_library import CPU, CUDNN, EFFICIENT, FLASH, MATH, Backend, Saved
+from studio_kernels._triton import ERRORS
+from studio_kernels.attention_library import CPU, CUDNN, EFFICIENT, FLASH, MATH, TRITON, Backend, Saved
 from studio_kernels.documents import Documents, Heads
+from studio_kernels.flash import supports_heads
 from studio_kernels.support import Support
 
 __all__ = ["Attention", "Documents", "Heads", "choose_attention", "supports", "try_out"]
@@ -69,6 +71,12 @@ class Attention:
         """(dq, dk, dv) in the shapes of q, k, v, from what `forward` gave for the same documents."""
         return self.backend(documents).backward(dout, q, k, v, out, saved, documents, self.heads)
 
+    def without_triton(self) -> Attention:
+        """The same with the composed form in the place of our kernels; itself where they are not used."""
+        if self.packed is not TRITON:
+            return self
+        return replace(self, packed=MATH, reason="The composed form computes attention instead of triton.")
+
 
 def choose_attention(
     *,
@@ -81,11 +89,12 @@ def choose_attention(
     window: int = 0,
     softcap: float = 0.0,
     capability: tuple[int, int] | None = None,
+    triton: bool = False,
 ) -> Attention:
     """The fastest backends that give right numbers here: each is tried on `device`, forward and backward.
 
     Takes up to a second on a GPU and waits for it: choose once for each kind of layer, before the first step.
-    `capability` is read from the device when not given.
+    `capability` is read from the device when not given. `triton`: our own kernels may be used, where no library's can.
 
     Raises:
         ValueError: the query heads cannot be shared out evenly.
@@ -115,6 +124,8 @@ def choose_attention(
         return None
 
     candidates = (FLASH, EFFICIENT) if device.type == "cuda" else (CPU,)
+    if triton and device.type == "cuda":
+        candidates = (*candidates, TRITON)
     packed = first(candidates, TRIAL_LENGTHS, heads) or MATH
     equal = None
     # Flash is as fast below Hopper and above it on GeForce, and needs no plans; elsewhere cuDNN was twice as fast.
@@ -139,6 +150,8 @@ def supports(
     name = backend.name
     if backend is MATH:
         return Support(True, "The composed form computes everything.")
+    if backend is TRITON:
+        return supports_heads(device_type, capability, dtype, heads)
     if heads.softcap:
         return Support(False, f"{name} cannot bound the scores.")
     for operator, positional, keywords in backend.operators:
@@ -192,7 +205,10 @@ def try_out(
             error = ((ours.double() - exact.double()).abs().max() / exact.double().abs().max()).item()
             if not error < LIMITS[dtype]:  # true for NaN, too
                 return Support(False, f"{backend.name} gave wrong numbers (relative error {error:.2g}).")
-    # What the operators raise for a device, dtype or build that they were not made for.
-    except (RuntimeError, ValueError, TypeError) as failure:
-        return Support(False, f"{backend.name} failed here: {str(failure).splitlines()[0][:200]}")
+    # What the operators raise for a device, dtype or build that they were not made for, and a compiler for a card.
+    except ERRORS as failure:
+        return Support(
+            False,
+            f"{backend.name} failed here: {(str(failure) or type(failure).__name__).splitlines()[0][:200]}",
+        )
     return Support(True, f"{backend.name} gives right numbers here.")

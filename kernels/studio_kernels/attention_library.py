@@ -1,6 +1,7 @@
-"""PyTorch's own attention kernels as plain functions, called by their operators: cuDNN, flash, memory-efficient, CPU.
+"""The ways to compute attention: PyTorch's own kernels, called by their operators, our own, and the composed form.
 
-Mathematics, shapes and `saved` stand in `attention`. All are causal; cuDNN and the CPU know no window, none a softcap.
+Mathematics, shapes and `saved` stand in `attention`. All are causal; cuDNN and the CPU know no window, no library knows
+a softcap.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from studio_kernels import attention_math
+from studio_kernels import attention_math, flash
 from studio_kernels.documents import Documents, Heads
 
 Saved = tuple[Tensor, ...]
@@ -23,7 +24,7 @@ SUM_STEP_TOKENS = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backend:
-    """One library's way."""
+    """One way."""
 
     name: str
     forward: Callable[[Tensor, Tensor, Tensor, Documents, Heads], tuple[Tensor, Saved]]
@@ -194,6 +195,7 @@ EFFICIENT = Backend(
         ("_efficient_attention_backward", 16, ("scale", "window_size")),
     ),
 )
+TRITON = Backend(name="triton", forward=flash.fused_forward, backward=flash.fused_backward)
 MATH = Backend(name="math", forward=attention_math.forward, backward=attention_math.backward)
 
 

@@ -51,7 +51,6 @@ def backward(
     """(dq, dk, dv) in the shapes of q, k, v."""
     (sums,) = saved
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    delta = (dout.to(sums.dtype) * out).sum(-1)
     for rows, batch in batches(documents):
         keys, values = _by_key_head(k[rows], batch), _by_key_head(v[rows], batch)
         key_sum = torch.zeros(keys.shape, dtype=sums.dtype, device=k.device)
@@ -63,7 +62,8 @@ def backward(
             shares = scores.sub_(_queries(sums[rows][..., None], batch, some, heads)).exp_()
             value_sum[:, seen] += _product(shares.to(q.dtype).mT, upstream)
             gradient = _product(upstream, values[:, seen].mT)
-            gradient.sub_(_queries(delta[rows][..., None], batch, some, heads)).mul_(shares)
+            delta = (upstream.to(sums.dtype) * _queries(out[rows], batch, some, heads)).sum(-1, keepdim=True)
+            gradient.sub_(delta).mul_(shares)
             if slope is not None:
                 gradient.mul_(slope)
             gradient = gradient.to(q.dtype)

@@ -9,6 +9,7 @@ from studio_kernels._triton import ERRORS, importable
 from studio_kernels.adamw import ADAMW
 from studio_kernels.cross_entropy import CROSS_ENTROPY
 from studio_kernels.dropout import DROPOUT
+from studio_kernels.flash import FLASH_ATTENTION
 from studio_kernels.fp8 import FP8
 from studio_kernels.glu import GLU
 from studio_kernels.layer_norm import LAYER_NORM
@@ -33,6 +34,7 @@ OPS: tuple[Op, ...] = (
     CROSS_ENTROPY,
     LORA,
     FP8,
+    FLASH_ATTENTION,
 )
 IMPLEMENTATIONS = ("reference", "triton")
 

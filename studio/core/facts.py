@@ -236,6 +236,10 @@ class MachineFacts:
     kernel_tests: tuple[KernelTest, ...] = ()
     broken_kernels: Mapping[str, str] = field(default_factory=dict)
     """Op -> why its fast kernel failed in an earlier run with the same GPU, driver and versions."""
+    context_bytes: int = 0
+    """Of the GPU's memory, what libraries and driver hold beside torch's own, as an earlier run measured it."""
+    fragmentation: float = 0.0
+    """What torch held as a multiple of what it handed out, measured likewise; 0: not measured yet."""
     hub: str = ""
     """Whether the model hub answers: "" not asked, `ok`, else the error."""
     hub_endpoint: str = ""
@@ -349,3 +353,5 @@ class BackendPlan:
     """Which row of host/backend.py's table decided; 0 in runs of older studios."""
     memory: MemoryPolicy | None = None
     """What the studio's own decoder keeps for its backward pass; None where the model's own forward trains."""
+    fp8: Choice = Choice(value=False, reason=Text(id="plan.fp8.off"))
+    """Whether the studio's own decoder multiplies by frozen weights in 8 bits: faster, and not exact."""

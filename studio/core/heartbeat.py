@@ -13,12 +13,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from studio.core.files import replace_file
 
@@ -34,7 +35,10 @@ RESTART_CODE = 75
 """Exit code of a process that wants to be started again, in an environment made anew: a wish, no death."""
 RETRIES = 10
 REPEAT_S = 0.25
-"""Within one step the file is rewritten at most this often: a replace costs some 0.1 ms."""
+"""Within one step the file is rewritten at most this often."""
+ROOM_BYTES = 1024
+"""Signs of life are filled up with blanks to a multiple of this, so that one takes the place of another. Writing over
+the file costs 10 us; replacing it takes 0.1 ms, and 1.7 ms on a file system that then writes its data out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +73,10 @@ class Standstill:
 
 
 class Heartbeat:
-    """Writes Beats to `path`, each an atomic replace: at every change of run, phase or step, else every REPEAT_S."""
+    """Writes Beats to `path`: at every change of run, phase or step, else every REPEAT_S.
+
+    The first one replaces the file at once, those of the same length are written over it in one call.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -77,9 +84,14 @@ class Heartbeat:
         self._parent = int(os.environ.get(PARENT_VARIABLE, "0"))
         self._written: tuple[object, ...] = ()
         self._time_s = 0.0
+        self._file: BinaryIO | None = None
+        self._length = 0
 
     def beat(self, run: str | None, folder: Path | str, phase: str, step: int, micro: int = 0) -> None:
-        """Say that `run` (its folder beside it) is alive in `phase` at `step`, micro-step `micro`. Raises OSError."""
+        """Say that `run` (its folder beside it) is alive in `phase` at `step`, micro-step `micro`. Raises OSError.
+
+        What is written is an auditing event of Python before: finetune_studio.beat with phase and step.
+        """
         now = time.time()
         place = (run, phase, step)
         if place == self._written and now - self._time_s < REPEAT_S:
@@ -95,15 +107,35 @@ class Heartbeat:
             "time_s": now,
             "thread": threading.get_ident(),
         }
-        self._staged.write_text(json.dumps(beat), encoding="utf-8")
+        sys.audit("finetune_studio.beat", phase, step)
+        line = json.dumps(beat).encode("utf-8")
+        line = line.ljust(-(-len(line) // ROOM_BYTES) * ROOM_BYTES)
+        if self._file is not None and self._length == len(line) and os.fstat(self._file.fileno()).st_nlink:
+            self._file.seek(0)
+            self._file.write(line)
+        elif not self._replace(line):
+            return  # `_written` is unchanged, so the next beat writes
+        self._written, self._time_s = place, now
+
+    def _replace(self, line: bytes) -> bool:
+        """Put a new file there and keep it open; returns whether it could: on Windows a reader may hold the old one."""
+        self._close()
+        self._staged.write_bytes(line)
         try:
             os.replace(self._staged, self.path)
+            self._file, self._length = self.path.open("r+b", buffering=0), len(line)
         except PermissionError:
-            return  # Windows: a reader has it open just now; `_written` is unchanged, so the next beat writes.
-        self._written, self._time_s = place, now
+            return False
+        return True
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
 
     def clear(self) -> None:
         """Say that no run is active (it ended, well or not): what dies from now on is no run."""
+        self._close()
         for _ in range(RETRIES):
             try:
                 self.path.unlink(missing_ok=True)

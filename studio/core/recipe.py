@@ -19,6 +19,7 @@ class ModelChoice:
     adapter: str = knob("", level="advanced")
     quantization: str = knob("none", choices=("none", "nf4", "int8"), level="common")
     precision: str = knob("auto", choices=("auto", "bf16", "fp16", "fp32"))
+    fp8: bool = knob(False)
     attention: str = knob("auto", choices=("auto", "sdpa", "eager"))
     revision: str = knob("")
 

@@ -73,7 +73,8 @@ class Health:
             broken = dict(remembered.broken_kernels(machine))
         else:
             card = choose_device(machine, recipe)[1]
-            broken = dict(remembered.broken_kernels(machine, card.name if card else ""))
+            machine = remembered.add_experience(machine, card.name if card else "")
+            broken = dict(machine.broken_kernels)
         if run and "pytorch_kernels" in read_safer(run):
             broken |= dict.fromkeys(OPS, "The last attempt stood still.")
         return dataclasses.replace(machine, broken_kernels=broken) if broken else machine

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ class StepOrder:
     per_step: int
     """Examples in one optimizer step: micro-batch times accumulation."""
     seed: int
+    _drawn: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The permutation of the epoch asked for last: drawing one of 200,000 examples takes 3 ms."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -36,8 +38,10 @@ class StepOrder:
     def indices(self, step: int) -> list[int]:
         """Return the example numbers of optimizer step `step`, counted from 0."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        order = np.random.default_rng([self.seed, epoch]).permutation(self.examples)
-        return order[place * self.per_step : (place + 1) * self.per_step].tolist()
+        if epoch not in self._drawn:
+            self._drawn.clear()
+            self._drawn[epoch] = np.random.default_rng([self.seed, epoch]).permutation(self.examples)
+        return self._drawn[epoch][place * self.per_step : (place + 1) * self.per_step].tolist()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from studio_kernels.adamw import Steps
 from studio_kernels.attention import Documents
 from torch import Tensor
 
 from studio.data.pack import Example
-from studio.engine.batches import PAD_MULTIPLE, document_starts
+from studio.engine.batches import PAD_MULTIPLE
 from studio.engine.step import Scale
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.graph import GraphedDecoder
+from studio.models.decoder.layer import Rows
+from studio.models.decoder.staging import Staging, split_rows
 
 GRAPH_OPERATIONS = 12e12
 """Micro-steps of fewer operations are recorded: they take a card 30 ms at most, and Python 80 to launch."""
@@ -37,6 +40,11 @@ class DecoderStep:
         linear = sum(group.inputs * group.outputs for layer in decoder.layers for group in layer.groups)
         self._operations_a_token = 6 * linear
         self._graphs: tuple[int, GraphedDecoder] | None = None
+        self._staging = Staging(self.device)
+
+    def adamw(self) -> Steps:
+        """See Step: the op as the decoder's kernels are bound now."""
+        return self.decoder.kernels.adamw
 
     def clear(self) -> None:
         """See Step."""
@@ -51,27 +59,34 @@ class DecoderStep:
         if self._recorded(len(ids)) and len(picks):
             loss = self._graph().add_gradients(ids, lengths, picks, ids[picks + 1], scale=factor, seed=seed)
             return loss / trained_tokens
-        rows = self.decoder.make_rows(
-            Documents.of(lengths, self.device),
-            torch.tensor(seed, device=self.device) if self._drops else None,
-        )
-        tokens, places, targets = self._place(ids, picks)
+        tokens, rows, places, targets = self._place(ids, lengths, picks, seed)
         return self.decoder.add_gradients(tokens, rows, places, targets, factor) / trained_tokens
 
     def sum_loss(self, examples: Sequence[Example]) -> Tensor:
         """See Step."""
         self.decoder.note_change()
         ids, lengths, picks = join(examples, self.pad_id, self.pad_multiple)
-        rows = self.decoder.make_rows(Documents.of(lengths, self.device))
-        tokens, places, targets = self._place(ids, picks)
-        return self.decoder.sum_loss(tokens, rows, places, targets)
+        return self.decoder.sum_loss(*self._place(ids, lengths, picks))
 
-    def _place(self, ids: np.ndarray, picks: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        """Return tokens, picks and targets on the device, by one copy."""
-        together = torch.from_numpy(np.concatenate([ids, picks, ids[picks + 1]]))
-        if self.device.type == "cuda":
-            together = together.pin_memory().to(self.device, non_blocking=True)
-        return together.split([len(ids), len(picks), len(picks)])
+    def drop_graphs(self) -> None:
+        """Let go of what is recorded, and of its memory; it is recorded anew when next needed."""
+        self._graphs = None
+
+    def _place(
+        self, ids: np.ndarray, lengths: tuple[int, ...], picks: np.ndarray, seed: int | None = None
+    ) -> tuple[Tensor, Rows, Tensor, Tensor]:
+        """Return tokens, rows, picks and targets on the device, by one copy; `seed` draws what is dropped."""
+        arrays = (ids, picks, ids[picks + 1], np.array([seed or 0], dtype=np.int64), *split_rows(lengths))
+        tokens, places, targets, drawn, starts, positions = self._staging.send(arrays)
+        documents = Documents(
+            lengths=lengths,
+            starts=starts,
+            positions=positions,
+            uniform=lengths[0] if len(set(lengths)) == 1 else None,
+            longest=max(lengths),
+        )
+        rows = self.decoder.make_rows(documents, drawn[0] if self._drops and seed is not None else None)
+        return tokens, rows, places, targets
 
     def _recorded(self, tokens: int) -> bool:
         small = tokens <= GRAPH_TOKENS and tokens * self._operations_a_token < GRAPH_OPERATIONS
@@ -96,12 +111,12 @@ def join(
     T is rounded up to a multiple of `multiple` by padding that counts to the last document: what comes after a token
     does not change it.
     """
-    ids = np.concatenate([example.token_ids for example in examples]).astype(np.int64)
-    trained = [example.trained.copy() for example in examples]
-    for mask, example in zip(trained, examples, strict=True):
-        mask[document_starts(example)] = False
-    picks = np.nonzero(np.concatenate(trained))[0] - 1
-    lengths = [length for example in examples for length in example.lengths]
-    missing = -len(ids) % multiple
+    lengths = [length for example in examples for length in example.lengths if length]
+    count = sum(lengths)
+    missing = -count % multiple
+    ids = np.full(count + missing, pad_id, dtype=np.int64)
+    np.concatenate([example.token_ids for example in examples], out=ids[:count])
+    trained = np.concatenate([example.trained for example in examples])
+    trained[np.cumsum([0, *lengths[:-1]])] = False  # a document's first token has none before it
     lengths[-1] += missing
-    return np.concatenate([ids, np.full(missing, pad_id)]), tuple(lengths), picks
+    return ids, tuple(lengths), np.flatnonzero(trained) - 1

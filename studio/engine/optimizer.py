@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+from studio_kernels.adamw import Steps
 
 from studio.core.errors import StudioError
 from studio.core.recipe import OptimSpec
 from studio.core.text import text
+from studio.engine.flat_adamw import FlatAdamW
 from studio.engine.ladder import is_out_of_memory, let_go
 
 
@@ -19,14 +21,20 @@ def build_optimizer(
     spec: OptimSpec,
     name: str,
     device: torch.device,
+    adamw: Callable[[], Steps] | None = None,
 ) -> torch.optim.Optimizer:
-    """Return the optimizer `name` (`adamw`, `adamw_8bit`, `paged_adamw_8bit`); weight decay applies to `decayed`."""
+    """Return the optimizer `name` (`adamw`, `adamw_8bit`, `paged_adamw_8bit`); weight decay applies to `decayed`.
+
+    `adamw` gives the op that computes `adamw` where all that is trained is one flat parameter, None elsewhere.
+    """
     groups = [
         {"params": list(decayed), "weight_decay": spec.weight_decay},
         {"params": list(undecayed), "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     settings = {"lr": spec.learning_rate, "betas": (spec.beta1, spec.beta2), "eps": spec.epsilon}
+    if name == "adamw" and adamw is not None:
+        return FlatAdamW(groups, adamw, max_norm=spec.max_grad_norm, **settings)
     if name == "adamw":
         return torch.optim.AdamW(groups, fused=device.type == "cuda", **settings)
     import bitsandbytes
@@ -39,27 +47,39 @@ def build_optimizer(
 
 
 def apply_gradients(
-    scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *, again: bool = False
+    scaler: torch.amp.GradScaler,
+    optimizer: torch.optim.Optimizer,
+    loss: torch.Tensor,
+    *,
+    again: bool = False,
 ) -> bool:
-    """Step `optimizer` through `scaler`; return whether memory ran out meanwhile and the step was done once more.
+    """Step `optimizer`; return whether memory ran out meanwhile and the step was done once more.
 
-    The first step makes the moments. AdamW of PyTorch and of bitsandbytes count a parameter's step before they change
-    it: with none counted no weight has changed, so what was made is dropped and the same gradients are applied anew.
+    A loss scale was taken out of the gradients before (unscale_). FlatAdamW looks itself whether they and `loss` ()
+    are finite, and takes the memory it needs before it changes anything. The others are stepped through `scaler`;
+    their first step makes the moments. AdamW of PyTorch and of bitsandbytes count a parameter's step before they
+    change it: with none counted no weight has changed, so what was made is dropped and the same gradients are applied
+    anew.
     Raises StudioError when memory is out for good; some weights may have changed then, so the step is lost.
     """
+    whole = isinstance(optimizer, FlatAdamW)
     try:
-        scaler.step(optimizer)  # without loss scaling this is optimizer.step()
+        if whole:
+            optimizer.step(loss=loss)
+        else:
+            scaler.step(optimizer)  # without loss scaling this is optimizer.step()
         return again
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        changed = any(float(moments.get("step", 0)) for moments in optimizer.state.values())
+        changed = not whole and any(float(moments.get("step", 0)) for moments in optimizer.state.values())
         if again or changed:
             what, why, fix = (text(f"memory.optimizer.full{part}") for part in ("", ".why", ".fix"))
             raise StudioError(what, why, fix, exit_code=1) from error
         let_go(error)
-    optimizer.state.clear()  # a parameter's moments may be there in part
-    return apply_gradients(scaler, optimizer, again=True)
+    if not whole:
+        optimizer.state.clear()  # a parameter's moments may be there in part
+    return apply_gradients(scaler, optimizer, loss, again=True)
 
 
 def learning_rate(spec: OptimSpec, step: int, total_steps: int) -> float:

@@ -32,6 +32,7 @@ from studio.core.record import RunRecord
 from studio.core.text import Text, text
 from studio.data.prepare import PreparationStopped, PreparedData, prepare
 from studio.engine.artifact import Fingerprint, fingerprint, load_artifact, save_artifact, verify_artifact
+from studio.engine.calibrate import keep_what_fits
 from studio.engine.checkpoint import (
     Checkpoint,
     list_checkpoints,
@@ -42,11 +43,12 @@ from studio.engine.checkpoint import (
 )
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.folder import RunFolder, write_json
+from studio.engine.generators import seed_all
 from studio.engine.ladder import cap_memory, release_memory, retry_with_memory
 from studio.engine.methods import get_method
 from studio.engine.recovery import Recovery, is_sticky, may_pass
 from studio.engine.step import Step, StockStep
-from studio.engine.trainer import Hooks, Trainer, TrainState, seed_all
+from studio.engine.trainer import Hooks, Trainer, TrainState
 from studio.engine.training_state import read_training, write_training
 from studio.engine.trial import try_out
 from studio.engine.warmup import warm_up
@@ -127,8 +129,7 @@ def run(
     """
     if remembered is not None:
         card = choose_device(machine, recipe)[1]
-        broken = {**machine.broken_kernels, **remembered.broken_kernels(machine, card.name if card else "")}
-        machine = dataclasses.replace(machine, broken_kernels=broken)
+        machine = remembered.add_experience(machine, card.name if card else "")
     record = dataclasses.replace(
         folder.read_record(), state="running", packages=dict(machine.packages), diagnosis=None, ended_s=0.0
     )
@@ -252,6 +253,16 @@ def _train(this: Run) -> Trained | None:
         if fast.ops or fast.decoder:
             with this.phase("compile"):
                 warm_up(trainer)
+                if said := keep_what_fits(
+                    trainer,
+                    plan,
+                    facts,
+                    this.machine,
+                    this.record.gpu,
+                    this.remembered,
+                    cap_bytes=budget_bytes,
+                ):
+                    this.emit(Warned(message=said))
         if recipe.limits.trial and trainer.state.step == 0:
             with this.phase("trial"):
                 trial = try_out(trainer, loaded, data, facts, this.record, folder, this.stop_when_asked)
@@ -273,7 +284,11 @@ def _train(this: Run) -> Trained | None:
             eval_loss = trainer.evaluate()
             this.stop_when_asked()  # which cut the evaluation short
             this.record = dataclasses.replace(this.record, eval_loss=eval_loss)
-        fast.undo()
+        if isinstance(trainer.step, DecoderStep):
+            trainer.step.drop_graphs()
+        retry_with_memory(
+            fast.undo, trainer.tell_save_freed
+        )  # weights that were views get memory of their own
         model = loaded.model
         if not this.record.adapter:
             cast_weights(model, DTYPES[plan.dtype.value])
@@ -310,6 +325,7 @@ def _load(recipe: Recipe, facts: ModelFacts, plan: BackendPlan) -> tuple[Loaded,
         plan.memory,
         dtype=DTYPES[plan.dtype.value],
         autocast=AUTOCAST_DTYPES.get(plan.dtype.value),
+        fp8=plan.fp8.value,
     )
     if fast.decoder is None and plan.checkpointing.value:
         unwrap(model).gradient_checkpointing_enable({"use_reentrant": False})

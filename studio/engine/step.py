@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
+from studio_kernels.adamw import Steps
 from torch import Tensor
 
 from studio.data.pack import Example
@@ -25,6 +26,8 @@ class Step(Protocol):
     """Matrices, to which weight decay applies."""
     undecayed: list[torch.nn.Parameter]
     """Norms and biases."""
+    adamw: Callable[[], Steps] | None
+    """Gives the op that computes AdamW where all that is trained is one flat parameter; None elsewhere."""
 
     def clear(self) -> None:
         """Begin a window: no gradients, weights as they are now."""
@@ -40,6 +43,7 @@ class StockStep:
     """The model's own forward under autocast, and autograd."""
 
     kind = "stock"
+    adamw = None
 
     def __init__(
         self,

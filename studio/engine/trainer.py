@@ -6,15 +6,14 @@ CONTRIBUTING.md says why this is a loop of our own and not transformers' Trainer
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
+from studio.core.errors import StudioError
 from studio.core.events import (
     CheckpointSaved,
     EvalLogged,
@@ -28,6 +27,8 @@ from studio.core.recipe import Recipe
 from studio.core.text import Text, text
 from studio.data.pack import Example
 from studio.engine.batches import StepOrder, count_trained
+from studio.engine.flat_adamw import FlatAdamW
+from studio.engine.generators import read_generators, write_generators
 from studio.engine.ladder import MemoryExhausted, is_out_of_memory, let_go, retry_with_memory
 from studio.engine.optimizer import apply_gradients, build_optimizer, learning_rate
 from studio.engine.step import Step
@@ -121,9 +122,12 @@ class Trainer:
         self.state = TrainState(micro_batch=self.spec.micro_batch)
         self.evaluation_batch = self.spec.micro_batch
         self._saved_step, self._saved_s = 0, 0.0
+        self._drawn: tuple[int, list[Example]] = (-1, [])
         self.trained = [*step.decayed, *step.undecayed]
         self.kind = [optimizer, dtype, step.kind]
-        self.optimizer = build_optimizer(step.decayed, step.undecayed, self.spec, optimizer, device)
+        self.optimizer = build_optimizer(
+            step.decayed, step.undecayed, self.spec, optimizer, device, step.adamw
+        )
         self.autocast_dtype = AUTOCAST_DTYPES.get(dtype)
         # fp16 alone needs loss scaling: its smallest normal number is 6e-5, where gradients often lie.
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == "fp16" and device.type == "cuda")
@@ -172,9 +176,7 @@ class Trainer:
     def _take_step(self) -> None:
         """One transaction: gradients of the whole window, the check that they are finite, the optimizer."""
         state, started_s = self.state, time.perf_counter()
-        window = [self.train_examples[i] for i in self.order.indices(state.step)]
-        # Longest first: it pads least, and what does not fit in memory shows at once.
-        window.sort(key=lambda example: len(example.token_ids), reverse=True)
+        window = self._window(state.step)
         loss_sum = self.take_gradients(window)
         rate = learning_rate(self.spec, state.step, self.total_steps)
         loss, grad_norm, applied = self._apply(loss_sum, rate)
@@ -190,11 +192,20 @@ class Trainer:
                 lr=rate,
                 grad_norm=grad_norm,
                 tokens_per_s=tokens / (time.perf_counter() - started_s),
-                vram_bytes=torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0,
+                vram_bytes=count_vram(self.device),
                 skipped=not applied,
             )
         )
         self._count_skips(applied, loss)
+
+    def _window(self, step: int) -> list[Example]:
+        """Return the examples of `step`; those asked for last are kept, so that the next ones can be drawn ahead."""
+        if self._drawn[0] != step:
+            window = [self.train_examples[i] for i in self.order.indices(step)]
+            # Longest first: it pads least, and what does not fit in memory shows at once.
+            window.sort(key=lambda example: len(example.token_ids), reverse=True)
+            self._drawn = step, window
+        return self._drawn[1]
 
     def take_gradients(self, window: Sequence[Example], phase: str = "train") -> torch.Tensor:
         """Fill the gradients with those of `window`, however often it must be replayed; weights are not touched.
@@ -237,19 +248,43 @@ class Trainer:
         return total
 
     def _apply(self, loss_sum: torch.Tensor, rate: float) -> tuple[float, float, bool]:
-        """Clip and step if all is finite; returns loss, gradient norm before clipping, and whether it was applied."""
+        """Clip and step if all is finite; returns loss, gradient norm before clipping, and whether it was applied.
+
+        Waits for the device once, when all that it can be given is enqueued.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
-        limit = self.spec.max_grad_norm or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.trained, limit)
-        loss, grad_norm = float(loss_sum), float(norm)
+        if isinstance(self.optimizer, FlatAdamW):
+            self._step_whole(loss_sum)
+            self.scaler.update()
+            self._window(self.state.step + 1)  # while the device computes
+            return self.optimizer.read(loss_sum)
+        norm = torch.nn.utils.clip_grad_norm_(self.trained, self.spec.max_grad_norm or math.inf)
+        self._window(self.state.step + 1)
+        loss, grad_norm = torch.stack([loss_sum, norm.to(loss_sum)]).tolist()
         applied = math.isfinite(loss) and math.isfinite(grad_norm)
-        if applied and apply_gradients(self.scaler, self.optimizer):
-            self._tell_freed("optimizer", self.state.micro_batch, text("memory.optimizer"), 1)
+        if applied and apply_gradients(self.scaler, self.optimizer, loss_sum):
+            self._tell_optimizer_freed()
         self.scaler.update()
         return loss, grad_norm, applied
+
+    def _step_whole(self, loss_sum: torch.Tensor) -> None:
+        """Step an optimizer that changes all or nothing: when its kernel fails, its twin takes the same gradients."""
+        while True:
+            try:
+                if apply_gradients(self.scaler, self.optimizer, loss_sum):
+                    self._tell_optimizer_freed()
+                return
+            except StudioError:  # memory is out for good
+                raise
+            except Exception as error:  # recover() decides: it returns False for all it does not know
+                if not self.hooks.recover(error, self.state):
+                    raise
+
+    def _tell_optimizer_freed(self) -> None:
+        self._tell_freed("optimizer", self.state.micro_batch, text("memory.optimizer"), 1)
 
     def _count_skips(self, applied: bool, loss: float) -> None:
         state = self.state
@@ -355,31 +390,8 @@ class Trainer:
         write_generators(data["generators"])
 
 
-def read_generators() -> dict[str, Any]:
-    """Return the states of all random generators that training draws from, as tensors and plain values."""
-    version, words, gauss = random.getstate()
-    name, keys, place, has_gauss, cached = np.random.get_state()
-    return {
-        "python": [version, list(words), gauss],
-        "numpy": [name, torch.from_numpy(keys.astype(np.int64)), int(place), int(has_gauss), float(cached)],
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-
-
-def write_generators(states: dict[str, Any]) -> None:
-    """Set all random generators to read_generators()."""
-    version, words, gauss = states["python"]
-    random.setstate((version, tuple(words), gauss))
-    name, keys, place, has_gauss, cached = states["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), place, has_gauss, cached))
-    torch.set_rng_state(states["torch"])
-    if states["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(states["cuda"])
-
-
-def seed_all(seed: int) -> None:
-    """Seed every random generator that training draws from."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+def count_vram(device: torch.device) -> int:
+    """Return the bytes that tensors take on a card, 0 elsewhere; memory_allocated() sorts 100 numbers for this one."""
+    if device.type != "cuda":
+        return 0
+    return torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["current"]

@@ -21,8 +21,9 @@ from studio.core.text import Text, literal, text
 from studio.data.pack import Example
 from studio.data.prepare import PreparedData
 from studio.engine.folder import RunFolder
+from studio.engine.generators import read_generators, write_generators
 from studio.engine.ladder import is_out_of_memory
-from studio.engine.trainer import SAVE_INTERVAL_S, Trainer, read_generators, write_generators
+from studio.engine.trainer import SAVE_INTERVAL_S, Trainer
 from studio.engine.trial_save import try_checkpoint, try_result
 from studio.host.failures import diagnose
 from studio.models.adapt import evaluation_mode

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from studio.data.pack import Example
-from studio.engine.trainer import Trainer, read_generators, write_generators
+from studio.engine.generators import read_generators, write_generators
+from studio.engine.trainer import Trainer
 
 WARM_TOKENS = 64
 

@@ -29,6 +29,8 @@ NEEDS_DOTS = {
     "nf4": False,
     "lora": True,
     "linear_cross_entropy": False,
+    "adamw": False,
+    "flash": True,
 }
 """Op -> whether its kernel multiplies matrices (tl.dot). Before compute capability 8.0 Triton compiles those without
 tensor cores: such an op stays in PyTorch there, an elementwise or reduction one does not."""

@@ -6,8 +6,9 @@ Q, K: width of all query heads, of all key heads   tail: the columns in which a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
@@ -29,10 +30,10 @@ BRANCH_NORMS = {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
 NORMS = {"input_layernorm", "post_attention_layernorm", *HEAD_NORMS, *BRANCH_NORMS}
 HEAD_ROWS, HEAD_LOGITS = 4096, 132 * 2**19
 """The loss head's own choice of a portion on an H200, fewer elsewhere (studio_kernels/linear_cross_entropy.py)."""
-STAGES = 2
-"""Places on the card through which offloaded inputs pass: one is read while the other is filled."""
 SCORES_BYTES = 3 * 64 * 2**20
 """Blocks of scores where attention is composed of matrix products (studio_kernels/attention_math.py)."""
+COMPOSED = ("glu", "dropout", "linear_cross_entropy")
+"""Ops whose PyTorch twins need room that their kernels do not."""
 LIBRARY_BYTES = 32 * 2**20
 """The matrix library's own workspace on Hopper; 8 MiB elsewhere."""
 
@@ -72,6 +73,8 @@ class DecoderShape:
     """Whether attention is composed of matrix products, because its scores are capped."""
     composed: bool
     """Whether gate and loss head are composed of PyTorch's operations."""
+    fp8: bool
+    """Whether frozen weights are multiplied in 8 bits, from copies of their own."""
     element_bytes: int
     windows: tuple[int, ...]
     """Of each layer: the tokens that a token sees; 0: all before it."""
@@ -115,11 +118,16 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         head_norms=bool(HEAD_NORMS & set(model.norms)),
         branch_norms=bool(BRANCH_NORMS & set(model.norms)),
         dropout=spec.dropout > 0,
-        composed_attention=plan.attention.value == "eager",
-        composed=any(choice.value != "triton" for choice in plan.kernels.values()),
+        composed_attention=plan.attention.value == "eager" and not _by_triton(plan, "flash"),
+        composed=not all(_by_triton(plan, op) for op in COMPOSED if op in plan.kernels),
+        fp8=bool(plan.fp8.value),
         element_bytes=DTYPE_BYTES[plan.dtype.value],
         windows=tuple(model.sliding_window if is_windowed else 0 for is_windowed in windowed),
     )
+
+
+def _by_triton(plan: BackendPlan, op: str) -> bool:
+    return op in plan.kernels and plan.kernels[op].value == "triton"
 
 
 def is_target(name: str, targets: str) -> bool:
@@ -161,6 +169,22 @@ def kept_bytes(shape: DecoderShape, keep: str) -> int:
     return sum(levels[: KEEP_LEVELS.index(keep) + 1])
 
 
+def moved_bytes(shape: DecoderShape, keep: str) -> int:
+    """Return what of kept_bytes() waits in the machine's own memory when a layer is offloaded (Kept.move_out).
+
+    All but the adapters' narrow parts and the log-sums, which stay on the card.
+    """
+    e, groups = shape.element_bytes, shape.groups
+    level = KEEP_LEVELS.index(keep)
+    stays = (
+        0,
+        e * groups["output"].tail + 4 * shape.query_heads,
+        e * groups["qkv"].tail,
+        e * (groups["gate_up"].tail + groups["down"].tail),
+    )
+    return kept_bytes(shape, keep) - sum(stays[: level + 1])
+
+
 def _attention_state(shape: DecoderShape) -> int:
     """Attention's result and its adapter's part, and the log-sums in fp32, bytes a token."""
     return shape.element_bytes * (shape.queries + shape.groups["output"].tail) + 4 * shape.query_heads
@@ -174,8 +198,8 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     """
     e, groups, hidden, width = shape.element_bytes, shape.groups, shape.hidden, shape.mlp_width
     level, at_once = KEEP_LEVELS.index(keep), min(tokens, mlp_chunk_tokens or tokens)
-    # The residual stream's gradients before and after the MLP, wide enough for the adapters' parts.
-    streams = e * (2 * hidden + groups["down"].tail + groups["output"].tail)
+    # The residual stream's gradients after and before the MLP, wide enough for the adapters' parts.
+    above, below = e * (hidden + groups["down"].tail), e * (hidden + groups["output"].tail)
     state = _attention_state(shape) if level < 1 else 0
     qkv = e * (shape.queries + 2 * shape.keys + groups["qkv"].tail) if level < 2 else 0
     middle = e * hidden * ((level < 1) + shape.branch_norms)
@@ -184,6 +208,8 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     dropped = shape.dropout * (1 + 12 // e * shape.composed)
     product = width * (1 + max(dropped, 3 * shape.composed)) + groups["down"].tail
     norm = hidden * (2 + dropped) + groups["gate_up"].tail
+    if shape.fp8:  # 8-bit products are written to a place of their own first
+        product = max(product, 2 * width + hidden)
     portion = max(product, norm) + (hidden + groups["down"].tail) * shape.branch_norms
     if level < 3:
         portion += 2 * width + 2 * groups["gate_up"].tail
@@ -197,21 +223,21 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
         + (2 * e * shape.queries if shape.key_heads < shape.query_heads else 0)
         + (e * (shape.queries + shape.keys) if shape.head_norms else 0)  # query and key after their norms
     )  # fmt: skip
-    attention = tokens * (streams + state + qkv + gradients - given_back)
+    attention = tokens * (below + state + qkv + gradients - given_back)
     return {
-        "mlp": tokens * (streams + state + qkv + middle) + at_once * e * portion,
+        "mlp": tokens * (above + below + state + qkv + middle) + at_once * e * portion,
         "attention": max(0, attention) + SCORES_BYTES * shape.composed_attention,
     }
 
 
-def head_bytes(shape: DecoderShape, tokens: int, policy: MemoryPolicy) -> int:
+def head_bytes(shape: DecoderShape, tokens: int, head_rows: int = 0, head_columns: int = 0) -> int:
     """Return what the loss head needs when every token is trained: a tile of logits and the gradients' sum in fp32.
 
     Beside them stand the decoder's result, its picked rows, those normalised, and their gradient.
     """
     e, hidden = shape.element_bytes, shape.hidden
-    rows = min(tokens, policy.head_rows or HEAD_ROWS)
-    columns = policy.head_columns
+    rows = min(tokens, head_rows or HEAD_ROWS)
+    columns = head_columns
     if not columns:
         tiles = -(-shape.vocabulary // max(1024, HEAD_LOGITS // max(1, rows)))
         columns = -(-shape.vocabulary // tiles)
@@ -223,24 +249,61 @@ def head_bytes(shape: DecoderShape, tokens: int, policy: MemoryPolicy) -> int:
     return 4 * (tile + rows * hidden) + composed + 4 * e * tokens * hidden
 
 
+@dataclass(frozen=True, slots=True)
+class LayerSizes:
+    """Bytes on the card for one layer of one policy: until its backward pass, while it waits there, and meanwhile."""
+
+    held: int
+    moved: int
+    """Copied out and back; 0 for a layer that is not offloaded."""
+    needed: int
+
+
+def size_layer(shape: DecoderShape, tokens: int, layer: LayerPolicy, mlp_chunk_tokens: int) -> LayerSizes:
+    """Return the LayerSizes of any layer that follows `layer`."""
+    moved = moved_bytes(shape, layer.keep) if layer.offload else 0
+    return LayerSizes(
+        tokens * (kept_bytes(shape, layer.keep) - moved),
+        tokens * moved,
+        max(phase_bytes(shape, layer.keep, tokens, mlp_chunk_tokens).values()),
+    )
+
+
+def peak_of_runs(runs: Sequence[tuple[LayerSizes, int]]) -> tuple[int, int, int]:
+    """Return what layers keep and need at the moment of their peak, and what all of them keep before the first goes.
+
+    `runs`: neighbouring layers of equal sizes and their number, from the first. In the backward pass layers are done
+    from the last to the first, and each gives back what it kept: while layer l is computed, what layers 0 to l keep is
+    there, and no more. Of offloaded layers two are on the card at a time: the one that is computed, and the next one
+    below it, on its way back.
+    """
+    highest = max((place for place, (sizes, _) in enumerate(runs) if sizes.moved), default=-1)
+    kept = below = 0
+    peak = (0, 0)
+    for place, (sizes, count) in enumerate(runs):
+        back = below if place <= highest else 0
+        peak = max(peak, (kept + sizes.held + sizes.moved + back, sizes.needed), key=sum)
+        kept += count * sizes.held
+        below = sizes.moved or below
+        if count > 1:
+            back = below if place <= highest else 0
+            peak = max(peak, (kept + sizes.moved + back, sizes.needed), key=sum)
+    return *peak, kept
+
+
+def tables_bytes(shape: DecoderShape, tokens: int) -> int:
+    """Return the rotary tables in fp32, made for a power of two of places, and ids, places and targets."""
+    return 8 * shape.head_dim * (1 << (tokens - 1).bit_length()) + 32 * tokens
+
+
 def peak_of_layers(shape: DecoderShape, tokens: int, policy: MemoryPolicy) -> tuple[int, int]:
     """Return what is kept and what is needed besides, in bytes, at the moment at which both together are most.
 
-    In the backward pass layers are done from the last to the first, and each gives back what it kept: while layer l
-    is computed, what layers 0 to l keep is there, and no more. The loss head comes when all of it is there.
+    That is in a layer's backward pass (peak_of_runs) or in the loss head, which comes when all is still there.
     """
-    input_bytes = shape.element_bytes * shape.hidden
-    tables = tokens * (8 * shape.head_dim + 16)  # cos and sin in fp32; ids, places, targets
-    staged = tokens * input_bytes * min(STAGES, sum(layer.offload for layer in policy.layers))
-    kept = tables + staged
-    peak = (0, 0)
-    sizes: dict[LayerPolicy, tuple[int, int]] = {}
-    for layer in policy.layers:
-        if layer not in sizes:
-            held = kept_bytes(shape, layer.keep) - input_bytes * layer.offload
-            needed = max(phase_bytes(shape, layer.keep, tokens, policy.mlp_chunk_tokens).values())
-            sizes[layer] = tokens * held, needed
-        held, needed = sizes[layer]
-        kept += held
-        peak = max(peak, (kept, needed), key=sum)
-    return max(peak, (kept, head_bytes(shape, tokens, policy)), key=sum)
+    sizes = {layer: size_layer(shape, tokens, layer, policy.mlp_chunk_tokens) for layer in set(policy.layers)}
+    runs = [(sizes[layer], len(list(group))) for layer, group in groupby(policy.layers)]
+    kept, needed, whole = peak_of_runs(runs)
+    head = head_bytes(shape, tokens, policy.head_rows, policy.head_columns)
+    kept, needed = max((kept, needed), (whole, head), key=sum)
+    return kept + tables_bytes(shape, tokens), needed

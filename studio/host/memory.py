@@ -44,6 +44,12 @@ class Calibration:
 CALIBRATIONS = {"cuda": Calibration(), "cpu": Calibration(context_bytes=400 * 2**20, fragmentation=1.0)}
 """By kind of device, where none was measured."""
 FRAGMENTATION_RANGE = (1.0, 1.25)
+CONTEXT_RANGE = (200 * 2**20, 1536 * 2**20)
+"""What a driver counts beyond it is other programs' memory, which comes and goes."""
+LEAST_SPAN_BYTES = 256 * 2**20
+"""Two measured steps that differ by less say nothing of fragmentation: blocks are handed out in up to 20 MiB."""
+GRAPH_TOKENS, GRAPH_OPERATIONS = 4096, 12e12
+"""Up to how many tokens, and operations, a micro-step is recorded as a graph (engine/decoder_step.py)."""
 
 
 def predict(
@@ -79,7 +85,8 @@ def predict_decoder(
     calibration: Calibration,
 ) -> dict[str, int]:
     """Return what predict() does for a run of the decoder of this `shape`."""
-    kept, needed = peak_of_layers(shape, count_tokens(model, recipe), policy)
+    tokens = count_tokens(model, recipe)
+    kept, needed = peak_of_layers(shape, tokens, policy)
     width, groups, trained = shape.element_bytes, shape.groups.values(), shape.adapter_parameters
     quantized = plan.quantization.value == "nf4"
     # Rounded adapters lie beside the weights: as rows and columns of their own for opened ones, else inside the matrix.
@@ -90,10 +97,12 @@ def predict_decoder(
         opened = sum(rows * columns for rows, columns in {group.shape for group in groups})
         opened += policy.cached_layers * sum(rows * columns for rows, columns in (g.shape for g in groups))
     library = LIBRARY_BYTES if _device(plan) == "cuda" else 0
+    linear = count_linear_parameters(model)
+    copies = 2 * linear if plan.fp8.value else 0  # each weight in 8 bits twice, for both directions
     parts = {
-        "weights": _weight_bytes(plan, model, count_linear_parameters(model), width),
+        "weights": _weight_bytes(plan, model, linear, width) + copies,
         "adapters": 4 * trained + width * shape.layers * (rounded + corners),
-        "gradients": 4 * trained,
+        "gradients": 4 * trained * (1 + (library > 0 and is_recorded(shape, tokens, policy))),
         "optimizer": OPTIMIZER_BYTES[plan.optimizer.value] * trained,
         "activations": kept,
         "workspace": needed + library,
@@ -101,6 +110,14 @@ def predict_decoder(
     }
     lost = int((calibration.fragmentation - 1) * sum(parts.values()))
     return parts | {"fragmentation": lost, "context": calibration.context_bytes}
+
+
+def is_recorded(shape: DecoderShape, tokens: int, policy: MemoryPolicy) -> bool:
+    """Return whether micro-steps of so many tokens are recorded as graphs: the gradients are there twice meanwhile."""
+    linear = shape.layers * sum(group.inputs * group.outputs for group in shape.groups.values())
+    small = tokens <= GRAPH_TOKENS and 6 * linear * tokens < GRAPH_OPERATIONS
+    away = any(layer.offload for layer in policy.layers)
+    return small and not away and not shape.composed_attention
 
 
 def count_allocated(parts: Mapping[str, int]) -> int:
@@ -112,17 +129,20 @@ def fit_calibration(points: tuple[tuple[int, int], tuple[int, int]]) -> Calibrat
     """Return the Calibration that explains two measured steps, of T tokens and of 2 T.
 
     Each point is (predicted bytes without context and fragmentation: count_allocated(), measured peak bytes as the
-    driver counts them). What is measured is noisy, so the slope is held within FRAGMENTATION_RANGE and the context
-    then follows from the larger point, where an error weighs least. Raises ValueError for equal points.
+    driver counts them). What is measured is noisy, so the slope is held within FRAGMENTATION_RANGE, and is the usual
+    one where the steps lie less than LEAST_SPAN_BYTES apart; the context follows from the larger point, where an error
+    weighs least, within CONTEXT_RANGE. Raises ValueError for equal points.
     """
     (small, small_peak), (large, large_peak) = sorted(points)
     if small == large:
         raise ValueError("Two steps of different size are needed.")
-    low, high = FRAGMENTATION_RANGE
-    fragmentation = min(high, max(low, (large_peak - small_peak) / (large - small)))
-    return Calibration(
-        context_bytes=max(0, round(large_peak - fragmentation * large)), fragmentation=fragmentation
-    )
+    fragmentation = CALIBRATIONS["cuda"].fragmentation
+    if large - small >= LEAST_SPAN_BYTES:
+        low, high = FRAGMENTATION_RANGE
+        fragmentation = min(high, max(low, (large_peak - small_peak) / (large - small)))
+    least, most = CONTEXT_RANGE
+    context = round(large_peak - fragmentation * large)
+    return Calibration(context_bytes=min(most, max(least, context)), fragmentation=fragmentation)
 
 
 def count_tokens(model: ModelFacts, recipe: Recipe) -> int:

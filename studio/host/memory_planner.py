@@ -1,35 +1,39 @@
-"""Decides how much a run keeps for its backward pass: as much as fits, layer by layer, before anything is loaded."""
+"""Decides how much a run keeps for its backward pass, and where: the fastest that fits, before anything is loaded."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.policy import KEEP_LEVELS, Keep, LayerPolicy, MemoryPolicy
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Text, text
-from studio.host.layer_memory import DecoderShape, kept_bytes, read_decoder
+from studio.host.candidates import (
+    AWAY,
+    HEAD_PORTIONS,
+    LEAST_CHUNK_TOKENS,
+    ON_CARD,
+    Candidate,
+    Load,
+    leanest_policy,
+    list_candidates,
+)
+from studio.host.layer_memory import DecoderShape, peak_of_layers, read_decoder
+from studio.host.layer_work import slowdown
 from studio.host.memory import (
     CALIBRATIONS,
     Calibration,
+    count_allocated,
     count_tokens,
+    is_recorded,
     longest,
     predict,
     predict_decoder,
 )
 
-LEAST_CHUNK_TOKENS = 1024
-"""Fewer tokens at a time leave a GPU's processors idle."""
-HEAD_PORTIONS = ((1024, 8192), (512, 4096))
-"""Smaller portions of the loss head, (rows, columns): 84 and 17 MB of workspace for a width of 4,096."""
-PINNED_SHARE = 0.5
-"""Share of the machine's free memory that may wait there for the card; pinned memory cannot be swapped out."""
-ATTENTION_SLOWNESS = 1.3
-"""Time of one FLOP of attention in FLOPs of a matrix product: 540 against 680 TFLOP/s on an H200."""
 STEP_DOWN_SHARE = 0.2
 """Share of what is kept that one step down gives up: enough to matter, little enough not to overshoot."""
 REST_SHARE = 1.1
@@ -60,21 +64,22 @@ def choose_policy(
 ) -> MemoryChoice:
     """Return the fastest policy whose predicted peak is at most `budget_bytes`, else the leanest and what to change.
 
-    `ram_bytes`: the machine's own free memory, of which half may hold offloaded inputs. A recipe that wants its
+    `ram_bytes`: the machine's own free memory, of which half may hold what layers keep. A recipe that wants its
     activations recomputed, or not, is obeyed. Raises ValueError for a run that the decoder cannot do.
     """
-    shape = _read(plan, model, recipe)
-    steps = list(list_policies(shape, plan, model, recipe, ram_bytes))
+    load = _read_load(plan, model, recipe, ram_bytes)
     calibration = calibration or _calibration(plan)
-
-    def total(policy: MemoryPolicy) -> int:
-        return sum(predict_decoder(plan, model, recipe, policy, shape, calibration).values())
-
-    # Each step is at least as fast and needs at least as much as the one before: the last that fits is the fastest.
-    place = bisect_right(steps, budget_bytes, key=total) - 1
-    policy = steps[max(0, place)]
-    parts = predict_decoder(plan, model, recipe, policy, shape, calibration)
-    if place < 0:
+    sum_peak = _Sum(load, plan, model, recipe, calibration)
+    best = min(
+        (one for one in list_candidates(load) if sum_peak(one) <= budget_bytes),
+        key=lambda one: (one.work, one.peak_bytes),
+        default=None,
+    )
+    whole = MemoryPolicy(layers=(LayerPolicy(),) * load.shape.layers)
+    leanest = whole if load.recompute == "off" else leanest_policy(load)
+    policy = leanest if best is None else best.policy
+    parts = predict_decoder(plan, model, recipe, policy, load.shape, calibration)
+    if best is None:
         reason = text(
             "plan.memory.too_large",
             needed=_gigabytes(sum(parts.values())),
@@ -82,8 +87,32 @@ def choose_policy(
             advice=_advise(recipe, model),
         )
     else:
-        reason = _explain(shape, model, recipe, policy, budget_bytes)
-    return MemoryChoice(policy=policy, reason=reason, parts=parts, fits=place >= 0)
+        reason = _explain(load.shape, model, recipe, policy, budget_bytes)
+    return MemoryChoice(policy=policy, reason=reason, parts=parts, fits=best is not None)
+
+
+class _Sum:
+    """Sums up what predict_decoder() predicts of a candidate, without predicting anew what all have in common."""
+
+    def __init__(
+        self, load: Load, plan: BackendPlan, model: ModelFacts, recipe: Recipe, calibration: Calibration
+    ) -> None:
+        away = MemoryPolicy(layers=AWAY[:1] * load.shape.layers)  # of which no graph is recorded
+        parts = predict_decoder(plan, model, recipe, away, load.shape, calibration)
+        kept, needed = peak_of_layers(load.shape, load.tokens, away)
+        self.common = count_allocated(parts) - kept - needed
+        self.calibration = calibration
+        opened = sum(rows * columns for rows, columns in (g.shape for g in load.shape.groups.values()))
+        self.opened_bytes = load.shape.element_bytes * opened
+        small = is_recorded(load.shape, load.tokens, MemoryPolicy(layers=ON_CARD[:1]))
+        self.recorded_bytes = 4 * load.shape.adapter_parameters * (small and _on_gpu(plan))
+
+    def __call__(self, one: Candidate) -> int:
+        allocated = self.common + one.peak_bytes + one.cached_layers * self.opened_bytes
+        if self.recorded_bytes and not any(layer.offload for layer in one.layers):
+            allocated += self.recorded_bytes
+        lost = int((self.calibration.fragmentation - 1) * allocated)
+        return allocated + lost + self.calibration.context_bytes
 
 
 def longest_context(
@@ -106,10 +135,9 @@ def longest_context(
 
     def needed(tokens: int) -> int:
         one = change_recipe(recipe, {"data.max_length": tokens, "optim.micro_batch": 1})
-        shape = read_decoder(plan, model, one)
         policy = None
-        if plan.memory is not None and shape is not None:
-            policy = next(list_policies(shape, plan, model, one, ram_bytes))
+        if plan.memory is not None and read_decoder(plan, model, one) is not None:
+            policy = leanest_policy(_read_load(plan, model, one, ram_bytes))
         return sum(predict(plan, model, one, policy, calibration=calibration).values())
 
     most = 1
@@ -120,148 +148,52 @@ def longest_context(
     )
 
 
-def list_policies(
-    shape: DecoderShape, plan: BackendPlan, model: ModelFacts, recipe: Recipe, ram_bytes: int
-) -> Iterator[MemoryPolicy]:
-    """Yield policies from the leanest to the fastest; each needs at least as much memory as the one before.
-
-    First come the ways to do with less than every layer's input: small portions of the loss head, of the MLP, and
-    inputs of the first layers in the machine's own memory. Then every layer keeps its input, and more is kept step by
-    step (_order_steps). Last, 4-bit weights stay opened.
-    """
-    tokens, wanted = count_tokens(model, recipe), recipe.limits.activation_checkpointing
-    whole = (LayerPolicy(keep="all"),) * shape.layers
-    if wanted != "off":
-        yield from _lean_policies(shape, tokens, ram_bytes)
-        layers = [LayerPolicy(keep="input")] * shape.layers
-        if wanted == "on":
-            yield MemoryPolicy(layers=tuple(layers))
-            return
-        for layer, keep in [(0, "input"), *_order_steps(shape, longest(model, recipe))]:
-            layers[layer] = LayerPolicy(keep=keep)
-            yield MemoryPolicy(layers=tuple(layers))
-    else:
-        yield MemoryPolicy(layers=whole)
-    if plan.quantization.value == "nf4":
-        for count in range(1, shape.layers + 1):
-            yield MemoryPolicy(layers=whole, cached_layers=count)
-
-
-def _lean_policies(shape: DecoderShape, tokens: int, ram_bytes: int) -> Iterator[MemoryPolicy]:
-    input_bytes = tokens * shape.element_bytes * shape.hidden
-    most = min(shape.layers, int(PINNED_SHARE * ram_bytes) // max(1, input_bytes))
-
-    def offload(count: int) -> tuple[LayerPolicy, ...]:
-        first = LayerPolicy(keep="input", offload=True)
-        return (first,) * count + (LayerPolicy(keep="input"),) * (shape.layers - count)
-
-    chunks = [
-        LEAST_CHUNK_TOKENS << power for power in range(32) if LEAST_CHUNK_TOKENS << power < max(tokens, 2)
-    ]
-    leanest_chunk = chunks[0] if chunks else 0
-    for rows, columns in reversed(HEAD_PORTIONS):
-        yield MemoryPolicy(
-            layers=offload(most), mlp_chunk_tokens=leanest_chunk, head_rows=rows, head_columns=columns
-        )
-    for chunk in chunks:
-        yield MemoryPolicy(layers=offload(most), mlp_chunk_tokens=chunk)
-    # The last layers' inputs stay on the card as long as possible: the backward pass wants them first.
-    for count in range(most, 0, -1):
-        yield MemoryPolicy(layers=offload(count))
-
-
-def _order_steps(shape: DecoderShape, document_tokens: int) -> list[tuple[int, Keep]]:
-    """Return (layer, level) in the order in which keeping more pays: by the work that a byte saves, then from the last.
-
-    Every matrix product's result saves H FLOPs a byte, attention's S / 2 and more: it comes first in long documents.
-    Within a layer a step that pays less than the one after it is taken together with that one. The last layers come
-    first because what they keep is given back first: the peak lasts shortest, and by the time that layers with much to
-    compute again need room for it, much is free.
-    """
-    order: list[tuple[float, int, int]] = []
-    for layer in range(shape.layers):
-        works = _repeated_work(shape, layer, document_tokens)
-        sizes = [kept_bytes(shape, keep) for keep in KEEP_LEVELS]
-        level = 0
-        while level < len(KEEP_LEVELS) - 1:
-            gains = [
-                (works[level] - works[top]) / (sizes[top] - sizes[level])
-                for top in range(level + 1, len(KEEP_LEVELS))
-            ]
-            # The steps up to the best of the levels above; the highest of equals.
-            best = max(range(len(gains)), key=lambda i: (gains[i], i))
-            order += [(-gains[best], -layer, above) for above in range(level + 1, level + best + 2)]
-            level += best + 1
-    return [(-layer, KEEP_LEVELS[level]) for _, layer, level in sorted(order)]
-
-
-def _repeated_work(shape: DecoderShape, layer: int, document_tokens: int) -> tuple[float, ...]:
-    """Return what each level leaves to be computed again, FLOPs a token."""
-    window, groups = shape.windows[layer], shape.groups
-    seen = document_tokens / 2
-    if 0 < window < document_tokens:
-        seen = window - window**2 / (2 * document_tokens)
-    attention = ATTENTION_SLOWNESS * 4 * shape.queries * seen
-    output, qkv, gate_up = (
-        2 * groups[name].inputs * groups[name].outputs for name in ("output", "qkv", "gate_up")
-    )
-    return attention + output + qkv + gate_up, qkv + gate_up, gate_up, 0.0
-
-
-def repeated_share(shape: DecoderShape, policy: MemoryPolicy, document_tokens: int) -> float:
-    """Return the work that `policy` does twice as a share of a micro-step that does nothing twice.
-
-    Such a step takes two matrix products for each of the frozen weights (forward, and the gradient of its input), and
-    attention's backward pass two and a half times what its forward takes.
-    """
-    repeated = total = 0.0
-    for number, layer in enumerate(policy.layers):
-        works = _repeated_work(shape, number, document_tokens)
-        repeated += works[KEEP_LEVELS.index(layer.keep)]
-        down = 2 * shape.groups["down"].inputs * shape.groups["down"].outputs
-        output = 2 * shape.groups["output"].inputs * shape.groups["output"].outputs
-        attention = works[0] - works[1] - output
-        total += 2 * (works[0] + down) + 1.5 * attention
-    return repeated / (total + 4 * shape.hidden * shape.vocabulary)
-
-
 def step_down(
     policy: MemoryPolicy, tokens: int = 0, most_offloaded: int | None = None
 ) -> MemoryPolicy | None:
     """Return the next cheaper policy, None when there is none: taken when memory ran out in spite of the prediction.
 
-    Opened weights go first; then what the first layers keep, a fifth of all at a time; then inputs wait in the
-    machine's own memory (of `most_offloaded` layers at most, None: all); then MLP and loss head go in portions.
-    `tokens`: those of the micro-batch, where known. Results stay the same.
+    Opened weights go first; then what layers keep on the card, a fifth of all at a time, from the first layers on; then
+    their inputs wait in the machine's own memory (of `most_offloaded` layers at most, None: all); then the layers that
+    waited there with more do so with their inputs alone, of which two at a time stand on the card; then MLP and loss
+    head go in portions. `tokens`: those of the micro-batch, where known. Results stay the same.
     """
+    layers = policy.layers
     if policy.cached_layers:
         return dataclasses.replace(policy, cached_layers=0)
-    if any(layer.keep != "input" for layer in policy.layers):
-        return dataclasses.replace(policy, layers=_lower(policy.layers))
-    count = len(policy.layers) if most_offloaded is None else min(most_offloaded, len(policy.layers))
-    if sum(layer.offload for layer in policy.layers) < count:
-        away = (LayerPolicy(keep="input", offload=True),) * count
-        return dataclasses.replace(policy, layers=away + policy.layers[count:])
+    if any(layer.keep != "input" for layer in layers if not layer.offload):
+        return dataclasses.replace(policy, layers=_lower(layers))
+    most = len(layers) if most_offloaded is None else most_offloaded
+    free = max(0, most - sum(layer.offload for layer in layers))
+    there = [place for place, layer in enumerate(layers) if not layer.offload][:free]
+    if there:
+        away = tuple(AWAY[0] if place in there else layer for place, layer in enumerate(layers))
+        return dataclasses.replace(policy, layers=away)
+    if any(layer.keep != "input" for layer in layers):
+        return dataclasses.replace(
+            policy, layers=tuple(dataclasses.replace(layer, keep="input") for layer in layers)
+        )
     chunk = _halve(policy.mlp_chunk_tokens or tokens or 16 * LEAST_CHUNK_TOKENS)
     if chunk >= LEAST_CHUNK_TOKENS:
         return dataclasses.replace(policy, mlp_chunk_tokens=chunk)
-    for rows, columns in HEAD_PORTIONS:
+    for rows, columns in HEAD_PORTIONS[1:]:
         if (policy.head_rows or math.inf) > rows:
             return dataclasses.replace(policy, head_rows=rows, head_columns=columns)
     return None
 
 
 def _lower(layers: tuple[LayerPolicy, ...]) -> tuple[LayerPolicy, ...]:
-    """Take layers one level down, of the highest level first and there the first layer first."""
+    """Take layers on the card one level down, of the highest level first and there the first layer first."""
     lowered = list(layers)
-    kept = sum(KEPT_WIDTHS[layer.keep] for layer in layers)
+    there = [place for place, layer in enumerate(layers) if not layer.offload]
+    kept = sum(KEPT_WIDTHS[layers[place].keep] for place in there)
     target = (1 - STEP_DOWN_SHARE) * kept
     # What a last layer or two still keep is not worth a step of its own.
-    while kept > target or kept < REST_SHARE * len(layers):
-        level = max(KEEP_LEVELS.index(layer.keep) for layer in lowered)
+    while kept > target or kept < REST_SHARE * len(there):
+        level = max(KEEP_LEVELS.index(lowered[place].keep) for place in there)
         if not level:
             break
-        place = next(i for i, layer in enumerate(lowered) if layer.keep == KEEP_LEVELS[level])
+        place = next(place for place in there if lowered[place].keep == KEEP_LEVELS[level])
         lowered[place] = LayerPolicy(keep=KEEP_LEVELS[level - 1])
         kept -= KEPT_WIDTHS[KEEP_LEVELS[level]] - KEPT_WIDTHS[KEEP_LEVELS[level - 1]]
     return tuple(lowered)
@@ -275,17 +207,28 @@ def _halve(tokens: int) -> int:
 def _explain(
     shape: DecoderShape, model: ModelFacts, recipe: Recipe, policy: MemoryPolicy, budget_bytes: int
 ) -> Text:
-    repeated = [layer for layer in policy.layers if layer.keep != "all"]
-    offloaded = sum(layer.offload for layer in policy.layers)
+    repeated = sum(layer.keep != "all" for layer in policy.layers)
+    away = [layer for layer in policy.layers if layer.offload]
+    values = {
+        "layers": repeated,
+        "total": shape.layers,
+        "has": _gigabytes(budget_bytes),
+        "offloaded": len(away),
+    }
     if not repeated:
+        if away:
+            return text("plan.memory.offload_all", **values)
+        if policy.head_rows:
+            return text("plan.memory.portions_all", **values)
         id = "plan.memory.opened" if policy.cached_layers else "plan.memory.all"
         return text(id, layers=policy.cached_layers)
-    share = repeated_share(shape, policy, longest(model, recipe))
-    values = {"layers": len(repeated), "total": shape.layers, "percent": max(1, round(100 * share))}
-    values |= {"has": _gigabytes(budget_bytes), "offloaded": offloaded}
-    if policy.mlp_chunk_tokens or policy.head_rows:
-        return text("plan.memory.portions_offload" if offloaded else "plan.memory.portions", **values)
-    return text("plan.memory.offload" if offloaded else "plan.memory.some", **values)
+    values["percent"] = max(1, round(100 * slowdown(shape, policy, longest(model, recipe))))
+    id = "portions" if policy.mlp_chunk_tokens or policy.head_rows else "offload" if away else "some"
+    if away and id == "portions":
+        id = "portions_offload"
+    if any(layer.keep != "input" for layer in away):
+        id += "_more"
+    return text(f"plan.memory.{id}", **values)
 
 
 def _advise(recipe: Recipe, model: ModelFacts) -> Text:
@@ -299,15 +242,26 @@ def _advise(recipe: Recipe, model: ModelFacts) -> Text:
     return text("check.memory.smaller_model")
 
 
-def _read(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> DecoderShape:
+def _read_load(plan: BackendPlan, model: ModelFacts, recipe: Recipe, ram_bytes: int) -> Load:
     shape = read_decoder(plan, model, recipe)
     if shape is None:
         raise ValueError("The model's own forward trains here: it has no policy.")
-    return shape
+    return Load(
+        shape=shape,
+        tokens=count_tokens(model, recipe),
+        document_tokens=longest(model, recipe),
+        ram_bytes=ram_bytes,
+        recompute=recipe.limits.activation_checkpointing,
+        opened=plan.quantization.value == "nf4",
+    )
+
+
+def _on_gpu(plan: BackendPlan) -> bool:
+    return str(plan.device.value).startswith("cuda")
 
 
 def _calibration(plan: BackendPlan) -> Calibration:
-    return CALIBRATIONS["cuda" if str(plan.device.value).startswith("cuda") else "cpu"]
+    return CALIBRATIONS["cuda" if _on_gpu(plan) else "cpu"]
 
 
 def _gigabytes(size_bytes: float) -> str:

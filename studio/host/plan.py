@@ -9,9 +9,9 @@ from studio.core.recipe import Recipe
 from studio.core.text import Text, literal, text
 from studio.host import versions
 from studio.host.backend import NEEDS_DOTS, PROCESSOR_ROWS, Backend, choose_backend, runs_fast
-from studio.host.features import dotted, has_bf16, old_driver, triton_words
+from studio.host.features import dotted, has_bf16, has_fp8, old_driver, triton_words
 from studio.host.layer_memory import read_decoder
-from studio.host.memory import predict
+from studio.host.memory import Calibration, predict
 from studio.host.memory_planner import choose_policy
 from studio.host.offers import make_offers
 
@@ -30,19 +30,26 @@ def plan(machine: MachineFacts, recipe: Recipe, model: ModelFacts) -> BackendPla
     """Return the BackendPlan of `recipe` on `machine`. A forced value that cannot work is replaced, saying so."""
     device, gpu = choose_device(machine, recipe)
     backend = plan_backend(machine, recipe)
+    optimizer = _choose_optimizer(machine, recipe.optim.optimizer, backend, gpu)
+    # The 8-bit optimizers are bitsandbytes'.
+    ops = [op for op in OPS if op != "adamw" or optimizer.value == "adamw"]
     draft = BackendPlan(
         device=device,
         dtype=_choose_dtype(recipe.model.precision, machine, gpu),
         attention=_choose_attention(recipe.model.attention, model, backend, gpu),
         quantization=_choose_quantization(machine, recipe, model, backend, gpu),
-        optimizer=_choose_optimizer(machine, recipe.optim.optimizer, backend, gpu),
+        optimizer=optimizer,
         checkpointing=Choice(value=False, reason=text("plan.checkpointing.off")),
-        kernels={op: _choose_kernel(op, machine, recipe, backend, gpu) for op in OPS},
+        kernels={op: _choose_kernel(op, machine, recipe, backend, gpu) for op in ops},
         offers=make_offers(machine, backend, recipe),
         multi_gpu=_choose_multi_gpu(machine, gpu),
         row=backend.row,
     )
-    return plan_memory(draft, machine, recipe, model, gpu)
+    fp8 = _choose_fp8(draft, recipe, model, gpu)
+    if fp8.value:
+        kernels = {**draft.kernels, "fp8": _choose_kernel("fp8", machine, recipe, backend, gpu)}
+        draft = dataclasses.replace(draft, kernels=kernels)
+    return plan_memory(dataclasses.replace(draft, fp8=fp8), machine, recipe, model, gpu)
 
 
 def plan_memory(
@@ -51,12 +58,22 @@ def plan_memory(
     """Return `draft` with what is kept for the backward pass: layer by layer where the studio's own decoder trains."""
     if not decoder_pays(gpu) or read_decoder(draft, model, recipe) is None:
         return dataclasses.replace(draft, checkpointing=_choose_checkpointing(draft, recipe, model, gpu))
-    choice = choose_policy(draft, model, recipe, *memory_budget(machine, gpu))
+    calibration = None
+    if machine.fragmentation:
+        calibration = Calibration(context_bytes=machine.context_bytes, fragmentation=machine.fragmentation)
+    budget = memory_budget(machine, gpu)
+    choice = choose_policy(draft, model, recipe, *budget, calibration=calibration)
     recomputes, reason = any(layer.keep != "all" for layer in choice.policy.layers), choice.reason
     if choice.fits and recipe.limits.activation_checkpointing != "auto":
         reason = text("plan.wanted", value=text("plan.on" if recomputes else "plan.off"))
+    optimizer = draft.optimizer
+    if optimizer.reason.id == "plan.optimizer.fused":
+        optimizer = dataclasses.replace(optimizer, reason=text("plan.optimizer.own"))
     return dataclasses.replace(
-        draft, memory=choice.policy, checkpointing=Choice(value=recomputes, reason=reason)
+        draft,
+        memory=choice.policy,
+        checkpointing=Choice(value=recomputes, reason=reason),
+        optimizer=optimizer,
     )
 
 
@@ -213,6 +230,26 @@ def _choose_quantization(
     if gpu is not None and (backend.four_bit == "off" or (wanted == "int8" and old)):
         return Choice(value="none", reason=text("plan.quantization.gpu", value=wanted, gpu=gpu.name))
     return Choice(value=wanted, reason=text(f"plan.quantization.{wanted}"))
+
+
+def _choose_fp8(draft: BackendPlan, recipe: Recipe, model: ModelFacts, gpu: Gpu | None) -> Choice:
+    """Return whether frozen weights are multiplied in 8 bits: only ever where it is asked for."""
+    if not recipe.model.fp8:
+        return Choice(value=False, reason=text("plan.fp8.off"))
+    if gpu is None:
+        return Choice(value=False, reason=text("plan.fp8.cpu"))
+    if not has_fp8(gpu):
+        capability = gpu.architecture or dotted(gpu)
+        return Choice(value=False, reason=text("plan.fp8.gpu", gpu=gpu.name, capability=capability))
+    if recipe.adapter.method == "full":
+        return Choice(value=False, reason=text("plan.fp8.full"))
+    if draft.quantization.value != "none":
+        return Choice(value=False, reason=text("plan.fp8.quantized", value=draft.quantization.value))
+    if draft.dtype.value != "bf16":
+        return Choice(value=False, reason=text("plan.fp8.dtype", value=draft.dtype.value))
+    if read_decoder(draft, model, recipe) is None:
+        return Choice(value=False, reason=text("plan.fp8.stock"))
+    return Choice(value=True, reason=text("plan.fp8.on", gpu=gpu.name))
 
 
 def _choose_optimizer(machine: MachineFacts, wanted: str, backend: Backend, gpu: Gpu | None) -> Choice:

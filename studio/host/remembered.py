@@ -13,6 +13,7 @@ from studio.core.codec import from_json, to_json
 from studio.core.errors import StudioError
 from studio.core.facts import MachineFacts
 from studio.core.files import replace_file
+from studio.host.memory import Calibration
 
 ROOMIER = 1.1
 """With this many times the memory free, a run tries again what did not fit before: another program had held it."""
@@ -70,12 +71,24 @@ class Fit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Overhead:
+    """What a run measured of a card beyond what it handed out (memory.Calibration)."""
+
+    gpu: str
+    torch: str
+    context_bytes: int
+    fragmentation: float
+    time_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
     """The file's content."""
 
     version: int = 1
     kernels: tuple[KernelVerdict, ...] = ()
     fits: tuple[Fit, ...] = ()
+    overheads: tuple[Overhead, ...] = ()
 
 
 class Remembered:
@@ -137,6 +150,37 @@ class Remembered:
             time_s=time.time(),
         )
         self._change(lambda memory: replace(memory, fits=(*(f for f in memory.fits if f.load != load), fit)))
+
+    def add_experience(self, machine: MachineFacts, gpu: str) -> MachineFacts:
+        """Return `machine` with what earlier runs on the card `gpu` found: failed kernels, and the memory it takes."""
+        broken = {**machine.broken_kernels, **self.broken_kernels(machine, gpu)}
+        found = self.calibration(machine, gpu)
+        known = {"context_bytes": found.context_bytes, "fragmentation": found.fragmentation} if found else {}
+        return replace(machine, broken_kernels=broken, **known)
+
+    def calibration(self, machine: MachineFacts, gpu: str) -> Calibration | None:
+        """Return what was measured of the card `gpu` with the torch that `machine` has now; None when nothing was."""
+        here = (gpu, machine.packages.get("torch", ""))
+        for one in self.read().overheads:
+            if (one.gpu, one.torch) == here:
+                return Calibration(context_bytes=one.context_bytes, fragmentation=one.fragmentation)
+        return None
+
+    def note_calibration(self, machine: MachineFacts, gpu: str, found: Calibration) -> None:
+        """Remember what was measured of the card `gpu`. Raises OSError."""
+        one = Overhead(
+            gpu=gpu,
+            torch=machine.packages.get("torch", ""),
+            context_bytes=found.context_bytes,
+            fragmentation=found.fragmentation,
+            time_s=time.time(),
+        )
+
+        def add(memory: Memory) -> Memory:
+            others = (o for o in memory.overheads if (o.gpu, o.torch) != (one.gpu, one.torch))
+            return replace(memory, overheads=(*others, one))
+
+        self._change(add)
 
     def forget(self) -> int:
         """Forget all, so that the next run tries everything again; returns how many kernels had a verdict.

@@ -18,6 +18,9 @@ OFFLINE_VARIABLE = "FINETUNE_STUDIO_OFFLINE"
 """Whether the person wants no network at all (HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE): then nothing is fetched."""
 LOCAL_VARIABLE = "FINETUNE_STUDIO_LOCAL"
 """In a WSL that works in a workspace of Windows: a folder of the Linux disk, for what a Windows disk cannot hold."""
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""How torch lays out a GPU's memory; torch before 2.9 reads the second alone. Segments that grow lose 2 to 4 % of it
+between blocks instead of 6 to 10 %; Windows and its WSL do not have them."""
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
 LONGEST_TMP = 70
 """Characters: data workers put sockets there (32 characters more), and the path of a socket ends at 107."""
@@ -179,6 +182,10 @@ def child_environment(workspace: Workspace, base: Mapping[str, str]) -> dict[str
         )
     elif len(str(workspace.tmp)) <= LONGEST_TMP:
         environment |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(workspace.tmp))
+    if sys.platform == "linux" and not any(
+        name in base for name in (*ALLOCATOR_VARIABLES, "WSL_DISTRO_NAME")
+    ):
+        environment |= {ALLOCATOR_VARIABLES[0]: "expandable_segments:True"}
     return environment
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,8 @@ from torch import nn
 
 from studio.core.policy import MemoryPolicy
 from studio.core.text import Text, literal, text
-from studio.models.decoder.decoder import Decoder, take_over
+from studio.models.decoder.decoder import Decoder, read_capability, take_over
+from studio.models.decoder.fp8_weights import drop_fp8, use_fp8
 from studio.models.decoder.probe import find_difference
 from studio.models.fuse import Fused, fuse
 
@@ -25,12 +26,20 @@ class Fast:
     fused: Fused | None
     refused: Text | None = None
     """Why the decoder was planned and is not used."""
+    fp8: bool = False
+    """Whether the decoder multiplies by frozen weights in 8 bits."""
+    fp8_refused: Text | None = None
+    """Why that was planned and is not done."""
 
     @property
     def ops(self) -> set[str]:
         """The ops that Triton computes."""
         if self.decoder is not None:
-            return {op for op, name in self.decoder.kernels.implementations.items() if name == "triton"}
+            found = {op for op, name in self.decoder.kernels.implementations.items() if name == "triton"}
+            ours = any(layer.attention.packed.name == "triton" for layer in self.decoder.layers)
+            return (
+                found if ours else found - {"flash"}
+            )  # where libraries compute attention, it is only allowed
         return {swap.op for swap in self.fused.swaps if swap.implementation == "triton"}
 
     def fall_back(self, op: str) -> None:
@@ -52,8 +61,14 @@ class Fast:
         if self.decoder is not None:
             names = [op.name for op in OPS if op.name in self.ops & USED]
             attention = self.decoder.layers[0].attention.name
-            said = text("run.decoder", layers=len(self.decoder.layers), attention=attention)
-            return (said, text("run.decoder.ops", ops=", ".join(names))) if names else (said,)
+            said = [text("run.decoder", layers=len(self.decoder.layers), attention=attention)]
+            if names:
+                said.append(text("run.decoder.ops", ops=", ".join(names)))
+            if self.fp8:
+                said.append(text("run.fp8"))
+            if self.fp8_refused is not None:
+                said.append(text("run.no_fp8", reason=self.fp8_refused))
+            return tuple(said)
         counts = Counter((swap.op, swap.implementation) for swap in self.fused.swaps)
         done = [
             text("run.swapped", op=op, implementation=name, count=count)
@@ -66,8 +81,8 @@ class Fast:
         return (*why, *done, *kept)
 
 
-USED = {"rms_norm", "glu", "rope", "dropout", "nf4", "lora", "linear_cross_entropy"}
-"""The ops of which the decoder consists."""
+USED = {"rms_norm", "glu", "rope", "dropout", "nf4", "lora", "linear_cross_entropy", "adamw", "fp8", "flash"}
+"""The ops of which the decoder and its optimizer consist."""
 
 
 def make_fast(
@@ -77,17 +92,25 @@ def make_fast(
     *,
     dtype: torch.dtype,
     autocast: torch.dtype | None,
+    capability: tuple[int, int] | None = None,
+    fp8: bool = False,
 ) -> Fast:
     """Take `model` (loaded, adapters attached, inside any wrapper) over by a decoder that keeps what `policy` says.
 
     Where there is no policy, or the decoder does not know the model or differs from it, parts of the model are
-    swapped instead (see fuse). `kernels`: op -> "triton" or "reference".
+    swapped instead (see fuse). `kernels`: op -> "triton" or "reference". `capability`: use what such a card can do;
+    None: what the device says. `fp8`: multiply by frozen weights in 8 bits, where the decoder computes; not exact.
     """
     refused = None
     if policy is not None:
-        decoder = _take_over(model, kernels, policy, dtype, autocast)
+        device = next(model.parameters()).device
+        capability = read_capability(device) if capability is None else capability
+        if fp8:  # where nobody decided on it, rows are quantised as they are normalised
+            kernels = {"fp8": kernels.get("rms_norm", "reference"), **kernels}
+        decoder = _take_over(model, kernels, policy, dtype, autocast, capability)
         if isinstance(decoder, Decoder):
-            return Fast(decoder, None)
+            reason = _take_fp8(model, decoder, autocast, capability) if fp8 else None
+            return Fast(decoder, None, fp8=fp8 and reason is None, fp8_refused=reason)
         refused = decoder
     # Stock code is the reference, so only what is to be replaced is asked for.
     wanted = {op: name for op, name in kernels.items() if name != "reference" and op in SWAPPED}
@@ -104,29 +127,54 @@ def _take_over(
     policy: MemoryPolicy,
     dtype: torch.dtype,
     autocast: torch.dtype | None,
+    capability: tuple[int, int] | None,
 ) -> Decoder | Text:
     """Return a decoder that was seen to compute what `model` does, or why there is none."""
-    chosen = {op: name for op, name in kernels.items() if op in USED and _supported(op, name, model, dtype)}
-    decoder = take_over(model, bind(chosen), dtype=dtype, policy=policy)
+    device = next(model.parameters()).device
+    width = model.config.get_text_config().hidden_size
+    chosen = {
+        op: name
+        for op, name in kernels.items()
+        if op in USED and _supported(op, name, device, capability, dtype, width)
+    }
+    decoder = take_over(model, bind(chosen), dtype=dtype, policy=policy, capability=capability)
     if isinstance(decoder, Text):
         return decoder
-    # A kernel can fail in any way that a compiler and a driver can; the run goes on with the stock code.
-    try:
-        difference = find_difference(model, decoder, autocast)
-    except ERRORS as error:
-        difference = text("model.fuse.failed", error=literal(f"{type(error).__name__}: {error}"))
+    difference = _attempt(lambda: find_difference(model, decoder, autocast))
     if difference is not None:
         decoder.release()
         return difference
     return decoder
 
 
-def _supported(op: str, name: str, model: nn.Module, dtype: torch.dtype) -> bool:
-    """Return whether `op` can be computed that way on this device in this dtype."""
+def _take_fp8(
+    model: nn.Module, decoder: Decoder, autocast: torch.dtype | None, capability: tuple[int, int] | None
+) -> Text | None:
+    """Let a decoder that was seen to be right multiply in 8 bits, if that comes near; else return why not."""
+    reason = _attempt(lambda: use_fp8(decoder, capability) or find_difference(model, decoder, autocast))
+    if reason is not None:
+        drop_fp8(decoder)
+    return reason
+
+
+def _attempt(act: Callable[[], Text | None]) -> Text | None:
+    """Return what `act` finds to be wrong. A kernel can fail in any way that a compiler and a driver can."""
+    try:
+        return act()
+    except ERRORS as error:
+        return text("model.fuse.failed", error=literal(f"{type(error).__name__}: {error}"))
+
+
+def _supported(
+    op: str,
+    name: str,
+    device: torch.device,
+    capability: tuple[int, int] | None,
+    dtype: torch.dtype,
+    width: int,
+) -> bool:
+    """Return whether `op` can be computed that way on such a device in this dtype."""
     if name != "triton" or not importable().ok:
         return name == "reference"
-    device = next(model.parameters()).device
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    width = model.config.get_text_config().hidden_size
     supports = op_named(op).supports
     return supports(device_type=device.type, capability=capability, dtype=dtype, width=width).ok

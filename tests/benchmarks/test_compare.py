@@ -11,7 +11,9 @@ import pytest
 
 from benchmarks import compare
 from benchmarks.cases import CASES, Case
-from benchmarks.child import describe_failure, find_site
+from benchmarks.child import describe_failure, find_lacking, find_site, make_environment
+from benchmarks.table import append_row, read_rows
+from studio.host.workspace import Workspace, child_environment
 
 BY_NAME = {case.name: case for case in CASES}
 TINY = {"shape": "tiny", "bits": 16, "checkpointing": "none", "tokens": 64, "step_s": 0.1, "peak_gib": 1.0}
@@ -28,7 +30,8 @@ TRY = (
         steps=2,
         **TINY,
     ),
-    Case(name="fp8", rows=(0,), stack="ours", fp8=True, **TINY),
+    Case(name="fp8", rows=(0,), stack="ours", fp8=True, warmup_steps=1, steps=2, **TINY),
+    Case(name="broken", rows=(0,), stack="ours", dtype="fp4", **TINY),
 )
 
 
@@ -119,8 +122,20 @@ def test_peaks_of_an_earlier_call_are_budgets(tmp_path):
     path = tmp_path / "t.csv"
     assert compare.read_peaks(path) == {}
     for state, peak in (("measured", 7000), ("out of memory", 9000), ("measured", 6961)):
-        compare.append_row(path, {"case": "qlora.unsloth", "state": state, "peak_mib": peak})
+        append_row(path, {"case": "qlora.unsloth", "state": state, "peak_mib": peak})
     assert compare.read_peaks(path) == {"qlora.unsloth": 6961.0}
+
+
+def test_a_table_of_an_earlier_version_gets_the_columns_that_it_lacks(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("old,case\n1,a\n", encoding="utf-8")
+    append_row(path, {"case": "b", "phases": "load=1"}, ("case", "phases"))
+    append_row(path, {"case": "c"}, ("case", "phases"))
+    assert read_rows(path) == [
+        {"case": "a", "phases": "", "old": "1"},
+        {"case": "b", "phases": "load=1", "old": ""},
+        {"case": "c", "phases": "", "old": ""},
+    ]
 
 
 def test_each_stack_sees_its_own_packages(monkeypatch):
@@ -130,6 +145,33 @@ def test_each_stack_sees_its_own_packages(monkeypatch):
     assert sites == dict.fromkeys(("hf", "liger", "unsloth"), "peers") | dict.fromkeys(
         ("ours", "engine"), "studio"
     )
+
+
+def test_a_stack_without_its_packages_is_refused_in_one_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PEERS_SITE", str(tmp_path))
+    monkeypatch.setattr(compare, "run_all", None)
+    words = ["--models", str(tmp_path), "--out", str(tmp_path / "t.csv"), "--device", "cpu"]
+    assert compare.main(["--rows", "13", "--cases", "small.lora.unsloth", *words]) == 2
+    told = capsys.readouterr().err.strip()
+    assert told.count("\n") == 0 and told.startswith("unsloth cannot run: unsloth not found; PEERS_SITE")
+    assert str(tmp_path) in told
+
+
+def test_packages_of_our_own_search_path_do_not_count_for_a_process_that_has_another(tmp_path, monkeypatch):
+    (tmp_path / "ours" / "liger_kernel").mkdir(parents=True)
+    (tmp_path / "ours" / "liger_kernel" / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "ours"))
+    monkeypatch.syspath_prepend(str(tmp_path / "ours"))
+    assert find_lacking("liger") == ["liger_kernel"]
+    monkeypatch.setenv("PEERS_SITE", str(tmp_path / "ours"))
+    assert find_lacking("liger") == [] == find_lacking("ours")
+
+
+def test_only_the_studios_processes_have_the_allocator_of_its_runs(tmp_path, monkeypatch):
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "WSL_DISTRO_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    ours = child_environment(Workspace(tmp_path), {}).get("PYTORCH_ALLOC_CONF")
+    assert [make_environment(stack).get("PYTORCH_ALLOC_CONF") for stack in ("hf", "ours")] == [None, ours]
 
 
 def test_plan_names_what_would_run_and_what_does_not_fit(tmp_path, capsys):
@@ -152,12 +194,13 @@ def test_stacks_are_measured_in_processes_of_their_own(tmp_path, capsys):
     ]
     code = compare.main([*words, "--rounds", "2", "--together", "--seconds", "400"], TRY)
     told = capsys.readouterr().out
-    assert code == 1, told  # there are no 8-bit products on a processor
+    assert code == 1, told  # one case is broken
     with (tmp_path / "t.csv").open(encoding="utf-8") as file:
         rows = {row["case"]: row for row in csv.DictReader(file)}
-    assert [rows[name]["state"] for name in ("hf", "ours", "ours.budget")] == ["measured"] * 3, told
-    assert rows["fp8"]["state"] == "failed" and rows["fp8"]["error"]
-    assert all(row["mode"] == "together" for row in rows.values() if row["case"] != "ours.budget")
+    assert [rows[name]["state"] for name in ("hf", "ours", "ours.budget", "fp8")] == ["measured"] * 4, told
+    assert rows["broken"]["state"] == "failed" and "fp4" in rows["broken"]["error"]
+    assert {row["mode"] for row in rows.values() if row["case"] in ("hf", "ours", "fp8")} == {"together"}
+    assert rows["fp8"]["loss0"] != rows["ours"]["loss0"] and rows["fp8"]["agrees"] == "yes"
     assert rows["hf"]["agrees"] == rows["ours"]["agrees"] == "yes"
     assert float(rows["hf"]["loss0"]) == pytest.approx(float(rows["ours"]["loss0"]), rel=1e-3)
     assert int(rows["ours"]["steps"]) == 4

@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.make_model import SHAPES, build_config, list_tensors, make_model
-from benchmarks.train import append_row, read_run, write_recipe
+from benchmarks.table import append_row
+from benchmarks.train import read_run, write_recipe
 from studio.cli import read_recipe
 from studio.engine.folder import create_run
 from studio.models.catalog import inspect_model
@@ -46,6 +47,8 @@ PARAMETERS = {
     "mistral-7b": 7_248_023_552,
     "phi3-medium": 13_960_238_080,
     "phi3-medium-split": 13_960_238_080,
+    "llama-3b-slice": 704_683_008,
+    "smollm-slice": 25_959_744,
 }
 
 

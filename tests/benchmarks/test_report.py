@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks import report
 from benchmarks.cases import CASES
-from benchmarks.compare import append_row
+from benchmarks.compare import COLUMNS
+from benchmarks.table import append_row
 
 NAMES = {case.name for case in CASES}
 
@@ -24,7 +25,7 @@ def lines(tmp_path):
     def tell(*rows, claims=True):
         path = tmp_path / "t.csv"
         for one in rows:
-            append_row(path, one)
+            append_row(path, one, COLUMNS)
         words = report.tell([path])
         return [
             [cell.strip() for cell in line.split("|")[1:-1]] for line in words.splitlines() if "|" in line
@@ -90,6 +91,52 @@ def test_losses_and_longest_rows(lines):
     assert find(told, 14, "largest")[2:6] == ["2.00%", "<= 1.00%", "", "**missed**"]
     found = find(told, 6, "longest")
     assert found[2] == "102,400" and found[5] == "must" and "65,536" in found[6]
+
+
+def test_what_misses_its_must_is_named(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = [row("qlora.unsloth.none", 10_000), row("qlora.ours", 10_000), row("qlora.hf", 3_000)]
+    for one in rows:
+        append_row(path, one, COLUMNS)
+    words = report.tell([path])
+    assert "misses its must: QLoRA 2x2048, memory free / Unsloth, nothing recomputed (row 2, 1.00)." in words
+
+
+def test_time_to_the_first_step_is_split(tmp_path):
+    path = tmp_path / "t.csv"
+    phases = {"first_step_s": 31.5, "phases": "start=8.1 load=4.0 first_step=1.2"}
+    append_row(path, row("first.engine", 100) | phases, COLUMNS)
+    told = report.tell([path])
+    assert "`first.engine`: first step after 31.5 s: start 8.1, load 4.0, first step 1.2." in told
+
+
+def kernel(
+    implementation: str, ms: float, share: float, op: str = "glu", unit: str = "GB/s"
+) -> dict[str, object]:
+    return {
+        "op": op, "direction": "silu", "shape": "8x8", "implementation": implementation, "median_ms": ms,
+        "rate": 3900, "unit": unit, "share": share, "copy_gb_per_s": 4700, "gemm_tflop_per_s": 680, "gpu": "H200",
+        "torch": "2.11", "triton": "3.6", "date": "d",
+    }  # fmt: skip
+
+
+def test_ops_reach_a_share_of_the_copy_rate_or_are_the_fastest(tmp_path):
+    path = tmp_path / "k.csv"
+    for one in (
+        kernel("reference", 1.0, 0.2), kernel("triton", 0.2, 0.9), kernel("liger", 0.19, 0.95),
+        kernel("reference", 1.0, 0.2, "nf4"), kernel("triton", 0.4, 0.5, "nf4"), kernel("torch", 0.5, 0.4, "nf4"),
+        kernel("reference", 1.0, 0.2, "lora"), kernel("triton", 0.4, 0.5, "lora"), kernel("torch", 0.3, 0.7, "lora"),
+        kernel("reference", 1.0, 0.2, "rope"),
+        kernel("reference", 1.0, 0.9, "head", "TFLOP/s"), kernel("triton", 1.1, 0.9, "head", "TFLOP/s"),
+    ):  # fmt: skip
+        append_row(path, one)
+    words = report.tell([path])
+    assert "2 of 5 reach 85% of the copy rate or are the fastest" in words
+    assert "neither: lora silu 8x8 (50%, torch is faster); rope silu 8x8 (left out); head" in words
+    cells = {
+        line.split(" | ")[0].strip("| "): line.split(" | ")[-1].strip("| ") for line in words.splitlines()
+    }
+    assert cells["glu"] == "must" and cells["nf4"] == "fastest" and cells["head"] == "**missed**"
 
 
 def test_what_failed_is_in_the_table_of_cases(lines):

@@ -181,14 +181,16 @@ def test_what_a_layer_keeps_counted_by_hand():
 def test_what_a_layer_needs_while_it_is_computed_counted_by_hand():
     shape, tokens = decoder(), 1000
     stream, queries, keys, inner, tail = 2 * 4096, 2 * 4096, 2 * 1024, 2 * 14336, 2 * 64
-    streams = 2 * stream + 2 * tail
+    streams = (
+        2 * stream + 2 * tail
+    )  # above and below the MLP; by the time of attention only the latter is left
     again = queries + tail + 4 * 32 + queries + 2 * keys + tail
     product = inner + tail
     # Flash attention's fp32 sum for queries, 8 bytes a head, and expanded gradients of 32 heads' keys and values.
     gradients = 2 * queries + 2 * keys + 2 * queries + 8 * 32 + 2 * queries
     assert phase_bytes(shape, "input", tokens) == {
         "mlp": tokens * (streams + again + stream + product + 2 * inner + 2 * tail),
-        "attention": tokens * (streams + again + gradients),
+        "attention": tokens * (stream + tail + again + gradients),
     }
     assert phase_bytes(shape, "all", tokens)["mlp"] == tokens * (streams + product)
     # In portions only what is as wide as the MLP shrinks.
@@ -201,10 +203,10 @@ def test_what_a_layer_needs_while_it_is_computed_counted_by_hand():
 
 
 def test_the_loss_heads_portions_by_hand():
-    shape, policy = decoder(), keep("all", head_rows=1024, head_columns=8192)
-    assert head_bytes(shape, 4096, policy) == 4 * 1024 * (8192 + 4096) + 4 * 2 * 4096 * 4096
+    shape = decoder()
+    assert head_bytes(shape, 4096, 1024, 8192) == 4 * 1024 * (8192 + 4096) + 4 * 2 * 4096 * 4096
     # Left to itself: 16,896 words fit beside 4,096 rows, so eight tiles of 16,032.
-    assert head_bytes(shape, 4096, keep("all")) == 4 * 4096 * (16032 + 4096) + 4 * 2 * 4096 * 4096
+    assert head_bytes(shape, 4096) == 4 * 4096 * (16032 + 4096) + 4 * 2 * 4096 * 4096
 
 
 def test_opened_weights_and_rounded_adapters_by_hand():
@@ -293,8 +295,13 @@ def test_calibration_explains_two_measured_steps():
     assert found.fragmentation == pytest.approx(1.07, rel=1e-6)
     assert found.context_bytes == pytest.approx(700 * 2**20, abs=100)
     # A noisy pair does not give nonsense: the slope stays within reason and the larger step is explained.
-    noisy = fit_calibration(((1000, 5000), (2000, 9000)))
-    assert noisy.fragmentation == 1.25 and noisy.context_bytes == 9000 - 2500
+    noisy = fit_calibration(((GIB, 5 * GIB), (2 * GIB, 7 * GIB // 2)))
+    assert noisy.fragmentation == 1.0 and noisy.context_bytes == 3 * GIB // 2
+    # Other programs' memory is no context of ours, and steps that are too alike say nothing of fragmentation.
+    crowded = fit_calibration(((GIB, 9 * GIB), (2 * GIB, 11 * GIB)))
+    assert crowded.fragmentation == 1.25 and crowded.context_bytes == 1536 * 2**20
+    alike = fit_calibration(((GIB, 2 * GIB), (GIB + 2**20, 2 * GIB)))
+    assert alike.fragmentation == 1.03 and alike.context_bytes == pytest.approx(0.97 * GIB, rel=0.01)
     with pytest.raises(ValueError, match="different"):
         fit_calibration(((1, 2), (1, 3)))
 

@@ -9,15 +9,11 @@ from hypothesis import strategies as st
 
 from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy, list_runs
 from studio.core.text import load_catalogue
-from studio.host.layer_memory import read_decoder
+from studio.host.candidates import HEAD_PORTIONS, PINNED_SHARE, Load, list_candidates
+from studio.host.layer_memory import moved_bytes, peak_of_layers, read_decoder
+from studio.host.layer_work import HEAD_SHARES, OPENING_OPERATIONS, head_work, slowdown
 from studio.host.memory import Calibration, predict
-from studio.host.memory_planner import (
-    choose_policy,
-    list_policies,
-    longest_context,
-    repeated_share,
-    step_down,
-)
+from studio.host.memory_planner import choose_policy, longest_context, step_down
 from studio.host.plan import memory_budget, plan, plan_memory
 from tests.host.facts import make_decoder, make_gpu, make_machine, make_recipe
 
@@ -44,15 +40,26 @@ def choose(gigabytes, changes=None, ram=RAM, **values):
 
 
 def slowness(policy, run):
-    """What makes a step slower, the worst first: a tuple that sorts."""
-    shape = read_decoder(*run)
-    return (
-        -min(policy.head_rows or 10**9, 10**9),
-        -(policy.mlp_chunk_tokens or 10**9),
-        sum(layer.offload for layer in policy.layers),
-        repeated_share(shape, policy, 2048),
-        -policy.cached_layers,
-    )
+    """The time that a policy adds, as a share; opened weights take some off."""
+    shape, (_, model, recipe) = read_decoder(*run), run
+    heads = [portion[0] for portion in HEAD_PORTIONS]
+    linear = sum(group.inputs * group.outputs for group in shape.groups.values())
+    tokens = recipe.optim.micro_batch * min(recipe.data.max_length, model.max_positions)
+    length = min(recipe.data.max_length, model.max_positions)
+    more = HEAD_SHARES[heads.index(policy.head_rows)] * head_work(shape)
+    more -= OPENING_OPERATIONS * linear * policy.cached_layers / tokens
+    works = 2 * shape.layers * linear  # a scale alone: all candidates of a run have the same
+    return slowdown(shape, policy, length) * scale(shape, length) + more / works
+
+
+def scale(shape, length):
+    """What slowdown() divides by, in operations of the linears."""
+    every = MemoryPolicy(layers=(LayerPolicy(keep="input"),) * shape.layers)
+    works = 2 * shape.layers * sum(group.inputs * group.outputs for group in shape.groups.values())
+    from studio.host.layer_work import measure_work
+
+    repeated = sum(measure_work(shape, window, length).repeated[0] for window in shape.windows)
+    return repeated / slowdown(shape, every, length) / works
 
 
 budgets = st.floats(4, 90)
@@ -78,18 +85,20 @@ def test_more_memory_is_never_slower_and_what_fits_fits(changes, low, high, ram,
     for budget, choice in ((low, small), (high, large)):
         assert choice.fits == (sum(choice.parts.values()) <= budget * GIB)
         assert choice.parts == predict(*run, choice.policy)
-        away = sum(layer.offload for layer in choice.policy.layers)
-        tokens = run[2].optim.micro_batch * run[2].data.max_length
-        assert away * tokens * 2 * 4096 <= ram * GIB / 2
+        tokens, shape = run[2].optim.micro_batch * run[2].data.max_length, read_decoder(*run)
+        away = sum(moved_bytes(shape, layer.keep) for layer in choice.policy.layers if layer.offload)
+        assert away * tokens <= ram * GIB * PINNED_SHARE
         assert len(choice.policy.layers) == layers
-    assert slowness(large.policy, run) <= slowness(small.policy, run)
-    assert large.fits or not small.fits
+        # Gate and up of a portion alone cannot be kept.
+        assert not choice.policy.mlp_chunk_tokens or "all" not in {one.keep for one in choice.policy.layers}
+    if small.fits:
+        assert large.fits and slowness(large.policy, run) <= slowness(small.policy, run) + 1e-9
     assert choose_policy(*run, int(low * GIB), int(ram * GIB)) == small
 
 
 @settings(max_examples=20, deadline=None)
 @given(runs, st.booleans(), st.booleans(), st.booleans())
-def test_each_policy_needs_at_least_what_the_one_before_needs(changes, head_norms, branch_norms, windowed):
+def test_a_candidate_says_what_its_policy_needs_and_takes(changes, head_norms, branch_norms, windowed):
     norms = {"input_layernorm": 4096, "post_attention_layernorm": 4096}
     norms |= dict.fromkeys(("self_attn.q_norm", "self_attn.k_norm"), 128) if head_norms else {}
     norms |= (
@@ -99,29 +108,36 @@ def test_each_policy_needs_at_least_what_the_one_before_needs(changes, head_norm
     )
     windows = {"sliding_window": 1024, "windowed_layers": (True, False) * 3} if windowed else {}
     run = make_run(changes, 6, norms=norms, **windows)
-    shape = read_decoder(*run)
-    policies = list(list_policies(shape, *run, RAM))
-    totals = [sum(predict(*run, policy).values()) for policy in policies]
-    assert totals == sorted(totals)
-    speeds = [slowness(policy, run) for policy in policies]
-    assert speeds == sorted(speeds, reverse=True)
-    assert len(set(policies)) == len(policies)
+    shape, length = read_decoder(*run), run[2].data.max_length
+    tokens = run[2].optim.micro_batch * length
+    load = Load(shape=shape, tokens=tokens, document_tokens=length, ram_bytes=8 * GIB, opened=True)
+    candidates = list(list_candidates(load))
+    policies = [one.policy for one in candidates]
+    assert MemoryPolicy(layers=(LayerPolicy(),) * 6) in policies
+    for one in candidates[::7]:
+        assert one.peak_bytes == sum(peak_of_layers(shape, tokens, one.policy))
+        more = HEAD_SHARES[one.head] * head_work(shape)
+        linear = sum(group.inputs * group.outputs for group in shape.groups.values())
+        more -= OPENING_OPERATIONS * linear * one.cached_layers / tokens
+        share = slowdown(shape, one.policy, length) * scale(shape, length)
+        assert one.work == pytest.approx(share * 2 * 6 * linear + more, rel=1e-6, abs=1)
 
 
 def test_what_each_budget_of_an_8b_model_buys():
     assert not choose(7).fits
     assert choose(7).policy.head_rows == 512 and choose(7).policy.mlp_chunk_tokens == 1024
     assert choose(7).reason.id == "plan.memory.too_large"
-    portions = choose(8).policy
-    assert portions.mlp_chunk_tokens and all(layer.offload for layer in portions.layers)
-    some_away = choose(8.5)
-    runs = list_runs(some_away.policy)
-    assert [(run.policy.offload, run.policy.keep) for run in runs] == [(True, "input"), (False, "input")]
-    assert some_away.reason.id == "plan.memory.offload"
+    inputs = choose(7.9)
+    assert list_runs(inputs.policy)[0].policy == LayerPolicy(keep="input", offload=True)
+    assert inputs.policy.mlp_chunk_tokens and inputs.reason.id == "plan.memory.portions_offload"
+    away = choose(8.5)
+    assert list_runs(away.policy)[0].policy == LayerPolicy(keep="attention", offload=True)
+    assert away.reason.id.endswith("_more")
     mixed = choose(12)
     levels = [layer.keep for layer in mixed.policy.layers]
-    assert levels[0] == "input" and levels[-1] == "all" and mixed.reason.id == "plan.memory.some"
+    assert levels[0] == "attention" and levels[-1] == "all"
     assert levels == sorted(levels, key=KEEP_LEVELS.index)  # the last layers keep most
+    assert [layer.offload for layer in mixed.policy.layers] == [level != "all" for level in levels]
     whole = choose(20)
     assert {layer.keep for layer in whole.policy.layers} == {"all"} and not whole.policy.cached_layers
     assert whole.reason.id == "plan.memory.all"
@@ -129,11 +145,56 @@ def test_what_each_budget_of_an_8b_model_buys():
     assert not choose(60, {"model.quantization": "none"}).policy.cached_layers
 
 
+def test_with_the_memory_that_another_trainer_takes_by_default():
+    """8 billion parameters, 4 bits, as measured on an H200 (tokens/s as a share of all kept): 78 % at 7,078 MiB."""
+    changes = QLORA | {"optim.optimizer": "adamw_8bit", "optim.accumulation": 1}
+
+    def share(tokens, batch, mib):
+        run = make_run(changes | {"data.max_length": tokens, "optim.micro_batch": batch})
+        only = Calibration(context_bytes=0, fragmentation=1.0)
+        choice = choose_policy(*run, mib * 2**20, 800 * GIB, calibration=only)
+        assert choice.fits
+        return choice.policy, 1 / (1 + slowdown(read_decoder(*run), choice.policy, tokens))
+
+    policy, speed = share(2048, 2, 7078)
+    assert {layer for layer in policy.layers} == {LayerPolicy(keep="attention", offload=True)}
+    assert policy.mlp_chunk_tokens == 2048 and speed == pytest.approx(13_156 / 16_841, rel=0.02)
+    assert share(2048, 2, 6961)[1] > 1.15 * 10_648 / 16_841
+    # A long document's attention takes time enough to hide query, key and value, too.
+    policy, _ = share(32768, 1, 14_344)
+    assert list_runs(policy)[0].policy == LayerPolicy(keep="qkv", offload=True)
+
+
 def test_without_memory_of_the_machine_nothing_waits_there():
-    policy = choose(8, ram=0).policy
+    policy = choose(8.4, ram=0).policy
     assert not any(layer.offload for layer in policy.layers)
     # A layer's input takes 32 MiB here, and half of the free memory may be used.
-    assert sum(layer.offload for layer in choose(8.2, ram=GIB // 2).policy.layers) == 8
+    assert sum(layer.offload for layer in choose(8.1, ram=GIB // 2).policy.layers) == 8
+    # With the attention's results 96 MiB: some layers keep those, the others their inputs.
+    mixed = choose(8.0, ram=4 * GIB).policy
+    levels = [layer.keep for layer in mixed.layers if layer.offload]
+    assert {"attention", "input"} == set(levels)
+    assert sum(96 if level == "attention" else 32 for level in levels) <= 2048
+
+
+def test_a_copy_is_planned_where_the_arithmetic_hides_it():
+    """A narrow model has fewer operations a byte: what its layers keep is sooner computed than copied."""
+    linears = {
+        "self_attn.q_proj": (1024, 1024), "self_attn.k_proj": (1024, 1024), "self_attn.v_proj": (1024, 1024),
+        "self_attn.o_proj": (1024, 1024), "mlp.gate_proj": (3072, 1024), "mlp.up_proj": (3072, 1024),
+        "mlp.down_proj": (1024, 3072),
+    }  # fmt: skip
+    count = 28 * sum(rows * columns for rows, columns in linears.values())
+    narrow = {
+        "linears": linears, "linear_parameters": count, "parameters": count + 128_256 * 1024, "hidden_size": 1024,
+        "mlp_width": 3072, "query_heads": 8, "key_heads": 8,
+        "norms": {"input_layernorm": 1024, "post_attention_layernorm": 1024},
+    }  # fmt: skip
+    changes = QLORA | {"data.max_length": 8192, "optim.micro_batch": 8}
+    run = make_run(changes, 28, **narrow)
+    whole = sum(predict(*run, MemoryPolicy(layers=(LayerPolicy(),) * 28)).values())
+    policy = choose_policy(*run, whole // 3, RAM).policy
+    assert not any(layer.offload and layer.keep in ("qkv", "all") for layer in policy.layers)
 
 
 def test_attention_comes_first_in_long_documents_only():
@@ -156,7 +217,7 @@ def test_attention_comes_first_in_long_documents_only():
 
 def test_a_recipe_that_decides_on_recomputing_is_obeyed():
     on = choose(60, {"limits.activation_checkpointing": "on"})
-    assert {layer.keep for layer in on.policy.layers} == {"input"}
+    assert set(on.policy.layers) == {LayerPolicy(keep="input")}
     off = choose(10, {"limits.activation_checkpointing": "off"})
     assert {layer.keep for layer in off.policy.layers} == {"all"} and not off.fits
 
@@ -172,14 +233,15 @@ def test_it_says_what_to_change():
         assert choose(3, changes).reason.values["advice"].id == id
 
 
-def test_the_decision_takes_less_than_20_ms_for_80_layers():
-    run = make_run(layers=80)
-    took = []
-    for size in (20, 45, 60, 120):
-        start = time.perf_counter()
-        choose_policy(*run, size * GIB, RAM)
-        took.append(time.perf_counter() - start)
-    assert min(took) < 0.02
+def test_the_decision_takes_less_than_200_ms_for_80_layers():
+    for changes in ({}, {"data.max_length": 32768}):
+        run = make_run(changes, layers=80)
+        took = []
+        for size in (20, 45, 60, 120):
+            start = time.process_time()
+            choose_policy(*run, size * GIB, RAM)
+            took.append(time.process_time() - start)
+        assert min(took) < 0.2
 
 
 def test_a_run_without_the_decoder_has_no_policy():
@@ -245,13 +307,14 @@ def test_stepping_down_frees_memory_at_each_step_and_ends():
 
 
 @given(
-    st.lists(st.sampled_from(KEEP_LEVELS), min_size=1, max_size=40),
+    st.lists(st.tuples(st.sampled_from(KEEP_LEVELS), st.booleans()), min_size=1, max_size=40),
     st.integers(0, 40),
     st.integers(0, 100_000),
 )
-def test_every_policy_steps_down_to_none_without_going_back(levels, most_offloaded, tokens):
-    policy = MemoryPolicy(layers=tuple(LayerPolicy(keep=level) for level in levels))
-    ranks = [KEEP_LEVELS.index(level) for level in levels]
+def test_every_policy_steps_down_to_none_without_going_back(layers, most_offloaded, tokens):
+    policy = MemoryPolicy(layers=tuple(LayerPolicy(keep=keep, offload=away) for keep, away in layers))
+    ranks = [KEEP_LEVELS.index(level) for level, _ in layers]
+    away = {place for place, (_, away) in enumerate(layers) if away}
     for _ in range(200):
         lower = step_down(policy, tokens, most_offloaded)
         if lower is None:
@@ -259,9 +322,10 @@ def test_every_policy_steps_down_to_none_without_going_back(levels, most_offload
         assert lower != policy
         now = [KEEP_LEVELS.index(layer.keep) for layer in lower.layers]
         assert all(after <= before for before, after in zip(ranks, now, strict=True))
-        assert sum(layer.offload for layer in lower.layers) <= most_offloaded
+        still = {place for place, layer in enumerate(lower.layers) if layer.offload}
+        assert away <= still and len(still) <= max(most_offloaded, len(away))
         assert not lower.mlp_chunk_tokens or max(now) == 0  # gate and up of a portion alone cannot be kept
-        policy, ranks = lower, now
+        policy, ranks, away = lower, now, still
     assert step_down(policy, tokens, most_offloaded) is None
 
 

@@ -8,7 +8,7 @@ from studio.core.facts import Distribution, Gpu, GuestFacts, KernelTest, Windows
 from studio.core.text import load_catalogue
 from studio.host.backend import NEEDS_DOTS
 from studio.host.plan import plan
-from tests.host.facts import make_gpu, make_machine, make_model, make_recipe, make_small
+from tests.host.facts import make_decoder, make_gpu, make_machine, make_model, make_recipe, make_small
 
 LAPTOP = make_machine()
 DESKTOP = make_machine(make_gpu())
@@ -79,6 +79,52 @@ def test_number_format(machine, wanted, value):
 )
 def test_quantization(machine, changes, model, value):
     assert chosen(machine, "quantization", changes, model)[0] == value
+
+
+@pytest.mark.parametrize(
+    "machine, changes, model, value, reason",
+    [
+        (DESKTOP, {}, make_decoder(2), True, "on"),
+        (DESKTOP, {"model.fp8": False}, make_decoder(2), False, "off"),
+        (LAPTOP, {}, make_decoder(2), False, "cpu"),
+        (DESKTOP, {"limits.device": "cpu"}, make_decoder(2), False, "cpu"),
+        (make_machine(make_gpu(24, (8, 6))), {}, make_decoder(2), False, "gpu"),
+        (TURING, {}, make_decoder(2), False, "gpu"),
+        (DESKTOP, {"model.precision": "fp16"}, make_decoder(2), False, "dtype"),
+        (DESKTOP, {"model.quantization": "nf4"}, make_decoder(2), False, "quantized"),
+        (DESKTOP, {}, make_decoder(2, quantization="nf4"), False, "quantized"),
+        (DESKTOP, {"adapter.method": "full"}, make_decoder(2), False, "full"),
+        (DESKTOP, {"adapter.dora": True}, make_decoder(2), False, "stock"),
+        (DESKTOP, {}, make_small(), False, "stock"),
+    ],
+)
+def test_8_bit_products_only_where_asked_for_and_possible(machine, changes, model, value, reason):
+    changes = {"model.fp8": True} | changes
+    assert chosen(machine, "fp8", changes, model) == (value, f"plan.fp8.{reason}")
+    kernels = plan(machine, make_recipe(changes), model).kernels
+    assert set(kernels) == {*NEEDS_DOTS, *(["fp8"] if value else [])}
+
+
+@pytest.mark.parametrize(
+    "machine, model, wanted, reason, planned",
+    [
+        (DESKTOP, make_decoder(2), "adamw", "own", True),
+        (DESKTOP, make_small(), "adamw", "fused", True),
+        (LAPTOP, make_decoder(2), "adamw", "adamw", True),
+        (DESKTOP, make_decoder(2), "adamw_8bit", "adamw_8bit", False),
+    ],
+)
+def test_the_studios_own_optimizer_comes_with_its_decoder(machine, model, wanted, reason, planned):
+    found = plan(machine, make_recipe({"optim.optimizer": wanted}), model)
+    assert (found.optimizer.value, found.optimizer.reason.id) == (wanted, f"plan.optimizer.{reason}")
+    assert ("adamw" in found.kernels) == planned
+
+
+def test_a_quantising_kernel_that_failed_its_test_stays_in_pytorch():
+    failed = KernelTest(op="fp8", ok=False, reason="off by one")
+    machine = make_machine(make_gpu(), kernel_tests=(failed,))
+    made = plan(machine, make_recipe({"model.fp8": True}), make_decoder(2))
+    assert made.fp8.value and made.kernels["fp8"].value == "reference"
 
 
 @pytest.mark.parametrize(

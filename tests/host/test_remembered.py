@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from studio.host.memory import Calibration
 from studio.host.remembered import Load, Remembered, survey
 from tests.host.facts import make_gpu, make_machine
 
@@ -115,3 +116,15 @@ def test_forgetting_is_complete(store):
     assert store.forget() == 1
     assert store.broken_kernels(MACHINE) == {} and store.fit(LOAD, 0) is None
     assert not store.path.exists()
+
+
+def test_what_a_card_takes_beyond_is_remembered_for_this_card_and_torch(store):
+    assert store.calibration(MACHINE, GPU.name) is None
+    store.note_calibration(MACHINE, GPU.name, Calibration(context_bytes=500, fragmentation=1.1))
+    store.note_calibration(MACHINE, GPU.name, Calibration(context_bytes=700, fragmentation=1.05))
+    store.note_calibration(MACHINE, "RTX 3090", Calibration(context_bytes=1, fragmentation=1.0))
+    found = Remembered(store.path).calibration(MACHINE, GPU.name)
+    assert found == Calibration(context_bytes=700, fragmentation=1.05)
+    assert len(store.read().overheads) == 2
+    newer = dataclasses.replace(MACHINE, packages={**MACHINE.packages, "torch": "9.9"})
+    assert store.calibration(newer, GPU.name) is None

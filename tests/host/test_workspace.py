@@ -82,6 +82,17 @@ def test_child_environment_points_into_the_workspace_and_drops_foreign_switches(
     assert "TMPDIR" not in child_environment(Workspace(Path("/" + "w" * LONGEST_TMP)), {})
 
 
+def test_segments_of_gpu_memory_grow_on_linux_unless_the_person_decided(monkeypatch):
+    workspace = Workspace(Path("/w"))
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert child_environment(workspace, {})["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    theirs = child_environment(workspace, {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"})
+    assert "PYTORCH_ALLOC_CONF" not in theirs
+    assert "PYTORCH_ALLOC_CONF" not in child_environment(workspace, {"WSL_DISTRO_NAME": "Ubuntu"})
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert "PYTORCH_ALLOC_CONF" not in child_environment(workspace, {})
+
+
 def test_clear_caches_empties_caches_and_nothing_else(workspace):
     (workspace.triton_cache / "a" / "b").mkdir(parents=True)
     (workspace.triton_cache / "a" / "b" / "kernel.so").write_bytes(b"x" * 10)

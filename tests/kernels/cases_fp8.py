@@ -1,4 +1,4 @@
-"""Cases of quantising rows to 8-bit floating point: the bytes must be the twin's own."""
+"""Cases of quantising rows to 8-bit floating point, whose bytes must be the twin's own, and of joining products."""
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -15,6 +15,15 @@ def _make_cases():
     yield {"rows": 7, "width": 100, "dtype": "float32", "scale": 1e-30}
     yield {"rows": 257, "width": 128, "dtype": "float32"}
     yield {"rows": 0, "width": 64, "dtype": "float32"}
+    for rows, rank, join in (
+        (1, 64, "place"),
+        (130, 64, "add"),
+        (33, 128, "back"),
+        (0, 64, "place"),
+        (5, 80, "add"),
+    ):
+        yield {"rows": rows, "width": 144, "dtype": "bfloat16", "join": join, "rank": rank}
+    yield {"rows": 7, "width": 144, "dtype": "float16", "join": "back"}
 
 
 CASES = tuple(_make_cases())
@@ -22,6 +31,14 @@ LARGE = tuple(
     {"rows": rows, "width": width, "dtype": dtype}
     for rows, width in ((4096, 4096), (2048, 14336), (257, 28672))
     for dtype in DTYPES
+) + tuple(
+    {"rows": rows, "width": width, "dtype": "bfloat16", "join": join, "rank": rank}
+    for rows, width, rank in ((4096, 4096, 64), (4096, 28672, 64), (257, 14336, 192))
+    for join in ("place", "add", "back")
 )
-COMPILE = ({"width": 4096}, {"width": 128, "layout": "sliced"})
-EDGES = ({"width": 32768}, {"width": 33})
+COMPILE = (
+    {"width": 4096},
+    {"width": 128, "layout": "sliced"},
+    *({"width": 4096, "join": join} for join in ("place", "add", "back")),
+)
+EDGES = ({"width": 32768}, {"width": 33}, {"width": 100, "join": "add", "rank": 48})

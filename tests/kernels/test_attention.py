@@ -147,6 +147,42 @@ def test_choice_on_the_processor(changes, name, word, dtype):
     assert len(chosen.backward(dout, q, k, v, out, saved, documents)) == 3
 
 
+@pytest.mark.parametrize(
+    ("capability", "dtype", "head_dim", "ok"),
+    [
+        ((8, 0), torch.bfloat16, 256, True),
+        ((12, 0), torch.float16, 80, True),
+        ((9, 0), torch.bfloat16, 264, False),
+        ((7, 5), torch.float16, 64, False),
+        ((9, 0), torch.float32, 64, False),
+    ],
+)
+def test_our_kernels_take_capped_scores(capability, dtype, head_dim, ok):
+    heads = make_heads(softcap=50.0, head_dim=head_dim)
+    assert attention.supports(attention_library.TRITON, "cuda", capability, dtype, heads).ok is ok
+    assert not attention.supports(attention_library.TRITON, "cpu", None, dtype, heads).ok
+
+
+def test_our_kernels_are_asked_only_where_they_may_be_and_after_the_libraries(monkeypatch):
+    tried: list[str] = []
+
+    def try_out(backend, *_):
+        tried.append(backend.name)
+        return attention.Support(backend.name != "flash", f"{backend.name} was tried.")
+
+    monkeypatch.setattr(attention, "try_out", try_out)
+    facts = {"head_dim": 64, "query_heads": 4, "key_heads": 2, "scale": 0.25}
+    facts |= {"device": "cuda", "dtype": torch.bfloat16, "capability": (8, 6)}
+    assert choose_attention(**facts, triton=True).packed is attention_library.EFFICIENT
+    assert choose_attention(**facts, softcap=50.0).packed is attention_library.MATH
+    chosen = choose_attention(**facts, softcap=50.0, triton=True)
+    assert chosen.packed is attention_library.TRITON and chosen.equal is None
+    assert tried == ["flash", "efficient", "cudnn", "triton"]
+    composed = chosen.without_triton()
+    assert composed.packed is attention_library.MATH and composed.heads is chosen.heads
+    assert composed.without_triton() is composed
+
+
 def test_a_backend_that_fails_or_lies_is_passed_over(monkeypatch):
     def refuse(*_):
         raise RuntimeError("No available kernel.\nTraceback")

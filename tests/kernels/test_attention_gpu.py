@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from studio_kernels import attention, attention_library
+from studio_kernels import attention, attention_library, attention_math
 from studio_kernels.attention import Documents, choose_attention
 
 from tests.kernels.test_attention import bounds, check, draw, make_heads, run
@@ -28,7 +28,7 @@ GPU_LENGTHS = [(200, 1, 1, 130, 300), (1, 1, 1), (1,), (384, 384), (1000,)]
 
 @pytest.mark.parametrize("lengths", GPU_LENGTHS, ids=str)
 @pytest.mark.parametrize("changes", GPU_CASES, ids=str)
-@pytest.mark.parametrize("backend", ["FLASH", "EFFICIENT", "MATH"])
+@pytest.mark.parametrize("backend", ["FLASH", "EFFICIENT", "TRITON", "MATH"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_every_packed_backend_of_the_gpu(backend, dtype, changes, lengths):
     heads = make_heads(**{"head_dim": 128, "query_heads": 8, "scale": 0.1} | changes)
@@ -82,7 +82,8 @@ def test_nothing_waits_for_the_gpu():
     for lengths in ((256, 256), (300, 1, 211)):
         dout, q, k, v = draw(lengths, chosen.heads, torch.bfloat16, "cuda")
         documents = Documents.of(lengths, "cuda")
-        for backend in {chosen.backend(documents), attention_library.EFFICIENT, attention_library.MATH}:
+        ours = {attention_library.EFFICIENT, attention_library.TRITON, attention_library.MATH}
+        for backend in {chosen.backend(documents), *ours}:
             run(backend, dout, q, k, v, documents, chosen.heads)
             torch.cuda.set_sync_debug_mode("error")
             try:
@@ -94,7 +95,9 @@ def test_nothing_waits_for_the_gpu():
 @pytest.mark.parametrize("window", [0, 37])
 @pytest.mark.parametrize("lengths", [(300, 1, 211, 100), (520, 100)], ids=str)
 @pytest.mark.parametrize(
-    "backend", [attention_library.FLASH, attention_library.EFFICIENT], ids=lambda each: each.name
+    "backend",
+    [attention_library.FLASH, attention_library.EFFICIENT, attention_library.TRITON],
+    ids=lambda each: each.name,
 )
 def test_bounds_give_what_exact_lengths_give(backend, lengths, window):
     heads = make_heads(head_dim=64, query_heads=8, window=window)
@@ -105,7 +108,7 @@ def test_bounds_give_what_exact_lengths_give(backend, lengths, window):
         torch.testing.assert_close(ours, theirs, atol=0.02, rtol=0.02)
 
 
-@pytest.mark.parametrize("backend", ["CUDNN", "FLASH", "EFFICIENT"])
+@pytest.mark.parametrize("backend", ["CUDNN", "FLASH", "EFFICIENT", "TRITON"])
 def test_a_graph_replays_it_for_other_documents(backend):
     heads, each = make_heads(head_dim=64, query_heads=8), getattr(attention_library, backend)
     first, second = ((256, 256),) * 2 if backend == "CUDNN" else ((300, 112, 100), (200, 300, 12))
@@ -127,3 +130,66 @@ def test_a_graph_replays_it_for_other_documents(backend):
     expected, _ = run(each, dout, q, k, v, other, heads)
     for ours, theirs in zip(results, expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("window", [0, 4096])
+def test_capped_scores_of_gemma_2_go_to_our_kernels(window):
+    facts = {"head_dim": 256, "query_heads": 16, "key_heads": 8, "scale": 256**-0.5, "softcap": 50.0}
+    facts |= {"device": "cuda", "dtype": torch.bfloat16, "window": window}
+    chosen = choose_attention(**facts, triton=True)
+    assert chosen.name == "triton", chosen.reason
+    assert choose_attention(**facts).name == "math"
+    lengths = (4500, 1, 600)
+    dout, q, k, v = draw(lengths, chosen.heads, torch.bfloat16, "cuda")
+    documents = Documents.of(lengths, "cuda")
+    first, _ = run(chosen.packed, dout, q, k, v, documents, chosen.heads)
+    again, _ = run(chosen.packed, dout, q, k, v, documents, chosen.heads)
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    bounded, _ = run(chosen.packed, dout, q, k, v, bounds(lengths, 13, "cuda"), chosen.heads)
+    assert all(torch.equal(one, other) for one, other in zip(first, bounded, strict=True))
+
+
+def test_no_document_sees_another():
+    heads = make_heads(head_dim=128, softcap=20.0)
+    lengths = (130, 70, 300)
+    dout, q, k, v = draw(lengths, heads, torch.bfloat16, "cuda")
+    before, _ = run(attention_library.TRITON, dout, q, k, v, Documents.of(lengths, "cuda"), heads)
+    for x in (dout, q, k, v):
+        x[130:200] = 30.0
+    after, _ = run(attention_library.TRITON, dout, q, k, v, Documents.of(lengths, "cuda"), heads)
+    for one, other in zip(before, after, strict=True):
+        assert torch.equal(one[:130], other[:130]) and torch.equal(one[200:], other[200:])
+        assert not torch.equal(one[130:200], other[130:200])
+
+
+def test_tiles_that_nothing_sees_are_not_read():
+    heads, lengths = make_heads(head_dim=128, softcap=20.0, window=128), (256, 1024)
+    dout, q, k, v = draw(lengths, heads, torch.bfloat16, "cuda")
+    documents = Documents.of(lengths, "cuda")
+    before, _ = run(attention_library.TRITON, dout, q, k, v, documents, heads)
+    k[:256] = v[:256] = float("nan")
+    after, _ = run(attention_library.TRITON, dout, q, k, v, documents, heads)
+    for one, other in zip(before, after, strict=True):
+        assert torch.equal(one[256:], other[256:])
+    k[:512] = v[:512] = float("nan")  # from 768 on nothing is seen of it
+    after, _ = run(attention_library.TRITON, dout, q, k, v, documents, heads)
+    assert torch.equal(before[0][768:], after[0][768:]) and torch.equal(before[1][768:], after[1][768:])
+
+
+def test_long_rows_of_composed_attention_fit_in_blocks():
+    """32,768 tokens of Gemma 2: one head's scores alone would be 4 GiB."""
+    heads = make_heads(head_dim=256, query_heads=16, key_heads=8, scale=0.0625, softcap=50.0)
+    lengths = (32768,)
+    dout, q, k, v = draw(lengths, heads, torch.bfloat16, "cuda")
+    documents = Documents.of(lengths, "cuda")
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    composed, _ = run(attention_library.MATH, dout, q, k, v, documents, heads)
+    results = sum(x.numel() * x.element_size() for x in composed)
+    wide_sums = 2 * 4 * k.numel()
+    limit = 2 * results + wide_sums + 6 * attention_math.SCORES_BYTES
+    assert torch.cuda.max_memory_allocated() - before < limit + (64 << 20)
+    fused, _ = run(attention_library.TRITON, dout, q, k, v, documents, heads)
+    for ours, theirs in zip(fused, composed, strict=True):
+        error = (ours.float() - theirs.float()).abs().max() / theirs.float().abs().max()
+        assert error < attention.LIMITS[torch.bfloat16]

@@ -61,6 +61,9 @@ class Decoder:
     def rebind(self, choices: Mapping[str, str]) -> None:
         """Compute ops by other implementations from here on (op -> "reference" or "triton")."""
         self.kernels = bind({**self.kernels.implementations, **choices})
+        if self.kernels.implementations["flash"] != "triton":
+            for layer in self.layers:
+                layer.attention = layer.attention.without_triton()
 
     def note_change(self) -> None:
         """Say that adapter weights have changed: each layer takes over its own when it is next computed."""
@@ -100,6 +103,7 @@ class Decoder:
             if policy.offload:
                 self._offload.put(away.index(i), one.move_out())
             kept.append(one)
+        self._offload.settle()
         loss, dx = self._head(x, picks, targets, scale)
         upstream = [dx]  # the only place that holds it: a layer takes it out
         del x, one, dx
@@ -175,11 +179,17 @@ class Decoder:
 
 
 def take_over(
-    model: nn.Module, kernels: Kernels, *, dtype: torch.dtype, policy: MemoryPolicy | None = None
+    model: nn.Module,
+    kernels: Kernels,
+    *,
+    dtype: torch.dtype,
+    policy: MemoryPolicy | None = None,
+    capability: tuple[int, int] | None = None,
 ) -> Decoder | Text:
     """Return a Decoder of `model` (inside any peft wrapper, LoRA attached), or the reason why there is none.
 
-    `dtype`: of the arithmetic and of opened 4-bit weights; 16-bit base weights must have it.
+    `dtype`: of the arithmetic and of opened 4-bit weights; 16-bit base weights must have it. `capability`: compute
+    with what such a card can do; None: what the device says.
     """
     spec = read_decoder(model)
     if isinstance(spec, Text):
@@ -202,11 +212,12 @@ def take_over(
     order = [p for layer in parts for group in layer.values() for p in _in_order(group)]
     store, scratch = AdapterStore(order), Scratch()
     attentions: dict[tuple, Attention] = {}
+    flash = kernels.implementations["flash"] == "triton"
     layers = [
         Layer(
             layer,
             _group(groups, store, scratch, dtype, number),
-            _attention(layer, store.weights.device, dtype, attentions),
+            _attention(layer, store.weights.device, dtype, capability, flash, attentions),
             store,
         )
         for number, (layer, groups) in enumerate(zip(spec.layers, parts, strict=True))
@@ -255,9 +266,14 @@ def _group(
 
 
 def _attention(
-    spec: LayerSpec, device: torch.device, dtype: torch.dtype, known: dict[tuple, Attention]
+    spec: LayerSpec,
+    device: torch.device,
+    dtype: torch.dtype,
+    capability: tuple[int, int] | None,
+    flash: bool,
+    known: dict[tuple, Attention],
 ) -> Attention:
-    """Return the attention of a layer's kind; each kind is chosen once, by trying."""
+    """Return the attention of a layer's kind; each kind is chosen once, by trying. `flash`: ours may be, too."""
     kind = (spec.head_dim, spec.query_heads, spec.key_heads, spec.scale, spec.window, spec.softcap)
     if kind not in known:
         known[kind] = choose_attention(
@@ -269,9 +285,15 @@ def _attention(
             scale=spec.scale,
             window=spec.window,
             softcap=spec.softcap,
-            capability=torch.cuda.get_device_capability(device) if device.type == "cuda" else None,
+            capability=read_capability(device) if capability is None else capability,
+            triton=flash,
         )
     return known[kind]
+
+
+def read_capability(device: torch.device) -> tuple[int, int] | None:
+    """Return a card's compute capability, None elsewhere."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
 
 
 def _weights(linears: Sequence[nn.Module], tail: int, dtype: torch.dtype, scratch: Scratch) -> Weights:

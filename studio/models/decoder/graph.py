@@ -1,9 +1,10 @@
 """Micro-steps recorded once as a CUDA graph and played again: small models no longer wait for Python's launches.
 
 A 0.6-billion model on 1,024 tokens needs some 4 ms of arithmetic, and its 1,300 launches take Python 20 ms and more. A
-graph is recorded for each number of rows (padded to a multiple of STEP_TOKENS) and of picks; everything else that
-changes from batch to batch lies in buffers that stay where they are: tokens, document starts, positions, picks,
-targets, the scale and the dropout's seed.
+graph is recorded for each number of rows (padded to a multiple of STEP_TOKENS) and of picks, when that comes for the
+second time: the first micro-step of a shape is launched, on the same padded rows. Everything else that changes from
+batch to batch lies in buffers that stay where they are: tokens, document starts, positions, picks, targets, the scale
+and the dropout's seed.
 """
 
 from __future__ import annotations
@@ -18,25 +19,43 @@ from studio_kernels.attention import Documents
 from torch import Tensor
 
 from studio.models.decoder.decoder import Decoder
+from studio.models.decoder.layer import Rows
+from studio.models.decoder.staging import Staging, count_bytes, split_rows
 
 STEP_TOKENS = 256
 STEP_DOCUMENTS = 16
-MOST_GRAPHS = 12
+MOST_GRAPHS = 32
+"""Rows of real lengths come in some 20 shapes; a graph of a 0.6-billion model takes a few MB beside what all share."""
 IGNORED = -100
 """A target without a loss; pads the picks."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A micro-step whose inputs lie on the device, where they may be exchanged."""
+
+    decoder: Decoder
+    inputs: Tensor
+    """Bytes: token ids (T,), picks (N,), targets (N,), seed (1,) in int64, starts (D + 1,), positions (T,) in int32."""
+    ids: Tensor
+    rows: Rows
+    picks: Tensor
+    targets: Tensor
+    scale: Tensor
+
+    def launch(self) -> Tensor:
+        """Take the step; returns the summed loss."""
+        self.decoder.forget_opened()
+        self.decoder.note_change()  # every layer takes its adapters over: that is recorded, too
+        return self.decoder.add_gradients(self.ids, self.rows, self.picks, self.targets, self.scale)
+
+
+@dataclass(frozen=True, slots=True)
 class _Recorded:
     graph: torch.cuda.CUDAGraph
-    inputs: Tensor
-    """int64: token ids (T,), picks (N,), targets (N,), seed (1,)"""
-    places: Tensor
-    """int32: starts (D + 1,) and positions (T,)"""
-    scale: Tensor
+    prepared: _Prepared
+    """What the graph reads: its memory must not go to others."""
     loss: Tensor
-    held: tuple[object, ...]
-    """What the graph reads and writes besides: its memory must not go to others."""
 
 
 class GraphedDecoder:
@@ -45,7 +64,9 @@ class GraphedDecoder:
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
         self._graphs: OrderedDict[tuple, _Recorded] = OrderedDict()
+        self._met: set[tuple] = set()
         self._pool = None
+        self._staging = Staging(decoder.device)
 
     def add_gradients(
         self,
@@ -57,7 +78,7 @@ class GraphedDecoder:
         scale: Tensor,
         seed: int = 0,
     ) -> Tensor:
-        """Add the gradients of `scale` times the summed loss; returns the sum, a () tensor that is used again."""
+        """Add the gradients of `scale` times the summed loss; returns the sum, a () tensor that may be used again."""
         rows = -(-len(token_ids) // STEP_TOKENS) * STEP_TOKENS
         count = rows if len(picks) > 0.75 * rows else -(-max(1, len(picks)) // STEP_TOKENS) * STEP_TOKENS
         # Padding goes to the last document: what comes after a token does not change it.
@@ -66,37 +87,31 @@ class GraphedDecoder:
         documents = len(padded) if uniform else -(-len(padded) // STEP_DOCUMENTS) * STEP_DOCUMENTS
         longest = padded[0] if uniform else 1 << (max(padded) - 1).bit_length()
         key = (rows, count, documents, longest, uniform)
-        inputs = np.zeros(rows + 2 * count + 1, dtype=np.int64)
-        inputs[: len(token_ids)] = token_ids
-        inputs[rows : rows + count] = (
-            rows - 1
-        )  # a document's last token has no next one: never a pick of its own
-        inputs[rows : rows + len(picks)] = picks
-        inputs[rows + count : rows + 2 * count] = IGNORED
-        inputs[rows + count : rows + count + len(picks)] = targets
-        inputs[-1] = seed
-        places = np.full(documents + 1 + rows, rows, dtype=np.int32)
-        places[: len(padded) + 1] = np.cumsum([0, *padded])
-        places[documents + 1 :] = np.concatenate([np.arange(length, dtype=np.int32) for length in padded])
+        starts, positions = split_rows(padded, documents)
+        arrays = (
+            _fill(token_ids, rows, 0),
+            _fill(picks, count, rows - 1),  # a document's last token has no next one: never a pick of its own
+            _fill(targets, count, IGNORED),
+            np.array([seed], dtype=np.int64),
+            starts,
+            positions,
+        )
         recorded = self._graphs.get(key)
+        if recorded is None and key not in self._met:
+            self._met.add(key)  # a shape that never comes again is not worth a recording
+            return self._prepare(key, arrays, scale).launch()
         if recorded is None:
-            recorded = self._record(key, inputs, places, scale)
+            recorded = self._record(key, arrays, scale)
         self._graphs.move_to_end(key)
-        recorded.inputs.copy_(torch.from_numpy(inputs).pin_memory(), non_blocking=True)
-        recorded.places.copy_(torch.from_numpy(places).pin_memory(), non_blocking=True)
-        recorded.scale.copy_(scale)
+        self._staging.send(arrays, recorded.prepared.inputs)
+        recorded.prepared.scale.copy_(scale)
         recorded.graph.replay()
         return recorded.loss
 
-    def _record(self, key: tuple, inputs: np.ndarray, places: np.ndarray, scale: Tensor) -> _Recorded:
-        rows, count, documents, longest, uniform = key
-        decoder, device = self.decoder, self.decoder.device
-        if len(self._graphs) >= MOST_GRAPHS:
-            self._graphs.popitem(last=False)
-        held = torch.from_numpy(inputs).to(device)
-        held_places = torch.from_numpy(places).to(device)
-        held_scale = scale.clone()
-        starts, positions = held_places[: documents + 1], held_places[documents + 1 :].clone()
+    def _prepare(self, key: tuple, arrays: tuple[np.ndarray, ...], scale: Tensor) -> _Prepared:
+        _, _, documents, longest, uniform = key
+        held = torch.empty(count_bytes(arrays), dtype=torch.uint8, device=self.decoder.device)
+        ids, picks, targets, seed, starts, positions = self._staging.send(arrays, held)
         known = Documents(
             lengths=(longest,) * documents,
             starts=starts,
@@ -104,30 +119,32 @@ class GraphedDecoder:
             uniform=longest if uniform else None,
             longest=longest,
         )
-        ids, picks = held[:rows], held[rows : rows + count]
-        targets, seed = held[rows + count : rows + 2 * count], held[-1]
-        dropped = any(group.dropout for layer in decoder.layers for group in layer.groups)
+        dropped = any(group.dropout for layer in self.decoder.layers for group in layer.groups)
+        rows = self.decoder.make_rows(known, seed[0] if dropped else None)
+        return _Prepared(self.decoder, held, ids, rows, picks, targets, scale.clone())
+
+    def _record(self, key: tuple, arrays: tuple[np.ndarray, ...], scale: Tensor) -> _Recorded:
+        decoder = self.decoder
+        if len(self._graphs) >= MOST_GRAPHS:
+            self._graphs.popitem(last=False)
+        # What the launched step of this shape has left lying would stand beside the graph's own memory.
+        torch.cuda.empty_cache()
+        prepared = self._prepare(key, arrays, scale)
         state = decoder.store.gradients.clone()
-
-        def step() -> Tensor:
-            positions.copy_(held_places[documents + 1 :])
-            decoder.forget_opened()
-            decoder.note_change()  # every layer takes its adapters over: that is recorded, too
-            frame = decoder.make_rows(known, seed if dropped else None)
-            return decoder.add_gradients(ids, frame, picks, targets, held_scale)
-
-        # Once outside: kernels compile, libraries choose their ways and tables are made.
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            step()
-        torch.cuda.current_stream(device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
+        # The shape was launched before: kernels are loaded, libraries have chosen their ways.
         with torch.cuda.graph(graph, pool=self._pool):
-            loss = step()
+            loss = prepared.launch()
         decoder.store.gradients.copy_(state)
-        recorded = _Recorded(graph, held, held_places, held_scale, loss, (known, decoder.make_rows(known)))
+        recorded = _Recorded(graph, prepared, loss)
         self._graphs[key] = recorded
         return recorded
+
+
+def _fill(values: np.ndarray, count: int, rest: int) -> np.ndarray:
+    """Return `values`, then `rest`, (count,) int64 together."""
+    filled = np.full(count, rest, dtype=np.int64)
+    filled[: len(values)] = values
+    return filled

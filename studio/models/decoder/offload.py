@@ -8,6 +8,7 @@ on an H200; with the attention's results three times as much, and less the longe
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Mapping
 
 import torch
@@ -26,6 +27,7 @@ class Offload:
         # Also when nobody says so: memory that is given back while it is registered cannot be registered again.
         weakref.finalize(self, _give_back, self._blocks, self._stream)
         self._parts: dict[int, dict[str, Tensor]] = {}
+        self._leaving: deque[tuple[dict[str, Tensor], torch.cuda.Event]] = deque()
         self._waiting: dict[int, tuple[dict[str, Tensor], torch.cuda.Event | None]] = {}
 
     def put(self, place: int, tensors: Mapping[str, Tensor]) -> None:
@@ -39,7 +41,20 @@ class Offload:
         with torch.cuda.stream(self._stream):
             for name, tensor in tensors.items():
                 parts[name].copy_(tensor, non_blocking=True)
-                tensor.record_stream(self._stream)
+            event = self._stream.record_event()
+        # Held until the GPU has copied them, in its own order: by record_stream their memory would be free once Python
+        # sees that, which runs layers ahead, so that every layer would take new memory.
+        self._leaving.append((dict(tensors), event))
+        self._let_go(keep=1)
+
+    def settle(self) -> None:
+        """Let what comes next have the memory of all that is on its way out."""
+        self._let_go(keep=0)
+
+    def _let_go(self, keep: int) -> None:
+        while len(self._leaving) > keep:
+            _, event = self._leaving.popleft()
+            event.wait(torch.cuda.current_stream(self.device))
 
     def fetch(self, place: int) -> None:
         """Begin to copy a layer's tensors back."""
@@ -74,6 +89,7 @@ class Offload:
 
     def drop(self) -> None:
         """Forget what a micro-step left that did not come to its end."""
+        self.settle()
         self._parts.clear()
         self._waiting.clear()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from studio_kernels.attention import Documents
@@ -19,6 +20,11 @@ TOKENS = 32
 TOLERANCE = {torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 """Largest error, as a share of the largest value: some 15 roundings lie between a layer's input and its gradients; in
 float32 room for TF32 products. A left-out scale, norm or sign is off by far more."""
+FP8_TOLERANCE = 0.25
+"""The same where frozen weights are multiplied in 8 bits. Over layers such errors add up: 0.59 of the largest logit
+after 32 layers of random weights (an 8B shape on an H200)."""
+FP8_LAYERS = 8
+"""Up to so many layers the logits may be off by twice the tolerance, then by the root of their number."""
 
 
 def find_difference(model: nn.Module, decoder: Decoder, autocast: torch.dtype | None) -> Text | None:
@@ -34,14 +40,19 @@ def find_difference(model: nn.Module, decoder: Decoder, autocast: torch.dtype | 
             if found is not None:
                 name, error = found
                 return text("model.decoder.mismatch", layer=kind, part=name, error=error)
-        error = _compare_model(model, decoder, autocast)
-        if not error <= 2 * _tolerance(decoder, autocast):
+        error, most = _compare_model(model, decoder, autocast), 2 * _tolerance(decoder, autocast)
+        if not decoder.layers[0].qkv.weights.exact:
+            most *= max(1.0, len(decoder.layers) / FP8_LAYERS) ** 0.5
+        if not error <= most:
             return text("model.decoder.mismatch", layer=len(decoder.layers), part="logits", error=error)
     return None
 
 
 def _tolerance(decoder: Decoder, autocast: torch.dtype | None) -> float:
-    return TOLERANCE.get(autocast or decoder.layers[0].qkv.weights.dtype, TOLERANCE[torch.float32])
+    weights = decoder.layers[0].qkv.weights
+    if not weights.exact:
+        return FP8_TOLERANCE
+    return TOLERANCE.get(autocast or weights.dtype, TOLERANCE[torch.float32])
 
 
 @contextmanager
@@ -84,7 +95,7 @@ def _compare_layer(decoder: Decoder, layer: Layer, autocast: torch.dtype | None)
         p for group in layer.groups for part in group.parts for p in (part.a, part.b) if p is not None
     ]
     documents = Documents.of((TOKENS,), device)
-    rows = decoder.make_rows(documents)
+    rows = replace(decoder.make_rows(documents), mlp_rows=0)  # in one portion, since all of it is kept, too
     theirs = _run_stock(layer, x, dy, rows.tables[layer.spec.rotary], adapters, autocast)
     names = ["y", "dx", *(f"adapter {i}" for i in range(len(adapters)))]
     for keep in ("all", "input"):

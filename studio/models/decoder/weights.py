@@ -25,6 +25,8 @@ class Weights(ABC):
     """Outputs of each linear."""
     dtype: torch.dtype
     device: torch.device
+    exact: bool = True
+    """Whether products are those of the modules' own weights but for rounding."""
 
     @abstractmethod
     def matrix(self, kernels: Kernels) -> Tensor:

@@ -11,7 +11,7 @@ from studio.ui.cards import model_card, model_name, note_card, size_words
 from studio.ui.context import Context
 from studio.ui.form import Form
 
-ADVANCED = ("model.adapter", "model.revision", "model.precision", "model.attention")
+ADVANCED = ("model.adapter", "model.revision", "model.precision", "model.fp8", "model.attention")
 
 
 class ModelTab:

@@ -113,6 +113,16 @@ def test_the_probe_finds_no_difference_and_leaves_all_as_it_was(family):
     assert_equal(ours(model, decoder, 1.0), stock(model, 1.0))
 
 
+def test_the_probe_is_content_with_every_policy():
+    """Among them one that offloads and takes the MLP in portions, which cannot keep all."""
+    model = make_model("llama")
+    away = LayerPolicy(keep="attention", offload=True)
+    for layers in ((away,) * 3, (LayerPolicy(keep="input"), LayerPolicy(keep="qkv"), LayerPolicy())):
+        decoder = take(model, MemoryPolicy(layers=layers, mlp_chunk_tokens=64))
+        assert find_difference(unwrap(model), decoder, None) is None
+        decoder.release()
+
+
 @pytest.mark.parametrize("change", ["scale", "head_dim_scale", "eps", "order"])
 def test_the_probe_finds_a_wrong_layer(change):
     model = make_model("gemma3")

@@ -7,7 +7,7 @@ from studio_kernels.attention import Documents
 from torch.profiler import ProfilerActivity, profile
 
 from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
-from studio.host.layer_memory import kept_bytes, peak_of_layers, phase_bytes, read_decoder
+from studio.host.layer_memory import kept_bytes, moved_bytes, peak_of_layers, phase_bytes, read_decoder
 from studio.host.plan import plan
 from studio.models.adapt import adapt
 from studio.models.catalog import inspect_model
@@ -73,6 +73,10 @@ def test_a_layer_keeps_what_is_predicted_and_its_mlp_needs_that(run, keep):
     with torch.no_grad():
         kept = layer.forward(torch.randn(TOKENS, 64), rows, decoder.kernels, keep)[1]
     assert sum_storages(kept) == TOKENS * kept_bytes(shape, keep)
+    moved = kept.move_out()
+    assert sum(tensor.nbytes for tensor in moved.values()) == TOKENS * moved_bytes(shape, keep)
+    kept.move_in(moved)
+    del moved
     dy = torch.zeros(TOKENS, 64 + layer.down.tail)
     with torch.no_grad():
         peak = dy.nbytes + measure_peak(lambda: layer.backward(kept, [dy], rows, decoder.kernels))

@@ -1,0 +1,88 @@
+"""On which shapes kernels.py times which op: those of real models, those of `launch.py bench`, and tiny ones to try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from benchmarks.kernel_cases import (
+    Workload,
+    adapters,
+    capped_attentions,
+    dequantisations,
+    dropouts,
+    gates,
+    heads,
+    layer_norms,
+    losses,
+    norms,
+    plain_norms,
+    quantisations,
+    ropes,
+    updates,
+)
+
+Cases = dict[str, tuple[Callable[[], Iterator[Workload]], ...]]
+"""Op -> what yields its workloads, on the device of the `with torch.device(...)` around it."""
+
+CASES: Cases = {
+    "rms_norm": (
+        *(partial(norms, *shape) for shape in ((4096, 4096), (16384, 2304), (16384, 4096), (16384, 5120))),
+        partial(plain_norms, 524288, 128),
+        partial(plain_norms, 16384, 4096, trained=True),
+    ),
+    "layer_norm": (partial(layer_norms, 16384, 2560), partial(layer_norms, 16384, 8192)),
+    "glu": (
+        partial(gates, 4096, 14336, "silu"),
+        partial(gates, 16384, 14336, "silu"),
+        partial(gates, 16384, 10240, "gelu_tanh"),
+    ),
+    "rope": (
+        partial(ropes, 4096, 32, 8, 128),
+        partial(ropes, 16384, 32, 8, 128),
+        partial(ropes, 16384, 16, 8, 128, norms=True),
+    ),
+    "dropout": (partial(dropouts, 16384, 4096),),
+    "nf4": (partial(dequantisations, 4096, 4096), partial(dequantisations, 28672, 4096)),
+    "adamw": (partial(updates, 41_943_040),),
+    "cross_entropy": (partial(losses, 4096, 128256),),
+    "linear_cross_entropy": (partial(heads, 4096, 4096, 128256), partial(heads, 1024, 1024, 151936)),
+    "lora": (
+        partial(adapters, 16384, 4096, (4096, 1024, 1024)),
+        partial(adapters, 16384, 4096, (14336, 14336)),
+    ),
+    "fp8": (partial(quantisations, 16384, 4096),),
+    "flash": (
+        partial(capped_attentions, (2048, 2048), 16, 8, 256),
+        partial(capped_attentions, (8192,), 16, 8, 256, window=4096),
+    ),
+}
+QUICK: Cases = {
+    "rms_norm": (partial(norms, 4096, 4096),),
+    "glu": (partial(gates, 2048, 14336, "silu"),),
+    "rope": (partial(ropes, 4096, 32, 8, 128),),
+    "dropout": (partial(dropouts, 4096, 4096),),
+    "nf4": (partial(dequantisations, 4096, 4096),),
+    "adamw": (partial(updates, 8_388_608),),
+    "linear_cross_entropy": (partial(heads, 2048, 4096, 32768),),
+    "lora": (partial(adapters, 4096, 4096, (4096, 1024, 1024)),),
+}
+"""The ops of a training step on shapes that a card of 4 GB has room for: what `launch.py bench` times."""
+TRY: Cases = {
+    "rms_norm": (partial(norms, 8, 64), partial(plain_norms, 8, 64, trained=True)),
+    "layer_norm": (partial(layer_norms, 8, 64),),
+    "glu": (partial(gates, 8, 64, "silu"), partial(gates, 8, 64, "gelu_tanh")),
+    "rope": (partial(ropes, 8, 4, 2, 16), partial(ropes, 8, 4, 2, 16, norms=True)),
+    "dropout": (partial(dropouts, 8, 64),),
+    "nf4": (partial(dequantisations, 64, 64),),
+    "adamw": (partial(updates, 1024),),
+    "cross_entropy": (partial(losses, 8, 128),),
+    "linear_cross_entropy": (partial(heads, 8, 64, 128),),
+    "lora": (partial(adapters, 8, 64, (64, 32)),),
+    "fp8": (partial(quantisations, 8, 64),),
+    "flash": (
+        partial(capped_attentions, (9, 5), 4, 2, 16),
+        partial(capped_attentions, (14,), 4, 2, 16, window=4),
+    ),
+}
+"""A try of the benchmark itself on any machine."""

@@ -1,0 +1,110 @@
+"""`launch.py bench`: how fast this machine trains, measured in a process of its own and told in words and numbers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from studio.console import Console
+from studio.core.errors import StudioError
+from studio.core.text import Text, literal, text
+from studio.host.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = ROOT / "benchmarks" / "bench.py"
+SITES = ("STUDIO_SITE", "PEERS_SITE")
+"""Where benchmarks/child.py looks for packages that this Python does not have by itself."""
+GIB = 2**30
+
+
+def bench(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    """Measure and answer; 1 when a way of training failed. Raises StudioError when there is no result at all."""
+    console.note(text("bench.start"))
+    log = workspace.root / "bench.log"
+    words = ["--tiny"] if options.tiny else []
+    result = _measure([sys.executable, "-P", str(PROGRAM), *words], log, console)
+    console.answer(result, describe(result, console.catalogue.say))
+    return 0 if all(way["state"] == "measured" for way in result["training"]["ways"]) else 1
+
+
+def _measure(command: list[str], log: Path, console: Console) -> dict[str, Any]:
+    """Run the program, telling what it does; returns its result. What it complains of goes to `log`."""
+    paths = os.environ.get("PYTHONPATH", "")
+    environment = {**os.environ, **{name: os.environ.get(name, paths) for name in SITES}}
+    result = None
+    with log.open("w", encoding="utf-8") as complaints:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+        try:
+            for line in process.stdout:
+                said = json.loads(line) if line.startswith('{"') else {}
+                if "doing" in said:
+                    console.note(text(f"bench.doing.{said['doing']}"))
+                result = said.get("result", result)
+            process.wait()
+        finally:
+            process.kill()  # when the person asked for the end; nothing where it has ended
+            process.wait()
+    if result is None:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        why = literal(lines[-1][:300]) if lines else text("bench.failed.why", code=process.returncode)
+        raise StudioError(text("bench.failed"), why, text("bench.failed.fix", path=str(log)), exit_code=1)
+    return result
+
+
+def describe(result: Mapping[str, Any], say: Callable[[Text], str]) -> Iterator[str]:
+    """Yield the result for a person: numbers first, so that they stand straight in every script."""
+    machine, rates = result["machine"], result["rates"]
+    if not machine["gpu"]:
+        yield say(text("bench.no_gpu"))
+    name = machine["gpu"] or say(text("bench.processor"))
+    yield say(text("bench.machine", name=name, torch=machine["torch"], date=machine["date"]))
+    copy, matrix = _number(rates["copy_gb_per_s"]), _number(rates["matrix_tflop_per_s"])
+    yield say(text("bench.rates", copy=copy, matrix=matrix, dtype=rates["dtype"]))
+    if machine["gpu"] and result["kernels_left_out"]:
+        yield say(text(f"bench.no_kernels.{result['kernels_left_out']}"))
+    if result["kernels"]:
+        yield ""
+        yield say(text("bench.kernels"))
+        for row in result["kernels"]:
+            speed = f"{_number(row['rate'])} {row['unit']}"
+            yield (
+                f"{row['times_faster']:8.1f} x {speed:>16} {row['share']:>6.0%}  "
+                f"{row['op']}, {row['direction']} ({row['shape']})"
+            )
+    yield ""
+    yield from _describe_training(result["training"], say)
+
+
+def _describe_training(training: Mapping[str, Any], say: Callable[[Text], str]) -> Iterator[str]:
+    names = ("shape", "bits", "batch", "tokens")
+    yield say(text("bench.training", **{name: training[name] for name in names}))
+    speeds = {}
+    for way in training["ways"]:
+        name = say(text(f"bench.way.{way['stack']}"))
+        if way["state"] != "measured":
+            yield f"{name}: {say(text('bench.way.failed', state=way['state'], error=way['error']))}"
+            continue
+        speeds[way["stack"]] = way["tokens_per_s"]
+        peak = f"{way['peak_bytes'] / GIB:8.2f} GB" if way["peak_bytes"] else ""
+        yield f"{way['tokens_per_s']:10,} {say(text('bench.tokens_per_s'))}{peak}  {name}"
+    if len(speeds) == 2:
+        yield say(text("bench.faster", times=f"{speeds['ours'] / speeds['hf']:.2f}"))
+
+
+def _number(value: float) -> str:
+    """Return a number with three digits that count."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,99 @@
+"""AdamW for one flat parameter, by the studio's own op: whether a step is applied is decided where its numbers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from studio_kernels.adamw import APPLIED, INVERSE_SCALE, LIMIT, NORM, RATE, Steps
+from torch import Tensor
+
+
+class FlatAdamW(torch.optim.AdamW):
+    """Clips, steps, and leaves out what is not finite without waiting for the device.
+
+    A step is applied whole or not at all, also where it raises: memory is taken and kernels are compiled before
+    anything changes. The state has PyTorch's names and format, and beside them `corrections` (2,), 1 - beta^step as
+    the op has counted it; either optimizer takes the other's checkpoint.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[dict[str, Any]],
+        compute: Callable[[], Steps],
+        *,
+        max_norm: float = 0.0,
+        **settings: Any,
+    ) -> None:
+        """`groups` hold one parameter, (n,) float32; `compute` gives the op as it is bound at the time.
+
+        `max_norm` is the largest norm of a gradient, 0 for any; `settings` are those of torch.optim.AdamW.
+
+        Raises:
+            ValueError: there is another number of parameters, or it is not flat float32.
+        """
+        super().__init__(groups, **settings)
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        if len(parameters) != 1 or parameters[0].ndim != 1 or parameters[0].dtype != torch.float32:
+            raise ValueError("FlatAdamW takes one flat float32 parameter.")
+        self._compute = compute
+        device = parameters[0].device
+        self._settings = torch.zeros(3, device=device)
+        self._settings[LIMIT] = max_norm
+        self._settings[INVERSE_SCALE] = 1.0  # a loss scale is taken out of the gradients before
+        self._rate = 0.0
+        self._counts = torch.zeros(3, device=device)
+        self._coefficients = torch.zeros(NORM + 1, device=device)
+
+    def read(self, loss: Tensor) -> tuple[float, float, bool]:
+        """Return `loss`, the last step's gradient norm before clipping, and whether it was applied; waits, once."""
+        loss, *coefficients = torch.cat((loss[None], self._coefficients)).tolist()
+        return loss, coefficients[NORM], coefficients[APPLIED] > 0
+
+    @torch.no_grad()
+    def step(self, closure: None = None, *, loss: Tensor | None = None) -> None:
+        """Enqueue one step; the device leaves it out where the gradient's norm or `loss` () is not finite."""
+        (group,) = self.param_groups
+        (weights,) = group["params"]
+        op, (beta1, beta2) = self._compute(), group["betas"]
+        state = self._state_of(weights)
+        if group["lr"] != self._rate:
+            self._settings[RATE].fill_(group["lr"])
+            self._rate = group["lr"]
+        squares = op.squares(weights.grad)
+        if loss is not None:
+            squares = squares + (loss - loss)  # nothing, or NaN: infinity from infinity is NaN, too
+        counts = self._counts.clone()  # the old ones hold until the step is enqueued
+        coefficients = op.advance(squares, self._settings, counts, beta1=beta1, beta2=beta2)
+        op.step(
+            weights.detach(), weights.grad, state["exp_avg"], state["exp_avg_sq"], None, coefficients,
+            epsilon=group["eps"], weight_decay=group["weight_decay"],
+        )  # fmt: skip
+        self._count(state, counts)
+        self._coefficients = coefficients
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from state_dict(), or from torch.optim.AdamW's."""
+        super().load_state_dict(state_dict)
+        (group,) = self.param_groups
+        self._counts = torch.zeros_like(self._counts)
+        for state in self.state.values():
+            applied, corrections = float(state["step"]), state.get("corrections")
+            if corrections is None:
+                corrections = torch.tensor([1 - beta**applied for beta in group["betas"]])
+            counts = torch.tensor([applied, *corrections.tolist()], device=self._counts.device)
+            self._count(state, counts)
+
+    def _state_of(self, weights: Tensor) -> dict[str, Tensor]:
+        """Return the moments of `weights`, made at the first step: both or none. Raises when memory is out."""
+        if "exp_avg" not in self.state.get(weights, ()):
+            moments = {name: torch.zeros_like(weights) for name in ("exp_avg", "exp_avg_sq")}
+            self._counts = torch.zeros_like(self._counts)
+            self.state[weights] = moments
+            self._count(self.state[weights], self._counts)
+        return self.state[weights]
+
+    def _count(self, state: dict[str, Tensor], counts: Tensor) -> None:
+        self._counts = counts
+        state["step"], state["corrections"] = counts[0], counts[1:]

@@ -1,0 +1,40 @@
+"""The ways in which a run on a GPU takes its steps, and data whose rows have many lengths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from studio.engine import decoder_step
+from studio.host import plan as planning
+from studio.models.decoder.graph import GraphedDecoder
+from tests.conftest import chat_rows, write_jsonl
+
+STEPS = ("recorded", "launched", "own code")
+
+
+def step_by(monkeypatch, way: str) -> None:
+    """Have steps played from graphs (as small ones are), launched one by one, or taken by the model's own code."""
+    if way == "own code":
+        monkeypatch.setattr(planning, "decoder_pays", lambda gpu: False)
+    elif way == "launched":
+        monkeypatch.setattr(decoder_step, "GRAPH_TOKENS", 0)
+
+
+def note_replays(monkeypatch) -> list[int]:
+    """Return a list that takes the tokens of every micro-step that was played from a graph."""
+    played, real = [], GraphedDecoder.add_gradients
+
+    def note(self, token_ids, *arguments, **options):
+        played.append(len(token_ids))
+        return real(self, token_ids, *arguments, **options)
+
+    monkeypatch.setattr(GraphedDecoder, "add_gradients", note)
+    return played
+
+
+def write_lengths(path: Path) -> Path:
+    """Write rows of 20 to 150 tokens."""
+    rows = chat_rows(29)
+    for number, row in enumerate(rows):
+        row["messages"][1]["content"] += " and so on" * (number % 13)
+    return write_jsonl(path, rows)
