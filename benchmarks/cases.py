@@ -95,7 +95,7 @@ class Case:
         )
 
 
-CONTEXTS = (16384, 32768, 49152, 65536, 81920, 102400, 122880, 131072, 153600, 176128, 200704)
+CONTEXTS = (65536, 102400, 122880, 131072, 153600, 176128, 200704)
 QLORA = {"shape": "llama-8b", "bits": 4}
 LORA = {"shape": "llama-8b", "bits": 16}
 LONG = {**QLORA, "batch": 1, "tokens": 32768}

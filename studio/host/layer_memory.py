@@ -230,6 +230,16 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     }
 
 
+def forward_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: int = 0) -> int:
+    """Return what a layer's forward pass needs beside what is kept: its result, and a portion of its MLP."""
+    e, groups = shape.element_bytes, shape.groups
+    level, at_once = KEEP_LEVELS.index(keep), min(tokens, mlp_chunk_tokens or tokens)
+    portion = shape.mlp_width * (1 + shape.composed) + groups["down"].tail
+    if level < 3:
+        portion += 2 * shape.mlp_width + groups["gate_up"].tail
+    return e * (tokens * shape.hidden * (1 + (level < 1)) + at_once * portion)
+
+
 def head_bytes(shape: DecoderShape, tokens: int, head_rows: int = 0, head_columns: int = 0) -> int:
     """Return what the loss head needs when every token is trained: a tile of logits and the gradients' sum in fp32.
 
@@ -257,6 +267,9 @@ class LayerSizes:
     moved: int
     """Copied out and back; 0 for a layer that is not offloaded."""
     needed: int
+    """In its backward pass, beside what it holds."""
+    ahead: int
+    """In its forward pass, likewise."""
 
 
 def size_layer(shape: DecoderShape, tokens: int, layer: LayerPolicy, mlp_chunk_tokens: int) -> LayerSizes:
@@ -266,6 +279,7 @@ def size_layer(shape: DecoderShape, tokens: int, layer: LayerPolicy, mlp_chunk_t
         tokens * (kept_bytes(shape, layer.keep) - moved),
         tokens * moved,
         max(phase_bytes(shape, layer.keep, tokens, mlp_chunk_tokens).values()),
+        forward_bytes(shape, layer.keep, tokens, mlp_chunk_tokens),
     )
 
 
@@ -275,19 +289,21 @@ def peak_of_runs(runs: Sequence[tuple[LayerSizes, int]]) -> tuple[int, int, int]
     `runs`: neighbouring layers of equal sizes and their number, from the first. In the backward pass layers are done
     from the last to the first, and each gives back what it kept: while layer l is computed, what layers 0 to l keep is
     there, and no more. Of offloaded layers two are on the card at a time: the one that is computed, and the next one
-    below it, on its way back.
+    below it, on its way back; in the forward pass the one before it, on its way out.
     """
     highest = max((place for place, (sizes, _) in enumerate(runs) if sizes.moved), default=-1)
-    kept = below = 0
+    kept = below = leaving = 0
     peak = (0, 0)
     for place, (sizes, count) in enumerate(runs):
         back = below if place <= highest else 0
-        peak = max(peak, (kept + sizes.held + sizes.moved + back, sizes.needed), key=sum)
+        here = kept + sizes.held + sizes.moved
+        peak = max(peak, (here + back, sizes.needed), (here + leaving, sizes.ahead), key=sum)
         kept += count * sizes.held
-        below = sizes.moved or below
+        below, leaving = sizes.moved or below, sizes.moved
         if count > 1:
             back = below if place <= highest else 0
-            peak = max(peak, (kept + sizes.moved + back, sizes.needed), key=sum)
+            here = kept + sizes.moved
+            peak = max(peak, (here + back, sizes.needed), (here + leaving, sizes.ahead), key=sum)
     return *peak, kept
 
 
@@ -299,7 +315,7 @@ def tables_bytes(shape: DecoderShape, tokens: int) -> int:
 def peak_of_layers(shape: DecoderShape, tokens: int, policy: MemoryPolicy) -> tuple[int, int]:
     """Return what is kept and what is needed besides, in bytes, at the moment at which both together are most.
 
-    That is in a layer's backward pass (peak_of_runs) or in the loss head, which comes when all is still there.
+    That is in a layer's forward or backward pass (peak_of_runs), or in the loss head, when all is still there.
     """
     sizes = {layer: size_layer(shape, tokens, layer, policy.mlp_chunk_tokens) for layer in set(policy.layers)}
     runs = [(sizes[layer], len(list(group))) for layer, group in groupby(policy.layers)]

@@ -102,6 +102,8 @@ class Decoder:
             x, one = layer.forward(x, rows, self.kernels, policy.keep)
             if policy.offload:
                 self._offload.put(away.index(i), one.move_out())
+            else:
+                self._offload.settle()  # what layers on the card keep comes in its place
             kept.append(one)
         self._offload.settle()
         loss, dx = self._head(x, picks, targets, scale)

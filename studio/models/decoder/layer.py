@@ -319,19 +319,26 @@ class Layer:
         assert not (keep and rows.mlp_rows), "an MLP in portions is computed again"
         kept: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None)
         for part, portion in self._portions(rows, middle.shape[0]):
-            gate_up, u_gate_up, _ = self._open_mlp(middle[part], portion, kernels)
-            wide = self.down.widen(gate_up.shape[0])
-            gate, up = self._halves(gate_up)
-            kernels.glu.forward(gate, up, self.spec.activation, out=wide[:, : self.down.inputs])
-            u_down = self.down.project(
-                wide[:, : self.down.inputs], wide[:, self.down.inputs :], kernels, portion.drops
-            )
-            self.down.forward(wide, kernels, add=middle[part] if norm is None else None, out=down[part])
+            add = middle[part] if norm is None else None
+            found = self._mlp_portion(middle[part], portion, kernels, add, down[part])
             if keep:  # only ever of all rows at once: the planner cuts the MLP where nothing of it is kept
-                kept = (gate_up, u_gate_up, _own(u_down))
+                kept = found
+            del found  # before the next portion makes its own
         if norm is None:
             return down, None, kept
         return self._join(norm, down, middle, kernels), down, kept
+
+    def _mlp_portion(
+        self, middle: Tensor, rows: Rows, kernels: Kernels, add: Tensor | None, out: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Write the down projection's result (+ `add`) of some rows to `out`; returns gate|up and both U."""
+        gate_up, u_gate_up, _ = self._open_mlp(middle, rows, kernels)
+        wide = self.down.widen(gate_up.shape[0])
+        h, place = wide[:, : self.down.inputs], wide[:, self.down.inputs :]
+        kernels.glu.forward(*self._halves(gate_up), self.spec.activation, out=h)
+        u_down = self.down.project(h, place, kernels, rows.drops)
+        self.down.forward(wide, kernels, add=add, out=out)
+        return gate_up, u_gate_up, _own(u_down)
 
     def _open_mlp(self, middle: Tensor, rows: Rows, kernels: Kernels) -> tuple[Tensor, Tensor, Tensor]:
         """Return gate|up as wide gradient rows (their gradients take their place later), U, and the norm's 1/rms."""
