@@ -26,7 +26,7 @@ from benchmarks.draft import draft_run  # noqa: E402
 from benchmarks.table import append_row  # noqa: E402
 from studio.core.facts import ModelFacts  # noqa: E402
 from studio.core.policy import LayerPolicy, MemoryPolicy  # noqa: E402
-from studio.host.memory import count_allocated, predict  # noqa: E402
+from studio.host.memory import count_allocated, estimate_calibration, predict  # noqa: E402
 from studio.models.catalog import inspect_model  # noqa: E402
 
 MIB = 2**20
@@ -73,7 +73,13 @@ def predict_parts(
     plan, recipe = draft_run(
         model, bits=case.bits, batch=case.batch, tokens=case.tokens, device=device, recompute=recompute
     )
-    return dict(predict(plan, model, recipe, followed))
+    calibration = None
+    if device != "cpu":
+        import torch
+
+        # As a first run on the card plans; a later one knows what was measured.
+        calibration = estimate_calibration(torch.cuda.get_device_properties(device).total_memory)
+    return dict(predict(plan, model, recipe, followed, calibration=calibration))
 
 
 def measure(case: MemoryCase, folder: Path, device: str) -> dict[str, Any]:

@@ -34,13 +34,14 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     from studio.desk.desk import Desk
     from studio.host.memory import count_tokens, predict
     from studio.host.memory_planner import longest_context
-    from studio.host.plan import choose_device, memory_budget
+    from studio.host.plan import choose_calibration, choose_device, memory_budget
 
     desk = Desk(workspace)
     recipe = read_recipe(options.recipe)
     plan, model, machine = desk.plan(recipe), desk.model(recipe.model.source), desk.health.machine()
-    peak = predict(plan, model, recipe)
     gpu = choose_device(machine, recipe)[1]
+    calibration = choose_calibration(machine, gpu)
+    peak = predict(plan, model, recipe, calibration=calibration)
     say = console.catalogue.say
     lines = [
         f"{say(text(f'plan.label.{name}')):14} {_word(choice.value, say)}: {say(choice.reason)}"
@@ -60,7 +61,8 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     lines += _describe_policy(plan.memory, say)
     # What a processor's memory holds was never measured at such lengths.
     if model.parameters and gpu is not None:
-        room = longest_context(plan, model, recipe, *memory_budget(machine, gpu))
+        budget = memory_budget(machine, gpu)
+        room = longest_context(plan, model, recipe, *budget, calibration=calibration)
         lines.append(say(text("plan.memory.room", now=count_tokens(model, recipe), tokens=_round(room))))
     for offer in plan.offers:
         lines += [say(text("doctor.offer", title=offer.title, why=offer.why)), *filter(None, [offer.command])]

@@ -27,6 +27,7 @@ from torch import Tensor
 from studio_kernels._triton import gpu_support, tl, triton
 from studio_kernels.draws import Draws
 from studio_kernels.support import Implementation, Op, Support
+from studio_kernels.tuned import choose
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 """Of the shadow."""
@@ -41,6 +42,8 @@ PARTIALS = 1024
 """Programs that share the sum of squares. A constant, so that the order of the sum depends on n alone."""
 ELEMENTS = 1024
 """Elements of a program's block: two loads of 16 bytes a thread and buffer."""
+LARGEST_BLOCK = 4096
+"""Most that `tuned` may give the step, which works on elements one by one; the sum of squares keeps its order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,11 +243,12 @@ def triton_step(
     """`reference_step` in one launch, 30 bytes an element."""
     if not parameters.numel():
         return
+    block = choose("adamw", LARGEST_BLOCK, {"ELEMENTS": ELEMENTS, "num_warps": 4}, parameters.device)
     with torch.cuda.device_of(parameters):
-        _step_kernel[(-(-parameters.numel() // ELEMENTS),)](
+        _step_kernel[(-(-parameters.numel() // block["ELEMENTS"]),)](
             parameters, gradient, first, second, parameters if shadow is None else shadow, coefficients,
             parameters.numel(), epsilon, weight_decay,
-            SHADOW=shadow is not None, ELEMENTS=ELEMENTS, num_warps=4, enable_fp_fusion=False,
+            SHADOW=shadow is not None, enable_fp_fusion=False, **block,
         )  # fmt: skip
 
 

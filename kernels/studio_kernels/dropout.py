@@ -20,6 +20,7 @@ from torch import Tensor
 from studio_kernels._triton import gpu_support, tl, triton
 from studio_kernels.draws import Draws
 from studio_kernels.support import Implementation, Op, Support
+from studio_kernels.tuned import choose
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_WIDTH = 2**24
@@ -151,7 +152,8 @@ def fused(
     accumulate: bool = False,
 ) -> Tensor:
     """`reference` in one kernel, with the same mask to the bit."""
-    limit, (rows, columns), block = threshold(p), x.shape, block_shape()
+    limit, (rows, columns) = threshold(p), x.shape
+    block = choose("dropout", HALVES * LANES, block_shape(), x.device)
     if out is None:
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if not isinstance(seed, Tensor):

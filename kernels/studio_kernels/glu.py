@@ -26,6 +26,7 @@ from studio_kernels._triton import gpu_support, tl, triton
 from studio_kernels.draws import Draws
 from studio_kernels.layout import as_rows
 from studio_kernels.support import Implementation, Op, Support
+from studio_kernels.tuned import choose
 
 SILU, GELU, GELU_TANH = KINDS = ("silu", "gelu", "gelu_tanh")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -154,7 +155,7 @@ def fused_forward(
     """`reference_forward` in one kernel."""
     rows, columns = gate.shape
     h = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device) if out is None else out
-    block = block_shape(columns)
+    block = choose("glu", columns, block_shape(columns), gate.device)
     with torch.cuda.device_of(gate):
         _forward_kernel[(rows * -(-columns // block["COLUMNS"]),)](
             gate, up, h, columns, gate.stride(0), up.stride(0), h.stride(0), KIND=kind, **block
@@ -178,7 +179,7 @@ def fused_backward(
     dup = torch.empty(up.shape, dtype=up.dtype, device=up.device) if dup is None else dup
     # Where h is not wanted nothing is stored through this pointer: any tensor will do.
     h_rows = dup if h is None else h
-    block = block_shape(columns)
+    block = choose("glu", columns, block_shape(columns), gate.device)
     with torch.cuda.device_of(gate):
         _backward_kernel[(rows * -(-columns // block["COLUMNS"]),)](
             dh, gate, up, dgate, dup, h_rows, columns, dh.stride(0), gate.stride(0), up.stride(0), dgate.stride(0),

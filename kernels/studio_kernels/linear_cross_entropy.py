@@ -29,6 +29,7 @@ from studio_kernels.head_portions import portions, workspace_bytes
 from studio_kernels.linear_cross_entropy_kernels import _finish_kernel, _turn_kernel, block_shape
 from studio_kernels.row_loss import IGNORE, processors_of, spread
 from studio_kernels.support import Implementation, Op, Support
+from studio_kernels.tuned import choose
 
 __all__ = ["LINEAR_CROSS_ENTROPY", "log_probabilities", "portions", "workspace_bytes"]
 
@@ -150,6 +151,7 @@ def _fused_turn(
     # A share reaches up to 2^REACH before the row is counted anew, from DEPTH powers below its largest: float16 ends at
     # 2^16. In the other dtypes that happens to next to no row, and the sum of 2^18 shares stays far below 2^127.
     depth, reach = (8.0, 15.0) if dtype is torch.float16 else (0.0, 32.0)
+    shape = choose("linear_cross_entropy", block.vocabulary, block_shape(block.vocabulary), z.device)
     with torch.cuda.device_of(z):
         _turn_kernel[(size,)](
             z, shares, z if slope is None else slope, block.targets, block.reference, block.total, block.label,
@@ -157,7 +159,7 @@ def _fused_turn(
             block.accumulated.shape[1] if gradient else 0, z.stride(0), shares.stride(0),
             0 if slope is None else slope.stride(0),
             GRADIENT=gradient, SLOPES=slope is not None, SOFTCAP=block.softcap, SUM=block.label_smoothing > 0,
-            DEPTH=depth, REACH=reach, **block_shape(block.vocabulary),
+            DEPTH=depth, REACH=reach, **shape,
             EVEN=block.vocabulary % 16 == 0 and z.stride(0) % 16 == 0,
         )  # fmt: skip
     return shares if gradient else None

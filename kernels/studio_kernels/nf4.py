@@ -21,6 +21,7 @@ from torch import Tensor
 from studio_kernels._triton import gpu_support, tl, triton
 from studio_kernels.draws import Draws
 from studio_kernels.support import Implementation, Op, Support
+from studio_kernels.tuned import choose
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WORD = 8
@@ -225,7 +226,7 @@ def triton_forward(weight: Nf4, out: Tensor) -> Tensor:
     }
     tensors = (absmax, code, nested_absmax, nested_code, offset, out)
     if columns % WORD == 0 and weight.packed.storage_offset() % 4 == 0:
-        block = block_shape(columns)
+        block = choose("nf4", columns, block_shape(columns), out.device)
         words = columns // WORD
         programs = -(-rows // block["ROWS"]) * -(-words // block["WORDS"])
         with torch.cuda.device_of(out):

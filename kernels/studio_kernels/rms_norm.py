@@ -25,6 +25,7 @@ from studio_kernels.draws import Draws
 from studio_kernels.layout import as_rows
 from studio_kernels.rms_norm_kernels import _backward_kernel, _forward_kernel
 from studio_kernels.support import Implementation, Op, Support
+from studio_kernels.tuned import choose
 
 CAST_THEN_SCALE = "cast_then_scale"
 SCALE_THEN_CAST = "scale_then_cast"
@@ -118,7 +119,7 @@ def fused_forward(
     y = torch.empty(x.shape, dtype=result_dtype(x, weight, order), device=x.device) if out is None else out
     s = x if residual is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
     r = torch.empty(rows, dtype=torch.float32, device=x.device)
-    block = block_shape(columns)
+    block = choose("rms_norm", columns, block_shape(columns), x.device)
     residual_rows, add_rows = x if residual is None else residual, x if add is None else add
     with torch.cuda.device_of(x):
         _forward_kernel[(-(-rows // block["ROWS"]),)](
@@ -142,7 +143,7 @@ def fused_backward(
 ) -> Tensor:  # (T, H)
     """`reference_backward` in one kernel, and two short ones where the weight is trained; run-to-run equal bits."""
     rows, columns = s.shape
-    block = block_shape(columns)
+    block = choose("rms_norm", columns, block_shape(columns), s.device)
     trained = weight_gradient is not None
     programs, blocks = share_rows(rows, columns, block["ROWS"]) if trained else (-(-rows // block["ROWS"]), 1)
     dx = torch.empty(s.shape, dtype=s.dtype, device=s.device) if out is None else out

@@ -25,6 +25,7 @@ from studio_kernels.draws import Draws, lay_out
 from studio_kernels.rms_norm import CAST_THEN_SCALE
 from studio_kernels.rope_kernels import _backward_kernel, _forward_kernel, block_shape
 from studio_kernels.support import Implementation, Op, Support
+from studio_kernels.tuned import choose
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_WIDTH = 2**20
@@ -181,7 +182,7 @@ def fused_forward(
         out = qkv
     elif out is None:
         out = torch.empty(len(qkv), heads * head_dim, dtype=qkv.dtype, device=qkv.device)
-    block = block_shape(heads, head_dim, rotary_dim)
+    block = choose("rope", head_dim, block_shape(heads, head_dim, rotary_dim), qkv.device)
     with torch.cuda.device_of(qkv):
         _forward_kernel[(len(qkv), -(-heads // block["HEADS"]))](
             qkv, out, cos, sin, positions, query_norm if norm else cos, key_norm if norm else cos,
@@ -217,7 +218,7 @@ def fused_backward(
     tokens, heads, rotary_dim = len(dq), query_heads + 2 * key_heads, cos.shape[-1]
     norm = query_norm is not None
     trained = norm and norm_gradients is not None
-    block = block_shape(heads, head_dim, rotary_dim)
+    block = choose("rope", head_dim, block_shape(heads, head_dim, rotary_dim), dq.device)
     groups = -(-heads // block["HEADS"])
     tokens_per_program = max(1, -(-tokens // PARTIALS)) if trained else 1
     programs = -(-tokens // tokens_per_program)

@@ -33,6 +33,7 @@ from studio.core.record import RunRecord
 from studio.core.text import Text, text
 from studio.data.prepare import PreparationStopped, PreparedData, prepare
 from studio.engine.artifact import Fingerprint, fingerprint, load_artifact, save_artifact, verify_artifact
+from studio.engine.assembly import load_fast, make_step
 from studio.engine.calibrate import keep_what_fits
 from studio.engine.checkpoint import (
     Checkpoint,
@@ -44,11 +45,8 @@ from studio.engine.checkpoint import (
 )
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.folder import RunFolder, write_json
-from studio.engine.generators import seed_all
 from studio.engine.ladder import cap_memory, release_memory, retry_with_memory
-from studio.engine.methods import get_method
 from studio.engine.recovery import Recovery, is_sticky, may_pass
-from studio.engine.step import Step, StockStep
 from studio.engine.trainer import Hooks, Trainer, TrainState
 from studio.engine.training_state import read_training, write_training
 from studio.engine.trial import try_out
@@ -59,7 +57,6 @@ from studio.host.plan import choose_device, gigabytes
 from studio.host.plan import plan as make_plan
 from studio.host.remembered import Load, Remembered
 from studio.models.adapt import (
-    adapt,
     cast_by_autocast,
     cast_weights,
     load_trained_state,
@@ -67,9 +64,9 @@ from studio.models.adapt import (
     unwrap,
 )
 from studio.models.catalog import hash_weights
-from studio.models.fast import Fast, make_fast
+from studio.models.fast import Fast
 from studio.models.fetch import DownloadStopped, resolve_model
-from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded, load_model
+from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded
 
 
 class Stopped(Exception):
@@ -201,7 +198,7 @@ def _train(this: Run) -> Trained | None:
         plan = make_plan(this.machine, recipe, facts)
         write_json(folder.path / "plan.json", to_json(plan))
         budget_bytes = this.exits.enter_context(cap_memory(plan.device.value))
-        loaded, fast = _load(recipe, facts, plan)
+        loaded, fast = load_fast(recipe, facts, plan)
         capped = (text("run.memory_capped", gigabytes=gigabytes(budget_bytes)),) if budget_bytes else ()
         this.emit(RunPlanned(plan=plan, swaps=(*fast.describe(), *capped)))
     with this.phase("prepare"):
@@ -226,24 +223,7 @@ def _train(this: Run) -> Trained | None:
             data_hash=data.facts.content_hash,
             gpu=_name_gpu(this.machine, plan.device.value),
         )
-        load = Load(
-            model=base_hash,
-            max_length=recipe.data.max_length,
-            gpu=this.record.gpu,
-            quantization=plan.quantization.value,
-            method=recipe.adapter.method,
-        )
-        recovery = Recovery(
-            model=unwrap(loaded.model),
-            fast=fast,
-            device=torch.device(plan.device.value),
-            emit=this.emit,
-            machine=this.machine,
-            load=load,
-            budget_bytes=budget_bytes,
-            remembered=this.remembered,
-            log=folder.log,
-        )
+        recovery = _make_recovery(this, loaded, plan, fast, budget_bytes)
         trainer = _make_trainer(this, loaded, plan, data, recovery, fast)
         validation_rows = len(data.validation)
         this.emit(
@@ -305,34 +285,25 @@ def _train(this: Run) -> Trained | None:
     return Trained(facts, plan, loaded.tokenizer, expected, outcome.state.last_loss)
 
 
-def _load(recipe: Recipe, facts: ModelFacts, plan: BackendPlan) -> tuple[Loaded, Fast]:
-    """Load, attach what is trained, and make it as fast as the plan says."""
-    seed_all(recipe.seed)
-    if plan.device.value.startswith("cuda"):
-        torch.cuda.init()
-        torch.cuda.reset_peak_memory_stats(plan.device.value)  # what an earlier run of this process needed
-    full = recipe.adapter.method == "full"
-    loaded = load_model(
-        facts,
-        device=plan.device.value,
-        # Full fine-tuning keeps fp32 master weights: 16-bit ones lose corrections below 1/256 of a weight.
-        dtype="fp32" if full else plan.dtype.value,
+def _make_recovery(this: Run, loaded: Loaded, plan: BackendPlan, fast: Fast, budget_bytes: int) -> Recovery:
+    load = Load(
+        model=this.record.base_hash,
+        max_length=this.recipe.data.max_length,
+        gpu=this.record.gpu,
         quantization=plan.quantization.value,
-        attention=plan.attention.value,
+        method=this.recipe.adapter.method,
     )
-    loaded.model.config.use_cache = False
-    model = adapt(loaded.model, recipe.adapter, recipe.model.adapter)
-    fast = make_fast(
-        unwrap(model),
-        {op: choice.value for op, choice in plan.kernels.items()},
-        plan.memory,
-        dtype=DTYPES[plan.dtype.value],
-        autocast=AUTOCAST_DTYPES.get(plan.dtype.value),
-        fp8=plan.fp8.value,
+    return Recovery(
+        model=unwrap(loaded.model),
+        fast=fast,
+        device=torch.device(plan.device.value),
+        emit=this.emit,
+        machine=this.machine,
+        load=load,
+        budget_bytes=budget_bytes,
+        remembered=this.remembered,
+        log=this.folder.log,
     )
-    if fast.decoder is None and plan.checkpointing.value:
-        unwrap(model).gradient_checkpointing_enable({"use_reentrant": False})
-    return Loaded(model, loaded.tokenizer), fast
 
 
 def _make_trainer(
@@ -352,7 +323,7 @@ def _make_trainer(
 
     trainer = Trainer(
         loaded.model,
-        _make_step(this, loaded, plan, data, fast),
+        make_step(loaded, plan, data.method, fast, this.emit),
         data.train,
         data.validation,
         this.recipe,
@@ -368,17 +339,6 @@ def _make_trainer(
         ),
     )
     return trainer
-
-
-def _make_step(this: Run, loaded: Loaded, plan: BackendPlan, data: PreparedData, fast: Fast) -> Step:
-    pad_id = loaded.tokenizer.pad_token_id
-    if fast.decoder is not None:
-        return DecoderStep(fast.decoder, pad_id=pad_id)
-    loss = get_method(data.method).build_loss(unwrap(loaded.model))
-    if loss.note:
-        this.emit(Warned(message=loss.note))
-    device, dtype = torch.device(plan.device.value), plan.dtype.value
-    return StockStep(loaded.model, loss.sum_loss, dtype=dtype, device=device, pad_id=pad_id)
 
 
 def _resume(this: Run, loaded: Loaded, trainer: Trainer) -> None:

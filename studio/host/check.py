@@ -12,7 +12,14 @@ from studio.core.fields import Knob, knobs_of
 from studio.core.recipe import Recipe, read_value
 from studio.core.text import literal, text
 from studio.host.memory import checkpoint_bytes, predict
-from studio.host.plan import bitsandbytes_reason, choose_device, gigabytes, plan, plan_backend
+from studio.host.plan import (
+    bitsandbytes_reason,
+    choose_calibration,
+    choose_device,
+    gigabytes,
+    plan,
+    plan_backend,
+)
 from studio.host.versions import gate
 
 DISK_MARGIN = 1.5
@@ -206,7 +213,7 @@ def _check_room(
     chosen = plan(machine, recipe, model)
     _, gpu = choose_device(machine, recipe)
     has = gpu.vram_bytes if gpu else machine.ram_bytes
-    needed = sum(predict(chosen, model, recipe).values())
+    needed = sum(predict(chosen, model, recipe, calibration=choose_calibration(machine, gpu)).values())
     if needed > has:
         id = "check.memory_gpu" if gpu else "check.memory_ram"
         fix = text("check.memory.fix", advice=_saving(recipe, model))

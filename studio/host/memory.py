@@ -36,13 +36,16 @@ class Calibration:
     """What arithmetic on shapes cannot know: peak = context + fragmentation x what is allocated."""
 
     context_bytes: int = 600 * 2**20
-    """What the driver, torch and its matrix libraries hold before any model: 0.4 to 0.7 GiB on a GPU."""
+    """What driver, torch, its libraries and loaded kernels hold beside torch's own."""
     fragmentation: float = 1.03
     """What torch holds as a multiple of what is used: 1.02 to 1.04 with expandable segments, 1.06 to 1.10 without."""
 
 
 CALIBRATIONS = {"cuda": Calibration(), "cpu": Calibration(context_bytes=400 * 2**20, fragmentation=1.0)}
 """By kind of device, where none was measured."""
+CARD_CONTEXT_BYTES, CONTEXT_SHARE = 400 * 2**20, 0.003
+"""The context of a small card, and what it grows by with the card's memory, as multiprocessors do: 839 to 849 MiB were
+measured in training on an H200 of 140 GiB."""
 FRAGMENTATION_RANGE = (1.0, 1.25)
 CONTEXT_RANGE = (200 * 2**20, 1536 * 2**20)
 """What a driver counts beyond it is other programs' memory, which comes and goes."""
@@ -50,6 +53,11 @@ LEAST_SPAN_BYTES = 256 * 2**20
 """Two measured steps that differ by less say nothing of fragmentation: blocks are handed out in up to 20 MiB."""
 GRAPH_TOKENS, GRAPH_OPERATIONS = 4096, 12e12
 """Up to how many tokens, and operations, a micro-step is recorded as a graph (engine/decoder_step.py)."""
+
+
+def estimate_calibration(vram_bytes: int) -> Calibration:
+    """Return the Calibration of a GPU with that much memory, on which nothing was measured yet."""
+    return Calibration(context_bytes=CARD_CONTEXT_BYTES + int(CONTEXT_SHARE * vram_bytes))
 
 
 def predict(

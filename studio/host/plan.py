@@ -11,7 +11,7 @@ from studio.host import versions
 from studio.host.backend import NEEDS_DOTS, PROCESSOR_ROWS, Backend, choose_backend, runs_fast
 from studio.host.features import dotted, has_bf16, has_fp8, old_driver, triton_words
 from studio.host.layer_memory import read_decoder
-from studio.host.memory import Calibration, predict
+from studio.host.memory import Calibration, estimate_calibration, predict
 from studio.host.memory_planner import choose_policy
 from studio.host.offers import make_offers
 
@@ -57,12 +57,11 @@ def plan_memory(
 ) -> BackendPlan:
     """Return `draft` with what is kept for the backward pass: layer by layer where the studio's own decoder trains."""
     if not decoder_pays(gpu) or read_decoder(draft, model, recipe) is None:
-        return dataclasses.replace(draft, checkpointing=_choose_checkpointing(draft, recipe, model, gpu))
-    calibration = None
-    if machine.fragmentation:
-        calibration = Calibration(context_bytes=machine.context_bytes, fragmentation=machine.fragmentation)
-    budget = memory_budget(machine, gpu)
-    choice = choose_policy(draft, model, recipe, *budget, calibration=calibration)
+        return dataclasses.replace(
+            draft, checkpointing=_choose_checkpointing(draft, machine, recipe, model, gpu)
+        )
+    calibration = choose_calibration(machine, gpu)
+    choice = choose_policy(draft, model, recipe, *memory_budget(machine, gpu), calibration=calibration)
     recomputes, reason = any(layer.keep != "all" for layer in choice.policy.layers), choice.reason
     if choice.fits and recipe.limits.activation_checkpointing != "auto":
         reason = text("plan.wanted", value=text("plan.on" if recomputes else "plan.off"))
@@ -80,6 +79,15 @@ def plan_memory(
 def decoder_pays(gpu: Gpu | None) -> bool:
     """Return whether the studio's own decoder is used there; on a processor the model's own code is as fast."""
     return gpu is not None and DEVICE_KINDS[gpu.vendor] == "cuda"
+
+
+def choose_calibration(machine: MachineFacts, gpu: Gpu | None) -> Calibration | None:
+    """Return what the card takes beyond arithmetic: as an earlier run measured it, else by its size."""
+    if gpu is None or DEVICE_KINDS[gpu.vendor] != "cuda":
+        return None
+    if machine.fragmentation:
+        return Calibration(context_bytes=machine.context_bytes, fragmentation=machine.fragmentation)
+    return estimate_calibration(gpu.vram_bytes)
 
 
 def memory_budget(machine: MachineFacts, gpu: Gpu | None) -> tuple[int, int]:
@@ -278,7 +286,9 @@ def _choose_multi_gpu(machine: MachineFacts, gpu: Gpu | None) -> Choice:
     return Choice(value="single", reason=text(id, count=count))
 
 
-def _choose_checkpointing(draft: BackendPlan, recipe: Recipe, model: ModelFacts, gpu: Gpu | None) -> Choice:
+def _choose_checkpointing(
+    draft: BackendPlan, machine: MachineFacts, recipe: Recipe, model: ModelFacts, gpu: Gpu | None
+) -> Choice:
     wanted = recipe.limits.activation_checkpointing
     if wanted != "auto":
         value = text("plan.on" if wanted == "on" else "plan.off")
@@ -287,7 +297,7 @@ def _choose_checkpointing(draft: BackendPlan, recipe: Recipe, model: ModelFacts,
         return Choice(value=False, reason=text("plan.checkpointing.cpu"))
     if not model.parameters:
         return Choice(value=True, reason=text("plan.checkpointing.unknown"))
-    needed = sum(predict(draft, model, recipe).values())
+    needed = sum(predict(draft, model, recipe, calibration=choose_calibration(machine, gpu)).values())
     values = {"needed": gigabytes(needed), "has": gigabytes(gpu.vram_bytes)}
     if needed <= USABLE_VRAM * gpu.vram_bytes:
         return Choice(value=False, reason=text("plan.checkpointing.fits", **values))

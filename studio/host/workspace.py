@@ -88,6 +88,11 @@ class Workspace:
         return self.root / "cache" / f"facts-{sys.platform}.json"
 
     @property
+    def tuned(self) -> Path:
+        """Tile sizes that `launch.py bench --tune` found to be faster on this machine's GPU."""
+        return self.root / "cache" / f"tuned-{sys.platform}.json"
+
+    @property
     def remembered(self) -> Path:
         """What earlier runs learned of this machine: kernels that failed, batch sizes that fitted."""
         return self.root / f"remembered-{sys.platform}.json"
@@ -167,6 +172,7 @@ def child_environment(workspace: Workspace, base: Mapping[str, str]) -> dict[str
         # The driver counts GPUs by slot, CUDA by speed unless told: `cuda:1` must mean one card to both.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "TRITON_CACHE_DIR": str(workspace.triton_cache),
+        "FINETUNE_STUDIO_TUNED": str(workspace.tuned),
         "GRADIO_TEMP_DIR": str(workspace.gradio_temp),
         "GRADIO_ANALYTICS_ENABLED": "False",
         "HF_HUB_DISABLE_TELEMETRY": "1",

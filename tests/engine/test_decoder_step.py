@@ -14,6 +14,7 @@ import studio.engine.run as engine
 from studio.core.events import EvalLogged, KernelFellBack, MemoryFreed, RunPlanned, RunResumed
 from studio.core.recipe import change_recipe
 from studio.data.pack import Example
+from studio.engine import assembly
 from studio.engine.batches import count_trained
 from studio.engine.decoder_step import DecoderStep, join
 from studio.engine.folder import create_run
@@ -103,7 +104,7 @@ def played_backward(dh, gate, up, dgate, dup, h, *rest, **block) -> None:
 @pytest.mark.parametrize("kernel", ["forward", "backward"])
 def test_a_kernel_that_fails_at_step_4_loses_nothing(tmp_path, machine, recipe, monkeypatch, own, kernel):
     made = []
-    real_plan, real_fast = engine.make_plan, engine.make_fast
+    real_plan, real_fast = engine.make_plan, assembly.make_fast
 
     def plan(*arguments):
         found = real_plan(*arguments)
@@ -111,7 +112,7 @@ def test_a_kernel_that_fails_at_step_4_loses_nothing(tmp_path, machine, recipe, 
         return dataclasses.replace(found, kernels={**found.kernels, "glu": choice})
 
     monkeypatch.setattr(engine, "make_plan", plan)
-    monkeypatch.setattr(engine, "make_fast", lambda *a, **k: made.append(real_fast(*a, **k)) or made[-1])
+    monkeypatch.setattr(assembly, "make_fast", lambda *a, **k: made.append(real_fast(*a, **k)) or made[-1])
     monkeypatch.setitem(COMPUTE["glu"], "backward", played_backward)
 
     def go(faults=(), switch_at=0) -> Ran:

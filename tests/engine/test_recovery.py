@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 import studio.engine.run as engine
 from studio.core.events import EvalLogged, KernelFellBack, PhaseStarted, RunPlanned, Warned
 from studio.core.recipe import change_recipe
+from studio.engine import assembly
 from studio.engine.folder import create_run
 from studio.engine.loss import LossHead
 from studio.engine.recovery import find_place, is_sticky
@@ -34,8 +35,8 @@ def go(tmp_path, machine, recipe, monkeypatch):
 
     made = []
     monkeypatch.setattr(engine, "make_plan", plan)
-    real = engine.make_fast
-    monkeypatch.setattr(engine, "make_fast", lambda *a, **k: made.append(real(*a, **k)) or made[-1])
+    real = assembly.make_fast
+    monkeypatch.setattr(assembly, "make_fast", lambda *a, **k: made.append(real(*a, **k)) or made[-1])
 
     def run(faults=(), changes=None, switch=None, remembered=None, folder=None, leave=None, now=None) -> Ran:
         now = now or Now()

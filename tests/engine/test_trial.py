@@ -208,7 +208,7 @@ def test_no_row_with_anything_to_learn(ran, jsonl, tmp_path):
 
 
 def test_tensors_that_share_memory(ran, monkeypatch):
-    import studio.engine.run as module
+    import studio.engine.assembly as module
 
     real = module.load_model
 

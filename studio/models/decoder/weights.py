@@ -92,9 +92,10 @@ class ResidentWeights(Weights):
         return self._matrix[self.outputs :, : self.inputs], self._matrix[: self.outputs, self.inputs :]
 
     def release(self) -> None:
-        """See Weights."""
+        """See Weights. M goes, so that no more than one group's weights are there twice."""
         for linear in self._linears:
-            linear.weight.data = linear.weight.data.contiguous()
+            linear.weight.data = linear.weight.data.clone(memory_format=torch.contiguous_format)
+        self._matrix = self._matrix.new_empty(0, 0)
 
 
 @dataclass(slots=True)
