@@ -26,7 +26,7 @@ from benchmarks.draft import draft_run  # noqa: E402
 from benchmarks.table import append_row  # noqa: E402
 from studio.core.facts import ModelFacts  # noqa: E402
 from studio.core.policy import LayerPolicy, MemoryPolicy  # noqa: E402
-from studio.host.memory import count_allocated, estimate_calibration, predict  # noqa: E402
+from studio.host.memory import Calibration, count_allocated, estimate_calibration, predict  # noqa: E402
 from studio.models.catalog import inspect_model  # noqa: E402
 
 MIB = 2**20
@@ -66,19 +66,17 @@ def make_policy(case: MemoryCase, model: ModelFacts) -> MemoryPolicy:
 
 
 def predict_parts(
-    case: MemoryCase, model: ModelFacts, device: str, followed: MemoryPolicy | None
+    case: MemoryCase,
+    model: ModelFacts,
+    device: str,
+    followed: MemoryPolicy | None,
+    calibration: Calibration | None = None,
 ) -> dict[str, int]:
     """Return what is predicted by part, in bytes; `followed` is the step's policy, None for the stock forward."""
     recompute = case.keep != "all"
     plan, recipe = draft_run(
         model, bits=case.bits, batch=case.batch, tokens=case.tokens, device=device, recompute=recompute
     )
-    calibration = None
-    if device != "cpu":
-        import torch
-
-        # As a first run on the card plans; a later one knows what was measured.
-        calibration = estimate_calibration(torch.cuda.get_device_properties(device).total_memory)
     return dict(predict(plan, model, recipe, followed, calibration=calibration))
 
 
@@ -113,7 +111,10 @@ def measure(case: MemoryCase, folder: Path, device: str) -> dict[str, Any]:
     after = sample_gpu(0)
     peak = torch.cuda.max_memory_allocated() if cuda else 0
     reserved = torch.cuda.max_memory_reserved() if cuda else 0
-    parts = predict_parts(case, model, device, step.policy)
+    # As a first run on the card plans; a later one knows what was measured.
+    vram_bytes = torch.cuda.get_device_properties(device).total_memory if cuda else 0
+    calibration = estimate_calibration(vram_bytes) if cuda else None
+    parts = predict_parts(case, model, device, step.policy, calibration)
     total, allocated = sum(parts.values()), count_allocated(parts)
     shown = after[1] - before[1] if before and after else 0
     return {

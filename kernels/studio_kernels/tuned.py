@@ -22,7 +22,7 @@ from studio_kernels._triton import triton
 
 VARIABLE = "FINETUNE_STUDIO_TUNED"
 """The environment variable with the path of the user's file; read once a process."""
-Options = Mapping[str, int]
+Options = dict[str, int]
 Entries = Mapping[str, Mapping[int, Options]]
 """Op -> bucket -> sizes and warps that take the place of the rule's."""
 
