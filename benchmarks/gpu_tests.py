@@ -83,7 +83,8 @@ def list_files(found: ElementTree.Element) -> list[str]:
             measured += [f"{name}: {p.get('name')} = {p.get('value')}" for p in case.iter("property")]
             wrong = next((case.find(tag) for tag in ("failure", "error") if case.find(tag) is not None), None)
             if wrong is not None:
-                failed.append(f"{name}: {' '.join(wrong.get('message', '').split())[:WORDS_LIMIT]}")
+                words = " ".join(wrong.get("message", "").replace(f"{ROOT}/", "").split())
+                failed.append(f"{name}: {words[:WORDS_LIMIT]}")
     if measured:
         lines += ["", "Measured by the tests", *measured]
     if failed:
