@@ -149,7 +149,11 @@ def make_cases(device: torch.device, dtype: str, tiny: bool) -> tuple[Case, Case
 
 
 def time_training(cases: Sequence[Case], device: torch.device, scratch: Path) -> dict[str, Any]:
-    """Return tokens a second and peak memory of each way, every one in a process of its own, one after another."""
+    """Return tokens a second and peak memory of each way, every one in a process of its own.
+
+    They take turns, so that what else the machine does disturbs all alike; one after another where one is to have the
+    memory that the other needed.
+    """
     options = compare.parse(
         ["--models", str(scratch), "--out", str(scratch / "bench.csv"), "--device", str(device)]
     )
@@ -158,13 +162,17 @@ def time_training(cases: Sequence[Case], device: torch.device, scratch: Path) ->
     )
     folder, _ = compare.make_model(cases[0].shape, session, scratch)
     ways = []
-    for case in cases:
-        tell(doing=case.stack)
-        (child,) = compare.run_side_by_side([case], folder, session, scratch)
+    apart = any(case.budget_of for case in cases)
+    children = []
+    for group in [[case] for case in cases] if apart else [cases]:
+        for case in group:
+            tell(doing=case.stack)
+        children += compare.run_side_by_side(group, folder, session, scratch)
+    for child in children:
         row = child.row
         ways.append(
             {
-                "stack": case.stack,
+                "stack": child.case.stack,
                 "state": row["state"],
                 "error": row.get("error", ""),
                 "tokens_per_s": round(statistics.median(child.rates)) if child.rates else None,

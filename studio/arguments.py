@@ -124,7 +124,9 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(bridge, "--yes", action="store_true")
     option(bridge, "--no-browser", action="store_true")
     bridge.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    add("bench").add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
+    measured = add("bench")
+    option(measured, "--tune", metavar="off", nargs="?", const="on", choices=("on", "off"), default="")
+    measured.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 

@@ -18,6 +18,7 @@ from studio.host.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "benchmarks" / "bench.py"
+TUNE_PROGRAM = ROOT / "benchmarks" / "tune.py"
 SITES = ("STUDIO_SITE", "PEERS_SITE")
 """Where benchmarks/child.py looks for packages that this Python does not have by itself."""
 GIB = 2**30
@@ -25,12 +26,50 @@ GIB = 2**30
 
 def bench(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
     """Measure and answer; 1 when a way of training failed. Raises StudioError when there is no result at all."""
+    if options.tune:
+        return tune(options.tune == "on", workspace, console)
     console.note(text("bench.start"))
     log = workspace.root / "bench.log"
     words = ["--tiny"] if options.tiny else []
     result = _measure([sys.executable, "-P", str(PROGRAM), *words], log, console)
     console.answer(result, describe(result, console.catalogue.say))
     return 0 if all(way["state"] == "measured" for way in result["training"]["ways"]) else 1
+
+
+def tune(wanted: bool, workspace: Workspace, console: Console) -> int:
+    """Find faster tiles for this GPU and keep them, or (not `wanted`) forget them. Raises StudioError, OSError."""
+    if not wanted:
+        found = workspace.tuned.exists()
+        workspace.tuned.unlink(missing_ok=True)
+        told = text("bench.tune.off" if found else "bench.tune.nothing", path=str(workspace.tuned))
+        console.answer({"removed": found}, [console.catalogue.say(told)])
+        return 0
+    console.note(text("bench.tune.start"))
+    command = [sys.executable, "-P", str(TUNE_PROGRAM), "--out", str(workspace.tuned)]
+    result = _measure(command, workspace.root / "bench.log", console)
+    if result["refused"]:
+        why = text(f"bench.tune.refused.{result['refused']}")
+        raise StudioError(text("bench.tune.refused"), why, text("bench.tune.refused.fix"))
+    console.answer(result, describe_tuning(result, workspace.tuned, console.catalogue.say))
+    return 0
+
+
+def describe_tuning(result: Mapping[str, Any], path: Path, say: Callable[[Text], str]) -> Iterator[str]:
+    """Yield the table for a person: milliseconds before and after, the gain, and what it came from."""
+    machine = result["machine"]
+    yield say(
+        text("bench.tune.machine", name=machine["gpu"], triton=machine["triton"], seconds=result["seconds"])
+    )
+    for line in result["ops"]:
+        sizes = " ".join(f"{name}={size}" for name, size in line["options"].items()) or say(
+            text("bench.tune.rule")
+        )
+        times = f"{line['before_ms']:9.4f} ms -> {line['after_ms']:9.4f} ms {line['gain']:>+7.1%}"
+        yield f"{times}  {line['op']} {line['bucket']} ({line['shape']}): {sizes}"
+    if result["left_out"]:
+        yield say(text("bench.tune.left_out", names=result["left_out"]))
+    kept = any(line["options"] for line in result["ops"])
+    yield say(text("bench.tune.kept", path=str(path)) if kept else text("bench.tune.rules"))
 
 
 def _measure(command: list[str], log: Path, console: Console) -> dict[str, Any]:
@@ -52,7 +91,7 @@ def _measure(command: list[str], log: Path, console: Console) -> dict[str, Any]:
             for line in process.stdout:
                 said = json.loads(line) if line.startswith('{"') else {}
                 if "doing" in said:
-                    console.note(text(f"bench.doing.{said['doing']}"))
+                    console.note(text(f"bench.doing.{said.pop('doing')}", **said))
                 result = said.get("result", result)
             process.wait()
         finally:

@@ -75,7 +75,9 @@ def run(tmp_path, monkeypatch, capsys):
         path.write_text(f"import os, sys\n{lines}\n", encoding="utf-8")
         monkeypatch.setattr(program, "PROGRAM", path)
         console = Console(load_catalogue("en"), as_json=True)
-        return program.bench(argparse.Namespace(tiny=True), open_workspace(str(tmp_path / "w")), console)
+        return program.bench(
+            argparse.Namespace(tiny=True, tune=""), open_workspace(str(tmp_path / "w")), console
+        )
 
     return start
 
@@ -103,6 +105,61 @@ def test_a_process_that_ends_without_a_result_is_a_refusal(run, lines, why):
     assert caught.value.exit_code == 1
     told = load_catalogue("en").say(caught.value.why)
     assert why in told
+
+
+TUNED = {
+    "refused": "", "machine": {"gpu": "A card", "triton": "3.6.0"}, "seconds": 91.0, "left_out": ["nf4 4096"],
+    "ops": [
+        {"op": "glu", "bucket": 8192, "shape": "2048x8192", "before_ms": 0.5, "after_ms": 0.4, "gain": 0.25,
+         "options": {"COLUMNS": 2048, "num_warps": 8}},
+        {"op": "rope", "bucket": 128, "shape": "4096x(32+8)x128", "before_ms": 0.1, "after_ms": 0.1, "gain": 0.0,
+         "options": {}},
+    ],
+}  # fmt: skip
+
+
+def test_tuning_is_told_as_a_table(tmp_path):
+    for language in ("en", "zh-CN"):
+        told = list(program.describe_tuning(TUNED, tmp_path / "tuned.json", load_catalogue(language).say))
+        assert len(told) == 5 and "A card" in told[0] and "nf4 4096" in told[3] and "tuned.json" in told[4]
+        assert "0.5000 ms ->    0.4000 ms  +25.0%  glu 8192 (2048x8192): COLUMNS=2048 num_warps=8" in told[1]
+    none = TUNED | {"ops": TUNED["ops"][1:], "left_out": []}
+    *_, last = program.describe_tuning(none, tmp_path, load_catalogue("en").say)
+    assert "nothing changes" in last
+
+
+def tune(tmp_path, word: str) -> int:
+    console = Console(load_catalogue("en"), as_json=True)
+    return program.bench(
+        argparse.Namespace(tiny=False, tune=word), open_workspace(str(tmp_path / "w")), console
+    )
+
+
+def test_tuning_is_undone_by_off(tmp_path, capsys):
+    path = open_workspace(str(tmp_path / "w")).tuned
+    path.write_text("{}", encoding="utf-8")
+    assert tune(tmp_path, "off") == 0 and not path.exists()
+    assert tune(tmp_path, "off") == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"removed": True}, {"removed": False},
+    ]  # fmt: skip
+
+
+def test_the_tuning_program_is_told_where_to_write(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "program.py"
+    line = f'print(\'{{"doing": "tune", "op": "glu"}}\'); print({json.dumps({"result": TUNED})!r})'
+    path.write_text(f"import sys; open(sys.argv[2], 'w').write(sys.argv[1]); {line}", encoding="utf-8")
+    monkeypatch.setattr(program, "TUNE_PROGRAM", path)
+    assert tune(tmp_path, "on") == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out) == TUNED and "Trying tile sizes: glu" in told.err
+    assert open_workspace(str(tmp_path / "w")).tuned.read_text(encoding="utf-8") == "--out"
+
+
+def test_without_a_graphics_card_tuning_is_refused(tmp_path):
+    done = launch(tmp_path / "w", "bench", "--tune", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 2 and "no graphics card" in done.stderr and "Traceback" not in done.stderr
+    assert not open_workspace(str(tmp_path / "w")).tuned.exists()
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def describe(device: torch.device) -> Mapping[str, str]:
 
 
 def read(path: str, here: Mapping[str, str]) -> Entries:
-    """The entries of the file at `path`; none where it is missing, damaged, or not of the machine that `here` describes.
+    """The entries of the file at `path`; none where it is missing or damaged, or not of the machine in `here`.
 
     One entry that is not among `candidates` makes the whole file foreign.
     """
@@ -132,11 +132,6 @@ def _known(op: str, bucket: int, options: object) -> Options:
     raise ValueError(f"{options} is no candidate of {op} for rows of up to {bucket} elements")
 
 
-def write(path: Path, entries: Entries, here: Mapping[str, str]) -> None:
-    """Put the file there whole; without entries there is none. Raises OSError."""
-    if not entries:
-        path.unlink(missing_ok=True)
-        return
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps({**here, "entries": entries}, indent=1) + "\n", encoding="utf-8")
-    os.replace(beside, path)
+def spell(entries: Entries, here: Mapping[str, str]) -> str:
+    """The text of a file that `read` takes on a machine as `here` describes it."""
+    return json.dumps({**here, "entries": entries}, indent=1) + "\n"
