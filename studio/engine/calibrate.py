@@ -6,6 +6,7 @@ its settings. Two sizes tell them apart (host/memory.py, fit_calibration), and w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,13 +35,12 @@ from studio.host.memory import (
 )
 from studio.host.memory_planner import MemoryChoice, choose_policy
 from studio.host.plan import choose_device, memory_budget
-from studio.host.remembered import Remembered
 from studio.models.decoder.decoder import Decoder
 
 TRY_OPERATIONS = 1e14
 """The larger micro-step takes at most as many: 0.2 s on an H200, 0.8 on a 4090; 2,300 tokens of an 8B model."""
 MOST_BESIDE_BYTES = 2**30
-"""What driver and libraries hold beside torch, 0.4 to 0.7 GiB; more belongs to other programs and will not stay."""
+"""What driver and libraries hold beside torch, 0.4 to 0.85 GiB; more belongs to other programs and will not stay."""
 LENGTH_STEP = 128
 """Made-up documents are of such multiples, halves of them of half of that."""
 NOTHING_LOST = Calibration(context_bytes=0, fragmentation=1.0)
@@ -90,14 +90,13 @@ def keep_what_fits(
     plan: BackendPlan,
     model: ModelFacts,
     machine: MachineFacts,
-    gpu: str,
-    remembered: Remembered | None,
+    note: Callable[[Calibration], None],
     *,
     cap_bytes: int,
 ) -> Text | None:
-    """Calibrate where it was not done before on this card and torch, note it, and keep what fits by it.
+    """Calibrate where it was not done before on this card and torch, `note` it, and keep what fits by it.
 
-    Returns what was measured where that changes what is kept. A resumed run keeps what it began with. Raises OSError.
+    Returns what was measured where that changes what is kept. A resumed run keeps what it began with.
     """
     if machine.fragmentation or trainer.state.step:
         return None
@@ -106,8 +105,7 @@ def keep_what_fits(
     found = calibrate(trainer, plan, model, **budgets)
     if found is None:
         return None
-    if remembered is not None:
-        remembered.note_calibration(machine, gpu, found.calibration)
+    note(found.calibration)
     decoder = trainer.step.decoder
     if found.choice.policy == decoder.policy:
         return None

@@ -12,8 +12,11 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from studio.core.policy import MemoryPolicy
 from studio.core.text import Text, text
+from studio.host.candidates import PINNED_SHARE
 from studio.host.memory_planner import step_down
+from studio.models.decoder.decoder import Decoder
 from studio.models.fast import Fast
 
 MEMORY_SHARE = 0.92
@@ -77,20 +80,33 @@ RUNGS: tuple[Rung, ...] = (
 """The ladder, taken from the top each time. Below it only the person can help: shorter examples teach other things."""
 
 
-def rungs_of(fast: Fast) -> tuple[Rung, ...]:
-    """Return the ladder of a model: the decoder keeps less before anything is done to the micro-batch."""
+def rungs_of(fast: Fast, *, longest_tokens: int = 0, ram_bytes: int = 0) -> tuple[Rung, ...]:
+    """Return the ladder of a model: the decoder keeps less before anything is done to the micro-batch.
+
+    `longest_tokens`: of an example. `ram_bytes`: the machine's own free memory; no more of it is taken than is planned.
+    """
     decoder = fast.decoder
     if decoder is None:
         return RUNGS
 
+    def lower(state: Footing) -> MemoryPolicy | None:
+        tokens = state.micro_batch * longest_tokens
+        each = max(1, tokens) * _input_bytes(decoder)
+        return step_down(decoder.policy, tokens, int(PINNED_SHARE * ram_bytes) // each)
+
     def keep_less(model: torch.nn.Module, state: Footing) -> Text:
-        decoder.follow(step_down(decoder.policy))
+        decoder.follow(lower(state))
         return text("memory.rung.policy")
 
-    lower = Rung(
-        name="policy", applies=lambda model, state: step_down(decoder.policy) is not None, act=keep_less
-    )
-    return (lower, *(rung for rung in RUNGS if rung.name != "checkpointing"))
+    less = Rung(name="policy", applies=lambda model, state: lower(state) is not None, act=keep_less)
+    return (less, *(rung for rung in RUNGS if rung.name != "checkpointing"))
+
+
+def _input_bytes(decoder: Decoder) -> int:
+    """Return what a layer that keeps its input alone moves out, bytes a token (host/layer_memory.py, moved_bytes)."""
+    layer = decoder.layers[0]
+    kept = 1 + (layer.spec.output_norm is not None)
+    return decoder.spec.hidden_size * kept * layer.qkv.weights.dtype.itemsize
 
 
 def climb(

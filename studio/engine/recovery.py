@@ -26,6 +26,7 @@ from studio.engine.ladder import (
 from studio.engine.trainer import TrainState
 from studio.host.failures import diagnose
 from studio.host.failures.catalogue import last_line
+from studio.host.plan import free_ram_bytes
 from studio.host.remembered import Load, Remembered
 from studio.models.fast import Fast
 
@@ -87,7 +88,7 @@ class Recovery:
         self._write_log(error, state)
         line = f"{type(error).__name__}: {last_line(str(error))}"[:SHAPE_LIMIT]
         self.fallen[place.op] = state.step
-        self._remember(
+        self.remember(
             lambda store: store.note_kernel(
                 place.op, self.machine, self.load.gpu, shape=place.shape, reason=line
             ),
@@ -117,11 +118,14 @@ class Recovery:
     def _free(self, error: Exception, state: TrainState) -> None:
         self._write_log(error, state)
         let_go(error)
-        taken = climb(self.model, state, rungs_of(self.fast))
+        rungs = rungs_of(
+            self.fast, longest_tokens=self.load.max_length, ram_bytes=free_ram_bytes(self.machine)
+        )
+        taken = climb(self.model, state, rungs)
         if taken is None:
             raise MemoryExhausted(last_line(str(error)))
         rung, message = taken
-        self._remember(
+        self.remember(
             lambda store: store.note_fit(
                 self.load, state.micro_batch, recomputes(self.model), self.budget_bytes
             ),
@@ -134,9 +138,10 @@ class Recovery:
     def _withdraw(self, state: TrainState) -> None:
         """Take back the verdicts of a step that fails without those kernels too: its input is at fault."""
         for op in [op for op, step in self.fallen.items() if step == state.step]:
-            self._remember(lambda store, op=op: store.forget_kernel(op, self.machine, self.load.gpu), state)
+            self.remember(lambda store, op=op: store.forget_kernel(op, self.machine, self.load.gpu), state)
 
-    def _remember(self, note: Callable[[Remembered], None], state: TrainState) -> None:
+    def remember(self, note: Callable[[Remembered], None], state: TrainState) -> None:
+        """Let `note` write down what was learned for later runs; says so where that cannot be written."""
         if self.remembered is None:
             return
         try:

@@ -53,6 +53,7 @@ from studio.engine.trial import try_out
 from studio.engine.warmup import warm_up
 from studio.engine.watch import watch_gpu
 from studio.host.failures import diagnose
+from studio.host.memory import Calibration
 from studio.host.plan import choose_device, gigabytes
 from studio.host.plan import plan as make_plan
 from studio.host.remembered import Load, Remembered
@@ -194,7 +195,9 @@ def _train(this: Run) -> Trained | None:
         source, revision = recipe.model.source, recipe.model.revision
         facts = resolve_model(source, revision, this.emit, this.should_stop, this.hub_endpoint)
         # Beside the loading, which waits for disk and card: 2 s for the 16 GB of an 8-billion model.
-        hashing = this.exits.enter_context(ThreadPoolExecutor(1)).submit(hash_weights, Path(facts.folder))
+        hashers = ThreadPoolExecutor(1)
+        hashing = hashers.submit(hash_weights, Path(facts.folder))
+        hashers.shutdown(wait=False)  # a stop does not wait for it
         plan = make_plan(this.machine, recipe, facts)
         write_json(folder.path / "plan.json", to_json(plan))
         budget_bytes = this.exits.enter_context(cap_memory(plan.device.value))
@@ -236,15 +239,15 @@ def _train(this: Run) -> Trained | None:
         if fast.ops or fast.decoder:
             with this.phase("compile"):
                 warm_up(trainer)
-                if said := keep_what_fits(
-                    trainer,
-                    plan,
-                    facts,
-                    this.machine,
-                    this.record.gpu,
-                    this.remembered,
-                    cap_bytes=budget_bytes,
-                ):
+
+                def note(found: Calibration) -> None:
+                    recovery.remember(
+                        lambda store: store.note_calibration(this.machine, this.record.gpu, found),
+                        trainer.state,
+                    )
+
+                said = keep_what_fits(trainer, plan, facts, this.machine, note, cap_bytes=budget_bytes)
+                if said is not None:
                     this.emit(Warned(message=said))
         if recipe.limits.trial and trainer.state.step == 0:
             with this.phase("trial"):
@@ -291,7 +294,8 @@ def _make_recovery(this: Run, loaded: Loaded, plan: BackendPlan, fast: Fast, bud
         max_length=this.recipe.data.max_length,
         gpu=this.record.gpu,
         quantization=plan.quantization.value,
-        method=this.recipe.adapter.method,
+        # The decoder needs less than the model's own code: what fitted one says nothing of the other.
+        method=this.recipe.adapter.method + (" by decoder" if fast.decoder is not None else ""),
     )
     return Recovery(
         model=unwrap(loaded.model),

@@ -75,13 +75,11 @@ def choose_policy(
         key=lambda one: (one.work, one.peak_bytes),
         default=None,
     )
-    whole = MemoryPolicy(layers=(LayerPolicy(),) * load.shape.layers)
-    leanest = whole if load.recompute == "off" else leanest_policy(load)
-    policy = leanest if best is None else best.policy
+    policy = _leanest(load) if best is None else best.policy
     parts = predict_decoder(plan, model, recipe, policy, load.shape, calibration)
     if best is None:
         reason = text(
-            "plan.memory.too_large",
+            "plan.memory.too_large_kept" if load.recompute == "off" else "plan.memory.too_large",
             needed=_gigabytes(sum(parts.values())),
             has=_gigabytes(budget_bytes),
             advice=_advise(recipe, model),
@@ -126,8 +124,8 @@ def longest_context(
 ) -> int:
     """Return the most tokens that a micro-batch may hold on this card, a multiple of 64, 0 when none fit.
 
-    With the leanest policy where the decoder trains (`plan` has one), else with activations recomputed. What the model
-    can read is no limit here: see ModelFacts.max_positions.
+    With the leanest policy that the recipe allows where the decoder trains (`plan` has one), else with activations
+    recomputed, unless it forbids that. What the model can read is no limit here: see ModelFacts.max_positions.
     """
     model = dataclasses.replace(model, max_positions=0)
     if recipe.limits.activation_checkpointing != "off":
@@ -137,7 +135,7 @@ def longest_context(
         one = change_recipe(recipe, {"data.max_length": tokens, "optim.micro_batch": 1})
         policy = None
         if plan.memory is not None and read_decoder(plan, model, one) is not None:
-            policy = leanest_policy(_read_load(plan, model, one, ram_bytes))
+            policy = _leanest(_read_load(plan, model, one, ram_bytes))
         return sum(predict(plan, model, one, policy, calibration=calibration).values())
 
     most = 1
@@ -231,8 +229,18 @@ def _explain(
     return text(f"plan.memory.{id}", **values)
 
 
+def _leanest(load: Load) -> MemoryPolicy:
+    """Return the policy that needs least among those that the recipe allows."""
+    if load.recompute != "off":
+        return leanest_policy(load)
+    rows, columns = HEAD_PORTIONS[-1]
+    return MemoryPolicy(layers=ON_CARD[-1:] * load.shape.layers, head_rows=rows, head_columns=columns)
+
+
 def _advise(recipe: Recipe, model: ModelFacts) -> Text:
     """Return what makes the run fit at the least cost."""
+    if recipe.limits.activation_checkpointing == "off":
+        return text("check.memory.checkpointing")
     if recipe.optim.micro_batch > 1:
         return text("check.memory.micro_batch")
     if recipe.model.quantization != "nf4" and model.quantization == "none":

@@ -92,12 +92,16 @@ def choose_calibration(machine: MachineFacts, gpu: Gpu | None) -> Calibration | 
 
 def memory_budget(machine: MachineFacts, gpu: Gpu | None) -> tuple[int, int]:
     """Return the bytes that a run may plan with, and the free bytes of the machine beside a card (0 without one)."""
-    ram_bytes = machine.ram_available_bytes or machine.ram_bytes
-    if machine.ram_limit_bytes:
-        ram_bytes = min(ram_bytes, machine.ram_limit_bytes)
+    ram_bytes = free_ram_bytes(machine)
     if gpu is None:
         return int(USABLE_VRAM * ram_bytes), 0
     return int(USABLE_VRAM * gpu.vram_bytes), ram_bytes
+
+
+def free_ram_bytes(machine: MachineFacts) -> int:
+    """Return the machine's own free memory as far as this process may use it, 0 where it is unknown."""
+    ram_bytes = machine.ram_available_bytes or machine.ram_bytes
+    return min(filter(None, (ram_bytes, machine.ram_limit_bytes)), default=0)
 
 
 def plan_backend(machine: MachineFacts, recipe: Recipe | None = None) -> Backend:

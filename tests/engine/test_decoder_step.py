@@ -18,11 +18,14 @@ from studio.engine import assembly
 from studio.engine.batches import count_trained
 from studio.engine.decoder_step import DecoderStep, join
 from studio.engine.folder import create_run
+from studio.engine.ladder import climb, rungs_of
 from studio.engine.loss import LossHead
 from studio.engine.step import StockStep
+from studio.engine.trainer import TrainState
 from studio.host import plan as planning
 from studio.models.adapt import adapt, unwrap
 from studio.models.decoder.decoder import Decoder, take_over
+from studio.models.fast import Fast
 from tests.engine.conftest import Ran
 from tests.engine.fake_kernels import COMPUTE, Fault, Now, install
 
@@ -153,6 +156,22 @@ def test_when_memory_is_out_less_is_kept_before_the_micro_batch_is_touched(ran, 
     assert freed and {event.rung for event in freed} == {"policy"}, tight.log
     assert {event.micro_batch for event in freed} == {4}
     assert_close(tight, free, atol=1e-5)
+
+
+@pytest.mark.parametrize(("ram_bytes", "most"), [(0, 0), (2 * 64 * 4 * 128, 1), (2**40, 2)])
+def test_the_ladder_leaves_half_of_the_machines_own_memory_alone(tiny_models, recipe, ram_bytes, most):
+    from transformers import AutoModelForCausalLM
+
+    model = adapt(AutoModelForCausalLM.from_pretrained(tiny_models(), dtype=torch.float32), recipe.adapter)
+    decoder = take_over(unwrap(model), bind({}), dtype=torch.float32)
+    assert len(decoder.layers) == 2
+    rungs = rungs_of(
+        Fast(decoder, None), longest_tokens=128, ram_bytes=ram_bytes * decoder.spec.hidden_size // 64
+    )
+    state, away = TrainState(micro_batch=1), set()
+    while climb(unwrap(model), state, rungs):
+        away.add(sum(layer.offload for layer in decoder.policy.layers))
+    assert max(away) == most
 
 
 def make_example(*lengths: int) -> Example:

@@ -125,9 +125,9 @@ def test_nothing_of_a_run_stays_on_the_gpu(ran, monkeypatch, way):
     """Neither tensors, nor the graphs' own memory, nor what is kept in the machine's memory for the GPU."""
     blocks, real = [], offload._register
 
-    def register(block: torch.Tensor) -> None:
-        real(block)
+    def register(block: torch.Tensor) -> bool:
         blocks.append(weakref.ref(block))
+        return real(block)
 
     monkeypatch.setattr(offload, "_register", register)
     step_by(monkeypatch, way)

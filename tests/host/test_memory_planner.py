@@ -283,6 +283,15 @@ def test_the_longest_context_just_fits():
     )
 
 
+def test_a_recipe_that_wants_nothing_computed_twice_is_told_that_and_what_has_room_so():
+    off = {"limits.activation_checkpointing": "off", "optim.micro_batch": 2}
+    choice = choose(11, off)
+    assert not choice.fits and choice.reason.id == "plan.memory.too_large_kept"
+    assert choice.reason.values["advice"].id == "check.memory.checkpointing"
+    run, auto = make_run(off), make_run()
+    assert longest_context(*run, 24 * GIB, RAM) < 8192 < longest_context(*auto, 24 * GIB, RAM)
+
+
 def test_stepping_down_frees_memory_at_each_step_and_ends():
     run = make_run()
     policy = MemoryPolicy(layers=(LayerPolicy(),) * 32, cached_layers=4)

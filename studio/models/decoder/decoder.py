@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from studio_kernels.attention import Attention, Documents, choose_attention
@@ -51,9 +52,17 @@ class Decoder:
         return self.store.weights.device
 
     def follow(self, policy: MemoryPolicy) -> None:
-        """Keep what `policy` says from the next micro-step on."""
+        """Keep what `policy` says from the next micro-step on; without room for opened weights, none stay open."""
         self.policy = policy
-        first = len(self.layers) - policy.cached_layers
+        try:
+            self._keep_open(policy.cached_layers)
+        except torch.OutOfMemoryError:
+            self.policy = replace(policy, cached_layers=0)
+            self._keep_open(0)
+
+    def _keep_open(self, count: int) -> None:
+        """Keep the 4-bit weights of the last `count` layers opened. Raises torch.OutOfMemoryError."""
+        first = len(self.layers) - count
         for number, layer in enumerate(self.layers):
             for group in layer.groups:
                 group.weights.keep_open(number >= first, self.kernels)

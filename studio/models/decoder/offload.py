@@ -10,6 +10,8 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,7 +24,7 @@ class Offload:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._blocks: dict[int, Tensor] = {}
+        self._blocks: dict[int, _Block] = {}
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         # Also when nobody says so: memory that is given back while it is registered cannot be registered again.
         weakref.finalize(self, _give_back, self._blocks, self._stream)
@@ -102,35 +104,44 @@ class Offload:
         """Return where the tensors of a place go."""
         sizes = {name: -(-one.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for name, one in tensors.items()}
         needed, block = sum(sizes.values()), self._blocks.get(place)
-        if block is None or block.numel() < needed:
+        if block is None or block.memory.numel() < needed:
             if block is not None:
                 _give_back({place: self._blocks.pop(place)}, self._stream)
-            block = torch.empty(needed, dtype=torch.uint8)
-            if self._stream is not None:
-                _register(block)
-            self._blocks[place] = block
+            memory = torch.empty(needed, dtype=torch.uint8)
+            block = self._blocks[place] = _Block(memory, self._stream is not None and _register(memory))
         start, parts = 0, {}
         for name, tensor in tensors.items():
-            parts[name] = block[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+            parts[name] = block.memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
             start += sizes[name]
         return parts
 
 
-def _give_back(blocks: dict[int, Tensor], stream: torch.cuda.Stream | None) -> None:
+@dataclass(frozen=True, slots=True)
+class _Block:
+    memory: Tensor
+    pinned: bool
+
+
+def _give_back(blocks: dict[int, _Block], stream: torch.cuda.Stream | None) -> None:
     """Let go of host memory once no copy is under way."""
     if stream is not None and blocks:
         stream.synchronize()
         for block in blocks.values():
-            torch.cuda.cudart().cudaHostUnregister(block.data_ptr())
+            if block.pinned:
+                torch.cuda.cudart().cudaHostUnregister(block.memory.data_ptr())
     blocks.clear()
 
 
-def _register(block: Tensor) -> None:
-    """Let the GPU copy from and to host memory by itself.
+def _register(block: Tensor) -> bool:
+    """Let the GPU copy from and to host memory by itself; return whether the system allowed it.
 
-    By hand, as torch's own allocator of such memory rounds up to a power of two, which may double it.
-    Raises torch.OutOfMemoryError when the system does not allow that much.
+    By hand, as torch's own allocator of such memory rounds up to a power of two, which may double it. Where the system
+    does not allow that much (Windows and WSL have limits), the block stays ordinary memory: copies are slower, no more.
     """
-    code = torch.cuda.cudart().cudaHostRegister(block.data_ptr(), block.nbytes, 0)
-    if int(code):
-        raise torch.OutOfMemoryError(f"cudaHostRegister of {block.nbytes} bytes failed with code {int(code)}")
+    if not int(torch.cuda.cudart().cudaHostRegister(block.data_ptr(), block.nbytes, 0)):
+        return True
+    with suppress(
+        RuntimeError
+    ):  # the driver tells its last error to whoever asks next: nobody is to take it for theirs
+        torch.zeros((), device="cuda").add_(1)
+    return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from peft import PeftModel
@@ -11,8 +13,10 @@ from torch.nn import functional
 
 from studio.core.policy import LayerPolicy, MemoryPolicy
 from studio.models.adapt import unwrap
+from studio.models.decoder import offload
 from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.decoder.probe import find_difference
+from studio.models.decoder.weights import ResidentWeights
 from tests.models.decoder.models import FAMILIES, make_model
 
 LENGTHS = (11, 1, 20)
@@ -150,6 +154,27 @@ def test_release_gives_the_stock_model_back():
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name]) and id(parameter) == identity[name]
         assert parameter.is_contiguous() and parameter.untyped_storage().nbytes() == parameter.nbytes
+    # The decoder may live on (a run's does), its matrices may not: an 8B model's layers take 14 GB in 16 bits.
+    for weights in (group.weights for layer in decoder.layers for group in layer.groups):
+        assert weights.matrix(decoder.kernels).untyped_storage().nbytes() == 0
+
+
+def test_without_room_for_opened_weights_none_stay_open(monkeypatch):
+    def keep_open(self, wanted, kernels):
+        if wanted:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(ResidentWeights, "keep_open", keep_open)
+    policy = MemoryPolicy(layers=(LayerPolicy(keep="qkv"),) * 3, cached_layers=2)
+    decoder = take(make_model("llama"), policy)
+    assert decoder.policy == MemoryPolicy(layers=policy.layers)
+
+
+def test_linears_without_adapters_get_memory_of_their_own_again_too():
+    model = make_model("llama", targets=["q_proj", "v_proj"])
+    take(model).release()
+    for parameter in model.parameters():
+        assert parameter.untyped_storage().nbytes() == parameter.nbytes
 
 
 @pytest.mark.parametrize("chunk", [0, 8])
@@ -176,3 +201,19 @@ def test_dropout_gives_the_gradient_of_what_it_computes(chunk):
     numeric = (loss(3, step) - loss(3, -step)) / (2 * step)
     assert numeric == pytest.approx(slope, rel=2e-2)
     assert loss(3, 0.0) == pytest.approx(middle, rel=1e-6) and loss(4, 0.0) != pytest.approx(middle, rel=1e-4)
+
+
+def test_memory_that_the_system_does_not_pin_is_used_as_it_is(monkeypatch):
+    """As under Windows' limits: the block stays, is told nothing of, and is not given back as if it had been pinned."""
+    calls = []
+    runtime = SimpleNamespace(
+        cudaHostRegister=lambda *arguments: calls.append("register") or 801,
+        cudaHostUnregister=lambda *arguments: calls.append("unregister"),
+    )
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(offload.torch, "zeros", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("801")))
+    block = torch.empty(64, dtype=torch.uint8)
+    assert offload._register(block) is False
+    blocks = {0: offload._Block(block, False)}
+    offload._give_back(blocks, SimpleNamespace(synchronize=lambda: None))
+    assert calls == ["register"] and not blocks
