@@ -51,7 +51,7 @@ class Breakable:
 now: list = ["", 0, 0]
 broken = [""]
 launches: Counter = Counter()
-fused: list = []
+made: list = []
 
 
 def plan(machine, recipe, facts):
@@ -72,7 +72,7 @@ def train(name: str, recipe: Recipe, work: Path, kernel: str = "", switch: str =
     def beat(phase: str, step: int, micro: int) -> None:
         now[:] = phase, step, micro
         if switch and (phase, step, micro) == (*BREAK_AT[:2], 0):
-            fused[-1].undo(switch)
+            made[-1].fall_back(switch)
 
     record = engine.run(recipe, make_machine(), folder, events.append, lambda: False, beat, store)
     result = {"name": name, "state": record.state, "launches": dict(launches)}
@@ -83,7 +83,7 @@ def train(name: str, recipe: Recipe, work: Path, kernel: str = "", switch: str =
     chosen = next(e for e in events if isinstance(e, RunPlanned)).plan.kernels
     result |= {
         "fell": [(e.op, e.step) for e in events if isinstance(e, KernelFellBack)],
-        "kernels": {op: choice.value for op, choice in chosen.items()},
+        "kernels": {op: chosen[op].value for op in MODULES},
         "verdicts": [(v.op, v.reason) for v in store.read().kernels],
         "weights": digest.hexdigest(),
         "losses": [e.loss for e in events if isinstance(e, StepLogged)],
@@ -96,9 +96,15 @@ def main(model: str, data: str, work: str) -> None:
     if not _triton.interpreted():
         sys.exit("the kernels are not interpreted")
     torch.set_num_threads(1)
-    real_fuse = engine.fuse
+    real_load = engine.load_fast
     engine.make_plan = plan
-    engine.fuse = lambda *arguments, **options: fused.append(real_fuse(*arguments, **options)) or fused[-1]
+
+    def load(*arguments):
+        loaded, fast = real_load(*arguments)
+        made.append(fast)
+        return loaded, fast
+
+    engine.load_fast = load
     for op, module in MODULES.items():
         for way in ("forward", "backward"):
             kernel = getattr(module, f"_{way}_kernel")
