@@ -1,4 +1,4 @@
-"""One row of a data set, and what is wrong with a row that cannot be used."""
+"""One row of a data set as it was found, and what is wrong with a row that cannot be used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from studio.core.text import Text, text
 
 
 class RowError(Exception):
-    """One row cannot be used. `code` is its number in the row checks (E101 ...), "" where it has none."""
+    """One row cannot be used. `code` is its number in the row checks (studio.data.codes)."""
 
     def __init__(self, code: str, message: Text) -> None:
         super().__init__(code, message.id)
@@ -19,31 +19,53 @@ class RowError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowProblem:
-    """Why the row at `line` was refused."""
+    """What was found in one row: it was refused, or is used and the person should know (codes.CODES says which)."""
 
-    line: int
     code: str
     message: Text
+    line: int
+    """Line of the file where the row begins, from 1; the row's number in containers without lines."""
+    row: int = 0
+    """Number of the row in its file, from 1; 0 when it stands for a whole file."""
+    offset: int = 0
+    """Byte of the file (as it is after unpacking) where the row begins; 0 in containers without lines."""
+    file: str = ""
+    """Name of the file inside a folder or archive; "" where there is only one."""
+    raw: bytes = b""
+    """The row as it stands in the file, at most RAW_BYTES of it; empty in containers without lines."""
 
     @property
     def sentence(self) -> Text:
-        """The problem with its place: "Line 12: ..."."""
+        """The problem with its place: "Line 12: ..." or "train.jsonl, line 12: ..."."""
+        if self.file:
+            return text("data.problem.in_file", file=self.file, line=self.line, problem=self.message)
         return text("data.problem.at", line=self.line, problem=self.message)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+RAW_BYTES = 2**20
+
+
+@dataclass(slots=True)
 class Row:
-    """One row as it was found. Where `problem` is set, the row could not be read and `values` is empty."""
+    """One row as it was found; not frozen, since one is made for each of millions.
+
+    Where `problem` is set the row could not be read and `values` is empty.
+    """
 
     line: int
-    """Line of the file where the row begins, from 1; the row's number in containers without lines (parquet, json)."""
+    """As in RowProblem, like `row`, `offset` and `raw`."""
     values: Mapping[str, object] = field(default_factory=dict)
     problem: RowProblem | None = None
+    row: int = 0
+    offset: int = 0
+    raw: bytes = b""
 
 
-def broken_row(line: int, code: str, message: Text) -> Row:
+def broken_row(line: int, code: str, message: Text, *, row: int = 0, offset: int = 0, raw: bytes = b"") -> Row:
     """Return a Row that stands for one that could not be read."""
-    return Row(line=line, problem=RowProblem(line=line, code=code, message=message))
+    raw = raw[:RAW_BYTES]
+    problem = RowProblem(code=code, message=message, line=line, row=row, offset=offset, raw=raw)
+    return Row(line, {}, problem, row, offset, raw)
 
 
 def list_columns(rows: Iterable[Row]) -> tuple[str, ...]:
