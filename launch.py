@@ -128,7 +128,8 @@ def _environment(here, chinese):
 def _hand_over(command, environment):
     """Become `command`; on Windows, where a process cannot, run it and return its exit code."""
     if os.name != "nt":
-        sys.stdout.flush()
+        if sys.stdout:  # closed by the caller: None
+            sys.stdout.flush()
         os.execve(command[0], command, environment)
     process = subprocess.Popen(command, env=environment)
     while True:

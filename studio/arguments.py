@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from studio.core.errors import StudioError
+from studio.core.fields import knobs_of
+from studio.core.recipe import Recipe
 from studio.core.text import Catalogue, literal, load_catalogue, text
 
 
@@ -100,6 +102,17 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(data, "--rows", metavar="N", type=number(int, 0, 1000), default=3)
     option(data, "--format", metavar="F", default="auto")
     option(data, "--map", metavar="ROLE=COLUMN", action="append", default=[])
+    for name in ("--encoding", "--sheet", "--split", "--config", "--template"):
+        default = "auto" if name == "--encoding" else ""
+        option(data, name, "data_" + name.strip("-"), metavar="NAME", default=default)
+    choices = {knob.path: knob.choices for knob in knobs_of(Recipe)}
+    for name in ("--train-on", "--duplicates", "--overlap", "--too-long"):
+        field = name.strip("-").replace("-", "_")
+        allowed = choices[f"data.{field}"]
+        option(data, name, f"data_{field}", choices=allowed, default=allowed[0])
+    option(data, "--filter", "data_filter", metavar="RULE=VALUE", action="append", default=[])
+    option(data, "--accept-bad-rows", "data_accept_bad_rows", action="store_true")
+    option(data, "--quarantine", "data_quarantine", metavar="FILE", default="")
     doctor = add("doctor")
     option(doctor, "--facts", metavar="FILE")
     option(doctor, "--fix", "doctor_fix", metavar="NAME", default="")

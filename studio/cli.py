@@ -50,15 +50,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     quiet_libraries()
     try:
-        return _run_command(words, console, own_process=arguments is None)
+        return _answer(words, console, own_process=arguments is None)
+    except BrokenPipeError:
+        return leave_reader()
+    except OSError as error:  # not even the refusal could be written to stdout
+        console.as_json = False
+        console.refuse(refuse_system(error))
+        return leave_reader()
+    except KeyboardInterrupt:
+        return 2
+
+
+def _answer(words: list[str], console: Console, *, own_process: bool) -> int:
+    try:
+        return _run_command(words, console, own_process=own_process)
     except StudioError as error:
         return console.refuse(error)
     except BrokenPipeError:
-        return leave_reader()
+        raise
     except OSError as error:  # a full disk, a folder that may not be read: the catalogue knows them
         return console.refuse(refuse_system(error))
-    except KeyboardInterrupt:
-        return 2
 
 
 def quiet_libraries() -> None:

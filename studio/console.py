@@ -66,8 +66,7 @@ class Console:
         """Print the command's answer: `data` as one JSON object on stdout, or `lines` for a person."""
         self._clear_bar()
         if self.as_json:
-            line = json.dumps(to_json(self.plain(data)), ensure_ascii=False, allow_nan=False)
-            print(line, file=self._stdout, flush=True)
+            self._print_json(to_json(self.plain(data)))
         else:
             for line in lines:
                 print(line, flush=True)
@@ -80,13 +79,20 @@ class Console:
         if isinstance(error, RecipeError) and len(error.problems) > 1:
             body["problems"] = [self.problem(problem) for problem in error.problems]
         if self.as_json:
-            print(json.dumps({"error": body}, ensure_ascii=False), file=self._stdout, flush=True)
+            self._print_json({"error": body})
         else:
             for sentence in (body["what"], body["why"], body["fix"]):
                 print(sentence, file=sys.stderr)
             for problem in body.get("problems", ()):
                 print(f"  - {problem['message']} {problem['fix']}", file=sys.stderr)
         return error.exit_code
+
+    def _print_json(self, value: Any) -> None:
+        # A sign that the console lacks would be spelt \xf6 by its own error handler, which is no JSON.
+        encoding = (getattr(self._stdout, "encoding", None) or "").lower().replace("-", "")
+        line = json.dumps(value, ensure_ascii=encoding != "utf8", allow_nan=False)
+        if self._stdout is not None:  # closed before the start
+            print(line, file=self._stdout, flush=True)
 
     def problem(self, problem: Problem) -> dict[str, str]:
         """Return a Problem as the contract of `check` names it."""

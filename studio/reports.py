@@ -11,9 +11,14 @@ from studio.console import Console
 from studio.core.errors import RecipeError, StudioError
 from studio.core.facts import BackendPlan
 from studio.core.policy import MemoryPolicy, list_runs
+from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
+from studio.data_report import describe_data
 from studio.desk.recipes import read_recipe
 from studio.host.workspace import Workspace
+
+MESSAGE_CHARACTERS = 300
+"""No sentence about a row is longer, whatever the file holds."""
 
 
 def check(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
@@ -119,49 +124,68 @@ def _word(value: Any, say: Callable[[Text], str]) -> str:
 
 
 def data(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.data.describe import describe
-    from studio.data.prepare import refuses_training
+    from studio.data.describe import copy_quarantine, report, survey
+    from studio.data.kept_reports import keep_report, name_report, read_report
     from studio.models.catalog import inspect_model
 
-    mapping = {}
-    for pair in options.map:
-        role, equals, column = pair.partition("=")
-        if not (role and equals and column):
-            raise StudioError(text("cli.map", pair=pair), text("cli.map.why"), text("cli.map.fix"))
-        mapping[role] = column
-    tokenizer = None
-    if options.model:
-        from studio.models.load import load_tokenizer
+    spec, cache = _read_spec(options), workspace.data_cache
+    facts = inspect_model(options.model) if options.model else None
+    model = Path(facts.folder) if facts and facts.folder else None
+    found = None
+    answer = read_report(cache, name_report(spec, cache, model, options.rows))
+    if answer is None or options.quarantine:
+        tokenizer = None
+        if facts:
+            from studio.models.load import load_tokenizer
 
-        tokenizer = load_tokenizer(inspect_model(options.model))
-    found = describe(
-        options.source,
-        tokenizer=tokenizer,
-        max_length=options.max_length,
-        rows=options.rows,
+            tokenizer = load_tokenizer(facts)
+        vocabulary = facts.vocabulary if facts else None
+        found, statistics = survey(spec, cache, tokenizer=tokenizer, vocabulary=vocabulary)
+        answer = report(found, statistics, options.rows)
+        keep_report(cache, name_report(spec, cache, model, options.rows), answer)
+    said = console.plain(answer)
+    for problem in said["problems"]:
+        problem["message"] = _shorten(problem["message"], MESSAGE_CHARACTERS)
+    if found is not None and options.quarantine:
+        said["quarantine"] = str(copy_quarantine(found, Path(options.quarantine)))
+    console.answer(said, describe_data(said, console.catalogue, with_model=bool(options.model)))
+    return 0 if said["rows_used"] and not said["refused"] else 1
+
+
+def _read_spec(options: argparse.Namespace) -> DatasetSpec:
+    """Return what the options of `data` say. Raises StudioError for a pair without `=`."""
+    return DatasetSpec(
+        source=options.source,
         format=options.format,
-        mapping=mapping,
+        mapping=_read_pairs(options.map, "cli.map"),
+        encoding=options.encoding,
+        sheet=options.sheet,
+        config=options.config,
+        split=options.split,
+        max_length=options.max_length,
+        too_long=options.too_long,
+        train_on=options.train_on,
+        template=options.template,
+        duplicates=options.duplicates,
+        overlap=options.overlap,
+        filters=_read_pairs(options.filter, "cli.filter"),
+        accept_bad_rows=options.accept_bad_rows,
     )
-    said = console.plain(found)
-    console.answer(said, _describe_data(said, console))
-    refused = refuses_training(said["rows_read"], said["rows_quarantined"])
-    return 0 if said["rows_used"] and not refused else 1
 
 
-def _describe_data(said: dict[str, Any], console: Console) -> Iterator[str]:
-    """Yield what a person reads of a data set."""
-    say = console.catalogue.say
-    known = {"source": Path(said["source"]).name, "container": said["container"], "format": said["format"]}
-    yield say(text("cli.data.kind" if said["format"] else "cli.data.unclear", **known))
-    yield from filter(None, [said["reason"]])
-    yield say(text("cli.data.rows", read=said["rows_read"], used=said["rows_used"]))
-    yield from (say(text(f"data.rule.{rule}", rows=rows)) for rule, rows in said["rows_filtered"].items())
-    yield from (f"  - {problem['message']}" for problem in said["problems"])
-    yield from (question["question"] for question in said["needs_answer"])
-    for number, entry in enumerate(said["preview"], start=1):
-        yield "\n" + say(text("cli.data.example", number=number))
-        turns = [f"{message['role']}: {message['content']}" for message in entry["messages"]]
-        yield entry["text"] or "\n".join(turns)
+def _read_pairs(pairs: list[str], id: str) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise StudioError(text(id, pair=pair), text(f"{id}.why"), text(f"{id}.fix"))
+        if found.setdefault(name, value) != value:
+            raise StudioError(text("cli.twice", name=name), text("cli.twice.why"), text("cli.twice.fix"))
+    return found
+
+
+def _shorten(words: str, characters: int) -> str:
+    return words if len(words) <= characters else words[: characters - 1] + "…"
 
 
 def runs(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:

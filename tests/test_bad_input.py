@@ -119,7 +119,8 @@ def test_data_of_which_nothing_can_be_used(refused, small, tmp_path, content):
 
 def test_data_that_is_not_there_or_no_file(refused, small, tmp_path):
     assert "no file" in refused("train", small(rows=tmp_path / "nowhere.jsonl"))
-    assert "folder" in refused("data", tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert "folder" in refused("data", tmp_path / "empty")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes among its files")

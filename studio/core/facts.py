@@ -311,7 +311,9 @@ class DataFacts:
     trained_tokens: int = 0
     rows_cut: int = 0
     rows_dropped: Mapping[str, int] = field(default_factory=dict)
-    """Rule -> rows, for rows that a named rule left out."""
+    """Rule -> rows, for rows that a named rule left out: rows_read = rows_used + rows_refused + these."""
+    quarantine: str = ""
+    """Path of the file with the refused rows; "" where there are none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,16 +31,42 @@ class DatasetSpec:
     source: str = knob(level="basic")
     format: str = knob(
         "auto",
-        choices=("auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text"),
+        choices=(
+            "auto",
+            "messages",
+            "sharegpt",
+            "alpaca",
+            "prompt_completion",
+            "text",
+            "preference",
+            "kto",
+            "rl",
+            "vision",
+            "pretokenized",
+        ),
         level="common",
     )
     mapping: dict[str, str] = knob({})
+    encoding: str = knob("auto")
+    sheet: str = knob("")
+    config: str = knob("")
+    split: str = knob("")
+    mix: dict[str, str] = knob({})
     validation: str = knob("")
     validation_share: float = knob(0.0, unit="share", minimum=0.0, maximum=0.5, level="common")
     max_length: int = knob(1024, unit="tokens", minimum=8, maximum=1_048_576, level="common")
+    too_long: str = knob("cut", choices=("cut", "drop", "split"))
     packing: bool = knob(False, level="common")
     train_on: str = knob("answers", choices=("answers", "last_answer", "everything"))
+    reasoning: str = knob("keep", choices=("keep", "drop"))
     system_prompt: str = knob("")
+    template: str = knob("")
+    duplicates: str = knob("keep", choices=("keep", "exact", "near"))
+    overlap: str = knob("keep", choices=("keep", "exact", "near"))
+    filters: dict[str, str] = knob({})
+    shuffle: bool = knob(False)
+    take: int = knob(0, unit="rows", minimum=0, maximum=1_000_000_000)
+    accept_bad_rows: bool = knob(False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

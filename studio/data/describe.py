@@ -1,119 +1,232 @@
-"""What a data set is, over all its rows: the answer of `launch.py data SOURCE`."""
+"""What a data set is, over all its rows: the answer of `launch.py data SOURCE`, and of the Dataset screen."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
-from collections.abc import Iterable, Mapping
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
-from studio.core.text import text
-from studio.data.prepare import read, tokenise
-from studio.data.preview import PreviewRow, show_rows
-from studio.data.render import Renderer
+from studio.core.text import literal, text
+from studio.data.codes import CODES
+from studio.data.convert import Converted, Progress
+from studio.data.gather import Gathered, gather, is_trainable, open_questions, refuses_training
+from studio.data.lengths import Lengths, count_places
+from studio.data.preview import PreviewRow, show_plain, show_rendered
+from studio.data.problems import KEPT, Problems
+from studio.data.render import Rendered
 from studio.data.row import RowProblem
-from studio.data.sniff import Ambiguous
-from studio.data.source import RowSource, read_rows
-
-PROBLEMS_A_CODE = 100
+from studio.data.statistics import Statistics, measure
+from studio.data.tokens import dress
+from studio.data.traits import join_traits
+from studio.data.transforms import list_evaluation, read_evaluation
 
 
 def describe(
-    source: str,
+    spec: DatasetSpec,
     *,
+    cache: Path | None = None,
     tokenizer: Any | None = None,
-    max_length: int = 1024,
-    rows: int = 5,
-    format: str = "auto",
-    mapping: Mapping[str, str] | None = None,
+    vocabulary: int | None = None,
+    rows: int = 3,
+    method: str = "auto",
+    on_progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
     """Return the object that `launch.py data SOURCE --json` prints, with Texts where a person reads.
 
     A format that is not clear gives `format` None and a question in `needs_answer`. Without a tokenizer the
     rows are checked but not rendered. Raises StudioError for a source that cannot be read, and with a tokenizer
-    that has no chat template where one is needed.
+    that has no chat template where one is needed; PreparationStopped.
     """
-    spec = DatasetSpec(source=source, format=format, mapping=dict(mapping or {}), max_length=max_length)
-    opened = read_rows(source)
-    if all(row.problem for row in opened.sample):
-        return _describe_unclear(opened, None)
+    if cache is None:
+        with tempfile.TemporaryDirectory(prefix="studio-data-", ignore_cleanup_errors=True) as folder:
+            return describe(
+                spec,
+                cache=Path(folder),
+                tokenizer=tokenizer,
+                vocabulary=vocabulary,
+                rows=rows,
+                method=method,
+                on_progress=on_progress,
+                should_stop=should_stop,
+            ) | {"quarantine": None}
+    found, statistics = survey(
+        spec,
+        cache,
+        tokenizer=tokenizer,
+        vocabulary=vocabulary,
+        method=method,
+        on_progress=on_progress,
+        should_stop=should_stop,
+    )
+    return report(found, statistics, rows)
+
+
+def survey(
+    spec: DatasetSpec,
+    cache: Path,
+    *,
+    tokenizer: Any | None = None,
+    vocabulary: int | None = None,
+    near: bool | None = None,
+    method: str = "auto",
+    on_progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> tuple[Gathered, Statistics | None]:
+    """Return all that is known of a data set, and its statistics (None while its format is not clear).
+
+    Raises as describe does.
+    """
+    found = gather(
+        spec,
+        cache,
+        method=method,
+        tokenizer=tokenizer,
+        vocabulary=vocabulary,
+        on_progress=on_progress,
+        should_stop=should_stop,
+    )
+    statistics = None
+    if found.converted.has_rows:
+        statistics = measure_all(found, near=near)
+        note_duplicates(found, statistics)
+    return found, statistics
+
+
+def measure_all(found: Gathered, near: bool | None = None) -> Statistics:
+    """Return the statistics over all usable rows of the split, chosen or not; `near` as statistics.measure takes it."""
+    converted, tokens = found.converted, found.tokens
+    places = list_evaluation(converted)
+    lengths = None
+    if tokens is not None:
+        lengths = Lengths(
+            tokens.full_lengths,
+            tokens.first_trained,
+            tokens.trained_end,
+            tokens.trained_counts,
+            count_places(tokens.trained, tokens.edges),
+        )
+    return measure(
+        converted.iterate,
+        traits=converted.traits(),
+        read_evaluation=(lambda: read_evaluation(places)) if places else None,
+        evaluation=join_traits([table.traits(split) for table, split in places]) if places else None,
+        lengths=lengths,
+        max_length=found.spec.max_length,
+        lines=converted.shards().column("line"),
+        near=near,
+        cache=converted.folder,
+    )
+
+
+def note_duplicates(found: Gathered, statistics: Statistics) -> None:
+    """Add the exact duplicates (E190) to the problems, unless they are left out anyway."""
+    pairs = statistics.repeats.exact
+    if found.spec.duplicates != "keep" or not len(pairs):
+        return
+    converted, duplicates = found.converted, Problems()
+    for row, first in pairs[:KEPT].tolist():
+        message = text("data.row.E190", line=converted.place(first)["line"])
+        duplicates.add(RowProblem(code="E190", message=message, **converted.place(row)))
+    duplicates.counts["E190"] = len(pairs)
+    found.problems.join(duplicates)
+
+
+def report(found: Gathered, statistics: Statistics | None, rows: int) -> dict[str, Any]:
+    """Return what is known as the object of `launch.py data`, with `rows` examples."""
+    converted = found.converted
+    source, understanding = converted.source, converted.understanding
+    refused = refuses_training(found.rows_read, found.refused) and not found.spec.accept_bad_rows
+    return {
+        "source": found.spec.source,
+        "container": source.container,
+        "encoding": source.encoding,
+        "format": understanding.format.name if understanding.format else None,
+        "confidence": understanding.confidence,
+        "reason": understanding.reason,
+        "mapping": dict(understanding.mapping),
+        "needs_answer": [
+            {"question": one.question, "choices": list(one.choices), "field": one.field}
+            for one in open_questions(converted)
+        ],
+        "rows_read": found.rows_read,
+        "rows_used": found.rows_used if converted.has_rows else 0,
+        "rows_quarantined": found.refused,
+        "rows_filtered": dict(found.filtered),
+        "problems": _list_problems(found),
+        "stats": statistics.to_dict() if statistics is not None else {},
+        "preview": [one.to_dict() for one in list_examples(found, rows)],
+        "columns": list(converted.columns),
+        "method": found.method if converted.has_rows else "",
+        "trainable": is_trainable(understanding) and not refused,
+        "refused": refused,
+        "splits": {name: _show_split(converted, name) for name in converted.splits},
+        "notes": dict(found.notes),
+        "quarantine": str(found.quarantine) if found.quarantine is not None else None,
+    }
+
+
+def copy_quarantine(found: Gathered, path: Path) -> Path:
+    """Write all rows set aside into the file `path` and return it. Raises StudioError where it cannot be written."""
     try:
-        reading = read(spec)
-    except Ambiguous as question:
-        return _describe_unclear(opened, question)
-    dropped: Mapping[str, int] = {}
-    used = len(reading.conversations)
-    if tokenizer is not None:
-        tokenised = tokenise(reading, Renderer(tokenizer, spec.train_on), max_length)
-        dropped, used = dict(tokenised.dropped), len(tokenised.rows)
-    shown, _, _ = show_rows(reading.source.sample[:rows], reading.guess, spec, tokenizer)
-    return {
-        "source": source,
-        "container": reading.source.container,
-        "encoding": "utf-8",
-        "format": reading.guess.format.name,
-        "confidence": reading.guess.confidence,
-        "reason": reading.guess.reason,
-        "mapping": dict(reading.guess.mapping),
-        "needs_answer": [],
-        "rows_read": reading.rows_read,
-        "rows_used": used,
-        "rows_quarantined": len(reading.problems),
-        "rows_filtered": dropped,
-        "problems": _list_problems(reading.problems),
-        "preview": [_show(row) for row in shown],
-    }
+        path = path.expanduser().absolute()
+        shutil.copyfile(found.quarantine or found.converted.quarantine, path)
+    except OSError as error:
+        raise StudioError(
+            text("data.quarantine.unwritten", path=str(path)),
+            literal(error.strerror or str(error)),
+            text("data.quarantine.unwritten.fix"),
+        ) from error
+    return path
 
 
-def _describe_unclear(opened: RowSource, question: Ambiguous | None) -> dict[str, Any]:
-    """Describe a source whose format is not known: because of `question`, or because no row can be read."""
-    rows_read, problems = 0, []
-    for row in opened:
-        rows_read += 1
-        if row.problem is not None:
-            problems.append(row.problem)
-    asked = [] if question is None else [{"question": question.what, "choices": list(question.choices)}]
-    return {
-        "source": opened.source,
-        "container": opened.container,
-        "encoding": "utf-8",
-        "format": None,
-        "confidence": 0.0,
-        "reason": problems[0].sentence if question is None else question.why,
-        "mapping": {},
-        "needs_answer": asked,
-        "rows_read": rows_read,
-        "rows_used": 0,
-        "rows_quarantined": len(problems),
-        "rows_filtered": {},
-        "problems": _list_problems(problems),
-        "preview": [],
-    }
-
-
-def _list_problems(problems: Iterable[RowProblem]) -> list[dict[str, Any]]:
-    """Return one entry for each problem up to PROBLEMS_A_CODE a code, then one with the count of the rest."""
-    entries: list[dict[str, Any]] = []
-    seen: Counter[str] = Counter()
-    for problem in problems:
-        seen[problem.code] += 1
-        if seen[problem.code] <= PROBLEMS_A_CODE:
-            entries.append(_show_problem(problem))
-    for code, count in seen.items():
-        if count > PROBLEMS_A_CODE:
-            rest = count - PROBLEMS_A_CODE
-            entries.append({"code": code, "count": rest, "message": text("data.problem.more", count=rest)})
+def _list_problems(found: Gathered) -> list[dict[str, Any]]:
+    """Return the problems with their effect; control signs are only noted while no tokenizer says which ones count."""
+    entries = found.problems.entries()
+    for entry in entries:
+        known = CODES[entry["code"]].effect
+        entry["effect"] = "noted" if entry["code"] == "E191" and found.tokens is None else known
     return entries
 
 
-def _show_problem(problem: RowProblem) -> dict[str, Any]:
-    return {"code": problem.code, "line": problem.line, "count": 1, "message": problem.sentence}
-
-
-def _show(row: PreviewRow) -> dict[str, Any]:
+def _show_split(converted: Converted, name: str) -> dict[str, Any]:
+    """Return what is known of one split before any rule."""
+    counts = converted.splits[name]
     return {
-        "messages": [dataclasses.asdict(message) for message in row.messages],
-        "text": row.text,
-        "tokens": [dataclasses.asdict(token) for token in row.tokens],
+        "rows_read": counts.rows_read,
+        "rows_used": counts.rows_used,
+        "rows_quarantined": counts.rows_refused,
+        "problems": [] if name == "train" else converted.problems_of[name].entries(),
     }
+
+
+def list_examples(found: Gathered, rows: int) -> list[PreviewRow]:
+    """Return the first `rows` examples that are learned from, with the very tokens that a run would get."""
+    if not found.converted.has_rows or not rows:
+        return []
+    shards = found.converted.shards(found.split)
+    if found.cutting is None or found.renderer is None:
+        return [
+            show_plain(shards[row], *_place(found, row)) for row in dict.fromkeys(found.rows[:rows].tolist())
+        ]
+    limit = None if found.method == "pretrain" else found.spec.max_length
+    shown = []
+    for place in dict.fromkeys(found.cutting.examples.chosen[:rows].tolist()):
+        row = int(found.tokens.rows[place])
+        conversation = dress(shards[row], found.spec)
+        ids, trained = found.tokens.example(place)
+        words = found.renderer.lay_out(conversation).text
+        rendered = Rendered(token_ids=ids, trained=trained, text=words, cut=False)
+        shown.append(
+            show_rendered(conversation, rendered, found.renderer.tokenizer, limit, *_place(found, row))
+        )
+    return shown
+
+
+def _place(found: Gathered, row: int) -> tuple[int, int]:
+    place = found.converted.place(row, found.split)
+    return place["line"], place["row"]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+GROUP_TOKENS = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,20 +29,116 @@ def position_ids(lengths: Sequence[int]) -> np.ndarray:
     return np.concatenate([np.arange(length, dtype=np.int64) for length in lengths])
 
 
-def pack(examples: Sequence[Example], max_length: int) -> list[Example]:
+class LazySequence(Sequence[Example]):
+    """Examples by number; each is put together when it is asked for."""
+
+    def make(self, i: int) -> Example:
+        """Return example `i`, 0 <= i < len(self)."""
+        raise NotImplementedError
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self.make(i) for i in range(*place.indices(len(self)))]
+        place = int(place)
+        if not -len(self) <= place < len(self):
+            raise IndexError(place)
+        return self.make(place % len(self))
+
+
+class Packed(LazySequence):
+    """Rows of several examples each."""
+
+    def __init__(self, examples: Sequence[Example], numbers: np.ndarray, edges: np.ndarray) -> None:
+        """numbers: int64 [examples], in the order of the rows; edges: int64 [rows + 1], where each row begins."""
+        self.examples, self.numbers, self.edges = examples, numbers, edges
+
+    def __len__(self) -> int:
+        return len(self.edges) - 1
+
+    def make(self, i: int) -> Example:
+        """Return row `i`."""
+        return _join([self.examples[k] for k in self.numbers[self.edges[i] : self.edges[i + 1]].tolist()])
+
+
+class Blocks(LazySequence):
+    """The tokens of examples behind each other in blocks of one length; the last may be shorter.
+
+    Each block counts as one document: a text may begin in one block and go on in the next.
+    """
+
+    def __init__(self, examples: Sequence[Example], lengths: np.ndarray, max_length: int) -> None:
+        self.examples, self.max_length = examples, max_length
+        self.edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+    def __len__(self) -> int:
+        whole, rest = divmod(int(self.edges[-1]), self.max_length)
+        return whole + (rest > 1)  # A single token has nothing before it to be predicted from.
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in all blocks."""
+        total = int(self.edges[-1])
+        return total - (total % self.max_length == 1)
+
+    def make(self, i: int) -> Example:
+        """Return block `i`."""
+        start = i * self.max_length
+        stop = min(start + self.max_length, int(self.edges[-1]))
+        first = int(np.searchsorted(self.edges, start, side="right")) - 1
+        last = int(np.searchsorted(self.edges, stop, side="left"))
+        ids = np.concatenate([self.examples[k].token_ids for k in range(first, last)])
+        offset = start - int(self.edges[first])
+        trained = np.ones(stop - start, dtype=bool)
+        trained[0] = False
+        return Example(ids[offset : offset + stop - start], trained, (stop - start,))
+
+
+def measure_lengths(examples: Sequence[Example]) -> np.ndarray:
+    """Return int64 [examples]: tokens of each."""
+    known = getattr(examples, "lengths", None)
+    return np.asarray([len(one.token_ids) for one in examples] if known is None else known, dtype=np.int64)
+
+
+def pack(examples: Sequence[Example], max_length: int) -> Packed:
     """Return `examples` packed into rows of at most `max_length` tokens, none cut (best fit decreasing, by trl).
 
     Every example must be no longer than `max_length`. Attention must be kept within `lengths` to be exact.
     """
+    lengths = measure_lengths(examples)
+    numbers: list[np.ndarray] = []
+    sizes: list[int] = []
+    for group in _group(lengths):
+        found, counts = _pack_group(lengths[group], max_length)
+        numbers.append(found + group.start)
+        sizes += counts
+    together = np.concatenate(numbers) if numbers else np.zeros(0, np.int64)
+    edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    seen = np.bincount(together, minlength=len(lengths))
+    assert len(seen) == len(lengths) and (seen == 1).all(), "documents lost or doubled while they were packed"
+    rows = np.add.reduceat(lengths[together], edges[:-1]) if len(together) else lengths
+    assert int(rows.sum()) == int(lengths.sum()) and (rows <= max_length).all(), "tokens lost while packing"
+    return Packed(examples, together, edges)
+
+
+def _group(lengths: np.ndarray) -> Iterator[slice]:
+    """Yield stretches of at most GROUP_TOKENS tokens (or one example): what is packed at once is held in memory."""
+    ends = np.cumsum(lengths)
+    start = 0
+    while start < len(lengths):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + GROUP_TOKENS, side="right")))
+        yield slice(start, stop)
+        start = stop
+
+
+def _pack_group(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, list[int]]:
+    """Return the numbers of the examples row by row, and how many each row has."""
     import pyarrow
     from datasets import Dataset
     from trl.data_utils import pack_dataset
 
-    if not examples:
-        return []
-    # Only each document's number goes through trl, once a token; ids and masks are put together here.
-    lengths = np.asarray([len(example.token_ids) for example in examples])
-    numbers = np.repeat(np.arange(len(examples), dtype=np.int32), lengths)
+    # Only each document's number goes through trl, once a token; ids and masks are put together at use.
+    numbers = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
     edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     table = pyarrow.table({"number": pyarrow.LargeListArray.from_arrays(edges, numbers)})
     with _quiet_datasets():
@@ -47,29 +146,15 @@ def pack(examples: Sequence[Example], max_length: int) -> list[Example]:
             Dataset(table),
             max_length,
             strategy="bfd",
-            map_kwargs={"batch_size": len(examples), "keep_in_memory": True, "load_from_cache_file": False},
+            map_kwargs={"batch_size": len(lengths), "keep_in_memory": True, "load_from_cache_file": False},
         ).with_format("numpy")
-        rows = [(row["number"], row["seq_lengths"]) for row in packed]
-    return [_join([examples[number[end - 1]] for end in np.cumsum(parts)]) for number, parts in rows]
+        rows = [row["number"][np.cumsum(row["seq_lengths"]) - 1].astype(np.int64) for row in packed]
+    return np.concatenate(rows), [len(row) for row in rows]
 
 
-def join_blocks(examples: Sequence[Example], max_length: int) -> list[Example]:
-    """Return the tokens of `examples` behind each other, cut into blocks of `max_length`; the last may be shorter.
-
-    Each block counts as one document: a text may begin in one block and go on in the next.
-    """
-    if not examples:
-        return []
-    token_ids = np.concatenate([example.token_ids for example in examples])
-    blocks = []
-    for start in range(0, len(token_ids), max_length):
-        block = token_ids[start : start + max_length]
-        if len(block) < 2:
-            break  # A single token has nothing before it to be predicted from.
-        trained = np.ones(len(block), dtype=bool)
-        trained[0] = False
-        blocks.append(Example(block, trained, (len(block),)))
-    return blocks
+def join_blocks(examples: Sequence[Example], max_length: int) -> Blocks:
+    """Return the tokens of `examples` behind each other, cut into blocks of `max_length`."""
+    return Blocks(examples, measure_lengths(examples), max_length)
 
 
 def _join(parts: Sequence[Example]) -> Example:

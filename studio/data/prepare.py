@@ -1,11 +1,14 @@
-"""From a data set on disk to the examples of a run: read, recognise, render, tokenise, set apart, pack."""
+"""From data sets on disk to the examples of a run: gathered, mixed, parted into training and validation, packed."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,59 +17,40 @@ from studio.core.errors import StudioError
 from studio.core.facts import DataFacts
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
-from studio.data.conversation import Conversation
+from studio.data.convert import PreparationStopped, Progress, understand_source
+from studio.data.examples import CUT_RULE, Joined, join_examples
+from studio.data.gather import (
+    REFUSED_ROWS,
+    Gathered,
+    choose_method,
+    gather,
+    is_trainable,
+    open_questions,
+    refuse_kind,
+    refuse_rows,
+    refuse_unclear,
+    refuses_training,
+    source_of,
+)
 from studio.data.pack import Example, join_blocks, pack
-from studio.data.render import Layout, Rendered, Renderer
-from studio.data.row import Row, RowError, RowProblem, say_problems
-from studio.data.sniff import Guess, sniff
-from studio.data.source import RowSource, read_rows
+from studio.data.source import open_source
 from studio.data.split import choose_validation
 
-BATCH_ROWS = 256
-REFUSED_ROWS = 100
-REFUSED_SHARE = 0.01
-CUT_RULE = "answer_beyond_max_length"
-EMPTY_RULE = "nothing_to_learn"
-Progress = Callable[[int, int], None]
-"""(rows done, rows in all)"""
-
-
-class PreparationStopped(Exception):
-    """The person stopped the run while its data was being prepared."""
+__all__ = ["REFUSED_ROWS", "PreparationStopped", "PreparedData", "prepare", "refuses_training"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedData:
     """What a run learns from."""
 
-    train: tuple[Example, ...]
-    validation: tuple[Example, ...]
+    train: Sequence[Example]
+    """Each is read from disk when it is asked for."""
+    validation: Sequence[Example]
     facts: DataFacts
     method: str
     """`sft` or `pretrain`."""
-
-
-@dataclass(kw_only=True, slots=True)
-class Reading:
-    """The usable rows of a source, and those that are not."""
-
-    source: RowSource
-    guess: Guess
-    rows_read: int = 0
-    lines: list[int] = field(default_factory=list)
-    conversations: list[Conversation] = field(default_factory=list)
-    problems: list[RowProblem] = field(default_factory=list)
-
-
-@dataclass(kw_only=True, slots=True)
-class Tokenised:
-    """The rows of a Reading as tokens, and what became of the others."""
-
-    rows: list[Rendered] = field(default_factory=list)
-    conversations: list[Conversation] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)
-    cut: int = 0
-    notes: Counter[str] = field(default_factory=Counter)
+    keeps: Any = None
+    """The folder of the tokens, where it is to go with them."""
 
 
 def prepare(
@@ -75,209 +59,188 @@ def prepare(
     tokenizer: Any,
     *,
     seed: int,
+    cache: Path | None = None,
+    vocabulary: int | None = None,
     on_progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> PreparedData:
     """Return the examples of a run and the facts about its data set.
 
-    `method`: `auto`, `sft` or `pretrain`; `seed` decides which examples of equal length are packed together.
-    Raises StudioError: unreadable, format unclear, no chat template where one is needed, too many rows refused,
-    nothing left to learn; PreparationStopped when `should_stop` says so.
+    `method`: `auto`, `sft` or `pretrain`; `seed` decides which examples of equal length are packed together. `cache`:
+    where converted rows and tokens are kept for the next time; None: nowhere. `vocabulary`: token ids that the model
+    knows; None: those of the tokenizer.
+    Raises StudioError: unreadable, a question open, a kind that no method learns from, no chat template where one is
+    needed, too many rows refused, nothing left to learn; PreparationStopped when `should_stop` says so.
     """
-    reading = read(spec, should_stop)
-    if method == "auto":
-        method = "pretrain" if reading.guess.format.name == "text" else "sft"
-    train_on = "everything" if method == "pretrain" else spec.train_on
-    renderer = Renderer(tokenizer, train_on)
-    limit = None if method == "pretrain" else spec.max_length
-    tokenised = tokenise(reading, renderer, limit, on_progress, should_stop)
-    check_usable(reading, tokenised, spec.max_length)
+    keeps = None
+    if cache is None:
+        keeps = tempfile.TemporaryDirectory(prefix="studio-data-", ignore_cleanup_errors=True)
+        cache = Path(keeps.name)
 
-    apart = choose_validation(tokenised.conversations, 0.0 if spec.validation else spec.validation_share)
-    examples = [make_example(row) for row in tokenised.rows]
-    train = [example for i, example in enumerate(examples) if i not in apart]
-    validation = [examples[i] for i in sorted(apart)]
-    notes = list(_note(tokenised, bool(spec.validation_share and not spec.validation and not apart)))
-    if spec.validation:
-        validation, problems = _prepare_validation(spec, reading.guess, renderer, limit, should_stop)
-        notes += problems
+    def take(part: DatasetSpec, method: str, silent: bool = False, **settings: Any) -> Gathered:
+        found = gather(
+            part,
+            cache,
+            method=method,
+            tokenizer=tokenizer,
+            vocabulary=vocabulary,
+            seed=seed,
+            on_progress=None if silent else on_progress,
+            should_stop=should_stop,
+            **settings,
+        )
+        check_usable(found)
+        return found
 
+    weights = {name: read_weight(name, weight) for name, weight in spec.mix.items()}
+    held_out = _take_validation(spec, method, take, cache) if spec.validation else None
+    evaluation = held_out.converted if held_out is not None else None
+    sources = [take(spec, method, evaluation=evaluation)]
+    method = sources[0].method
+    for name, weight in weights.items():
+        sources.append(take(source_of(spec, name), method, weight=weight, evaluation=evaluation))
+    train, prompts = mix_sources(sources)
+    notes = list(_note(sources))
+
+    if held_out is not None:
+        validation = join_examples([held_out.cutting.examples])
+        notes += [text("data.problem.validation", problem=one) for one in held_out.problems.sentences()]
+    elif "validation" in sources[0].converted.splits:
+        validation = join_examples([take(spec, method, silent=True, split="validation").cutting.examples])
+    else:
+        apart = choose_validation(prompts, spec.validation_share)
+        validation, train = train.pick(np.flatnonzero(apart)), train.pick(np.flatnonzero(~apart))
+        if spec.validation_share and not apart.any():
+            notes.append(text("data.note.too_small"))
+    if not len(train):
+        raise refuse_nothing(sources[0])
+
+    facts = collect_facts(sources, notes)
+    tokens = int(train.lengths.sum()) + (0 if spec.validation else int(validation.lengths.sum()))
     if method == "pretrain":
-        train, validation = join_blocks(train, spec.max_length), join_blocks(validation, spec.max_length)
-    elif spec.packing:
-        order = np.random.default_rng(seed).permutation(len(train))
-        train = pack([train[i] for i in order], spec.max_length)
-    if not train:
-        raise _refuse_nothing(reading, tokenised, spec.max_length)
-    facts = collect_facts(reading, tokenised, notes)
-    facts = dataclasses.replace(
-        facts, trained_tokens=sum(_count_trained(part) for part in (train, validation))
-    )
-    return PreparedData(train=tuple(train), validation=tuple(validation), facts=facts, method=method)
+        blocks = [join_blocks(part, spec.max_length) for part in (train, validation)]
+        trained = sum(part.tokens - len(part) for part in blocks)
+        train, validation = blocks
+    else:
+        trained = train.count_trained() + validation.count_trained()
+        if spec.packing:
+            train = pack(train.pick(np.random.default_rng(seed).permutation(len(train))), spec.max_length)
+    if not len(train):
+        raise refuse_nothing(sources[0])
+    facts = dataclasses.replace(facts, tokens=tokens, trained_tokens=trained)
+    return PreparedData(train=train, validation=validation, facts=facts, method=method, keeps=keeps)
 
 
-def read(spec: DatasetSpec, should_stop: Callable[[], bool] | None = None) -> Reading:
-    """Return the rows of `spec.source` as Conversations, the broken ones as RowProblems. Raises StudioError."""
-    source = read_rows(spec.source)
-    rows = [row.values for row in source.sample if row.problem is None]
-    if not rows:
-        raise _refuse_rows(len(source.sample), [row.problem for row in source.sample])
-    reading = Reading(source=source, guess=sniff(source.columns, rows, spec))
-    for row in source:
-        if reading.rows_read % BATCH_ROWS == 0:
-            _stop_when_asked(should_stop)
-        reading.rows_read += 1
-        try:
-            conversation = read_conversation(row, reading.guess)
-        except RowError as error:
-            reading.problems.append(RowProblem(line=row.line, code=error.code, message=error.message))
-        else:
-            reading.lines.append(row.line)
-            reading.conversations.append(conversation.with_system(spec.system_prompt))
-    return reading
+def check_usable(found: Gathered) -> None:
+    """Raise StudioError when a question is open, nothing learns from this kind, or too many rows are refused."""
+    converted, spec = found.converted, found.spec
+    if found.refused and found.refused == found.rows_read:
+        raise refuse_rows(found.rows_read, found.refused, found.problems)
+    questions = open_questions(converted)
+    if questions:
+        raise refuse_unclear(questions)
+    if not is_trainable(converted.understanding):
+        raise refuse_kind(converted.understanding.format.name)
+    if refuses_training(found.rows_read, found.refused) and not spec.accept_bad_rows:
+        raise refuse_rows(found.rows_read, found.refused, found.problems)
+    if not found.rows_used:
+        raise refuse_nothing(found)
 
 
-def read_conversation(row: Row, guess: Guess) -> Conversation:
-    """Return the Conversation of one row. Raises RowError."""
-    if row.problem is not None:
-        raise RowError(row.problem.code, row.problem.message)
-    return guess.format.read(row.values, guess.mapping)
-
-
-def tokenise(
-    reading: Reading,
-    renderer: Renderer,
-    max_length: int | None,
-    on_progress: Progress | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> Tokenised:
-    """Return the rows as tokens; rows that the template refuses join `reading.problems`.
-
-    `max_length` None cuts nothing. Raises StudioError without a chat template, PreparationStopped.
-    """
-    result = Tokenised()
-    total = len(reading.conversations)
-    for start in range(0, total, BATCH_ROWS):
-        _stop_when_asked(should_stop)
-        stop = min(start + BATCH_ROWS, total)
-        layouts: list[Layout] = []
-        kept: list[Conversation] = []
-        for line, conversation in zip(
-            reading.lines[start:stop], reading.conversations[start:stop], strict=True
-        ):
-            try:
-                layouts.append(renderer.lay_out(conversation))
-                kept.append(conversation)
-            except RowError as error:
-                reading.problems.append(RowProblem(line=line, code=error.code, message=error.message))
-        for conversation, row in zip(kept, renderer.tokenize(layouts, max_length), strict=True):
-            if not row.trained.any():
-                result.dropped[CUT_RULE if row.cut else EMPTY_RULE] += 1
-                continue
-            result.rows.append(row)
-            result.conversations.append(conversation)
-            result.cut += row.cut
-            result.notes.update(row.notes)
-        if on_progress is not None:
-            on_progress(stop, total)
-    reading.problems.sort(key=lambda problem: problem.line)
-    return result
-
-
-def refuses_training(rows_read: int, rows_refused: int) -> bool:
-    """Return whether so many rows are broken that a person must look first: over 1 %, or over 100."""
-    return rows_refused > REFUSED_ROWS or rows_refused > REFUSED_SHARE * rows_read
-
-
-def check_usable(reading: Reading, tokenised: Tokenised, max_length: int) -> None:
-    """Raise StudioError when too many rows are refused or nothing is left to learn."""
-    if refuses_training(reading.rows_read, len(reading.problems)):
-        raise _refuse_rows(reading.rows_read, reading.problems)
-    if not tokenised.rows:
-        raise _refuse_nothing(reading, tokenised, max_length)
-
-
-def collect_facts(reading: Reading, tokenised: Tokenised, notes: Iterable[Text] = ()) -> DataFacts:
-    """Return the DataFacts. Every row read is used, refused, or left out by a named rule."""
-    used, refused = len(tokenised.rows), len(reading.problems)
-    assert reading.rows_read == used + refused + tokenised.dropped.total(), (
-        "rows lost while preparing the data"
-    )
-    return DataFacts(
-        source=reading.source.source,
-        format=reading.guess.format.name,
-        reason=reading.guess.reason,
-        mapping=dict(reading.guess.mapping),
-        columns=reading.source.columns,
-        rows_read=reading.rows_read,
-        rows_used=used,
-        rows_refused=refused,
-        content_hash=reading.source.content_hash,
-        problems=(*say_problems(reading.problems), *notes),
-        tokens=sum(len(row.token_ids) for row in tokenised.rows),
-        trained_tokens=sum(int(row.trained.sum()) for row in tokenised.rows),
-        rows_cut=tokenised.cut,
-        rows_dropped=dict(tokenised.dropped),
-    )
-
-
-def make_example(row: Rendered) -> Example:
-    """Return a rendered row as an Example of one document."""
-    return Example(row.token_ids, row.trained, (len(row.token_ids),))
-
-
-def _prepare_validation(
-    spec: DatasetSpec,
-    guess: Guess,
-    renderer: Renderer,
-    max_length: int | None,
-    should_stop: Callable[[], bool] | None,
-) -> tuple[list[Example], list[Text]]:
-    """Return the examples of the validation file, read in the same format, and its problems."""
-    same = dataclasses.replace(spec, source=spec.validation, format=guess.format.name)
+def read_weight(name: str, weight: str) -> float:
+    """Return the number that a recipe's `data.mix` gives a source. Raises StudioError."""
     try:
-        reading = read(same, should_stop)
-        tokenised = tokenise(reading, renderer, max_length, should_stop=should_stop)
-        check_usable(reading, tokenised, spec.max_length)
-    except StudioError as error:
-        where = text("data.problem.validation", problem=error.what)
-        raise StudioError(where, error.why, error.fix, error.exit_code) from error
-    problems = [text("data.problem.validation", problem=one) for one in say_problems(reading.problems)]
-    return [make_example(row) for row in tokenised.rows], problems
+        value = float(weight)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1000:
+        raise StudioError(
+            text("data.mix.weight", source=name, weight=str(weight)[:20]),
+            text("data.mix.weight.why"),
+            text("data.mix.weight.fix"),
+        )
+    return value
 
 
-def _note(tokenised: Tokenised, too_small: bool) -> Iterable[Text]:
-    for rule, rows in tokenised.dropped.items():
-        yield text(f"data.rule.{rule}", rows=rows)
-    if tokenised.cut:
-        yield text("data.note.cut", rows=tokenised.cut)
-    for note, rows in tokenised.notes.items():
-        yield text(f"data.note.{note}", rows=rows)
-    if too_small:
-        yield text("data.note.too_small")
+def mix_sources(sources: Sequence[Gathered]) -> tuple[Joined, np.ndarray]:
+    """Return the examples of all sources, as often as their weights say, and the hash of what each asks (uint64)."""
+    parts, places, numbers, prompts = [], [], [], []
+    for number, found in enumerate(sources):
+        examples = found.cutting.examples
+        rows = found.tokens.rows[examples.chosen]
+        shards = found.converted.shards(found.split)
+        copies = np.zeros(len(shards), dtype=np.int64)
+        copies[found.selection.rows] = found.selection.copies
+        place = np.repeat(np.arange(len(examples), dtype=np.int64), copies[rows])
+        parts.append(examples)
+        places.append(place)
+        numbers.append(np.full(len(place), number))
+        prompts.append(shards.column("prompt")[rows][place])
+    return Joined(parts, np.concatenate(numbers), np.concatenate(places)), np.concatenate(prompts)
 
 
-def _count_trained(examples: Sequence[Example]) -> int:
-    return sum(int(example.trained.sum()) for example in examples)
-
-
-def _stop_when_asked(should_stop: Callable[[], bool] | None) -> None:
-    if should_stop is not None and should_stop():
-        raise PreparationStopped
-
-
-def _refuse_rows(rows_read: int, problems: Sequence[RowProblem]) -> StudioError:
-    return StudioError(
-        text("data.prepare.refused", refused=len(problems), read=rows_read),
-        problems[0].sentence,
-        text("data.prepare.refused.fix"),
+def collect_facts(sources: Sequence[Gathered], notes: Iterable[Text] = ()) -> DataFacts:
+    """Return the DataFacts of all sources together; what a data set is, is said of the first."""
+    first = sources[0].converted
+    hashes = [found.converted.content_hash for found in sources]
+    digest = hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+    return DataFacts(
+        source=sources[0].spec.source,
+        format=first.understanding.format.name,
+        reason=first.understanding.reason,
+        mapping=dict(first.understanding.mapping),
+        columns=first.columns,
+        rows_read=sum(found.rows_read for found in sources),
+        rows_used=sum(found.rows_used for found in sources),
+        rows_refused=sum(found.refused for found in sources),
+        content_hash=digest,
+        problems=(*(one for found in sources for one in found.problems.sentences()), *notes),
+        rows_cut=sum(found.cutting.cut for found in sources),
+        rows_dropped=dict(sum((found.filtered for found in sources), Counter())),
+        quarantine=str(sources[0].quarantine or ""),
     )
 
 
-def _refuse_nothing(reading: Reading, tokenised: Tokenised, max_length: int) -> StudioError:
-    reason = "cut" if tokenised.dropped[CUT_RULE] else "empty"
+def refuse_nothing(found: Gathered) -> StudioError:
+    """Return the refusal to train where no row is left."""
+    max_length = found.spec.max_length
+    reason = "cut" if found.filtered[CUT_RULE] else "empty"
     return StudioError(
-        text("data.prepare.nothing", read=reading.rows_read),
+        text("data.prepare.nothing", read=found.rows_read),
         text(f"data.prepare.nothing.{reason}", max_length=max_length),
         text(f"data.prepare.nothing.{reason}.fix", max_length=max_length),
     )
+
+
+def _take_validation(spec: DatasetSpec, method: str, take: Callable[..., Gathered], cache: Path) -> Gathered:
+    """Return the validation data set, read in the same format, all of its rows."""
+    first = understand_source(open_source(spec, cache=cache), spec, cache)
+    same = dataclasses.replace(
+        spec,
+        source=spec.validation,
+        format=first.format.name if first.format is not None else "auto",
+        mapping=dict(spec.mapping),
+        mix={},
+        overlap="keep",
+        take=0,
+        split="",
+        sheet="",
+        config="",
+        encoding="auto",
+    )
+    try:
+        return take(same, choose_method(method, first), silent=True)
+    except StudioError as error:
+        where = text("data.problem.validation", problem=error.what)
+        raise StudioError(where, error.why, error.fix, error.exit_code) from error
+
+
+def _note(sources: Sequence[Gathered]) -> Iterable[Text]:
+    filtered = sum((found.filtered for found in sources), Counter())
+    for rule, rows in filtered.items():
+        yield text(f"data.rule.{rule}", rows=rows)
+    cut = sum(found.cutting.cut for found in sources)
+    if cut:
+        yield text("data.note.cut", rows=cut)
+    for note, rows in sum((found.notes for found in sources), Counter()).items():
+        yield text(f"data.note.{note}", rows=rows)

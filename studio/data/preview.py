@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text
 from studio.data.conversation import Conversation, Message
-from studio.data.prepare import read_conversation
+from studio.data.convert import understand_source
+from studio.data.gather import choose_method, is_trainable, refuse_unclear
+from studio.data.problems import Problems
+from studio.data.question import Question
 from studio.data.render import Rendered, Renderer
 from studio.data.row import Row, RowError, RowProblem
-from studio.data.sniff import Guess, sniff
-from studio.data.source import read_rows
+from studio.data.sampling import SAMPLE_ROWS
+from studio.data.sniff import Understanding
+from studio.data.source import Source, open_source
+from studio.data.tokens import dress
 
 CELL_CHARACTERS = 2000
+MORE = ("kind", "tools", "chosen", "rejected", "label", "extras", "images")
+"""What an example may hold beside messages and text."""
 TOKENS_SHOWN = 4096
+SMALL_BYTES = 2**20
+"""So much of a file always fits into a sample, however it holds its rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,14 +43,29 @@ class TokenView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewRow:
-    """One example as the model sees it; `text` and `tokens` are empty without a tokenizer."""
+    """One example as the model sees it; `tokens` are empty without a tokenizer, and `text` is then the document's."""
 
     line: int
-    messages: tuple[Message, ...]
-    """The turns; empty for plain text, which stands in `text`."""
+    conversation: Conversation
     text: str
     tokens: tuple[TokenView, ...]
     cut: bool
+    row: int = 0
+    length: int = 0
+    """Tokens before the cut."""
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The turns; empty for plain text, which stands in `text`."""
+        return self.conversation.messages
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry of a report: messages as chat templates take them, text, tokens, and what else there is."""
+        found = self.conversation.to_dict()
+        more = {name: value for name, value in found.items() if name in MORE}
+        tokens = [{"id": one.id, "text": one.text, "trained": one.trained} for one in self.tokens]
+        known = {"messages": found.get("messages", []), "text": self.text, "tokens": tokens}
+        return known | {"line": self.line, "row": self.row, "cut": self.cut, "length": self.length} | more
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,8 +73,10 @@ class Preview:
     """The head of a data set."""
 
     source: str
+    container: str
+    encoding: str
     format: str
-    """"" when it is not clear: `refusal` says what to answer."""
+    """"" when it is not clear: `questions` and `refusal` say what to answer."""
     confidence: float
     reason: Text | None
     mapping: Mapping[str, str]
@@ -55,79 +84,147 @@ class Preview:
     rows: tuple[Mapping[str, str], ...]
     """The cells as text, cut at CELL_CHARACTERS; show them as text only, never as HTML."""
     rendered: tuple[PreviewRow, ...]
+    questions: tuple[Question, ...] = ()
     problems: tuple[Text, ...] = ()
     """Rows of the head that cannot be used, with their line."""
+    found: Problems
+    """The same one by one, and what was noted."""
+    whole: bool = False
+    """Whether the head is all there is."""
     refusal: StudioError | None = None
-    """Why the rows cannot be trained on as they are: format unclear, or no chat template."""
+    """Why the rows cannot be trained on as they are: a question is open, or no chat template."""
 
 
-def preview(spec: DatasetSpec, tokenizer: Any | None, *, rows: int = 5) -> Preview:
+def preview(
+    spec: DatasetSpec,
+    tokenizer: Any | None,
+    *,
+    rows: int = 5,
+    cache: Path | None = None,
+    method: str = "auto",
+    vocabulary: int | None = None,
+    uncut: bool = False,
+) -> Preview:
     """Return a Preview of the first `rows` rows, reading no more than the head of the file.
 
-    Raises StudioError when the source cannot be read at all; other refusals come in `refusal`.
+    `uncut`: examples are not cut at the maximum length. Raises StudioError when the source cannot be read at all, or
+    not as the recipe says; other refusals come in `refusal`.
     """
-    source = read_rows(spec.source)
+    source = open_source(spec, cache=cache)
+    understanding = understand_source(source, spec, cache)
+    questions = (*source.questions, *understanding.questions)
+    refusal = refuse_unclear(questions) if questions else None
     head = source.sample[:rows]
-    guess: Guess | None = None
-    refusal: StudioError | None = None
-    rendered: list[PreviewRow] = []
-    problems: list[RowProblem] = []
-    try:
-        guess = sniff(source.columns, [row.values for row in source.sample if row.problem is None], spec)
-    except StudioError as error:
-        refusal = error
-    if guess is not None:
-        rendered, problems, refusal = show_rows(head, guess, spec, tokenizer)
+    shown: list[PreviewRow] = []
+    problems = Problems()
+    if understanding.readable:
+        renderer = None
+        method = choose_method(method, understanding)
+        if tokenizer is not None and is_trainable(understanding):
+            renderer = Renderer(
+                tokenizer,
+                "everything" if method == "pretrain" else spec.train_on,
+                spec.template,
+                reasoning=spec.reasoning,
+                vocab_size=vocabulary or None,
+                cache=cache,
+            )
+        limit = None if uncut or method == "pretrain" else spec.max_length
+        shown, error = show_rows(head, source, understanding, spec, renderer, limit, problems)
+        refusal = refusal or error
     return Preview(
         source=spec.source,
-        format=guess.format.name if guess else "",
-        confidence=guess.confidence if guess else 0.0,
-        reason=guess.reason if guess else None,
-        mapping=guess.mapping if guess else {},
+        container=source.container,
+        encoding=source.encoding,
+        format=understanding.format.name if understanding.format else "",
+        confidence=understanding.confidence,
+        reason=understanding.reason,
+        mapping=dict(understanding.mapping),
         columns=source.columns,
         rows=tuple({name: _show_cell(cell) for name, cell in row.values.items()} for row in head),
-        rendered=tuple(rendered),
-        problems=tuple(problem.sentence for problem in problems),
+        rendered=tuple(shown),
+        questions=questions,
+        problems=problems.sentences(),
+        found=problems,
+        whole=len(head) < SAMPLE_ROWS and len(head) == len(source.sample) and is_small(source),
         refusal=refusal,
     )
 
 
+def is_small(source: Source) -> bool:
+    """Return whether all rows fit into a sample."""
+    files = source.splits["train"]
+    return not any(file.packing for file in files) and sum(file.size_bytes for file in files) < SMALL_BYTES
+
+
 def show_rows(
-    rows: tuple[Row, ...], guess: Guess, spec: DatasetSpec, tokenizer: Any | None
-) -> tuple[list[PreviewRow], list[RowProblem], StudioError | None]:
-    """Return `rows` as PreviewRows, the problems of those that cannot be used, and what stops all of them."""
+    rows: Sequence[Row],
+    source: Source,
+    understanding: Understanding,
+    spec: DatasetSpec,
+    renderer: Renderer | None,
+    limit: int | None,
+    problems: Problems,
+) -> tuple[list[PreviewRow], StudioError | None]:
+    """Return `rows` as PreviewRows and what stops all of them; those that cannot be used join `problems`."""
     shown: list[PreviewRow] = []
-    problems: list[RowProblem] = []
     refusal: StudioError | None = None
-    renderer = Renderer(tokenizer, spec.train_on) if tokenizer is not None else None
+    files = source.splits["train"]
+    name = files[0].name if len(files) == 1 else ""
     for row in rows:
         try:
-            conversation = read_conversation(row, guess).with_system(spec.system_prompt)
+            if row.problem is not None:
+                raise RowError(row.problem.code, row.problem.message)
+            conversation = understanding.format.read(row.values, understanding.mapping)
+            for code, message in understanding.format.notes(conversation):
+                problems.add(RowProblem(code=code, message=message, line=row.line, row=row.row, file=name))
             rendered = None
             if renderer is not None and refusal is None:
-                rendered = renderer.tokenize([renderer.lay_out(conversation)], spec.max_length)[0]
+                conversation = dress(conversation, spec)
+                rendered = renderer.tokenize([renderer.lay_out(conversation)], None)[0]
         except RowError as error:
-            problems.append(RowProblem(line=row.line, code=error.code, message=error.message))
+            problem = RowProblem(
+                code=error.code or "E181", message=error.message, line=row.line, row=row.row, file=name
+            )
+            problems.add(problem)
             continue
         except StudioError as error:
             refusal, rendered = error, None
-        shown.append(_show_row(row.line, conversation, rendered, tokenizer))
-    return shown, problems, refusal
+        if rendered is None:
+            shown.append(show_plain(conversation, row.line, row.row))
+        else:
+            shown.append(show_rendered(conversation, rendered, renderer.tokenizer, limit, row.line, row.row))
+    return shown, refusal
 
 
-def _show_row(line: int, conversation: Conversation, rendered: Rendered | None, tokenizer: Any) -> PreviewRow:
-    if rendered is None:
-        return PreviewRow(
-            line=line, messages=conversation.messages, text=conversation.text, tokens=(), cut=False
-        )
-    ids = rendered.token_ids[:TOKENS_SHOWN].tolist()
-    words = tokenizer.batch_decode([[one] for one in ids], clean_up_tokenization_spaces=False)
-    tokens = tuple(
-        TokenView(id=one, text=word, trained=trained)
-        for one, word, trained in zip(ids, words, rendered.trained[:TOKENS_SHOWN].tolist(), strict=True)
-    )
+def show_plain(conversation: Conversation, line: int, row: int) -> PreviewRow:
+    """Return an example without tokens."""
     return PreviewRow(
-        line=line, messages=conversation.messages, text=rendered.text, tokens=tokens, cut=rendered.cut
+        line=line, row=row, conversation=conversation, text=conversation.text, tokens=(), cut=False
+    )
+
+
+def show_rendered(
+    conversation: Conversation, rendered: Rendered, tokenizer: Any, limit: int | None, line: int, row: int
+) -> PreviewRow:
+    """Return an example with its first TOKENS_SHOWN tokens up to `limit`."""
+    shown = min(TOKENS_SHOWN, limit or TOKENS_SHOWN)
+    ids = np.asarray(rendered.token_ids[:shown]).tolist()
+    words = tokenizer.batch_decode([[one] for one in ids], clean_up_tokenization_spaces=False) if ids else []
+    trained = np.asarray(rendered.trained[:shown]).tolist()
+    tokens = tuple(
+        TokenView(id=one, text=word, trained=learned)
+        for one, word, learned in zip(ids, words, trained, strict=True)
+    )
+    length = len(rendered.token_ids)
+    return PreviewRow(
+        line=line,
+        row=row,
+        conversation=conversation,
+        text=rendered.text,
+        tokens=tokens,
+        cut=limit is not None and length > limit,
+        length=length,
     )
 
 

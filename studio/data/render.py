@@ -1,29 +1,38 @@
 """A Conversation through the chat template to token ids, and which of them are learned.
 
-The loss mask is our own: for each answer, the template renders what stands before it (with the generation prompt)
-and up to its end; what lies between is the answer. Templates that rewrite earlier turns are read by a marker put in
-the answer's place. The token that ends a turn is learned, the white space that a template puts behind it is not.
+The loss mask is our own (studio.data.mask): an answer is learned from where its prompt ends to the token that ends its
+turn; the white space that a template puts behind that is not. What a template loses is refused or noted, never passed
+over.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from studio.core.errors import StudioError
 from studio.core.text import text
+from studio.data.control import ControlWords, say_value
 from studio.data.conversation import Conversation, Message
+from studio.data.encoder import Encoder
+from studio.data.losses import find_lost, is_written, name_of
+from studio.data.mask import Mask
 from studio.data.row import RowError
+from studio.data.skeleton import Skeleton, Span, Tools, match, shape_of
+from studio.data.template import ChatTemplate, compile_like
+from studio.data.template_child import require_safe
+from studio.data.template_turns import TurnWriter
+from studio.data.templates.catalogue import is_ours, read_choice
 
-MARKER = "Q7xAnswerStandsHereZ9k"
-"""Letters and digits only, so that no template trims, escapes or splits it."""
-Span = tuple[int, int]
-"""(first, one past the last) character."""
+SHAPES_KEPT = 1024
+"""Skeletons that are kept; a data set has few shapes unless every row brings tools of its own."""
+NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token")
+UNTRAINED = -100
+"""The label of a token that is not learned, in data that come as tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,12 +41,16 @@ class Layout:
 
     text: str
     trained: tuple[Span, ...]
-    """The characters that are learned."""
+    """The characters that are learned, in order."""
     plain: bool = False
     """True for text that no template rendered: the tokenizer adds its own first token."""
     notes: tuple[str, ...] = ()
-    """What a person should know of it: `control`: a message spells a special token, which the model will read as
-    one; `system_lost`: the template leaves the system prompt out."""
+    """What a person should know of it, as texts data.note.NAME say it: `system_lost`, `tools_lost`, `reasoning_lost`:
+    the template leaves these out; `laid_out`: a text that is a conversation in this template already."""
+    token_ids: np.ndarray | None = None
+    """int32 [tokens] of an example that comes as tokens; `text` is what they say."""
+    mask: np.ndarray | None = None
+    """bool [tokens]: which of `token_ids` are learned."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,222 +68,265 @@ class Rendered:
     """As in Layout."""
 
 
-def render(conversation: Conversation, tokenizer: Any, train_on: str, max_length: int) -> Rendered:
-    """Return `conversation` as tokens with their loss mask.
+def render(
+    conversation: Conversation, tokenizer: Any, train_on: str, max_length: int | None, **settings: Any
+) -> Rendered:
+    """Return `conversation` as tokens with their loss mask; `settings` as Renderer takes them.
 
-    `train_on`: `answers`, `last_answer` or `everything`. Raises StudioError without a chat template where one is
-    needed, RowError when the template refuses this conversation.
+    Raises StudioError without a chat template where one is needed, RowError when this conversation cannot be used.
     """
-    renderer = Renderer(tokenizer, train_on)
+    renderer = Renderer(tokenizer, train_on, **settings)
     return renderer.tokenize([renderer.lay_out(conversation)], max_length)[0]
 
 
 class Renderer:
-    """Renders many conversations with one tokenizer."""
+    """Renders many conversations with one tokenizer and template."""
 
-    def __init__(self, tokenizer: Any, train_on: str) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        train_on: str,
+        template: str = "",
+        *,
+        reasoning: str = "keep",
+        vocab_size: int | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        """`train_on`: `answers`, `last_answer` or `everything`; `template`: "" for the model's own, a name of the
+        catalogue or the path of a .jinja file; `reasoning`: `keep` or `drop` the thoughts of answers; `vocab_size`:
+        ids that the model knows (None: those of the tokenizer); `cache`: a folder for verdicts on templates.
+
+        Raises StudioError for a template that does not exist, is none, or must not be used.
+        """
         self.tokenizer = tokenizer
         self.train_on = train_on
+        self.vocab_size = len(tokenizer) if vocab_size is None else vocab_size
         self.eos = tokenizer.eos_token or ""
-        added = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
-        specials = sorted({*added, *tokenizer.all_special_tokens} - {""}, key=len, reverse=True)
-        self.specials = re.compile(f"(?:{'|'.join(map(re.escape, specials))})+" if specials else "(?!)")
+        self.encoder = Encoder(tokenizer)
+        added = {token.content: token.special for token in tokenizer.added_tokens_decoder.values()}
+        words = ControlWords(added)
+        self.controls = ControlWords(
+            (*(word for word in added if added[word]), *tokenizer.all_special_tokens)
+        )
+        self._reasoning = reasoning
+        self._cache = cache
+        source = read_choice(template) if template else _read_own(tokenizer, tools=False)
+        with_tools = source if template else _read_own(tokenizer, tools=True)
+        self.source = source
+        """The chat template in use; "" when there is none."""
+        self._masks: dict[bool, Mask] = {}
+        self._turn_words: set[str] = set()
+        for tools, own in ((False, source), (True, with_tools)):
+            if own and tools and own == source:
+                self._masks[True] = self._masks[False]
+            elif own:
+                self._masks[tools] = self._open(own, words)
+        self._answer_controls = self._allow_signs()
+        self._skeletons: dict[object, Skeleton | None] = {}
+
+    def _open(self, source: str, words: ControlWords) -> Mask:
+        if not is_ours(source):
+            require_safe(source, self._cache)
+        template = compile_like(self.tokenizer, source)
+        self._turn_words |= _find_turn_words(template, words)
+        if self._turn_words - set(self.controls.words):
+            self.controls = ControlWords((*self.controls.words, *self._turn_words))
+        writer = TurnWriter(
+            template, keep_reasoning=self._reasoning == "keep", thinks="<think>" in words.words
+        )
+        return Mask(template, writer, self.controls, words)
+
+    def _allow_signs(self) -> ControlWords:
+        """Return what answers must not hold: what the template writes around tool calls may stand in them.
+
+        What begins or ends a turn or a text may not.
+        """
+        sources = [mask.template.source for mask in self._masks.values()]
+        named = map(self.tokenizer.special_tokens_map.get, NAMED)
+        kept = self._turn_words.union(filter(None, named))
+        return ControlWords(
+            word for word in self.controls.words if word in kept or not any(word in one for one in sources)
+        )
+
+    # Laying out ------------------------------------------------------------------------------------------------------
 
     def lay_out(self, conversation: Conversation) -> Layout:
-        """Return the text of `conversation` and the characters that are learned. Raises RowError, StudioError."""
-        parts = [conversation.text, *(message.content for message in conversation.messages)]
-        notes = ("control",) if any(map(self.specials.search, parts)) else ()
-        if conversation.kind == "text":
-            words = self._end(conversation.text)
-            return Layout(text=words, trained=((0, len(words)),), plain=True, notes=notes)
-        if self.tokenizer.chat_template:
-            words, spans = self._render_chat(conversation.messages)
-            notes += self._check_prompts(conversation.messages, words)
-            return Layout(text=words, trained=spans, notes=notes)
-        if conversation.kind == "completion":
-            return self._join_completion(conversation.messages, notes)
+        """Return the text of `conversation` and the characters that are learned.
+
+        Raises RowError E181 (the template refuses or loses something), E191 (a control word in it), E192 (a token id
+        that the model has not) and E120 (labels that do not fit); StudioError without a chat template.
+        """
+        kind = conversation.kind
+        if kind == "tokens":
+            return self._lay_out_tokens(conversation)
+        if kind == "text":
+            return self._lay_out_text(conversation.text)
+        messages = (*conversation.messages, *conversation.chosen)
+        self._refuse_control(messages, conversation.tools)
+        if self._masks:
+            return self._lay_out_chat(messages, conversation.tools)
+        if kind == "completion":
+            return self._join_completion(messages)
         raise StudioError(
             text("data.render.no_template"),
             text("data.render.no_template.why"),
             text("data.render.no_template.fix"),
         )
 
-    def tokenize(self, layouts: Sequence[Layout], max_length: int | None) -> list[Rendered]:
-        """Return each Layout as tokens; of those longer than `max_length` the start is kept (None: all)."""
-        results: list[Rendered | None] = [None] * len(layouts)
-        for plain in (False, True):
-            chosen = [i for i, layout in enumerate(layouts) if layout.plain == plain]
-            for i, (ids, trained) in zip(
-                chosen, self._encode([layouts[i] for i in chosen], plain), strict=True
-            ):
-                trained[:1] = False
-                results[i] = Rendered(
-                    token_ids=ids[:max_length],
-                    trained=trained[:max_length],
-                    text=layouts[i].text,
-                    cut=max_length is not None and len(ids) > max_length,
-                    notes=layouts[i].notes,
+    def _lay_out_chat(self, messages: Sequence[Message], tools: Tools) -> Layout:
+        mask = self._masks.get(bool(tools)) or next(iter(self._masks.values()))
+        messages, thoughts_lost = mask.writer.settle(messages)
+        full = mask.template.render(mask.writer.write(messages), tools)
+        spans, lost = self._find_spans(mask, full, messages, tools)
+        if thoughts_lost:
+            lost = {*lost, "reasoning"}
+        if tools and not all(name in full for name in map(name_of, tools)):
+            lost = {*lost, "tools"}
+        notes = tuple(f"{name}_lost" for name in sorted(lost))
+        if self.train_on == "everything":
+            full = full if self.controls.find(full) else full + self.eos
+            return Layout(text=full, trained=((0, len(full)),), notes=notes)
+        wanted = sorted(spans)[-1:] if self.train_on == "last_answer" else sorted(spans)
+        trained = [spans[i] for i in wanted]
+        if wanted and wanted[-1] == len(messages) - 1:
+            start, end = trained[-1]
+            if not self.controls.find(full[start:]):
+                # The template ends a turn with no special token: without one the model would never learn to stop.
+                full = full[:end] + self.eos
+                trained[-1] = start, len(full)
+        return Layout(text=full, trained=tuple(trained), notes=notes)
+
+    def _find_spans(
+        self, mask: Mask, full: str, messages: Sequence[Message], tools: Tools
+    ) -> tuple[Mapping[int, Span], frozenset[str]]:
+        """Return where the answers stand in `full` and what is lost. Raises RowError E181 for what must not be."""
+        shape = shape_of(messages, tools)
+        if shape is None:
+            skeleton = mask.build_skeleton(messages, tools)
+        else:
+            if shape not in self._skeletons:
+                if len(self._skeletons) >= SHAPES_KEPT:
+                    self._skeletons.clear()
+                self._skeletons[shape] = mask.build_skeleton(messages, tools)
+            skeleton = self._skeletons[shape]
+        spans = match(skeleton, full, messages) if skeleton is not None else None
+        if spans is not None:
+            lost = skeleton.lost
+        else:
+            lost = find_lost(full, messages)
+            spans = mask.find_answers(full, messages, tools)
+        for i, message in enumerate(messages):
+            for call in message.tool_calls:
+                if not is_written(call, full[slice(*spans[i])]):
+                    raise RowError("E181", text("data.row.tool_call_lost", name=call.name[:80], number=i + 1))
+        return spans, lost
+
+    def _lay_out_text(self, words: str) -> Layout:
+        notes: tuple[str, ...] = ()
+        body = words.removesuffix(self.eos) if self.eos else words
+        found = self.controls.find(body)
+        if found:
+            if not self._is_laid_out(words):
+                raise RowError("E191", text("data.row.control.text", word=found))
+            notes = ("laid_out",)
+            return Layout(text=words, trained=((0, len(words)),), notes=notes)
+        words = self._end(words)
+        return Layout(text=words, trained=((0, len(words)),), plain=True, notes=notes)
+
+    def _is_laid_out(self, words: str) -> bool:
+        """Return whether `words` hold the header that this template puts before an answer."""
+        for mask in self._masks.values():
+            turns = [{"role": "user", "content": "ask"}]
+            bare = mask.template.try_render(turns) or ""
+            asked = mask.template.try_render(turns, generation_prompt=True) or ""
+            header = asked.removeprefix(bare).strip()
+            if header and self.controls.find(header) and header in words:
+                return True
+        return False
+
+    def _lay_out_tokens(self, conversation: Conversation) -> Layout:
+        ids, labels = conversation.token_ids, conversation.labels
+        for place, one in enumerate(ids, start=1):
+            if not 0 <= one < self.vocab_size:
+                raise RowError(
+                    "E192", text("data.row.token_id", place=place, id=one, last=self.vocab_size - 1)
                 )
-        return results
+        if labels and len(labels) != len(ids):
+            raise RowError("E120", text("data.row.labels.length", labels=len(labels), tokens=len(ids)))
+        for place, (one, label) in enumerate(zip(ids, labels, strict=False), start=1):
+            if label not in (UNTRAINED, one):
+                raise RowError("E120", text("data.row.labels.other", place=place, label=label, id=one))
+        mask = np.asarray(labels, dtype=np.int64) != UNTRAINED if labels else np.ones(len(ids), dtype=bool)
+        array = np.asarray(ids, dtype=np.int32)
+        known = [one for one in ids if one < len(self.tokenizer)]
+        return Layout(text=self.tokenizer.decode(known), trained=(), token_ids=array, mask=mask)
 
-    def _encode(self, layouts: Sequence[Layout], plain: bool) -> list[tuple[np.ndarray, np.ndarray]]:
-        if not layouts:
-            return []
-        if not self.tokenizer.is_fast:
-            return [self._encode_in_parts(layout, plain) for layout in layouts]
-        encoded = self.tokenizer(
-            [layout.text for layout in layouts],
-            add_special_tokens=plain,
-            return_offsets_mapping=True,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            truncation=False,
-            verbose=False,
-        )
-        results = []
-        for layout, ids, offsets in zip(
-            layouts, encoded["input_ids"], encoded["offset_mapping"], strict=True
-        ):
-            places = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
-            trained = np.zeros(len(ids), dtype=bool)
-            astride = False
-            for start, end in layout.trained:
-                trained |= (places[:, 0] < end) & (places[:, 1] > start)
-                for edge in (start, end):
-                    astride |= bool(((places[:, 0] < edge) & (places[:, 1] > edge)).any())
-            row = np.asarray(ids, dtype=np.int32), trained
-            results.append(self._part_edges(layout, plain, row) if astride else row)
-        return results
-
-    def _part_edges(self, layout: Layout, plain: bool, whole: tuple[np.ndarray, np.ndarray]):
-        """Where a token lies across the edge of an answer, part it there, as the prompt will be when the model answers.
-
-        Tokenizers that put a space before each stretch would change the text: theirs stays whole and is trained.
-        """
-        parted = self._encode_in_parts(layout, plain)
-        same = self.tokenizer.decode(parted[0]) == self.tokenizer.decode(whole[0])
-        return parted if same else whole
-
-    def _encode_in_parts(self, layout: Layout, plain: bool) -> tuple[np.ndarray, np.ndarray]:
-        """For tokenizers that tell no offsets: each stretch of text is tokenised by itself."""
-        ids: list[int] = []
-        trained: list[bool] = []
-        places = [0, *(place for span in layout.trained for place in span), len(layout.text)]
-        for number, (start, end) in enumerate(zip(places, places[1:], strict=False)):
-            if start < end:
-                part = self.tokenizer(layout.text[start:end], add_special_tokens=plain and not ids)[
-                    "input_ids"
-                ]
-                ids += part
-                trained += [number % 2 == 1] * len(part)
-        return np.asarray(ids, dtype=np.int32), np.asarray(trained, dtype=bool)
-
-    def _end(self, words: str) -> str:
-        """Return `words` with the tokenizer's end token behind them."""
-        return words if self.eos and words.endswith(self.eos) else words + self.eos
-
-    def _join_completion(self, messages: Sequence[Message], notes: tuple[str, ...]) -> Layout:
+    def _join_completion(self, messages: Sequence[Message]) -> Layout:
         system = "".join(f"{message.content}\n\n" for message in messages if message.role == "system")
         prompt = system + "".join(message.content for message in messages if message.role == "user")
         answer = "".join(message.content for message in messages if message.role == "assistant")
         words = self._end(prompt + answer)
         start = 0 if self.train_on == "everything" else len(prompt)
-        return Layout(text=words, trained=((start, len(words)),), plain=True, notes=notes)
+        return Layout(text=words, trained=((start, len(words)),), plain=True)
 
-    def _render_chat(self, messages: Sequence[Message]) -> tuple[str, tuple[Span, ...]]:
-        full = self._apply(messages)
-        if self.train_on == "everything":
-            full = full if self.specials.search(full) else full + self.eos
-            return full, ((0, len(full)),)
-        answers = [i for i, message in enumerate(messages) if message.role == "assistant"]
-        wanted = answers[-1:] if self.train_on == "last_answer" else answers
-        spans = tuple(self._find_answer(full, messages, i) for i in wanted)
-        last_start, last_end = spans[-1]
-        if wanted[-1] == len(messages) - 1 and not self.specials.search(full, last_start):
-            # The template ends a turn with no special token: without one the model would never learn to stop.
-            full = full[:last_end] + self.eos
-            spans = (*spans[:-1], (last_start, len(full)))
-        return full, spans
+    def _end(self, words: str) -> str:
+        """Return `words` with the tokenizer's end token behind them."""
+        return words if self.eos and words.endswith(self.eos) else words + self.eos
 
-    def _check_prompts(self, messages: Sequence[Message], full: str) -> tuple[str, ...]:
-        """Return the notes on what the template left out. Raises RowError when it is a question."""
-        notes = []
+    def _refuse_control(self, messages: Sequence[Message], tools: Tools) -> None:
         for number, message in enumerate(messages, start=1):
-            lines = [line.strip() for line in message.content.splitlines() if line.strip()]
-            if message.role in ("system", "user") and lines and not any(line in full for line in lines):
-                if message.role == "user":
-                    raise RowError("", text("data.row.turn_lost", number=number))
-                notes.append("system_lost")
-        return tuple(notes)
+            controls = self._answer_controls if message.role == "assistant" else self.controls
+            if word := controls.find_in_message(message):
+                raise RowError("E191", text("data.row.control", number=number, word=word))
+        if tools and (word := self.controls.find(say_value(tools))):
+            raise RowError("E191", text("data.row.control.tools", word=word))
 
-    def _apply(self, messages: Sequence[Message], generation_prompt: bool = False) -> str:
-        """Return the messages through the chat template. Raises RowError when the template refuses them."""
-        from jinja2 import TemplateError
+    # Tokens ----------------------------------------------------------------------------------------------------------
 
-        turns = [{"role": message.role, "content": message.content} for message in messages]
-        try:
-            return self.tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=generation_prompt
+    def tokenize(self, layouts: Sequence[Layout], max_length: int | None) -> list[Rendered]:
+        """Return each Layout as tokens; of those longer than `max_length` the start is kept (None: all)."""
+        results: list[Rendered | None] = [None] * len(layouts)
+        for plain in (False, True):
+            chosen = [i for i, one in enumerate(layouts) if one.plain == plain and one.token_ids is None]
+            encoded = self.encoder.encode(
+                [layouts[i].text for i in chosen], [layouts[i].trained for i in chosen], plain
             )
-        except (TemplateError, TypeError, ValueError, LookupError) as error:
-            raise RowError("", text("data.row.template", message=str(error)[:160])) from error
-
-    def _find_answer(self, full: str, messages: Sequence[Message], i: int) -> Span:
-        content = messages[i].content.strip()
-        between = self._span_between(full, messages, i)
-        if between is not None and content in full[slice(*between)]:
-            return self._narrow(full, between, messages, i, content)
-        by_marker = self._span_by_marker(full, messages, i)
-        if by_marker is not None:
-            return by_marker
-        if between is not None and self.specials.sub("", full[slice(*between)]).strip():
-            return between
-        raise RowError("", text("data.row.answer_lost", number=i + 1))
-
-    def _span_between(self, full: str, messages: Sequence[Message], i: int) -> Span | None:
-        """Return what lies between the prompt before answer `i` and its end; None where turns are rewritten."""
-        if i == 0:
-            return None
-        try:
-            before = self._apply(messages[:i], generation_prompt=True)
-            after = full if i == len(messages) - 1 else self._apply(messages[: i + 1])
-        except RowError:
-            return None  # Some templates refuse a conversation that is not complete.
-        if full.startswith(before) and full.startswith(after) and len(before) < len(after):
-            return len(before), len(after)
-        return None
-
-    def _narrow(self, full: str, span: Span, messages: Sequence[Message], i: int, content: str) -> Span:
-        """Return `span` without a header that the generation prompt does not give, ending with the end of turn."""
-        start, end = span
-        place = full.index(content, start, end)
-        if full[start:place].strip() and self._apply(messages[:i]) == full[:start]:
-            start = place
-        behind = place + len(content)
-        return start, behind + self._end_of_turn(full[behind:end])
-
-    def _span_by_marker(self, full: str, messages: Sequence[Message], i: int) -> Span | None:
-        """Return where answer `i` stands in `full`, found by rendering a marker in its place."""
-        last = max(k for k, message in enumerate(messages) if message.role == "assistant")
-        try:
-            head, found, tail = self._apply(_mark(messages, i)).partition(MARKER)
-            ending = self._apply(_mark(messages[: last + 1], last)).partition(MARKER)[2]
-        except RowError:
-            return None
-        start, end = len(head), len(full) - len(tail)
-        if not (found and full.startswith(head) and full.endswith(tail) and start < end):
-            return None
-        # What stands behind this answer and behind the last one alike ends a turn; the rest belongs to other turns.
-        shared = os.path.commonprefix([tail, ending])
-        if self.specials.search(tail) and not self.specials.search(shared):
-            return start, end
-        return start, end + self._end_of_turn(shared)
-
-    def _end_of_turn(self, tail: str) -> int:
-        """Return how much of the text behind an answer ends its turn: up to its first special tokens, else all."""
-        found = self.specials.search(tail)
-        return found.end() if found else len(tail)
+            for i, row in zip(chosen, encoded, strict=True):
+                results[i] = _cut(layouts[i], *row, max_length)
+        for i, layout in enumerate(layouts):
+            if layout.token_ids is not None:
+                results[i] = _cut(layout, layout.token_ids, layout.mask.copy(), max_length)
+        return results
 
 
-def _mark(messages: Sequence[Message], i: int) -> list[Message]:
-    return [*messages[:i], Message("assistant", MARKER), *messages[i + 1 :]]
+def _cut(layout: Layout, ids: np.ndarray, trained: np.ndarray, max_length: int | None) -> Rendered:
+    trained[:1] = False
+    return Rendered(
+        token_ids=ids[:max_length],
+        trained=trained[:max_length],
+        text=layout.text,
+        cut=max_length is not None and len(ids) > max_length,
+        notes=layout.notes,
+    )
+
+
+def _read_own(tokenizer: Any, tools: bool) -> str:
+    """Return the tokenizer's own template; "" when it has none."""
+    if not tokenizer.chat_template:
+        return ""
+    try:
+        return tokenizer.get_chat_template(tools=[{}] if tools else None)
+    except ValueError:
+        return ""  # Several, and none of them for this.
+
+
+def _find_turn_words(template: ChatTemplate, words: ControlWords) -> set[str]:
+    """Return the added tokens that the template writes around turns; some tokenizers do not call them special."""
+    question, answer = {"role": "user", "content": "ask"}, {"role": "assistant", "content": "say"}
+    written = [
+        template.try_render([question], generation_prompt=True),
+        template.try_render([question, answer, question, answer]),
+        template.try_render([{"role": "system", "content": "be"}, question, answer]),
+    ]
+    found = {word for full in written if full for word in words.pattern.findall(full)}
+    return {word for word in found if word.strip() and "think" not in word}

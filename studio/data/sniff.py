@@ -1,96 +1,251 @@
-"""Recognise the format of a data set, with a confidence and a reason; where two qualify, ask instead of guessing."""
+"""Understand a data set: its format and which column plays which role, with a confidence, a reason and questions.
+
+Nothing is guessed: where two formats or two columns qualify, a Question says so and nothing is learned before it is
+answered.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
+from studio.data.conversation import Conversation
 from studio.data.formats import FORMATS
-from studio.data.formats.format import Format, Mapped, Values
+from studio.data.formats.cells import Values, is_empty, shorten, show_names
+from studio.data.formats.format import Format, Mapped, Match, Score
+from studio.data.formats.notes import Note
+from studio.data.mapping_file import read_mapping
+from studio.data.question import Question
+from studio.data.row import Row, RowError
 
-ACCEPT = 0.7
+ACCEPT = 0.85
+"""From here on a format is taken without a question."""
+PRESELECT = 0.5
+"""From here on the best format is offered, and asked about; below there is none."""
 MARGIN = 0.2
 """The best format must be ahead of the second by this much."""
-
-
-class Ambiguous(StudioError):
-    """The data set needs an answer from the person: `question`, and the `choices` that it has."""
-
-    def __init__(self, what: Text, why: Text, fix: Text, choices: tuple[str, ...] = ()) -> None:
-        super().__init__(what, why, fix)
-        self.choices = choices
+BEATEN = 0.5
+"""What a format loses when another one, of which it is a part, fits."""
+SAMPLE_ROWS = 3000
+"""More rows are not looked at."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Guess:
-    """The format of a data set and which column plays which role."""
+class Understanding:
+    """What a data set is."""
 
-    format: Format
+    format: Format | None
+    """None when no format fits: `questions` says what to answer."""
     mapping: Mapped
+    """Role -> column. A role that two columns could play is in `questions` instead."""
     confidence: float
     """0..1; 1 when the person said so."""
     reason: Text
+    """Which columns were found, and what their values showed."""
+    questions: tuple[Question, ...]
+    """What only the person can answer; nothing is learned before."""
+    ranked: tuple[tuple[str, float, Text], ...]
+    """(format, score, reason) of every format that was tried, the best first."""
+
+    @property
+    def readable(self) -> bool:
+        """Whether rows can be read already: the format is known and no role that it needs is in doubt."""
+        return self.format is not None and not _find_missing(self.format, self.mapping)
+
+    def extend(self, columns: Sequence[str]) -> Understanding:
+        """Return this with the optional roles of `columns` that appear late: tools, system, reasoning, ...
+
+        Roles that have a column, and those in doubt, stay as they are.
+        """
+        if self.format is None:
+            return self
+        asked = {question.field.removeprefix("data.mapping.") for question in self.questions}
+        taken = set(self.mapping.values())
+        free = [name for name in columns if name not in taken]
+        if not free:
+            return self
+        late = self.format.match(free).mapping
+        late = {role: name for role, name in late.items() if role not in self.mapping and role not in asked}
+        return dataclasses.replace(self, mapping={**self.mapping, **late}) if late else self
+
+    def read_row(self, row: Row) -> tuple[Conversation, tuple[Note, ...]]:
+        """Return the Conversation of a row and what the person should know of it. Raises RowError.
+
+        Only where `readable`.
+        """
+        if row.problem is not None:
+            raise RowError(row.problem.code, row.problem.message)
+        conversation = self.format.read(row.values, self.mapping)
+        return conversation, self.format.notes(conversation)
 
 
-def sniff(columns: Sequence[str], sample_rows: Sequence[Values], spec: DatasetSpec) -> Guess:
-    """Return the Guess for these columns and sample rows; `spec.format` and `spec.mapping` win.
+def understand(
+    columns: Sequence[str], rows: Sequence[Values], spec: DatasetSpec, cache: Path | None = None
+) -> Understanding:
+    """Return what these columns and sample rows are.
 
-    Raises StudioError when they do not fit the columns, Ambiguous when no format is clear.
+    What the person said wins: `spec.format` and `spec.mapping`, where a role mapped to "" has no column; after that
+    the mapping that was saved beside the data, or in `cache` (see mapping_file). Raises StudioError for a format or
+    mapping that cannot be; what is merely unclear becomes a question.
     """
+    rows = rows[:SAMPLE_ROWS]
+    columns = tuple(name for name in columns if isinstance(name, str))
     chosen = dict(spec.mapping)
     _check_columns(chosen, columns)
     if spec.format != "auto":
-        format = _find_format(spec.format)
-        return _settle(format, columns, chosen, 1.0, text("data.format.chosen", format=format.name))
+        reason = text("data.format.chosen", format=spec.format)
+        return _take(_find_format(spec.format), columns, rows, chosen, reason)
+    note: Text | None = None
+    if not chosen:
+        saved, note = read_mapping(spec.source, columns, cache)
+        if saved is not None:
+            reason = text("data.format.saved", format=saved.format, file=shorten(saved.path.name))
+            return _take(_find_format(saved.format), columns, rows, dict(saved.mapping), reason)
+    found = _choose(columns, rows, chosen)
+    return dataclasses.replace(found, reason=_join(found.reason, note)) if note else found
+
+
+def read_row(row: Row, understanding: Understanding) -> tuple[Conversation, tuple[Note, ...]]:
+    """As Understanding.read_row."""
+    return understanding.read_row(row)
+
+
+def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> Understanding:
+    """Return the format that fits best, and the question where that is not clear enough."""
     fitting = [format for format in FORMATS if set(chosen) <= set(format.roles)]
     if not fitting:
-        raise _refuse_mapping(
-            next(iter(chosen)), sorted({role for format in FORMATS for role in format.roles})
-        )
-    ranked = sorted(
-        ((format, *format.score(columns, sample_rows, chosen)) for format in fitting), key=lambda one: -one[1]
+        roles = {role: None for format in FORMATS for role in format.roles}
+        # The role that the fewest formats know is the likeliest to be wrong.
+        odd = min(chosen, key=lambda role: sum(role in format.roles for format in FORMATS))
+        raise _refuse_role(odd, list(roles))
+    scores = {format.name: format.score(columns, rows, chosen) for format in fitting}
+    for format in fitting:
+        if scores[format.name].confidence >= ACCEPT:
+            for name in format.beats:
+                if name in scores:
+                    lower = max(0.0, round(scores[name].confidence - BEATEN, 3))
+                    scores[name] = dataclasses.replace(scores[name], confidence=lower)
+    order = sorted(fitting, key=lambda format: -scores[format.name].confidence)
+    ranked = tuple(
+        (format.name, scores[format.name].confidence, scores[format.name].reason) for format in order
     )
-    format, confidence, reason = ranked[0]
-    if confidence < ACCEPT:
-        raise Ambiguous(
-            text("data.sniff.unknown"),
-            text("data.sniff.unknown.why", columns=list(columns)),
-            text("data.sniff.unknown.fix", formats=[format.name for format in FORMATS]),
-            tuple(format.name for format in FORMATS),
+    best = order[0]
+    score = scores[best.name]
+    names = tuple(format.name for format in order)
+    if score.confidence < PRESELECT:
+        question = Question(
+            id="format",
+            question=text("data.sniff.unknown", columns=show_names(columns)),
+            choices=names,
+            field="data.format",
         )
-    rivals = [other.name for other, score, _ in ranked if confidence - score < MARGIN]
+        reason = text("data.sniff.unknown.why", columns=show_names(columns))
+        return Understanding(
+            format=None,
+            mapping={},
+            confidence=score.confidence,
+            reason=reason,
+            questions=(question,) if rows else (),  # where no row can be read, no answer would help
+            ranked=ranked,
+        )
+    rivals = tuple(name for name, confidence, _ in ranked if score.confidence - confidence < MARGIN)
+    asked: tuple[Question, ...] = ()
     if len(rivals) > 1:
-        raise Ambiguous(
-            text("data.sniff.ambiguous", formats=rivals),
-            text("data.sniff.ambiguous.why", columns=list(columns)),
-            text("data.sniff.ambiguous.fix", formats=rivals),
-            tuple(rivals),
-        )
-    return _settle(format, columns, chosen, confidence, reason)
+        what = text("data.sniff.ambiguous", formats=list(rivals), columns=show_names(columns))
+        asked = (Question(id="format", question=what, choices=rivals, field="data.format"),)
+    elif score.confidence < ACCEPT:
+        what = text("data.sniff.unsure", format=best.name, columns=show_names(columns))
+        asked = (Question(id="format", question=what, choices=names, field="data.format"),)
+    found = _settle(best, score.match, columns, rows, score, asked)
+    return dataclasses.replace(found, ranked=ranked)
 
 
-def _settle(format: Format, columns: Sequence[str], chosen: Mapped, confidence: float, reason: Text) -> Guess:
+def _take(
+    format: Format, columns: Sequence[str], rows: Sequence[Values], chosen: Mapped, reason: Text
+) -> Understanding:
+    """Return the understanding of a format that was said. Raises StudioError when the columns cannot be that."""
     unknown = [role for role in chosen if role not in format.roles]
     if unknown:
-        raise _refuse_mapping(unknown[0], list(format.roles))
-    match = format.match(columns, chosen)
-    if match.missing:
-        raise StudioError(
-            text("data.sniff.missing", format=format.name, role=match.missing[0]),
-            text("data.sniff.missing.why", columns=list(columns)),
-            text("data.sniff.missing.fix", role=match.missing[0]),
-        )
+        raise _refuse_role(unknown[0], list(format.roles))
+    match = format.match(columns, chosen, rows)
+    asked: list[Question] = []
+    for role in match.missing:
+        kind = format.kinds.get(role, lambda cell: True)
+        taken = set(match.mapping.values()) | {name for names in match.doubtful.values() for name in names}
+        free = [name for name in columns if name not in taken]
+        free = [
+            name for name in free if any(not is_empty(row.get(name)) and kind(row.get(name)) for row in rows)
+        ]
+        if not free or chosen.get(role) == "":
+            raise StudioError(
+                text("data.sniff.missing", format=format.name, role=role),
+                text("data.sniff.missing.why", columns=show_names(columns)),
+                text("data.sniff.missing.fix", role=role),
+            )
+        what = text("data.sniff.which", role=role, columns=show_names(free))
+        asked.append(_ask_column(role, what, free))
+    score = Score(confidence=1.0, reason=reason, match=match)
+    return _settle(format, match, columns, rows, score, tuple(asked))
+
+
+def _settle(
+    format: Format,
+    match: Match,
+    columns: Sequence[str],
+    rows: Sequence[Values],
+    score: Score,
+    asked: tuple[Question, ...],
+) -> Understanding:
+    """Return the understanding of a format with a question for each role that is in doubt."""
     for role, names in match.doubtful.items():
-        raise Ambiguous(
-            text("data.sniff.doubtful", role=role, columns=list(names)),
-            text("data.sniff.doubtful.why"),
-            text("data.sniff.doubtful.fix", role=role, column=names[0]),
-            names,
-        )
-    return Guess(format=format, mapping=match.mapping, confidence=confidence, reason=reason)
+        what = text("data.sniff.doubtful", role=role, columns=show_names(names))
+        asked += (_ask_column(role, what, names),)
+    reasons = [*match.notes]
+    worded = [
+        match.mapping[role] for role in format.required if role in match.mapping and format.name != "rl"
+    ]
+    numbers = [name for name in worded if any(isinstance(row.get(name), (int, float)) for row in rows)]
+    if numbers and format.name in ("alpaca", "prompt_completion"):
+        reasons.append(text("data.sniff.numbers", columns=show_names(numbers)))
+    if "reasoning" in match.mapping:
+        reasons.append(text("data.sniff.reasoning", column=shorten(match.mapping["reasoning"])))
+    spared = {*match.mapping.values(), *(name for names in match.doubtful.values() for name in names)}
+    rest = [name for name in columns if name not in spared]
+    if rest:
+        id = "data.sniff.passed_on" if format.name == "rl" else "data.sniff.unused"
+        reasons.append(text(id, columns=show_names(rest, 6)))
+    return Understanding(
+        format=format,
+        mapping=match.mapping,
+        confidence=score.confidence,
+        reason=_join(score.reason, *reasons),
+        questions=asked,
+        ranked=((format.name, score.confidence, score.reason),),
+    )
+
+
+def _ask_column(role: str, question: Text, names: Sequence[str]) -> Question:
+    return Question(
+        id=f"mapping.{role}", question=question, choices=tuple(names), field=f"data.mapping.{role}"
+    )
+
+
+def _find_missing(format: Format, mapping: Mapped) -> list[str]:
+    """Return the required roles, or groups of them, that have no column."""
+    return [roles for roles in format.required if not any(role in mapping for role in roles.split("|"))]
+
+
+def _join(first: Text, *others: Text) -> Text:
+    """Return several sentences as one Text."""
+    for other in others:
+        first = text("data.sentences", first=first, next=other)
+    return first
 
 
 def _find_format(name: str) -> Format:
@@ -98,7 +253,7 @@ def _find_format(name: str) -> Format:
         if format.name == name:
             return format
     raise StudioError(
-        text("data.sniff.no_format", format=name),
+        text("data.sniff.no_format", format=shorten(name)),
         text("data.sniff.no_format.why"),
         text("data.sniff.no_format.fix", formats=[format.name for format in FORMATS]),
     )
@@ -106,17 +261,25 @@ def _find_format(name: str) -> Format:
 
 def _check_columns(chosen: Mapping[str, str], columns: Sequence[str]) -> None:
     for role, column in chosen.items():
-        if column not in columns:
+        if column and column not in columns:
             raise StudioError(
-                text("data.sniff.no_column", column=column),
+                text("data.sniff.no_column", column=shorten(column)),
                 text("data.sniff.no_column.why", role=role),
-                text("data.sniff.no_column.fix", columns=list(columns)),
+                text("data.sniff.no_column.fix", columns=show_names(columns)),
+            )
+    for column, count in Counter(filter(None, chosen.values())).items():
+        if count > 1:
+            roles = [role for role, name in chosen.items() if name == column]
+            raise StudioError(
+                text("data.sniff.twice", column=shorten(column), roles=roles),
+                text("data.sniff.twice.why"),
+                text("data.sniff.twice.fix"),
             )
 
 
-def _refuse_mapping(role: str, roles: Sequence[str]) -> StudioError:
+def _refuse_role(role: str, roles: Sequence[str]) -> StudioError:
     return StudioError(
-        text("data.sniff.no_role", role=role),
+        text("data.sniff.no_role", role=shorten(role)),
         text("data.sniff.no_role.why"),
         text("data.sniff.no_role.fix", roles=list(roles)),
     )

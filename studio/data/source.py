@@ -1,137 +1,255 @@
-"""Open a data set: a local file or the bundled demo."""
+"""Open a data set: which files hold it, how they hold it, and its first rows; nothing is read beyond the head."""
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 
 from studio.core.errors import StudioError
-from studio.core.text import text
-from studio.data.containers import CONTAINERS
-from studio.data.containers.container import UTF8_MARK, Container, refuse_file
+from studio.core.recipe import DatasetSpec
+from studio.core.text import Text, text
+from studio.data import remote
+from studio.data.charset import ENCODINGS, SCAN_BYTES
+from studio.data.containers import images, workbook
+from studio.data.containers.container import HEAD_BYTES, refuse_file
+from studio.data.data_file import IMAGE_FOLDER, DataFile, look_into, refuse_system, refusing
+from studio.data.folder import Plan, find_split, list_files, plan_files
+from studio.data.packing import detect_packing, list_members
+from studio.data.question import Question
 from studio.data.row import Row, list_columns
+from studio.data.sampling import SAMPLE_ROWS, sample_head, sample_middle
 
 DEMO = "demo"
 DEMO_FILE = Path(__file__).resolve().parents[2] / "assets" / "demo_data" / "train.jsonl"
-SAMPLE_ROWS = 200
-HEAD_BYTES = 2**16
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+HUB_ID = remote.HUB_ID
+SUFFIXES = remote.SUFFIXES
+SCANNED_AT_LEAST_BYTES = 2**16
+__all__ = ("DEMO", "SAMPLE_ROWS", "DataFile", "Source", "open_source")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RowSource:
-    """An opened data set. Iterating reads it from its start; broken rows come as Rows with a `problem`."""
+class Source:
+    """An opened data set."""
 
     source: str
     container: str
-    """jsonl, json, csv or parquet."""
-    sample: tuple[Row, ...]
-    """The first SAMPLE_ROWS rows."""
+    """Of the first file to learn from, as are the three below; "" where nothing is here yet: `questions` say why."""
+    encoding: str
+    encoding_sure: bool
+    encoding_choices: tuple[str, ...]
+    splits: Mapping[str, tuple[DataFile, ...]]
+    """`train` always; `validation` and `test` where a folder or repository brings them."""
     columns: tuple[str, ...]
-    """Columns of the sample, in the order of their first appearance."""
-    iterate: Callable[[], Iterator[Row]]
-    digest: Callable[[], str]
+    """Of the sample, in the order of their first appearance."""
+    sample: tuple[Row, ...]
+    """The head of train: at most SAMPLE_ROWS rows and some SAMPLE_BYTES."""
+    questions: tuple[Question, ...] = ()
+    """What only the person can say; until then the likeliest answer is taken."""
+    notes: tuple[Text, ...] = ()
+    """What the person should know: files left out, formulas without results, which of two things a name meant."""
 
-    def __iter__(self) -> Iterator[Row]:
-        return self.iterate()
+    sampled_bytes: tuple[int, ...] = ()
+    """Where the last row of `sample` begins, in each file that it is from."""
 
-    @property
-    def content_hash(self) -> str:
-        """A hash of the file's bytes. Reads the whole file."""
-        return self.digest()
+    def sample_more(self, rows: int) -> tuple[Row, ...]:
+        """Return up to `rows` rows of the middle, picked at random, and of the end of train, in their order.
+
+        Only jsonl files that are not packed can be entered anywhere: () for others. The rows are not in `sample`;
+        their `line` and `row` are 0, since what lies before them was not counted. The same file gives the same rows.
+        """
+        starts = (*(offset + 1 for offset in self.sampled_bytes), *(0 for _ in self.splits["train"]))
+        return sample_middle(list(zip(self.splits["train"], starts, strict=False)), rows)
 
 
-def read_rows(source: str) -> RowSource:
-    """Open `source`: a path or `demo`.
+def open_source(
+    spec: DatasetSpec,
+    *,
+    cache: Path | None = None,
+    on_progress: remote.Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Source:
+    """Open `spec.source`: a path of this computer, `demo`, a name of the hub or an https address.
 
-    Raises StudioError: no such file, a name of the hub, a folder, a kind of file that is not known, not UTF-8,
-    damaged, or empty.
+    What is here by that name is always meant first. Only a name of the hub or an https address that is not in `cache`
+    is fetched, by a child process that reports to `on_progress` (bytes); without `cache` it is refused. Whether the
+    person may fetch at all is for the caller to know. Raises StudioError; remote.FetchStopped when `should_stop`.
     """
-    path = DEMO_FILE if source.strip() == DEMO else _find_file(source.strip())
-    container = _choose_container(path)
-    return _open(source, container.name, partial(_iterate_file, container, path), partial(_hash_file, path))
-
-
-def _open(
-    source: str, container: str, iterate: Callable[[], Iterator[Row]], digest: Callable[[], str]
-) -> RowSource:
-    rows = iterate()
-    sample = tuple(itertools.islice(rows, SAMPLE_ROWS))
-    rows.close()
-    if not sample:
-        raise _refuse(source, "empty")
-    return RowSource(
-        source=source,
-        container=container,
-        sample=sample,
-        columns=list_columns(sample),
-        iterate=iterate,
-        digest=digest,
-    )
-
-
-def _find_file(source: str) -> Path:
-    """Return the file that `source` names. Raises StudioError."""
+    source = spec.source.strip()
     if not source:
-        raise StudioError(
-            text("data.source.none"), text("data.source.none.why"), text("data.source.none.fix")
-        )
-    if "://" in source or "::" in source:
-        raise _refuse(source, "address")
+        raise _refuse("none", source)
+    if spec.encoding not in ("auto", "", *ENCODINGS):
+        raise _refuse("encoding_unknown", source, encoding=spec.encoding[:40], known=", ".join(ENCODINGS))
+    if source == DEMO:
+        return _open_file(DEMO_FILE, spec)
+    if "::" in source or ("://" in source and not source.lower().startswith("https://")):
+        raise _refuse("scheme", remote.show_source(source))
+    if remote.is_remote(source):
+        return _open_remote(spec, cache, on_progress, should_stop)
+    path, mode = _find_path(source)
+    opened = _open_folder(path, spec) if stat.S_ISDIR(mode) else _open_file(path, spec)
+    if not HUB_ID.fullmatch(source) or source.lower().endswith(SUFFIXES):
+        return opened
+    return replace(opened, notes=(text("data.remote.local", source=source), *opened.notes))
+
+
+# Finding the files ---------------------------------------------------------------------------------------------------
+
+
+def _find_path(source: str) -> tuple[Path, int]:
+    """Return the path that `source` names and its mode. Raises StudioError."""
     try:
         path = Path(source).expanduser()
-        exists, folder, file = path.exists(), path.is_dir(), path.is_file()
-    except (OSError, ValueError, RuntimeError) as error:
-        raise _refuse(source, "missing") from error
-    if folder:
-        raise _refuse(source, "folder")
-    if exists and not file:  # a pipe nobody writes to would be waited for without end
-        raise refuse_file(path, "special")
-    if exists:
-        return path
-    is_hub_name = HUB_ID.fullmatch(source) and not source.lower().endswith(SUFFIXES)
-    raise _refuse(source, "hub" if is_hub_name else "missing")
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if path.is_symlink():
+            raise refuse_file(path.name, "link") from error
+        raise _refuse("missing", source[:200]) from error
+    except (ValueError, RuntimeError) as error:  # a NUL in it; no home folder
+        raise _refuse("missing", source.replace("\0", "\\0")[:200]) from error
+    except OSError as error:
+        raise refuse_system(path, error) from error
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        # A pipe that nobody writes to would be waited for without end.
+        raise refuse_file(path.name, "special")
+    return path, mode
 
 
-def _refuse(source: str, reason: str) -> StudioError:
-    return StudioError(
-        text(f"data.source.{reason}", source=source),
-        text(f"data.source.{reason}.why"),
-        text(f"data.source.{reason}.fix"),
+def _open_file(path: Path, spec: DatasetSpec) -> Source:
+    with refusing(path):
+        with path.open("rb") as file:
+            packing = detect_packing(file.read(HEAD_BYTES))
+        if packing != "zip" or path.suffix.lower() in workbook.CONTAINER.suffixes:
+            packing = "" if packing == "zip" else packing
+            found = DataFile(name="", path=path, packing=packing, size_bytes=path.stat().st_size)
+            return _assemble(spec, {"train": [found]})
+        members = {member.name: member.size_bytes for member in list_members(path)}
+    plan = _plan(members, spec)
+    splits = {
+        split: [DataFile(name=n, path=path, member=n, packing="zip", size_bytes=members[n]) for n in names]
+        for split, names in plan.splits.items()
+    }
+    return _assemble(spec, splits, plan)
+
+
+def _open_folder(path: Path, spec: DatasetSpec) -> Source:
+    with refusing(path):
+        names = list_files(path)
+    described = [name for name in names if PurePosixPath(name).name in images.METADATA]
+    pictured = {name for name in names if name.lower().endswith(images.SUFFIXES)}
+    if described and pictured:
+        groups: dict[str, list[str]] = {}
+        for name in described:
+            groups.setdefault(find_split(name) or "train", []).append(name)
+        if "train" not in groups:
+            groups = {"train": described}
+        splits = {s: [_find(path, name, IMAGE_FOLDER) for name in found] for s, found in groups.items()}
+        return _assemble(spec, splits)
+    plan = _plan(names, spec)
+    splits = {split: [_find(path, name) for name in found] for split, found in plan.splits.items()}
+    return _assemble(spec, splits, plan)
+
+
+def _open_remote(
+    spec: DatasetSpec,
+    cache: Path | None,
+    on_progress: remote.Progress | None,
+    should_stop: Callable[[], bool] | None,
+) -> Source:
+    if cache is None:
+        raise remote.refuse("unfetched", spec.source)
+    fetched = remote.fetch_remote(spec, cache, on_progress, should_stop)
+    names = [name for found in fetched.plan.splits.values() for name in found]
+    if not names:
+        return Source(
+            source=spec.source,
+            **{"container": "", "encoding": "", "encoding_sure": True, "encoding_choices": ()},
+            **{"splits": fetched.plan.splits, "columns": (), "sample": ()},
+            questions=fetched.plan.questions,
+            notes=fetched.plan.notes,
+        )
+    if len(names) == 1:
+        opened = _open_file(fetched.folder / names[0], spec)
+        questions = (*fetched.plan.questions, *opened.questions)
+        return replace(opened, questions=questions, notes=(*fetched.plan.notes, *opened.notes))
+    splits = {
+        split: [_find(fetched.folder, name) for name in found] for split, found in fetched.plan.splits.items()
+    }
+    return _assemble(spec, splits, fetched.plan)
+
+
+def _plan(names: Iterable[str], spec: DatasetSpec) -> Plan:
+    plan = plan_files(names, config=spec.config, split=spec.split)
+    if not plan.splits["train"]:
+        raise StudioError(
+            text("data.folder.no_rows", source=spec.source[:200]),
+            text("data.folder.no_rows.why"),
+            text("data.folder.no_rows.fix"),
+        )
+    return plan
+
+
+def _find(folder: Path, name: str, container: str = "") -> DataFile:
+    path, mode = _find_path(str(folder / name))
+    if not stat.S_ISREG(mode):
+        raise refuse_file(name, "special")
+    with refusing(path):
+        size_bytes = path.stat().st_size
+        with path.open("rb") as file:
+            packing = detect_packing(file.read(HEAD_BYTES))
+    packing = "" if packing == "zip" else packing
+    return DataFile(name=name, path=path, packing=packing, size_bytes=size_bytes, container=container)
+
+
+def _assemble(
+    spec: DatasetSpec, splits: Mapping[str, Sequence[DataFile]], plan: Plan | None = None
+) -> Source:
+    """Return the Source of files whose split is known."""
+    questions = list(plan.questions) if plan else []
+    notes = list(plan.notes) if plan else []
+    opened: dict[str, tuple[DataFile, ...]] = {}
+    empty: list[str] = []
+    scan_bytes = SCAN_BYTES
+    for split, found in splits.items():
+        files = []
+        for one in found:
+            limit_bytes = max(scan_bytes, SCANNED_AT_LEAST_BYTES)
+            scan_bytes -= one.size_bytes
+            looked = look_into(one, spec, limit_bytes)
+            if looked is None:
+                empty.append(one.name)
+                continue
+            file, asked = looked
+            files.append(file)
+            questions += [question for question in asked if question.id not in {q.id for q in questions}]
+        opened[split] = tuple(files)
+    if not opened["train"]:
+        raise _refuse("empty", spec.source[:200])
+    if empty:
+        notes.append(text("data.folder.empty_file", names=", ".join(empty[:5])[:160], count=len(empty)))
+    sample, sampled_bytes = sample_head(opened["train"])
+    if not sample and not questions:
+        raise _refuse("empty", spec.source[:200])
+    if workbook.has_bare_formulas([row.values for row in sample]):
+        notes.append(text("data.source.formulas"))
+    first = opened["train"][0]
+    choices = next((question.choices for question in questions if question.id == "encoding"), ())
+    return Source(
+        source=spec.source,
+        container=first.container,
+        encoding=first.encoding,
+        encoding_sure=not choices,
+        encoding_choices=choices or (first.encoding,),
+        splits={split: files for split, files in opened.items() if files},
+        columns=list_columns(sample),
+        sample=sample,
+        questions=tuple(questions),
+        notes=tuple(notes),
+        sampled_bytes=sampled_bytes,
     )
 
 
-def _choose_container(path: Path) -> Container:
-    try:
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-    except OSError as error:
-        raise refuse_file(path, "system", message=error.strerror or str(error)) from error
-    for container in CONTAINERS:
-        if container.accepts(path, head.removeprefix(UTF8_MARK)):
-            if container.name != "parquet" and (head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head):
-                raise refuse_file(path, "encoding")
-            return container
-    if not head.removeprefix(UTF8_MARK).strip() and path.suffix.lower() in SUFFIXES:
-        raise _refuse(path.name, "empty")
-    if path.suffix.lower() == ".json" and b"\0" in head:
-        raise refuse_file(path, "encoding")
-    raise refuse_file(path, "kind")
-
-
-def _iterate_file(container: Container, path: Path) -> Iterator[Row]:
-    try:
-        yield from container.iterate(path)
-    except OSError as error:
-        raise refuse_file(path, "system", message=error.strerror or str(error)) from error
-
-
-def _hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _refuse(reason: str, source: str, **values: object) -> StudioError:
+    parts = (text(f"data.source.{reason}{part}", source=source, **values) for part in ("", ".why", ".fix"))
+    return StudioError(*parts)

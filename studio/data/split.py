@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import defaultdict
-from collections.abc import Sequence
+import numpy as np
 
-from studio.data.conversation import Conversation
+MIX = np.uint64(0x9E3779B97F4A7C15)
+"""An odd number (2**64 over the golden ratio): what is drawn here depends on nothing else that hashes decide."""
 
 
-def choose_validation(conversations: Sequence[Conversation], share: float) -> frozenset[int]:
-    """Return the numbers of the rows set apart: about `share` of them, whole groups with the same prompt at a time.
+def choose_validation(prompts: np.ndarray, share: float) -> np.ndarray:
+    """Return bool [rows]: about `share` of the rows, whole groups with the same prompt at a time.
 
-    At least one group is set apart and at least one stays, where there are two; with fewer nothing is set apart.
+    prompts: uint64 [rows], equal where two rows ask the same. At least one group is set apart and at least one stays,
+    where there are two; with fewer nothing is set apart.
     """
-    groups: dict[bytes, list[int]] = defaultdict(list)
-    for i, conversation in enumerate(conversations):
-        key = conversation.prompt_key.encode("utf-8", "surrogatepass")
-        groups[hashlib.blake2b(key, digest_size=16).digest()].append(i)
-    if share <= 0 or len(groups) < 2:
-        return frozenset()
-    chosen: list[int] = []
-    for number, key in enumerate(sorted(groups)):
-        enough = len(chosen) + len(groups[key]) / 2 > share * len(conversations)
-        if number and (enough or number == len(groups) - 1):
-            break
-        chosen += groups[key]
-    return frozenset(chosen)
+    nothing = np.zeros(len(prompts), dtype=bool)
+    if share <= 0 or not len(prompts):
+        return nothing
+    mixed = np.asarray(prompts, dtype=np.uint64) * MIX
+    groups, sizes = np.unique(mixed, return_counts=True)
+    if len(groups) < 2:
+        return nothing
+    before = np.cumsum(sizes) - sizes
+    enough = before + sizes / 2 > share * len(prompts)
+    enough[0], enough[-1] = False, True
+    return np.isin(mixed, groups[: int(enough.argmax())])

@@ -44,4 +44,5 @@ def attempt(
         Remembered(workspace.remembered),
         (lambda: os._exit(LOST)) if PARENT_VARIABLE in os.environ else None,
         read_settings(workspace).get("hub_endpoint", ""),
+        workspace.data_cache,
     )

@@ -9,9 +9,19 @@ from studio.core.errors import Problem, RecipeError, StudioError
 from studio.core.facts import DataFacts, MachineFacts
 from studio.core.recipe import DatasetSpec, Recipe
 from studio.core.text import text
-from studio.data.prepare import REFUSED_ROWS, refuses_training
+from studio.data.filters import read_filters
+from studio.data.gather import (
+    REFUSED_ROWS,
+    UNTRAINED,
+    refuse_kind,
+    refuse_rows,
+    refuses_training,
+    source_of,
+)
+from studio.data.prepare import read_weight
 from studio.data.preview import Preview, preview
-from studio.data.source import SAMPLE_ROWS
+from studio.data.sampling import SAMPLE_ROWS
+from studio.data.templates.catalogue import read_choice
 from studio.host.check import check
 from studio.models.catalog import inspect_model
 
@@ -40,6 +50,15 @@ def find_problems(recipe: Recipe, machine: MachineFacts, free_disk_bytes: int) -
             look(dataclasses.replace(recipe.data, source=recipe.data.validation, format=data.format))
         except StudioError as error:
             problems.append(_say("data.validation", error))
+    for field, ask in (
+        ("data.filters", lambda: read_filters(recipe.data.filters)),
+        ("data.template", lambda: recipe.data.template and read_choice(recipe.data.template)),
+        ("data.mix", lambda: _look_at_mix(recipe.data)),
+    ):
+        try:
+            ask()
+        except StudioError as error:
+            problems.append(_say(field, error))
     found = check(recipe, machine, model, data, free_disk_bytes=free_disk_bytes)
     told = {problem.field for problem in found}  # a source that is empty needs no second sentence
     return (*(problem for problem in problems if problem.field not in told), *found)
@@ -53,14 +72,14 @@ def look(spec: DatasetSpec) -> DataFacts:
     head = preview(spec, None, rows=SAMPLE_ROWS)
     if head.refusal is not None:
         raise head.refusal
-    rows_read, refused = len(head.rows), len(head.problems)
-    whole = rows_read < SAMPLE_ROWS
-    if refuses_training(rows_read, refused) if whole else refused > REFUSED_ROWS:
-        raise StudioError(
-            text("data.prepare.refused", refused=refused, read=rows_read),
-            head.problems[0],
-            text("data.prepare.refused.fix"),
-        )
+    rows_read, refused = len(head.rows), head.found.refused
+    whole = head.whole
+    if not spec.accept_bad_rows and (
+        refuses_training(rows_read, refused) if whole else refused > REFUSED_ROWS
+    ):
+        raise refuse_rows(rows_read, refused, head.found)
+    if head.format in UNTRAINED:
+        raise refuse_kind(head.format)
     return DataFacts(
         source=spec.source,
         format=head.format,
@@ -72,6 +91,13 @@ def look(spec: DatasetSpec) -> DataFacts:
         rows_refused=refused if whole else 0,
         content_hash="",
     )
+
+
+def _look_at_mix(spec: DatasetSpec) -> None:
+    """Raise StudioError for a further source that cannot be learned from, or a weight that is none."""
+    for name, weight in spec.mix.items():
+        read_weight(name, weight)
+        look(source_of(spec, name))
 
 
 def preview_recipe(recipe: Recipe, rows: int) -> Preview:

@@ -24,6 +24,7 @@ from studio.core.record import RunRecord
 from studio.core.text import text
 from studio.desk.attempt import attempt
 from studio.desk.checking import find_problems, preview_recipe, refuse
+from studio.desk.datasets import Datasets
 from studio.desk.health import Health, hide_broken_triton
 from studio.desk.log import EventLog
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
@@ -44,6 +45,7 @@ class Desk:
     def __init__(self, workspace: Workspace, on_end: Callable[[], None] = lambda: None) -> None:
         self.workspace = workspace
         self.health = Health(workspace)
+        self.datasets = Datasets(workspace)
         self.restarting = False
         """Whether this process is to end with RESTART_CODE."""
         self._on_end = on_end
@@ -280,6 +282,7 @@ class Desk:
         self._closing.set()
         self._engine.close(timeout_s)
         self._light.close(0.1)
+        self.datasets.close()
         self.health.close()
 
     # Inside -----------------------------------------------------------------------------------------------------

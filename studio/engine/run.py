@@ -32,6 +32,7 @@ from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import Text, text
 from studio.data.prepare import PreparationStopped, PreparedData, prepare
+from studio.data.templates.catalogue import read_choice
 from studio.engine.artifact import Fingerprint, fingerprint, load_artifact, save_artifact, verify_artifact
 from studio.engine.assembly import load_fast, make_step
 from studio.engine.calibrate import keep_what_fits
@@ -87,6 +88,7 @@ class Run:
     record: RunRecord
     remembered: Remembered | None = None
     hub_endpoint: str = ""
+    data_cache: Path | None = None
     exits: ExitStack = field(default_factory=ExitStack)
     """What is undone at the run's end."""
     timings_s: dict[str, float] = field(default_factory=dict)
@@ -117,6 +119,7 @@ def run(
     remembered: Remembered | None = None,
     leave: Callable[[], None] | None = None,
     hub_endpoint: str = "",
+    data_cache: Path | None = None,
 ) -> RunRecord:
     """Train by `recipe` in `folder`, from its newest whole checkpoint when it has one; returns the final run.json.
 
@@ -124,7 +127,7 @@ def run(
     `remembered` tells what earlier runs learned of the machine, and takes what this one learns. `leave` is called
     when the GPU can no longer be used by this process: a supervised process ends itself there, and the run resumes
     in a new one; when `leave` returns, or is None, the run fails. `hub_endpoint` is the address of a mirror that models
-    are downloaded from, "" for $HF_ENDPOINT or the hub.
+    are downloaded from, "" for $HF_ENDPOINT or the hub. `data_cache` keeps converted data sets for the next run.
     """
     if remembered is not None:
         card = choose_device(machine, recipe)[1]
@@ -133,7 +136,7 @@ def run(
         folder.read_record(), state="running", packages=dict(machine.packages), diagnosis=None, ended_s=0.0
     )
     folder.write_record(record)
-    this = Run(recipe, machine, folder, emit, should_stop, beat, record, remembered, hub_endpoint)
+    this = Run(recipe, machine, folder, emit, should_stop, beat, record, remembered, hub_endpoint, data_cache)
     lost = False
     try:
         with this.exits:
@@ -202,6 +205,8 @@ def _train(this: Run) -> Trained | None:
         write_json(folder.path / "plan.json", to_json(plan))
         budget_bytes = this.exits.enter_context(cap_memory(plan.device.value))
         loaded, fast = load_fast(recipe, facts, plan)
+        if recipe.data.template:  # the trial, the chat and the artefact then speak as the examples do
+            loaded.tokenizer.chat_template = read_choice(recipe.data.template)
         capped = (text("run.memory_capped", gigabytes=gigabytes(budget_bytes)),) if budget_bytes else ()
         this.emit(RunPlanned(plan=plan, swaps=(*fast.describe(), *capped)))
     with this.phase("prepare"):
@@ -210,6 +215,8 @@ def _train(this: Run) -> Trained | None:
             recipe.method,
             loaded.tokenizer,
             seed=recipe.seed,
+            cache=this.data_cache,
+            vocabulary=facts.vocabulary,
             on_progress=lambda done, total: this.beat("prepare", this.record.steps, done),
             should_stop=this.should_stop,
         )

@@ -27,7 +27,7 @@ FULL_RATE_LIMIT = 1e-4
 """Above this, full fine-tuning of a model of over 50 million parameters usually forgets what it knew."""
 ADAPTER_RATE_LIMIT = 2e-2
 SMALL_MODEL = 50_000_000
-TEMPLATE_FREE = ("text", "prompt_completion")
+TEMPLATE_FREE = ("text", "prompt_completion", "pretokenized")
 """Formats that are rendered without a chat template where there is none."""
 
 
@@ -203,7 +203,7 @@ def _check_model(recipe: Recipe, model: ModelFacts, data: DataFacts | None) -> I
             "optim.learning_rate", "check.rate_high", rate=recipe.optim.learning_rate, usual="0.00002"
         )
     talks = data is not None and data.format not in TEMPLATE_FREE and recipe.method != "pretrain"
-    if talks and not model.has_chat_template:
+    if talks and not (model.has_chat_template or recipe.data.template):
         yield _problem("model.source", "check.no_template", name=model.name)
 
 

@@ -63,6 +63,11 @@ class Workspace:
         return self.root / "cache" / "triton"
 
     @property
+    def data_cache(self) -> Path:
+        """Data sets converted and tokenised, and what was fetched for them."""
+        return self.root / "cache" / "data"
+
+    @property
     def gradio_temp(self) -> Path:
         """Uploads and files that the window serves."""
         return self.root / "cache" / "gradio"

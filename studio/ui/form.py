@@ -16,6 +16,10 @@ from studio.core.text import Catalogue, literal, text
 
 ELEM_IDS = {"model.source": "model-source", "data.source": "dataset-source"}
 """Names that other software already knows; every other knob is `knob-` and its path."""
+HINTS = {
+    name: f"ui.form.{name.removeprefix('data.')}" for name in ("data.mapping", "data.filters", "data.mix")
+}
+"""What a line of a mapping may look like."""
 
 
 def elem_id(path: str) -> str:
@@ -88,7 +92,7 @@ def make_component(knob: Knob, value: Any, words: Catalogue, **options: Any) -> 
     if knob.kind is float:
         return gr.Number(step=_step(knob), **common)
     if knob.kind is dict:
-        return gr.Textbox(lines=2, placeholder=words.say(text("ui.form.mapping")), **common)
+        return gr.Textbox(lines=2, placeholder=words.say(text(HINTS[knob.path])), **common)
     if "choices" in options:
         return gr.Dropdown(**common)
     return gr.Textbox(max_lines=4 if knob.path == "data.system_prompt" else 1, **common)
@@ -131,7 +135,7 @@ def _read_value(knob: Knob, raw: Any, problems: list[Problem]) -> Any:
         mapping = {}
         for line in (raw or "").splitlines():
             role, sign, column = line.partition("=")
-            if sign and role.strip() and column.strip():
+            if sign and role.strip():  # no column: the role has none
                 mapping[role.strip()] = column.strip()
             elif line.strip():
                 problems.append(_problem(knob, "ui.form.mapping_line", line=literal(line.strip()[:80])))

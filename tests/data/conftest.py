@@ -50,6 +50,10 @@ LOSES_SYSTEM = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 LOSES_USER = LOSES_SYSTEM.replace("'system'", "'user'")
+LOSES_TOOLS = (
+    "{% for m in messages %}{% if m.role != 'tool' %}<|{{ m.role }}|>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}<|end|>{% endif %}{% endfor %}"
+)
 LOSES_ANSWER = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content if m.role == 'user' else '' }}<|end|>{% endfor %}"
 )
@@ -76,28 +80,59 @@ FAMILIES = {
     "loses_system": (LOSES_SYSTEM, ROLES),
     "loses_user": (LOSES_USER, ROLES),
     "loses_answer": (LOSES_ANSWER, ROLES),
+    "loses_tools": (LOSES_TOOLS, ROLES),
     "two_ends": (TWO_ENDS, (*ROLES, "<|return|>")),
     "double_end": (DOUBLE_END, (*ROLES, "<|end_text|>")),
 }
 
 
-def make_tokenizer(family: str, fast: bool = True):
+def make_tokenizer(family: str):
     """Return a byte-level tokenizer with the template of `family`; its first special token is the end token."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    template, specials = FAMILIES.get(family, (None, ("<|end|>",)))
+    merges = [("l", "l"), ("Ġ", "t"), ("o", "n"), ("Ċ", "Ċ")]
+    bos = "<bos>" if "<bos>" in specials else None
+    return build_tokenizer(template, specials, bos=bos, merges=merges)
+
+
+def build_tokenizer(template, specials, *, extra=(), bos=None, merges=()):
+    """Return a byte-level tokenizer; `specials` begin with the end token, `extra` are added tokens, not special."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    template, specials = FAMILIES.get(family, (None, ("<|end|>",)))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [("l", "l"), ("Ġ", "t"), ("o", "n"), ("Ċ", "Ċ")]
     words = [*specials, *alphabet, *("".join(pair) for pair in merges)]
-    backend = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=merges))
+    backend = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=list(merges)))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
+    backend.add_tokens([AddedToken(word, special=False, normalized=False) for word in extra])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         eos_token=specials[0],
-        bos_token="<bos>" if "<bos>" in specials else None,
+        bos_token=bos,
         additional_special_tokens=list(specials[1:]),
+    )
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def build_metaspace_tokenizer(template, specials):
+    """Return a tokenizer as SentencePiece makes them: a space is part of the word behind it, and put in front."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=False))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    backend.decoder = decoders.Metaspace(prepend_scheme="always")
+    words = "ask one two say the rain in Paris is four lines\n [INST] [/INST] ASSISTANT: USER: 0123456789"
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<unk>", *specials],
+        initial_alphabet=sorted(set(words)),
+        show_progress=False,
+    )
+    backend.train_from_iterator([words] * 4, trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="<unk>", eos_token=specials[0], bos_token=specials[1]
     )
     tokenizer.chat_template = template
     return tokenizer
@@ -114,6 +149,29 @@ def tokenizer_of():
         return made[family]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def tokenizers_of():
+    """The functions build_tokenizer and build_metaspace_tokenizer, for tests with templates of their own."""
+    return build_tokenizer, build_metaspace_tokenizer
+
+
+@pytest.fixture(scope="session")
+def say_trained():
+    """A function that returns the trained stretches of a Rendered, decoded."""
+
+    def say(rendered, tokenizer) -> list[str]:
+        parts, current = [], []
+        for token, trained in zip(rendered.token_ids.tolist(), rendered.trained.tolist(), strict=True):
+            if trained:
+                current.append(token)
+            elif current:
+                parts.append(current)
+                current = []
+        return [tokenizer.decode(part) for part in [*parts, current] if part]
+
+    return say
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 import json
 
+from studio.core.codec import to_json
+from studio.core.recipe import DatasetSpec
 from studio.data.describe import describe
 
 KEYS = {
@@ -18,58 +20,132 @@ KEYS = {
     "rows_quarantined",
     "rows_filtered",
     "problems",
+    "stats",
     "preview",
 }
 
 
-def test_clear_data_set(chat_file, tokenizer_of):
-    found = describe(str(chat_file), tokenizer=tokenizer_of("chatml"), rows=2)
-    assert set(found) == KEYS
-    assert (found["container"], found["format"], found["rows_read"], found["rows_used"]) == (
-        "jsonl",
-        "messages",
-        24,
-        24,
+def look(path, tokenizer=None, rows=3, cache=None, **settings):
+    found = describe(DatasetSpec(source=str(path), **settings), tokenizer=tokenizer, rows=rows, cache=cache)
+    assert set(found) >= KEYS
+    assert found["rows_read"] == (
+        found["rows_used"] + found["rows_quarantined"] + sum(found["rows_filtered"].values())
     )
+    return found
+
+
+def test_clear_data_set(chat_file, tokenizer_of):
+    found = look(chat_file, tokenizer_of("chatml"), rows=2)
+    assert (found["container"], found["encoding"], found["format"]) == ("jsonl", "utf-8", "messages")
+    assert (found["rows_read"], found["rows_used"], found["trainable"]) == (24, 24, True)
     assert len(found["preview"]) == 2
     tokens = found["preview"][0]["tokens"]
     assert "".join(token["text"] for token in tokens if token["trained"]) == "it is 0<|im_end|>"
+    assert found["preview"][0]["messages"][0] == {"role": "user", "content": "say 0"}
+    assert found["stats"]["tokens"]["max"] == 34
 
 
 def test_problems_are_told_not_raised(tmp_path, jsonl, english):
     path = jsonl(tmp_path / "a.jsonl", [{"text": "one"}, {"text": ""}, {"text": None}] + [{"text": ""}] * 120)
-    found = describe(str(path))
+    found = look(path)
     assert (found["rows_read"], found["rows_used"], found["rows_quarantined"]) == (123, 1, 122)
     assert [(one["code"], one["line"]) for one in found["problems"][:2]] == [("E122", 2), ("E121", 3)]
     assert english(found["problems"][0]["message"]) == "Line 2: The column text is empty."
     assert found["problems"][-1]["count"] == 21 and len(found["problems"]) == 102
     assert found["preview"][0]["text"] == "one" and found["preview"][0]["tokens"] == []
+    assert found["refused"] and not found["trainable"]
+    assert not look(path, accept_bad_rows=True)["refused"]
 
 
 def test_rows_left_out_by_rule(tmp_path, jsonl, tokenizer_of):
     rows = [{"prompt": "p" * length, "completion": "c"} for length in (5, 100)]
-    found = describe(str(jsonl(tmp_path / "a.jsonl", rows)), tokenizer=tokenizer_of("chatml"), max_length=64)
+    path = jsonl(tmp_path / "a.jsonl", rows)
+    found = look(path, tokenizer_of("chatml"), max_length=64)
     assert found["rows_filtered"] == {"answer_beyond_max_length": 1}
-    assert found["rows_read"] == found["rows_used"] + found["rows_quarantined"] + 1
+    assert [(one["code"], one["line"]) for one in found["problems"]] == [("E162", 2)]
+    assert look(path, tokenizer_of("chatml"), max_length=64, too_long="drop")["rows_filtered"] == {
+        "too_long": 1
+    }
 
 
 def test_question(tmp_path, jsonl):
     path = jsonl(tmp_path / "a.jsonl", [{"question": "a", "answer": "b", "solution": "c"}])
-    found = describe(str(path))
-    assert set(found) == KEYS and found["format"] is None and found["rows_read"] == 1
-    assert found["needs_answer"][0]["choices"] == ["answer", "solution"]
-    assert describe(str(path), mapping={"completion": "solution"})["mapping"]["completion"] == "solution"
+    found = look(path)
+    assert (found["rows_read"], found["rows_used"], found["preview"]) == (1, 0, [])
+    assert found["needs_answer"] and found["needs_answer"][0]["choices"]
+    answered = look(path, format="prompt_completion", mapping={"completion": "solution"})
+    assert answered["mapping"]["completion"] == "solution" and answered["needs_answer"] == []
+    assert answered["rows_used"] == 1
 
 
 def test_nothing_readable(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("{broken\n" * 3, encoding="utf-8")
-    found = describe(str(path))
+    found = look(path)
     assert (found["format"], found["rows_read"], found["rows_quarantined"]) == (None, 3, 3)
     assert [one["line"] for one in found["problems"]] == [1, 2, 3]
 
 
-def test_as_json(chat_file, tokenizer_of):
-    from studio.core.codec import to_json
+def test_a_format_that_is_not_trained_is_still_shown(tmp_path, jsonl, tokenizer_of):
+    rows = [{"prompt": f"q{i}", "chosen": "good", "rejected": "bad"} for i in range(4)]
+    found = look(jsonl(tmp_path / "a.jsonl", rows), tokenizer_of("chatml"))
+    assert (found["format"], found["rows_used"], found["trainable"]) == ("preference", 4, False)
+    assert found["preview"][0]["chosen"] == [{"role": "assistant", "content": "good"}]
+    assert found["preview"][0]["tokens"] == []
 
-    assert json.loads(json.dumps(to_json(describe(str(chat_file), tokenizer=tokenizer_of("chatml")))))
+
+def test_a_late_column_is_in_the_mapping(tmp_path, jsonl):
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    rows = [{"messages": turns} for _ in range(1500)]
+    rows[1400] |= {"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}
+    found = look(jsonl(tmp_path / "a.jsonl", rows))
+    assert found["mapping"] == {"messages": "messages", "tools": "tools"}
+    assert found["columns"] == ["messages", "tools"] and found["rows_used"] == 1500
+
+
+def test_exact_duplicates_are_noted_or_left_out(tmp_path, jsonl):
+    rows = [
+        {"prompt": "q", "completion": "a"},
+        {"prompt": "r", "completion": "b"},
+        {"prompt": "q", "completion": "a"},
+    ]
+    path = jsonl(tmp_path / "a.jsonl", rows)
+    found = look(path)
+    assert [(one["code"], one["line"]) for one in found["problems"]] == [("E190", 3)]
+    assert found["stats"]["exact_duplicates"] == 1 and found["rows_used"] == 3
+    dropped = look(path, duplicates="exact")
+    assert dropped["rows_filtered"] == {"duplicate": 1} and dropped["problems"] == []
+
+
+def test_splits_of_a_folder(tmp_path, jsonl):
+    row = {"prompt": "q", "completion": "a"}
+    jsonl(tmp_path / "train.jsonl", [row, {"prompt": "r", "completion": "b"}])
+    jsonl(tmp_path / "validation.jsonl", [row])
+    found = look(tmp_path)
+    assert {name: split["rows_used"] for name, split in found["splits"].items()} == {
+        "train": 2,
+        "validation": 1,
+    }
+    assert found["stats"]["overlap"]["exact"] == 1 and found["rows_read"] == 2
+    assert look(tmp_path, overlap="exact")["rows_filtered"] == {"overlap": 1}
+
+
+def test_the_second_time_is_the_same(tmp_path, chat_file, tokenizer_of):
+    once, again = (look(chat_file, tokenizer_of("chatml"), cache=tmp_path / "cache") for _ in range(2))
+    assert to_json(once) == to_json(again)
+
+
+def test_as_json(chat_file, tokenizer_of):
+    assert json.loads(json.dumps(to_json(look(chat_file, tokenizer_of("chatml")))))
+
+
+def test_control_signs_are_noted_without_and_refused_with_a_tokenizer(tmp_path, jsonl, tokenizer_of):
+    rows = [{"prompt": f"q{i}", "completion": "a"} for i in range(300)]
+    rows[7]["prompt"] = "what is <|im_end|> for?"
+    path = jsonl(tmp_path / "a.jsonl", rows)
+    for tokenizer, used, effect in ((None, 300, "noted"), (tokenizer_of("chatml"), 299, "refused")):
+        found = look(path, tokenizer)
+        assert [(one["code"], one["line"], one["effect"]) for one in found["problems"]] == [
+            ("E191", 8, effect)
+        ]
+        assert found["rows_used"] == used

@@ -36,7 +36,7 @@ def test_pack_keeps_every_document_whole():
 
 
 def test_pack_nothing():
-    assert pack([], 8) == [] and join_blocks([], 8) == []
+    assert len(pack([], 8)) == 0 and len(join_blocks([], 8)) == 0
 
 
 def test_blocks_hold_all_tokens_in_order():

@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def say(example, tokenizer) -> str:
 def test_chat(tmp_path, jsonl, tokenizer_of):
     tokenizer = tokenizer_of("chatml")
     data = prepare_file(jsonl(tmp_path / "a.jsonl", make_rows(30)), tokenizer)
-    assert data.method == "sft" and len(data.train) == 30 and data.validation == ()
+    assert data.method == "sft" and len(data.train) == 30 and len(data.validation) == 0
     assert (
         say(data.train[7], tokenizer)
         == "<|im_start|>user\nsay 7<|im_end|>\n<|im_start|>assistant\nit is 7<|im_end|>\n"
@@ -201,9 +202,11 @@ def test_progress_and_stop(tmp_path, jsonl, tokenizer_of):
         seed=0,
         on_progress=lambda done, total: seen.append((done, total)),
     )
-    assert seen == [(256, 600), (512, 600), (600, 600)]
+    assert seen[-3:] == [(256, 600), (512, 600), (600, 600)]
+    size_bytes = Path(spec.source).stat().st_size
+    assert seen[0] == (0, size_bytes) and (size_bytes, size_bytes) in seen
     with pytest.raises(PreparationStopped):
-        prepare(spec, "auto", tokenizer_of("chatml"), seed=0, should_stop=lambda: len(seen) == 3)
+        prepare(spec, "auto", tokenizer_of("chatml"), seed=0, should_stop=lambda: True)
 
 
 LINES = st.one_of(
@@ -244,3 +247,57 @@ def test_speed(tmp_path, jsonl, tokenizer_of):
     begin = time.perf_counter()
     assert prepare_file(path, tokenizer_of("chatml"), max_length=512).facts.rows_used == 5000
     assert time.perf_counter() - begin < 20  # 2 s alone on two cores; the rest is room for a busy machine.
+
+
+def pairs(count: int, name: str = "q") -> list[dict]:
+    return [{"prompt": f"{name}{i}", "completion": "it is so"} for i in range(count)]
+
+
+def test_an_open_question_stops_the_run(tmp_path, jsonl, tokenizer_of):
+    rows = [{"question": "a", "answer": "b", "solution": "c"}] * 3
+    with pytest.raises(StudioError) as refusal:
+        prepare_file(jsonl(tmp_path / "a.jsonl", rows), tokenizer_of("chatml"))
+    assert refusal.value.what.id == "data.unclear"
+
+
+def test_a_kind_that_no_method_learns_from(tmp_path, jsonl, tokenizer_of):
+    rows = [{"prompt": f"q{i}", "chosen": "good", "rejected": "bad"} for i in range(4)]
+    with pytest.raises(StudioError) as refusal:
+        prepare_file(jsonl(tmp_path / "a.jsonl", rows), tokenizer_of("chatml"))
+    assert refusal.value.what.id == "data.kind.untrained"
+
+
+def test_broken_rows_can_be_accepted(tmp_path, jsonl, tokenizer_of):
+    path = jsonl(tmp_path / "a.jsonl", pairs(10) + [{"prompt": "x", "completion": ""}] * 3)
+    facts = prepare_file(path, tokenizer_of("chatml"), accept_bad_rows=True).facts
+    assert (facts.rows_read, facts.rows_used, facts.rows_refused) == (13, 10, 3)
+
+
+def test_sources_are_mixed_by_weight(tmp_path, jsonl, tokenizer_of):
+    tokenizer = tokenizer_of("chatml")
+    one = jsonl(tmp_path / "a.jsonl", pairs(40))
+    twice, half = (
+        jsonl(tmp_path / "b.jsonl", pairs(10, "twice")),
+        jsonl(tmp_path / "c.jsonl", pairs(200, "half")),
+    )
+    data = prepare_file(one, tokenizer, mix={str(twice): "2", str(half): "0.5"})
+    said = [say(example, tokenizer) for example in data.train]
+    counts = {name: sum(f"user\n{name}" in words for words in said) for name in ("q", "twice", "half")}
+    assert counts["q"] == 40 and counts["twice"] == 20 and 70 <= counts["half"] <= 130
+    facts = data.facts
+    assert facts.rows_read == 250 == facts.rows_used + sum(facts.rows_dropped.values())
+    with pytest.raises(StudioError):
+        prepare_file(one, tokenizer, mix={str(twice): "much"})
+
+
+def test_a_folder_brings_its_own_validation(tmp_path, jsonl, tokenizer_of):
+    jsonl(tmp_path / "train.jsonl", pairs(12))
+    jsonl(tmp_path / "validation.jsonl", pairs(3, "held"))
+    data = prepare_file(tmp_path, tokenizer_of("chatml"))
+    assert (len(data.train), len(data.validation), data.facts.rows_read) == (12, 3, 12)
+
+
+def test_take_and_duplicates_are_counted(tmp_path, jsonl, tokenizer_of):
+    path = jsonl(tmp_path / "a.jsonl", pairs(30) + pairs(5))
+    facts = prepare_file(path, tokenizer_of("chatml"), duplicates="exact", take=10).facts
+    assert facts.rows_used == 10 and facts.rows_dropped == {"duplicate": 5, "not_taken": 20}

@@ -4,15 +4,24 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
-from studio.data.sniff import Ambiguous, sniff
+from studio.core.text import text
+from studio.data.row import Row, RowError, broken_row
+from studio.data.sniff import ACCEPT, PRESELECT, understand
 
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+OTHER = [CHAT[0], {"role": "assistant", "content": "go away"}]
 GPT = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]
+PARTS = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what?"}]}, CHAT[1]]
+HH = "\n\nHuman: hi\n\nAssistant: "
 
 
-def guess(row: dict, format: str = "auto", **mapping: str):
-    spec = DatasetSpec(source="x", format=format, mapping=mapping)
-    return sniff(tuple(row), [row] * 3, spec)
+def look(*rows: dict, format: str = "auto", **mapping: str):
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return understand(columns, rows, DatasetSpec(source="x", format=format, mapping=mapping))
+
+
+def fields(found) -> list[str]:
+    return [question.field for question in found.questions]
 
 
 @pytest.mark.parametrize(
@@ -20,6 +29,10 @@ def guess(row: dict, format: str = "auto", **mapping: str):
     [
         ({"messages": CHAT}, "messages", {"messages": "messages"}),
         ({"id": "7", "conversations": CHAT}, "messages", {"messages": "conversations"}),
+        ({"messages": CHAT, "tools": "[]"}, "messages", {"messages": "messages", "tools": "tools"}),
+        ({"messages": CHAT, "text": "hi ... hello"}, "messages", {"messages": "messages"}),
+        ({"messages": str(CHAT)}, "messages", {"messages": "messages"}),
+        ({"messages": '[{"role":"user","content":"hi"}]'}, "messages", {"messages": "messages"}),
         ({"conversations": GPT, "id": 1}, "sharegpt", {"conversations": "conversations"}),
         ({"conversation": GPT}, "sharegpt", {"conversations": "conversation"}),
         (
@@ -34,6 +47,16 @@ def guess(row: dict, format: str = "auto", **mapping: str):
         ),
         ({"instruction": "a", "input": "i", "output": "b", "text": "Do: a i\nDone: b"}, "alpaca", None),
         (
+            {"指令": "a", "输入": "", "输出": "b"},
+            "alpaca",
+            {"instruction": "指令", "input": "输入", "output": "输出"},
+        ),
+        (
+            {"\ufeffInstruction ": "a", "OUTPUT": "b"},
+            "alpaca",
+            {"instruction": "\ufeffInstruction ", "output": "OUTPUT"},
+        ),
+        (
             {"prompt": "a", "completion": "b"},
             "prompt_completion",
             {"prompt": "prompt", "completion": "completion"},
@@ -44,32 +67,140 @@ def guess(row: dict, format: str = "auto", **mapping: str):
             {"prompt": "Question", "completion": "Answer"},
         ),
         ({"input": "a", "output": "b"}, "prompt_completion", {"prompt": "input", "completion": "output"}),
+        (
+            {"question": "1+1?", "answer": 2},
+            "prompt_completion",
+            {"prompt": "question", "completion": "answer"},
+        ),
+        ({"问题": "a", "答案": "b"}, "prompt_completion", {"prompt": "问题", "completion": "答案"}),
+        ({"問題": "a", "回答": "b"}, "prompt_completion", {"prompt": "問題", "completion": "回答"}),
+        ({"Frage": "a", "Antwort": "b"}, "prompt_completion", None),
+        ({"pregunta": "a", "respuesta": "b"}, "prompt_completion", None),
+        (
+            {"system_prompt": "s", "question": "a", "response": "b"},
+            "prompt_completion",
+            {"prompt": "question", "completion": "response", "system": "system_prompt"},
+        ),
+        (
+            {"problem": "a", "solution": "because", "thinking": "hm"},
+            "prompt_completion",
+            {"prompt": "problem", "completion": "solution", "reasoning": "thinking"},
+        ),
         ({"text": "words", "source": "web"}, "text", {"text": "text"}),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "preference", None),
+        ({"chosen": HH + "hello", "rejected": HH + "no"}, "preference", None),
+        (
+            {"system": "s", "question": "a", "chosen": "b", "rejected": "c"},
+            "preference",
+            {"prompt": "question", "chosen": "chosen", "rejected": "rejected", "system": "system"},
+        ),
+        (
+            {"prompt": "hi", "messages": CHAT, "chosen": CHAT, "rejected": OTHER, "score_chosen": 8.0},
+            "preference",
+            {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"},
+        ),
+        ({"instruction": "a", "input": "b", "chosen": "c", "rejected": "d"}, "preference", None),
+        ({"conversations": GPT[:1], "chosen": GPT[1], "rejected": OTHER[1]}, "preference", None),
+        ({"prompt": "a", "completion": "b", "label": True}, "kto", None),
+        (
+            {"conversations": GPT, "kto_tag": "false"},
+            "kto",
+            {"messages": "conversations", "label": "kto_tag"},
+        ),
+        (
+            {"prompt": "a", "ground_truth": "4", "level": 3},
+            "rl",
+            {"prompt": "prompt", "answer": "ground_truth"},
+        ),
+        ({"prompt": CHAT[:1], "solution": "\\boxed{4}"}, "rl", {"prompt": "prompt", "answer": "solution"}),
+        ({"prompt": CHAT[:1], "reward_model": {"ground_truth": "4"}}, "rl", None),
+        ({"images": ["a.png"], "messages": PARTS}, "vision", {"images": "images", "messages": "messages"}),
+        (
+            {"image": "a.jpg", "conversations": GPT},
+            "vision",
+            {"images": "image", "messages": "conversations"},
+        ),
+        ({"image": {"bytes": b"x", "path": None}, "question": "a", "answer": "b"}, "vision", None),
+        ({"image": "a.png", "text": "a cat"}, "vision", {"images": "image", "caption": "text"}),
+        ({"messages": PARTS}, "vision", {"messages": "messages"}),
+        (
+            {"input_ids": [1, 2], "labels": [-100, 2], "text": "x"},
+            "pretokenized",
+            {"input_ids": "input_ids", "labels": "labels"},
+        ),
+        ({"input_ids": "[1, 2]"}, "pretokenized", None),
     ],
 )
 def test_formats_are_recognised(row, format, mapping, english):
-    found = guess(row)
-    assert found.format.name == format
+    found = look(row, row, row)
+    assert found.format.name == format and found.questions == () and found.readable
     assert mapping is None or found.mapping == mapping
-    assert 0.85 <= found.confidence <= 1.0
-    assert next(iter(found.mapping.values())) in english(found.reason)
+    assert ACCEPT <= found.confidence <= 1.0
+    said = english(found.reason)
+    assert next(iter(found.mapping.values())).strip("\ufeff ") in said and "3 of 3" in said
+    assert found.ranked[0][:2] == (format, found.confidence)
+
+
+def test_the_reason_says_what_the_values_showed(english):
+    said = english(look({"prompt": "a", "completion": 4, "thinking": "hm", "id": "1"}).reason)
+    assert "Numbers in completion" in said and "thinking is read as" in said and "Not used: id" in said
+    assert "Passed on as they are: level" in english(
+        look({"prompt": "a", "expected": "b", "level": 1}).reason
+    )
+
+
+def test_broken_rows_do_not_hide_the_format():
+    found = look({"prompt": "a", "completion": "b"}, {"prompt": None}, {"completion": ""}, {"prompt": {}})
+    assert found.format.name == "prompt_completion" and not found.questions
+    labels = [{"prompt": "a", "completion": "b", "label": label} for label in (True, False, -1, "maybe")]
+    assert look(*labels).format.name == "kto"
 
 
 def test_the_person_wins():
     row = {"prompt": "a", "completion": "b", "text": "c"}
-    assert guess(row, "text").format.name == "text"
-    found = guess({"ask": "a", "reply": "b"}, "prompt_completion", prompt="ask", completion="reply")
+    assert look(row, format="text").format.name == "text"
+    found = look({"ask": "a", "reply": "b"}, format="prompt_completion", prompt="ask", completion="reply")
     assert (found.mapping, found.confidence) == ({"prompt": "ask", "completion": "reply"}, 1.0)
-    assert (
-        guess({"ask": "a", "reply": "b"}, prompt="ask", completion="reply").format.name == "prompt_completion"
-    )
+    found = look({"ask": "a", "said": "b"}, prompt="ask", completion="said")
+    assert found.format.name == "prompt_completion" and not found.questions
 
 
-def test_two_formats_are_a_question(english):
-    with pytest.raises(Ambiguous) as question:
-        guess({"prompt": "a", "completion": "b", "text": "something else"})
-    assert set(question.value.choices) == {"prompt_completion", "text"}
-    assert "data.format" in english(question.value.fix)
+def test_a_role_can_be_left_without_a_column():
+    row = {"question": "a", "answer": "b", "thinking": "c"}
+    assert "reasoning" not in look(row, reasoning="").mapping
+
+
+@pytest.mark.parametrize(
+    ("row", "choices"),
+    [
+        ({"prompt": "a", "completion": "b", "text": "something else"}, {"prompt_completion", "text"}),
+        ({"problem": "1+1?", "answer": "2"}, {"prompt_completion", "rl"}),
+        ({"prompt": "1+1?", "answer": "2"}, {"prompt_completion", "rl"}),
+    ],
+)
+def test_two_formats_are_a_question(row, choices, english):
+    found = look(row, row)
+    assert fields(found) == ["data.format"] and set(found.questions[0].choices) == choices
+    assert found.format.name in choices
+    assert all(choice in english(found.questions[0].question) for choice in choices)
+    for choice in choices:
+        assert look(row, format=choice).questions == ()
+
+
+@pytest.mark.parametrize(
+    ("row", "format"),
+    [
+        ({"notes": "words"}, "text"),
+        ({"instruction": "all answers are empty", "output": ""}, "alpaca"),
+        ({"prompt": "only this", "level": 1}, "rl"),
+        ({"role": "prompter", "text": "hi", "parent_id": "1"}, "text"),
+    ],
+)
+def test_a_likely_format_is_offered_and_asked_about(row, format):
+    found = look(row)
+    assert PRESELECT <= found.confidence < ACCEPT
+    assert found.format.name == format and fields(found) == ["data.format"]
+    assert found.questions[0].choices[0] == format and len(found.questions[0].choices) > 5
 
 
 @pytest.mark.parametrize(
@@ -78,28 +209,52 @@ def test_two_formats_are_a_question(english):
         ({"question": "a", "answer": "b", "solution": "c"}, "completion"),
         ({"instruction": "a", "output": "b", "response": "c"}, "output"),
         ({"prompt": "a", "question": "b", "answer": "c"}, "prompt"),
+        ({"instruction": "a", "input": "b", "context": "d", "output": "c"}, "input"),
     ],
 )
 def test_two_columns_are_a_question(row, role, english):
-    with pytest.raises(Ambiguous) as question:
-        guess(row)
-    assert question.value.what.values["role"] == role and len(question.value.choices) == 2
-    assert guess(row, **{role: question.value.choices[1]}).mapping[role] == question.value.choices[1]
+    found = look(row)
+    assert fields(found) == [f"data.mapping.{role}"] and role not in found.mapping
+    assert found.readable == (role == "input")
+    assert len(found.questions[0].choices) == 2
+    assert all(choice in english(found.questions[0].question) for choice in found.questions[0].choices)
+    for choice in found.questions[0].choices:
+        answered = look(row, format=found.format.name, **{role: choice})
+        assert answered.mapping[role] == choice and not answered.questions
+
+
+@pytest.mark.parametrize("other", ["b", "", None, {"no": "text"}])
+def test_two_columns_without_doubt(other, english):
+    found = look({"question": "a", "answer": "b", "solution": other})
+    assert found.mapping["completion"] == "answer" and found.questions == ()
+    assert "solution holds" in english(found.reason)
 
 
 @pytest.mark.parametrize(
-    "row", [{"a": "x", "b": "y"}, {"messages": "not a list"}, {"text": None}, {"chosen": "a"}]
+    "row",
+    [{"a": "x", "b": "y"}, {"messages": "not a list"}, {"text": None}, {"chosen": "a"}, {"input_ids": ["a"]}],
 )
 def test_unknown_is_a_question(row):
-    with pytest.raises(Ambiguous) as question:
-        guess(row)
-    assert question.value.what.id == "data.sniff.unknown"
+    found = look(row)
+    assert found.format is None and found.mapping == {} and not found.readable
+    assert fields(found) == ["data.format"] and len(found.questions[0].choices) == 10
+    assert found.confidence < PRESELECT
+
+
+def test_no_rows_is_a_question():
+    assert understand((), (), DatasetSpec(source="x")).format is None
+
+
+def test_a_chosen_format_asks_for_its_columns():
+    found = look({"a": "x", "b": "y", "n": None}, format="alpaca")
+    assert fields(found) == ["data.mapping.instruction", "data.mapping.output"]
+    assert found.questions[0].choices == ("a", "b") and not found.readable
 
 
 @pytest.mark.parametrize(
     ("format", "mapping", "what"),
     [
-        ("alpaca", {}, "data.sniff.missing"),
+        ("messages", {}, "data.sniff.missing"),
         ("auto", {"prompt": "nowhere"}, "data.sniff.no_column"),
         ("auto", {"wizard": "a"}, "data.sniff.no_role"),
         ("text", {"prompt": "a"}, "data.sniff.no_role"),
@@ -108,5 +263,37 @@ def test_unknown_is_a_question(row):
 )
 def test_refusals(format, mapping, what):
     with pytest.raises(StudioError) as refusal:
-        guess({"a": "x", "b": "y"}, format, **mapping)
+        look({"a": "x", "b": "y"}, format=format, **mapping)
     assert refusal.value.what.id == what
+
+
+def test_columns_that_appear_late():
+    found = look({"messages": CHAT})
+    late = found.extend(["messages", "id", "tools", "system", "conversation"])
+    assert late.mapping == {"messages": "messages", "tools": "tools", "system": "system"}
+    assert found.extend(["messages", "id"]) is found
+    asked = look({"instruction": "a", "input": "b", "context": "d", "output": "c"})
+    assert "input" not in asked.extend(["instruction", "input", "context", "output", "inputs"]).mapping
+
+
+def test_read_row():
+    found = look({"prompt": "a", "completion": "b"})
+    conversation, notes = found.read_row(Row(1, {"prompt": "a", "completion": "b"}))
+    assert conversation.kind == "completion" and notes == ()
+    with pytest.raises(RowError) as refusal:
+        found.read_row(broken_row(3, "E101", text("data.row.not_object")))
+    assert refusal.value.code == "E101"
+    with pytest.raises(RowError):
+        found.read_row(Row(1, {"prompt": "a"}))
+
+
+def test_odd_samples():
+    wide = {f"c{i}": "x" for i in range(500)} | {"text": "words", None: "y", 5: "z", "n" * 10_000: "w"}
+    found = understand(list(wide), [wide] * 3, DatasetSpec(source="x"))
+    assert found.format.name == "text" and found.mapping == {"text": "text"}
+    assert len(found.reason.values["next"].values["columns"]) < 200
+    unknown = {f"c{i}": "x" for i in range(500)}
+    found = understand(list(unknown), [unknown], DatasetSpec(source="x"))
+    assert len(found.questions[0].question.values["columns"]) < 300
+    huge = [{"messages": cell + "x" * 5_000_000} for cell in ("[", "[{'", "[{", "{")]
+    assert look(*huge).format is None

@@ -15,6 +15,8 @@ from studio.core.facts import BackendPlan, Choice, MachineFacts, ModelFacts, Ver
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.core.record import RunRecord
 from studio.core.text import literal, text
+from studio.desk.datasets import Datasets
+from tests.ui.sample_report import FakeTools
 
 
 def make_plan() -> BackendPlan:
@@ -92,6 +94,10 @@ class FakeDesk:
     health: FakeHealth = field(default_factory=FakeHealth)
     supervised: bool = True
     handed_over: int = 0
+    tools: FakeTools = field(default_factory=FakeTools)
+
+    def __post_init__(self) -> None:
+        self.datasets = Datasets(self.workspace, self.tools)
 
     def restart(self) -> bool:
         return self.supervised
@@ -114,14 +120,6 @@ class FakeDesk:
 
     def demo_recipe(self) -> Recipe:
         return Recipe(name="demo", model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
-
-    def preview(self, recipe: Recipe, rows: int = 5):
-        tokens = (token("<b>ask", False), token("</b>", False), token("answer&", True))
-        row = SimpleNamespace(messages=(), text="<script>x</script>", tokens=tokens, cut=True)
-        return SimpleNamespace(
-            format="messages", reason=literal("has turns"), mapping={}, columns=("messages",),
-            rows=({"messages": "<img src=x>"},), rendered=(row,), problems=(), refusal=None,
-        )  # fmt: skip
 
     def check(self, recipe: Recipe) -> tuple[Problem, ...]:
         return self.problems
@@ -176,11 +174,7 @@ class FakeDesk:
 
     def close(self) -> None:
         self.active = None
-
-
-def token(words: str, trained: bool):
-    """Return one token as a preview shows it."""
-    return SimpleNamespace(id=0, text=words, trained=trained)
+        self.datasets.close()
 
 
 @pytest.fixture

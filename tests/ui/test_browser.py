@@ -196,6 +196,7 @@ def test_the_demo_by_mouse(start_studio, language):
     page.wait_for_selector("#model-card .flag.good", state="attached")
     show_tab(page, "dataset")
     page.click("#dataset-preview")
+    page.click("#dataset-tab-learned-button")
     page.wait_for_selector("#dataset-mask mark")
     show_tab(page, "hyperparameters")
     page.fill("#knob-optim-max-steps input", str(STEPS))
@@ -281,21 +282,3 @@ def test_the_language_can_be_changed_in_the_window(start_studio):
         "the form's draft survives the reload"
     )
     assert english_in(labels_of(page)) == []
-
-
-def test_nothing_in_the_data_runs_in_the_page(start_studio, tmp_path):
-    evil = '<img src=x onerror="window.caught=1"><script>window.caught=1</script>${window.caught=1}{{value}}`'
-    rows = [
-        {"messages": [{"role": "user", "content": evil}, {"role": "assistant", "content": evil}], evil: evil}
-    ]
-    file = tmp_path / "evil.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows * 3), encoding="utf-8")
-    window = start_studio("en")
-    page = window.open("en")
-    show_tab(page, "dataset")
-    page.set_input_files("#tab-dataset input[type=file]", file)
-    page.wait_for_selector("#dataset-mask mark")
-    page.wait_for_timeout(500)
-    assert "<img src=x" in page.inner_text("#dataset-mask")
-    assert "window.caught=1" in page.inner_text("#dataset-rows")
-    assert page.evaluate("window.caught") is None

@@ -208,25 +208,6 @@ def test_an_answer_that_was_overtaken_is_made_good(context, tabs):
     assert look(tabs, watched, changes["status"])[1] == {}
 
 
-def test_the_preview_shows_data_as_text(context, tabs):
-    answer = tabs.dataset.preview(*tabs.form.show(context.draft()))
-    seen, learned, examples = answer[4], answer[6], answer[7]
-    assert "&lt;script&gt;" in seen and "<script" not in seen
-    assert "<span>&lt;b&gt;ask&lt;/b&gt;</span><mark>answer&amp;</mark>" in learned
-    assert answer[1]["value"]["data"] == [["<img src=x>"]]
-    assert tabs.dataset.table.datatype == "str"
-    assert tabs.dataset.pick("9", examples) == ("", "")
-
-
-def test_an_upload_lands_in_the_workspace(context, tabs, tmp_path):
-    source = tmp_path / ".. weird name.jsonl"
-    source.write_text('{"text": "x"}\n', encoding="utf-8")
-    target = tabs.dataset.take_file(str(source))
-    assert target.startswith(str(context.workspace.datasets)) and target.endswith(".jsonl")
-    with pytest.raises(StudioError):
-        tabs.dataset.take_file(str(tmp_path / "model.pkl"))
-
-
 def test_a_model_that_cannot_be_read_is_a_card(context, tabs):
     assert "&lt;model&gt;" in tabs.model.describe("missing")
     assert "5.0 M" in tabs.model.describe("demo")

@@ -1,19 +1,54 @@
-"""What a container is: a way in which a file holds rows; and the refusals that all of them share."""
+"""What a container is: a way in which a file holds rows; and what all of them share."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-import orjson
+from pathlib import PurePath
+from typing import BinaryIO, Literal
 
 from studio.core.errors import StudioError
 from studio.core.text import text
+from studio.data.containers.json_text import parse_json
+from studio.data.lines import LINE_BYTES
 from studio.data.row import Row
 
-UTF8_MARK = b"\xef\xbb\xbf"
+__all__ = [
+    "DEFAULTS",
+    "HEAD_BYTES",
+    "Container",
+    "ROW_BYTES",
+    "ReadOptions",
+    "name_columns",
+    "parse_json",
+    "refuse_file",
+]
+
+HEAD_BYTES = 2**16
+"""So much of a file is looked at to see how it holds its rows."""
+ROW_BYTES = LINE_BYTES
+"""Longest row that is read, in bytes of its file: with its values it must fit into memory some four times."""
+
+Pieces = Literal["", "file", "sections", "paragraphs", "lines"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadOptions:
+    """What a person may say about how a file is to be read; everything left out is found out."""
+
+    name: str = ""
+    """Name of the file, for refusals."""
+    delimiter: str = ""
+    """One character between cells; "": found out."""
+    header_row: int = 0
+    """Line or sheet row of the column names, from 1; 0: found out; -1: there is none, columns are numbered."""
+    sheet: str = ""
+    """Name of a spreadsheet's sheet; "": the first with rows."""
+    pieces: Pieces = ""
+    """What one row of a text is; "": decided by plain.choose_pieces."""
+
+
+DEFAULTS = ReadOptions()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,34 +56,42 @@ class Container:
     """A way in which a file holds rows."""
 
     name: str
-    accepts: Callable[[Path, bytes], bool]
-    """(path, first 64 KiB of the file without a UTF-8 mark) -> whether the file is held this way."""
-    iterate: Callable[[Path], Iterator[Row]]
-    """Yield every row of the file, broken ones included. Raises StudioError when the file as a whole is unreadable."""
+    """As it is shown: jsonl, json, csv, tsv, xlsx, parquet, arrow, txt, md, imagefolder."""
+    suffixes: tuple[str, ...]
+    """Endings of its files in lower case, with their dot."""
+    accepts: Callable[[bytes, str], bool]
+    """(head, suffix) -> whether the file is held this way.
+
+    head: at most HEAD_BYTES of the file's beginning after unpacking; in text containers as UTF-8 without a mark
+    (charset.read_head). suffix: the ending of its name in lower case, without .gz or .zst.
+    """
+    iterate: Callable[[BinaryIO, str, ReadOptions], Iterator[Row]]
+    """(stream at its start, encoding, options) -> every row, broken ones included, in bounded memory.
+
+    encoding: one of charset.ENCODINGS, "" in binary containers.
+    Raises StudioError when the file as a whole is unreadable; OSError as it comes.
+    """
+    binary: bool = False
+    """No text: it has no encoding, and its stream must be able to seek."""
 
 
-def refuse_file(path: Path, reason: str, **values: object) -> StudioError:
+def refuse_file(name: str | PurePath, reason: str, **values: object) -> StudioError:
     """Return the StudioError for a file that cannot be read; `reason` names data.source.<reason> and its .fix."""
     return StudioError(
-        text("data.source.unreadable", name=path.name),
+        text("data.source.unreadable", name=(PurePath(name).name or str(name))[:80]),
         text(f"data.source.{reason}", **values),
         text(f"data.source.{reason}.fix", **values),
     )
 
 
-def parse_json(data: bytes) -> object:
-    """Return the value of one JSON text.
+def name_columns(cells: Sequence[str], name: str = "") -> tuple[str, ...]:
+    """Return the column names in the header `cells`: trimmed; one without a name is column_<place>, from 1.
 
-    orjson is strict and fast; what it refuses is tried with json, which also knows NaN and integers beyond 64 bits.
-    Raises ValueError (json.JSONDecodeError with the place of the break; UnicodeError for broken characters).
+    Tables written by pandas have such a column. Two columns of the same name raise StudioError: which of them
+    holds the answers could only be guessed.
     """
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        words = data.decode("utf-8")
-    try:
-        value = json.loads(words)
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except RecursionError:
-        raise json.JSONDecodeError("nested too deeply", words, 0) from None
-    return value
+    names = tuple(cell.strip() or f"column_{place}" for place, cell in enumerate(cells, start=1))
+    twice = [column for column in dict.fromkeys(names) if names.count(column) > 1]
+    if twice:
+        raise refuse_file(name, "header", columns=twice[:5])
+    return names

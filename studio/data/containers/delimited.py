@@ -1,68 +1,210 @@
-"""Comma, semicolon or tab separated values; every cell stays the text that it was: "007", "NA" and "1e5" included."""
+"""Values separated by commas, semicolons, tabs or bars; cells stay as they are: "007", "NA", "1e5"."""
 
 from __future__ import annotations
 
 import csv
+import itertools
+from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import BinaryIO
 
 from studio.core.text import text
-from studio.data.containers.container import UTF8_MARK, Container, refuse_file
-from studio.data.row import Row, broken_row
+from studio.data.charset import get_codec
+from studio.data.containers.container import DEFAULTS, Container, ReadOptions
+from studio.data.containers.layout import LAYOUT_RECORDS, Layout, Record, find_layout
+from studio.data.lines import LINE_BYTES, Line, LineReader
+from studio.data.row import RAW_BYTES, Row, broken_row
 
-CELL_LIMIT = 64 * 2**20
-"""Characters; the csv module's own limit of 131,072 refuses long documents."""
+RECORD_BYTES = 16 * 2**20
+"""A quotation mark that does not close within this much is taken never to close."""
+RECORD_LINES = 200_000
+LEAST_BYTES = 2**16
+"""Each such mark halves RECORD_BYTES down to this, so that a file full of them is not read again and again."""
+HEAD_BYTES = 2**20
+HEAD_LINES = 2000
+CELL_CHARACTERS = 2**31 - 1
+"""The csv module's own limit of 131,072 refuses long documents; RECORD_BYTES is the limit here."""
 
 
-def accept(path: Path, head: bytes) -> bool:
-    """Return whether the file's name says so."""
-    return path.suffix.lower() in (".csv", ".tsv")
+class _Unclosed(Exception):
+    """A quotation mark opens a cell and nothing closes it."""
 
 
-def iterate(path: Path) -> Iterator[Row]:
-    """Yield a Row a record; `line` is the line where the record begins.
+class _Cut:
+    """Cuts lines into records; one that is broken costs its first line only."""
 
-    Raises StudioError when the text is not UTF-8 or the header is unusable.
-    """
-    csv.field_size_limit(CELL_LIMIT)
-    with path.open("rb") as file:
-        first = file.readline().removeprefix(UTF8_MARK)
-        separator = max(b",;\t", key=first.count)
-        file.seek(0)
-        reader = csv.reader(_decode(file, path), delimiter=chr(separator), strict=True)
-        header = _read_header(reader, path)
-        while True:
-            line = reader.line_num + 1
-            try:
-                cells = next(reader)
-            except StopIteration:
-                return
-            except csv.Error:
-                yield broken_row(line, "E101", text("data.row.quotes"))
+    def __init__(self, lines: Iterator[Line], reader: LineReader, delimiter: str, spaced: bool) -> None:
+        self._lines, self._delimiter, self._spaced = lines, delimiter, spaced
+        self._codec = get_codec(reader.encoding)
+        self._newline = reader.newline.decode(self._codec)
+        self._again: deque[Line] = deque()  # lines behind the one where a broken record begins
+        self._unclosed = 0
+        self._row = 0
+        self.width = 0
+        """Cells that a record should have; 0 until the header is known."""
+
+    def __iter__(self) -> Iterator[tuple[Line, list[str] | Row, int]]:
+        """Yield (line where the record begins, its cells or what is wrong with it, its number); no empty lines."""
+        doubtful = False  # behind a broken quotation, its end may look like a row
+        while (line := self._next()) is not None:
+            number, offset, raw, whole = line
+            if not raw.strip():
                 continue
-            if len(cells) == len(header):
-                yield Row(line=line, values=dict(zip(header, cells, strict=True)))
-            elif cells:
-                yield broken_row(line, "E101", text("data.row.cells", found=len(cells), expected=len(header)))
+            self._row += 1
+            if not whole:
+                yield line, self._refuse(line, "E101", "too_long", megabytes=LINE_BYTES >> 20), self._row
+                continue
+            words = self._decode(line)
+            if isinstance(words, Row):
+                yield line, words, self._row
+            elif '"' not in words:
+                cells = words.removesuffix("\r").split(self._delimiter)
+                doubtful = doubtful and len(cells) != self.width
+                yield line, cells, self._row
+            elif doubtful and words.count('"') % 2:
+                doubtful = False
+                yield line, self._refuse(line, "E101", "quotes"), self._row
+            else:
+                cells, raw = self._read_quoted(line, words)
+                if isinstance(cells, Row):
+                    doubtful = doubtful or bool(self._again)
+                else:
+                    doubtful = doubtful and len(cells) != self.width
+                yield (number, offset, raw, True), cells, self._row
 
+    def _next(self) -> Line | None:
+        return self._again.popleft() if self._again else next(self._lines, None)
 
-def _decode(file: BinaryIO, path: Path) -> Iterator[str]:
-    for line, data in enumerate(file, start=1):
+    def _decode(self, line: Line) -> str | Row:
         try:
-            yield data.removeprefix(UTF8_MARK).decode("utf-8") if line == 1 else data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise refuse_file(path, "encoding") from error
+            words = line[2].decode(self._codec)
+        except UnicodeDecodeError:
+            return self._refuse(line, "E110", "not_encoding", encoding=self._codec)
+        return self._refuse(line, "E110", "nul") if "\0" in words else words
+
+    def _read_quoted(self, line: Line, words: str) -> tuple[list[str] | Row, bytes]:
+        """Return the cells of the record that begins in `line`, and its bytes."""
+        taken = [line]
+        limit_bytes = max(RECORD_BYTES >> min(self._unclosed, 24), LEAST_BYTES)
+
+        def feed() -> Iterator[str]:
+            again, lines, codec, newline = self._again, self._lines, self._codec, self._newline
+            yield words + newline
+            held, done = len(line[2]), 1
+            while (more := again.popleft() if again else next(lines, None)) is not None:
+                taken.append(more)
+                data = more[2]
+                held += len(data)
+                if held > limit_bytes or len(taken) > RECORD_LINES or not more[3]:
+                    raise _Unclosed
+                if b'"' in data:  # lines without one cannot end the record
+                    block = data if len(taken) == done + 1 else self._join(taken[done:])
+                    following = block.decode(codec)
+                    if "\0" in following:
+                        raise _Unclosed
+                    yield following + newline
+                    done = len(taken)
+            raise _Unclosed
+
+        reader = csv.reader(feed(), delimiter=self._delimiter, skipinitialspace=self._spaced, strict=True)
+        try:
+            cells = next(reader)
+            return cells, line[2] if len(taken) == 1 else self._join(taken)[:RAW_BYTES]
+        except (csv.Error, _Unclosed, UnicodeDecodeError) as error:
+            unclosed = not isinstance(error, csv.Error)
+        self._again.extendleft(reversed(taken[1:]))
+        self._unclosed += unclosed
+        plain = words.removesuffix("\r").split(self._delimiter)
+        if self._delimiter == "\t" and len(plain) == self.width:  # many files with tabs do not quote at all
+            return plain, line[2]
+        return self._refuse(line, "E101", "quote_open" if unclosed else "quotes"), line[2]
+
+    def _join(self, taken: list[Line]) -> bytes:
+        """Return the bytes of several lines, which are those of the file but for lines that end with CR alone."""
+        newline = self._newline.encode(self._codec)
+        return newline.join(one[2] for one in taken)
+
+    def _refuse(self, line: Line, code: str, reason: str, **values: object) -> Row:
+        number, offset, raw, _ = line
+        return broken_row(
+            number, code, text(f"data.row.{reason}", **values), row=self._row, offset=offset, raw=raw
+        )
 
 
-def _read_header(reader: Iterator[list[str]], path: Path) -> list[str]:
-    try:
-        header = [name.strip() for name in next(reader, [])]
-    except csv.Error as error:
-        raise refuse_file(path, "header") from error
-    if header and (len(set(header)) < len(header) or not all(header)):
-        raise refuse_file(path, "header")
-    return header
+def accept(suffixes: tuple[str, ...], head: bytes, suffix: str) -> bool:
+    """Return whether the file's name says so: any text could be a table."""
+    return suffix in suffixes
 
 
-CONTAINER = Container(name="csv", accepts=accept, iterate=iterate)
+def read_layout(
+    stream: BinaryIO, encoding: str, options: ReadOptions = DEFAULTS, preferred: str = ","
+) -> Layout:
+    """Return how the table in `stream` lies, with the reasons; reads its beginning. Raises StudioError."""
+    return _start(LineReader(stream, encoding), options, preferred)[0]
+
+
+def _start(lines: LineReader, options: ReadOptions, preferred: str) -> tuple[Layout, Iterator[Line]]:
+    """Return the layout and all lines, those that it was found by included."""
+    head: list[Line] = []
+    size_bytes, whole = 0, False
+    rest = iter(lines)
+    for line in rest:
+        head.append(line)
+        size_bytes += len(line[2])
+        if size_bytes > HEAD_BYTES or len(head) >= HEAD_LINES:
+            break
+    else:
+        whole = True
+
+    def read(delimiter: str, spaced: bool) -> list[Record]:
+        found: list[Record] = []
+        for line, cells, _ in itertools.islice(_Cut(iter(head), lines, delimiter, spaced), LAYOUT_RECORDS):
+            if isinstance(cells, list):
+                found.append((line[0], cells))
+            elif not whole and cells.problem.message.id == "data.row.quote_open":
+                return found  # the head ends within this record
+        return found if whole or len(found) < 2 or len(found) == LAYOUT_RECORDS else found[:-1]
+
+    return find_layout(read, options, preferred), itertools.chain(head, rest)
+
+
+def iterate(
+    preferred: str, stream: BinaryIO, encoding: str, options: ReadOptions = DEFAULTS
+) -> Iterator[Row]:
+    """Yield a Row a record; `line` is the line where the record begins. Raises StudioError for an unusable header."""
+    csv.field_size_limit(CELL_CHARACTERS)
+    reader = LineReader(stream, encoding)
+    layout, lines = _start(reader, options, preferred)
+    columns, width = layout.columns, len(layout.columns)
+    cut = _Cut(lines, reader, layout.delimiter, layout.spaced)
+    cut.width = width
+    behind_header = 0
+    for (number, offset, raw, _), cells, row in cut:
+        if number <= layout.header_line:
+            behind_header = row
+        elif isinstance(cells, Row):
+            yield broken_row(
+                number,
+                cells.problem.code,
+                cells.problem.message,
+                row=row - behind_header,
+                offset=offset,
+                raw=raw,
+            )
+        elif len(cells) == width:
+            yield Row(number, dict(zip(columns, cells, strict=True)), None, row - behind_header, offset, raw)
+        else:
+            message = text("data.row.cells", found=len(cells), expected=width)
+            yield broken_row(number, "E101", message, row=row - behind_header, offset=offset, raw=raw)
+
+
+CSV = Container(
+    name="csv", suffixes=(".csv",), accepts=partial(accept, (".csv",)), iterate=partial(iterate, ",")
+)
+TSV = Container(
+    name="tsv",
+    suffixes=(".tsv", ".tab"),
+    accepts=partial(accept, (".tsv", ".tab")),
+    iterate=partial(iterate, "\t"),
+)

@@ -2,51 +2,80 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
+from typing import BinaryIO
 
 from studio.core.text import text
-from studio.data.containers.container import UTF8_MARK, Container, parse_json
+from studio.data.charset import to_utf8
+from studio.data.containers.container import DEFAULTS, Container, ReadOptions
+from studio.data.containers.json_text import parse_json, read_object
+from studio.data.lines import LINE_BYTES, LineReader
 from studio.data.row import Row, broken_row
 
+SUFFIXES = (".jsonl", ".ndjson")
 
-def accept(path: Path, head: bytes) -> bool:
-    """Return whether the name says so and it is no array, or the first line holds a whole object and more follow."""
-    if path.suffix.lower() in (".jsonl", ".ndjson"):
-        return not head.lstrip().startswith(b"[")
-    first, _, rest = head.lstrip().partition(b"\n")
-    if not first.startswith(b"{") or not rest.strip():
-        return False
+
+def accept(head: bytes, suffix: str) -> bool:
+    """Return whether the first line holds a whole object and more follow, or the name says so and nothing else does."""
+    first, _, rest = head.lstrip().partition(b"\n" if b"\n" in head else b"\r")
+    first, following = first.strip(), rest.lstrip()[:1]
+    if suffix in SUFFIXES:
+        pretty = first in (b"{", b"[") or (
+            first[-1:] in (b"{", b"[", b",") and following in (b'"', b"}", b"]")
+        )
+        return (
+            not first.startswith(b"[")
+            and not pretty
+            and not (first.endswith(b"},") and _is_object(first[:-1]))
+        )
+    return first.startswith(b"{") and following != b"" and _is_object(first)
+
+
+def _is_object(data: bytes) -> bool:
     try:
-        return isinstance(parse_json(first), dict)
+        return isinstance(parse_json(data), dict)
     except ValueError:
         return False
 
 
-def iterate(path: Path) -> Iterator[Row]:
+def iterate(stream: BinaryIO, encoding: str, options: ReadOptions = DEFAULTS) -> Iterator[Row]:
     """Yield a Row a line; empty lines are no rows. Lines that cannot be read become broken rows."""
-    with path.open("rb") as file:
-        for line, data in enumerate(file, start=1):
-            if line == 1:
-                data = data.removeprefix(UTF8_MARK)
-            data = data.strip()
-            if data:
-                yield _read(line, data)
+    return read_lines(LineReader(stream, encoding))
 
 
-def _read(line: int, data: bytes) -> Row:
-    try:
-        value = parse_json(data)
-    except json.JSONDecodeError as error:
-        return broken_row(line, "E101", text("data.row.not_json", character=error.pos + 1))
-    except UnicodeError:
-        return broken_row(line, "E110", text("data.row.not_utf8"))
-    except ValueError:
-        return broken_row(line, "E101", text("data.row.number_too_long"))
-    if not isinstance(value, dict):
-        return broken_row(line, "E101", text("data.row.not_object"))
-    return Row(line=line, values=value)
+def read_lines(lines: LineReader, row: int = 1) -> Iterator[Row]:
+    """Yield the Rows of `lines`; `row` is the number of the first. A part of a file is read by its own LineReader."""
+    encoding = lines.encoding
+    for number, offset, raw, whole in lines:
+        data = raw
+        if encoding != "utf-8":
+            try:
+                data = to_utf8(raw, encoding)
+            except UnicodeDecodeError:
+                yield broken_row(
+                    number,
+                    "E110",
+                    text("data.row.not_encoding", encoding=encoding),
+                    row=row,
+                    offset=offset,
+                    raw=raw,
+                )
+                row += 1
+                continue
+        if not whole:
+            yield broken_row(
+                number,
+                "E101",
+                text("data.row.too_long", megabytes=LINE_BYTES >> 20),
+                row=row,
+                offset=offset,
+                raw=raw,
+            )
+        elif data.isspace() or not data:
+            continue
+        else:
+            yield read_object(data, number, row, offset, raw)
+        row += 1
 
 
-CONTAINER = Container(name="jsonl", accepts=accept, iterate=iterate)
+CONTAINER = Container(name="jsonl", suffixes=SUFFIXES, accepts=accept, iterate=iterate)

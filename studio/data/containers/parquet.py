@@ -3,33 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any, BinaryIO
 
-from studio.data.containers.container import Container, refuse_file
+from studio.data.containers.arrow import SLICE_BYTES, SLICE_ROWS, check_names, read_batches
+from studio.data.containers.container import Container, ReadOptions, refuse_file
 from studio.data.row import Row
 
-BATCH_ROWS = 1024
+MARK = b"PAR1"
+BUFFER_BYTES = 2**20
+ROW_LIMIT_BYTES = 2**28
+"""A row group whose rows are larger on average cannot be read in bounded memory."""
 
 
-def accept(path: Path, head: bytes) -> bool:
+def accept(head: bytes, suffix: str) -> bool:
     """Return whether the file begins with the mark of Parquet."""
-    return head.startswith(b"PAR1") or path.suffix.lower() == ".parquet"
+    return head.startswith(MARK)
 
 
-def iterate(path: Path) -> Iterator[Row]:
-    """Yield the rows; `line` is the row's number, counted from 1. Raises StudioError when the file is damaged."""
+def iterate(stream: BinaryIO, encoding: str, options: ReadOptions) -> Iterator[Row]:
+    """Yield the rows; `line` is the row's number, counted from 1. `stream` can seek.
+
+    Raises StudioError when the file is damaged, its rows are too large, or two columns have the same name.
+    """
     import pyarrow
     import pyarrow.parquet
 
-    number = 0
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=BATCH_ROWS):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield Row(line=number, values=values)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise refuse_file(path, "parquet_broken") from error
+        # Without pre_buffer and with a buffer, pages are read as they are needed, not whole columns of a row group.
+        with pyarrow.parquet.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER_BYTES) as file:
+            check_names(file.schema_arrow, options.name)
+            yield from read_batches(_iterate_batches(file, options.name))
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
+        raise refuse_file(options.name, "parquet_broken") from error
 
 
-CONTAINER = Container(name="parquet", accepts=accept, iterate=iterate)
+def _iterate_batches(file: Any, name: str) -> Iterator[Any]:
+    for group in range(file.num_row_groups):
+        facts = file.metadata.row_group(group)
+        # What is known is the size before compression; equal values, kept once, count once.
+        row_bytes = max(1, facts.total_byte_size // max(1, facts.num_rows))
+        if row_bytes > ROW_LIMIT_BYTES:
+            raise refuse_file(name, "row_large", limit=ROW_LIMIT_BYTES // 2**20)
+        rows = max(1, min(SLICE_ROWS, SLICE_BYTES // row_bytes))
+        yield from file.iter_batches(batch_size=rows, row_groups=[group], use_threads=False)
+
+
+CONTAINER = Container(name="parquet", suffixes=(".parquet",), accepts=accept, iterate=iterate, binary=True)

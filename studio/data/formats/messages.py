@@ -1,14 +1,22 @@
 """Lists of turns with `role` and `content`, as OpenAI's chat files have them."""
 
-from studio.data.formats.format import Format
-from studio.data.formats.turns import LIST_NAMES, make_proof, make_reader
+from functools import partial
 
-KEYS = (("role",), ("content",))
+from studio.data.formats.aliases import LISTS, REASONING, SYSTEM, TOOLS
+from studio.data.formats.cells import holds_text
+from studio.data.formats.format import Format
+from studio.data.formats.tool_calls import holds_tools
+from studio.data.formats.turns import holds_turns_by, read_chat
 
 FORMAT = Format(
     name="messages",
-    roles={"messages": LIST_NAMES, "system": ("system", "system_prompt")},
+    roles={"messages": LISTS, "system": SYSTEM, "tools": TOOLS, "reasoning": REASONING},
     required=("messages",),
-    prove=make_proof("messages", *KEYS),
-    read=make_reader("messages", *KEYS),
+    kinds={
+        "messages": holds_turns_by("role"),
+        "system": holds_text,
+        "tools": holds_tools,
+        "reasoning": holds_text,
+    },
+    read=partial(read_chat, list_role="messages"),
 )

@@ -1,63 +1,77 @@
-"""A prompt and its completion, each as text or as a list of turns with `role` and `content`."""
+"""A prompt and its completion, each as text or as a list of turns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from studio.data.conversation import Conversation, Message
-from studio.data.formats.format import (
-    Format,
-    Mapped,
-    Values,
-    read_cell,
-    read_optional,
-    share,
-    simplify,
+from studio.data.formats.aliases import ANSWERS, INPUT, QUESTIONS, REASONING, SYSTEM, TOOLS
+from studio.data.formats.cells import Values, holds_text, is_blank, read_cell, read_optional
+from studio.data.formats.format import Format, Mapped
+from studio.data.formats.sides import has_turns, holds_side, read_side
+from studio.data.formats.tool_calls import check_calls, holds_tools
+from studio.data.formats.turns import finish_chat
+
+MATERIAL = ("context", "kontext", "contexto", "contexte", "上下文")
+"""Inputs that stand beside a question and are none."""
+COMPLETIONS = ("completion", *(name for name in ANSWERS if name != "completion"), "solution")
+PROMPTS = (
+    "prompt",
+    *QUESTIONS,
+    *(name for name in INPUT if name not in ("context", "kontext", "contexto", "contexte", "上下文")),
 )
-from studio.data.formats.turns import find_turns, make_chat, put_system_first, read_turns
-
-KEYS = (("role",), ("content",))
 
 
-def prove(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
-    """Return the share of rows whose prompt and completion are text or turns; less beside an instruction."""
-
-    def holds(row: Values) -> bool:
-        cells = [row.get(mapping[role]) for role in ("prompt", "completion")]
-        return all(isinstance(cell, str) or bool(find_turns(cell)) for cell in cells)
-
-    instructed = any(
-        simplify(column) == "instruction" and column not in mapping.values() for column in columns
-    )
-    return share(sample, holds) - instructed
+def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
+    """Return 0.3 where prompts are turns and the other column is text called answer or solution: a check's."""
+    named = mapping["completion"].strip().lower() in ("answer", "solution")
+    rows = [row for row in sample[:50] if row.get(mapping["prompt"])]
+    turned = [
+        has_turns(row[mapping["prompt"]]) and isinstance(row.get(mapping["completion"]), str) for row in rows
+    ]
+    return 0.3 if named and turned and all(turned) else 0.0
 
 
 def read(values: Values, mapping: Mapped) -> Conversation:
     """Two texts become a `completion`; where one side is a list of turns, both join into a chat."""
-    sides = [values.get(mapping[role]) for role in ("prompt", "completion")]
+    prompt, completion = mapping["prompt"], mapping["completion"]
+    if has_turns(values.get(prompt)) or has_turns(values.get(completion)):
+        messages = read_side(values, prompt, "user") + read_side(values, completion, "assistant")
+        if any(message.tool_calls or message.role == "tool" for message in messages):
+            check_calls(messages)
+        return finish_chat(values, mapping, messages)
+    question = Message("user", read_cell(values, prompt))
+    answer = Message("assistant", read_cell(values, completion))
+    if len(mapping) == 2:
+        return Conversation((question, answer), "", "completion")
+    if "tools" in mapping:
+        found = finish_chat(values, mapping, [question, answer])
+        return found._replace(kind="chat" if found.tools else "completion")
+    reasoning = read_optional(values, mapping, "reasoning")
+    if not is_blank(reasoning):
+        answer = answer._replace(reasoning=reasoning)
     system = read_optional(values, mapping, "system")
-    if not any(isinstance(side, Sequence) and not isinstance(side, str) for side in sides):
-        front = (Message("system", system),) if system else ()
-        prompt = Message("user", read_cell(values, mapping["prompt"]))
-        completion = Message("assistant", read_cell(values, mapping["completion"]))
-        return Conversation(messages=(*front, prompt, completion), kind="completion")
-    messages = []
-    for role, side, speaker in zip(("prompt", "completion"), sides, ("user", "assistant"), strict=True):
-        if isinstance(side, str):
-            messages.append(Message(speaker, read_cell(values, mapping[role])))
-        else:
-            messages += read_turns(values, mapping[role], *KEYS)
-    return make_chat(put_system_first(messages, system))
+    front = () if is_blank(system) else (Message("system", system),)
+    return Conversation((*front, question, answer), "", "completion")
 
 
 FORMAT = Format(
     name="prompt_completion",
     roles={
-        "prompt": ("prompt", "question", "query", "problem", "input"),
-        "completion": ("completion", "response", "answer", "solution", "output"),
-        "system": ("system", "system_prompt"),
+        "prompt": PROMPTS,
+        "completion": COMPLETIONS,
+        "system": SYSTEM,
+        "tools": TOOLS,
+        "reasoning": REASONING,
     },
     required=("prompt", "completion"),
-    prove=prove,
+    kinds={
+        "prompt": holds_side,
+        "completion": holds_side,
+        "system": holds_text,
+        "tools": holds_tools,
+        "reasoning": holds_text,
+    },
     read=read,
+    doubt=doubt,
 )

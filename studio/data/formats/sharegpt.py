@@ -1,17 +1,27 @@
 """Lists of turns with `from` and `value`, as ShareGPT files have them; roles are called human and gpt."""
 
-from studio.data.formats.format import Format
-from studio.data.formats.turns import LIST_NAMES, make_proof, make_reader
+from functools import partial
 
-KEYS = (("from", "speaker", "user"), ("value", "text"))
+from studio.data.formats.aliases import LISTS, REASONING, SYSTEM, TOOLS
+from studio.data.formats.cells import holds_text
+from studio.data.formats.format import Format
+from studio.data.formats.tool_calls import holds_tools
+from studio.data.formats.turns import holds_turns_by, read_chat
 
 FORMAT = Format(
     name="sharegpt",
     roles={
-        "conversations": ("conversations", *(name for name in LIST_NAMES if name != "conversations")),
-        "system": ("system", "system_prompt"),
+        "conversations": ("conversations", *(name for name in LISTS if name != "conversations")),
+        "system": SYSTEM,
+        "tools": TOOLS,
+        "reasoning": REASONING,
     },
     required=("conversations",),
-    prove=make_proof("conversations", *KEYS),
-    read=make_reader("conversations", *KEYS),
+    kinds={
+        "conversations": holds_turns_by("from"),
+        "system": holds_text,
+        "tools": holds_tools,
+        "reasoning": holds_text,
+    },
+    read=partial(read_chat, list_role="conversations"),
 )

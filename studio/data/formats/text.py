@@ -2,35 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from studio.data.conversation import Conversation
-from studio.data.formats.format import Format, Mapped, Values, is_written, read_cell, share
+from studio.data.formats.aliases import CHOSEN, IMAGES, LABEL, LISTS, REJECTED, TEXT
+from studio.data.formats.cells import Values, holds_text, is_blank, is_empty, read_text
+from studio.data.formats.format import Format, Mapped, simplify
+from studio.data.formats.notes import note_nothing
+from studio.data.formats.turns import CONTENT_KEYS, find_turns
+
+LOOKED_AT = 50
+"""Rows in which the text is searched for what stands in the other columns."""
+BESIDE = frozenset(
+    {"id", "idx", "index", "source", "url", "meta", "metadata", "unnamed:_0", "lang", "language"}
+)
+"""Columns that do not speak against a single column of text."""
+NO_TEXT = frozenset((*LISTS, *CHOSEN, *REJECTED, *LABEL, *IMAGES))
+ROW_IS_TURN = frozenset({"parent_id", "role", "message_id", "turn", "speaker"})
+"""Columns of files that hold one turn a row."""
 
 
-def prove(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
-    """Return the share of rows with text; less where the text only repeats the other columns joined together."""
+def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
+    """Return 0.5 where the text only repeats the other columns joined, 0.3 where a row is one turn of a longer talk."""
     column = mapping["text"]
 
-    def holds(row: Values) -> bool:
-        return isinstance(row.get(column), str)
-
     def repeats(row: Values) -> bool:
-        others = [cell for name, cell in row.items() if name != column and is_written(cell)]
-        return holds(row) and len(others) > 1 and all(cell.strip() in row[column] for cell in others)
+        others = [words for name, cell in row.items() if name != column for words in _list_words(cell)]
+        return len(others) > 1 and all(words.strip() in row[column] for words in others)
 
-    return share(sample, holds) - (share(sample, repeats) > 0.5)
+    rows = [row for row in sample[:LOOKED_AT] if isinstance(row.get(column), str)]
+    if rows and sum(map(repeats, rows)) > len(rows) / 2:
+        return 0.5
+    named = {simplify(name) for name in columns}
+    if simplify(column) not in TEXT:
+        return 0.25
+    return 0.3 if named & ROW_IS_TURN else 0.0
+
+
+def _list_words(cell: object) -> Iterator[str]:
+    """Yield the words of a cell: its text, or those of its turns."""
+    if isinstance(cell, str) and not is_blank(cell):
+        turns = find_turns(cell)
+        if not turns:
+            yield cell
+            return
+    elif isinstance(cell, (list, tuple)):
+        turns = cell
+    else:
+        return
+    for turn in turns:
+        if isinstance(turn, dict):
+            yield from (turn[key] for key in CONTENT_KEYS if isinstance(turn.get(key), str))
+
+
+def adopt(columns: Sequence[str], sample: Sequence[Values]) -> dict[str, str]:
+    """Return the only column as the text, unless its name says that it is something else."""
+    names = [name for name in columns if isinstance(name, str) and simplify(name) not in BESIDE]
+    if (
+        len(names) == 1
+        and simplify(names[0]) not in NO_TEXT
+        and any(isinstance(row.get(names[0]), str) and not is_empty(row[names[0]]) for row in sample)
+    ):
+        return {"text": names[0]}
+    return {}
 
 
 def read(values: Values, mapping: Mapped) -> Conversation:
     """The cell as it is."""
-    return Conversation(text=read_cell(values, mapping["text"]), kind="text")
+    return Conversation((), read_text(values, mapping["text"]), "text")
 
 
 FORMAT = Format(
     name="text",
-    roles={"text": ("text", "content", "document", "body")},
+    roles={"text": TEXT},
     required=("text",),
-    prove=prove,
+    kinds={"text": holds_text},
     read=read,
+    notes=note_nothing,
+    doubt=doubt,
+    adopt=adopt,
 )

@@ -1,9 +1,10 @@
-"""The Dataset tab: bring examples, see their rows, what the model sees of them, and what it learns."""
+"""The Dataset tab: bring examples, answer what is unclear, see them as the model does, and what is learned of them."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,134 +12,188 @@ import gradio as gr
 
 from studio.core.errors import StudioError
 from studio.core.files import replace_file
+from studio.core.recipe import Recipe, change_recipe, read_value
 from studio.core.text import literal, text
-from studio.ui.cards import mask_card, note_card, text_card
-from studio.ui.context import Context
-from studio.ui.form import Form
+from studio.data.codes import CODES
+from studio.data.gather import refuses_training
+from studio.desk.datasets import Look, check_reach
+from studio.ui.cards import note_card
+from studio.ui.dataset_cards import (
+    findings_card,
+    format_card,
+    prepared_card,
+    problems_card,
+    progress_card,
+    question_cards,
+    rows_table,
+)
+from studio.ui.dataset_parts import FILE_TYPES, DatasetParts
+from studio.ui.dataset_view import TOKENS_SHOWN, chat_view, learned_view, lengths_view, packed_view, seen_view
+from studio.ui.form import show_value
 
-FILE_TYPES = [".jsonl", ".json", ".csv", ".parquet"]
-PREVIEW_ROWS = 5
-CELL_CHARACTERS = 400
+VIEWED = ("data.max_length", "data.packing", "data.accept_bad_rows")
+"""Fields that change what is drawn, not what was measured."""
+FORGOTTEN: dict[str, Any] = {
+    "data.format": "auto",
+    "data.mapping": {},
+    "data.encoding": "auto",
+    **dict.fromkeys(("data.sheet", "data.config", "data.split"), ""),
+}
+"""What was said of one source's columns does not hold for another."""
+FRESH = {"number": -1, "example": 0, "shown": TOKENS_SHOWN}
+"""What a page shows before its first look at the server: number of the Look, example, tokens of it."""
+TICK_S = 0.6
+WHOLE = 2**62
+"""No limit."""
 
 
-class DatasetTab:
-    """Components and handlers; the form's other parts decide how rows are rendered, so a preview reads them all."""
-
-    def __init__(self, context: Context, form: Form) -> None:
-        self.context = context
-        self.form = form
-        say = context.say
-        with gr.Row():
-            with gr.Column(scale=4, min_width=340, elem_classes=["sheet"]):
-                gr.HTML(f"<h2>{say('ui.dataset.title')}</h2><p class='lead'>{say('ui.dataset.lead')}</p>")
-                self.source = form.field("data.source")
-                with gr.Row():
-                    self.upload = gr.UploadButton(
-                        say("ui.dataset.upload"), file_types=FILE_TYPES, elem_id="dataset-upload", size="sm"
-                    )
-                    self.button = gr.Button(
-                        say("ui.dataset.preview"), elem_id="dataset-preview", size="sm", variant="primary"
-                    )
-                form.fields(form.section(["data"], ["basic", "common"]))
-                with gr.Accordion(say("ui.form.advanced"), open=False, elem_id="dataset-advanced"):
-                    form.fields(form.section(["data"], ["advanced"]), columns=1)
-            with gr.Column(scale=6, min_width=420, elem_classes=["sheet"]):
-                self.verdict = gr.HTML(note_card(say("ui.dataset.none")), elem_id="dataset-verdict")
-                self.table = gr.Dataframe(
-                    datatype="str",
-                    type="array",
-                    interactive=False,
-                    visible=False,
-                    elem_id="dataset-rows",
-                    max_height=240,
-                    max_chars=160,
-                    show_label=False,
-                    buttons=[],
-                )
-                self.row = gr.Radio(
-                    choices=[],
-                    label=say("ui.dataset.example"),
-                    visible=False,
-                    elem_id="dataset-example",
-                    elem_classes=["inline"],
-                )
-                self.seen_title = gr.HTML(f"<h3>{say('ui.dataset.seen')}</h3>", visible=False)
-                self.seen = gr.HTML("", elem_id="dataset-rendered")
-                self.learned_title = gr.HTML(
-                    f"<h3>{say('ui.dataset.learned')}</h3><p class='lead'>{say('ui.dataset.learned.lead')}</p>",
-                    visible=False,
-                )
-                self.learned = gr.HTML("", elem_id="dataset-mask")
-        self.examples = gr.State([])
+class DatasetTab(DatasetParts):
+    """Handlers of the parts; what is known of the data lives at the desk, so every page shows the same."""
 
     def bind(self, tab: gr.Tab) -> None:
-        """Preview on the button, on Enter, on an upload, and when the tab is opened for the first time."""
-        inputs = list(self.form.components.values())
-        parts = [
-            self.verdict,
-            self.table,
-            self.row,
-            self.seen_title,
-            self.seen,
-            self.learned_title,
-            self.learned,
-        ]
-        outputs = [*parts, self.examples]
-        self.context.on(self.button.click, self.preview, inputs, outputs, show_progress="minimal")
-        self.context.on(self.source.submit, self.preview, inputs, outputs, show_progress="minimal")
-        self.context.on(
-            tab.select, self.first_preview, [self.examples, *inputs], outputs, show_progress="minimal"
-        )
-        taken = self.context.on(self.upload.upload, self.take_file, [self.upload], [self.source])
-        self.context.on(taken.then, self.preview, inputs, outputs, show_progress="minimal")
-        self.context.on(self.row.input, self.pick, [self.row, self.examples], [self.seen, self.learned])
+        """Look on the button, on Enter, on an upload, when a field of the data changes, and when the tab is opened."""
+        on, form = self.context.on, self.form
+        # A hidden tab's timer and state would not run; bind() is called outside of all tabs.
+        self.timer = gr.Timer(TICK_S)
+        self.page = gr.State(FRESH)
+        self.fields = {path: part for path, part in form.components.items() if path.startswith("data.")}
+        inputs = list(form.components.values())
+        state = [self.page, *inputs]
+        self.parts = [
+            self.page, self.timer, self.verdict, self.progress, self.questions, self.row, self.table,
+            self.chat, self.seen, self.learned, self.packed, self.lengths, self.problems, self.download, self.prepared,
+        ]  # fmt: skip
+        everything = [*self.fields.values(), *self.parts]
+        on(self.timer.tick, self.tick, [self.page], self.parts)
+        on(self.button.click, self.look_again, state, self.parts)
+        on(tab.select, self.open, [self.page], self.parts)
+        for path, part in self.fields.items():
+            if path in VIEWED:
+                on(part.input, self.redraw, state, self.parts, trigger_mode="always_last")
+            elif path == "data.format":
+                on(part.input, self.reformat, state, everything)
+            elif isinstance(part, gr.Dropdown | gr.Checkbox):
+                on(part.input, self.look, state, self.parts)
+            elif path != "data.source":
+                on(part.blur, self._looker(path), state, self.parts)
+                on(part.submit, self._looker(path), state, self.parts)
+        on(self.source.submit, self.bring, state, everything)
+        on(self.source.blur, self.bring, state, everything)
+        taken = on(self.upload.upload, self.take_file, [self.upload], [self.upload, self.source])
+        on(taken.then, self.bring_upload, state, everything)
+        on(self.said.said, self.hear, [self.said, *state], everything, trigger_mode="multiple")
+        on(self.save.click, self.save_mapping, inputs, [self.saved])
+        shown = [self.page, self.row, self.chat, self.seen, self.learned]
+        on(self.row.input, self.pick, [self.row, *state], shown)
+        on(self.back.click, lambda *values: self.step(-1, *values), state, shown)
+        on(self.forth.click, lambda *values: self.step(1, *values), state, shown)
 
-    def first_preview(self, examples: list, *values: Any) -> Any:
-        """Preview once without being asked; later the button does."""
-        if examples:
-            return [gr.skip()] * 8
-        return self.preview(*values)
+    # Handlers -----------------------------------------------------------------------------------------------------
 
-    def preview(self, *values: Any) -> list[Any]:
-        """Return the first rows as a table, the first one as the model sees it, and its mask."""
-        say = self.context.say
-        try:
-            found = self.context.desk.preview(self.form.read(values), rows=PREVIEW_ROWS)
-        except StudioError as error:
-            words = " ".join(say(part) for part in (error.what, error.why, error.fix))
-            hidden = gr.update(visible=False)
-            return [note_card(words, "bad"), hidden, hidden, hidden, "", hidden, "", []]
-        examples = [(text_card(row.text), mask_card(row.tokens, row.cut, say)) for row in found.rendered]
-        cells = [[str(row.get(name, ""))[:CELL_CHARACTERS] for name in found.columns] for row in found.rows]
-        table = gr.update(value={"headers": list(found.columns), "data": cells}, visible=True)
-        numbers = [str(i + 1) for i in range(len(examples))]
-        row = gr.update(choices=numbers, value="1" if numbers else None, visible=len(numbers) > 1)
-        shown = gr.update(visible=bool(examples))
-        first = examples[0] if examples else ("", "")
-        verdict = self._verdict(found)
-        return [verdict, table, row, shown, first[0], shown, first[1], examples]
+    def look(self, page: dict, *values: Any) -> list[Any]:
+        """Look at the form's data set; nothing is asked again that is known."""
+        recipe = self.form.read(values)
+        check_reach(True, recipe.data.source)  # the window serves nobody but its owner (Context.on)
+        return self._show(self.context.desk.datasets.look(recipe), page, recipe)
 
-    def _verdict(self, found: Any) -> str:
-        """What the format is and why, or what is unclear about it; then rows that cannot be used."""
-        say = self.context.say
-        if found.refusal is not None:
-            error = found.refusal
-            return note_card(" ".join(say(part) for part in (error.what, error.why, error.fix)), "bad")
-        reason = say(found.reason) if found.reason else ""
-        words = [
-            say("ui.dataset.format", format=found.format, reason=literal(reason)),
-            *map(say, found.problems),
-        ]
-        return note_card(" ".join(words), "warn" if found.problems else "good")
+    def open(self, page: dict) -> list[Any]:
+        """Look at the draft's data set and draw every part: those of a hidden tab are not there before."""
+        recipe = self.context.draft()
+        check_reach(True, recipe.data.source)
+        return self._show(self.context.desk.datasets.look(recipe), page | {"number": -1}, recipe)
 
-    def pick(self, number: str, examples: list[tuple[str, str]]) -> tuple[str, str]:
-        """Return the texts of another row."""
-        position = int(number) - 1 if str(number).isdigit() else 0
-        return examples[position] if 0 <= position < len(examples) else ("", "")
+    def reformat(self, page: dict, *values: Any) -> list[Any]:
+        """Look at the data set in the format that was chosen."""
+        recipe = self._fit(self.form.read(values))
+        self.context.keep_draft(recipe)
+        look = self.context.desk.datasets.look(recipe)
+        return [*self._field_values(recipe), *self._show(look, FRESH, recipe)]
 
-    def take_file(self, uploaded: str) -> str:
-        """Copy an uploaded file into the workspace's data sets and return its new path."""
-        source = Path(uploaded)
+    def _looker(self, path: str):
+        def look(page: dict, *values: Any) -> list[Any]:
+            """Look anew when the field that is left was changed; a click elsewhere has its own say."""
+            looked = self.context.desk.datasets.recipe
+            if looked and read_value(looked, path) == read_value(self.form.read(values), path):
+                return [gr.skip()] * len(self.parts)
+            return self.look(page, *values)
+
+        return look
+
+    def bring(self, page: dict, *values: Any) -> list[Any]:
+        """Look at another source; what was said of the last one's columns does not hold for it."""
+        recipe = self.form.read(values)
+        before = self.context.desk.datasets.view().source
+        if before == recipe.data.source:
+            return [gr.skip()] * (len(self.fields) + len(self.parts))
+        if not before:
+            return [*[gr.skip()] * len(self.fields), *self.look(page, *values)]
+        return self.bring_upload(page, *values)
+
+    def bring_upload(self, page: dict, *values: Any) -> list[Any]:
+        """Look at a file that just came, be it under the name of one that was there."""
+        recipe = change_recipe(self.form.read(values), FORGOTTEN)
+        check_reach(True, recipe.data.source)
+        self.context.keep_draft(recipe)
+        look = self.context.desk.datasets.look(recipe, again=True)
+        return [*self._field_values(recipe), *self._show(look, FRESH, recipe)]
+
+    def look_again(self, page: dict, *values: Any) -> list[Any]:
+        """Look at the data set anew: the file may have changed."""
+        recipe = self.form.read(values)
+        check_reach(True, recipe.data.source)
+        return self._show(self.context.desk.datasets.look(recipe, again=True), FRESH, recipe)
+
+    def tick(self, page: dict) -> list[Any]:
+        """Show what is new since this page's last look at the server; the timer rests while nothing is done.
+
+        A page that is just being loaded has not got its draft yet: here and in open() the server's own counts.
+        """
+        return self._show(self.context.desk.datasets.view(), page, self.context.draft())
+
+    def redraw(self, page: dict, *values: Any) -> list[Any]:
+        """Draw mask, packing and lengths for another limit."""
+        return self._show(self.context.desk.datasets.view(), page | {"number": -1}, self._read(values))
+
+    def hear(self, said: dict, page: dict, *values: Any) -> list[Any]:
+        """Do what a part of our own reports (assets/dataset.js), on the form's recipe."""
+        datasets, recipe = self.context.desk.datasets, self.form.read(values)
+        do, value = str(said.get("do", "")), said.get("value", "")
+        if do == "cancel":
+            look = datasets.cancel()
+        elif do in ("size", "fetch"):
+            check_reach(True, recipe.data.source)
+            look = datasets.ask_size() if do == "size" else datasets.fetch()
+        elif do == "more":
+            page = page | {"number": -1, "shown": page["shown"] + TOKENS_SHOWN}
+            look = datasets.view()
+        elif do == "limit":
+            return self._move_limit(int(value), page, recipe)
+        else:
+            recipe = self._change(do, said, recipe)
+            look = datasets.look(recipe)
+            page = FRESH
+        return [*self._field_values(recipe), *self._show(look, page, recipe)]
+
+    def pick(self, number: str, page: dict, *values: Any) -> list[Any]:
+        """Show another example."""
+        return self._turn(int(number) - 1 if str(number).isdigit() else 0, page, self._read(values))
+
+    def step(self, by: int, page: dict, *values: Any) -> list[Any]:
+        """Show the next or the previous example."""
+        return self._turn(page["example"] + by, page, self._read(values))
+
+    def save_mapping(self, *values: Any) -> str:
+        """Save format and columns beside the data."""
+        path = self.context.desk.datasets.save_mapping(self.form.read(values))
+        return note_card(self.context.say("ui.dataset.mapping.saved", path=literal(str(path))), "good")
+
+    def take_file(self, uploaded: str | None) -> list[Any]:
+        """Copy an uploaded file into the workspace's data sets and make it the source; the drop zone is free again."""
+        return [None, str(self._keep(Path(uploaded)))] if uploaded else [gr.skip()] * 2
+
+    # Inside -------------------------------------------------------------------------------------------------------
+
+    def _keep(self, source: Path) -> Path:
         if source.suffix.lower() not in FILE_TYPES:
             raise StudioError(
                 text("ui.dataset.type", name=literal(source.name)),
@@ -147,12 +202,141 @@ class DatasetTab:
             )
         folder = self.context.workspace.datasets
         folder.mkdir(parents=True, exist_ok=True)
-        stem = (
-            "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in source.stem)[:80]
-            or "data"
-        )
+        words = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in source.stem)
+        stem = words.strip(".")[:80] or "data"
         target = folder / f"{stem}{source.suffix.lower()}"
         staged = folder / f".{stem}.{os.getpid()}"
         shutil.copyfile(source, staged)
         replace_file(staged, target)
-        return str(target)
+        return target
+
+    def _change(self, do: str, said: dict, recipe: Recipe) -> Recipe:
+        """Return the recipe with an answer or a column's role, and keep it as the draft."""
+        value = str(said.get("value", ""))
+        if do == "role":
+            known = self.context.desk.datasets.view().report.get("mapping") or {}
+            mapping = {**known, **recipe.data.mapping}
+            column = str(said.get("column", ""))
+            played = [role for role, name in mapping.items() if name == column]
+            mapping = {role: name for role, name in mapping.items() if name != column}
+            # A column that was said to be of no use must not be recognised by its name again.
+            mapping |= {value: column} if value else dict.fromkeys(played, "")
+            recipe = change_recipe(recipe, {"data.mapping": mapping})
+        elif do == "answer" and str(said.get("field", "")).startswith("data.") and value:
+            field = str(said["field"])
+            head, _, role = field.partition("data.mapping.")
+            if role and not head:
+                recipe = change_recipe(recipe, {"data.mapping": {**recipe.data.mapping, role: value}})
+            elif field in self.fields:
+                recipe = self._fit(change_recipe(recipe, {field: value}))
+        self.context.keep_draft(recipe)
+        return recipe
+
+    def _fit(self, recipe: Recipe) -> Recipe:
+        """Another format has other roles: those that it does not know are forgotten."""
+        roles = self.context.desk.datasets.roles(recipe.data.format)
+        mapping = {role: column for role, column in recipe.data.mapping.items() if role in roles}
+        return change_recipe(recipe, {"data.mapping": mapping})
+
+    def _move_limit(self, limit: int, page: dict, recipe: Recipe) -> list[Any]:
+        """The page has moved its line already: only the field, the mask and the packing follow."""
+        recipe = change_recipe(recipe, {"data.max_length": max(8, limit)})
+        self.context.keep_draft(recipe)
+        look = self.context.desk.datasets.view()
+        answer: dict[Any, Any] = dict.fromkeys(self.parts, gr.skip())
+        answer[self.learned], answer[self.packed] = self._learned(look, page, recipe)
+        fields = [recipe.data.max_length if path == "data.max_length" else gr.skip() for path in self.fields]
+        return [*fields, *answer.values()]
+
+    def _turn(self, example: int, page: dict, recipe: Recipe) -> list[Any]:
+        look = self.context.desk.datasets.view()
+        examples = look.report.get("preview", ())
+        if not examples:
+            return [gr.skip()] * 5
+        page = page | {"example": min(max(0, example), len(examples) - 1), "shown": TOKENS_SHOWN}
+        return [page, str(page["example"] + 1), *self._example(look, page, recipe)]
+
+    def _show(self, look: Look, page: dict, recipe: Recipe) -> list[Any]:
+        """Return every part of the page that is new to it."""
+        say = self.context.say
+        answer: dict[Any, Any] = dict.fromkeys(self.parts, gr.skip())
+        answer[self.progress] = progress_card(look, say)
+        answer[self.timer] = gr.Timer(active=look.working)
+        if look.number == page["number"]:
+            return list(answer.values())
+        report = look.report
+        examples = report.get("preview", ())
+        page = page | {"number": look.number, "example": min(page["example"], max(0, len(examples) - 1))}
+        numbers = [str(i + 1) for i in range(len(examples))]
+        path = self.context.desk.datasets.quarantine() if look.whole else None
+        chat, seen, learned = self._example(look, page, recipe)
+        answer |= {
+            self.page: page,
+            self.verdict: format_card(look, say, blocked=self._is_blocked(look, recipe)),
+            self.questions: question_cards(report.get("needs_answer", ()), say),
+            self.row: gr.update(choices=numbers, value=str(page["example"] + 1) if numbers else None),
+            self.table: rows_table(report, self._name_role, say) if "rows" in report else "",
+            self.chat: chat,
+            self.seen: seen,
+            self.learned: learned,
+            self.packed: self._learned(look, page, recipe)[1],
+            self.lengths: self._lengths(look, recipe),
+            self.problems: problems_card(report, CODES, say) + findings_card(report, say),
+            self.download: gr.update(value=str(path) if path else None, visible=path is not None),
+            self.prepared: prepared_card(report, say) if look.whole else "",
+        }
+        return list(answer.values())
+
+    def _example(self, look: Look, page: dict, recipe: Recipe) -> Sequence[str]:
+        say, examples = self.context.say, look.report.get("preview", ())
+        if not examples:
+            return [note_card(say("ui.dataset.example.none"))] * 3
+        example = examples[min(page["example"], len(examples) - 1)]
+        seen = seen_view(example, look.report.get("specials", ()), say)
+        return [chat_view(example, say), seen, self._learned(look, page, recipe)[0]]
+
+    def _learned(self, look: Look, page: dict, recipe: Recipe) -> tuple[str, str]:
+        say, examples = self.context.say, look.report.get("preview", ())
+        if not examples:
+            return note_card(say("ui.dataset.example.none")), ""
+        limit = WHOLE if self._is_text(look, recipe) else recipe.data.max_length
+        example = examples[min(page["example"], len(examples) - 1)]
+        packed = packed_view(examples, limit, say) if recipe.data.packing and limit != WHOLE else ""
+        return learned_view(example, limit, page["shown"], say), packed
+
+    def _lengths(self, look: Look, recipe: Recipe) -> str:
+        say = self.context.say
+        if not look.whole:
+            asked = bool(look.report.get("needs_answer")) and not look.working
+            return note_card(say("ui.dataset.lengths.question" if asked else "ui.dataset.lengths.wait"))
+        datasets = self.context.desk.datasets
+        blocks = datasets.histogram and not datasets.cuts
+        note = note_card(say("ui.dataset.lengths.blocks")) if blocks else ""
+        limit = recipe.data.max_length
+        return lengths_view(datasets.histogram, datasets.cuts, limit, say, datasets.cut_at(limit)) + note
+
+    def _is_text(self, look: Look, recipe: Recipe) -> bool:
+        """Whether texts are learned in blocks, so that no limit cuts them."""
+        format = look.report.get("format")
+        return recipe.method == "pretrain" or (recipe.method == "auto" and format == "text")
+
+    def _is_blocked(self, look: Look, recipe: Recipe) -> bool:
+        """Whether a run would refuse so many broken rows."""
+        report = look.report
+        if not look.whole or recipe.data.accept_bad_rows:
+            return False
+        return refuses_training(report["rows_read"], report["rows_quarantined"])
+
+    def _name_role(self, role: str) -> str:
+        id = f"ui.dataset.role.{role}"
+        return self.context.say(id) if self.context.words.has(id) else role
+
+    def _field_values(self, recipe: Recipe) -> list[Any]:
+        return [show_value(self.form.knobs[path], read_value(recipe, path)) for path in self.fields]
+
+    def _read(self, values: Sequence[Any]) -> Recipe:
+        """Return the form's recipe; half-typed, the draft's."""
+        try:
+            return self.form.read(values)
+        except StudioError:
+            return self.context.draft()

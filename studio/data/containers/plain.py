@@ -1,0 +1,149 @@
+"""Plain text and Markdown: a small file is one row, a larger one a row a paragraph, section or line."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import BinaryIO
+
+from studio.core.facts import Choice
+from studio.core.text import text
+from studio.data.charset import Joined, get_codec, read_head
+from studio.data.containers.container import DEFAULTS, HEAD_BYTES, Container, ReadOptions
+from studio.data.lines import Line, LineReader
+from studio.data.row import RAW_BYTES, Row, broken_row
+
+COLUMN = "text"
+ONE_ROW_BYTES = 2**14
+"""Up to so much a file is one row: some 4,000 tokens, which a model reads at once."""
+PIECE_BYTES = 4 * 2**20
+"""Longest row that is read; text of this length without a blank line is not meant to be one example."""
+HEADING = re.compile(r"#{1,6}\s")
+HEADINGS = re.compile(r"^#{1,6}\s", re.MULTILINE)
+BLANK_LINE = re.compile(r"\S[^\n]*\n[ \t]*\n\s*\S")
+FENCE = re.compile(r" {0,3}(```|~~~)")
+
+
+def accept(suffixes: tuple[str, ...], head: bytes, suffix: str) -> bool:
+    """Return whether the file's name says so: any bytes could be text."""
+    return suffix in suffixes
+
+
+def choose_pieces(head: bytes, options: ReadOptions = DEFAULTS, *, markdown: bool = False) -> Choice:
+    """Return what a row is (file, paragraphs, sections or lines) and why.
+
+    head: the first HEAD_BYTES of the file as UTF-8, all of it when it is shorter. A file of up to 16 KiB is one
+    row; a larger one is cut at blank lines, Markdown at its headings, and at every line where it has neither.
+    """
+    if options.pieces:
+        return Choice(value=options.pieces, reason=text("data.plain.chosen"))
+    if len(head) <= ONE_ROW_BYTES:
+        return Choice(value="file", reason=text("data.plain.file", kilobytes=ONE_ROW_BYTES >> 10))
+    words = head.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    if markdown and len(HEADINGS.findall(words)) > 1:
+        return Choice(value="sections", reason=text("data.plain.sections"))
+    if BLANK_LINE.search(words):
+        return Choice(value="paragraphs", reason=text("data.plain.paragraphs"))
+    return Choice(value="lines", reason=text("data.plain.lines"))
+
+
+def iterate(
+    markdown: bool, stream: BinaryIO, encoding: str, options: ReadOptions = DEFAULTS
+) -> Iterator[Row]:
+    """Yield a Row with the column `text` for each piece of the file that is not blank (choose_pieces).
+
+    Lines within a row are joined by LF, blank lines around it left out; all else stays as it is.
+    """
+    start = stream.read(HEAD_BYTES)
+    pieces = choose_pieces(read_head(io.BytesIO(start), encoding), options, markdown=markdown).value
+    lines = LineReader(Joined(start, stream), encoding)
+    for row, piece in enumerate(_gather(lines, pieces, markdown), start=1):
+        yield piece.make_row(row, get_codec(lines.encoding))
+
+
+class _Piece:
+    """The lines of one row, as far as they are read."""
+
+    def __init__(self) -> None:
+        self.first: Line | None = None
+        self.words = io.StringIO()
+        self.raw = bytearray()
+        self.size_bytes = 0
+        self.broken = False
+
+    def add(self, line: Line, words: str | None, newline: bytes) -> None:
+        self.size_bytes += len(line[2]) + len(newline)
+        if not line[3]:
+            self.size_bytes += PIECE_BYTES
+        if self.first is None:
+            self.first = line
+            self.raw += line[2][:RAW_BYTES]
+        elif len(self.raw) < RAW_BYTES:
+            self.raw += newline + line[2]
+        self.broken |= words is None
+        if words and self.size_bytes <= PIECE_BYTES:
+            self.words.write(words)
+        self.words.write("\n" if self.size_bytes <= PIECE_BYTES else "")
+
+    def make_row(self, row: int, codec: str) -> Row:
+        number, offset, _, _ = self.first
+        words = self.words.getvalue()
+        end = len(words.rstrip())
+        words = words[:end] + words[end:].partition("\n")[0]
+        raw = bytes(self.raw)
+        if self.size_bytes > PIECE_BYTES:
+            problem = "E101", text("data.row.too_long", megabytes=PIECE_BYTES >> 20)
+        elif self.broken:
+            problem = "E110", text("data.row.not_encoding", encoding=codec)
+        elif "\0" in words:
+            problem = "E110", text("data.row.nul")
+        else:
+            return Row(number, {COLUMN: words}, None, row, offset, raw)
+        return broken_row(number, *problem, row=row, offset=offset, raw=raw)
+
+
+def _gather(reader: LineReader, pieces: str, markdown: bool) -> Iterator[_Piece]:
+    """Yield the pieces that hold more than blank lines."""
+    codec = get_codec(reader.encoding)
+    piece = _Piece()
+    fenced = blank_before = False
+    for line in reader:
+        try:
+            words = line[2].decode(codec).removesuffix("\r")
+        except UnicodeDecodeError:
+            words = None
+        blank = words is not None and not words.strip()
+        within = fenced
+        if markdown and words and FENCE.match(words):
+            fenced = not fenced
+        begins = (
+            pieces == "lines"
+            or (pieces == "paragraphs" and blank_before and not blank and not within)
+            or (
+                pieces == "sections" and not within and words is not None and HEADING.match(words) is not None
+            )
+        )
+        if begins and piece.first:
+            yield piece
+            piece = _Piece()
+        if piece.first or not blank:
+            piece.add(line, words, reader.newline)
+        blank_before = blank
+    if piece.first:
+        yield piece
+
+
+TXT = Container(
+    name="txt",
+    suffixes=(".txt", ".text"),
+    accepts=partial(accept, (".txt", ".text")),
+    iterate=partial(iterate, False),
+)
+MD = Container(
+    name="md",
+    suffixes=(".md", ".markdown"),
+    accepts=partial(accept, (".md", ".markdown")),
+    iterate=partial(iterate, True),
+)

@@ -1,0 +1,166 @@
+"""One file of a data set: how it is opened, how it holds its rows, and in which encoding."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from studio.core.errors import StudioError
+from studio.core.recipe import DatasetSpec
+from studio.core.text import text
+from studio.data.charset import detect_encoding, read_head
+from studio.data.containers import CONTAINERS, images, workbook
+from studio.data.containers.container import HEAD_BYTES, Container, ReadOptions, refuse_file
+from studio.data.folder import find_suffix
+from studio.data.packing import open_unpacked
+from studio.data.question import Question
+from studio.data.row import Row
+
+IMAGE_FOLDER = "imagefolder"
+SEEKING = ("parquet", "xlsx")
+"""Containers that are read from several places at once."""
+BINARY_SUFFIXES = {
+    ".parquet": "parquet_broken",
+    ".arrow": "arrow_broken",
+    ".xlsx": "workbook_broken",
+    ".xlsm": "workbook_broken",
+}
+"""What is wrong with a file of this ending that does not begin as such a file does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataFile:
+    """One file of a data set, or one member of a zip."""
+
+    name: str
+    """As it is shown, with / between folders; "" where the source is one file."""
+    path: Path
+    member: str = ""
+    """Its name inside the zip `path`."""
+    container: str = ""
+    """"" until look_into has seen; jsonl json csv tsv xlsx parquet arrow txt md imagefolder."""
+    packing: str = ""
+    """"" gz zst zip."""
+    encoding: str = ""
+    """One of encoding.ENCODINGS; "" in binary containers."""
+    size_bytes: int
+    """On the disk; of a member: after unpacking."""
+    sheet: str = ""
+    """Of a workbook."""
+
+    def rows(self) -> Iterator[Row]:
+        """Yield every row in order, broken ones included, in bounded memory. Raises StudioError."""
+        with refusing(self.path), open_stream(self) as stream:
+            options = ReadOptions(name=self.shown_name, sheet=self.sheet)
+            if self.container == IMAGE_FOLDER:
+                described = get_container("csv" if self.path.suffix.lower() == ".csv" else "jsonl")
+                rows = described.iterate(stream, self.encoding, options)
+                yield from images.place_images(rows, self.path.parent)
+            else:
+                yield from get_container(self.container).iterate(stream, self.encoding, options)
+
+    @property
+    def shown_name(self) -> str:
+        """Its name for messages."""
+        return PurePosixPath(self.member or self.name).name or self.path.name
+
+
+def look_into(
+    file: DataFile, spec: DatasetSpec, limit_bytes: int
+) -> tuple[DataFile, tuple[Question, ...]] | None:
+    """Return `file` with how it holds its rows, and what has to be asked; None for one without content.
+
+    limit_bytes: so much is scanned for its encoding. Raises StudioError: no kind that is known, damaged, not readable.
+    """
+    name = file.shown_name
+    suffix = find_suffix(name)
+    with refusing(file.path):
+        with open_unpacked(file.path, file.packing, file.member) as stream:
+            head = stream.read(HEAD_BYTES)
+        if not head.strip():
+            return None
+        binary = next((one for one in CONTAINERS if one.binary and one.accepts(head, suffix)), None)
+        if binary is not None:
+            file = replace(file, container=binary.name)
+            return _choose_sheet(file, spec) if binary is workbook.CONTAINER else (file, ())
+        if suffix in BINARY_SUFFIXES:
+            raise refuse_file(name, BINARY_SUFFIXES[suffix])
+        encoding, asked = _choose_encoding(file, spec, suffix, limit_bytes)
+        head = read_head(BytesIO(head), encoding)
+    if not head.strip():
+        return None
+    if file.container == IMAGE_FOLDER:
+        return replace(file, encoding=encoding), asked
+    for container in CONTAINERS:
+        if not container.binary and container.accepts(head, suffix):
+            return replace(file, container=container.name, encoding=encoding), asked
+    raise refuse_file(name, "kind")
+
+
+def _choose_encoding(
+    file: DataFile, spec: DatasetSpec, suffix: str, limit_bytes: int
+) -> tuple[str, tuple[Question, ...]]:
+    if spec.encoding not in ("auto", ""):
+        return spec.encoding, ()
+    with open_unpacked(file.path, file.packing, file.member) as stream:
+        guess = detect_encoding(stream, suffix, limit_bytes)
+    if not guess.encoding:
+        raise refuse_file(file.shown_name, "encoding")
+    if guess.sure:
+        return guess.encoding, ()
+    asked = text("data.source.encoding_choice", name=file.shown_name[:80], encoding=guess.encoding)
+    return guess.encoding, (
+        Question(id="encoding", question=asked, choices=guess.choices, field="data.encoding"),
+    )
+
+
+def _choose_sheet(file: DataFile, spec: DatasetSpec) -> tuple[DataFile, tuple[Question, ...]]:
+    if spec.sheet:
+        return replace(file, sheet=spec.sheet), ()
+    with open_stream(file) as stream:
+        sheets = tuple(workbook.list_sheets(stream, file.shown_name))
+    if len(sheets) < 2:
+        return replace(file, sheet="".join(sheets)), ()
+    asked = text("data.source.sheets", count=len(sheets))
+    question = Question(id="sheet", question=asked, choices=sheets, field="data.sheet")
+    return replace(file, sheet=sheets[0]), (question,)
+
+
+def get_container(name: str) -> Container:
+    """Return the Container of this name."""
+    return next(one for one in CONTAINERS if one.name == name)
+
+
+@contextmanager
+def open_stream(file: DataFile) -> Iterator[BinaryIO]:
+    """Open a file after unpacking; what is read from several places is unpacked to the disk first."""
+    with open_unpacked(file.path, file.packing, file.member) as stream:
+        if not file.packing or file.container not in SEEKING:
+            yield stream
+            return
+        with tempfile.TemporaryFile() as unpacked:
+            shutil.copyfileobj(stream, unpacked, 2**20)
+            unpacked.seek(0)
+            yield unpacked
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Turn what the system refuses into a StudioError."""
+    try:
+        yield
+    except OSError as error:
+        raise refuse_system(path, error) from error
+
+
+def refuse_system(path: Path, error: OSError) -> StudioError:
+    """Return the StudioError for what the system said about `path`."""
+    return refuse_file(
+        (path.name or str(path))[:80], "system", message=error.strerror or type(error).__name__
+    )

@@ -1,0 +1,44 @@
+"""What a person should know of a row that is used all the same: E132, E133 and E134."""
+
+from __future__ import annotations
+
+from studio.core.text import Text, text
+from studio.data.conversation import Conversation
+
+Note = tuple[str, Text]
+"""(code, sentence)"""
+
+
+def note_turns(conversation: Conversation) -> tuple[Note, ...]:
+    """Return what is odd in the order of turns, one note for each code."""
+    messages = conversation.messages
+    kind = conversation.kind
+    if kind == "preference":
+        messages += conversation.chosen
+    previous, odd = "", False
+    for message in messages:
+        role = message.role
+        if role == previous == "user" or (role == "system" and previous):
+            odd = True
+            break
+        previous = role
+    if not odd and (previous == "assistant" or kind == "rl" or not messages):
+        return ()
+    notes: list[Note] = []
+    roles = [message.role for message in messages]
+    if roles[-1] != "assistant" and kind != "rl":
+        notes.append(("E132", text("data.row.ends_open", number=len(roles))))
+    for number, pair in enumerate(zip(roles, roles[1:], strict=False), start=2):
+        if pair == ("user", "user"):
+            notes.append(("E133", text("data.row.two_questions", first=number - 1, second=number)))
+            break
+    for number, role in enumerate(roles[1:], start=2):
+        if role == "system":
+            notes.append(("E134", text("data.row.system_late", number=number)))
+            break
+    return tuple(notes)
+
+
+def note_nothing(conversation: Conversation) -> tuple[Note, ...]:
+    """Return no notes, for formats without turns."""
+    return ()

@@ -1,0 +1,140 @@
+"""Two answers to one question, of which the first is the better one: `chosen` and `rejected`."""
+
+from __future__ import annotations
+
+import re
+
+from studio.core.text import text
+from studio.data.conversation import Conversation, Message
+from studio.data.formats.aliases import CHOSEN, INSTRUCTION, QUESTIONS, REJECTED, SYSTEM, TOOLS
+from studio.data.formats.cells import Values, holds_text, is_empty, read_cell, read_optional
+from studio.data.formats.format import Format, Mapped
+from studio.data.formats.sides import has_turns, holds_side, read_question
+from studio.data.formats.tool_calls import holds_tools, read_tools
+from studio.data.formats.turns import put_system_first, read_turns
+from studio.data.row import RowError
+
+SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
+"""How transcripts in one string, such as those of hh-rlhf, begin a turn."""
+ROLES = ("chosen", "rejected")
+
+
+def read(values: Values, mapping: Mapped) -> Conversation:
+    """The prompt has a column of its own, or is what both answers begin with."""
+    sides = [_read_answer(values, mapping[role]) for role in ROLES]
+    asked = any(role in mapping and not is_empty(values.get(mapping[role])) for role in ("prompt", "input"))
+    if all(isinstance(side, str) for side in sides):
+        if _same_words(*sides):
+            raise RowError("E170", text("data.row.pair_same"))
+        if asked:
+            prompt = read_question(values, mapping)
+        else:
+            words, *sides = _part_texts(*sides)
+            prompt = [Message("user", words)]
+        chosen, rejected = ([Message("assistant", side)] for side in sides)
+    else:
+        turns = [[Message("assistant", side)] if isinstance(side, str) else side for side in sides]
+        prompt, chosen, rejected = _part_turns(*turns)
+        if not any(message.role == "user" for message in prompt):
+            if not asked:
+                required = mapping.get("prompt")
+                if required is not None:
+                    read_cell(values, required)
+                raise RowError("E171", text("data.row.pair_prompt"))
+            prompt = prompt + read_question(values, mapping)
+    prompt = put_system_first(prompt, read_optional(values, mapping, "system"))
+    tools = read_tools(values, mapping["tools"]) if "tools" in mapping else ()
+    return Conversation(
+        tuple(prompt), kind="preference", tools=tools, chosen=tuple(chosen), rejected=tuple(rejected)
+    )
+
+
+def _read_answer(values: Values, column: str) -> str | list[Message]:
+    """Return an answer as text or turns; a transcript becomes turns. Raises RowError."""
+    cell = values.get(column)
+    if has_turns(cell):
+        return read_turns(values, column)
+    words = read_cell(values, column)
+    if words.lstrip().startswith("Human:") and "\n\nAssistant:" in words:
+        _, *parts = SPEAKER.split(words.strip())
+        speakers = {"Human": "user", "Assistant": "assistant"}
+        turns = [
+            Message(speakers[speaker], said.strip())
+            for speaker, said in zip(parts[::2], parts[1::2], strict=True)
+        ]
+        for number, turn in enumerate(turns, start=1):
+            if not turn.content:
+                raise RowError("E122", text("data.row.turn_blank", number=number))
+        return turns
+    return words
+
+
+def _part_turns(
+    chosen: list[Message], rejected: list[Message]
+) -> tuple[list[Message], list[Message], list[Message]]:
+    """Return the turns that both begin with, and what follows in each. Raises RowError: E131, E170, E171."""
+    for turns in (chosen, rejected):
+        if turns[-1].role != "assistant":
+            raise RowError("E131", text("data.row.no_answer"))
+    if len(chosen) == len(rejected) and all(map(_same_turn, chosen, rejected)):
+        raise RowError("E170", text("data.row.pair_same"))
+    shared = 0
+    for one, other in zip(chosen[:-1], rejected[:-1], strict=False):
+        if not _same_turn(one, other):
+            break
+        shared += 1
+    if chosen[shared].role != "assistant" or rejected[shared].role != "assistant":
+        raise RowError("E171", text("data.row.pair_prefix", number=shared + 1))
+    return chosen[:shared], chosen[shared:], rejected[shared:]
+
+
+def _same_turn(one: Message, other: Message) -> bool:
+    return (
+        one.role == other.role
+        and _same_words(one.content, other.content)
+        and one.tool_calls == other.tool_calls
+        and one.parts == other.parts
+    )
+
+
+def _same_words(one: str, other: str) -> bool:
+    return one == other or one.strip() == other.strip()
+
+
+def _part_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
+    """Return what both texts begin with, up to a white space, and what follows in each. Raises RowError: E171."""
+    shared = 0
+    for one, other in zip(chosen, rejected, strict=False):
+        if one != other:
+            break
+        shared += 1
+    while shared and not chosen[shared - 1].isspace():
+        shared -= 1
+    prompt, *answers = chosen[:shared].strip(), chosen[shared:], rejected[shared:]
+    if not prompt or not all(answer.strip() for answer in answers):
+        raise RowError("E171", text("data.row.pair_prompt"))
+    return prompt, *answers
+
+
+FORMAT = Format(
+    name="preference",
+    roles={
+        "prompt": ("prompt", *QUESTIONS, *INSTRUCTION, "conversations", "conversation", "history", "context"),
+        "input": ("input",),
+        "chosen": CHOSEN,
+        "rejected": REJECTED,
+        "system": SYSTEM,
+        "tools": TOOLS,
+    },
+    required=("chosen", "rejected"),
+    kinds={
+        "prompt": holds_side,
+        "input": holds_text,
+        "chosen": holds_side,
+        "rejected": holds_side,
+        "system": holds_text,
+        "tools": holds_tools,
+    },
+    read=read,
+    beats=("messages", "sharegpt", "prompt_completion", "alpaca", "text", "rl", "kto"),
+)

@@ -1,0 +1,54 @@
+"""How files spell the roles of turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from studio.data.conversation import Role
+
+SPELLINGS: Mapping[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "系统": "system",
+    "user": "user",
+    "human": "user",
+    "prompter": "user",
+    "person": "user",
+    "customer": "user",
+    "用户": "user",
+    "人类": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "gpt4": "assistant",
+    "gpt-4": "assistant",
+    "gpt-3.5": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "claude": "assistant",
+    "bot": "assistant",
+    "chatbot": "assistant",
+    "model": "assistant",
+    "ai": "assistant",
+    "agent": "assistant",
+    "助手": "assistant",
+    "tool": "tool",
+    "function": "tool",
+    "observation": "tool",
+    "ipython": "tool",
+    "tool_response": "tool",
+    "tool_result": "tool",
+    "function_response": "tool",
+    "工具": "tool",
+    "function_call": "assistant",
+    "tool_call": "assistant",
+    "tool_calls": "assistant",
+}
+"""Spelling in lower case -> role."""
+CALLERS = frozenset({"function_call", "tool_call", "tool_calls"})
+"""Spellings of turns whose words are calls, written as JSON."""
+
+
+def read_role(spelling: object) -> Role | None:
+    """Return the role that `spelling` stands for; None when it is not known."""
+    return SPELLINGS.get(str(spelling).strip().lower())

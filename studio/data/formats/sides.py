@@ -1,0 +1,47 @@
+"""The two sides of an example, a question and an answer, each as text or as a list of turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from studio.data.conversation import Message, Role
+from studio.data.formats.cells import Values, holds_words, is_empty, read_cell, read_optional
+from studio.data.formats.turns import find_turns, holds_turns, is_turn, read_turns
+
+
+def holds_side(cell: object) -> bool:
+    """Return whether a cell is words or turns."""
+    return holds_words(cell) or holds_turns(cell)
+
+
+def has_turns(cell: object) -> bool:
+    """Return whether a cell holds turns rather than words; text may hold turns as JSON."""
+    if isinstance(cell, str):
+        if cell[:1] not in ("[", " ", "\n"):
+            return False
+        turns = find_turns(cell)
+        return bool(turns) and is_turn(turns[0])
+    return isinstance(cell, (list, tuple, Mapping))
+
+
+def read_side(values: Values, column: str, speaker: Role) -> list[Message]:
+    """Return a cell as turns; words become one turn of `speaker`. Raises RowError."""
+    if has_turns(values.get(column)):
+        return read_turns(values, column)
+    return [Message(speaker, read_cell(values, column))]
+
+
+def read_question(values: Values, mapping: Mapping[str, str], role: str = "prompt") -> list[Message]:
+    """Return the turns of the prompt's column, with the text of an `input` column behind its words.
+
+    Raises RowError.
+    """
+    if role not in mapping:
+        return [Message("user", read_cell(values, mapping["input"]))]
+    material = read_optional(values, mapping, "input")
+    if material and is_empty(values.get(mapping[role])):
+        return [Message("user", material)]
+    turns = read_side(values, mapping[role], "user")
+    if material and len(turns) == 1:
+        turns = [turns[0]._replace(content=f"{turns[0].content}\n\n{material}")]
+    return turns

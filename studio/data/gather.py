@@ -1,0 +1,263 @@
+"""The stages of one source behind each other, for `prepare` and `describe` alike: converted, chosen, tokenised, cut."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from studio.core.errors import StudioError
+from studio.core.files import replace_file
+from studio.core.recipe import DatasetSpec
+from studio.core.text import text
+from studio.data.conversation import TRAINABLE
+from studio.data.convert import Converted, PreparationStopped, Progress, convert
+from studio.data.examples import Cutting
+from studio.data.problems import KEPT, Problems
+from studio.data.question import Question
+from studio.data.reading import CONTROL
+from studio.data.render import Renderer
+from studio.data.row import RowProblem
+from studio.data.sniff import Understanding
+from studio.data.tokens import Tokens, count_notes, tokenise
+from studio.data.transforms import Selection, apply
+
+REFUSED_ROWS = 100
+REFUSED_SHARE = 0.01
+UNCLEAR_RULE = "format_unclear"
+UNTRAINED = tuple(name for name in ("preference", "kto", "rl", "vision") if name not in TRAINABLE)
+"""Formats (named as the kind of their rows) that no method learns from."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Gathered:
+    """What is known of one split of a source after its stages."""
+
+    spec: DatasetSpec
+    converted: Converted
+    method: str
+    split: str = "train"
+    selection: Selection | None = None
+    """Which rows the rules keep; None while the format is not clear."""
+    filtered: Counter[str] = field(default_factory=Counter)
+    """Rule -> rows, transforms and length alike."""
+    refused: int = 0
+    """Rows set aside, by their own fault or the template's."""
+    problems: Problems = field(default_factory=Problems)
+    renderer: Renderer | None = None
+    tokens: Tokens | None = None
+    cutting: Cutting | None = None
+    notes: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """int64: rows of the converted split that the rules keep, in the order of learning."""
+        return self.selection.rows if self.selection is not None else np.zeros(0, np.int64)
+
+    @property
+    def rows_read(self) -> int:
+        """All rows of the split."""
+        return self.converted.splits[self.split].rows_read
+
+    @property
+    def rows_used(self) -> int:
+        """Rows that something is learned from; rows_read = rows_used + refused + filtered."""
+        return self.cutting.used if self.cutting is not None else len(self.rows)
+
+    @property
+    def quarantine(self) -> Path | None:
+        """The file with all rows set aside; None where there are none."""
+        own = self.converted.quarantine
+        if self.tokens is None or not len(self.tokens.refused):
+            return own if own.stat().st_size else None
+        together = self.tokens.folder / "all.jsonl"
+        if not together.exists():
+            staged = together.with_suffix(f".{os.getpid()}")
+            with staged.open("wb") as target:
+                for path in (own, self.tokens.quarantine):
+                    with path.open("rb") as source:
+                        shutil.copyfileobj(source, target)
+            replace_file(staged, together)
+        return together
+
+    def check(self) -> None:
+        """Assert that every row read is used, set aside, or left out by a named rule."""
+        kept = self.rows_used + self.refused + self.filtered.total()
+        assert self.rows_read == kept, f"rows lost: {self.rows_read} read, {kept} accounted for"
+
+
+def gather(
+    spec: DatasetSpec,
+    cache: Path,
+    *,
+    method: str = "auto",
+    tokenizer: Any | None = None,
+    vocabulary: int | None = None,
+    split: str = "train",
+    seed: int = 42,
+    weight: float = 1.0,
+    evaluation: Converted | None = None,
+    on_progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Gathered:
+    """Take one split of `spec.source` through all stages; without a tokenizer, or a clear format, not to the last.
+
+    vocabulary: token ids that the model knows (None: those of the tokenizer); seed, weight, evaluation: as
+    transforms.apply takes them.
+    Raises StudioError: unreadable, no chat template where one is needed; PreparationStopped.
+    """
+    converted = convert(spec, cache, on_progress, should_stop)
+    method = choose_method(method, converted.understanding)
+    found = Gathered(spec=spec, converted=converted, method=method, split=split)
+    found.refused = converted.splits[split].rows_refused
+    found.problems.join(converted.problems_of[split])
+    if not converted.has_rows:
+        unclear = found.rows_read - found.refused
+        found.filtered.update({UNCLEAR_RULE: unclear} if unclear else {})
+        return found
+    found.selection = apply(
+        converted,
+        spec,
+        split,
+        seed=seed,
+        evaluation=evaluation,
+        weight=weight,
+        cache=converted.folder,
+        on_rows=_make_listener(converted, on_progress, should_stop),
+    )
+    found.filtered.update(found.selection.filtered)
+    if tokenizer is not None and is_trainable(converted.understanding):
+        train_on = "everything" if method == "pretrain" else spec.train_on
+        found.renderer = Renderer(
+            tokenizer,
+            train_on,
+            spec.template,
+            reasoning=spec.reasoning,
+            vocab_size=vocabulary or None,
+            cache=cache,
+        )
+        _tokenise(found, cache, on_progress, should_stop)
+    else:
+        _note_control(found)
+    found.check()
+    return found
+
+
+def _note_control(found: Gathered) -> None:
+    """Without a tokenizer nobody knows which signs the model has: rows with those of the common families are noted."""
+    shards = found.converted.shards(found.split)
+    rows = np.intersect1d(np.flatnonzero(shards.column("control")), found.rows)
+    noted = Problems()
+    for row in rows[:KEPT].tolist():
+        sign = CONTROL.search(bytes(next(shards.read_texts([row]))[1]))[0].decode("utf-8")
+        message = text("data.row.control_known", word=sign)
+        noted.add(RowProblem(code="E191", message=message, **found.converted.place(row, found.split)))
+    if len(rows):
+        noted.counts["E191"] = len(rows)
+        found.problems.join(noted)
+
+
+def _tokenise(
+    found: Gathered, cache: Path, on_progress: Progress | None, should_stop: Callable[[], bool] | None
+) -> None:
+    spec, split = found.spec, found.split
+    total = found.converted.splits[split].rows_used
+    # All rows at once where most are wanted: then the next choice of rules finds its tokens here.
+    part = None if 2 * len(found.rows) >= total else np.unique(found.rows)
+    tokens = tokenise(
+        found.converted,
+        found.renderer,
+        spec,
+        cache,
+        split=split,
+        rows=part,
+        on_progress=on_progress,
+        should_stop=should_stop,
+    )
+    found.tokens = tokens
+    lost = np.isin(found.rows, tokens.refused)
+    found.refused += len(np.unique(found.rows[lost]))
+    found.problems.join(tokens.problems_of(found.converted, found.rows[lost], split))
+    places = np.searchsorted(tokens.rows, found.rows[~lost])
+    limit = None if found.method == "pretrain" else spec.max_length
+    found.cutting = Cutting(found.converted, tokens, places, limit, spec.too_long, split)
+    found.filtered.update(found.cutting.dropped)
+    found.problems.join(found.cutting.problems)
+    found.notes = count_notes(tokens, found.cutting.examples.chosen)
+
+
+def _make_listener(
+    converted: Converted, on_progress: Progress | None, should_stop: Callable[[], bool] | None
+) -> Callable[[int], None]:
+    """Return what hears how many rows were compared: a sign of life, and the place where a stop takes effect."""
+
+    def listen(rows: int) -> None:
+        if should_stop is not None and should_stop():
+            raise PreparationStopped
+        if on_progress is not None:
+            on_progress(min(rows, converted.rows), converted.rows)
+
+    return listen
+
+
+def choose_method(method: str, understanding: Understanding) -> str:
+    """Return `method`; for `auto` what suits the format."""
+    if method != "auto" or understanding.format is None:
+        return method
+    return "pretrain" if understanding.format.name == "text" else "sft"
+
+
+def is_trainable(understanding: Understanding) -> bool:
+    """Return whether a method of the studio learns from this format."""
+    return understanding.format is not None and understanding.format.name not in UNTRAINED
+
+
+def refuses_training(rows_read: int, rows_refused: int) -> bool:
+    """Return whether so many rows are broken that a person must look first: over 1 %, or over 100."""
+    return rows_refused > REFUSED_ROWS or rows_refused > REFUSED_SHARE * rows_read
+
+
+def open_questions(converted: Converted) -> tuple[Question, ...]:
+    """Return what only the person can say about a source."""
+    return (*converted.source.questions, *converted.understanding.questions)
+
+
+def refuse_unclear(questions: tuple[Question, ...]) -> StudioError:
+    """Return the refusal to train before the first of `questions` is answered."""
+    first = questions[0]
+    fix = text("data.unclear.fix", field=first.field, choices=", ".join(first.choices[:8]))
+    return StudioError(text("data.unclear"), first.question, fix)
+
+
+def refuse_kind(name: str) -> StudioError:
+    """Return the refusal to train on the format `name`, which is understood, but which no method learns from."""
+    return StudioError(
+        text("data.kind.untrained", format=name),
+        text("data.kind.untrained.why"),
+        text("data.kind.untrained.fix"),
+    )
+
+
+def refuse_rows(rows_read: int, rows_refused: int, problems: Problems) -> StudioError:
+    """Return the refusal to train on a source with so many broken rows."""
+    first = problems.first_refused
+    return StudioError(
+        text("data.prepare.refused", refused=rows_refused, read=rows_read),
+        first.sentence
+        if first is not None
+        else text("data.prepare.refused", refused=rows_refused, read=rows_read),
+        text("data.prepare.refused.fix"),
+    )
+
+
+def source_of(spec: DatasetSpec, name: str) -> DatasetSpec:
+    """Return the recipe's part for a further source: what was said of the first one's file does not hold for it."""
+    return replace(
+        spec, source=name, format="auto", mapping={}, encoding="auto", sheet="", config="", split="", mix={}
+    )

@@ -1,0 +1,77 @@
+"""Reports on data sets that are kept: the same question about the same files needs no tokenizer the second time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from studio.core.codec import from_json, to_json
+from studio.core.files import replace_file
+from studio.core.recipe import DatasetSpec
+from studio.data.convert import identify
+
+VERSION = 1
+PACKAGES = ("transformers", "tokenizers", "jinja2")
+"""What decides, beside files and settings, which tokens come out."""
+WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".onnx")
+LARGEST_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A report as it lies on the disk."""
+
+    report: Any
+
+
+def name_report(spec: DatasetSpec, cache: Path, model: Path | None, rows: int) -> str:
+    """Return the path of the report inside `cache`: it changes with the source, `spec`, the model's files and `rows`.
+
+    "" where the source is not converted yet. `model`: the folder of the model. Raises StudioError when the source
+    cannot be read.
+    """
+    key = identify(spec, cache)
+    if not key:
+        return ""
+    facts = [VERSION, to_json(spec), rows, [version(name) for name in PACKAGES]]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogatepass"))
+    template = Path(spec.template)
+    if spec.template and template.is_file():
+        digest.update(template.read_bytes())
+    if model is not None:
+        for path in sorted(model.iterdir()):
+            size = path.stat().st_size if path.is_file() else 0
+            if size and size <= LARGEST_BYTES and path.suffix not in WEIGHTS:
+                digest.update(f"{path.name}\0{size}\0".encode("utf-8", "surrogatepass"))
+                digest.update(path.read_bytes())
+    return f"{key}/report-{digest.hexdigest()[:24]}.json"
+
+
+def read_report(cache: Path, name: str) -> dict[str, Any] | None:
+    """Return the report kept under `name`; None where there is none."""
+    if not name:
+        return None
+    try:
+        found = json.loads((cache / name).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return from_json(Kept, {"report": found}).report
+
+
+def keep_report(cache: Path, name: str, report: Mapping[str, Any]) -> None:
+    """Keep `report` under `name`; where the disk does not take it, the next time works it out again."""
+    if not name:
+        return
+    staged = cache / f"{name}.{os.getpid()}.part"  # two commands may ask the same at once
+    try:
+        # ASCII: the name of a file need not be text.
+        staged.write_text(json.dumps(to_json(report), default=int), encoding="ascii")
+        replace_file(staged, cache / name)
+    except OSError:
+        staged.unlink(missing_ok=True)

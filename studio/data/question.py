@@ -1,0 +1,20 @@
+"""A question that only the person can answer, with the recipe field that takes the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from studio.core.text import Text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What is not clear about a data set."""
+
+    id: str
+    """`format`, `mapping.ROLE`, `encoding`, `sheet`, ...; one of each for a data set."""
+    question: Text
+    choices: tuple[str, ...]
+    """Values that `field` can take, the likeliest first."""
+    field: str
+    """Recipe field that answers it: `data.format`, `data.mapping.output`, `data.encoding`, ..."""

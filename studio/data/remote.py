@@ -1,0 +1,276 @@
+"""Data sets that lie elsewhere: data sets of the hub by owner/name, and files at an https address.
+
+Whoever calls decides whether the person may: only the owner of the machine, never a visitor of a shared window.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import unquote, urlsplit
+
+from studio.core.files import replace_file
+from studio.core.recipe import DatasetSpec
+from studio.core.text import Text, literal
+from studio.data.card import SUFFIXES, FetchStopped, choose, refuse, show_source
+from studio.data.folder import Plan
+from studio.data.question import Question
+
+__all__ = (
+    "HUB_ID",
+    "SUFFIXES",
+    "FetchStopped",
+    "Fetched",
+    "RemoteFacts",
+    "fetch_remote",
+    "look_remote",
+    "show_source",
+)
+HUB = "https://huggingface.co"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+HUB_PAGE = re.compile(r"/datasets/([^/]+/[^/]+)(/.*)?")
+OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+WISH = "FINETUNE_STUDIO_OFFLINE"
+"""1 when the person set one of OFFLINE, 0 when the studio alone did, for its own process (host/workspace.py)."""
+POLL_S = 0.2
+LISTING = "listing.json"
+Progress = Callable[[int, int], None]
+"""(bytes done, bytes in all or 0 where that is not known)"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemoteFacts:
+    """What is known of a remote data set before it is fetched."""
+
+    source: str
+    size_bytes: int | None
+    """Of the files that would be fetched; None where the server does not say."""
+    files: tuple[str, ...]
+    """The files that would be fetched; none while a question has to be answered first."""
+    configs: tuple[str, ...]
+    splits: tuple[str, ...]
+    questions: tuple[Question, ...]
+    notes: tuple[Text, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetched:
+    """A remote data set, or the part of it that a recipe names, on this disk."""
+
+    folder: Path
+    plan: Plan
+    """Names below `folder`."""
+
+
+def is_remote(source: str) -> bool:
+    """Return whether `source` is an https address, or a name of the hub that is no path of this computer."""
+    source = source.strip()
+    if source.lower().startswith("https://"):
+        return True
+    if not HUB_ID.fullmatch(source) or source.lower().endswith(SUFFIXES):
+        return False
+    return not os.path.lexists(source)
+
+
+def look_remote(spec: DatasetSpec, cache: Path) -> RemoteFacts:
+    """Ask the server what `spec.source` holds (one small request), and keep the answer in `cache`.
+
+    Raises StudioError: no such data set, gated, no network, an address that is a page, none that may be asked.
+    """
+    listing = _ask(_describe(spec.source) | {"do": "look"}, spec.source)["listing"]
+    root = _root(spec.source, cache)
+    root.mkdir(parents=True, exist_ok=True)
+    partial = root / f"{LISTING}.part"
+    partial.write_text(json.dumps(listing), encoding="utf-8")
+    replace_file(partial, root / LISTING)
+    return _tell(spec, listing)
+
+
+def fetch_remote(
+    spec: DatasetSpec,
+    cache: Path,
+    on_progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Fetched:
+    """Return the files of `spec.source` in `cache`; those that are not there are fetched by a child process.
+
+    What was fetched once is not asked for again: `look_remote` does that, and a newer version is then fetched.
+    Nothing is fetched while the Plan has a question that decides what would be. Raises FetchStopped, StudioError.
+    """
+    listing = _read_listing(spec.source, cache)
+    if listing is None:
+        look_remote(spec, cache)
+        listing = _read_listing(spec.source, cache)
+    choice = choose(spec, listing)
+    place = _root(spec.source, cache) / listing["version"][:16]
+    wanted = {name for names in choice.plan.splits.values() for name in names} if choice.ready else set()
+    files = [file for file in listing["files"] if file["name"] in wanted]
+    if any(not (place / file["name"]).is_file() for file in files):
+        wish = _describe(spec.source) | {"do": "fetch", "files": files, "folder": str(place)}
+        _ask(wish, spec.source, on_progress, should_stop)
+    if not choice.ready:
+        plan = Plan(splits={"train": ()}, questions=choice.plan.questions, notes=choice.plan.notes)
+        return Fetched(folder=place, plan=plan)
+    return Fetched(folder=place, plan=choice.plan)
+
+
+def is_fetched(spec: DatasetSpec, cache: Path) -> bool:
+    """Return whether fetch_remote would need no network."""
+    listing = _read_listing(spec.source, cache)
+    if listing is None:
+        return False
+    place = _root(spec.source, cache) / listing["version"][:16]
+    return all((place / name).is_file() for name in _tell(spec, listing).files)
+
+
+def wants_offline(environment: Mapping[str, str]) -> bool:
+    """Return whether the person wants nothing to be fetched."""
+    if WISH in environment:
+        return environment[WISH] == "1"
+    return any(environment.get(name, "").strip().upper() in ("1", "ON", "YES", "TRUE") for name in OFFLINE)
+
+
+def _tell(spec: DatasetSpec, listing: Mapping[str, Any]) -> RemoteFacts:
+    choice = choose(spec, listing)
+    sizes = {file["name"]: file["size_bytes"] for file in listing["files"]}
+    files = tuple(n for names in choice.plan.splits.values() for n in names) if choice.ready else ()
+    found = [sizes[name] for name in files]
+    return RemoteFacts(
+        source=spec.source,
+        size_bytes=None if None in found or not found else sum(found),
+        files=files,
+        configs=choice.configs,
+        splits=choice.splits,
+        questions=choice.plan.questions,
+        notes=choice.plan.notes,
+    )
+
+
+# Asking --------------------------------------------------------------------------------------------------------------
+
+
+def _describe(source: str) -> dict[str, Any]:
+    """Return what a child process has to know of `source`. Raises StudioError: an endpoint that is none."""
+    endpoint = (os.environ.get("HF_ENDPOINT") or HUB).strip().rstrip("/")
+    if not re.match(r"https?://[^/]+", endpoint):
+        raise refuse("endpoint", source, endpoint=literal(endpoint))
+    hub = {"endpoint": endpoint, "token": _find_token()}
+    source = source.strip()
+    if not source.lower().startswith("https://"):
+        return hub | {"repository": source}
+    try:
+        parts = urlsplit(source)
+        here = parts.hostname in (urlsplit(endpoint).hostname, urlsplit(HUB).hostname)
+    except ValueError as error:
+        raise refuse("missing", source, detail="") from error
+    page = HUB_PAGE.fullmatch(unquote(parts.path)) if here else None
+    if page is None:
+        return hub | {"address": source}
+    if page[2] and page[2].startswith(("/blob/", "/resolve/")):
+        return hub | {
+            "address": source.replace("/blob/", "/resolve/", 1)
+        }  # the file, not the page that shows it
+    return hub | {"repository": page[1]}
+
+
+def _find_token() -> str:
+    """Return the person's token for the hub, as the hub's own tools find it; "" when there is none."""
+    if os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return ""
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        if os.environ.get(name, "").strip():
+            return os.environ[name].strip()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
+    path = Path(os.environ.get("HF_TOKEN_PATH") or f"{home}/token").expanduser()
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _root(source: str, cache: Path) -> Path:
+    return cache / f"remote-{hashlib.sha256(source.strip().encode('utf-8')).hexdigest()[:16]}"
+
+
+def _read_listing(source: str, cache: Path) -> Mapping[str, Any] | None:
+    try:
+        return json.loads((_root(source, cache) / LISTING).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # none, or one that was cut by a power failure: asked for again
+        return None
+
+
+def _ask(
+    wish: Mapping[str, Any],
+    source: str,
+    on_progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> dict[str, Any]:
+    """Return what a child process answers. Raises FetchStopped, StudioError."""
+    if wants_offline(os.environ):
+        raise refuse("offline", source)
+    answer: dict[str, Any] = {}
+    with tempfile.TemporaryFile() as errors:
+        child = _start(wish, errors)
+        lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        threading.Thread(target=_read, args=(child.stdout, lines), name="transfer", daemon=True).start()
+        try:
+            while not (should_stop and should_stop()):
+                try:
+                    line = lines.get(timeout=POLL_S)
+                except queue.Empty:
+                    continue
+                if line is None:
+                    break
+                message = json.loads(line)
+                if "done_bytes" not in message:
+                    answer = message
+                elif on_progress is not None:
+                    on_progress(message["done_bytes"], message["total_bytes"])
+            else:
+                raise refuse("stopped", source)
+        finally:
+            child.kill()
+            child.wait()
+            child.stdin.close()
+        if not answer:
+            errors.seek(0)
+            said = errors.read().decode("utf-8", errors="replace").strip().splitlines()
+            answer = {"error": "ended", "detail": (said or [""])[-1]}
+    if "error" in answer:
+        raise refuse(answer["error"], source, detail=answer["detail"])
+    return answer
+
+
+def _start(wish: Mapping[str, Any], errors: IO[bytes]) -> subprocess.Popen:
+    root = str(Path(__file__).resolve().parents[2])
+    paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "studio.data.transfer"],
+        stdin=subprocess.PIPE,  # closes with us: the child then ends by itself
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        env=dict(os.environ) | {"PYTHONPATH": paths},
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+    )
+    # Not by its arguments, which every user of the machine can see: an address may hold a key.
+    child.stdin.write(json.dumps(wish).encode("utf-8") + b"\n")
+    child.stdin.flush()
+    return child
+
+
+def _read(stream: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(None)

@@ -1,0 +1,244 @@
+"""A template that came with a model or in a file is first tried in a child process with little time and memory.
+
+Run as `python -P -m studio.data.template_child`: standard input holds the template, standard output gets the verdict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+from studio.core.errors import StudioError
+from studio.core.text import text
+
+TIME_S = 10.0
+MEMORY_BYTES = 512 * 2**20
+OUTPUT_CHARACTERS = 16 * 2**20
+"""No probe holds more than 200,000 characters; what makes so much of them grows without end."""
+SOURCE_CHARACTERS = 2**20
+TICK_S = 0.02
+FORMAT_REACH = re.compile(r"\{[^{}]*[.\[]_[^{}]*\}")
+"""A blank of str.format that reaches for a hidden name: "{0.__class__}"."""
+VERSION = 1
+"""Part of the verdict's name in the cache; raised when the trial changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the trial of a template showed."""
+
+    fault: str = ""
+    """"" when it may be used; `broken`: no template at all; `endless`, `large`, `escape`: it must not be used."""
+    detail: str = ""
+
+
+def require_safe(source: str, cache: Path | None = None) -> None:
+    """Return when the template `source` may be used in this process; raises StudioError when not."""
+    verdict = judge(source, cache)
+    if verdict.fault:
+        values = {"detail": verdict.detail, "seconds": round(TIME_S), "megabytes": MEMORY_BYTES // 2**20}
+        raise StudioError(
+            *(text(f"data.template.{verdict.fault}{part}", **values) for part in ("", ".why", ".fix"))
+        )
+
+
+def judge(source: str, cache: Path | None = None) -> Verdict:
+    """Return the verdict on `source`: from the folder `cache` when it was tried before, else from a child process."""
+    if len(source) > SOURCE_CHARACTERS:
+        return Verdict("large")
+    if cache is None:
+        return _judge_once(source)
+    digest = hashlib.sha256(f"{VERSION}\0{source}".encode("utf-8", "surrogatepass")).hexdigest()
+    place = cache / "templates" / f"{digest}.json"
+    try:
+        return Verdict(**json.loads(place.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        verdict = _judge_once(source)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft = place.with_suffix(f".{os.getpid()}")
+    draft.write_text(json.dumps(asdict(verdict)), encoding="utf-8")
+    os.replace(draft, place)
+    return verdict
+
+
+@lru_cache(maxsize=64)
+def _judge_once(source: str) -> Verdict:
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as answer:
+        given.write(source.encode("utf-8", "surrogatepass"))
+        given.seek(0)
+        child = _start(given, answer)
+        ends_s = time.monotonic() + TIME_S
+        try:
+            while child.poll() is None:
+                if time.monotonic() > ends_s:
+                    return Verdict("endless")
+                # Windows has no limit that the child could set itself.
+                if _measure_memory(child.pid) > MEMORY_BYTES:
+                    return Verdict("large")
+                time.sleep(TICK_S)
+        finally:
+            child.kill()
+            child.wait()
+        answer.seek(0)
+        lines = answer.read().decode("utf-8", errors="replace").splitlines()
+    try:
+        return Verdict(**json.loads(lines[-1]))
+    except (IndexError, ValueError, TypeError):
+        return Verdict("large")  # It died before it could say: of its memory, or of too deep a recursion.
+
+
+def _measure_memory(pid: int) -> int:
+    import psutil
+
+    try:
+        return psutil.Process(pid).memory_info().rss
+    except psutil.Error:
+        return 0  # It ended between two looks.
+
+
+def _start(given: IO[bytes], answer: IO[bytes]) -> subprocess.Popen:
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "studio.data.template_child"],
+        stdin=given,
+        stdout=answer,
+        stderr=subprocess.DEVNULL,
+        env=dict(os.environ) | {"PYTHONPATH": path},
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+    )
+
+
+# In the child --------------------------------------------------------------------------------------------------------
+
+
+def try_out(source: str) -> Verdict:
+    """Return the verdict on `source` by looking at it and rendering probes with it; may never return."""
+    from jinja2 import TemplateSyntaxError
+    from jinja2.exceptions import SecurityError
+
+    from studio.data.template import PROBES, REFERENCE_DATE, TEMPLATE_ERRORS, make_environment
+
+    environment = make_environment(REFERENCE_DATE)
+    try:
+        hidden = find_hidden_name(environment.parse(source))
+        if hidden:
+            return Verdict("escape", hidden)
+        compiled = environment.from_string(source)
+    except TemplateSyntaxError as error:
+        return Verdict("broken", f"{error.lineno}: {error.message}"[:160])
+    except (*TEMPLATE_ERRORS, SyntaxError) as error:
+        return Verdict("broken", str(error)[:160])
+    for turns in (*PROBES, LONG_PROBE, TOOL_PROBE):
+        for generation_prompt in (False, True):
+            characters = 0
+            try:
+                for part in compiled.generate(
+                    messages=turns,
+                    tools=TOOLS if turns is TOOL_PROBE else None,
+                    documents=None,
+                    add_generation_prompt=generation_prompt,
+                    bos_token="<s>",
+                    eos_token="</s>",
+                ):
+                    characters += len(part)
+                    if characters > OUTPUT_CHARACTERS:
+                        return Verdict("large")
+            except SecurityError as error:
+                return Verdict("escape", str(error)[:160])
+            except TEMPLATE_ERRORS:
+                continue  # It may refuse a conversation.
+            except MemoryError:
+                return Verdict("large")
+    return Verdict()
+
+
+def find_hidden_name(tree: Any) -> str:
+    """Return the first name with leading underscores that a parsed template reaches for; "" where there is none."""
+    from jinja2 import nodes
+
+    for node in tree.find_all((nodes.Getattr, nodes.Const)):
+        name = node.attr if isinstance(node, nodes.Getattr) else node.value
+        mark = "_" if isinstance(node, nodes.Getattr) else "__"
+        # A line of underscores is drawing, no name.
+        if isinstance(name, str) and name.startswith(mark) and name.strip("_").isidentifier():
+            return name[:80]
+        if isinstance(name, str) and (found := FORMAT_REACH.search(name)):
+            return found[0][:80]
+    return ""
+
+
+LONG_PROBE = tuple(
+    {"role": role, "content": f"{role} {number} " + "some words in a line\n" * 50}
+    for number in range(32)
+    for role in ("user", "assistant")
+)
+TOOLS = (
+    {
+        "type": "function",
+        "function": {
+            "name": "find_weather",
+            "description": "Weather of a city",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string", "description": "Its name"}},
+                "required": ["city"],
+            },
+        },
+    },
+)
+TOOL_PROBE = (
+    {"role": "user", "content": "ask 1"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {
+                "type": "function",
+                "id": "abcdef123",
+                "function": {"name": "find_weather", "arguments": {"city": "Paris"}},
+            }
+        ],
+    },
+    {"role": "tool", "name": "find_weather", "tool_call_id": "abcdef123", "content": "rain 7"},
+    {"role": "assistant", "content": "say 1"},
+)
+
+
+def limit_memory() -> None:
+    """Let this process have no more than MEMORY_BYTES, where the system can do that."""
+    if os.name == "nt":
+        return  # The parent looks.
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    except (ValueError, OSError):
+        return  # macOS refuses it; the parent looks.
+
+
+def main() -> None:
+    """Read a template, write its Verdict."""
+    source = sys.stdin.buffer.read().decode("utf-8", "surrogatepass")
+    limit_memory()
+    try:
+        verdict = try_out(source)
+    except MemoryError:
+        verdict = Verdict("large")
+    sys.stdout.write(json.dumps(asdict(verdict)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

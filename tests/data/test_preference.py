@@ -1,0 +1,92 @@
+"""Pairs of answers in all their forms; the prompt is what both share."""
+
+import pytest
+
+from studio.data.conversation import Message
+from studio.data.formats.preference import FORMAT
+from studio.data.row import RowError
+
+USER, GOOD, BAD = Message("user", "hi"), Message("assistant", "hello"), Message("assistant", "go")
+ASK, SAY, SHOUT = ({"role": one.role, "content": one.content} for one in (USER, GOOD, BAD))
+MORE = {"role": "user", "content": "and?"}
+HH = "\n\nHuman: hi\n\nAssistant: "
+
+
+def read(**values):
+    return FORMAT.read(values, FORMAT.match(list(values)).mapping)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"prompt": "hi", "chosen": "hello", "rejected": "go"},
+        {"question": "hi", "chosen_response": "hello", "rejected_response": "go"},
+        {"prompt": [ASK], "chosen": [SAY], "rejected": [SHOUT]},
+        {"prompt": "hi", "chosen": [SAY], "rejected": "go"},
+        {"chosen": [ASK, SAY], "rejected": [ASK, SHOUT]},
+        {"prompt": "hi", "chosen": [ASK, SAY], "rejected": [ASK, SHOUT]},
+        {"prompt": None, "chosen": [ASK, SAY], "rejected": [ASK, SHOUT]},
+        {"conversations": [{"from": "human", "value": "hi"}], "chosen": SAY, "rejected": SHOUT},
+        {"chosen": HH + "hello", "rejected": HH + "go"},
+        {"chosen": "hi hello", "rejected": "hi go"},
+    ],
+)
+def test_read(values):
+    found = read(**values)
+    assert found.kind == "preference" and found.messages == (USER,)
+    assert (found.chosen[0].content, found.rejected[0].content) == ("hello", "go")
+    assert FORMAT.notes(found) == ()
+
+
+def test_what_stands_beside():
+    found = read(system="s", instruction="do", input="it", chosen="a", rejected="b")
+    assert found.messages == (Message("system", "s"), Message("user", "do\n\nit"))
+    system = {"role": "system", "content": "s"}
+    found = read(prompt="hi", chosen=[system, SAY], rejected=[system, SHOUT])
+    assert found.messages == (Message("system", "s"), USER)
+    assert read(input="it", chosen="a", rejected="b").messages == (Message("user", "it"),)
+
+
+def test_answers_of_several_turns():
+    found = read(chosen=[ASK, SAY, MORE, SAY], rejected=[ASK, SAY, MORE, SHOUT])
+    assert len(found.messages) == 3 and found.rejected == (BAD,)
+    found = read(chosen=[ASK, SAY, MORE, SAY], rejected=[ASK, SHOUT])
+    assert found.messages == (USER,) and len(found.chosen) == 3
+    found = read(chosen=HH + "a\n\nHuman: b\n\nAssistant: c", rejected=HH + "a\n\nHuman: b\n\nAssistant: d")
+    assert [message.content for message in found.messages] == ["hi", "a", "b"]
+    found = read(chosen=[ASK, SAY], rejected=[ASK, SAY, MORE, SHOUT])
+    assert found.messages == (USER,) and len(found.rejected) == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({"prompt": "hi", "chosen": "a", "rejected": " a\n"}, "E170"),
+        ({"chosen": [ASK, SAY], "rejected": [ASK, SAY]}, "E170"),
+        ({"chosen": HH + "a", "rejected": HH + "a "}, "E170"),
+        ({"chosen": [ASK, SAY], "rejected": [MORE, SAY]}, "E171"),
+        ({"chosen": [ASK, SAY, ASK, SAY], "rejected": [ASK, SAY, MORE, SAY]}, "E171"),
+        ({"chosen": [SAY], "rejected": [SHOUT]}, "E171"),
+        ({"chosen": HH + "a", "rejected": "\n\nHuman: other\n\nAssistant: b"}, "E171"),
+        ({"chosen": "one", "rejected": "two"}, "E171"),
+        ({"chosen": [ASK], "rejected": [ASK, SAY]}, "E131"),
+        ({"prompt": "hi", "chosen": "a", "rejected": ""}, "E122"),
+        ({"prompt": "hi", "chosen": None, "rejected": "a"}, "E121"),
+        ({"prompt": "hi", "chosen": {"a": 1}, "rejected": "a"}, "E120"),
+        ({"chosen": HH, "rejected": HH + "a"}, "E122"),
+        ({"prompt": " ", "chosen": [SAY], "rejected": [SHOUT]}, "E122"),
+    ],
+)
+def test_broken_pairs(values, code, english):
+    with pytest.raises(RowError) as refusal:
+        read(**values)
+    said = english(refusal.value.message)
+    assert refusal.value.code == code and "{" not in said and "data." not in said
+
+
+def test_missing_answer():
+    with pytest.raises(RowError) as refusal:
+        FORMAT.read(
+            {"chosen": "a", "prompt": "b"}, {"chosen": "chosen", "rejected": "rejected", "prompt": "prompt"}
+        )
+    assert refusal.value.code == "E120"

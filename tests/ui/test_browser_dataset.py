@@ -1,0 +1,219 @@
+"""The Dataset screen in a real browser: a file is dropped, understood, mended, looked at, and trained on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.ui.test_browser import (
+    english_in,
+    labels_of,
+    show_tab,
+    start_studio,  # noqa: F401 - a fixture
+    wait_for_state,
+    wait_for_steps,
+)
+
+pytestmark = pytest.mark.slow
+
+ROWS = 120
+EVIL = '<img src=x onerror="window.caught=1"><script>window.caught=1</script>${window.caught=1}{{value}}'
+
+
+def write_csv(path):
+    """Write a file as a German Excel does: `;` between cells, cp1252, names that no format knows."""
+    lines = ["Frage;Antwort;Entwurf"]
+    for i in range(ROWS):
+        answer = "Schöne Grüße aus Köln! " * (1 + i % 12)
+        lines.append(f'Wie heißt die Straße Nr. {i}, "für" wen?;{answer.strip()} €{i};nö {i}')
+    path.write_bytes("\r\n".join(lines).encode("cp1252"))
+    return path
+
+
+def wait_until_read(page):
+    """Wait until nothing is done in the background any more."""
+    page.wait_for_function("!document.querySelector('#dataset-progress .reading')")
+
+
+def see(page, view: str):
+    """Open one of the views."""
+    page.click(f"#dataset-tab-{view}-button")
+    page.wait_for_selector(f"#dataset-tab-{view}", state="visible")
+
+
+def answer(page, field: str, choice: str):
+    """Answer one question."""
+    card = page.locator(f'#dataset-questions fieldset[data-field="{field}"]')
+    if card.locator("select").count():
+        card.locator("select").select_option(choice)
+    else:
+        card.locator(f'input[value="{choice}"]').check()
+    card.locator("button").click()
+    card.wait_for(state="detached")
+
+
+def choose_role(page, column: str, role: str):
+    """Choose what a column holds, above it."""
+    page.select_option(f'#dataset-rows select[data-column="{column}"]', role)
+    page.wait_for_function(
+        "([column, role]) => "
+        "document.querySelector(`#dataset-rows select.used[data-column='${column}']`)?.value === role",
+        arg=[column, role],
+    )
+
+
+def asked(page) -> list[str]:
+    """Return the fields of the open questions."""
+    return page.eval_on_selector_all(
+        "#dataset-questions fieldset", "cards => cards.map((c) => c.dataset.field)"
+    )
+
+
+def rows_cut(page) -> int:
+    """Return how many rows the limit cuts."""
+    return int(page.inner_text('[data-figure="rows_cut"]').replace(",", ""))
+
+
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_a_file_is_dropped_understood_mended_looked_at_and_trained_on(start_studio, tmp_path, language):  # noqa: F811
+    window = start_studio(language)
+    page = window.open(language)
+    page.wait_for_selector("#model-card .flag.good", state="attached")
+    show_tab(page, "dataset")
+    page.set_input_files("#dataset-upload input[type=file]", write_csv(tmp_path / "größe.csv"))
+
+    # The file's encoding is a guess: the person says which one it is.
+    page.wait_for_selector('#dataset-questions fieldset[data-field="data.encoding"]')
+    page.wait_for_selector("#dataset-rows td")
+    answer(page, "data.encoding", "cp1252")
+    page.wait_for_selector("text=Wie heißt die Straße Nr. 0")
+    assert "data.encoding" not in asked(page)
+    heads = page.eval_on_selector_all(
+        "#dataset-rows th select", "parts => parts.map((p) => p.dataset.column)"
+    )
+    assert sorted(heads) == ["Antwort", "Entwurf", "Frage"], "`;` parts the cells"
+
+    # Which column is learned is changed above it, and back.
+    if "data.format" in asked(page):
+        answer(page, "data.format", "prompt_completion")
+    choose_role(page, "Frage", "prompt")
+    choose_role(page, "Entwurf", "completion")
+    see(page, "learned")
+    page.wait_for_function("document.querySelector('#dataset-mask .mask mark')?.innerText.startsWith('nö 0')")
+    see(page, "rows")
+    choose_role(page, "Antwort", "completion")
+    assert page.input_value('#dataset-rows select[data-column="Entwurf"]') == ""
+    wait_until_read(page)
+    assert asked(page) == []
+    page.wait_for_selector("#dataset-verdict .law")
+    assert f"{ROWS}" in page.inner_text("#dataset-verdict .law")
+
+    see(page, "chat")
+    assert "Schöne Grüße" in page.inner_text("#dataset-chat .assistant")
+    see(page, "seen")
+    page.wait_for_selector("#dataset-rendered code.special")
+    see(page, "learned")
+    page.wait_for_selector("#dataset-mask .mask mark")
+    assert "Schöne Grüße" in page.inner_text("#dataset-mask .mask mark")
+    assert "Straße" in page.inner_text("#dataset-mask .mask span")
+    page.click("#dataset-next")
+    page.wait_for_function("document.querySelector('#dataset-mask').innerText.includes('Nr. 1')")
+
+    # The limit is moved by mouse, by keys and in its field; what it cuts follows at once.
+    see(page, "lengths")
+    page.wait_for_selector("#dataset-lengths .limit")
+    page.fill("#knob-data-max-length input", "2048")
+    page.wait_for_function(
+        "document.querySelector('.lengths .limit').getAttribute('aria-valuenow') === '2048'"
+    )
+    assert rows_cut(page) == 0
+    box = page.locator(".lengths .plot").bounding_box()
+    tallest = page.locator(".lengths .bars i").last.bounding_box()
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] - 1, y)
+    page.mouse.down()
+    page.mouse.move(tallest["x"] - 40, y, steps=5)
+    dragged = rows_cut(page)
+    assert 0 < dragged < ROWS, "it changes while the line is dragged"
+    page.mouse.up()
+    limit = page.get_attribute(".lengths .limit", "aria-valuenow")
+    page.wait_for_function(f"document.querySelector('#knob-data-max-length input').value === '{limit}'")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_function(f"document.querySelector('#knob-data-max-length input').value < {limit}")
+    assert rows_cut(page) >= dragged
+    see(page, "learned")
+    page.wait_for_selector("#dataset-mask", state="visible")
+
+    # A reload finds everything again: it lives at the desk.
+    page.reload()
+    page.wait_for_selector("#tab-dataset-button")
+    show_tab(page, "dataset")
+    page.wait_for_selector("#dataset-verdict .law")
+    page.wait_for_selector('#dataset-rows select.used[data-column="Antwort"]')
+    see(page, "problems")
+    page.wait_for_selector("#dataset-problems .card")
+    if language == "zh-CN":
+        words = [one for one in labels_of(page) if "Frage" not in one]
+        assert english_in(words) == []
+
+    show_tab(page, "hyperparameters")
+    page.fill("#knob-optim-max-steps input", "2")
+    page.press("#knob-optim-max-steps input", "Tab")
+    show_tab(page, "training")
+    page.click("#run-start")
+    wait_for_steps(page, 2)
+    wait_for_state(page, "finished")
+    assert window.complaints == []
+
+
+def test_the_columns_are_saved_and_found_again(start_studio, tmp_path):  # noqa: F811
+    window = start_studio("en")
+    page = window.open("en")
+    show_tab(page, "dataset")
+    file = tmp_path / "pairs.jsonl"
+    rows = [{"ask": f"What is {i}?", "say": f"It is {i}.", "id": i} for i in range(20)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    page.fill("#dataset-source input, #dataset-source textarea", str(file))
+    page.press("#dataset-source input, #dataset-source textarea", "Enter")
+    page.wait_for_selector('#dataset-rows select[data-column="ask"]')
+    assert asked(page) == ["data.format"]
+    answer(page, "data.format", "prompt_completion")
+    choose_role(page, "ask", "prompt")
+    choose_role(page, "say", "completion")
+    wait_until_read(page)
+    page.click("#dataset-save-mapping")
+    page.wait_for_selector("#dataset-saved .good")
+    saved = json.loads((tmp_path / "pairs.jsonl.mapping.json").read_text(encoding="utf-8"))
+    assert saved["mapping"]["completion"] == "say"
+
+    page.fill("#dataset-source input, #dataset-source textarea", "demo")
+    page.press("#dataset-source input, #dataset-source textarea", "Enter")
+    page.wait_for_selector('#dataset-rows select[data-column="messages"]')
+    page.fill("#dataset-source input, #dataset-source textarea", str(file))
+    page.press("#dataset-source input, #dataset-source textarea", "Enter")
+    page.wait_for_selector('#dataset-rows select.used[data-column="say"]')
+    assert asked(page) == []
+
+
+def test_nothing_in_the_data_runs_in_the_page(start_studio, tmp_path):  # noqa: F811
+    turns = [{"role": "user", "content": EVIL}, {"role": "assistant", "content": EVIL}]
+    file = tmp_path / "evil.jsonl"
+    file.write_text(
+        "".join(json.dumps({"messages": turns, EVIL: EVIL}) + "\n" for _ in range(3)), encoding="utf-8"
+    )
+    window = start_studio("en")
+    page = window.open("en")
+    show_tab(page, "dataset")
+    page.set_input_files("#dataset-upload input[type=file]", file)
+    page.wait_for_selector(".rows th:nth-child(2)")
+    wait_until_read(page)
+    assert "window.caught=1" in page.inner_text("#dataset-rows")
+    for view, part in (("chat", "chat"), ("seen", "rendered"), ("learned", "mask")):
+        see(page, view)
+        page.wait_for_function(f"document.querySelector('#dataset-{part}').innerText.includes('<img src=x')")
+    see(page, "lengths")
+    see(page, "problems")
+    page.wait_for_timeout(500)
+    assert page.evaluate("window.caught") is None
+    assert window.complaints == []
