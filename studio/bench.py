@@ -129,8 +129,9 @@ def describe(result: Mapping[str, Any], say: Callable[[Text], str]) -> Iterator[
 
 
 def _describe_training(training: Mapping[str, Any], say: Callable[[Text], str]) -> Iterator[str]:
-    names = ("shape", "bits", "batch", "tokens")
-    yield say(text("bench.training", **{name: training[name] for name in names}))
+    names = ("shape", "batch", "tokens")
+    bits = 32 if training["dtype"] == "fp32" else training["bits"]  # a processor's 16-bit weights are opened
+    yield say(text("bench.training", bits=bits, **{name: training[name] for name in names}))
     speeds = {}
     for way in training["ways"]:
         name = say(text(f"bench.way.{way['stack']}"))

@@ -25,7 +25,7 @@ RESULT = {
     "kernels_left_out": "",
     "kernels": [KERNEL],
     "training": {
-        "shape": "llama-3b-slice", "bits": 4, "batch": 2, "tokens": 1024,
+        "shape": "llama-3b-slice", "bits": 4, "dtype": "bf16", "batch": 2, "tokens": 1024,
         "ways": [
             {"stack": "hf", "state": "measured", "error": "", "tokens_per_s": 20_000, "peak_bytes": 3 * 2**30},
             {"stack": "ours", "state": "measured", "error": "", "tokens_per_s": 50_000, "peak_bytes": 2**31},

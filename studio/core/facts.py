@@ -32,6 +32,8 @@ class Gpu:
     """AMD's name of the chip, such as `gfx1100`; "" elsewhere."""
     display: bool | None = None
     """Whether a display hangs on it; None when the driver does not tell."""
+    free_bytes: int = 0
+    """What one process may take of its memory now, beside what other programs hold; 0 when nobody looked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

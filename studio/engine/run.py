@@ -55,7 +55,7 @@ from studio.engine.warmup import warm_up
 from studio.engine.watch import watch_gpu
 from studio.host.failures import diagnose
 from studio.host.memory import Calibration
-from studio.host.plan import choose_device, gigabytes
+from studio.host.plan import choose_device, gigabytes, limit_memory
 from studio.host.plan import plan as make_plan
 from studio.host.remembered import Load, Remembered
 from studio.models.adapt import (
@@ -201,9 +201,12 @@ def _train(this: Run) -> Trained | None:
         hashers = ThreadPoolExecutor(1)
         hashing = hashers.submit(hash_weights, Path(facts.folder))
         hashers.shutdown(wait=False)  # a stop does not wait for it
+        device, gpu = choose_device(this.machine, recipe)
+        budget_bytes = this.exits.enter_context(cap_memory(device.value))
+        if gpu is not None and budget_bytes:
+            this.machine = limit_memory(this.machine, gpu, budget_bytes)
         plan = make_plan(this.machine, recipe, facts)
         write_json(folder.path / "plan.json", to_json(plan))
-        budget_bytes = this.exits.enter_context(cap_memory(plan.device.value))
         loaded, fast = load_fast(recipe, facts, plan)
         if recipe.data.template:  # the trial, the chat and the artefact then speak as the examples do
             loaded.tokenizer.chat_template = read_choice(recipe.data.template)

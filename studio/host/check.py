@@ -12,6 +12,7 @@ from studio.core.fields import Knob, knobs_of
 from studio.core.recipe import Recipe, read_value
 from studio.core.text import literal, text
 from studio.host.memory import checkpoint_bytes, predict
+from studio.host.memory_planner import advise
 from studio.host.plan import (
     bitsandbytes_reason,
     choose_calibration,
@@ -216,7 +217,7 @@ def _check_room(
     needed = sum(predict(chosen, model, recipe, calibration=choose_calibration(machine, gpu)).values())
     if needed > has:
         id = "check.memory_gpu" if gpu else "check.memory_ram"
-        fix = text("check.memory.fix", advice=_saving(recipe, model))
+        fix = text("check.memory.fix", advice=advise(recipe, model))
         message = text(id, needed=gigabytes(needed), has=gigabytes(has))
         yield Problem(field="optim.micro_batch", message=message, fix=fix, severity="warning")
     if free_disk_bytes is None:
@@ -225,21 +226,6 @@ def _check_room(
     room = DISK_MARGIN * checkpoint_bytes(chosen, model, recipe) * (recipe.limits.keep_checkpoints + 2)
     if room > free_disk_bytes:
         yield _problem("", "check.disk", needed=gigabytes(room), has=gigabytes(free_disk_bytes))
-
-
-def _saving(recipe: Recipe, model: ModelFacts) -> object:
-    """Return the change that saves most memory at the least cost."""
-    if recipe.optim.micro_batch > 1:
-        return text("check.memory.micro_batch")
-    if recipe.limits.activation_checkpointing == "off":
-        return text("check.memory.checkpointing")
-    if recipe.adapter.method == "full":
-        return text("check.memory.lora")
-    if recipe.model.quantization != "nf4" and model.quantization == "none":
-        return text("check.memory.nf4")
-    if recipe.data.max_length > 512:
-        return text("check.memory.max_length")
-    return text("check.memory.smaller_model")
 
 
 def _problem(field: str, id: str, **values: object) -> Problem:

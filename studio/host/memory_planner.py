@@ -82,11 +82,26 @@ def choose_policy(
             "plan.memory.too_large_kept" if load.recompute == "off" else "plan.memory.too_large",
             needed=_gigabytes(sum(parts.values())),
             has=_gigabytes(budget_bytes),
-            advice=_advise(recipe, model),
+            advice=advise(recipe, model),
         )
     else:
         reason = _explain(load.shape, model, recipe, policy, budget_bytes)
     return MemoryChoice(policy=policy, reason=reason, parts=parts, fits=best is not None)
+
+
+def advise(recipe: Recipe, model: ModelFacts) -> Text:
+    """Return the change that makes a run fit at the least cost."""
+    if recipe.limits.activation_checkpointing == "off":
+        return text("check.memory.checkpointing")
+    if recipe.optim.micro_batch > 1:
+        return text("check.memory.micro_batch")
+    if recipe.adapter.method == "full":
+        return text("check.memory.lora")
+    if recipe.model.quantization != "nf4" and model.quantization == "none":
+        return text("check.memory.nf4")
+    if longest(model, recipe) > 512:
+        return text("check.memory.max_length")
+    return text("check.memory.smaller_model")
 
 
 class _Sum:
@@ -235,19 +250,6 @@ def _leanest(load: Load) -> MemoryPolicy:
         return leanest_policy(load)
     rows, columns = HEAD_PORTIONS[-1]
     return MemoryPolicy(layers=ON_CARD[-1:] * load.shape.layers, head_rows=rows, head_columns=columns)
-
-
-def _advise(recipe: Recipe, model: ModelFacts) -> Text:
-    """Return what makes the run fit at the least cost."""
-    if recipe.limits.activation_checkpointing == "off":
-        return text("check.memory.checkpointing")
-    if recipe.optim.micro_batch > 1:
-        return text("check.memory.micro_batch")
-    if recipe.model.quantization != "nf4" and model.quantization == "none":
-        return text("check.memory.nf4")
-    if longest(model, recipe) > 512:
-        return text("check.memory.max_length")
-    return text("check.memory.smaller_model")
 
 
 def _read_load(plan: BackendPlan, model: ModelFacts, recipe: Recipe, ram_bytes: int) -> Load:

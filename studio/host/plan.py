@@ -95,7 +95,14 @@ def memory_budget(machine: MachineFacts, gpu: Gpu | None) -> tuple[int, int]:
     ram_bytes = free_ram_bytes(machine)
     if gpu is None:
         return int(USABLE_VRAM * ram_bytes), 0
-    return int(USABLE_VRAM * gpu.vram_bytes), ram_bytes
+    return min(int(USABLE_VRAM * gpu.vram_bytes), gpu.free_bytes or gpu.vram_bytes), ram_bytes
+
+
+def limit_memory(machine: MachineFacts, gpu: Gpu, cap_bytes: int) -> MachineFacts:
+    """Return `machine` with what torch may hold of `gpu` now, where other programs hold the rest."""
+    beside_bytes = choose_calibration(machine, gpu).context_bytes
+    limited = dataclasses.replace(gpu, free_bytes=cap_bytes + beside_bytes)
+    return dataclasses.replace(machine, gpus=tuple(limited if one is gpu else one for one in machine.gpus))
 
 
 def free_ram_bytes(machine: MachineFacts) -> int:

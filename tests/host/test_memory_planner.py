@@ -14,7 +14,7 @@ from studio.host.layer_memory import moved_bytes, peak_of_layers, read_decoder
 from studio.host.layer_work import HEAD_SHARES, OPENING_OPERATIONS, head_work, slowdown
 from studio.host.memory import Calibration, predict
 from studio.host.memory_planner import choose_policy, longest_context, step_down
-from studio.host.plan import memory_budget, plan, plan_memory
+from studio.host.plan import limit_memory, memory_budget, plan, plan_memory
 from tests.host.facts import make_decoder, make_gpu, make_machine, make_recipe
 
 MACHINE = make_machine(make_gpu(24))
@@ -359,3 +359,18 @@ def test_memory_of_the_machine_counts_as_it_is_free():
     machine = dataclasses.replace(MACHINE, ram_available_bytes=10 * GIB, ram_limit_bytes=6 * GIB)
     assert memory_budget(machine, machine.gpus[0])[1] == 6 * GIB
     assert memory_budget(machine, None) == (int(0.9 * 6 * GIB), 0)
+
+
+def test_what_other_programs_hold_is_not_planned_with():
+    machine = make_machine(make_gpu(24))
+    idle = limit_memory(machine, machine.gpus[0], 22 * GIB)
+    assert memory_budget(idle, idle.gpus[0]) == memory_budget(machine, machine.gpus[0])
+    shared = limit_memory(machine, machine.gpus[0], 9 * GIB)
+    budget = memory_budget(shared, shared.gpus[0])[0]
+    assert 9 * GIB < budget < 10 * GIB, "what torch may hold, and the context beside it"
+    model, recipe = make_decoder(), make_recipe(QLORA)
+    kept = [
+        sum(layer.keep == "all" for layer in plan(facts, recipe, model).memory.layers)
+        for facts in (machine, shared)
+    ]
+    assert kept[1] < kept[0]

@@ -79,7 +79,8 @@ class Fp8Weights(Weights):
         return self.base.tails()
 
     def release(self) -> None:
-        """See Weights."""
+        """See Weights; the 8-bit copies go, too."""
+        self._rows = self._columns = None
         self.base.release()
 
     def product(self, x: Tensor, kernels: Kernels, *, add: Tensor | None, out: Tensor | None) -> Tensor:
