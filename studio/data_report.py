@@ -28,7 +28,8 @@ def describe_data(said: Mapping[str, Any], words: Catalogue, *, with_model: bool
         yield say(text("cli.data.kind", **known, format=said["format"], sure=f"{said['confidence']:.0%}"))
     else:
         yield say(text("cli.data.unclear", **known))
-    yield from _wrap(said["reason"], "  ")
+    for told in (said["reason"], *said["source_notes"]):
+        yield from _wrap(told, "  ")
     yield from _list_questions(said["needs_answer"], say)
     yield from _list_columns(said, say)
     yield from _list_rows(said, words, say)

@@ -21,6 +21,10 @@ class StudioError(Exception):
         self.fix = fix
         self.exit_code = exit_code
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel between processes with all Texts; the default would make it of the ids alone."""
+        return type(self), (self.what, self.why, self.fix, self.exit_code)
+
     def __str__(self) -> str:
         """Return what happened in English, for logs and tracebacks."""
         catalogue = load_catalogue("en")
@@ -50,3 +54,7 @@ class RecipeError(StudioError):
         )
         super().__init__(what, text("recipe.problems.why"), first.fix)
         self.problems = problems
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel between processes."""
+        return RecipeError, (self.problems,)

@@ -36,6 +36,8 @@ class Message(NamedTuple):
     """Which ToolCall a tool message answers."""
     parts: tuple[Mapping[str, Any], ...] = ()
     """Content parts as the file had them, where one of them is an image; else empty."""
+    learned: bool = True
+    """False for an answer that the file keeps out of training: its `weight` is 0, or its `train` false."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the message as chat templates and the `data` command have it; keys that hold nothing are left out."""
@@ -44,7 +46,11 @@ class Message(NamedTuple):
             found["reasoning_content"] = self.reasoning
         if self.tool_calls:
             found["tool_calls"] = [
-                {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": dict(call.arguments)}}
+                {
+                    "type": "function",
+                    "id": call.id,
+                    "function": {"name": call.name, "arguments": dict(call.arguments)},
+                }
                 for call in self.tool_calls
             ]
         if self.name:
@@ -53,6 +59,8 @@ class Message(NamedTuple):
             found["tool_call_id"] = self.call_id
         if self.parts:
             found["parts"] = [dict(part) for part in self.parts]
+        if not self.learned:
+            found["weight"] = 0
         return found
 
 
@@ -69,6 +77,7 @@ def read_message(found: Mapping[str, Any]) -> Message:
         found.get("name", ""),
         found.get("tool_call_id", ""),
         tuple(found.get("parts", ())),
+        found.get("weight") != 0,
     )
 
 
@@ -105,7 +114,10 @@ class Conversation(NamedTuple):
 
     @property
     def prompt_key(self) -> str:
-        """What two examples share when they ask the same: all before the first answer, or the text itself."""
+        """What two examples share when they ask the same: all before the first answer, or the text itself.
+
+        Where an answer comes first, nothing is asked: then it is that answer.
+        """
         if self.kind == "text":
             return self.text
         if self.kind == "tokens":
@@ -113,8 +125,8 @@ class Conversation(NamedTuple):
         parts: list[str] = []
         for message in self.messages:
             if message.role == "assistant":
-                break
-            if message.role != "system":
+                return "\0".join(parts) or f"assistant\0{message.content}"
+            if message.role != "system" and message.content:
                 parts.append(f"{message.role}\0{message.content}")
         return "\0".join(parts)
 

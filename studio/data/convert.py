@@ -18,7 +18,7 @@ from studio.core.files import replace_file
 from studio.core.recipe import DatasetSpec
 from studio.core.text import text
 from studio.data.conversation import Conversation
-from studio.data.kept import note_use, sweep
+from studio.data.kept import hold, note_use, sweep
 from studio.data.problems import Problems, gather, read_problems
 from studio.data.quarantine import NAME as QUARANTINE
 from studio.data.quarantine import join_quarantine
@@ -147,8 +147,6 @@ def convert(
     kill leaves nothing that is taken for whole. Raises StudioError when the source cannot be read, or changes while it
     is; PreparationStopped.
     """
-    from filelock import FileLock
-
     if source is None:
         try:
             source = open_source(spec, cache=cache, on_progress=on_progress, should_stop=should_stop)
@@ -160,7 +158,7 @@ def convert(
     manifest = _read_manifest(folder)
     if manifest is None:
         cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / f"{key}.lock"):
+        with hold(cache / f"{key}.lock", _make_listener(source, on_progress, should_stop)):
             manifest = _read_manifest(folder)
             if manifest is None:
                 manifest = _convert_all(source, understanding, spec, key, folder, on_progress, should_stop)
@@ -220,7 +218,7 @@ def _mark_file(path: Path, digest: Any) -> list[Any]:
 def _read_manifest(folder: Path) -> dict[str, Any] | None:
     try:
         return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # the power went before the disk had it
         return None
 
 
@@ -273,9 +271,11 @@ def _write_all(
     mapping = _join_mappings(results)
     if mapping is None:  # two columns that appear late and play one role: the one that comes first has it
         results, known = [], understanding
+        total_bytes = sum(part.size_bytes for part in parts)
+        on_part = None if on_progress is None else lambda _: on_progress(total_bytes, total_bytes)
         for part in parts:
             shutil.rmtree(part.folder)
-            results.append(read_part(part, known, stop=_make_stop(should_stop)))
+            results.append(read_part(part, known, on_part, _make_stop(should_stop)))
             known = replace(known, mapping=results[-1].mapping)
         mapping = dict(known.mapping)
     return _join(source, parts, results, staging) | {"mapping": mapping}
@@ -354,17 +354,39 @@ def _read_parts(
     workers = min(WORKERS, os.cpu_count() or 1, len(parts))
     ranged = all(part.ranged for part in parts)
     if workers > 1 and ranged and total_bytes >= POOL_BYTES:
-        from studio.data.pool import read_in_pool
+        from studio.data.pool import BrokenProcessPool, read_in_pool
 
-        for result in read_in_pool(parts, understanding, workers, tell, _make_stop(should_stop), POLL_S):
-            done_bytes += result.part_bytes
-            tell(0)
-            yield result
-        return
+        done = 0
+        try:
+            for result in read_in_pool(parts, understanding, workers, tell, _make_stop(should_stop), POLL_S):
+                done_bytes += result.part_bytes
+                done += 1
+                tell(0)
+                yield result
+        except BrokenProcessPool:  # too little memory; or a script that does not guard its main part
+            parts = parts[done:]
+            for part in parts:
+                shutil.rmtree(part.folder, ignore_errors=True)
+        else:
+            return
     for part in parts:
         yield read_part(part, understanding, tell, _make_stop(should_stop))
         done_bytes += part.size_bytes
         tell(0)
+
+
+def _make_listener(
+    source: Source, on_progress: Progress | None, should_stop: Callable[[], bool] | None
+) -> Callable[[], None]:
+    """Return what is called while another process converts the same: a sign of life, and where a stop takes effect."""
+    total_bytes = sum(file.size_bytes for files in source.splits.values() for file in files)
+
+    def listen() -> None:
+        _make_stop(should_stop)()
+        if on_progress is not None:
+            on_progress(0, total_bytes)
+
+    return listen
 
 
 def _make_stop(should_stop: Callable[[], bool] | None) -> Callable[[], None]:

@@ -166,6 +166,7 @@ def report(found: Gathered, statistics: Statistics | None, rows: int) -> dict[st
         "refused": refused,
         "splits": {name: _show_split(converted, name) for name in converted.splits},
         "notes": dict(found.notes),
+        "source_notes": list(source.notes),
         "quarantine": str(found.quarantine) if found.quarantine is not None else None,
     }
 

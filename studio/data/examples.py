@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from studio.core.text import text
 from studio.data.convert import Converted
 from studio.data.pack import Example, LazySequence
+from studio.data.pieces import split_rows
 from studio.data.problems import KEPT, Problems
 from studio.data.row import RowProblem
 from studio.data.tokens import Tokens
@@ -106,8 +107,12 @@ class Cutting:
         limit: int | None,
         too_long: str,
         split: str = "train",
+        rates: Callable[[], np.ndarray] | None = None,
     ) -> None:
-        """rows: int64, places in `tokens`, in the order of learning; limit None cuts nothing."""
+        """rows: int64, places in `tokens`, in the order of learning; limit None cuts nothing.
+
+        rates: gives what pieces.rate_tokens says of the vocabulary, for long texts that are to be split.
+        """
         self.dropped: Counter[str] = Counter()
         self.problems = Problems()
         """E160, E161, E162, for the first hundred rows of each."""
@@ -124,7 +129,7 @@ class Cutting:
         if too_long == "drop":
             rows, lengths = self._drop(rows, lengths, lengths > limit, LONG_RULE, "E160")
         if too_long == "split" and (lengths > limit).any() and _is_plain(converted):
-            self.examples = self._split_rows(rows, lengths, limit)
+            self.examples = self._split_rows(rows, limit, rates)
             self.used = len(rows)
             return
         beyond = tokens.first_trained[rows] >= limit
@@ -137,14 +142,18 @@ class Cutting:
         self.examples = Examples(tokens, rows, np.zeros_like(rows), np.minimum(lengths, limit))
         self.used = len(rows)
 
-    def _split_rows(self, rows: np.ndarray, lengths: np.ndarray, limit: int) -> Examples:
-        pieces = -(-lengths // limit)
-        chosen = np.repeat(rows, pieces)
-        first = np.repeat(np.cumsum(pieces) - pieces, pieces)
-        starts = (np.arange(len(chosen)) - first) * limit
-        stops = np.minimum(starts + limit, np.repeat(lengths, pieces))
-        kept = (stops - starts > 1) | (np.repeat(pieces, pieces) == 1)  # one token alone teaches nothing
-        return Examples(self._tokens, chosen[kept], starts[kept], stops[kept])
+    def _split_rows(self, rows: np.ndarray, limit: int, rates: Callable[[], np.ndarray] | None) -> Examples:
+        known = np.zeros((0, 3), dtype=np.uint8) if rates is None else rates()
+        lacking = max(0, int(self._tokens.ids.max()) + 1 - len(known))  # ids that no word is known of
+        known = np.pad(known, ((0, lacking), (0, 0)))
+        chosen, starts, stops = split_rows(self._tokens.ids, self._tokens.edges, rows, known, limit)
+        whole = stops - starts == self._tokens.full_lengths[chosen]
+        examples = Examples(self._tokens, chosen, starts, stops)
+        kept = whole | (stops - starts > 1)  # one token alone teaches nothing,
+        some = self._tokens.trained_counts[chosen] < self._tokens.full_lengths[chosen] - 1
+        for i in np.flatnonzero(kept & some & ~whole).tolist():  # nor does a piece whose labels are all -100
+            kept[i] = examples.make(i).trained.any()
+        return examples.pick(np.flatnonzero(kept))
 
     def _drop(
         self, rows: np.ndarray, lengths: np.ndarray, out: np.ndarray, rule: str, code: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from studio.core.text import text
 from studio.data.conversation import TRAINABLE
 from studio.data.convert import Converted, PreparationStopped, Progress, convert
 from studio.data.examples import Cutting
+from studio.data.pieces import rate_tokens
 from studio.data.problems import KEPT, Problems
 from studio.data.question import Question
 from studio.data.reading import CONTROL
@@ -102,7 +103,7 @@ def gather(
     split: str = "train",
     seed: int = 42,
     weight: float = 1.0,
-    evaluation: Converted | None = None,
+    evaluation: Sequence[tuple[Converted, str]] = (),
     on_progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Gathered:
@@ -186,7 +187,13 @@ def _tokenise(
     found.problems.join(tokens.problems_of(found.converted, found.rows[lost], split))
     places = np.searchsorted(tokens.rows, found.rows[~lost])
     limit = None if found.method == "pretrain" else spec.max_length
-    found.cutting = Cutting(found.converted, tokens, places, limit, spec.too_long, split)
+    tokenizer = found.renderer.tokenizer
+
+    def rate() -> np.ndarray:
+        ids = [[one] for one in range(len(tokenizer))]
+        return rate_tokens(tokenizer.batch_decode(ids, clean_up_tokenization_spaces=False))
+
+    found.cutting = Cutting(found.converted, tokens, places, limit, spec.too_long, split, rate)
     found.filtered.update(found.cutting.dropped)
     found.problems.join(found.cutting.problems)
     found.notes = count_notes(tokens, found.cutting.examples.chosen)
@@ -253,6 +260,24 @@ def refuse_rows(rows_read: int, rows_refused: int, problems: Problems) -> Studio
         if first is not None
         else text("data.prepare.refused", refused=rows_refused, read=rows_read),
         text("data.prepare.refused.fix"),
+    )
+
+
+def validation_of(spec: DatasetSpec, format: str) -> DatasetSpec:
+    """Return the recipe's part for the data set to validate on, whose rows are all read, as `format`."""
+    return replace(
+        spec,
+        source=spec.validation,
+        format=format,
+        mix={},
+        overlap="keep",
+        duplicates="keep",
+        shuffle=False,
+        take=0,
+        split="",
+        sheet="",
+        config="",
+        encoding="auto",
     )
 
 

@@ -45,7 +45,8 @@ def name_report(spec: DatasetSpec, cache: Path, model: Path | None, rows: int) -
     if spec.template and template.is_file():
         digest.update(template.read_bytes())
     if model is not None:
-        for path in sorted(model.iterdir()):
+        templates = (model / "additional_chat_templates").glob("*.jinja")
+        for path in sorted((*model.iterdir(), *templates)):
             size = path.stat().st_size if path.is_file() else 0
             if size and size <= LARGEST_BYTES and path.suffix not in WEIGHTS:
                 digest.update(f"{path.name}\0{size}\0".encode("utf-8", "surrogatepass"))

@@ -15,11 +15,12 @@ from studio.data.template_turns import THOUGHTS
 def find_lost(full: str, messages: Sequence[Message]) -> frozenset[str]:
     """Return what the template left out. Raises RowError E181 for a question or a tool's result."""
     lost = set()
-    inline = [THOUGHTS.match(message.content) for message in messages if message.role == "assistant"]
-    thoughts = [found[1].strip() for found in inline if found and found[1].strip()]
-    if thoughts and not any(words in full for words in thoughts):
-        lost.add("reasoning")
     for number, message in enumerate(messages, start=1):
+        if message.role == "assistant":
+            found = THOUGHTS.match(message.content)
+            thoughts = (message.reasoning, found[1] if found else "")
+            if not all(words.strip() in full for words in thoughts):
+                lost.add("reasoning")
         lines = [line.strip() for line in message.content.splitlines() if line.strip()]
         if message.role == "assistant" or not lines or any(map(full.__contains__, lines)):
             continue
@@ -33,6 +34,18 @@ def find_lost(full: str, messages: Sequence[Message]) -> frozenset[str]:
             what = "tool_result_lost" if message.role == "tool" else "turn_lost"
             raise RowError("E181", text(f"data.row.{what}", number=number))
     return frozenset(lost)
+
+
+def is_whole(message: Message, words: str) -> bool:
+    """Return whether all of the answer `message` but the thoughts in front stands in `words`, its turn.
+
+    Templates of reasoning models drop what stands before `</think>`, also where it is no thought.
+    """
+    if "</think>" not in message.content:
+        return True
+    found = THOUGHTS.match(message.content)
+    rest = message.content[found.end() :] if found else message.content
+    return "</think>" not in rest or rest.strip() in words
 
 
 def name_of(tool: Mapping[str, Any]) -> str:

@@ -75,10 +75,8 @@ class Mask:
                 if message.role != "system":
                     return None
                 lost.add("system")
-        if any(message.reasoning for message in messages) and not any(
-            part == REASONING for _, part in present
-        ):
-            lost.add("reasoning")
+            if message.reasoning and (i, REASONING) not in present:
+                lost.add("reasoning")
         edges = [0, *(place for slot in slots for place in (slot.start, slot.end)), len(full)]
         stretches = tuple(full[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True))
         answers = {}

@@ -86,11 +86,14 @@ class Blocks(LazySequence):
         stop = min(start + self.max_length, int(self.edges[-1]))
         first = int(np.searchsorted(self.edges, start, side="right")) - 1
         last = int(np.searchsorted(self.edges, stop, side="left"))
-        ids = np.concatenate([self.examples[k].token_ids for k in range(first, last)])
-        offset = start - int(self.edges[first])
+        begins = self.edges[first:last].tolist()  # of each only its part is copied: one may be a whole book
+        pieces = [
+            self.examples[k].token_ids[max(0, start - begin) : stop - begin]
+            for k, begin in enumerate(begins, start=first)
+        ]
         trained = np.ones(stop - start, dtype=bool)
         trained[0] = False
-        return Example(ids[offset : offset + stop - start], trained, (stop - start,))
+        return Example(np.concatenate(pieces), trained, (stop - start,))
 
 
 def measure_lengths(examples: Sequence[Example]) -> np.ndarray:

@@ -1,12 +1,10 @@
-"""What is longer than the limit, split: a text where a sentence or a word ends, a chat between its exchanges."""
+"""Texts that are longer than the limit, split where a line, a sentence or a word ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-
-from studio.data.conversation import Conversation, Message
 
 ANYWHERE, WORD, SENTENCE, LINE = range(4)
 """How good it is to part two tokens, from worst to best."""
@@ -73,56 +71,3 @@ def split_rows(
         np.concatenate([empty, *(part[:-1] for part in parts)]),
         np.concatenate([empty, *(part[1:] for part in parts)]),
     )
-
-
-def split_chat(
-    conversation: Conversation, count: Callable[[Conversation], int], limit: int
-) -> tuple[Conversation, ...]:
-    """Return windows of whole exchanges of at most `limit` tokens, in order, each with the system prompt in front and
-    at least one answer.
-
-    count: tokens of a conversation as the model sees it. An exchange is a question with all that answers it: a tool
-    call never parts from its result. One that is longer than the limit stays whole, by itself.
-    """
-    messages = conversation.messages
-    head = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
-    edges = [*_find_exchanges(messages, head), len(messages)]
-    number = len(edges) - 1
-    if number < 2:
-        return (conversation,)
-
-    def window(first: int, last: int) -> Conversation:
-        return conversation._replace(messages=messages[:head] + messages[edges[first] : edges[last]])
-
-    # What the system prompt and the template add to each is what all exchanges have too much together.
-    sizes = [count(window(i, i + 1)) for i in range(number)]
-    added = max((sum(sizes) - count(conversation)) / (number - 1), 0)
-    found: list[Conversation] = []
-    first = 0
-    while first < number:
-        last, size = first + 1, sizes[first]
-        while last < number and size + sizes[last] - added <= limit:
-            size += sizes[last] - added
-            last += 1
-        while last > first + 1 and count(window(first, last)) > limit:
-            last -= 1
-        found.append(window(first, last))
-        first = last
-    return tuple(found)
-
-
-def _find_exchanges(messages: Sequence[Message], head: int) -> list[int]:
-    """Return where exchanges begin: at the first message behind the system prompt, then at each question behind an
-    answer, as long as another answer follows."""
-    answers = [i for i, message in enumerate(messages) if message.role == "assistant"]
-    last = answers[-1] if answers else -1
-    starts = [head]
-    answered = False
-    for i in range(head, last + 1):
-        role = messages[i].role
-        if role == "assistant":
-            answered = True
-        elif role in ("user", "system") and answered:
-            starts.append(i)
-            answered = False
-    return starts

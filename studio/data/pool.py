@@ -7,11 +7,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
 from studio.data.formats import FORMATS
 from studio.data.reading import Part, PartResult, read_part
 from studio.data.sniff import Understanding
+
+__all__ = ["BrokenProcessPool", "leave_with_parent", "read_alone", "read_in_pool"]
 
 
 def read_in_pool(
@@ -22,7 +25,10 @@ def read_in_pool(
     stop: Callable[[], None],
     poll_s: float,
 ) -> Iterator[PartResult]:
-    """Yield the result of each part in order. Raises what `stop` raises, at most one part later."""
+    """Yield the result of each part in order.
+
+    Raises what `stop` raises, at most one part later, and BrokenProcessPool when a process dies or cannot start.
+    """
     name = understanding.format.name if understanding.format else ""
     known = replace(understanding, format=None, ranked=())
     context = multiprocessing.get_context("spawn")

@@ -6,7 +6,8 @@ import dataclasses
 import hashlib
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from studio.core.facts import DataFacts
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
 from studio.data.convert import PreparationStopped, Progress, understand_source
-from studio.data.examples import CUT_RULE, Joined, join_examples
+from studio.data.examples import CUT_RULE, EMPTY_RULE, Joined, join_examples
 from studio.data.gather import (
     REFUSED_ROWS,
     Gathered,
@@ -31,10 +32,12 @@ from studio.data.gather import (
     refuse_unclear,
     refuses_training,
     source_of,
+    validation_of,
 )
 from studio.data.pack import Example, join_blocks, pack
 from studio.data.source import open_source
 from studio.data.split import choose_validation
+from studio.data.transforms import list_evaluation
 
 __all__ = ["REFUSED_ROWS", "PreparationStopped", "PreparedData", "prepare", "refuses_training"]
 
@@ -72,6 +75,17 @@ def prepare(
     Raises StudioError: unreadable, a question open, a kind that no method learns from, no chat template where one is
     needed, too many rows refused, nothing left to learn; PreparationStopped when `should_stop` says so.
     """
+    last = (0, 1)
+
+    def told(done: int, total: int) -> None:
+        nonlocal last
+        last = done, total
+        if on_progress is not None:
+            on_progress(done, total)
+
+    def told_again(done: int, total: int) -> None:
+        told(*last)  # rows to validate on are no progress, yet a sign of life
+
     keeps = None
     if cache is None:
         keeps = tempfile.TemporaryDirectory(prefix="studio-data-", ignore_cleanup_errors=True)
@@ -85,7 +99,7 @@ def prepare(
             tokenizer=tokenizer,
             vocabulary=vocabulary,
             seed=seed,
-            on_progress=None if silent else on_progress,
+            on_progress=told_again if silent else told,
             should_stop=should_stop,
             **settings,
         )
@@ -94,9 +108,10 @@ def prepare(
 
     weights = {name: read_weight(name, weight) for name, weight in spec.mix.items()}
     held_out = _take_validation(spec, method, take, cache) if spec.validation else None
-    evaluation = held_out.converted if held_out is not None else None
+    evaluation = [(held_out.converted, "train")] if held_out is not None else []
     sources = [take(spec, method, evaluation=evaluation)]
     method = sources[0].method
+    evaluation += list_evaluation(sources[0].converted)
     for name, weight in weights.items():
         sources.append(take(source_of(spec, name), method, weight=weight, evaluation=evaluation))
     train, prompts = mix_sources(sources)
@@ -106,7 +121,9 @@ def prepare(
         validation = join_examples([held_out.cutting.examples])
         notes += [text("data.problem.validation", problem=one) for one in held_out.problems.sentences()]
     elif "validation" in sources[0].converted.splits:
-        validation = join_examples([take(spec, method, silent=True, split="validation").cutting.examples])
+        with _say_validation():
+            found = take(spec, method, silent=True, split="validation")
+        validation = join_examples([found.cutting.examples])
     else:
         apart = choose_validation(prompts, spec.validation_share)
         validation, train = train.pick(np.flatnonzero(apart)), train.pick(np.flatnonzero(~apart))
@@ -116,13 +133,17 @@ def prepare(
         raise refuse_nothing(sources[0])
 
     facts = collect_facts(sources, notes)
-    tokens = int(train.lengths.sum()) + (0 if spec.validation else int(validation.lengths.sum()))
+    # Of the rows that are counted, some may be set apart; those of a split or file of its own are not counted.
+    counted = (
+        [train] if spec.validation or "validation" in sources[0].converted.splits else [train, validation]
+    )
+    tokens = sum(int(part.lengths.sum()) for part in counted)
     if method == "pretrain":
         blocks = [join_blocks(part, spec.max_length) for part in (train, validation)]
-        trained = sum(part.tokens - len(part) for part in blocks)
+        trained = sum(part.tokens - len(part) for part in blocks[: len(counted)])
         train, validation = blocks
     else:
-        trained = train.count_trained() + validation.count_trained()
+        trained = sum(part.count_trained() for part in counted)
         if spec.packing:
             train = pack(train.pick(np.random.default_rng(seed).permutation(len(train))), spec.max_length)
     if not len(train):
@@ -204,10 +225,12 @@ def collect_facts(sources: Sequence[Gathered], notes: Iterable[Text] = ()) -> Da
 def refuse_nothing(found: Gathered) -> StudioError:
     """Return the refusal to train where no row is left."""
     max_length = found.spec.max_length
-    reason = "cut" if found.filtered[CUT_RULE] else "empty"
+    chosen = sum(rows for rule, rows in found.filtered.items() if rule not in (CUT_RULE, EMPTY_RULE))
+    most = max((found.filtered[CUT_RULE], "cut"), (chosen, "rules"))
+    reason = most[1] if most[0] else "empty"
     return StudioError(
         text("data.prepare.nothing", read=found.rows_read),
-        text(f"data.prepare.nothing.{reason}", max_length=max_length),
+        text(f"data.prepare.nothing.{reason}", max_length=max_length, left=chosen),
         text(f"data.prepare.nothing.{reason}.fix", max_length=max_length),
     )
 
@@ -215,21 +238,16 @@ def refuse_nothing(found: Gathered) -> StudioError:
 def _take_validation(spec: DatasetSpec, method: str, take: Callable[..., Gathered], cache: Path) -> Gathered:
     """Return the validation data set, read in the same format, all of its rows."""
     first = understand_source(open_source(spec, cache=cache), spec, cache)
-    same = dataclasses.replace(
-        spec,
-        source=spec.validation,
-        format=first.format.name if first.format is not None else "auto",
-        mapping=dict(spec.mapping),
-        mix={},
-        overlap="keep",
-        take=0,
-        split="",
-        sheet="",
-        config="",
-        encoding="auto",
-    )
-    try:
+    same = validation_of(spec, first.format.name if first.format is not None else "auto")
+    with _say_validation():
         return take(same, choose_method(method, first), silent=True)
+
+
+@contextmanager
+def _say_validation() -> Iterator[None]:
+    """Let a refusal say that it is about the rows to validate on."""
+    try:
+        yield
     except StudioError as error:
         where = text("data.problem.validation", problem=error.what)
         raise StudioError(where, error.why, error.fix, error.exit_code) from error

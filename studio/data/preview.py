@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +133,9 @@ def preview(
         limit = None if uncut or method == "pretrain" else spec.max_length
         shown, error = show_rows(head, source, understanding, spec, renderer, limit, problems)
         refusal = refusal or error
+    else:
+        for problem in filter(None, (row.problem for row in head)):
+            problems.add(problem)
     return Preview(
         source=spec.source,
         container=source.container,
@@ -229,5 +233,11 @@ def show_rendered(
 
 
 def _show_cell(cell: object) -> str:
-    words = "" if cell is None else str(cell)
+    words = (
+        ""
+        if cell is None
+        else cell
+        if isinstance(cell, str)
+        else json.dumps(cell, ensure_ascii=False, default=str)
+    )
     return words if len(words) <= CELL_CHARACTERS else words[:CELL_CHARACTERS] + "…"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,6 +39,11 @@ class QuarantineWriter:
         """Complete the file; without a row there is none."""
         if self._file is not None:
             self._file.close()
+
+    def release(self) -> None:
+        """Let go of a file that is not completed."""
+        with suppress(OSError):
+            self.close()
 
 
 def join_quarantine(parts: Iterable[tuple[Path, Mapping[str, int]]], path: Path) -> int:

@@ -152,18 +152,22 @@ def read_part(
     """
     part.folder.mkdir(parents=True)
     sorter = Sorter(part, understanding)
-    if part.ranged:
-        container = next(one for one in CONTAINERS if one.name == part.file.container)
-        with part.file.path.open("rb") as file:
-            stretch = Stretch(file, part.start, part.stop)
-            rows = container.iterate(
-                stretch, "utf-8", ReadOptions(name=part.file.name or part.file.path.name)
-            )
-            sorter.take(rows, tell, stop)
-            sorter.result.lines = stretch.newlines
-    else:
-        sorter.take(part.file.rows(), tell, stop)
-    return sorter.close()
+    try:
+        if part.ranged:
+            container = next(one for one in CONTAINERS if one.name == part.file.container)
+            with part.file.path.open("rb") as file:
+                stretch = Stretch(file, part.start, part.stop)
+                rows = container.iterate(
+                    stretch, "utf-8", ReadOptions(name=part.file.name or part.file.path.name)
+                )
+                sorter.take(rows, tell, stop)
+                sorter.result.lines = stretch.newlines
+        else:
+            sorter.take(part.file.rows(), tell, stop)
+        return sorter.close()
+    except BaseException:
+        sorter.release()
+        raise
 
 
 class Sorter:
@@ -233,6 +237,11 @@ class Sorter:
                 "rows lost while they were read"
             )
         return result
+
+    def release(self) -> None:
+        """Let go of files that are not completed: Windows removes none that is open."""
+        self._shards.release()
+        self._quarantine.release()
 
     def _flush(self) -> None:
         if not self._texts:

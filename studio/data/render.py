@@ -19,7 +19,7 @@ from studio.core.text import text
 from studio.data.control import ControlWords, say_value
 from studio.data.conversation import Conversation, Message
 from studio.data.encoder import Encoder
-from studio.data.losses import find_lost, is_written, name_of
+from studio.data.losses import find_lost, is_whole, is_written, name_of
 from studio.data.mask import Mask
 from studio.data.row import RowError
 from studio.data.skeleton import Skeleton, Span, Tools, match, shape_of
@@ -186,7 +186,8 @@ class Renderer:
         if self.train_on == "everything":
             full = full if self.controls.find(full) else full + self.eos
             return Layout(text=full, trained=((0, len(full)),), notes=notes)
-        wanted = sorted(spans)[-1:] if self.train_on == "last_answer" else sorted(spans)
+        wanted = [i for i in sorted(spans) if messages[i].learned]
+        wanted = wanted[-1:] if self.train_on == "last_answer" else wanted
         trained = [spans[i] for i in wanted]
         if wanted and wanted[-1] == len(messages) - 1:
             start, end = trained[-1]
@@ -215,6 +216,9 @@ class Renderer:
         else:
             lost = find_lost(full, messages)
             spans = mask.find_answers(full, messages, tools)
+            for i, (start, end) in spans.items():
+                if not is_whole(messages[i], full[start:end]):
+                    raise RowError("E181", text("data.row.answer_lost", number=i + 1))
         for i, message in enumerate(messages):
             for call in message.tool_calls:
                 if not is_written(call, full[slice(*spans[i])]):

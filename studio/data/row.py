@@ -61,7 +61,9 @@ class Row:
     raw: bytes = b""
 
 
-def broken_row(line: int, code: str, message: Text, *, row: int = 0, offset: int = 0, raw: bytes = b"") -> Row:
+def broken_row(
+    line: int, code: str, message: Text, *, row: int = 0, offset: int = 0, raw: bytes = b""
+) -> Row:
     """Return a Row that stands for one that could not be read."""
     raw = raw[:RAW_BYTES]
     problem = RowProblem(code=code, message=message, line=line, row=row, offset=offset, raw=raw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -66,6 +67,12 @@ class ShardWriter:
         for file in self._files.values():
             file.close()
         (self.folder / STARTS).write_bytes(np.asarray(self._starts, dtype=np.int64).tobytes())
+
+    def release(self) -> None:
+        """Let go of files that are not completed."""
+        for file in self._files.values():
+            with suppress(OSError):  # the disk that is full says so once more
+                file.close()
 
     def _flush(self) -> None:
         if not self._texts:

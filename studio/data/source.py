@@ -199,7 +199,8 @@ def _find(folder: Path, name: str, container: str = "") -> DataFile:
         with path.open("rb") as file:
             packing = detect_packing(file.read(HEAD_BYTES))
     packing = "" if packing == "zip" else packing
-    return DataFile(name=name, path=path, packing=packing, size_bytes=size_bytes, container=container)
+    shown = name.encode("utf-8", "replace").decode("utf-8")  # Linux allows names that are no text
+    return DataFile(name=shown, path=path, packing=packing, size_bytes=size_bytes, container=container)
 
 
 def _assemble(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from studio.core.errors import StudioError
+from studio.core.files import replace_file
 from studio.core.text import text
 
 TIME_S = 10.0
@@ -67,7 +68,7 @@ def judge(source: str, cache: Path | None = None) -> Verdict:
     place.parent.mkdir(parents=True, exist_ok=True)
     draft = place.with_suffix(f".{os.getpid()}")
     draft.write_text(json.dumps(asdict(verdict)), encoding="utf-8")
-    os.replace(draft, place)
+    replace_file(draft, place)
     return verdict
 
 

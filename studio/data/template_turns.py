@@ -14,6 +14,8 @@ from studio.data.template_child import TOOLS
 
 THOUGHTS = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
 """The thoughts that stand in front of an answer, where a file does not keep them apart."""
+UNOPENED = re.compile(r"\s*((?:(?!<think>).)*?)</think>\s*", re.DOTALL)
+"""The same where `<think>` belongs to the prompt, as reasoning models write their answers."""
 ID_CHARACTERS = 9
 """Mistral's templates take no other ids of tool calls."""
 WORD, THOUGHT, CITY = "Q7xWordZ9k", "Q7xThoughtZ9k", "Q7xCityZ9k"
@@ -46,6 +48,8 @@ class TurnWriter:
         if not self.keep_reasoning:
             return message._replace(reasoning="", content=words[found.end() :] if found else words), False
         if self.reasoning == "field":
+            # Such templates part an answer at `</think>` whether or not `<think>` stands in front.
+            found = found or (None if thoughts else UNOPENED.match(words))
             if found and found[1].strip():
                 return message._replace(reasoning=found[1].strip("\n"), content=words[found.end() :]), False
             return message, False

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from studio.core.files import replace_file
 from studio.core.recipe import DatasetSpec
 from studio.data.conversation import Conversation
 from studio.data.convert import Converted, PreparationStopped, Progress
-from studio.data.kept import note_use
+from studio.data.kept import hold, note_use
 from studio.data.problems import Problems, read_problems
 from studio.data.quarantine import NAME as QUARANTINE
 from studio.data.quarantine import QuarantineWriter, join_quarantine
@@ -126,20 +127,34 @@ def tokenise(
 
     Raises StudioError without a chat template where one is needed, PreparationStopped.
     """
-    from filelock import FileLock
-
     key = make_key(converted, renderer, spec, split, rows)
     folder = cache / key
-    if not (folder / "manifest.json").exists():
+    total = len(converted.shards(split)) if rows is None else len(rows)
+
+    def listen() -> None:
+        if should_stop is not None and should_stop():
+            raise PreparationStopped
+        if on_progress is not None:
+            on_progress(0, total)
+
+    if not _is_whole(folder):
         cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / f"{key}.lock"):
-            if not (folder / "manifest.json").exists():
+        with hold(cache / f"{key}.lock", listen):
+            if not _is_whole(folder):
                 _tokenise_all(converted, renderer, spec, folder, split, rows, on_progress, should_stop)
     elif on_progress is not None:
-        total = len(converted.shards(split)) if rows is None else len(rows)
         on_progress(total, total)
     note_use(folder)
     return Tokens(folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        with (folder / "manifest.json").open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read() == b"}"
+    except OSError:  # none; or an empty one, since the power went before the disk had it
+        return False
 
 
 def make_key(
@@ -188,8 +203,8 @@ def _tokenise_all(
     staging.mkdir()
     shards = converted.shards(split)
     total = len(shards) if rows is None else len(rows)
+    writer = TokenWriter(staging, converted, split)
     try:
-        writer = TokenWriter(staging, converted, split)
         found = shards.read(None if rows is None else rows.tolist())
         done = 0
         for batch in _batches(found):
@@ -204,6 +219,7 @@ def _tokenise_all(
         shutil.rmtree(folder, ignore_errors=True)
         replace_file(staging, folder)
     finally:
+        writer.release()  # Windows removes none that is open
         shutil.rmtree(staging, ignore_errors=True)
 
 
@@ -264,6 +280,13 @@ class TokenWriter:
             "note_names": self._names,
         }
         (self.folder / "manifest.json").write_text(json.dumps(manifest, ensure_ascii=False), encoding="utf-8")
+
+    def release(self) -> None:
+        """Let go of files that are not completed."""
+        for file in self._files.values():
+            with suppress(OSError):
+                file.close()
+        self._quarantine.release()
 
     def _append(self, rows: Sequence[int], rendered: Sequence[Rendered]) -> None:
         if not rows:

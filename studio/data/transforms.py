@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -50,7 +50,7 @@ def apply(
     split: str = "train",
     *,
     seed: int = 42,
-    evaluation: Table | None = None,
+    evaluation: Sequence[tuple[Table, str]] = (),
     weight: float = 1.0,
     cache: Path | None = None,
     on_rows: Callable[[int], None] | None = None,
@@ -58,8 +58,8 @@ def apply(
     """Return what the rules of `spec` leave of one split of `table`, in this order: filters, overlap with rows for
     evaluation, duplicates, share in a mix, shuffle, take.
 
-    evaluation: a source of its own whose `train` split is evaluated on; the other splits of `table` count in any
-    case. weight: of this source in a mix. cache: folder in which near duplicates are kept for the next time.
+    evaluation: (source, split) that are evaluated on, too; the other splits of `table` count in any case. weight: of
+    this source in a mix. cache: folder in which near duplicates are kept for the next time.
     Rows for evaluation pass through the filters only. `on_rows` hears how many rows were compared, and may raise to
     stop. Raises StudioError for a filter that cannot be.
     """
@@ -152,7 +152,7 @@ def _apply_filters(left: _Remaining, table: Table, spec: DatasetSpec, split: str
 def _leave_overlap(
     left: _Remaining,
     table: Table,
-    evaluation: Table | None,
+    evaluation: Sequence[tuple[Table, str]],
     near: bool,
     cache: Path | None,
     on_rows: Callable[[int], None] | None,
@@ -168,10 +168,9 @@ def _leave_overlap(
         left.leave("near_overlap", found.near[:, 0])
 
 
-def list_evaluation(table: Table, evaluation: Table | None = None) -> list[tuple[Table, str]]:
-    """Return the (source, split) whose rows are evaluated on: the other splits of `table`, and `evaluation`."""
-    found = [(table, name) for name in EVALUATION if name in table.splits]
-    return [*found, (evaluation, "train")] if evaluation is not None else found
+def list_evaluation(table: Table, more: Sequence[tuple[Table, str]] = ()) -> list[tuple[Table, str]]:
+    """Return the (source, split) whose rows are evaluated on: the other splits of `table`, and `more`."""
+    return [*((table, name) for name in EVALUATION if name in table.splits), *more]
 
 
 def read_evaluation(places: Iterable[tuple[Table, str]]) -> Iterator[tuple[int, Conversation]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 
 from studio.core.errors import Problem, RecipeError, StudioError
 from studio.core.facts import DataFacts, MachineFacts
 from studio.core.recipe import DatasetSpec, Recipe
 from studio.core.text import text
+from studio.data import remote
 from studio.data.filters import read_filters
 from studio.data.gather import (
     REFUSED_ROWS,
@@ -17,6 +18,7 @@ from studio.data.gather import (
     refuse_rows,
     refuses_training,
     source_of,
+    validation_of,
 )
 from studio.data.prepare import read_weight
 from studio.data.preview import Preview, preview
@@ -33,8 +35,13 @@ class SourceProblem(Problem):
     error: StudioError
 
 
-def find_problems(recipe: Recipe, machine: MachineFacts, free_disk_bytes: int) -> tuple[Problem, ...]:
-    """Return every Problem of `recipe` at once, errors first; a source that cannot be read is one of them."""
+def find_problems(
+    recipe: Recipe, machine: MachineFacts, free_disk_bytes: int, cache: Path | None = None
+) -> tuple[Problem, ...]:
+    """Return every Problem of `recipe` at once, errors first; a source that cannot be read is one of them.
+
+    cache: where fetched data sets and saved mappings are; nothing is fetched into it.
+    """
     problems: list[Problem] = []
     model = data = None
     try:
@@ -42,18 +49,18 @@ def find_problems(recipe: Recipe, machine: MachineFacts, free_disk_bytes: int) -
     except StudioError as error:
         problems.append(_say("model.source", error))
     try:
-        data = look(recipe.data)
+        data = look(recipe.data, cache)
     except StudioError as error:
         problems.append(_say("data.source", error))
     if data is not None and recipe.data.validation:
         try:
-            look(dataclasses.replace(recipe.data, source=recipe.data.validation, format=data.format))
+            look(validation_of(recipe.data, data.format), cache)
         except StudioError as error:
             problems.append(_say("data.validation", error))
     for field, ask in (
         ("data.filters", lambda: read_filters(recipe.data.filters)),
         ("data.template", lambda: recipe.data.template and read_choice(recipe.data.template)),
-        ("data.mix", lambda: _look_at_mix(recipe.data)),
+        ("data.mix", lambda: _look_at_mix(recipe.data, cache)),
     ):
         try:
             ask()
@@ -64,12 +71,14 @@ def find_problems(recipe: Recipe, machine: MachineFacts, free_disk_bytes: int) -
     return (*(problem for problem in problems if problem.field not in told), *found)
 
 
-def look(spec: DatasetSpec) -> DataFacts:
+def look(spec: DatasetSpec, cache: Path | None = None) -> DataFacts:
     """Return what the head of a data set says; its rows are counted (else 0) when the head is the whole.
+
+    cache: as in find_problems.
 
     Raises StudioError when it cannot be read, its format is not clear, or too many of its rows are broken.
     """
-    head = preview(spec, None, rows=SAMPLE_ROWS)
+    head = preview(spec, None, rows=SAMPLE_ROWS, cache=_without_network(spec, cache))
     if head.refusal is not None:
         raise head.refusal
     rows_read, refused = len(head.rows), head.found.refused
@@ -93,21 +102,28 @@ def look(spec: DatasetSpec) -> DataFacts:
     )
 
 
-def _look_at_mix(spec: DatasetSpec) -> None:
+def _without_network(spec: DatasetSpec, cache: Path | None) -> Path | None:
+    """Return `cache`; None where reading `spec` with it would fetch what is not here yet, which then is refused."""
+    missing = cache is not None and remote.is_remote(spec.source) and not remote.is_fetched(spec, cache)
+    return None if missing else cache
+
+
+def _look_at_mix(spec: DatasetSpec, cache: Path | None) -> None:
     """Raise StudioError for a further source that cannot be learned from, or a weight that is none."""
     for name, weight in spec.mix.items():
         read_weight(name, weight)
-        look(source_of(spec, name))
+        look(source_of(spec, name), cache)
 
 
-def preview_recipe(recipe: Recipe, rows: int) -> Preview:
+def preview_recipe(recipe: Recipe, rows: int, cache: Path | None = None) -> Preview:
     """Return the Preview of the recipe's data with its model's tokenizer, where that is here. Raises StudioError."""
     from studio.models.load import load_tokenizer
 
     facts = (
         inspect_model(recipe.model.source, revision=recipe.model.revision) if recipe.model.source else None
     )
-    return preview(recipe.data, load_tokenizer(facts) if facts and facts.folder else None, rows=rows)
+    tokenizer = load_tokenizer(facts) if facts and facts.folder else None
+    return preview(recipe.data, tokenizer, rows=rows, cache=_without_network(recipe.data, cache))
 
 
 def refuse(errors: tuple[Problem, ...]) -> StudioError:

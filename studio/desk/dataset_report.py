@@ -122,7 +122,6 @@ def measure(
         should_stop=should_stop,
     )
     lengths = make_lengths(found)
-    quarantine = found.converted.quarantine
     return Measured(
         report=report(found, statistics, 0),
         histogram=make_histogram(lengths.full) if lengths is not None else {},
@@ -130,7 +129,7 @@ def measure(
         if lengths is not None and found.method != "pretrain"
         else (),
         lengths=lengths,
-        quarantine=quarantine if quarantine.exists() and quarantine.stat().st_size else None,
+        quarantine=found.quarantine,
     )
 
 

@@ -77,12 +77,12 @@ class Desk:
 
     def preview(self, recipe: Recipe, rows: int = 5) -> Any:
         """Return the Preview of the recipe's data: rows, rendered text, tokens and loss mask. Raises StudioError."""
-        return self._light.call(lambda: preview_recipe(recipe, rows))
+        return self._light.call(lambda: preview_recipe(recipe, rows, self.workspace.data_cache))
 
     def check(self, recipe: Recipe) -> tuple[Problem, ...]:
         """Return every Problem of `recipe` at once; a source that cannot be read is one of them."""
         machine, free_bytes = self.health.machine(), shutil.disk_usage(self.workspace.root).free
-        return self._light.call(lambda: find_problems(recipe, machine, free_bytes))
+        return self._light.call(lambda: find_problems(recipe, machine, free_bytes, self.workspace.data_cache))
 
     def plan(self, recipe: Recipe) -> BackendPlan:
         """Return what a run of `recipe` would use on this machine. Raises StudioError for an unreadable model."""

@@ -206,9 +206,9 @@ def _wants_offline(base: Mapping[str, str]) -> bool:
 
 
 def clear_caches(workspace: Workspace) -> int:
-    """Remove compiled kernels, served files and temporary files; return how many bytes they held. Raises OSError."""
+    """Remove compiled kernels, converted data sets, served and temporary files; return the bytes. Raises OSError."""
     freed_bytes = 0
-    for folder in (workspace.triton_cache, workspace.gradio_temp, workspace.tmp):
+    for folder in (workspace.triton_cache, workspace.gradio_temp, workspace.tmp, workspace.data_cache):
         files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
         freed_bytes += sum(path.stat().st_size for path in files)
         shutil.rmtree(folder, ignore_errors=True)

@@ -58,6 +58,7 @@ def format_card(look: Any, say: Say, *, blocked: bool = False) -> str:
         facts.append(size_words(report["size_bytes"]))
     body = f"<h3>{escape(title)} {sure}<small>{escape(' · '.join(facts))}</small></h3>"
     body += f"<p>{escape(reason)}</p>" if reason else ""
+    body += "".join(f"<p>{escape(say(note))}</p>" for note in report.get("source_notes", ()))
     if look.whole:
         body += law_line(report, say)
     trouble = [say("ui.dataset.blocked")] if blocked else []

@@ -62,7 +62,7 @@ def damage(data: bytes, wounds: list[tuple[str, int, bytes]]) -> bytes:
 
 @pytest.mark.parametrize("kind", CONTAINERS)
 @settings(
-    max_examples=25,
+    max_examples=10,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     derandomize=True,

@@ -165,3 +165,66 @@ def test_no_clear_format_counts_the_rows_only(tmp_path, jsonl):
     path = jsonl(tmp_path / "a.jsonl", [{"a": "x", "b": "y"}] * 12)
     found = convert(DatasetSpec(source=str(path)), tmp_path / "cache")
     assert found.counts.rows_read == 12 and found.rows == 0 and not found.has_rows
+
+
+def test_a_manifest_that_the_disk_lost_is_made_again(tmp_path):
+    spec = write(tmp_path / "a.jsonl", chats(5))
+    found = convert(spec, tmp_path / "cache")
+    for left in ("", "\0" * 40, '{"version": 1'):
+        (found.folder / module.MANIFEST).write_text(left, encoding="utf-8")
+        assert convert(spec, tmp_path / "cache").rows == 5
+
+
+def test_processes_that_die_are_done_without(tmp_path, monkeypatch):
+    from studio.data import pool
+
+    spec = write(tmp_path / "a.jsonl", chats(300, broken=(250,)))
+    whole = convert(spec, tmp_path / "one")
+    monkeypatch.setattr(reading, "RANGE_BYTES", 8000)
+    monkeypatch.setattr(module, "POOL_BYTES", 1)
+    monkeypatch.setattr(module.os, "cpu_count", lambda: 2)
+    asked = []
+
+    def die(parts, understanding, *_):
+        asked.append(len(parts))
+        yield reading.read_part(parts[0], understanding)
+        parts[1].folder.mkdir(parents=True)  # begun, not ended
+        raise pool.BrokenProcessPool
+
+    monkeypatch.setattr(pool, "read_in_pool", die)
+    found = convert(spec, tmp_path / "two")
+    assert asked and asked[0] > 2 and found.counts == whole.counts
+    assert read_quarantine(found) == read_quarantine(whole)
+    assert [one for _, one in found.iterate()] == [one for _, one in whole.iterate()]
+
+
+@pytest.mark.parametrize("name", ["_shards", "_quarantine"])
+def test_a_full_disk_leaves_no_file_open(tmp_path, monkeypatch, name):
+    spec = write(tmp_path / "a.jsonl", chats(30, broken=(3,)))
+    made = []
+
+    class Full(reading.Sorter):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(self)
+            monkeypatch.setattr(getattr(self, name), "add", self.fail, raising=True)
+
+        def fail(self, *_):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(reading, "Sorter", Full)
+    with pytest.raises(OSError, match="No space"):
+        convert(spec, tmp_path / "cache")
+    (sorter,) = made
+    assert all(file.closed for file in sorter._shards._files.values())
+    assert sorter._quarantine._file is None or sorter._quarantine._file.closed
+    assert not list((tmp_path / "cache").glob("*.part-*"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
+def test_a_file_whose_name_is_no_text(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write(folder / os.fsdecode(b"caf\xe9.jsonl"), chats(20, broken=(3,)))
+    found = convert(DatasetSpec(source=str(folder)), tmp_path / "cache")
+    assert found.rows == 19 and read_quarantine(found)[0]["file"] == "caf?.jsonl"

@@ -98,6 +98,26 @@ def test_kinds():
     assert read("alpaca", {"instruction": "a", "output": "b"}).kind == "chat"
 
 
+def test_answers_that_are_calls_as_json():
+    tools = '[{"name": "find", "parameters": {"q": {"type": "str"}}}]'
+    calls = '[{"name": "find", "arguments": {"q": "a"}}, {"name": "find", "arguments": {"q": "b"}}]'
+    found = read("prompt_completion", {"query": "hi", "answers": calls, "tools": tools})
+    assert found.kind == "chat" and found.messages[1].content == ""
+    assert [call.arguments for call in found.messages[1].tool_calls] == [{"q": "a"}, {"q": "b"}]
+    for words in (
+        '[{"name": "Ann", "age": 3}]',
+        "[1, 2]",
+        "[]",
+        "{}",
+        "[broken",
+        '[{"name": 1, "arguments": {}}]',
+    ):
+        found = read("prompt_completion", {"query": "hi", "answers": words, "tools": tools})
+        assert found.messages[1] == Message("assistant", words)
+    found = read("prompt_completion", {"query": "hi", "answers": calls, "tools": "[]"})
+    assert found.messages[1] == Message("assistant", calls)
+
+
 def test_rl_passes_columns_on():
     found = read("rl", {"prompt": "hi", "solution": "4", "level": 3, "cases": [{"in": 1}]})
     assert found.kind == "rl" and found.extras == {"solution": "4", "level": 3, "cases": [{"in": 1}]}

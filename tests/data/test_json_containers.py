@@ -190,7 +190,7 @@ ROWS = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
     [
         ROWS,
         {"data": ROWS},
-        {"version": "1", "tags": ["x"], "rows": ROWS, "more": ROWS[:1]},
+        {"version": "1", "tags": ["x"], "rows": ROWS, "more": [1, 2]},
         {"a": [1, 2], "b": ["x", "y"]},
         {"a": {"0": 1, "1": 2}, "b": {"0": "x", "1": "y"}},
         {"0": ROWS[0], "1": ROWS[1]},
@@ -199,6 +199,12 @@ ROWS = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
 @pytest.mark.parametrize("indent", [None, 1, 4])
 def test_shapes(value, indent):
     assert [dict(row.values) for row in read_whole(json.dumps(value, indent=indent))] == ROWS
+
+
+def test_a_further_list_of_rows_is_told():
+    rows = read_whole(json.dumps({"train": ROWS, "note": "x", "test": ROWS[:1]}))
+    assert [row.values for row in rows[:2]] == ROWS and len(rows) == 3
+    assert rows[2].problem.message.id == "data.row.other_list"
 
 
 @pytest.mark.parametrize("between", ["", "\n", " ", ",\n", "\r\n\r\n", "\r"])

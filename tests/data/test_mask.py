@@ -443,3 +443,50 @@ def test_whatever_people_write(renderer_of, say_trained, name, questions, answer
     assert found == [family.lead + answer + family.end for answer in kept]
     rendered = renderer.tokenize([layout], None)[0]
     assert say_trained(rendered, renderer.tokenizer) == found
+
+
+@pytest.mark.parametrize("name", ["trl:qwen3", "own:qwen3"])
+def test_thoughts_of_earlier_turns_that_are_left_out_are_noted(renderer_of, name):
+    thoughts = (Message("assistant", "one", reasoning="hm 1"), Message("assistant", "two", reasoning="hm 2"))
+    messages = (Message("user", "ask 1"), thoughts[0], Message("user", "ask 2"), thoughts[1])
+    layout = renderer_of(name).lay_out(Conversation(messages))
+    assert "hm 1" not in layout.text and "hm 2" in layout.text
+    assert layout.notes == ("reasoning_lost",)
+    inline = tuple(
+        one._replace(reasoning="", content=f"<think>{one.reasoning}</think>{one.content}\n")
+        if one.reasoning
+        else one
+        for one in messages
+    )
+    assert renderer_of(name).lay_out(Conversation(inline)).notes == ("reasoning_lost",)
+
+
+@pytest.mark.parametrize("asked", ["ask 1", "before <think>hm</think> behind"])
+@pytest.mark.parametrize("more", [(), (Message("user", "ask 2"), Message("assistant", "two"))])
+def test_half_an_answer_is_never_lost_in_silence(renderer_of, more, asked):
+    answer = Message("assistant", "before <think>hm</think> behind")
+    with pytest.raises(RowError) as caught:
+        renderer_of("own:qwen3").lay_out(Conversation((Message("user", asked), answer, *more)))
+    assert caught.value.code == "E181"
+
+
+def test_thoughts_whose_opening_belongs_to_the_prompt(renderer_of, say_trained):
+    messages = (Message("user", "ask 1"), Message("assistant", "hm 1\n</think>\n\none"))
+    wanted = ["<think>\nhm 1\n</think>\n\none<|im_end|>"]
+    assert show(renderer_of("own:qwen3"), say_trained, *messages) == wanted
+
+
+@pytest.mark.parametrize("train_on", ["answers", "last_answer"])
+def test_answers_kept_out_of_training_are_context(tokenizers_of, say_trained, train_on):
+    renderer = Renderer(tokenizers_of[0](read_family("chatml"), CHATML), train_on)
+    one, two, three = turns("one", "two", "three")[1::2]
+    asks = turns("", "", "")[::2]
+
+    def trained(*answers: Message) -> list[str]:
+        return show(
+            renderer, say_trained, *(turn for pair in zip(asks, answers, strict=True) for turn in pair)
+        )
+
+    kept = trained(one._replace(learned=False), two, three._replace(learned=False))
+    assert kept == ["two<|im_end|>"]
+    assert trained(*(answer._replace(learned=False) for answer in (one, two, three))) == []

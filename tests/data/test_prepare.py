@@ -301,3 +301,77 @@ def test_take_and_duplicates_are_counted(tmp_path, jsonl, tokenizer_of):
     path = jsonl(tmp_path / "a.jsonl", pairs(30) + pairs(5))
     facts = prepare_file(path, tokenizer_of("chatml"), duplicates="exact", take=10).facts
     assert facts.rows_used == 10 and facts.rows_dropped == {"duplicate": 5, "not_taken": 20}
+
+
+def test_rows_of_a_validation_file_are_not_counted_as_learned(tmp_path, jsonl, tokenizer_of):
+    path, held_out = jsonl(tmp_path / "a.jsonl", make_rows(5)), tmp_path / "v.jsonl"
+    jsonl(held_out, make_rows(50, answer="a far longer answer than those of the other file {}"))
+    for method in ("sft", "pretrain"):
+        alone = prepare_file(path, tokenizer_of("chatml"), method)
+        both = prepare_file(path, tokenizer_of("chatml"), method, validation=str(held_out))
+        assert len(both.validation) > 0
+        assert both.facts.trained_tokens == alone.facts.trained_tokens
+        assert both.facts.tokens == alone.facts.tokens
+
+
+def test_validation_rows_of_the_first_source_are_left_out_of_the_others(tmp_path, jsonl, tokenizer_of):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    jsonl(folder / "train.jsonl", make_rows(20, answer="own {}"))
+    jsonl(folder / "validation.jsonl", make_rows(4))
+    other = jsonl(tmp_path / "other.jsonl", make_rows(10))
+    data = prepare_file(folder, tokenizer_of("chatml"), mix={str(other): "1"}, overlap="exact")
+    assert (len(data.train), data.facts.rows_dropped) == (26, {"overlap": 4})
+
+
+def test_the_validation_file_keeps_all_of_its_rows(tmp_path, jsonl, tokenizer_of):
+    path, held_out = jsonl(tmp_path / "a.jsonl", make_rows(5)), jsonl(tmp_path / "v.jsonl", make_rows(3) * 2)
+    data = prepare_file(path, tokenizer_of("chatml"), validation=str(held_out), duplicates="exact", take=2)
+    assert (len(data.train), len(data.validation)) == (2, 6)
+
+
+def test_a_split_without_usable_rows_says_that_it_is_for_validation(tmp_path, jsonl, tokenizer_of):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    jsonl(folder / "train.jsonl", make_rows(20))
+    (folder / "validation.jsonl").write_text("{broken\n", encoding="utf-8")
+    with pytest.raises(StudioError) as refusal:
+        prepare_file(folder, tokenizer_of("chatml"))
+    assert refusal.value.what.id == "data.problem.validation"
+
+
+def test_pieces_of_which_nothing_is_learned_are_no_examples(tmp_path, jsonl, tokenizer_of):
+    rows = [{"input_ids": list(range(1, 40)), "labels": [-100] * 30 + list(range(31, 40))}] * 3
+    path = jsonl(tmp_path / "a.jsonl", rows)
+    data = prepare_file(path, tokenizer_of("chatml"), max_length=8, too_long="split")
+    learned = [int(one.trained.sum()) for one in data.train]
+    assert data.facts.rows_used == 3 and 3 <= len(learned) <= 9 and min(learned) > 0
+    assert sum(learned) == data.facts.trained_tokens
+
+
+def test_validation_rows_are_a_sign_of_life(tmp_path, jsonl, tokenizer_of):
+    path, held_out = jsonl(tmp_path / "a.jsonl", make_rows(5)), jsonl(tmp_path / "v.jsonl", make_rows(3))
+    told: list[tuple[int, int]] = []
+    spec = DatasetSpec(source=str(path), validation=str(held_out))
+    prepare(spec, "auto", tokenizer_of("chatml"), seed=1, on_progress=lambda *place: told.append(place))
+    assert told[0] == (0, 1) and (5, 5) in told and (3, 3) not in told
+
+
+def test_rules_that_leave_nothing_are_named(tmp_path, jsonl, tokenizer_of, english):
+    path = jsonl(tmp_path / "a.jsonl", make_rows(5))
+    with pytest.raises(StudioError) as refusal:
+        prepare_file(path, tokenizer_of("chatml"), filters={"min_characters": "100000"})
+    assert english(refusal.value.why) == "The chosen rules leave out 5 of them."
+
+
+def test_long_texts_are_split_where_a_sentence_ends(tmp_path, tokenizer_of):
+    tokenizer = tokenizer_of("chatml")
+    sentence = "the quick brown fox jumps over it. "
+    path = tmp_path / "text.jsonl"
+    path.write_text("\n".join(json.dumps({"text": sentence * 12}) for _ in range(3)), encoding="utf-8")
+    spec = DatasetSpec(source=str(path), max_length=64, too_long="split")
+    found = prepare(spec, "sft", tokenizer, seed=0, cache=tmp_path / "cache")
+    pieces = [tokenizer.decode(example.token_ids.tolist()) for example in found.train]
+    assert len(pieces) > 3 and found.facts.rows_used == 3
+    inner = [piece.rstrip() for piece in pieces if not piece.endswith(tokenizer.eos_token)]
+    assert inner and all(piece.endswith(".") for piece in inner)

@@ -32,6 +32,12 @@ def fields(found) -> list[str]:
         ({"messages": CHAT, "tools": "[]"}, "messages", {"messages": "messages", "tools": "tools"}),
         ({"messages": CHAT, "text": "hi ... hello"}, "messages", {"messages": "messages"}),
         ({"messages": str(CHAT)}, "messages", {"messages": "messages"}),
+        (
+            {"kind": "poem", "input": "a", "target": "b"},
+            "prompt_completion",
+            {"prompt": "input", "completion": "target"},
+        ),
+        ({"inputs": "a", "targets": "b"}, "prompt_completion", {"prompt": "inputs", "completion": "targets"}),
         ({"messages": '[{"role":"user","content":"hi"}]'}, "messages", {"messages": "messages"}),
         ({"conversations": GPT, "id": 1}, "sharegpt", {"conversations": "conversations"}),
         ({"conversation": GPT}, "sharegpt", {"conversations": "conversation"}),

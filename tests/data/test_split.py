@@ -49,3 +49,24 @@ def test_never_all_and_never_none(share):
 def test_nothing_to_set_apart(share):
     assert choose([ask("q", "a")] * 5, share) == []
     assert choose([], share) == []
+
+
+@pytest.mark.parametrize("salt", range(8))
+def test_one_question_that_most_rows_ask_does_not_take_them_along(salt):
+    rows = [ask(f"most {salt}", f"a{i}") for i in range(90)] + [ask(f"q{i}", "b") for i in range(10)]
+    assert 5 <= len(choose(rows, 0.1)) <= 10
+
+
+def test_the_smaller_of_two_large_groups_is_set_apart():
+    rows = [ask("small", f"a{i}") for i in range(30)] + [ask("large", f"a{i}") for i in range(70)]
+    assert {row.prompt_key for row in choose(rows, 0.1)} == {rows[0].prompt_key}
+
+
+def test_answers_that_nobody_asked_for_are_told_apart():
+    rows = [
+        Conversation(
+            messages=(Message("assistant", f"hello {i}"), Message("user", "so"), Message("assistant", "x"))
+        )
+        for i in range(50)
+    ]
+    assert 3 <= len(choose(rows, 0.1)) <= 7

@@ -98,3 +98,30 @@ def test_examples_are_a_sequence(tmp_path, jsonl, tokenizer_of):
     packed = pack(examples.pick(np.arange(30)), 128)
     assert sum(len(row.lengths) for row in packed) == 30
     assert sum(int(row.trained.sum()) for row in packed) == examples.pick(np.arange(30)).count_trained()
+
+
+def test_a_manifest_that_the_disk_lost_is_made_again(tmp_path, jsonl, tokenizer_of):
+    converted, renderer, tokens, spec = make(tmp_path, jsonl, tokenizer_of("chatml"))
+    for left in ("", "\0" * 40):
+        (tokens.folder / "manifest.json").write_text(left, encoding="utf-8")
+        assert len(tokenise(converted, renderer, spec, tmp_path / "cache")) == 20
+
+
+def test_another_process_that_makes_them_can_be_waited_for(tmp_path, jsonl, tokenizer_of, monkeypatch):
+    from studio.data import kept
+
+    monkeypatch.setattr(kept, "WAIT_S", 0.01)
+    converted, renderer, tokens, spec = make(tmp_path, jsonl, tokenizer_of("chatml"))
+    (tokens.folder / "manifest.json").unlink()
+    told = []
+    with kept.hold(tmp_path / "cache" / f"{tokens.key}.lock", pytest.fail):
+        with pytest.raises(PreparationStopped):
+            tokenise(
+                converted,
+                renderer,
+                spec,
+                tmp_path / "cache",
+                on_progress=lambda *place: told.append(place),
+                should_stop=lambda: len(told) > 2,
+            )
+    assert told == [(0, 20)] * 3

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.core.text import LANGUAGES, load_catalogue, text
-from studio.data.conversation import Conversation, Message, ToolCall
+from studio.data.conversation import Conversation, Message
 from studio.data.filters import FILTERS
-from studio.data.pieces import rate_tokens, split_chat, split_rows, split_tokens
+from studio.data.pieces import rate_tokens, split_rows, split_tokens
 from studio.data.traits import collect_traits, read_words
 from studio.data.transforms import RULES, apply, count_copies, shuffle
 
@@ -38,7 +38,8 @@ def chat(question: str, answer: str = "yes") -> Conversation:
 
 def choose(rows, splits=None, evaluation=None, weight=1.0, seed=42, **fields):
     spec = DatasetSpec(source="x", **fields)
-    return apply(Rows(rows, **(splits or {})), spec, seed=seed, evaluation=evaluation, weight=weight)
+    places = () if evaluation is None else ((evaluation, "train"),)
+    return apply(Rows(rows, **(splits or {})), spec, seed=seed, evaluation=places, weight=weight)
 
 
 def kept(selection) -> list[int]:
@@ -248,71 +249,7 @@ def test_pieces_end_where_a_reader_would_end_them(words, limit, pieces):
     ] == pieces
 
 
-def talk(roles: str) -> Conversation:
-    """s, u, a, c (an answer that calls a tool), t (its result)"""
-    names = {"s": "system", "u": "user", "a": "assistant", "c": "assistant", "t": "tool"}
-    return Conversation(
-        tuple(
-            Message(names[role], f"{role}{i}", tool_calls=(ToolCall("f", {}),) if role == "c" else ())
-            for i, role in enumerate(roles)
-        )
-    )
-
-
-def count_messages(conversation: Conversation) -> int:
-    return len(conversation.messages)
-
-
-def spell(window: Conversation) -> str:
-    return "".join(message.content[0] for message in window.messages)
-
-
 def test_pieces_of_many_rows():
     ids, edges = np.zeros(12, np.int32), np.array([0, 3, 3, 10, 12])
     found = split_rows(ids, edges, np.array([2, 0, 1, 3]), rate_tokens(VOCABULARY), 3)
     assert [part.tolist() for part in found] == [[2, 2, 2, 0, 3], [0, 3, 6, 0, 0], [3, 6, 7, 3, 2]]
-
-
-def test_windows_fit_where_a_template_joins_turns_otherwise():
-    """A template that writes more, the more turns there are: what the windows really take decides."""
-    conversation = talk("su" + "au" * 8 + "a")
-
-    def count(one: Conversation) -> int:
-        return 5 + len(one.messages) ** 2
-
-    found = split_chat(conversation, count, 40)
-    assert [spell(one) for one in found] == ["suaua"] * 4 + ["sua"] and max(map(count, found)) <= 40
-
-
-@pytest.mark.parametrize(
-    "roles, limit, windows",
-    [
-        ("suauaua", 5, ["suaua", "sua"]),
-        ("suauaua", 3, ["sua"] * 3),
-        ("suauaua", 7, ["suauaua"]),
-        ("uaucta", 3, ["ua", "ucta"]),
-        ("uauau", 3, ["ua", "uau"]),
-        ("auaua", 3, ["aua", "ua"]),
-        ("uuasua", 3, ["uua", "sua"]),
-        ("su", 1, ["su"]),
-        ("s", 1, ["s"]),
-    ],
-)
-def test_windows_of_a_chat(roles, limit, windows):
-    conversation = talk(roles)
-    assert [spell(one) for one in split_chat(conversation, count_messages, limit)] == windows
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.text("uact", min_size=1, max_size=30), st.integers(1, 12), st.integers(0, 2))
-def test_windows_hold_every_turn_once_and_an_answer_each(roles, limit, systems):
-    conversation = talk("s" * systems + roles)
-    found = split_chat(conversation, count_messages, limit)
-    turns = [message for one in found for message in one.messages if message.role != "system"]
-    assert tuple(turns) == conversation.messages[systems:]
-    for one in found:
-        assert one.messages[:systems] == conversation.messages[:systems]
-        if len(found) > 1:
-            spoken = "".join(m.role[0] for m in one.messages if m.role in ("user", "assistant"))
-            assert len(one.messages) <= limit or "au" not in spoken.rstrip("u")
-            assert any(message.role == "assistant" for message in one.messages)

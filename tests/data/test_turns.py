@@ -4,11 +4,13 @@ import json
 
 import pytest
 
+from studio.core.recipe import DatasetSpec
 from studio.core.text import LANGUAGES, load_catalogue
-from studio.data.conversation import Message, ToolCall
+from studio.data.conversation import Message, ToolCall, read_stored
 from studio.data.formats import FORMATS
 from studio.data.formats.roles import SPELLINGS
 from studio.data.row import RowError
+from studio.data.sniff import understand
 
 BY_NAME = {format.name: format for format in FORMATS}
 USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
@@ -63,6 +65,16 @@ def test_thoughts_in_a_turn(key):
     found = read(USER, ANSWER | {key: "let me see"})
     assert found.messages[1] == Message("assistant", "hello", "let me see")
     assert read(USER | {key: "mine"}, ANSWER | {key: None}).messages == SIMPLE
+
+
+@pytest.mark.parametrize("mark", [{"weight": 0}, {"weight": 0.0}, {"train": False}])
+def test_answers_that_the_file_keeps_out_of_training(mark):
+    found = read({"role": "user", "content": "hi"} | mark, {"role": "assistant", "content": "hello"} | mark)
+    assert [message.learned for message in found.messages] == [True, False]
+    assert read_stored(found.to_dict()) == found
+    for other in ({"weight": 1}, {"weight": None}, {"train": True}):
+        found = read({"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"} | other)
+        assert found.messages[1].learned
 
 
 def test_thoughts_in_parts_and_in_a_column():
@@ -128,6 +140,31 @@ def test_turns_as_text():
     turns = [USER, ANSWER]
     for written in (json.dumps(turns), str(turns), " " + json.dumps(turns, indent=1)):
         assert BY_NAME["messages"].read({"messages": written}, {"messages": "messages"}).messages == SIMPLE
+
+
+def test_turns_as_a_transcript():
+    end = " <|endoftext|>\n\n\n"
+    talk = (
+        f"USER: Hi, what is\n\n1 + 1?\n\n\nASSISTANT: <functioncall> {{}}{end}FUNCTION RESPONSE: 2"
+        f"\n\n\nASSISTANT: It is 2.\nASSISTANT: so{end}"
+    )
+    format = BY_NAME["messages"]
+    values = {"system": "SYSTEM: You can add.\n", "chat": talk}
+    understood = understand(list(values), [values], DatasetSpec(source="x"))
+    assert understood.format is format and understood.questions == ()
+    wanted = (
+        Message("system", "You can add.\n"),
+        Message("user", "Hi, what is\n\n1 + 1?"),
+        Message("assistant", "<functioncall> {}"),
+        Message("tool", "2"),
+        Message("assistant", "It is 2.\nASSISTANT: so"),
+    )
+    assert format.read(values, understood.mapping).messages == wanted
+    assert (
+        format.read({"chat": talk.replace("\n", "\r\n")}, {"messages": "chat"}).messages[1:3] == wanted[2:4]
+    )
+    with pytest.raises(RowError):
+        format.read({"chat": "USER: hi"}, {"messages": "chat"})
 
 
 def test_system():

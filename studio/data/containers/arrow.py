@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
@@ -68,7 +69,7 @@ def _check(batches: Iterator[Any]) -> Iterator[Any]:
 
 def check_names(schema: Any, name: str) -> None:
     """Raise StudioError when two columns of a pyarrow.Schema have the same name."""
-    twice = [column for column in dict.fromkeys(schema.names) if schema.names.count(column) > 1]
+    twice = [column for column, count in Counter(schema.names).items() if count > 1]
     if twice:
         raise refuse_file(name, "header", columns=twice[:5])
 

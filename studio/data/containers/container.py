@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -28,6 +29,9 @@ HEAD_BYTES = 2**16
 """So much of a file is looked at to see how it holds its rows."""
 ROW_BYTES = LINE_BYTES
 """Longest row that is read, in bytes of its file: with its values it must fit into memory some four times."""
+
+COLUMN_LIMIT = 16_384
+"""What a sheet of Excel can have; a table of text beyond it is no table."""
 
 Pieces = Literal["", "file", "sections", "paragraphs", "lines"]
 
@@ -90,8 +94,10 @@ def name_columns(cells: Sequence[str], name: str = "") -> tuple[str, ...]:
     Tables written by pandas have such a column. Two columns of the same name raise StudioError: which of them
     holds the answers could only be guessed.
     """
+    if len(cells) > COLUMN_LIMIT:
+        raise refuse_file(name, "columns", limit=COLUMN_LIMIT)
     names = tuple(cell.strip() or f"column_{place}" for place, cell in enumerate(cells, start=1))
-    twice = [column for column in dict.fromkeys(names) if names.count(column) > 1]
+    twice = [column for column, count in Counter(names).items() if count > 1]
     if twice:
         raise refuse_file(name, "header", columns=twice[:5])
     return names

@@ -29,6 +29,7 @@ OVERLAP_BYTES = 1024
 BEFORE_NESTED = (b":", b"[", b"{", b"")
 CLOSERS = re.compile(rb"[\]},\s]*")
 GOES_ON = re.compile(rb"[\]}\s]*,\s*\{")
+OBJECTS = re.compile(rb"\[\s*\{")
 TURN_KEYS = {"role", "from"}
 
 
@@ -195,9 +196,15 @@ class _Reader:
                 break
             if value is None:
                 if window.held_bytes > LEAST_BYTES or not window.grow():
+                    begin = window.data.find(b"[", window.place)
+                    if begin >= 0 and OBJECTS.match(window.data, begin):
+                        yield self._break(len(window.data), "other_list")
                     return
                 continue
             begin, end = value
+            if OBJECTS.match(window.data, begin):
+                yield self._break(end, "other_list")  # rows that would vanish without a word
+                continue
             if not window.data[window.place : begin].rstrip().endswith(b":"):  # no value of a key, but a row
                 yield self._break(begin, "not_closed")
                 break

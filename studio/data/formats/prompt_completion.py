@@ -9,12 +9,18 @@ from studio.data.formats.aliases import ANSWERS, INPUT, QUESTIONS, REASONING, SY
 from studio.data.formats.cells import Values, holds_text, is_blank, read_cell, read_optional
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.sides import has_turns, holds_side, read_side
-from studio.data.formats.tool_calls import check_calls, holds_tools
+from studio.data.formats.tool_calls import check_calls, find_calls, holds_tools
 from studio.data.formats.turns import finish_chat
 
 MATERIAL = ("context", "kontext", "contexto", "contexte", "上下文")
 """Inputs that stand beside a question and are none."""
-COMPLETIONS = ("completion", *(name for name in ANSWERS if name != "completion"), "solution")
+COMPLETIONS = (
+    "completion",
+    *(name for name in ANSWERS if name != "completion"),
+    "solution",
+    "target",
+    "targets",
+)
 PROMPTS = (
     "prompt",
     *QUESTIONS,
@@ -46,6 +52,9 @@ def read(values: Values, mapping: Mapped) -> Conversation:
         return Conversation((question, answer), "", "completion")
     if "tools" in mapping:
         found = finish_chat(values, mapping, [question, answer])
+        if found.tools and (calls := find_calls(answer.content)):
+            called = found.messages[-1]._replace(content="", tool_calls=calls)
+            found = found._replace(messages=(*found.messages[:-1], called))
         return found._replace(kind="chat" if found.tools else "completion")
     reasoning = read_optional(values, mapping, "reasoning")
     if not is_blank(reasoning):

@@ -63,6 +63,21 @@ def _read_call(number: int, call: object) -> ToolCall:
     return ToolCall(name, arguments, str(id) if id is not None else "")
 
 
+def find_calls(words: str) -> tuple[ToolCall, ...]:
+    """Return the calls of an answer that is nothing but their JSON, as sets for function calling have it; else ()."""
+    if words.lstrip()[:1] not in ("[", "{"):
+        return ()
+    found = _parse(words)
+    calls = [found] if isinstance(found, Mapping) else found
+    for call in calls if isinstance(calls, list) else [None]:
+        if not isinstance(call, Mapping) or set(call) not in ({"name", "arguments"}, {"name", "parameters"}):
+            return ()
+    try:
+        return read_calls(1, calls)
+    except RowError:  # It is words after all.
+        return ()
+
+
 def _parse(words: str) -> object:
     try:
         return parse_json(words.encode("utf-8", "surrogatepass"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,27 +21,43 @@ ROLE_KEYS = ("role", "from", "speaker")
 CONTENT_KEYS = ("content", "value", "text", "message")
 CALL_KEYS = ("tool_calls", "function_call")
 REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+WEIGHT_KEYS = ("weight", "train")
+"""Where files say with 0 or false that an answer is not to be learned."""
 IMAGE_TYPES = ("image", "image_url", "input_image")
 REPR_CHARACTERS = 2**20
 """Longer cells in Python's own notation are not read: its parser needs a hundred times their memory."""
+TRANSCRIPT = re.compile(r"(?:\A|\n\n)\s*(USER|ASSISTANT|FUNCTION RESPONSE):")
+"""How a talk written as one text begins each turn, as the sets of Glaive for function calling have it."""
+SPEAKERS = {"USER": "user", "ASSISTANT": "assistant", "FUNCTION RESPONSE": "tool"}
+TRANSCRIPT_END, TRANSCRIPT_SYSTEM = "<|endoftext|>", "SYSTEM: "
 Part = Mapping[str, Any]
 
 
 def find_turns(cell: object) -> Sequence[object] | None:
     """Return the list of turns in a cell; None when there is none.
 
-    The list may be written as text (csv files): as JSON, or in Python's notation, as pandas writes it. One turn
-    alone counts as a list of it.
+    The list may be written as text (csv files): as JSON, in Python's notation, as pandas writes it, or as a
+    transcript. One turn alone counts as a list of it.
     """
     if isinstance(cell, (list, tuple)):
         return cell
     if isinstance(cell, str):
+        if cell.startswith("USER:") and "\n\nASSISTANT:" in cell.replace("\r\n", "\n"):
+            return _part_transcript(cell.replace("\r\n", "\n"))
         start = cell.lstrip()[:2]
         if not start.startswith("[") or start not in ("[", "[{", "[ ", "[\n", "[\r", "[]"):
             return None
         cell = _parse(cell)
         return cell if isinstance(cell, list) else None
     return [cell] if isinstance(cell, Mapping) and is_turn(cell) else None
+
+
+def _part_transcript(cell: str) -> list[Mapping[str, str]]:
+    _, *parts = TRANSCRIPT.split(cell)
+    return [
+        {"role": SPEAKERS[speaker], "content": said.strip().removesuffix(TRANSCRIPT_END).rstrip()}
+        for speaker, said in zip(parts[::2], parts[1::2], strict=True)
+    ]
 
 
 def _parse(cell: str) -> object:
@@ -153,6 +170,7 @@ def _read_turn(number: int, turn: object, images: bool) -> Message | None:
         name if isinstance(name, str) else "",
         str(call_id) if call_id is not None else "",
         parts,
+        role != "assistant" or not any(turn.get(key) == 0 for key in WEIGHT_KEYS),
     )
 
 
@@ -236,7 +254,8 @@ def read_chat(
 
 def finish_chat(values: Values, mapping: Mapping[str, str], messages: list[Message]) -> Conversation:
     """Return the Conversation of `messages` and the columns beside: system, tools, reasoning. Raises RowError."""
-    messages = put_system_first(messages, read_optional(values, mapping, "system"))
+    system = read_optional(values, mapping, "system").removeprefix(TRANSCRIPT_SYSTEM)
+    messages = put_system_first(messages, system)
     messages = put_reasoning(messages, read_optional(values, mapping, "reasoning"))
     tools = read_tools(values, mapping["tools"]) if "tools" in mapping else ()
     return make_chat(messages, tools)
