@@ -10,6 +10,7 @@ import argparse
 import csv
 import json
 import os
+import platform
 import random
 import shutil
 import subprocess
@@ -186,6 +187,16 @@ def measure_chats(folder: Path, chats: int, report: Callable[..., None]) -> None
     report("tokens a chat", answer["stats"]["tokens"]["mean"], "tokens", 0.0)
 
 
+def _describe_machine() -> tuple[str, str, str, str]:
+    from importlib.metadata import version
+
+    names = ("orjson", "pyarrow", "tokenizers", "datasketch")
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    versions = " ".join(f"{name} {version(name)}" for name in names)
+    words = " ".join(("python", "benchmarks/data.py", *sys.argv[1:]))
+    return machine, versions, time.strftime("%Y-%m-%d"), words
+
+
 def main() -> int:
     """Measure, print and write; returns 1 when something is slower or larger than it must be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -215,8 +226,10 @@ def main() -> int:
     if options.out:
         with options.out.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(("what", "value", "unit", "limit", "ok"))
-            writer.writerows(rows)
+            writer.writerow(
+                ("what", "value", "unit", "limit", "ok", "machine", "versions", "date", "command")
+            )
+            writer.writerows((*row, *_describe_machine()) for row in rows)
     return 0 if all(row[-1] for row in rows) else 1
 
 
