@@ -90,8 +90,9 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     window = add("studio")
     option(window, "--port", type=number(int, 0, 65535), metavar="N")
     option(window, "--no-browser", action="store_true")
-    option(window, "--share", "later", action="store_true")
-    option(window, "--lan", "later", action="store_true")
+    option(window, "--window", action="store_true")
+    for name in ("--share", "--lan", "--share-owner"):
+        option(window, name, action="store_true")
     option(add("demo"), "--resume", "demo_resume", metavar="RUN", default="")
     for name in ("train", "check", "plan"):
         add(name, "recipe")
@@ -124,6 +125,8 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     chat = add("chat", "run")
     option(chat, "--prompt", metavar="WORDS")
     option(chat, "--side", choices=("base", "tuned", "both"), default="tuned")
+    option(chat, "--checkpoint", "chat_checkpoint", metavar="STEP", type=number(int, 0, 10**8 - 1), default=0)
+    option(chat, "--system", "chat_system", metavar="WORDS", default="")
     option(chat, "--max-new-tokens", metavar="N", type=number(int, 1, 1_048_576), default=256)
     option(chat, "--temperature", metavar="T", type=number(float, 0, 10), default=0.0)
     export = add("export", "run")

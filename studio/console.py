@@ -25,10 +25,12 @@ from studio.core.events import (
     RunEvent,
     RunFailed,
     RunFinished,
+    RunPaused,
     RunPlanned,
     RunResumed,
     RunStalled,
     RunStopped,
+    RunUnpaused,
     StallEnded,
     StepLogged,
     TrialFinished,
@@ -228,6 +230,10 @@ def describe(event: RunEvent) -> Text | None:
         return text("event.stall_ended", step=event.step, waited=format_duration(event.waited_s))
     if isinstance(event, RunResumed):
         return text("event.resumed", step=event.step)
+    if isinstance(event, RunPaused):
+        return text("event.paused", step=event.step)
+    if isinstance(event, RunUnpaused):
+        return text("event.unpaused", step=event.step)
     if isinstance(event, RunStopped):
         return text("event.stopped" if event.saved else "event.stopped_early", step=event.step)
     if isinstance(event, RunFinished):
@@ -238,8 +244,8 @@ def describe(event: RunEvent) -> Text | None:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration as 0:05, 12:34 or 3:07:00."""
-    whole = max(0, round(seconds))
+    """Return a duration as 0:05, 12:34 or 3:07:00; 0:00 for what is none (negative, NaN)."""
+    whole = round(seconds) if 0 <= seconds < 1e12 else 0
     hours, rest = divmod(whole, 3600)
     minutes, rest = divmod(rest, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

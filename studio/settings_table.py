@@ -21,7 +21,8 @@ def make_table(catalogue: Catalogue) -> str:
     heads = [say(text(f"settings_table.{column}")) for column in ("key", "meaning", "default", "allowed")]
     lines = ["| " + " | ".join(heads) + " |", "|---|---|---|---|"]
     for knob in knobs_of(Recipe):
-        help_text = say(knob.help).replace("|", "\\|").replace("\n", " ")
+        cost = f" *{say(knob.cost)}*" if knob.cost else ""
+        help_text = say(knob.help).replace("|", "\\|").replace("\n", " ") + cost
         lines.append(
             f"| `{knob.path}` | **{say(knob.label)}.** {help_text} | {_default(knob, catalogue)} | {_allowed(knob)} |"
         )

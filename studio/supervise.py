@@ -13,6 +13,8 @@ FINETUNE_STUDIO_FAULT_LOG  where native crashes write their stacks
 FINETUNE_STUDIO_UNATTENDED set for train, resume and demo: no window could ask
 FINETUNE_STUDIO_SAFER      after a stall: what the engine is to avoid (studio.core.heartbeat.read_safer)
 FINETUNE_STUDIO_RESUME     (the window's restarts) the run to go on with
+FINETUNE_STUDIO_SESSION    (the window) this supervisor's name: sharing goes on under the same one alone
+FINETUNE_STUDIO_PHRASES    (the window) the pass phrases that the terminal was told; the child takes it out at once
 FINETUNE_STUDIO_FAILED     (the window's restarts) the run that died for good: write its end with
                            `fail_run(folder, read_deaths(folder)[-1])` of studio.engine.deaths
 """
@@ -46,11 +48,17 @@ from studio.core.heartbeat import (
 from studio.core.text import Text, choose_language, load_catalogue, text
 from studio.engine.deaths import STALLED, Death, append_event, fail_run, last_loss, record_death
 from studio.engine.folder import RunFolder
+from studio.host.app_window import focus_window, open_window
 from studio.host.awake import without_quick_edit
 from studio.host.claim import Holder, claim, claim_run, read_address
 from studio.host.environment import prepare_environment
+from studio.host.install_page import ADDRESS_VARIABLE
+from studio.host.private_file import write_private
+from studio.host.settings import read_settings
 from studio.host.workspace import Workspace
 from studio.lifeline import FAULT_LOG_VARIABLE
+from studio.tunnel import hold_tunnels
+from studio.webview_window import open_webview
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTARTS = 2
@@ -92,7 +100,7 @@ def supervise(command: Sequence[str], workspace: Workspace, *, headless: bool) -
             return keep_alive(command, workspace, headless=True)
     held = claim(workspace, "studio")
     if isinstance(held, Holder):
-        return _join(workspace, browser="--no-browser" not in command)
+        return _join(workspace, command)
     with held:
         return keep_alive(command, workspace, headless=False)
 
@@ -111,20 +119,26 @@ def keep_alive(
     faults = _trim_log(workspace.logs / "faults.log")
     make_argv = argv or child_argv
     log = None if headless else _trim_log(workspace.logs / "studio.log")
-    page = None if headless else _Page(workspace, browser="--no-browser" not in command)
+    page = None if headless else _Page(workspace, command)
     tally, wishes, current, extra = Tally(), 0, list(command), {}
     # Who selects text in the window's console wants the address; a headless run prints all the time.
-    with stop_requests() as asked, without_quick_edit() if headless else nullcontext():
+    with (
+        stop_requests() as asked,
+        without_quick_edit() if headless else nullcontext(),
+        nullcontext() if headless else hold_tunnels(workspace, current, _say) as tunnels,
+    ):
         while True:
             judge = Judge(workspace, unattended=headless, tell=_tell_stall)
             ending = watch(
                 make_argv(current),
                 workspace,
-                _make_environment(workspace, faults, headless=headless) | extra,
+                _make_environment(workspace, faults, headless=headless)
+                | (tunnels.environment if tunnels else {})
+                | extra,
                 asked,
                 log=log,
                 evidence=faults,
-                on_tick=page,
+                on_tick=_in_turn(page, tunnels),
                 judge=judge,
             )
             if ending.code == RESTART_CODE and not ending.asked:
@@ -167,6 +181,11 @@ def keep_alive(
             current, extra = _go_on(command, death.run, headless=headless, safer=safer)
             if not again:
                 extra = {"FINETUNE_STUDIO_FAILED": death.run}
+
+
+def _in_turn(*parts: Callable[[], None] | None) -> Callable[[], None]:
+    """Return what calls those of `parts` that there are."""
+    return lambda: [part() for part in parts if part]
 
 
 def _make_environment(workspace: Workspace, faults: Path, *, headless: bool) -> dict[str, str]:
@@ -279,10 +298,14 @@ def _end_run(death: Death, *, as_json: bool) -> int:
 
 
 class _Page:
-    """The window's page: called every tick, it tells the address once the child has one, and opens the browser."""
+    """The window's page: called every tick, it tells the address once the child has one, and opens it.
 
-    def __init__(self, workspace: Workspace, *, browser: bool) -> None:
-        self.workspace, self.browser, self.address = workspace, browser, ""
+    `--window` opens it in a process of pywebview (studio/webview_window.py), else the settings say how it opens. Where
+    somebody waits for the address in a file (ADDRESS_VARIABLE), they show it themselves.
+    """
+
+    def __init__(self, workspace: Workspace, command: Sequence[str]) -> None:
+        self.workspace, self.command, self.address = workspace, command, ""
 
     def __call__(self) -> None:
         if self.address:
@@ -291,15 +314,24 @@ class _Page:
         if not self.address:
             return
         _say(text("supervise.open", address=self.address))
-        if self.browser:
-            import webbrowser
+        waiting = os.environ.get(ADDRESS_VARIABLE)
+        if waiting:
+            write_private(Path(waiting), self.address.encode())
+        elif "--window" in self.command:
+            open_webview(self.address)
+        elif "--no-browser" not in self.command:
+            open_window(self.address, own=read_settings(self.workspace).get("window", "app") == "app")
 
-            webbrowser.open(self.address)
 
+def _join(workspace: Workspace, command: Sequence[str]) -> int:
+    """Show the page of the studio that already works in `workspace`; wait for it when it is still starting.
 
-def _join(workspace: Workspace, *, browser: bool) -> int:
-    """Open the page of the studio that already works in `workspace`; wait for it when it is still starting."""
-    page = _Page(workspace, browser=browser)
+    An open page comes to the front where the system allows that; else a further one opens, and the open one says so.
+    """
+    shows = "--no-browser" not in command and ADDRESS_VARIABLE not in os.environ
+    if shows and read_address(workspace) and focus_window():
+        return 0
+    page = _Page(workspace, command)
     deadline = time.monotonic() + JOIN_S
     while not page.address and time.monotonic() < deadline:
         page()

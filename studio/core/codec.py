@@ -7,6 +7,7 @@ import difflib
 import math
 import types
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from studio.core.errors import Problem, RecipeError
@@ -45,7 +46,7 @@ def from_json(cls: type, data: Any) -> Any:
 def event_from_json(data: Mapping[str, Any]) -> RunEvent | None:
     """Return the event of one line of events.jsonl; None for a kind or shape that only a newer studio knows."""
     classes = {event.kind: event for event in EVENTS}
-    cls = classes.get(data.get("kind", ""))
+    cls = classes.get(str(data.get("kind", "")))
     if cls is None:
         return None
     known = {part.name for part in dataclasses.fields(cls)}
@@ -84,7 +85,11 @@ def _read(hint: Any, data: Any, path: str, problems: list[Problem]) -> Any:
 
 def _read_plain(hint: Any, data: Any, path: str, problems: list[Problem]) -> Any:
     if hint is float and isinstance(data, (int, float)) and not isinstance(data, bool):
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError:  # a whole number of more than 308 digits
+            problems.append(_wrong_type(path, "float", "1e400"))
+            return 0.0
     if hint is float and data in ("nan", "inf", "-inf"):
         return float(data)
     if hint is int and isinstance(data, float) and data.is_integer():
@@ -96,11 +101,17 @@ def _read_plain(hint: Any, data: Any, path: str, problems: list[Problem]) -> Any
     return data
 
 
+@cache
+def _hints_of(cls: type) -> dict[str, Any]:
+    """Return the types of a dataclass's parts; resolving them anew takes 0.5 ms a recipe, and a shelf has hundreds."""
+    return get_type_hints(cls)
+
+
 def _read_dataclass(cls: type, data: Any, path: str, problems: list[Problem]) -> Any:
     if not isinstance(data, Mapping):
         problems.append(_wrong_type(path, "object", data))
         return None
-    hints = get_type_hints(cls)
+    hints = _hints_of(cls)
     parts = {part.name: part for part in dataclasses.fields(cls)}
     before = len(problems)
     for key in data:

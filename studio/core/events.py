@@ -108,13 +108,15 @@ class EvalLogged(RunEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleWritten(RunEvent):
-    """An answer that the model wrote to a fixed prompt."""
+    """An answer that the model wrote to a fixed prompt; at step 0 that of the model as it came."""
 
     kind: ClassVar[str] = "sample_written"
     step: int
     prompt: str
     answer: str
     expected: str = ""
+    base: str = ""
+    """What the model as it came answered; "" where that is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,6 +213,22 @@ class Warned(RunEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunPaused(RunEvent):
+    """The person paused the run: it holds after `step`, its state saved, and keeps its memory."""
+
+    kind: ClassVar[str] = "run_paused"
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunUnpaused(RunEvent):
+    """A paused run goes on."""
+
+    kind: ClassVar[str] = "run_unpaused"
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunResumed(RunEvent):
     """The run goes on from a checkpoint; steps logged after `step` by an earlier attempt no longer count."""
 
@@ -263,6 +281,8 @@ EVENTS: tuple[type[RunEvent], ...] = (
     RunStalled,
     StallEnded,
     Warned,
+    RunPaused,
+    RunUnpaused,
     RunResumed,
     RunStopped,
     RunFailed,

@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 
 from studio.core.text import Text, text
 
+EFFECTS = ("none", "more", "less")
 UNITS = ("", "tokens", "steps", "examples", "epochs", "rows", "share", "evaluations", "checkpoints", "layers")
 
 
@@ -29,6 +30,14 @@ class Knob:
     level: str
     """`basic`: always shown; `common`: in the common settings; `advanced`: under Everything."""
     required: bool
+    memory: str = "none"
+    """One of EFFECTS: what a higher value, a switch that is on or a filled field does to the memory needed."""
+    time: str = "none"
+    """One of EFFECTS, likewise: to how long the run takes."""
+    effect: str = ""
+    """`own` where `memory` and `time` cannot say it: then the text `knob.PATH.effect` does."""
+    useful: tuple[float, ...] = ()
+    """Values that a person usually chooses among, ascending."""
 
     @property
     def label(self) -> Text:
@@ -39,6 +48,16 @@ class Knob:
     def help(self) -> Text:
         """What it does, when to raise or lower it, and the symptom that the user will see."""
         return text(f"knob.{self.path}.help")
+
+    @property
+    def cost(self) -> Text | None:
+        """What it does to memory and time, in words; None for nothing."""
+        if self.effect:
+            return text(f"knob.{self.path}.effect")
+        if (self.memory, self.time) == ("none", "none"):
+            return None
+        kind = {int: "higher", float: "higher", bool: "on"}.get(self.kind, "filled")
+        return text(f"effect.{kind}", what=text(f"effect.{self.memory}.{self.time}"))
 
     def choice_label(self, choice: str) -> Text:
         """The name of one choice; names such as `nf4` need none and show as they are."""
@@ -53,9 +72,14 @@ def knob(
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
     level: str = "advanced",
+    memory: str = "none",
+    time: str = "none",
+    effect: str = "",
+    useful: tuple[float, ...] = (),
 ) -> Any:
     """Return a dataclass field with its Knob facts as metadata. A field without `default` is required."""
     facts = {"unit": unit, "minimum": minimum, "maximum": maximum, "choices": choices, "level": level}
+    facts |= {"memory": memory, "time": time, "effect": effect, "useful": useful}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=facts)
     return field(default=default, metadata=facts)

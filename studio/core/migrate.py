@@ -1,4 +1,4 @@
-"""Lifts recipe.json, run.json and event lines of older versions to today's, and refuses those of a newer studio."""
+"""Lifts the recipe, record, queue and event lines of older versions to today's, and refuses those of a newer studio."""
 
 from __future__ import annotations
 
@@ -11,17 +11,29 @@ from studio.core.recipe import RECIPE_VERSION
 from studio.core.record import RECORD_VERSION
 from studio.core.text import text
 
-NEWEST = {"recipe": RECIPE_VERSION, "record": RECORD_VERSION, "events": EVENTS_VERSION}
+QUEUE_VERSION = 1
+NEWEST = {
+    "recipe": RECIPE_VERSION,
+    "record": RECORD_VERSION,
+    "events": EVENTS_VERSION,
+    "queue": QUEUE_VERSION,
+}
 
 # (kind, version lifted from) -> the function that lifts it by one. Version 1 is the first, so there is nothing to lift.
 LIFTS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 
 def lift(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `data` (a recipe, record or events header) at today's version; without a version it is read as version 1.
+    """Return `data` (a recipe, record, queue or events header) at today's version; one without a version is of 1.
 
-    Raises StudioError when a newer studio wrote it.
+    Raises StudioError when a newer studio wrote it, and when it is no JSON object: a crash can leave anything.
     """
+    if not isinstance(data, Mapping):
+        raise StudioError(
+            text("file.not_json", path=kind),
+            text("migrate.not_object"),
+            text("file.not_json.fix", path=kind),
+        )
     lifted = dict(data)
     version = lifted.get("version", 1)
     if not isinstance(version, int) or version < 1 or version > NEWEST[kind]:

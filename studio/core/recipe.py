@@ -15,12 +15,12 @@ RECIPE_VERSION = 1
 class ModelChoice:
     """Which model is trained, and in which form its frozen weights are held."""
 
-    source: str = knob(level="basic")
+    source: str = knob(level="basic", effect="own")
     adapter: str = knob("", level="advanced")
-    quantization: str = knob("none", choices=("none", "nf4", "int8"), level="common")
-    precision: str = knob("auto", choices=("auto", "bf16", "fp16", "fp32"))
-    fp8: bool = knob(False)
-    attention: str = knob("auto", choices=("auto", "sdpa", "eager"))
+    quantization: str = knob("none", choices=("none", "nf4", "int8"), level="common", effect="own")
+    precision: str = knob("auto", choices=("auto", "bf16", "fp16", "fp32"), effect="own")
+    fp8: bool = knob(False, memory="more", time="less")
+    attention: str = knob("auto", choices=("auto", "sdpa", "eager"), effect="own")
     revision: str = knob("")
 
 
@@ -28,7 +28,7 @@ class ModelChoice:
 class DatasetSpec:
     """Which examples are learned from, how their columns are read, and how they are cut."""
 
-    source: str = knob(level="basic")
+    source: str = knob(level="basic", effect="own")
     format: str = knob(
         "auto",
         choices=(
@@ -51,21 +51,32 @@ class DatasetSpec:
     sheet: str = knob("")
     config: str = knob("")
     split: str = knob("")
-    mix: dict[str, str] = knob({})
-    validation: str = knob("")
-    validation_share: float = knob(0.0, unit="share", minimum=0.0, maximum=0.5, level="common")
-    max_length: int = knob(1024, unit="tokens", minimum=8, maximum=1_048_576, level="common")
-    too_long: str = knob("cut", choices=("cut", "drop", "split"))
-    packing: bool = knob(False, level="common")
+    mix: dict[str, str] = knob({}, time="more")
+    validation: str = knob("", time="more")
+    validation_share: float = knob(
+        0.0, unit="share", minimum=0.0, maximum=0.5, level="common", useful=(0, 0.05, 0.1)
+    )
+    max_length: int = knob(
+        1024,
+        unit="tokens",
+        minimum=8,
+        maximum=1_048_576,
+        level="common",
+        memory="more",
+        time="more",
+        useful=(512, 1024, 2048, 4096, 8192),
+    )
+    too_long: str = knob("cut", choices=("cut", "drop", "split"), effect="own")
+    packing: bool = knob(False, level="common", memory="more", time="less")
     train_on: str = knob("answers", choices=("answers", "last_answer", "everything"))
-    reasoning: str = knob("keep", choices=("keep", "drop"))
-    system_prompt: str = knob("")
+    reasoning: str = knob("keep", choices=("keep", "drop"), effect="own")
+    system_prompt: str = knob("", memory="more", time="more")
     template: str = knob("")
-    duplicates: str = knob("keep", choices=("keep", "exact", "near"))
-    overlap: str = knob("keep", choices=("keep", "exact", "near"))
-    filters: dict[str, str] = knob({})
+    duplicates: str = knob("keep", choices=("keep", "exact", "near"), effect="own")
+    overlap: str = knob("keep", choices=("keep", "exact", "near"), effect="own")
+    filters: dict[str, str] = knob({}, time="less")
     shuffle: bool = knob(False)
-    take: int = knob(0, unit="rows", minimum=0, maximum=1_000_000_000)
+    take: int = knob(0, unit="rows", minimum=0, maximum=1_000_000_000, effect="own")
     accept_bad_rows: bool = knob(False)
 
 
@@ -73,25 +84,40 @@ class DatasetSpec:
 class AdapterSpec:
     """What is trained: a low-rank adapter or every weight."""
 
-    method: str = knob("lora", choices=("lora", "full"), level="common")
-    rank: int = knob(16, minimum=1, maximum=1024, level="common")
+    method: str = knob("lora", choices=("lora", "full"), level="common", effect="own")
+    rank: int = knob(16, minimum=1, maximum=1024, level="common", memory="more", useful=(8, 16, 32, 64, 128))
     alpha: float = knob(32.0, minimum=0.001, maximum=4096, level="common")
-    dropout: float = knob(0.0, unit="share", minimum=0.0, maximum=0.9)
-    targets: str = knob("all-linear")
+    dropout: float = knob(0.0, unit="share", minimum=0.0, maximum=0.9, time="more")
+    targets: str = knob("all-linear", effect="own")
     rslora: bool = knob(False)
-    dora: bool = knob(False)
+    dora: bool = knob(False, memory="more", time="more")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimSpec:
     """How big the corrections are, over how many examples each, and for how long."""
 
-    learning_rate: float = knob(2e-4, minimum=0.0, maximum=1.0, level="basic")
-    epochs: float = knob(3.0, unit="epochs", minimum=0.0, maximum=1000, level="basic")
-    max_steps: int = knob(0, unit="steps", minimum=0, maximum=10_000_000, level="common")
-    micro_batch: int = knob(2, unit="examples", minimum=1, maximum=4096, level="common")
-    accumulation: int = knob(4, unit="steps", minimum=1, maximum=4096, level="common")
-    optimizer: str = knob("adamw", choices=("adamw", "adamw_8bit", "paged_adamw_8bit"), level="common")
+    learning_rate: float = knob(2e-4, minimum=0.0, maximum=1.0, level="basic", useful=(1e-4, 2e-4, 5e-4))
+    epochs: float = knob(
+        3.0, unit="epochs", minimum=0.0, maximum=1000, level="basic", time="more", useful=(1, 2, 3, 5)
+    )
+    max_steps: int = knob(0, unit="steps", minimum=0, maximum=10_000_000, level="common", time="more")
+    micro_batch: int = knob(
+        2,
+        unit="examples",
+        minimum=1,
+        maximum=4096,
+        level="common",
+        memory="more",
+        time="less",
+        useful=(1, 2, 4, 8),
+    )
+    accumulation: int = knob(
+        4, unit="steps", minimum=1, maximum=4096, level="common", useful=(1, 2, 4, 8, 16)
+    )
+    optimizer: str = knob(
+        "adamw", choices=("adamw", "adamw_8bit", "paged_adamw_8bit"), level="common", effect="own"
+    )
     schedule: str = knob("cosine", choices=("linear", "cosine", "constant", "wsd"), level="common")
     warmup_steps: int = knob(0, unit="steps", minimum=0, maximum=1_000_000)
     warmup_share: float = knob(0.03, unit="share", minimum=0.0, maximum=1.0)
@@ -107,14 +133,15 @@ class OptimSpec:
 class Limits:
     """When the run looks up from its work: evaluation, checkpoints, the end; and what it may use."""
 
-    eval_every: int = knob(0, unit="steps", minimum=0, maximum=1_000_000, level="common")
-    early_stopping: int = knob(0, unit="evaluations", minimum=0, maximum=1000)
-    save_every: int = knob(0, unit="steps", minimum=0, maximum=1_000_000, level="common")
-    keep_checkpoints: int = knob(2, unit="checkpoints", minimum=1, maximum=1000)
-    activation_checkpointing: str = knob("auto", choices=("auto", "on", "off"))
-    kernels: str = knob("auto", choices=("auto", "pytorch", "triton"))
-    device: str = knob("auto", choices=("auto", "gpu", "cpu"))
-    trial: bool = knob(True, level="common")
+    eval_every: int = knob(0, unit="steps", minimum=0, maximum=1_000_000, level="common", time="less")
+    early_stopping: int = knob(0, unit="evaluations", minimum=0, maximum=1000, effect="own")
+    samples: int = knob(3, minimum=0, maximum=8, time="more")
+    save_every: int = knob(0, unit="steps", minimum=0, maximum=1_000_000, level="common", time="less")
+    keep_checkpoints: int = knob(2, unit="checkpoints", minimum=1, maximum=1000, effect="own")
+    activation_checkpointing: str = knob("auto", choices=("auto", "on", "off"), effect="own")
+    kernels: str = knob("auto", choices=("auto", "pytorch", "triton"), effect="own")
+    device: str = knob("auto", choices=("auto", "gpu", "cpu"), effect="own")
+    trial: bool = knob(True, level="common", time="more")
     on_stall: str = knob("auto", choices=("auto", "wait", "restart", "stop"))
     keep_awake: bool = knob(True)
 

@@ -9,7 +9,8 @@ from typing import Literal
 from studio.core.events import Diagnosis
 
 RECORD_VERSION = 1
-RunState = Literal["waiting", "running", "stopped", "failed", "finished"]
+RunState = Literal["waiting", "running", "paused", "stopped", "failed", "finished"]
+"""`paused` is told of the run that is on; its run.json says running meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""The environment that a process of the studio starts with: its own variables, and this machine's repairs."""
+"""The environment that a process of the studio starts with: its own variables, repairs, and the person's settings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from studio.host.detect import look_around
+from studio.host.nvml import list_cards
 from studio.host.repairs import (
     APPLIED_VARIABLE,
     Applied,
@@ -15,7 +16,7 @@ from studio.host.repairs import (
     choose_repairs,
     restore_environment,
 )
-from studio.host.settings import read_settings
+from studio.host.settings import apply_choices, read_settings, undo_choices
 from studio.host.workspace import Workspace, child_environment
 
 
@@ -25,7 +26,7 @@ def prepare_environment(workspace: Workspace, base: Mapping[str, str]) -> dict[s
     Repairs are chosen anew from what `base` was before any earlier ones, as the settings allow them; what they changed
     stands as JSON in APPLIED_VARIABLE. Takes about 0.1 s: the machine is looked at, nothing heavy is loaded.
     """
-    original = restore_environment(base)
+    original = restore_environment(undo_choices(base))
     settings = read_settings(workspace)
     machine = look_around(original, workspace.root)
     applied = choose_repairs(machine, settings.get("repairs_off", ()), settings.get("repairs_on", ()))
@@ -34,7 +35,10 @@ def prepare_environment(workspace: Workspace, base: Mapping[str, str]) -> dict[s
     if applied:
         before = {repair.name: _before(original, repair) for repair in applied}
         environment[APPLIED_VARIABLE] = json.dumps(before)
-    return environment
+    # A card that was taken out would leave the studio without any.
+    if settings.get("gpu") and settings["gpu"] not in (uuid for uuid, _ in list_cards()):
+        settings = settings | {"gpu": ""}
+    return apply_choices(settings, environment)
 
 
 def _make_folders(applied: tuple[Applied, ...]) -> None:

@@ -34,6 +34,18 @@ class Refusal(Exception):
         super().__init__(what, why, fix)
         self.id, self.what, self.why, self.fix, self.code = id, what, why, fix, code
 
+    def show(self, as_json):
+        """Tell it: as JSON on standard output, in words on standard error, or in a box where there is no console."""
+        parts = [self.what, self.why, self.fix]
+        if as_json:
+            print(json.dumps({"error": dict(zip(("what", "why", "fix"), parts))}, ensure_ascii=False))
+        elif sys.stderr:
+            print("\n".join(parts), file=sys.stderr)
+        elif os.name == "nt":  # started by a double click
+            import ctypes
+
+            ctypes.windll.user32.MessageBoxW(0, "\n\n".join(parts), "Finetune Studio", 0x10)
+
 
 def say(root, id, **values):
     """Return the words of `id` from assets/locales in the person's language, English where it lacks them."""

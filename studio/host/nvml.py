@@ -90,6 +90,18 @@ def sample_gpu(index: int) -> tuple[float, int, float, float] | None:
     )
 
 
+def list_cards() -> tuple[tuple[str, Gpu], ...]:
+    """Return (UUID, Gpu) of every NVIDIA card of this machine, also of those that CUDA_VISIBLE_DEVICES hides."""
+    nvml = open_nvml()
+    if nvml is None:
+        return ()
+    try:
+        handles = visible_handles(nvml, {})
+        return tuple((_words(nvml.nvmlDeviceGetUUID(handle)), _describe(nvml, handle)) for handle in handles)
+    except nvml.NVMLError:
+        return ()
+
+
 def open_nvml() -> Any:
     """Return the module pynvml (of nvidia-ml-py) with NVML open, or None without the module, a driver or a GPU."""
     try:

@@ -22,6 +22,8 @@ EAGER_FAMILIES = ("gemma2",)
 """Families whose attention caps its scores, which PyTorch's fused attention cannot do."""
 KERNELS_VARIABLE = "FINETUNE_STUDIO_KERNELS"
 """In it a person decides on the kernels of every run whose recipe leaves it open: triton or pytorch."""
+MEMORY_VARIABLE = "FINETUNE_STUDIO_MEMORY_SHARE"
+"""In it a person gives runs only so much of the memory that is free: 0.5 leaves the other half to other programs."""
 DEVICE_KINDS = {"nvidia": "cuda", "amd": "cuda", "intel": "xpu", "apple": "mps"}
 """Maker of a card -> what PyTorch calls the cards that its build drives."""
 
@@ -92,10 +94,19 @@ def choose_calibration(machine: MachineFacts, gpu: Gpu | None) -> Calibration | 
 
 def memory_budget(machine: MachineFacts, gpu: Gpu | None) -> tuple[int, int]:
     """Return the bytes that a run may plan with, and the free bytes of the machine beside a card (0 without one)."""
-    ram_bytes = free_ram_bytes(machine)
+    ram_bytes, share = free_ram_bytes(machine), memory_share(machine)
     if gpu is None:
-        return int(USABLE_VRAM * ram_bytes), 0
-    return min(int(USABLE_VRAM * gpu.vram_bytes), gpu.free_bytes or gpu.vram_bytes), ram_bytes
+        return int(USABLE_VRAM * share * ram_bytes), 0
+    return min(int(USABLE_VRAM * share * gpu.vram_bytes), gpu.free_bytes or gpu.vram_bytes), ram_bytes
+
+
+def memory_share(machine: MachineFacts) -> float:
+    """Return the share of the free memory that the person gives to runs; 1.0 where they did not say."""
+    try:
+        share = float(machine.environment.get(MEMORY_VARIABLE, "1"))
+    except ValueError:
+        return 1.0
+    return share if 0.1 <= share <= 1.0 else 1.0
 
 
 def limit_memory(machine: MachineFacts, gpu: Gpu, cap_bytes: int) -> MachineFacts:
@@ -186,8 +197,8 @@ def _explain_processor(machine: MachineFacts, gpu: Gpu | None, row: int) -> Text
 
 
 def gigabytes(size_bytes: float) -> str:
-    """Return a size for a person: GiB with one digit, called GB as graphics cards are sold."""
-    return f"{size_bytes / 2**30:.1f}"
+    """Return a size for a person: GiB with one digit, called GB as graphics cards are sold; small ones as 0.012."""
+    return f"{size_bytes / 2**30:.1f}" if size_bytes >= 0.05 * 2**30 else f"{size_bytes / 2**30:.3f}"
 
 
 def bitsandbytes_reason(machine: MachineFacts) -> str:

@@ -18,7 +18,7 @@ import json, os, struct, sys, sysconfig
 def has(name):
     try:
         __import__(name)
-    except Exception:
+    except ImportError:
         return False
     return True
 base = getattr(sys, "base_prefix", sys.prefix)

@@ -1,7 +1,10 @@
-"""The person's settings: a small JSON file in the workspace, written in one step.
+"""The person's settings: a small JSON file in the workspace, written in one step. No secret is ever in it.
 
-`language` the window's language   `repairs_off`, `repairs_on` names of host/repairs.py   `hub_endpoint` a mirror's
-address, "" for the hub itself
+`language` the window's language   `theme` light, dark, "" for the system's   `window` app, tab
+`model_folders` further folders with models   `exports_folder` "" for the workspace's   `hub_endpoint` a mirror's
+address, "" for the hub itself   `repairs_off`, `repairs_on` names of host/repairs.py
+and what acts through the environment of the studio's processes, from their next start on (choose_environment):
+`gpu` the UUID of the one card to use, "" for all   `memory_share` of what is free   `kernels` auto, off   `offline`
 """
 
 from __future__ import annotations
@@ -9,29 +12,51 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from studio.core.files import replace_file
 from studio.core.text import LANGUAGES
-from studio.host.workspace import Workspace
+from studio.host.plan import KERNELS_VARIABLE, MEMORY_VARIABLE
+from studio.host.workspace import OFFLINE_VARIABLE, Workspace
+
+CARDS_VARIABLE = "CUDA_VISIBLE_DEVICES"
+CHOSEN_VARIABLE = "FINETUNE_STUDIO_CHOSEN"
+"""What the settings changed in a process's environment, as JSON: {variable: value before, null for unset}."""
+CHOICES = {
+    "language": ("", *LANGUAGES),
+    "theme": ("", "light", "dark"),
+    "window": ("app", "tab"),
+    "kernels": ("auto", "off"),
+    "memory_share": (1.0, 0.9, 0.8, 0.7, 0.6, 0.5),
+    "offline": (False, True),
+}
+"""Settings with a few values, the default first."""
+WORDS = ("hub_endpoint", "exports_folder", "gpu")
+LISTS = ("repairs_off", "repairs_on", "model_folders")
 
 
 def read_settings(workspace: Workspace) -> dict[str, Any]:
     """Return the person's settings; a file that cannot be read counts as none, and what it names wrongly is dropped."""
     try:
-        settings = json.loads(workspace.settings.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        # Notepad of older Windows puts a mark before what a person edits there.
+        settings = json.loads(workspace.settings.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(settings, dict):
         return {}
-    if settings.get("language") not in LANGUAGES:
+    for name, allowed in CHOICES.items():
+        if settings.get(name, allowed[0]) not in allowed:
+            settings.pop(name)
+    if not settings.get("language"):
         settings.pop("language", None)
-    for name in ("repairs_off", "repairs_on"):
+    for name in LISTS:
         names = settings.get(name, [])
         settings[name] = [word for word in names if isinstance(word, str)] if isinstance(names, list) else []
-    if not isinstance(settings.get("hub_endpoint", ""), str):
-        settings.pop("hub_endpoint")
+    for name in WORDS:
+        if not isinstance(settings.get(name, ""), str):
+            settings.pop(name)
     return settings
 
 
@@ -49,8 +74,56 @@ def switch_repair(workspace: Workspace, name: str, *, on: bool) -> None:
     change_settings(workspace, repairs_off=off, repairs_on=wanted)
 
 
+def choose_environment(settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that `settings` put into a process's environment.
+
+    A variable that the person has set in `environment` stays: who starts the studio so means it so.
+    """
+    wanted = {}
+    if settings.get("gpu"):
+        wanted[CARDS_VARIABLE] = settings["gpu"]
+    if settings.get("kernels") == "off":
+        wanted[KERNELS_VARIABLE] = "pytorch"
+    if settings.get("memory_share", 1.0) < 1.0:
+        wanted[MEMORY_VARIABLE] = str(settings["memory_share"])
+    chosen = {name: value for name, value in wanted.items() if not environment.get(name)}
+    return chosen | ({OFFLINE_VARIABLE: "1"} if settings.get("offline") else {})
+
+
+def apply_choices(settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment` with what `settings` choose; what it changed stands in CHOSEN_VARIABLE."""
+    chosen = choose_environment(settings, environment)
+    if not chosen:
+        return dict(environment)
+    before = {name: environment.get(name) for name in chosen}
+    return {**environment, **chosen, CHOSEN_VARIABLE: json.dumps(before)}
+
+
+def read_chosen(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of `environment` that the settings chose, with their values."""
+    return {name: environment[name] for name in _read_before(environment) if name in environment}
+
+
+def undo_choices(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment` as it was before apply_choices."""
+    original = {name: value for name, value in environment.items() if name != CHOSEN_VARIABLE}
+    for name, value in _read_before(environment).items():
+        original.pop(name, None)
+        if value is not None:
+            original[name] = value
+    return original
+
+
+def _read_before(environment: Mapping[str, str]) -> dict[str, str | None]:
+    try:
+        return dict(json.loads(environment.get(CHOSEN_VARIABLE, "{}")))
+    except (ValueError, TypeError):
+        return {}
+
+
 def write_json(path: Path, data: Any) -> None:
     """Replace the file at `path` by `data` as JSON, in one step. Raises OSError."""
     staged = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-    staged.write_text(json.dumps(data, ensure_ascii=False, indent=1), encoding="utf-8")
+    # Half an emoji, cut by a page, becomes a question mark: better than to lose all else.
+    staged.write_text(json.dumps(data, ensure_ascii=False, indent=1), encoding="utf-8", errors="replace")
     replace_file(staged, path)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +48,11 @@ class Workspace:
     def exports(self) -> Path:
         """Exported models that were given no folder of their own."""
         return self.root / "exports"
+
+    @property
+    def queue(self) -> Path:
+        """The runs that wait for their turn, a JSON file."""
+        return self.root / "queue.json"
 
     @property
     def settings(self) -> Path:
@@ -98,6 +105,11 @@ class Workspace:
         return self.root / "cache" / f"tuned-{sys.platform}.json"
 
     @property
+    def front_end(self) -> Path:
+        """Names of the files of Gradio that the window's pages are made of."""
+        return self.root / "cache" / "front-end.json"
+
+    @property
     def remembered(self) -> Path:
         """What earlier runs learned of this machine: kernels that failed, batch sizes that fitted."""
         return self.root / f"remembered-{sys.platform}.json"
@@ -125,7 +137,8 @@ class Workspace:
 def open_workspace(path: str | None = None) -> Workspace:
     """Return the workspace at `path`, else at $FINETUNE_STUDIO_WORKSPACE, else in the per-user data folder.
 
-    What is absent is made, with mode 0700. Raises StudioError when the place is no folder, not writable or full.
+    What is absent is made, with mode 0700; what is there is closed to other accounts when it is a workspace of this
+    one's. Raises StudioError when the place is no folder, not writable or full.
     """
     chosen = path or os.environ.get(WORKSPACE_VARIABLE)
     if not chosen:
@@ -133,9 +146,13 @@ def open_workspace(path: str | None = None) -> Workspace:
 
         chosen = str(user_data_path("finetune-studio", appauthor=False))
     try:
-        workspace = Workspace(Path(chosen).expanduser().absolute())
+        workspace = Workspace(Path(os.path.expanduser(chosen)).absolute())
+        mine = _is_mine(workspace)
         for folder in (workspace.root, *workspace.folders):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if mine:
+            with suppress(OSError):  # a disk without such modes
+                workspace.root.chmod(workspace.root.stat().st_mode & ~0o077)
         probe = workspace.tmp / f"writable-{os.getpid()}"
         try:
             probe.write_bytes(b"studio" * 700)
@@ -144,6 +161,20 @@ def open_workspace(path: str | None = None) -> Workspace:
     except OSError as error:
         raise refuse_workspace(chosen, error) from error
     return workspace
+
+
+def _is_mine(workspace: Workspace) -> bool:
+    """Return whether the folder is there and may be closed to others: this account's, a workspace before or empty.
+
+    A home folder or /tmp that somebody named as a workspace stays as it is.
+    """
+    root = workspace.root
+    if os.name == "nt" or not root.is_dir() or root == Path.home():
+        return False
+    found = root.stat()
+    worked = workspace.runs.is_dir() and workspace.server_cwd.is_dir()
+    sticky = bool(found.st_mode & stat.S_ISVTX)
+    return found.st_uid == os.geteuid() and not sticky and (worked or not any(root.iterdir()))
 
 
 def refuse_workspace(path: str, error: OSError) -> StudioError:

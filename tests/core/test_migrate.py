@@ -7,7 +7,7 @@ import pytest
 
 from studio.core.codec import event_from_json, from_json, to_json
 from studio.core.errors import StudioError
-from studio.core.events import RunFinished, StepLogged
+from studio.core.events import EVENTS, RunFinished, RunPaused, RunUnpaused, StepLogged
 from studio.core.migrate import LIFTS, NEWEST, lift
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
@@ -109,3 +109,35 @@ def test_lifts_are_done_one_after_the_other(monkeypatch):
     monkeypatch.setitem(LIFTS, ("recipe", 2), lambda data: data | {"second": data["first"]})
     assert lift("recipe", {"version": 1}) == {"version": 3, "first": True, "second": True}
     assert lift("recipe", {"version": 3}) == {"version": 3}
+
+
+def test_pauses_changed_no_version(monkeypatch):
+    """Logs of before read (above), and a studio of before passes over what it does not know and reads the rest."""
+    events = [StepLogged(step=1, total_steps=2, epoch=0.5, loss=2.0, lr=0.1, grad_norm=1.0, tokens_per_s=9.0)]
+    events += [
+        RunPaused(seq=2, step=1),
+        RunUnpaused(seq=3, step=1),
+        RunFinished(step=2, loss=1.0, artifact="adapter"),
+    ]
+    lines = [json.loads(json.dumps(to_json(event))) for event in events]
+    assert [event_from_json(line) for line in lines] == events and NEWEST["events"] == 1
+    before = tuple(event for event in EVENTS if event not in (RunPaused, RunUnpaused))
+    monkeypatch.setattr("studio.core.codec.EVENTS", before)
+    assert [event_from_json(line) for line in lines] == [events[0], None, None, events[3]]
+
+
+def test_pauses_can_be_said():
+    from studio.console import describe
+
+    for language in LANGUAGES:
+        words = load_catalogue(language)
+        said = [words.say(describe(event(step=7))) for event in (RunPaused, RunUnpaused)]
+        assert all("7" in each and "event." not in each for each in said) and said[0] != said[1]
+
+
+@pytest.mark.parametrize("kind", list(NEWEST))
+@pytest.mark.parametrize("data", [None, [1], "abc", 12, [[]]])
+def test_a_file_that_holds_no_object_is_refused(kind, data):
+    with pytest.raises(StudioError) as refused:
+        lift(kind, data)
+    assert refused.value.why.id == "migrate.not_object"

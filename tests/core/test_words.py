@@ -11,6 +11,7 @@ from studio.core.text import LOCALES
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = json.loads((LOCALES / "en.json").read_text(encoding="utf-8"))
+CHINESE = json.loads((LOCALES / "zh-CN.json").read_text(encoding="utf-8"))
 SAYERS = ("text", "say", "refuse", "Text")
 """Functions whose string with dots in it is a text's id."""
 ID = re.compile(r"[a-z_]+(?:\.[A-Za-z0-9_-]+)+")
@@ -92,3 +93,28 @@ def test_all_words_are_used():
         return any(id.endswith(suffix) and used(id.removesuffix(suffix)) for suffix in suffixes)
 
     assert not [id for id in WORDS if not used(id) and not used_as_part(id)]
+
+
+def blanks_of(words: str) -> set[str]:
+    return set(re.findall(r"\{(\w+)\}", words))
+
+
+def test_both_languages_say_the_same_with_the_same_blanks():
+    assert set(WORDS) == set(CHINESE)
+    wrong = [id for id in WORDS if blanks_of(WORDS[id]) != blanks_of(CHINESE[id])]
+    assert not wrong, wrong
+    empty = [id for id in WORDS if bool(WORDS[id].strip()) != bool(CHINESE[id].strip())]
+    assert not empty, empty
+
+
+def test_no_english_sentence_is_left_in_chinese():
+    """Names, commands and units stay; three plain English words in a row are a sentence that nobody translated."""
+
+    def is_left(english: str, chinese: str) -> bool:
+        plain = re.sub(r"\{\w+\}|`[^`]*`|https?://\S+|\S*[/\\_=]\S*|\S*[.\-]\w\S*", " ", chinese)
+        same = english == chinese and len(re.findall(r"\b[a-z]{3,}\b", plain)) > 2
+        return same or bool(re.search(r"\b[a-z]{2,}(?: [a-z]{2,}){3,}\b", plain))
+
+    assert is_left("It was saved there.", "It was saved there.") and not is_left("LoRA", "LoRA")
+    left = [f"{id}: {CHINESE[id]}" for id in WORDS if is_left(WORDS[id], CHINESE[id])]
+    assert not left, "\n".join(left)

@@ -7,6 +7,7 @@ import pytest
 from studio.core.facts import Verdict
 from studio.core.text import literal, load_catalogue
 from studio.host.check import check, estimate_steps
+from studio.host.plan import gigabytes
 from tests.host.facts import make_data, make_gpu, make_machine, make_model, make_recipe, make_small
 
 LAPTOP = make_machine()
@@ -190,3 +191,7 @@ def test_4_bits_on_a_card_too_old_for_them():
     old = make_machine(make_gpu(4, (5, 2), "GTX 970"), torch_cuda="12.6")
     found = check(make_recipe({"model.quantization": "nf4"}), old, None, None)
     assert "check.quantization_gpu" in [problem.message.id for problem in found]
+
+
+def test_a_small_disk_is_told_with_a_number_that_says_something():
+    assert [gigabytes(size) for size in (0, 12_000_000, 2**30)] == ["0.000", "0.011", "1.0"]

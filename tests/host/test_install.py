@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import http.server
 import json
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.host import install, python_choice, requirements, torch_build
+from studio.host import install, requirements, torch_build
 from tests.wheels import make_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -283,115 +282,6 @@ def test_no_ensurepip_names_the_package(first, tmp_path):
     assert not (checkout / ".venv").exists()
 
 
-def script(folder: Path, name: str, words: str) -> list[str]:
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{words}\n", encoding="utf-8")
-    path.chmod(0o755)
-    return [str(path)]
-
-
-def fake_python(folder: Path, name: str, **facts: object) -> list[str]:
-    base = {
-        "path": name,
-        "version": [3, 12, 4],
-        "bits": 64,
-        "gil": True,
-        "venv": True,
-        "conda": False,
-        "store": False,
-    }
-    return script(folder, name, f"echo '{json.dumps(base | facts)}'")
-
-
-def test_candidates_count_only_when_they_run(tmp_path):
-    shim = script(tmp_path, "shim", "exit 127")
-    mute = script(tmp_path, "mute", "exit 0")
-    good = fake_python(tmp_path, "good")
-    facts, problem, _ = python_choice.choose_python([[str(tmp_path / "absent")], shim, mute, good])
-    assert facts["path"] == "good" and problem == ""
-
-
-def test_conda_and_store_are_the_last_choice(tmp_path):
-    conda = fake_python(tmp_path, "conda", conda=True)
-    store = fake_python(tmp_path, "store", store=True)
-    bare = fake_python(tmp_path, "bare", venv=False)
-    regular = fake_python(tmp_path, "regular")
-    assert python_choice.choose_python([conda, store, bare, regular])[0]["path"] == "regular"
-    assert python_choice.choose_python([bare, conda, store])[0]["path"] == "conda"
-    assert python_choice.choose_python([bare])[1:] == ("install.no_ensurepip", {"package": "python3.12-venv"})
-
-
-@pytest.mark.parametrize(
-    ("facts", "fault"),
-    [
-        ({"version": [3, 10, 9]}, "old"),
-        ({"version": [3, 15, 0]}, "new"),
-        ({"version": [3, 13, 8]}, "broken"),
-        ({"bits": 32}, "32"),
-        ({"gil": False}, "threads"),
-        ({"platform": "win-arm64"}, "arm"),
-        ({"platform": "mingw_x86_64_ucrt_gnu"}, "posix"),
-        ({"platform": "cygwin-3.5.3-x86_64"}, "posix"),
-    ],
-)
-def test_unsuitable_pythons_are_refused_with_their_reason(tmp_path, facts, fault):
-    one = fake_python(tmp_path, "python", **facts)
-    facts, problem, values = python_choice.choose_python([one])
-    assert facts is None and problem == f"install.python_{fault}" and values["found"].startswith("3.")
-    for part in ("", ".why", ".fix"):
-        assert not install.say(ROOT, problem + part, **values).startswith("install.")
-    different = "new" if fault == "old" else "old"
-    other = fake_python(tmp_path, "other", version=[3, 15, 1] if different == "new" else [3, 8, 1])
-    assert python_choice.choose_python([one, other])[1] == "install.no_python"
-    good = fake_python(tmp_path, "good")
-    assert python_choice.choose_python([one, other, good])[0]["path"] == "good"
-
-
-def test_the_python_that_runs_us_comes_first():
-    assert next(iter(python_choice.candidates())) == [sys.executable]
-    facts = python_choice.probe_python([sys.executable])
-    assert tuple(facts["version"]) == sys.version_info[:3] and facts["venv"] and not facts["conda"]
-    # Of a .venv the Python below it is taken: ours may be about to be removed.
-    assert ".venv" not in facts["path"] and Path(facts["path"]).exists()
-
-
-@pytest.mark.parametrize(
-    ("system", "driver", "cards", "amd", "intel", "builds"),
-    [
-        ("Linux", 13000, [[9, 0]], False, False, ("cu130", "cu129", "cu126")),
-        ("Windows", 13010, [[12, 0]], False, False, ("cu130", "cu129")),
-        ("Linux", 13000, [[6, 1], [8, 6]], False, False, ("cu126",)),
-        ("Windows", 12080, [[8, 9]], False, False, ("cu129", "cu126")),
-        ("Linux", 12080, [[12, 0]], False, False, ("cu129",)),
-        ("Linux", 12020, [[8, 0]], False, False, ("cu126",)),
-        ("Linux", 12020, [[12, 0]], False, False, ("cpu",)),
-        ("Linux", 11080, [[7, 0]], False, False, ("cpu",)),
-        ("Linux", 13000, [], False, False, ("cu130", "cu129", "cu126")),
-        ("Linux", 0, [], True, False, torch_build.ROCM_BUILDS),
-        ("Windows", 0, [], True, False, ("cpu",)),
-        ("Linux", 0, [], False, True, ("xpu",)),
-        ("Linux", 0, [], False, False, ("cpu",)),
-        ("Darwin", 0, [], False, False, ()),
-    ],
-)
-def test_the_build_of_torch_follows_from_the_facts(system, driver, cards, amd, intel, builds):
-    facts = {"system": system, "cuda_driver": driver, "capabilities": cards, "amd": amd, "intel": intel}
-    assert torch_build.choose_builds(facts) == builds
-
-
-def test_the_facts_of_this_machine_can_be_read():
-    facts = torch_build.read_facts(sys.executable)
-    assert set(facts) == {"system", "cuda_driver", "capabilities", "amd", "intel"}
-    assert facts["system"] == "Linux" and isinstance(facts["cuda_driver"], int)
-    assert torch_build.read_facts("/nowhere/python") == {
-        "system": "Linux",
-        "cuda_driver": 0,
-        "capabilities": [],
-        "amd": False,
-        "intel": False,
-    }
-
-
 @pytest.mark.parametrize(
     ("cuda", "driver", "wrong"),
     [("None", 13000, True), ("'13.0'", 13000, False), ("None", 0, False), ("None", 11080, False)],
@@ -410,50 +300,6 @@ def test_a_cpu_edition_beside_a_card_is_wrong(tmp_path, monkeypatch, cuda, drive
     file.parent.mkdir(parents=True)
     file.write_text(f"__all__ = ['cuda']\ncuda: Optional[str] = {cuda}\nhip = None\n", encoding="utf-8")
     assert torch_build.is_wrong(tmp_path, "python") is wrong
-
-
-@pytest.fixture
-def wheel_index():
-    """A server in place of PyTorch's index: build cu129 lists the version wanted, cu130 another, slow never answers."""
-    pages = {
-        "cu130": "torch-2.12.0%2Bcu130-cp311-cp311-x.whl",
-        "cu129": "torch-2.13.0%2Bcu129-cp311-cp311-x.whl",
-    }
-    release = threading.Event()
-
-    class Index(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            build = self.path.split("/")[1]
-            if build == "slow":
-                release.wait(5)
-            self.send_response(200 if build in pages else 404)
-            self.end_headers()
-            with contextlib.suppress(BrokenPipeError):
-                self.wfile.write(pages.get(build, "").encode())
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Index)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    release.set()
-    server.shutdown()
-    server.server_close()
-
-
-def test_the_first_build_that_the_index_lists_is_taken(wheel_index):
-    find = torch_build.find_offered
-    assert find(("cu130", "absent", "cu129", "cu126"), "2.13.0", "cp311", wheel_index) == "cu129"
-    assert find(("cu129",), "2.13.0", "cp312", wheel_index) == ""
-    assert find(("cpu",), "2.13.0", "cp311", "http://127.0.0.1:9") == ""
-
-
-def test_an_index_that_does_not_answer_is_given_up(wheel_index, monkeypatch):
-    monkeypatch.setattr(torch_build, "ANSWER_S", 0.3)
-    started = time.monotonic()
-    assert torch_build.find_offered(("slow", "cu129"), "2.13.0", "cp311", wheel_index) == ""
-    assert time.monotonic() - started < 1.5
 
 
 @pytest.mark.parametrize(

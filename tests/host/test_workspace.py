@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -38,6 +39,27 @@ def test_folders_are_private_and_the_servers_is_empty(tmp_path):
     for folder in (workspace.root, *workspace.folders):
         assert folder.is_dir() and folder.stat().st_mode & 0o777 == 0o700
     assert not any(workspace.server_cwd.iterdir()) and not any(workspace.tmp.iterdir())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="only on POSIX: permissions")
+def test_a_workspace_that_others_could_read_is_closed_to_them(tmp_path, monkeypatch):
+    def open_at(name: str, mode: int) -> int:
+        folder = tmp_path / name
+        folder.chmod(mode)
+        open_workspace(str(folder))
+        return stat.S_IMODE(folder.stat().st_mode)
+
+    open_workspace(str(tmp_path / "old"))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letters").mkdir()
+    assert open_at("old", 0o755) == open_at("empty", 0o777) == 0o700
+    assert open_at("home", 0o755) == 0o755, "a folder that holds other things"
+    assert open_at("home", 0o1777) == 0o1777, "a place that all accounts share"
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    assert open_at("home", 0o755) == 0o755
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert open_at("old", 0o755) == 0o755, "another account's"
 
 
 def test_a_file_in_the_way_is_refused(tmp_path):

@@ -52,6 +52,8 @@ FAILURES = (
         probe=_unwritable_workspace,
         severity="blocked",
     ),
+    # A path that is not there says nothing of why: whoever knows that it was the run's own folder names this entry.
+    Failure("run_folder_gone", None, (Remedy("leave_folder"),), code="D25"),
     Failure(
         "no_folder",
         said(r"\b(?:FileExists|NotADirectory)Error\b", r"\[Errno (?:17|20)\]", r"WinError (?:183|267)\b"),

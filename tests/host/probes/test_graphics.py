@@ -1,5 +1,6 @@
 """NVIDIA's cards from NVML, nvidia-smi or CUDA; AMD's and Intel's from the kernel; a hang or a mismatch is a fact."""
 
+import threading
 import time
 
 import pytest
@@ -84,11 +85,13 @@ def test_without_rows_the_cuda_driver_is_asked(tools):
 
 
 def test_a_driver_that_hangs_in_nvml_does_not_hang_us(tools, monkeypatch):
-    monkeypatch.setattr(graphics, "read_driver", lambda environment: time.sleep(60))
+    awake = threading.Event()
+    monkeypatch.setattr(graphics, "read_driver", lambda environment: awake.wait(60))
     monkeypatch.setattr(graphics, "NVML_S", 0.3)
     started = time.monotonic()
     facts = graphics.look(surroundings(tools / "bin"))
     assert time.monotonic() - started < 5
+    awake.set()
     assert facts["driver_error"] == "no answer within 0.3 s"
 
 
