@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-LAYOUTS = ("contiguous", "sliced", "transposed", "expanded")
-
 
 @dataclass(kw_only=True, slots=True)
 class Draws:

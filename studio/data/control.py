@@ -75,13 +75,6 @@ class ControlWords:
             found = next(filter(None, map(self.find, _list_texts(message))), "")
         return found
 
-    def find_in_turns(self, messages: Iterable[Message]) -> tuple[int, str]:
-        """Return (turn from 1, control word) of the first control word in `messages`; (0, "") when there is none."""
-        for number, message in enumerate(messages, start=1):
-            if found := self.find_in_message(message):
-                return number, found
-        return 0, ""
-
 
 def _compile(words: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, words)) or "(?!)")

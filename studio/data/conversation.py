@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -174,8 +174,3 @@ def read_stored(found: Mapping[str, Any]) -> Conversation:
         token_ids=tuple(found.get("token_ids", ())),
         labels=tuple(found.get("labels", ())),
     )
-
-
-def count_characters(messages: Sequence[Message]) -> int:
-    """Return the number of characters of all contents."""
-    return sum(len(message.content) for message in messages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -174,7 +175,7 @@ def report(found: Gathered, statistics: Statistics | None, rows: int) -> dict[st
 def copy_quarantine(found: Gathered, path: Path) -> Path:
     """Write all rows set aside into the file `path` and return it. Raises StudioError where it cannot be written."""
     try:
-        path = path.expanduser().absolute()
+        path = Path(os.path.expanduser(path)).absolute()
         shutil.copyfile(found.quarantine or found.converted.quarantine, path)
     except OSError as error:
         raise StudioError(

@@ -114,7 +114,7 @@ def _list_places(source: str, cache: Path | None) -> list[Path]:
     name = source.strip()
     if name and "://" not in name:
         try:
-            path = Path(name).expanduser()
+            path = Path(os.path.expanduser(name))
             if path.exists() and path.name:
                 path = path.resolve()
                 places.append(path.with_name(path.name + ENDING))

@@ -73,11 +73,3 @@ def broken_row(
 def list_columns(rows: Iterable[Row]) -> tuple[str, ...]:
     """Return the names of all columns of `rows` in the order of their first appearance."""
     return tuple(dict.fromkeys(str(name) for row in rows for name in row.values))
-
-
-def say_problems(problems: Iterable[RowProblem], limit: int = 100) -> tuple[Text, ...]:
-    """Return the sentences of the first `limit` problems, then one that counts the rest."""
-    problems = tuple(problems)
-    sentences = tuple(problem.sentence for problem in problems[:limit])
-    rest = len(problems) - len(sentences)
-    return (*sentences, text("data.problem.more", count=rest)) if rest else sentences

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -100,7 +101,7 @@ def open_source(
 def _find_path(source: str) -> tuple[Path, int]:
     """Return the path that `source` names and its mode. Raises StudioError."""
     try:
-        path = Path(source).expanduser()
+        path = Path(os.path.expanduser(source))
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
         if path.is_symlink():

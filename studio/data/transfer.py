@@ -11,12 +11,9 @@ import errno
 import hashlib
 import http.client
 import json
-import os
 import re
-import shutil
 import ssl
 import sys
-import threading
 import time
 import urllib.error
 import urllib.parse
@@ -26,6 +23,7 @@ from email.message import Message
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from studio.core.fetcher import end_with_parent, require_space, say
 from studio.core.files import replace_file
 from studio.data.web import Refused, Web
 
@@ -57,9 +55,9 @@ KINDS = {
 def main() -> int:
     """Do what the first line of the standard input asks and return the exit code."""
     wish = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_parent, name="lifeline", daemon=True).start()
+    end_with_parent()
     try:
-        _say(answer(wish))
+        say(answer(wish))
         return 0
     except Refused as error:
         kind, reason = error.kind, error
@@ -75,7 +73,7 @@ def main() -> int:
         kind, reason = "unreachable", getattr(error, "reason", error)
     except OSError as error:
         kind, reason = "no_space" if error.errno in FULL else "unwritable", error
-    _say({"error": kind, "detail": " ".join(str(reason).split())[:200]})
+    say({"error": kind, "detail": " ".join(str(reason).split())[:200]})
     return 1
 
 
@@ -185,7 +183,7 @@ def fetch(web: Web, files: list[dict[str, Any]], folder: Path) -> list[str]:
         total_bytes = sum(file["size_bytes"] or 0 for file in absent)
         if total_bytes > LIMIT_BYTES:
             raise Refused("large", f"{total_bytes / 1e9:.1f} GB")
-        _require_space(folder, total_bytes)
+        require_space(folder, total_bytes, SPARE_BYTES)
         progress = Progress(total_bytes)
         for file in absent:
             if not is_safe(file["name"]):
@@ -209,7 +207,7 @@ class Progress:
         self.done_bytes = done_bytes
         if time.monotonic() - self._said_s > REPORT_S or done_bytes == self.total_bytes:
             self._said_s = time.monotonic()
-            _say({"done_bytes": done_bytes, "total_bytes": self.total_bytes})
+            say({"done_bytes": done_bytes, "total_bytes": self.total_bytes})
 
 
 def _fetch_file(web: Web, file: Mapping[str, Any], partial: Path, progress: Progress) -> None:
@@ -262,7 +260,7 @@ def _fetch_rest(
                 if before_bytes + done_bytes > LIMIT_BYTES:
                     raise Refused("large", f"{done_bytes / 1e9:.1f} GB")
                 if not file["size_bytes"]:
-                    _require_space(partial.parent, 0)
+                    require_space(partial.parent, 0, SPARE_BYTES)
                 target.write(block)
                 progress.set(before_bytes + done_bytes)
         if announced is not None and done_bytes != announced + (had_bytes if goes_on else 0):
@@ -292,22 +290,6 @@ def classify(status: int, headers: Message) -> str:
 def _read_size(headers: Message) -> int | None:
     length = headers.get("Content-Length", "")
     return int(length) if length.isdecimal() else None
-
-
-def _require_space(folder: Path, needed_bytes: int) -> None:
-    free_bytes = shutil.disk_usage(folder).free
-    if needed_bytes + SPARE_BYTES > free_bytes:
-        raise OSError(errno.ENOSPC, f"{needed_bytes / 1e9:.1f} GB > {free_bytes / 1e9:.1f} GB")
-
-
-def _say(message: Mapping[str, Any]) -> None:
-    print(json.dumps(message), file=sys.__stdout__, flush=True)
-
-
-def _end_with_parent() -> None:
-    while os.read(0, 1024):
-        continue
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import math
+import os
 import re
 import struct
 from collections.abc import Iterable, Mapping
@@ -70,7 +71,7 @@ def inspect_model(source: str, *, revision: str = "", cache_lookup: bool = True)
     """
     if source == "demo":
         return _inspect_folder(DEMO_MODEL, source, "demo")
-    folder = Path(source).expanduser()
+    folder = Path(os.path.expanduser(source))  # Path's own raises RuntimeError for a person who is not there
     if source and folder.exists():
         return _inspect_folder(folder, source, folder.resolve().name)
     if not HUB_ID.fullmatch(source):
@@ -190,7 +191,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
 def _inspect_folder(folder: Path, source: str, name: str) -> ModelFacts:
     config = _read_config(folder, name)
     tensors, weight_bytes = _read_weights(folder, name)
-    quantization = _name_quantization(config)
+    quantization = name_quantization(config)
     shape = config.get("text_config", config)
     stored = _largest_dtype(tensors)
     written = (
@@ -214,7 +215,7 @@ def _inspect_folder(folder: Path, source: str, name: str) -> ModelFacts:
         vocabulary=first_int(shape, "vocab_size"),
         max_positions=first_int(shape, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
         has_chat_template=_has_chat_template(folder),
-        trainable=_judge(config, architecture, quantization),
+        trainable=judge_config(config, architecture, quantization),
         **read_shapes(family, shape, shapes),
     )
 
@@ -308,7 +309,8 @@ def _largest_dtype(tensors: Mapping[str, StoredTensor]) -> str:
     return DTYPE_NAMES.get(largest, largest.lower())
 
 
-def _name_quantization(config: Mapping[str, Any]) -> str:
+def name_quantization(config: Mapping[str, Any]) -> str:
+    """Return how a config says that the stored weights are quantised: none, nf4, int8 or another method's name."""
     settings = config.get("quantization_config")
     if not isinstance(settings, dict):
         return "none"
@@ -327,7 +329,8 @@ def _has_chat_template(folder: Path) -> bool:
     return isinstance(data, dict) and bool(data.get("chat_template"))
 
 
-def _judge(config: Mapping[str, Any], architecture: str, quantization: str) -> Verdict:
+def judge_config(config: Mapping[str, Any], architecture: str, quantization: str) -> Verdict:
+    """Return whether a model with this config can be trained, by what its config alone says."""
     known = _known_decoders()
     if config.get("auto_map") and known is not None and architecture not in known:
         return Verdict(ok=False, reason=text("model.trainable.remote_code", architecture=architecture or "?"))

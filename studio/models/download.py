@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
-import os
-import shutil
 import sys
-import threading
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from studio.core.fetcher import end_with_parent, require_space, say
 from studio.core.files import replace_file
 
 READ = (".json", ".safetensors", ".model", ".txt", ".jinja")
@@ -35,7 +32,7 @@ BLOCK_BYTES = 2**24
 
 def main(arguments: list[str]) -> int:
     """Download the repository named by `arguments` and return the exit code."""
-    threading.Thread(target=_end_with_parent, name="lifeline", daemon=True).start()
+    end_with_parent()
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -49,7 +46,7 @@ def main(arguments: list[str]) -> int:
     try:
         with redirect_stdout(sys.stderr):  # what a library prints is no answer
             folder = download(arguments[0], arguments[1] if len(arguments) > 1 else "")
-        _say({"folder": str(folder)})
+        say({"folder": str(folder)})
         return 0
     except Refused as error:
         kind, reason = error.kind, error
@@ -66,7 +63,7 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         kind, reason = "no_space" if error.errno in FULL else "unwritable", error
     words = [line.strip() for line in str(reason).splitlines() if line.strip()]
-    _say({"error": kind, "detail": (words[0] if words else type(reason).__name__)[:300]})
+    say({"error": kind, "detail": (words[0] if words else type(reason).__name__)[:300]})
     return 1
 
 
@@ -96,7 +93,8 @@ def download(repo: str, revision: str) -> Path:
     root = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type="model")
     folder = root / "snapshots" / info.sha
     absent = [part for part in parts if not (folder / part.rfilename).exists()]
-    _require_space(Path(HF_HUB_CACHE), sum(_missing_bytes(root, part) for part in absent))
+    Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)
+    require_space(Path(HF_HUB_CACHE), sum(_missing_bytes(root, part) for part in absent))
     progress = Progress(sum(part.size or 0 for part in parts))
     progress.add(sum(part.size or 0 for part in parts) - sum(part.size or 0 for part in absent))
     # Small files first: a refusal by the hub shows before gigabytes were fetched.
@@ -123,7 +121,7 @@ class Progress:
         self.done_bytes += count_bytes
         if time.monotonic() - self._said_s > REPORT_S or self.done_bytes >= self.total_bytes:
             self._said_s = time.monotonic()
-            _say({"done_bytes": self.done_bytes, "total_bytes": self.total_bytes})
+            say({"done_bytes": self.done_bytes, "total_bytes": self.total_bytes})
 
     def beat(self) -> None:
         """Say again how much is here: work goes on that fetches nothing."""
@@ -228,28 +226,8 @@ def _missing_bytes(root: Path, part: Any) -> int:
     return max(0, (part.size or 0) - (partial.stat().st_size if partial.exists() else 0))
 
 
-def _require_space(cache: Path, needed_bytes: int) -> None:
-    """Raise OSError (no space left) before the first byte is fetched when the disk cannot take them all."""
-    cache.mkdir(parents=True, exist_ok=True)
-    free_bytes = shutil.disk_usage(cache).free
-    if needed_bytes > free_bytes:
-        words = f"{needed_bytes / 1e9:.1f} GB > {free_bytes / 1e9:.1f} GB"
-        raise OSError(errno.ENOSPC, words)
-
-
 def _is_wanted(name: str) -> bool:
     return "/" not in name and name.endswith(READ) and not name.startswith(SECOND_COPY)
-
-
-def _say(message: dict[str, Any]) -> None:
-    print(json.dumps(message), file=sys.__stdout__, flush=True)
-
-
-def _end_with_parent() -> None:
-    # Past sys.stdin, whose lock a waiting thread would hold: the interpreter aborts at its end when it cannot have it.
-    while os.read(0, 1024):
-        continue
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from studio.core.errors import StudioError
 from studio.core.events import PhaseStarted, RunEvent
 from studio.core.facts import ModelFacts
+from studio.core.hub_token import token_environment
 from studio.core.text import literal, text
 from studio.models.catalog import inspect_model
 
@@ -173,6 +174,7 @@ def _ask_child(
 
 def _start(repo: str, revision: str, changes: Mapping[str, str], errors: IO[bytes]) -> subprocess.Popen:
     environment = {name: value for name, value in os.environ.items() if name not in OFFLINE} | dict(changes)
+    environment |= token_environment(environment)
     root = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))
     return subprocess.Popen(

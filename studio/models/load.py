@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.utils import logging as transformers_logging
 
 from studio.core.errors import StudioError
@@ -43,8 +43,12 @@ def load_model(
         settings["device_map"] = {"": device}
     transformers_logging.disable_progress_bar()
     try:
+        config = AutoConfig.from_pretrained(facts.folder, trust_remote_code=False, local_files_only=True)
+        # What config.json says would go before the argument, and may be native code to be fetched from the hub.
+        config._attn_implementation = attention
         model, report = AutoModelForCausalLM.from_pretrained(
             facts.folder,
+            config=config,
             dtype=DTYPES[dtype],
             attn_implementation=attention,
             use_safetensors=True,
@@ -53,7 +57,7 @@ def load_model(
             output_loading_info=True,
             **settings,
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         raise StudioError(
             text("model.load", name=facts.name), literal(last_line(error)), text("model.load.fix")
         ) from error

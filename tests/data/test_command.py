@@ -132,7 +132,7 @@ def test_names_beyond_ascii_under_a_bare_locale(tmp_path, workspace):
     assert (done.returncode, Path(found["source"]).name, found["rows_used"]) == (0, path.name, 3)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="names are no bytes there")
+@pytest.mark.skipif(os.name == "nt", reason="only on POSIX: names of bytes")
 def test_a_name_that_is_no_text(tmp_path, workspace):
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/rows-\xff\xfe.jsonl"))
     path.write_bytes((FIXTURES / "jsonl" / "chats.jsonl").read_bytes())
@@ -169,7 +169,7 @@ def test_a_very_long_name(workspace):
     assert code == 2 and all(len(sentence) <= 300 for sentence in found["error"].values())
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has neither pipes by name nor links for everybody")
+@pytest.mark.skipif(os.name == "nt", reason="only on POSIX: pipes by name")
 def test_pipes_and_links(tmp_path, workspace):
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "link.jsonl").symlink_to("nowhere.jsonl")
@@ -208,7 +208,7 @@ def test_a_reader_that_goes_away(workspace):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="a signal")
+@pytest.mark.skipif(os.name == "nt", reason="only on POSIX: a signal")
 def test_an_end_in_the_middle_leaves_nothing_that_is_taken_for_whole(tmp_path, workspace):
     path = write_large(tmp_path / "large.jsonl", 300_000)  # read by several processes
     cache = workspace / "cache" / "data"
@@ -246,7 +246,7 @@ def test_two_at_once(tmp_path, workspace):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="a limit that Windows does not have")
+@pytest.mark.skipif(os.name == "nt", reason="only on POSIX: a limit of file sizes")
 def test_a_full_disk(tmp_path, workspace):
     path = write_large(tmp_path / "large.jsonl")
     code, found = ask(workspace, path, limited=True)

@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_no_file_open(tmp_path, monkeypatch, name):
     assert not list((tmp_path / "cache").glob("*.part-*"))
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
+@pytest.mark.skipif(os.name == "nt", reason="only on POSIX: Windows has no such names")
 def test_a_file_whose_name_is_no_text(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -76,7 +76,9 @@ def test_bombs_are_stopped_while_they_grow(tmp_path, kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", PACK)
 @pytest.mark.parametrize(
-    "inner", [gzip.compress(b"x"), pack_zstandard(b"x"), b"PK\x03\x04 zip", bytes(257) + b"ustar"]
+    "inner",
+    [gzip.compress(b"x"), pack_zstandard(b"x"), b"PK\x03\x04 zip", bytes(257) + b"ustar"],
+    ids=["gz", "zst", "zip", "tar"],
 )
 def test_archives_inside_are_refused(tmp_path, kind, inner):
     path = tmp_path / f"a.{kind}"

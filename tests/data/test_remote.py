@@ -131,7 +131,7 @@ def hub(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_ENDPOINT", server.address)
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.setenv("FINETUNE_STUDIO_OFFLINE", "0")
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_DISABLE_IMPLICIT_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     yield server

@@ -49,6 +49,7 @@ def test_tiles_fit_the_large_cards(launches, monkeypatch, head_dim, card):
 
 
 @pytest.mark.slow
+@pytest.mark.computing
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize("card", CARDS)
 def test_tiles_fit_every_card(launches, monkeypatch, head_dim, card):

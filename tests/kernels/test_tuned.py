@@ -228,7 +228,8 @@ def test_the_extreme_candidates_compile(compile_with, op, target):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90", "sm_120"])
+@pytest.mark.computing
+@pytest.mark.parametrize("target", ["sm_75", "sm_90", "sm_120"])
 @pytest.mark.parametrize("op", ["rms_norm", "glu", "rope", "dropout", "nf4", "adamw"])
 def test_every_candidate_compiles(compile_with, op, target):
     made = [
@@ -240,6 +241,7 @@ def test_every_candidate_compiles(compile_with, op, target):
 
 
 @pytest.mark.slow
+@pytest.mark.computing
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_120"])
 def test_every_candidate_for_the_loss_compiles(compile_with, target):
     """A sample of 4,112 words is given the tiles of large vocabularies."""

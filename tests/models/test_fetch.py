@@ -164,7 +164,8 @@ def hub(tmp_path, monkeypatch):
     server.hub.repos["good/tiny"] = make_files()
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     home = tmp_path / "hf"
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "HTTP_PROXY", "http_proxy"):
+    tokens = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_DISABLE_IMPLICIT_TOKEN")
+    for name in (*tokens, "HF_HUB_CACHE", "HTTP_PROXY", "http_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", str(home))
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")

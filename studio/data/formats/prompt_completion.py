@@ -24,7 +24,7 @@ COMPLETIONS = (
 PROMPTS = (
     "prompt",
     *QUESTIONS,
-    *(name for name in INPUT if name not in ("context", "kontext", "contexto", "contexte", "上下文")),
+    *(name for name in INPUT if name not in MATERIAL),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def read_choice(choice: str) -> str:
     names = list_names()
     if choice in names:
         return read_family(choice)
-    path = Path(choice).expanduser()
+    path = Path(os.path.expanduser(choice))
     try:
         if path.suffix.lower() == ".jinja" and path.stat().st_size <= FILE_BYTES:
             return path.read_text(encoding="utf-8-sig")
