@@ -2,83 +2,160 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2.exceptions import TemplateError
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from studio.core.errors import StudioError
 from studio.core.facts import BackendPlan, ModelFacts
+from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
-from studio.core.text import text
+from studio.core.text import literal, text
+from studio.data.templates.catalogue import read_choice
 from studio.engine.artifact import load_artifact
-from studio.models.load import load_model, load_tokenizer, set_evaluation
+from studio.engine.folder import RunFolder
+from studio.engine.places import RESULT, find_weights
+from studio.models.adapt import adapt
+from studio.models.load import last_line, load_model, load_tokenizer, set_evaluation
 
 SIDES = ("base", "tuned")
+EMIT_EVERY_S = 0.05
+"""A growing answer is told at most so often: each telling decodes all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How an answer is drawn: greedy at temperature 0."""
+    """How an answer is drawn: greedy at temperature 0; `top_p` 1, `top_k` 0, `repetition_penalty` 1 change nothing."""
 
     max_new_tokens: int = 256
     temperature: float = 0.0
     seed: int = 0
+    top_p: float = 1.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer so far. Seconds count from when the model got the question, loading left out."""
+
+    words: str
+    tokens: int
+    first_s: float
+    """Until the first token."""
+    took_s: float
+    """Until the last token that there is."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """After the first token, whose time goes into reading the question; 0 for a single token."""
+        return (self.tokens - 1) / max(self.took_s - self.first_s, 1e-6) if self.tokens > 1 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Partner:
+    """Whom to talk to: a run's result or checkpoint beside its base, or, without a run, a base model alone."""
+
+    facts: ModelFacts
+    plan: BackendPlan
+    recipe: Recipe
+    folder: RunFolder | None = None
+    record: RunRecord | None = None
+    place: str = RESULT
+
+    @property
+    def run(self) -> str:
+        """The run's id, "" for a base model alone."""
+        return self.folder.run if self.folder else ""
 
 
 class Speaker:
-    """A run's base and tuned model, loaded once for many answers; an adapter shares its base's memory."""
+    """A base model and its tuned form, loaded once for many answers; an adapter shares its base's memory."""
 
-    def __init__(self, folder: Path, record: RunRecord, facts: ModelFacts, plan: BackendPlan) -> None:
-        self.run = record.run
+    def __init__(self, partner: Partner) -> None:
+        """Load `partner`. Raises StudioError for files that are gone, damaged, or of another model."""
+        self.partner = partner
+        facts, plan = partner.facts, partner.plan
         self.tokenizer = load_tokenizer(facts)
+        if partner.run and partner.recipe.data.template:  # the run's examples spoke so
+            self.tokenizer.chat_template = read_choice(partner.recipe.data.template)
         self.device = plan.device.value
-        self.tuned: Any = load_artifact(folder, record, facts, plan)
-        self.base: Any = self.tuned
-        if not record.adapter:
-            settings = {"dtype": plan.dtype.value, "attention": plan.attention.value}
-            self.base = load_model(facts, device=self.device, **settings).model
-
-        for model in {id(self.base): self.base, id(self.tuned): self.tuned}.values():
+        settings = {"dtype": plan.dtype.value, "attention": plan.attention.value, "device": self.device}
+        full = partner.recipe.adapter.method == "full"
+        if not partner.run:
+            self.tuned: Any = load_model(facts, quantization=plan.quantization.value, **settings).model
+            self.base: Any = self.tuned
+        else:
+            self.tuned = self._load_tuned()
+            self.base = load_model(facts, **settings).model if full else self.tuned
+        for model in self._models():
             set_evaluation(model)
+        self._ends = self._find_ends()
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the weights take."""
+        return sum(
+            tensor.nbytes for model in self._models() for tensor in (*model.parameters(), *model.buffers())
+        )
+
+    def serves(self, partner: Partner) -> bool:
+        """Return whether this is loaded for `partner` already; a checkpoint of the same run is taken up in place."""
+        mine = self.partner
+        if (mine.run, mine.facts.folder, mine.plan) != (partner.run, partner.facts.folder, partner.plan):
+            return False
+        if mine.place != partner.place:
+            if partner.place == RESULT:
+                return False
+            put_weights(self.tuned, load_file(find_weights(partner.folder, partner.place)))
+            self.partner = partner
+        return True
 
     def stream(
         self,
-        messages: Sequence[dict[str, str]],
+        messages: Sequence[Mapping[str, str]],
         side: str,
         sampling: Sampling,
-        emit: Callable[[str], None],
+        emit: Callable[[Answer], None],
         should_stop: Callable[[], bool],
-    ) -> str:
-        """Answer `messages` on `side` (`base` or `tuned`); `emit(answer so far)` with each token; returns the answer.
+    ) -> Answer:
+        """Answer `messages` on `side` (`base` or `tuned`); `emit(answer so far)` as it grows; returns the answer.
 
-        Raises StudioError when the conversation does not fit the model or has no template.
+        Raises StudioError when the conversation does not fit the model or its template.
         """
         ids = self._prompt_ids(messages)
         streamer = _Collector(self.tokenizer, emit)
         settings: dict[str, Any] = {"do_sample": False}
         if sampling.temperature > 0:
             settings = {"do_sample": True, "temperature": sampling.temperature}
+            settings |= {"top_p": sampling.top_p, "top_k": sampling.top_k}
+        cards = [self.device] if self.device.startswith("cuda") else []
+        with torch.random.fork_rng(cards):  # a paused run goes on with its own random numbers
             torch.manual_seed(sampling.seed)
-        self._generate(
-            side,
-            input_ids=torch.tensor([ids], device=self.device),
-            attention_mask=torch.ones((1, len(ids)), dtype=torch.long, device=self.device),
-            max_new_tokens=sampling.max_new_tokens,
-            streamer=streamer,
-            stopping_criteria=StoppingCriteriaList([_StopFlag(should_stop)]),
-            **settings,
-        )
+            self._generate(
+                side,
+                input_ids=torch.tensor([ids], device=self.device),
+                attention_mask=torch.ones((1, len(ids)), dtype=torch.long, device=self.device),
+                max_new_tokens=sampling.max_new_tokens,
+                repetition_penalty=sampling.repetition_penalty,
+                streamer=streamer,
+                stopping_criteria=StoppingCriteriaList([_StopFlag(should_stop)]),
+                **settings,
+            )
         return streamer.answer
 
     def answer_all(
         self,
-        conversations: Sequence[Sequence[dict[str, str]]],
+        conversations: Sequence[Sequence[Mapping[str, str]]],
         side: str,
         *,
         max_new_tokens: int,
@@ -107,7 +184,11 @@ class Speaker:
                 attention_mask=mask.to(self.device),
                 max_new_tokens=max_new_tokens,
                 do_sample=False,
+                repetition_penalty=1.0,
+                stopping_criteria=StoppingCriteriaList([_StopFlag(should_stop)]),
             )
+            if should_stop():
+                break
             for i, words in zip(
                 chosen, self.tokenizer.batch_decode(out[:, width:], skip_special_tokens=True), strict=True
             ):
@@ -115,11 +196,61 @@ class Speaker:
             on_progress(start + len(chosen), len(order))
         return answers
 
-    def _prompt_ids(self, messages: Sequence[dict[str, str]]) -> list[int]:
+    @contextmanager
+    def using(self, side: str) -> Iterator[Any]:
+        """Give the model of `side` for a block; the base of an adapter is the same model without it."""
+        model = self.tuned if side == "tuned" else self.base
+        if side == "base" and isinstance(model, PeftModel):
+            with model.disable_adapter():
+                yield model
+        else:
+            yield model
+
+    def _models(self) -> tuple[Any, ...]:
+        return (self.tuned,) if self.base is self.tuned else (self.base, self.tuned)
+
+    def _load_tuned(self) -> Any:
+        partner, plan = self.partner, self.partner.plan
+        if partner.place == RESULT:
+            return load_artifact(partner.folder.path, partner.record, partner.facts, plan)
+        weights = load_file(find_weights(partner.folder, partner.place))
+        full = partner.recipe.adapter.method == "full"
+        model = load_model(
+            partner.facts,
+            device=plan.device.value,
+            dtype=plan.dtype.value,
+            quantization="none" if full else plan.quantization.value,
+            attention=plan.attention.value,
+        ).model
+        if not full:
+            model = adapt(model, partner.recipe.adapter, partner.recipe.model.adapter)
+        put_weights(model, weights)
+        return model
+
+    def _find_ends(self) -> list[int]:
+        """Return the token ids that end an answer: the model's own, and what the template ends a turn with."""
+        own = self.tuned.generation_config.eos_token_id
+        ends = [*(own if isinstance(own, list) else [own]), self.tokenizer.eos_token_id]
         if self.tokenizer.chat_template:
-            words = self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True
-            )
+            turns = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "say"}]
+            try:
+                words = self.tokenizer.apply_chat_template(turns, tokenize=False)
+            except TemplateError:
+                words = ""
+            ids = self.tokenizer(words.rpartition("say")[2].strip(), add_special_tokens=False)["input_ids"]
+            ends += [one for one in ids[:1] if one in self.tokenizer.added_tokens_decoder]
+        return sorted({one for one in ends if one is not None})
+
+    def _prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        if self.tokenizer.chat_template:
+            try:
+                words = self.tokenizer.apply_chat_template(
+                    [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+                )
+            except TemplateError as error:
+                raise StudioError(
+                    text("chat.template"), literal(last_line(error)), text("chat.template.fix")
+                ) from error
         else:
             words = messages[-1]["content"]
         ids = self.tokenizer(words, add_special_tokens=not self.tokenizer.chat_template)["input_ids"]
@@ -134,39 +265,64 @@ class Speaker:
 
     @torch.inference_mode()
     def _generate(self, side: str, **settings: Any) -> torch.Tensor:
-        model = self.tuned if side == "tuned" else self.base
-        limit = getattr(model.config.get_text_config(), "max_position_embeddings", 0)
-        if limit:
-            room = limit - settings["input_ids"].shape[1]
-            settings["max_new_tokens"] = max(1, min(settings["max_new_tokens"], room))
-        settings["pad_token_id"] = self.tokenizer.pad_token_id
-        if side == "base" and isinstance(model, PeftModel):
-            with model.disable_adapter():
-                return model.generate(**settings)
-        return model.generate(**settings)
+        with self.using(side) as model:
+            limit = getattr(model.config.get_text_config(), "max_position_embeddings", 0)
+            if limit:
+                room = limit - settings["input_ids"].shape[1]
+                settings["max_new_tokens"] = max(1, min(settings["max_new_tokens"], room))
+            ends = {"eos_token_id": self._ends} if self._ends else {}
+            return model.generate(pad_token_id=self.tokenizer.pad_token_id, **ends, **settings)
+
+
+@torch.no_grad()
+def put_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    """Copy a checkpoint's trained tensors into `model`. Raises StudioError when they are not of this model."""
+    parameters = dict(model.named_parameters())
+    odd = [
+        name
+        for name, tensor in weights.items()
+        if name not in parameters or parameters[name].shape != tensor.shape
+    ]
+    if odd or not weights:
+        why = text("chat.place.other", count=len(odd), total=len(weights))
+        raise StudioError(text("chat.place.misfit"), why, text("chat.place.fix"))
+    for name, tensor in weights.items():
+        parameters[name].copy_(tensor)
 
 
 class _Collector(BaseStreamer):
     """Receives tokens from generate() and emits the answer so far, holding back a half-finished character."""
 
-    def __init__(self, tokenizer: Any, emit: Callable[[str], None]) -> None:
+    def __init__(self, tokenizer: Any, emit: Callable[[Answer], None]) -> None:
         self.tokenizer = tokenizer
         self.emit = emit
         self.ids: list[int] = []
         self.prompt_seen = False
-        self.answer = ""
+        self.began_s = time.perf_counter()
+        self.first_s = 0.0
+        self.told_s = 0.0
+        self.answer = Answer("", 0, 0.0, 0.0)
 
     def put(self, value: torch.Tensor) -> None:
         if not self.prompt_seen:
             self.prompt_seen = True
             return
         self.ids.extend(value.reshape(-1).tolist())
-        self.answer = self.tokenizer.decode(self.ids, skip_special_tokens=True)
-        if not self.answer.endswith("\ufffd"):
-            self.emit(self.answer)
+        now_s = time.perf_counter()
+        self.first_s = self.first_s or now_s - self.began_s
+        if now_s - self.told_s >= EMIT_EVERY_S:
+            self._read(now_s)
+            if not self.answer.words.endswith("\ufffd"):
+                self.told_s = now_s
+                self.emit(self.answer)
 
     def end(self) -> None:
+        self._read(time.perf_counter())
         self.emit(self.answer)
+
+    def _read(self, now_s: float) -> None:
+        words = self.tokenizer.decode(self.ids, skip_special_tokens=True)
+        self.answer = Answer(words, len(self.ids), self.first_s, now_s - self.began_s)
 
 
 class _StopFlag(StoppingCriteria):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -21,6 +22,8 @@ from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import literal, text
 
+LATEST_S = 32_503_680_000.0
+"""The year 3000, where the calendars of some systems end."""
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -56,7 +59,20 @@ class RunFolder:
 
     def read_record(self) -> RunRecord:
         """Return run.json. Raises StudioError when it is of a newer studio or damaged."""
-        return from_json(RunRecord, lift("record", read_json(self.path / "run.json")))
+        record = from_json(RunRecord, lift("record", read_json(self.path / "run.json")))
+        return dataclasses.replace(
+            record,
+            created_s=_sound(record.created_s),
+            ended_s=_sound(record.ended_s),
+            timings_s={phase: _sound(seconds) for phase, seconds in record.timings_s.items()},
+        )
+
+    def read_name(self, otherwise: str) -> str:
+        """Return the name in run.json, `otherwise` where that cannot be read."""
+        try:
+            return self.read_record().name
+        except StudioError:
+            return otherwise
 
     def write_record(self, record: RunRecord) -> None:
         """Replace run.json at once."""
@@ -94,9 +110,24 @@ def list_runs(runs: Path) -> Iterator[RunFolder]:
     """Yield the run folders, newest first by their recorded time."""
     found = []
     for path in runs.iterdir() if runs.is_dir() else ():
-        if (path / "run.json").is_file():
+        if RUN_NAME.fullmatch(path.name) and (path / "run.json").is_file():
             found.append((_created_s(path / "run.json"), path.name, RunFolder(path)))
     yield from (folder for _, _, folder in sorted(found, reverse=True, key=lambda entry: entry[:2]))
+
+
+def remove_run(folder: RunFolder) -> None:
+    """Delete a run: gone for every reader at once, its files after that. Raises OSError while some are held open."""
+    gone = folder.path.with_name(f".deleted-{folder.run}")
+    shutil.rmtree(gone, ignore_errors=True)
+    replace_file(folder.path, gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def sweep_runs(runs: Path) -> None:
+    """Delete what a killed deletion or import left behind. Only for the workspace's owner."""
+    for pattern in (".deleted-*", ".import-*"):
+        for left in runs.glob(pattern):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _created_s(record: Path) -> float:
@@ -105,7 +136,12 @@ def _created_s(record: Path) -> float:
         created_s = read_json(record)["created_s"]
     except (StudioError, KeyError, TypeError):
         return 0.0
-    return float(created_s) if isinstance(created_s, (int, float)) else 0.0
+    return _sound(created_s) if isinstance(created_s, (int, float)) else 0.0
+
+
+def _sound(seconds: float) -> float:
+    """Return `seconds`, 0 for what no calendar holds (NaN too): one such record would break every list of runs."""
+    return float(seconds) if 0 <= seconds <= LATEST_S else 0.0
 
 
 def read_json(path: Path) -> Any:

@@ -158,8 +158,8 @@ def release_memory() -> None:
 
 
 @contextmanager
-def cap_memory(device: str) -> Iterator[int]:
-    """Keep this process within MEMORY_SHARE of what `device` has free, for a block; yields that in bytes.
+def cap_memory(device: str, share: float = 1.0) -> Iterator[int]:
+    """Keep this process within `share` of MEMORY_SHARE of what `device` has free, for a block; yields that in bytes.
 
     Beyond it PyTorch raises torch.OutOfMemoryError. Yields 0 and does nothing on a processor.
     """
@@ -167,7 +167,7 @@ def cap_memory(device: str) -> Iterator[int]:
         yield 0
         return
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-    limit_bytes = int(torch.cuda.memory_reserved(device) + MEMORY_SHARE * free_bytes)
+    limit_bytes = int(torch.cuda.memory_reserved(device) + MEMORY_SHARE * share * free_bytes)
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total_bytes), device)
     try:
         yield limit_bytes

@@ -48,6 +48,7 @@ from studio.engine.decoder_step import DecoderStep
 from studio.engine.folder import RunFolder, write_json
 from studio.engine.ladder import cap_memory, release_memory, retry_with_memory
 from studio.engine.recovery import Recovery, is_sticky, may_pass
+from studio.engine.samples import Samples
 from studio.engine.trainer import Hooks, Trainer, TrainState
 from studio.engine.training_state import read_training, write_training
 from studio.engine.trial import try_out
@@ -55,7 +56,7 @@ from studio.engine.warmup import warm_up
 from studio.engine.watch import watch_gpu
 from studio.host.failures import diagnose
 from studio.host.memory import Calibration
-from studio.host.plan import choose_device, gigabytes, limit_memory
+from studio.host.plan import choose_device, gigabytes, limit_memory, memory_share
 from studio.host.plan import plan as make_plan
 from studio.host.remembered import Load, Remembered
 from studio.models.adapt import (
@@ -89,6 +90,8 @@ class Run:
     remembered: Remembered | None = None
     hub_endpoint: str = ""
     data_cache: Path | None = None
+    should_pause: Callable[[], bool] = lambda: False
+    should_save: Callable[[], bool] = lambda: True
     exits: ExitStack = field(default_factory=ExitStack)
     """What is undone at the run's end."""
     timings_s: dict[str, float] = field(default_factory=dict)
@@ -120,6 +123,8 @@ def run(
     leave: Callable[[], None] | None = None,
     hub_endpoint: str = "",
     data_cache: Path | None = None,
+    should_pause: Callable[[], bool] = lambda: False,
+    should_save: Callable[[], bool] = lambda: True,
 ) -> RunRecord:
     """Train by `recipe` in `folder`, from its newest whole checkpoint when it has one; returns the final run.json.
 
@@ -128,6 +133,7 @@ def run(
     when the GPU can no longer be used by this process: a supervised process ends itself there, and the run resumes
     in a new one; when `leave` returns, or is None, the run fails. `hub_endpoint` is the address of a mirror that models
     are downloaded from, "" for $HF_ENDPOINT or the hub. `data_cache` keeps converted data sets for the next run.
+    While `should_pause` says so it holds after a step; a stop while `should_save` says no writes no checkpoint.
     """
     if remembered is not None:
         card = choose_device(machine, recipe)[1]
@@ -137,6 +143,7 @@ def run(
     )
     folder.write_record(record)
     this = Run(recipe, machine, folder, emit, should_stop, beat, record, remembered, hub_endpoint, data_cache)
+    this.should_pause, this.should_save = should_pause, should_save
     lost = False
     try:
         with this.exits:
@@ -159,7 +166,10 @@ def run(
         name: this.record.timings_s.get(name, 0.0) + took_s for name, took_s in this.timings_s.items()
     }
     this.record = dataclasses.replace(
-        this.record, ended_s=time.time(), timings_s=dict(this.record.timings_s) | timings_s
+        this.record,
+        name=folder.read_name(this.record.name),  # the person may have renamed it meanwhile
+        ended_s=time.time(),
+        timings_s=dict(this.record.timings_s) | timings_s,
     )
     folder.write_record(this.record)
     if not lost:  # every call to a lost GPU fails
@@ -202,7 +212,7 @@ def _train(this: Run) -> Trained | None:
         hashing = hashers.submit(hash_weights, Path(facts.folder))
         hashers.shutdown(wait=False)  # a stop does not wait for it
         device, gpu = choose_device(this.machine, recipe)
-        budget_bytes = this.exits.enter_context(cap_memory(device.value))
+        budget_bytes = this.exits.enter_context(cap_memory(device.value, memory_share(this.machine)))
         if gpu is not None and budget_bytes:
             this.machine = limit_memory(this.machine, gpu, budget_bytes)
         plan = make_plan(this.machine, recipe, facts)
@@ -263,6 +273,11 @@ def _train(this: Run) -> Trained | None:
             with this.phase("trial"):
                 trial = try_out(trainer, loaded, data, facts, this.record, folder, this.stop_when_asked)
                 this.emit(trial)
+        samples = Samples(trainer, loaded.model, loaded.tokenizer, recipe.seed, recipe.limits.samples)
+        trainer.hooks.sample = samples.write
+        if samples.due:
+            with this.phase("sample"):
+                samples.begin()
         started_s = time.perf_counter()
         try:
             outcome = trainer.train()
@@ -271,7 +286,7 @@ def _train(this: Run) -> Trained | None:
             _record_progress(this, trainer)
     if outcome.end == "stopped":
         this.record = dataclasses.replace(this.record, state="stopped")
-        this.emit(RunStopped(step=outcome.state.step, saved=True))
+        this.emit(RunStopped(step=outcome.state.step, saved=this.should_save()))
         return None
     if outcome.end == "early":
         this.emit(Warned(step=outcome.state.step, message=text("run.stopped_early", step=outcome.state.step)))
@@ -280,6 +295,8 @@ def _train(this: Run) -> Trained | None:
             eval_loss = trainer.evaluate()
             this.stop_when_asked()  # which cut the evaluation short
             this.record = dataclasses.replace(this.record, eval_loss=eval_loss)
+        with cast_by_autocast(loaded.model, autocast):
+            samples.write()
         if isinstance(trainer.step, DecoderStep):
             trainer.step.drop_graphs()
         retry_with_memory(
@@ -350,6 +367,8 @@ def _make_trainer(
             save=save,
             beat=this.beat,
             recover=recovery.recover,
+            should_pause=this.should_pause,
+            should_save=this.should_save,
         ),
     )
     return trainer

@@ -31,6 +31,7 @@ from studio.engine.flat_adamw import FlatAdamW
 from studio.engine.generators import read_generators, write_generators
 from studio.engine.ladder import MemoryExhausted, is_out_of_memory, let_go, retry_with_memory
 from studio.engine.optimizer import apply_gradients, build_optimizer, learning_rate
+from studio.engine.pause import stand_still
 from studio.engine.step import Step
 from studio.models.adapt import evaluation_mode
 from studio.models.load import AUTOCAST_DTYPES
@@ -67,6 +68,8 @@ class TrainState:
     last_loss: float = math.nan
     last_eval: float | None = None
     tokens: int = 0
+    base_answers: list[str] = field(default_factory=list)
+    """What the model as it came answered to the prompts of engine/samples.py."""
 
 
 @dataclass(slots=True)
@@ -82,6 +85,11 @@ class Hooks:
     recover: Callable[[Exception, TrainState], bool] = lambda error, state: False
     """Called when a window or an evaluation's batch fails. True: something was changed (an op went to its twin, the
     micro-batch was halved in `state`), so do it again; False: the error ends the run."""
+    sample: Callable[[], None] = lambda: None
+    """Called after each evaluation: writes sample answers."""
+    should_pause: Callable[[], bool] = lambda: False
+    should_save: Callable[[], bool] = lambda: True
+    """False: what is stopped now is thrown away, so no checkpoint is written."""
 
 
 @dataclass(slots=True)
@@ -144,7 +152,7 @@ class Trainer:
             if self.state.step != self._saved_step:
                 self._save()
             raise
-        if self.state.step != self._saved_step or self.state.step == 0:
+        if self.hooks.should_save() and (self.state.step != self._saved_step or self.state.step == 0):
             self._save()
         return Outcome(end, self.state)
 
@@ -154,6 +162,7 @@ class Trainer:
         if self._evaluate_when_due():  # a stop may have cut the last one short
             return "early"
         while self.state.step < self.total_steps:
+            self._pause_when_asked()
             if self.hooks.should_stop():
                 return "stopped"
             try:
@@ -166,6 +175,13 @@ class Trainer:
             if due or time.monotonic() - self._saved_s > SAVE_INTERVAL_S:
                 self._save()
         return "finished"
+
+    def _pause_when_asked(self) -> None:
+        """Stand still between two steps while the person wants it, the state saved."""
+        if self.hooks.should_pause() and not self.hooks.should_stop():
+            if self.state.step != self._saved_step:
+                self._save()
+            stand_still(self.hooks, self.state.step)
 
     def _save(self) -> None:
         self.hooks.beat("save", self.state.step, 0)
@@ -370,6 +386,7 @@ class Trainer:
             state.best_eval, state.evals_without_gain = loss, 0
         else:
             state.evals_without_gain += 1
+        self.hooks.sample()
 
     def state_data(self) -> dict[str, Any]:
         """Return what a checkpoint holds beside the weights: tensors and plain values only (no pickled code)."""

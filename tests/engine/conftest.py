@@ -61,7 +61,7 @@ def recipe(tiny_models, chat_file) -> Recipe:
         model=ModelChoice(source=str(tiny_models("llama"))),
         data=DatasetSpec(source=str(chat_file), max_length=64),
         optim=OptimSpec(learning_rate=1e-2, epochs=2, micro_batch=4, accumulation=2),
-        limits=Limits(save_every=2),
+        limits=Limits(save_every=2, samples=0),
     )
 
 

@@ -114,7 +114,7 @@ def main(model: str, data: str, work: str) -> None:
         data=DatasetSpec(source=data, max_length=24),
         adapter=AdapterSpec(dropout=0.1, rank=2),
         optim=OptimSpec(learning_rate=1e-2, max_steps=8, micro_batch=1, accumulation=2),
-        limits=Limits(trial=False),
+        limits=Limits(trial=False, samples=0),
     )
     folder = Path(work)
     for name, kernel in (("forward", "rms_norm.forward"), ("backward", "glu.backward")):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # 20 s: test_recovery.py shows the same with stand-ins for the kernels
+# 20 s: test_recovery.py shows the same with stand-ins for the kernels.
+pytestmark = [pytest.mark.slow, pytest.mark.computing]
 ROOT = Path(__file__).resolve().parents[2]
 
 

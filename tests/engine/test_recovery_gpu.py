@@ -255,7 +255,7 @@ def test_the_ladder_under_a_real_limit(go, large, jsonl, tmp_path, monkeypatch, 
         "optim.micro_batch": rows,
         "optim.accumulation": 1,
         "optim.learning_rate": 1e-3,
-        "optim.max_steps": 4,
+        "optim.max_steps": 6,
         "limits.activation_checkpointing": "off",
     }
     calm = go(changes)
@@ -275,8 +275,9 @@ def test_the_ladder_under_a_real_limit(go, large, jsonl, tmp_path, monkeypatch, 
     rungs = {event.rung for event in freed}
     assert freed and rungs <= ({"micro_batch", "checkpointing"} if own else {"policy", "micro_batch"}), freed
     assert freed[0].rung == ("micro_batch" if own else "policy")
+    # A lower policy is recorded anew at the next step, which needs memory of its own: once more is let go there.
     assert freed[0].step == 1 and {event.step for event in freed} <= (
-        {1, 2, 3} if steps == "recorded" else {1}
+        {1, 2, 3, 4} if steps == "recorded" else {1}
     )
     assert tight.record.peak_vram_bytes < calm.record.peak_vram_bytes * (share + 0.1)
     assert tight.losses == pytest.approx(

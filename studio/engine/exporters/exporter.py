@@ -1,13 +1,22 @@
-"""What an exporter is: a name, and a function that writes a run's result into a folder."""
+"""What an exporter is: a name, and functions that write a run's result into a folder and load it from there again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.record import RunRecord
+from studio.core.text import Text
+
+PROBE = "The quick brown fox jumps over the lazy dog. 0123456789"
+"""What the written files and what they were made from must compute the same of."""
+
+
+class ExportStopped(Exception):
+    """The person asked for the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +29,30 @@ class ExportJob:
     plan: BackendPlan
     target: Path
     """An empty folder; the caller stages and renames it."""
+    tell: Callable[[Text], None] = lambda phase: None
+    """Hears what is being done."""
+    should_stop: Callable[[], bool] = lambda: False
+
+    def begin(self, phase: Text) -> None:
+        """Tell the next part. Raises ExportStopped when the end was asked for before it."""
+        if self.should_stop():
+            raise ExportStopped
+        self.tell(phase)
 
 
 @dataclass(frozen=True, slots=True)
 class Exporter:
-    """`write(job)` fills job.target. Raises StudioError or OSError; `size_bytes(job)` says beforehand what it needs."""
+    """`write(job)` fills job.target and loads it again: what it computes must be what it was made from.
+
+    Raises StudioError (also when that differs), ExportStopped or OSError.
+    """
 
     name: str
     size_bytes: Callable[[ExportJob], int]
+    """What it will take on the disk."""
     write: Callable[[ExportJob], None]
+
+
+def probe_ids(tokenizer: Any) -> list[int]:
+    """Return the token ids on which a written model is compared."""
+    return tokenizer(PROBE)["input_ids"]

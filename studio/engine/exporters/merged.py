@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from typing import Any
 
 import psutil
@@ -11,20 +12,21 @@ from transformers import AutoModelForCausalLM
 
 from studio.core.errors import StudioError
 from studio.core.text import text
-from studio.engine.artifact import strip_path, write_card
-from studio.engine.exporters.exporter import Exporter, ExportJob
+from studio.engine.artifact import Fingerprint, fingerprint, strip_path, verify_artifact, write_card
+from studio.engine.export_sizes import merged_bytes, merged_memory_bytes
+from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
 from studio.models.adapt import load_adapter
 from studio.models.load import load_model, load_tokenizer
 
 
 def size_bytes(job: ExportJob) -> int:
     """Return two bytes for each parameter."""
-    return 2 * job.facts.parameters
+    return merged_bytes(job.facts)
 
 
 def require_memory(job: ExportJob) -> None:
-    """Raise StudioError when the fp32 weights, and one fifth more for the merge, exceed the free memory."""
-    needed_bytes, free_bytes = round(job.facts.parameters * 4 * 1.2), psutil.virtual_memory().available
+    """Raise StudioError when the merge needs more than the free memory."""
+    needed_bytes, free_bytes = merged_memory_bytes(job.facts), psutil.virtual_memory().available
     if needed_bytes > free_bytes:
         needed_gb, free_gb = f"{needed_bytes / 1e9:.1f}", f"{free_bytes / 1e9:.1f}"
         raise StudioError(
@@ -37,26 +39,42 @@ def require_memory(job: ExportJob) -> None:
 def write(job: ExportJob) -> None:
     """Merge in fp32 on the CPU and store as 16 bit: adding small corrections to 16-bit weights would lose part of them.
 
-    A base stored quantised is dequantised first.
+    A base stored quantised is dequantised first. The files are loaded again and compared with what was stored.
     """
     require_memory(job)
-    kept = torch.float16 if job.facts.dtype == "fp16" else torch.bfloat16
+    kept = "fp16" if job.facts.dtype == "fp16" else "bf16"
+    artifact = dataclasses.replace(job.facts, folder=str(job.run_folder / job.record.artifact))
+    tokenizer = load_tokenizer(artifact)  # with the template that the run's examples were written in
+    expected = _write_weights(job, tokenizer, kept)
+    tokenizer.save_pretrained(job.target)
+    (job.target / "README.md").write_text(write_card(job.facts, job.record), encoding="utf-8")
+    gc.collect()  # the merged model makes room for the stored one
+    job.begin(text("export.phase.check"))
+    stored = dataclasses.replace(job.facts, folder=str(job.target), quantization="none")
+    verify_artifact(load_model(stored, device="cpu", dtype=kept).model, tokenizer, expected, kept)
+
+
+def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
+    """Store the weights as `kept` (bf16, fp16) and return what they compute."""
+    job.begin(text("export.phase.load"))
     if job.record.adapter:
         base = load_model(job.facts, device="cpu", dtype="fp32").model
         quantized = job.facts.quantization != "none"
         plain = base.dequantize() if quantized else base
-        model = load_adapter(plain, job.run_folder / job.record.artifact).merge_and_unload()
+        tuned = load_adapter(plain, job.run_folder / job.record.artifact)
+        job.begin(text("export.phase.merge"))
+        model = tuned.merge_and_unload()
         model = _plain_copy(model) if quantized else model
     else:
         saved = dataclasses.replace(
             job.facts, folder=str(job.run_folder / job.record.artifact), quantization="none"
         )
         model = load_model(saved, device="cpu", dtype="fp32").model
-    model = model.to(kept)
-    model.save_pretrained(job.target)
+    model = model.to(torch.float16 if kept == "fp16" else torch.bfloat16)
+    job.begin(text("export.phase.write"))
+    model.save_pretrained(job.target, max_shard_size="5GB")
     strip_path(job.target / "config.json")
-    load_tokenizer(job.facts).save_pretrained(job.target)
-    (job.target / "README.md").write_text(write_card(job.facts, job.record), encoding="utf-8")
+    return fingerprint(model, probe_ids(tokenizer))
 
 
 def _plain_copy(model: Any) -> Any:
@@ -67,6 +85,10 @@ def _plain_copy(model: Any) -> Any:
     with torch.device("meta"):
         plain = AutoModelForCausalLM.from_config(model.config, trust_remote_code=False)
     plain.load_state_dict(model.state_dict(), assign=True)
+    for name, buffer in model.named_buffers():  # such as the rotary frequencies, which no state holds
+        if plain.get_buffer(name).is_meta:
+            place, _, leaf = name.rpartition(".")
+            setattr(plain.get_submodule(place), leaf, buffer)
     plain.tie_weights()
     plain.generation_config = model.generation_config
     return plain

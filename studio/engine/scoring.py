@@ -1,0 +1,137 @@
+"""How good answers are: whether they are the expected ones, and how likely the model holds the expected ones."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from studio.data.conversation import Conversation, Message
+from studio.data.render import Renderer
+from studio.data.row import RowError
+
+LOGITS_AT_ONCE = 2**26
+"""Numbers that one batch's logits may hold: 256 MiB in fp32."""
+EDGES = " \t\n.,;:!?\"'`*。，；：！？“”‘’"
+
+
+def is_exact(given: str, wanted: str) -> bool:
+    """Return whether an answer is, but for white space around it, exactly the expected one."""
+    return given.strip() == wanted.strip()
+
+
+def is_alike(given: str, wanted: str) -> bool:
+    """Return whether both are the same once normalised."""
+    return normalise(given) == normalise(wanted)
+
+
+def normalise(words: str) -> str:
+    """Return `words` in the form NFKC, case folded, white space single, no punctuation at the ends."""
+    folded = " ".join(unicodedata.normalize("NFKC", words).casefold().split())
+    return folded.strip(EDGES)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The negative log likelihood of expected tokens, in nats: `total` over `tokens` of them."""
+
+    total: float
+    tokens: int
+
+    @property
+    def mean(self) -> float:
+        """- 1/T * sum over t of log p(token t | all before), the loss of training; nan without tokens."""
+        return self.total / self.tokens if self.tokens else math.nan
+
+    @property
+    def perplexity(self) -> float:
+        """e to the mean (Jelinek et al., 1977); infinite where that exceeds a double."""
+        return math.exp(self.mean) if self.mean < 700 else math.inf
+
+
+def add_losses(losses: Sequence[Loss | None]) -> Loss:
+    """Return the loss over all tokens of several rows: long answers count as much as they have tokens."""
+    known = [loss for loss in losses if loss is not None]
+    return Loss(sum(loss.total for loss in known), sum(loss.tokens for loss in known))
+
+
+def render_expected(
+    tokenizer: Any, conversations: Sequence[Sequence[Mapping[str, str]]], expected: Sequence[str | None]
+) -> list[tuple[np.ndarray, np.ndarray] | None]:
+    """Return for each conversation its token ids (int32) and which are of the expected answer (bool).
+
+    The mask is that of training (studio.data.render, the last answer): from where the prompt ends to the token that
+    ends the turn. None where nothing is expected, or the template refuses the row.
+    """
+    renderer = Renderer(tokenizer, "last_answer")
+    kind = "chat" if renderer.source else "completion"
+    found: list[tuple[np.ndarray, np.ndarray] | None] = []
+    for messages, wanted in zip(conversations, expected, strict=True):
+        if wanted is None:
+            found.append(None)
+            continue
+        turns = (*(Message(one["role"], one["content"]) for one in messages), Message("assistant", wanted))
+        try:
+            layout = renderer.lay_out(Conversation(turns, kind=kind))
+        except RowError:
+            found.append(None)
+            continue
+        rendered = renderer.tokenize([layout], None)[0]
+        found.append((rendered.token_ids, rendered.trained))
+    return found
+
+
+@torch.inference_mode()
+def measure_losses(
+    model: Any,
+    rows: Sequence[tuple[np.ndarray, np.ndarray] | None],
+    *,
+    pad_id: int,
+    limit: int = 0,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[Loss | None]:
+    """Return the Loss of each row's marked tokens under `model`; None for a row that is None, too long, or not reached.
+
+    rows: token ids [S] and marks [S] as render_expected() gives them; logits are computed as the model computes them,
+    their softmax in fp32. limit: tokens that the model can take, 0 for any number. Raises RuntimeError out of memory.
+    """
+    device = next(model.parameters()).device
+    vocabulary = model.config.get_text_config().vocab_size
+    known = [
+        i for i, row in enumerate(rows) if row is not None and row[1].any() and not 0 < limit < len(row[0])
+    ]
+    order = sorted(known, key=lambda i: len(rows[i][0]))
+    losses: list[Loss | None] = [None] * len(rows)
+    start = 0
+    while start < len(order) and not should_stop():
+        end = start + 1
+        while (
+            end < len(order) and (end + 1 - start) * len(rows[order[end]][0]) * vocabulary <= LOGITS_AT_ONCE
+        ):
+            end += 1
+        chosen = order[start:end]
+        width = len(rows[chosen[-1]][0])
+        ids = torch.full((len(chosen), width), pad_id, dtype=torch.long)
+        seen, marked = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
+        for row, i in enumerate(chosen):
+            tokens, marks = rows[i]
+            ids[row, : len(tokens)] = torch.from_numpy(np.asarray(tokens, dtype=np.int64))
+            seen[row, : len(tokens)] = 1
+            marked[row, : len(tokens)] = torch.from_numpy(np.asarray(marks, dtype=bool))
+        ids, marked = ids.to(device), marked.to(device)
+        logits = model(input_ids=ids, attention_mask=seen.to(device), use_cache=False).logits
+        predicted = marked[:, 1:]
+        terms = cross_entropy(logits[:, :-1][predicted].float(), ids[:, 1:][predicted], reduction="none")
+        counts = predicted.sum(1).tolist()
+        for i, part in zip(chosen, terms.cpu().double().split(counts), strict=True):
+            losses[i] = Loss(float(part.sum()), len(part))
+        start = end
+        on_progress(start, len(order))
+    return losses
