@@ -19,7 +19,14 @@ LOST = 70
 
 
 def attempt(
-    folder: Any, recipe: Recipe, watch: Any, health: Health, should_stop: Callable[[], bool]
+    folder: Any,
+    recipe: Recipe,
+    watch: Any,
+    health: Health,
+    *,
+    should_stop: Callable[[], bool],
+    should_pause: Callable[[], bool],
+    should_save: Callable[[], bool],
 ) -> RunRecord:
     """Run the engine in this thread until the run ends, watched by `watch`; returns the run's record.
 
@@ -45,4 +52,6 @@ def attempt(
         (lambda: os._exit(LOST)) if PARENT_VARIABLE in os.environ else None,
         read_settings(workspace).get("hub_endpoint", ""),
         workspace.data_cache,
+        should_pause,
+        should_save,
     )

@@ -34,6 +34,11 @@ class SourceProblem(Problem):
 
     error: StudioError
 
+    @property
+    def asks(self) -> bool:
+        """Whether an answer of the person's is all that is missing."""
+        return self.error.what.id == "data.unclear"
+
 
 def find_problems(
     recipe: Recipe, machine: MachineFacts, free_disk_bytes: int, cache: Path | None = None

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import queue
 import shutil
-import threading
-import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from studio.core.errors import Problem, StudioError
-from studio.core.events import RunEvent, RunFailed, StepLogged
+from studio.core.events import RunEvent
 from studio.core.facts import BackendPlan, ModelFacts
-from studio.core.heartbeat import PARENT_VARIABLE, Heartbeat, request_restart
+from studio.core.heartbeat import PARENT_VARIABLE, request_restart
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
-from studio.core.text import text
-from studio.desk.attempt import attempt
-from studio.desk.checking import find_problems, preview_recipe, refuse
+from studio.desk.checking import find_problems, preview_recipe
 from studio.desk.datasets import Datasets
+from studio.desk.exports import Export, Exports
+from studio.desk.fits import Fits
 from studio.desk.health import Health, hide_broken_triton
-from studio.desk.log import EventLog
+from studio.desk.log import EventLogs
+from studio.desk.preferences import Preferences
+from studio.desk.presets import Presets
+from studio.desk.queue import Queue
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
-from studio.desk.results import Export, export_result, find_result
+from studio.desk.results import find_result
+from studio.desk.running import Running
+from studio.desk.sharing import Sharing
+from studio.desk.shelf import Shelf
+from studio.desk.talks import Talks
 from studio.desk.worker import Worker
-from studio.host.claim import claim_run, is_worked_on
 from studio.host.plan import plan
 from studio.host.workspace import Workspace
 from studio.models.catalog import LocalModel, inspect_model, list_local_models
@@ -39,27 +39,43 @@ from studio.models.catalog import LocalModel, inspect_model, list_local_models
 class Desk:
     """One workspace's counter. Methods may be called from any thread; heavy work goes to threads of its own.
 
-    `on_end` is called when the window is to end by itself: for a restart, or for the studio inside WSL2.
+    `on_end` is called when the window is to end by itself: for a restart, or for the studio inside WSL2. `keep_queue`
+    False is for commands that run beside the window: what they start is in no queue on disk.
     """
 
-    def __init__(self, workspace: Workspace, on_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, workspace: Workspace, on_end: Callable[[], None] = lambda: None, *, keep_queue: bool = True
+    ) -> None:
         self.workspace = workspace
         self.health = Health(workspace)
         self.datasets = Datasets(workspace)
+        self.fits = Fits(workspace, self)
+        self.presets = Presets(workspace, self.runs, self.recipe)
+        self.sharing = Sharing(workspace)
         self.restarting = False
         """Whether this process is to end with RESTART_CODE."""
         self._on_end = on_end
         self._engine = Worker("engine")
         self._light = Worker("light")
-        self._lock = threading.RLock()
-        self._logs: dict[str, EventLog] = {}
-        self._active: str | None = None
-        self._futures: dict[str, Future] = {}
-        self._stop = threading.Event()
-        self._closing = threading.Event()
-        self._unwritten: dict[str, RunRecord] = {}
-        self._speaker: Any = None
-        self._watch: Any = None
+        self._logs = EventLogs(workspace.runs)
+        self.running = Running(
+            workspace,
+            self.health,
+            self._logs,
+            self._engine,
+            on_begin=lambda: self.talks.unload(),
+            on_end=lambda record, by_person: self.queue.note_end(record, by_person=by_person),
+        )
+        self._closing = self.running.closing
+        self.queue = Queue(
+            workspace.queue if keep_queue else None, self.running, self.check, self._engine.submit
+        )
+        self.shelf = Shelf(workspace, self.running, self.health.machine, self.queue.forget, self._release)
+        self.talks = Talks(workspace, self.health, self._engine, self.running)
+        self.preferences = Preferences(workspace, lambda: self.running.active is not None)
+        self.exports = Exports(
+            workspace, self._engine, self.running, find=self._find_result, make_room=self.talks.unload
+        )
 
     # Facts ------------------------------------------------------------------------------------------------------
 
@@ -96,49 +112,62 @@ class Desk:
 
         Raises StudioError: what refuse() makes of the errors found, another run is active, or the disk is full.
         """
-        errors = () if checked else tuple(p for p in self.check(recipe) if p.severity == "error")
-        if errors:
-            raise refuse(errors)
-        from studio.engine.folder import create_run
-
-        with self._lock:
-            self._refuse_second()
-            folder = create_run(self.workspace.runs, recipe)
-            try:
-                self._begin(folder)
-            except (OSError, StudioError):
-                shutil.rmtree(folder.path)
-                raise
-        return folder.run
+        return self.queue.start_now(recipe, checked=checked)
 
     def resume(self, run: str) -> None:
         """Go on with a run that stopped, failed or was cut off. Raises StudioError when it cannot."""
-        with self._lock:
-            self._refuse_second()
-            folder = self._folder(run)
-            if folder.read_record().state == "finished":
-                raise StudioError(
-                    text("run.finished_already", run=run),
-                    text("run.finished_already.why"),
-                    text("run.finished_already.fix"),
-                )
-            self._begin(folder)
+        self.queue.resume(run)
 
     def stop(self, run: str) -> None:
         """Ask the run to end after its step with a checkpoint; returns at once."""
-        if run == self._active:
-            self._stop.set()
+        self.running.stop(run)
+
+    def pause(self, run: str) -> None:
+        """Ask the run to hold after its step; returns at once. It keeps its memory, and its state is saved."""
+        self.running.pause(run)
+
+    def unpause(self, run: str) -> None:
+        """Let a paused run go on; what chat loaded meanwhile makes room."""
+        self.talks.unload()
+        self.running.unpause(run)
+
+    def discard(self, run: str) -> None:
+        """Ask the run to end after its step and take its folder away; returns at once.
+
+        Raises StudioError when it is not the one that is on here.
+        """
+        self.running.discard(run)
 
     def answer_stall(self, run: str, choice: str) -> bool:
         """Do what a person chose for a run that stands still: wait, restart or stop; False when it does not."""
-        watch = self._watch
-        return run == self._active and watch is not None and watch.answer(choice)
+        return self.running.answer_stall(run, choice)
+
+    def reopen(self, resumed: str = "", failed: str = "") -> None:
+        """Take up what the last process left: once, by the window's process.
+
+        A supervised restart goes on with `resumed` (paused when it was paused), writes the end of `failed`, and lets
+        the queue go on. Raises StudioError when the run cannot go on.
+        """
+        from studio.engine.folder import sweep_runs
+
+        sweep_runs(self.workspace.runs)
+        self.exports.sweep()
+        try:
+            if failed:
+                self.note_death(failed)
+            if resumed:
+                self.queue.resume(resumed, paused=self.running.was_paused(resumed))
+        except StudioError as error:
+            self.queue.note_refused(resumed, error.what)
+            raise
+        finally:
+            self.queue.wake()
 
     def restart(self) -> bool:
         """Ask for a new process in which the active run goes on; returns at once, False without a supervisor."""
         if PARENT_VARIABLE not in os.environ:
             return False
-        request_restart(self.workspace.heartbeat, self._active)
+        request_restart(self.workspace.heartbeat, self.active_run())
         self.restarting = True
         self._closing.set()
         self._on_end()
@@ -146,8 +175,13 @@ class Desk:
 
     def hand_over(self, port: int) -> None:
         """Let the studio inside WSL2 take this workspace and `port`, and end here. Raises StudioError during a run."""
-        self._refuse_while_training()
+        self.running.refuse_busy()
         self.health.open_bridge(port)
+        self._closing.set()
+        self._on_end()
+
+    def quit(self) -> None:
+        """Let this process, and the studio with it, end: a run with a checkpoint first. Returns at once."""
         self._closing.set()
         self._on_end()
 
@@ -158,16 +192,15 @@ class Desk:
     @property
     def stopping(self) -> bool:
         """Whether the active run, or everything, was asked to end."""
-        return self._stop.is_set() or self._closing.is_set()
+        return self.running.stopping
 
     def wait(self, run: str) -> RunRecord:
         """Wait for the end of a run that this desk started, and return its record."""
-        future = self._futures.get(run)
-        return future.result() if future else self.run(run)
+        return self.running.wait(run) or self.run(run)
 
     def active_run(self) -> str | None:
         """Return the id of the run that this desk is training, or None."""
-        return self._active
+        return self.running.active
 
     def runs(self) -> tuple[RunRecord, ...]:
         """Return the records of the workspace's runs, newest first; damaged ones are left out."""
@@ -176,14 +209,15 @@ class Desk:
         records = []
         for folder in list_runs(self.workspace.runs):
             try:
-                records.append(self._truthful(folder.read_record()))
+                records.append(self.running.truthful(folder.read_record()))
             except StudioError:
                 continue  # a damaged run.json: the other runs must still be listed
         return tuple(records)
 
     def run(self, run: str) -> RunRecord:
         """Return a run's record. Raises StudioError when there is no such run."""
-        return self._truthful(self._folder(run).read_record())
+        lost = self.running.lost(run)
+        return lost or self.running.truthful(self._folder(run).read_record())
 
     def recipe(self, run: str) -> Recipe:
         """Return a run's frozen recipe. Raises StudioError."""
@@ -191,8 +225,8 @@ class Desk:
 
     def events(self, run: str, after: int = 0, wait_s: float = 0.0) -> tuple[RunEvent, ...]:
         """Return the run's events with seq above `after`, waiting up to `wait_s`. Reading never consumes."""
-        log = self._log(run)
-        if run != self._active:
+        log = self._logs.open(run)
+        if run != self.active_run():
             log.refresh()
         return log.wait(after, wait_s) if wait_s else log.since(after)
 
@@ -202,7 +236,7 @@ class Desk:
 
         folder = self._folder(run)
         fail_run(folder, read_deaths(folder)[-1])
-        self._log(run).refresh()
+        self._logs.open(run).refresh()
 
     # Results ----------------------------------------------------------------------------------------------------
 
@@ -212,36 +246,20 @@ class Desk:
         messages: Sequence[dict[str, str]],
         *,
         side: str = "tuned",
-        max_new_tokens: int = 256,
-        temperature: float = 0.0,
-        seed: int = 0,
+        checkpoint: str = "",
+        system: str = "",
+        **sampling: float,
     ) -> Iterator[str]:
-        """Yield the growing answer of the `base` or `tuned` model. Raises StudioError, also while a run trains."""
-        self._refuse_while_training()
-        answers: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
-        ended = threading.Event()
+        """Yield the growing answer of the `base` or `tuned` model; `sampling` as engine.chat.Sampling has it.
 
-        def should_end() -> bool:
-            return ended.is_set() or self._closing.is_set()
-
-        def speak() -> None:
-            try:
-                from studio.engine.chat import Sampling
-
-                sampling = Sampling(max_new_tokens, temperature, seed)
-                self._speak(run).stream(messages, side, sampling, answers.put, should_end)
-                answers.put(None)
-            except BaseException as error:  # noqa: BLE001 - raised again in the thread that asked
-                answers.put(error)
-
-        self._engine.submit(speak)
-        try:
-            while (answer := answers.get()) is not None:
-                if isinstance(answer, BaseException):
-                    raise answer
-                yield answer
-        finally:
-            ended.set()
+        Raises StudioError, also while a run trains.
+        """
+        answers = self.talks.answer(
+            messages, run=run, side=side, checkpoint=checkpoint, system=system, **sampling
+        )
+        with closing(answers):
+            for answer in answers:
+                yield answer.words
 
     def answer_all(
         self,
@@ -253,14 +271,13 @@ class Desk:
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[str]:
         """Return greedy answers of the run's `base` or `tuned` model to many prompts. Raises StudioError."""
-        return self._engine.call(
-            lambda: self._speak(run).answer_all(
-                conversations,
-                side,
-                max_new_tokens=max_new_tokens,
-                on_progress=on_progress,
-                should_stop=lambda: self.stopping,
-            )
+        return self.talks.answer_all(
+            run,
+            conversations,
+            side=side,
+            max_new_tokens=max_new_tokens,
+            on_progress=on_progress,
+            should_stop=lambda: self.stopping,
         )
 
     def export(self, run: str, target: str, folder: Path | None = None) -> Export:
@@ -268,24 +285,23 @@ class Desk:
 
         Raises StudioError for an unknown target, an unfinished run, a full disk or an existing folder.
         """
-        self._refuse_while_training()
-        final = folder or self.workspace.exports / f"{run}-{target}"
-
-        def write() -> Export:
-            result = self._find_result(run)
-            return export_result(result, target, final, overwrite=folder is None)
-
-        return self._engine.call(write)
+        self.running.refuse_busy()
+        return self.exports.write(run, target, folder)
 
     def close(self, timeout_s: float = 18.0) -> None:
         """Stop the active run with a checkpoint and let the threads end; returns after at most `timeout_s`."""
         self._closing.set()
         self._engine.close(timeout_s)
         self._light.close(0.1)
+        self.talks.close()
         self.datasets.close()
         self.health.close()
 
     # Inside -----------------------------------------------------------------------------------------------------
+
+    def _release(self, run: str) -> str:
+        """Free what is loaded of a run that is to be deleted; return who still works with it, "" for nobody."""
+        return "export" if self.exports.is_writing(run) else self.talks.release(run)
 
     def _folder(self, run: str) -> Any:
         from studio.engine.folder import find_run
@@ -297,109 +313,3 @@ class Desk:
         machine = self.health.machine()
         hide_broken_triton(machine)
         return find_result(self._folder(run), machine)
-
-    def _log(self, run: str) -> EventLog:
-        with self._lock:
-            if run not in self._logs:
-                self._logs[run] = EventLog(self._folder(run).events)
-            return self._logs[run]
-
-    def _begin(self, folder: Any) -> None:
-        recipe, log = folder.read_recipe(), self._log(folder.run)
-        held = claim_run(self.workspace, run=folder.run)
-        try:
-            log.refresh()
-            folder.write_record(dataclasses.replace(folder.read_record(), state="running", diagnosis=None))
-        except (OSError, StudioError):
-            held.release()
-            raise
-        heart = Heartbeat(self.workspace.heartbeat)
-        self._stop.clear()
-        self._unwritten.pop(folder.run, None)
-        self._active = folder.run
-
-        from studio.engine.watch import Watch
-
-        watch = Watch(
-            folder,
-            recipe.limits,
-            log.append,
-            heart,
-            should_stop=lambda: self.stopping,
-            # A repair, or WSL, may have kernels built elsewhere.
-            cache=Path(os.environ.get("TRITON_CACHE_DIR") or self.workspace.triton_cache),
-        )
-        self._watch = watch
-
-        def train() -> RunRecord:
-            try:
-                self._speaker = None
-                with watch:
-                    watch.beat("start", 0, 0)
-                    return attempt(folder, recipe, watch, self.health, lambda: self.stopping)
-            except Exception as error:  # the disk is too full to note a failure, or torch cannot be imported
-                return self._note_failure(folder, log, error)
-            finally:
-                with suppress(OSError):  # Windows: somebody reads the file just now
-                    heart.clear()
-                with suppress(OSError):
-                    held.release()
-                self._active = None  # last: whoever sees it may start the next run
-
-        self._futures[folder.run] = self._engine.submit(train)
-
-    def _note_failure(self, folder: Any, log: EventLog, error: Exception) -> RunRecord:
-        """Keep a failure that run() could not tell in memory, and on the disk as far as that takes it."""
-        from studio.host.failures import diagnose
-
-        diagnosis = diagnose(error, self.health.machine(), folder.read_recipe())
-        record = folder.read_record()
-        last = max((e.step for e in log.since(0) if isinstance(e, StepLogged)), default=record.steps)
-        record = dataclasses.replace(
-            record, state="failed", diagnosis=diagnosis, steps=last, ended_s=time.time()
-        )
-        self._unwritten[folder.run] = record
-        with suppress(OSError):  # the disk is still full: the log keeps the event in memory
-            log.append(RunFailed(step=last, diagnosis=diagnosis))
-        with suppress(OSError):
-            folder.write_record(record)
-        with suppress(OSError), folder.log.open("a", encoding="utf-8") as file:
-            traceback.print_exception(error, file=file)
-        for staged in folder.path.glob(".*.tmp"):  # what a full disk left half-written
-            staged.unlink(missing_ok=True)
-        return record
-
-    def _refuse_second(self) -> None:
-        if self._active:
-            raise StudioError(
-                text("desk.busy", run=self._active), text("desk.busy.why"), text("desk.busy.fix")
-            )
-
-    def _refuse_while_training(self) -> None:
-        if self._active:
-            raise StudioError(
-                text("desk.training", run=self._active), text("desk.training.why"), text("desk.training.fix")
-            )
-
-    def _truthful(self, record: RunRecord) -> RunRecord:
-        """A record that says running though no process trains it was cut off: show it as stopped."""
-        record = self._unwritten.get(record.run, record)
-        if (
-            record.state in ("running", "waiting")
-            and record.run != self._active
-            and not is_worked_on(self.workspace, record.run)
-        ):
-            return dataclasses.replace(record, state="stopped")
-        return record
-
-    def _speak(self, run: str) -> Any:
-        """Return the run's Speaker, loading it when another run's or none is loaded. On the engine's thread only."""
-        if self._speaker is None or self._speaker.run != run:
-            from studio.engine.chat import Speaker
-            from studio.engine.run import release_memory
-
-            self._speaker = None
-            release_memory()
-            result = self._find_result(run)
-            self._speaker = Speaker(result.folder.path, result.record, result.facts, result.plan)
-        return self._speaker

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from studio.core.codec import event_from_json, to_json
 from studio.core.events import RunEvent
+from studio.engine.folder import LATEST_S, find_run
 
 
 class EventLog:
@@ -81,10 +82,34 @@ class EventLog:
         return tuple(self._events[first:])
 
 
+class EventLogs:
+    """The logs of a workspace's runs that were asked for; each is read from the start once."""
+
+    def __init__(self, runs: Path) -> None:
+        self.runs = runs
+        self._lock = threading.Lock()
+        self._logs: dict[str, EventLog] = {}
+
+    def open(self, run: str) -> EventLog:
+        """Return the log of `run`. Raises StudioError when there is no such run."""
+        with self._lock:
+            if run not in self._logs:
+                self._logs[run] = EventLog(find_run(self.runs, run).events)
+            return self._logs[run]
+
+    def drop(self, run: str) -> None:
+        """Forget the log of a run that is gone."""
+        with self._lock:
+            self._logs.pop(run, None)
+
+
 def _parse(line: bytes) -> RunEvent | None:
     """Return the event of a line; None for a line that a crash has damaged or another version wrote."""
     try:
         data = json.loads(line)
-    except ValueError:
+        event = event_from_json(data) if isinstance(data, dict) else None
+    except (ValueError, RecursionError):
         return None
-    return event_from_json(data) if isinstance(data, dict) else None
+    if event is not None and not 0 <= event.time_s <= LATEST_S:
+        return dataclasses.replace(event, time_s=0.0)  # no calendar holds it
+    return event

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -18,6 +19,8 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._closed = False
+        # A command ends with its process and closes no desk: the thread knows the jobs alone, and goes with its owner.
+        weakref.finalize(self, self._jobs.put, None).atexit = False
 
     def submit(self, job: Callable[[], Any]) -> Future:
         """Queue `job` and return the Future of its result. Raises RuntimeError after close()."""
@@ -26,7 +29,7 @@ class Worker:
             if self._closed:
                 raise RuntimeError(f"{self.name} is closed")  # its Future would never resolve
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
+                self._thread = threading.Thread(target=_work, args=(self._jobs,), name=self.name, daemon=True)
                 self._thread.start()
             self._jobs.put((future, job))
         return future
@@ -44,11 +47,13 @@ class Worker:
             self._thread.join(timeout_s)
         return not (self._thread and self._thread.is_alive())
 
-    def _work(self) -> None:
-        while (entry := self._jobs.get()) is not None:
-            future, job = entry
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(job())
-                except BaseException as error:  # noqa: BLE001 - the Future carries it to whoever asked
-                    future.set_exception(error)
+
+def _work(jobs: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None]) -> None:
+    while (entry := jobs.get()) is not None:
+        future, job = entry
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(job())
+            except BaseException as error:  # noqa: BLE001 - the Future carries it to whoever asked
+                future.set_exception(error)
+        del entry, future, job  # what was done holds nobody back from being let go, nor a model in memory

@@ -39,6 +39,14 @@ def desk(shop):
     desk.close()
 
 
+@pytest.fixture
+def other(shop):
+    """A desk of another process in the same workspace, closed at the end."""
+    other = Desk(shop[0])
+    yield other
+    other.close()
+
+
 @pytest.fixture(scope="module")
 def finished(shop):
     """The id of a run that went to its end."""
@@ -117,14 +125,14 @@ def test_stop_saves_and_resume_goes_on(shop, desk):
     assert refused.value.what.id == "run.finished_already"
 
 
-def test_one_run_at_a_time_and_no_chat_meanwhile(shop, desk, endless, finished):
+def test_one_run_at_a_time_and_no_chat_meanwhile(shop, desk, other, endless, finished):
     run = desk.start(endless)
     train_until(desk, run, 1)
     before = sorted(path.name for path in shop[0].runs.iterdir())
     for act in (
         lambda: desk.start(shop[1]),
         lambda: desk.resume(finished),
-        lambda: Desk(shop[0]).start(shop[1]),
+        lambda: other.start(shop[1]),
         lambda: list(desk.chat(finished, [{"role": "user", "content": "hi"}])),
         lambda: desk.export(finished, "adapter"),
     ):

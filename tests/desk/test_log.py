@@ -164,3 +164,28 @@ def test_event_that_could_not_be_written_still_reaches_the_readers(path):
     path.write_bytes(kept)
     assert log.append(step(3)).seq == 3
     assert [event.seq for event in EventLog(path).since(0)] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"kind": [], "seq": 1}',
+        '{"kind": {}, "seq": 1}',
+        '{"kind": "step_logged", "seq": 1, "step": 1, "loss": 1' + "0" * 400 + "}",
+        '{"kind": "run_failed", "seq": 1, "step": 1, "diagnosis": ' + "[" * 900 + "]" * 900 + "}",
+        '{"kind": "told_by_a_newer_studio", "seq": 1}',
+    ],
+)
+def test_a_line_of_any_shape_is_passed_over(path, line):
+    EventLog(path).append(PhaseStarted(phase="train"))
+    whole = path.read_text(encoding="utf-8").replace('"seq": 1', '"seq": 2')
+    path.write_text(f"{line}\n{whole}{line}\n", encoding="utf-8")
+    assert [event.seq for event in EventLog(path).since(0)] == [2]
+
+
+@pytest.mark.parametrize("time_s", ["1e300", '"nan"', "-1e20", '"inf"'])
+def test_a_time_that_no_calendar_holds_is_none(path, time_s):
+    path.write_text(
+        f'{{"kind": "phase_started", "seq": 1, "time_s": {time_s}, "phase": "train"}}\n', encoding="utf-8"
+    )
+    assert [(event.seq, event.time_s) for event in EventLog(path).since(0)] == [(1, 0.0)]

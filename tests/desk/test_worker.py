@@ -1,5 +1,6 @@
 """The worker: jobs one after another on one thread, errors to whoever asked, an end within its time."""
 
+import gc
 import threading
 import time
 from concurrent.futures import Future
@@ -107,3 +108,19 @@ def test_a_job_after_the_end_is_refused(jobs):
     worker.close(5)
     with pytest.raises(RuntimeError):
         worker.submit(lambda: None)
+
+
+def test_a_worker_that_nobody_holds_leaves_no_thread():
+    class Owner:
+        """Has a worker and does work on it, as a desk does."""
+
+        def __init__(self):
+            self.worker = Worker("let-go")
+            self.worker.call(lambda: str(self))
+
+    owner = Owner()
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "let-go"]
+    del owner
+    gc.collect()
+    thread.join(5)
+    assert not thread.is_alive()

@@ -1,0 +1,295 @@
+"""What a run will need, before it starts: memory by part, time as far as measured, disk, downloads, open problems."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from studio.core.codec import to_json
+from studio.core.errors import Problem, StudioError
+from studio.core.facts import BackendPlan, DataFacts, MachineFacts, ModelFacts
+from studio.core.recipe import Recipe, change_recipe
+from studio.core.text import literal
+from studio.data import remote
+from studio.desk.checking import look
+from studio.desk.datasets import Look, identify
+from studio.desk.fit import judge_peak, knows_shape
+from studio.desk.pace import Pace, Paces
+from studio.host.check import estimate_steps
+from studio.host.memory import checkpoint_bytes, predict
+from studio.host.plan import choose_calibration, choose_device, memory_budget, plan
+from studio.host.workspace import Workspace
+
+LAUNCHER = Path(__file__).resolve().parents[2] / "launch.py"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunEstimate:
+    """A run as it stands in the form; what is not known is None, 0 or empty."""
+
+    recipe: Recipe
+    model: Any = None
+    """The FoundModel of its base; None where it cannot be read."""
+    model_error: StudioError | None = None
+    plan: BackendPlan | None = None
+    parts: Mapping[str, int] = field(default_factory=dict)
+    """Predicted peak bytes by part (host/memory.py)."""
+    verdict: str = "unknown"
+    """Of the memory: fits, tight (even with all recomputed that can be), no, or unknown."""
+    budget_bytes: int = 0
+    """What the run may plan with."""
+    has_bytes: int = 0
+    """The whole memory of the card, or of the machine."""
+    on_gpu: bool = False
+    look: Look = Look()
+    """What is known of its data set; empty where another one is on show."""
+    rows: int = 0
+    tokens: int = 0
+    """Of all rows once, after the cut."""
+    steps: int = 0
+    pace: Pace | None = None
+    """How fast an earlier run of its kind was; None where none was measured."""
+    disk_bytes: int = 0
+    free_disk_bytes: int = 0
+    download_bytes: int = 0
+    downloads: bool = False
+    """Whether something is fetched from the network first, of whatever size."""
+    checks: tuple[Problem, ...] | None = None
+    """Every problem found; None while they were not looked for."""
+    command: str = ""
+    has_finished_run: bool = False
+    """Whether a run of this very recipe, its name apart, came to its end."""
+
+    @property
+    def needed_bytes(self) -> int:
+        """The predicted peak."""
+        return sum(self.parts.values())
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds an optimizer step takes, from what was measured."""
+        optim = self.recipe.optim
+        if self.pace is None:
+            return None
+        if self.pace.same_steps:
+            return self.pace.step_s
+        if not (self.rows and self.tokens and self.pace.tokens_per_s):
+            return None
+        return self.tokens / self.rows * optim.micro_batch * optim.accumulation / self.pace.tokens_per_s
+
+    @property
+    def total_s(self) -> float | None:
+        """Seconds that all steps take together."""
+        return self.steps * self.step_s if self.steps and self.step_s else None
+
+    @property
+    def recipe_json(self) -> str:
+        """The recipe as its file holds it."""
+        return json.dumps(to_json(self.recipe), ensure_ascii=False, indent=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What the planner answers."""
+
+    plan: BackendPlan
+    peak: Mapping[str, int]
+    verdict: str
+
+
+class Estimates:
+    """Estimates for one workspace; `find(source, revision)` returns a FoundModel. Methods are for any thread."""
+
+    def __init__(self, workspace: Workspace, desk: Any, find: Callable[[str, str], Any]) -> None:
+        self.workspace = workspace
+        self._desk = desk
+        self._find = find
+        self._lock = threading.Lock()
+        self._checked: tuple[str, tuple[Problem, ...], int] = ("", (), 0)
+        self._planned: tuple[str, MachineFacts, ModelFacts, _Planned] | None = None
+        self._paces = Paces(workspace.runs)
+
+    def judge(self, recipe: Recipe) -> RunEstimate:
+        """Return what is known at once: a few milliseconds of arithmetic."""
+        machine = self._desk.health.machine()
+        gpu = choose_device(machine, recipe)[1]
+        with self._lock:
+            checked, problems, rows = self._checked
+        estimate = RunEstimate(
+            recipe=recipe,
+            budget_bytes=memory_budget(machine, gpu)[0],
+            has_bytes=gpu.vram_bytes if gpu else machine.ram_bytes,
+            on_gpu=gpu is not None,
+            free_disk_bytes=shutil.disk_usage(self.workspace.root).free,
+            checks=problems if checked == _key(recipe) else None,
+            command=write_command(machine, self.workspace.root),
+            has_finished_run=self._paces.has_finished_run(recipe),
+        )
+        estimate = self._add_data(estimate, rows if checked == _key(recipe) else 0)
+        if not recipe.model.source.strip():
+            return estimate
+        try:
+            model = self._find(recipe.model.source, recipe.model.revision)
+        except StudioError as error:
+            return dataclasses.replace(estimate, model_error=error)
+        return self._add_plan(dataclasses.replace(estimate, model=model), machine)
+
+    def examine(self, recipe: Recipe, *, fresh: bool = False) -> RunEstimate:
+        """Return judge() with the problems; those of the recipe examined last are kept unless `fresh`."""
+        key = _key(recipe)
+        if fresh or self._checked[0] != key:
+            problems = self._desk.check(recipe)
+            rows = self._count_rows(recipe)
+            with self._lock:
+                self._checked = (key, problems, rows)
+        return self.judge(recipe)
+
+    def _count_rows(self, recipe: Recipe) -> int:
+        """Return the usable rows of a data set whose head is all of it, else 0."""
+        if not recipe.data.source.strip():
+            return 0
+        try:
+            return look(recipe.data, self.workspace.data_cache).rows_used
+        except StudioError:
+            return 0  # it is among the problems
+
+    def _add_data(self, estimate: RunEstimate, rows: int) -> RunEstimate:
+        recipe, datasets = estimate.recipe, self._desk.datasets
+        seen = datasets.view()
+        if seen.source != recipe.data.source or identify(datasets.recipe) != identify(recipe):
+            seen = Look()
+        tokens = 0
+        if seen.whole:
+            rows = seen.report.get("rows_used", 0)
+            cut = datasets.cut_at(recipe.data.max_length)
+            tokens = cut.tokens - cut.tokens_lost if cut else 0
+        away = self._is_away(recipe)
+        return dataclasses.replace(
+            estimate,
+            look=seen,
+            rows=rows,
+            tokens=tokens,
+            steps=count_steps(recipe, rows, tokens),
+            download_bytes=seen.size_bytes or 0 if away else 0,
+            downloads=away,
+        )
+
+    def _is_away(self, recipe: Recipe) -> bool:
+        """Return whether the data set is on the network and not fetched yet."""
+        if not remote.is_remote(recipe.data.source):
+            return False
+        try:
+            return not remote.is_fetched(recipe.data, self.workspace.data_cache)
+        except StudioError:
+            return True  # it holds no such part: the check says so
+
+    def _add_plan(self, estimate: RunEstimate, machine: MachineFacts) -> RunEstimate:
+        recipe, facts = estimate.recipe, estimate.model.facts
+        if not estimate.model.here:
+            size_bytes = estimate.download_bytes + estimate.model.weight_bytes
+            estimate = dataclasses.replace(estimate, downloads=True, download_bytes=size_bytes)
+        if facts is None or not (knows_shape(facts) and _has_sound_numbers(recipe)):
+            return estimate
+        gpu = choose_device(machine, recipe)[1]
+        planned = self._plan(self._desk.health.add_experience(machine, recipe), recipe, facts)
+        return dataclasses.replace(
+            estimate,
+            plan=planned.plan,
+            parts=planned.peak,
+            verdict=planned.verdict,
+            disk_bytes=count_disk(planned.plan, facts, recipe),
+            pace=self._paces.find(recipe, gpu.name if gpu else ""),
+        )
+
+    def _plan(self, machine: MachineFacts, recipe: Recipe, facts: ModelFacts) -> _Planned:
+        """Return the plan; that of the last recipe again where nothing else counts."""
+        parts = [
+            recipe.model,
+            recipe.adapter,
+            recipe.optim,
+            recipe.limits,
+            recipe.method,
+            recipe.data.max_length,
+        ]
+        key = json.dumps([to_json(part) for part in parts], sort_keys=True)
+        with self._lock:
+            known = self._planned
+        if known is None or known[:3] != (key, machine, facts):
+            known = (key, machine, facts, make_plan(machine, recipe, facts))
+            with self._lock:
+                self._planned = known
+        return known[3]
+
+
+def make_plan(machine: MachineFacts, recipe: Recipe, facts: ModelFacts) -> _Planned:
+    """Return the plan of a run with its predicted peak and the verdict on it.
+
+    The planner takes what memory there is: the verdict is on the peak with activations recomputed, where they may be.
+    """
+    gpu = choose_device(machine, recipe)[1]
+    budget_bytes, calibration = memory_budget(machine, gpu)[0], choose_calibration(machine, gpu)
+    chosen = plan(machine, recipe, facts)
+    peak = predict(chosen, facts, recipe, calibration=calibration)
+    verdict = judge_peak(chosen, sum(peak.values()), budget_bytes)
+    if verdict == "tight" and recipe.limits.activation_checkpointing == "auto":
+        leaner = change_recipe(recipe, {"limits.activation_checkpointing": "on"})
+        least = plan(machine, leaner, facts)
+        needed_bytes = sum(predict(least, facts, leaner, calibration=calibration).values())
+        verdict = judge_peak(least, needed_bytes, budget_bytes)
+    return _Planned(chosen, peak, verdict)
+
+
+def count_steps(recipe: Recipe, rows: int, tokens: int) -> int:
+    """Return the optimizer steps, 0 when unknown; packed rows count by their tokens."""
+    if recipe.optim.max_steps or not (recipe.data.packing and tokens):
+        facts = DataFacts(
+            source="",
+            format="",
+            reason=literal(""),
+            mapping={},
+            columns=(),
+            rows_read=rows,
+            rows_used=rows,
+            rows_refused=0,
+            content_hash="",
+        )
+        return estimate_steps(recipe, facts)
+    share = 0.0 if recipe.data.validation else recipe.data.validation_share
+    each = max(1, recipe.data.max_length * recipe.optim.micro_batch * recipe.optim.accumulation)
+    return max(1, round(tokens * (1 - share) * recipe.optim.epochs / each))
+
+
+def count_disk(chosen: BackendPlan, facts: ModelFacts, recipe: Recipe) -> int:
+    """Return the most bytes that a run's folder takes: its checkpoints, one more while it is written, the result."""
+    return checkpoint_bytes(chosen, facts, recipe) * (recipe.limits.keep_checkpoints + 2)
+
+
+def write_command(machine: MachineFacts, workspace: Path) -> str:
+    """Return the command line that trains by a recipe file as the studio does, broken as the system's shell allows."""
+    windows = machine.system == "Windows"
+
+    def quote(word: str) -> str:
+        return f'"{word}"' if windows else shlex.quote(word)
+
+    parts = [f"{'py' if windows else 'python3'} {quote(str(LAUNCHER))}", "train recipe.json"]
+    parts.append(f"--workspace {quote(str(workspace))}")
+    return (" ^\n  " if windows else " \\\n  ").join(parts)
+
+
+def _has_sound_numbers(recipe: Recipe) -> bool:
+    """Whether the planner can work with the recipe: the check tells what is wrong with it."""
+    return (
+        min(recipe.optim.micro_batch, recipe.optim.accumulation, recipe.adapter.rank) >= 1
+        and recipe.data.max_length >= 1
+    )
+
+
+def _key(recipe: Recipe) -> str:
+    return json.dumps(to_json(recipe), sort_keys=True)

@@ -1,0 +1,381 @@
+"""Exports: what one will take, writing it with progress and a stop, the list of those made, and their deletion."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from studio.core.errors import StudioError
+from studio.core.files import replace_file
+from studio.core.text import Text, text
+from studio.desk.job import Job
+from studio.desk.results import Result
+from studio.desk.running import Running
+from studio.desk.worker import Worker
+from studio.engine.checkpoint import require_space
+from studio.engine.export_sizes import (
+    adapter_bytes,
+    adapter_memory_bytes,
+    merged_bytes,
+    merged_memory_bytes,
+)
+from studio.engine.folder import RUN_NAME, read_json, write_json
+from studio.host.failures import refuse_system
+from studio.host.settings import read_settings
+from studio.host.workspace import Workspace
+from studio.models.catalog import hash_weights
+
+TARGETS = ("adapter", "merged")
+NOTE = "studio-export.json"
+"""Beside the files: which run and form they are of. A folder without it is none of ours: nothing here deletes it."""
+LEFT_AFTER_S = 3600.0
+"""A half-written export that nobody has written to for so long was left by a process that died."""
+NAME = re.compile(RUN_NAME.pattern + "-(adapter|merged)")
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """Where an export lies and how large it is."""
+
+    path: Path
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What an export of `target` will take; `problem` says why there can be none now."""
+
+    target: str
+    size_bytes: int = 0
+    disk_bytes: int = 0
+    """Free on the disk that it goes to."""
+    memory_bytes: int = 0
+    free_bytes: int = 0
+    """Free memory of the processor."""
+    problem: Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportItem:
+    """An export in the workspace's folder."""
+
+    name: str
+    """The folder's."""
+    path: Path
+    run: str
+    target: str
+    base: str
+    """What an adapter's base is loaded from: a hub id or folder."""
+    size_bytes: int
+    written_s: float
+    files: tuple[str, ...]
+    ours: bool = True
+    """Whether an export wrote it: only then it may be deleted here."""
+
+
+class Exports:
+    """The workspace's exports. Methods may be called from any thread; writing goes to the engine's."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        engine: Worker,
+        running: Running,
+        *,
+        find: Callable[[str], Result],
+        make_room: Callable[[], object],
+    ) -> None:
+        """`find` gives a run's result; `make_room` frees what chat has loaded."""
+        self.workspace = workspace
+        self.job: Job | None = None
+        """The last export, being written or ended."""
+        self.job_target = ""
+        """What it writes: `RUN-TARGET`."""
+        self._writing: dict[Job, str] = {}
+        self._engine = engine
+        self._running = running
+        self._find = find
+        self._make_room = make_room
+
+    # Before ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def home(self) -> Path:
+        """Where exports go that are given no folder of their own: what the settings say, else the workspace's."""
+        return Path(read_settings(self.workspace).get("exports_folder") or self.workspace.exports)
+
+    def estimate(self, run: str, target: str) -> Estimate:
+        """Return what exporting the result of `run` as `target` will take on this machine. Raises StudioError."""
+        import psutil
+
+        result = self._find(run)
+        if target == "adapter":
+            if not result.record.adapter:
+                return Estimate(target, problem=text("export.no_adapter.why"))
+            size_bytes = adapter_bytes(result.folder.path / result.record.artifact)
+            memory_bytes = adapter_memory_bytes(result.facts, result.plan)
+        else:
+            size_bytes, memory_bytes = merged_bytes(result.facts), merged_memory_bytes(result.facts)
+        disk_bytes = shutil.disk_usage(_existing(self.home)).free
+        free_bytes = psutil.virtual_memory().available
+        problem = None
+        if disk_bytes < size_bytes * 1.5:
+            problem = text("export.estimate.disk")
+        elif free_bytes < memory_bytes:
+            problem = text("export.estimate.memory")
+        return Estimate(target, size_bytes, disk_bytes, memory_bytes, free_bytes, problem)
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    def write(self, run: str, target: str, folder: Path | None = None) -> Export:
+        """Write the result of `run` as `target` into the workspace's exports or `folder`; waits.
+
+        Raises StudioError for an unknown target, an unfinished run, a full disk or an existing folder; OSError.
+        """
+        return self._begin(Job(), run, target, folder).result()
+
+    def start(self, run: str, target: str) -> Job:
+        """Begin to write the result of `run` as `target`; the Job's result is an Export.
+
+        Raises StudioError while a run trains or another export is being written, and for an unknown target.
+        """
+        self._running.refuse_busy()
+        if self.job is not None and not self.job.ended:
+            raise StudioError(text("export.busy"), text("export.busy.why"), text("export.busy.fix"))
+        if target not in TARGETS:
+            raise _refuse_target(target)
+        self.job, self.job_target = Job(), f"{run}-{target}"
+        return self._begin(self.job, run, target, None)
+
+    def is_writing(self, run: str) -> bool:
+        """Return whether an export of `run` is being written or waits for its turn."""
+        return any(one == run and not job.ended for job, one in list(self._writing.items()))
+
+    def written_bytes(self) -> int:
+        """Return how much of the export that is on lies on the disk already."""
+        return _count_bytes(_staging(self.home / self.job_target)) if self.job_target else 0
+
+    def _begin(self, job: Job, run: str, target: str, folder: Path | None) -> Job:
+        final = folder or self.home / f"{run}-{target}"
+
+        def work(job: Job) -> Export:
+            if job.stopping:
+                from studio.engine.exporters.exporter import ExportStopped
+
+                raise ExportStopped
+            job.tell(text("export.phase.begin"))
+            self._make_room()
+            return self._write(job, self._find(run), target, final, overwrite=folder is None)
+
+        self._writing = {one: of for one, of in self._writing.items() if not one.ended} | {job: run}
+        return job.begin(self._engine, work)
+
+    def _write(self, job: Job, result: Result, target: str, final: Path, *, overwrite: bool) -> Export:
+        """Write into `final`, staged beside it and renamed: what is there is whole and checked."""
+        exporter = _get_exporter(target)
+        if final.exists() and not overwrite:
+            why, fix = text("export.exists.why"), text("export.exists.fix")
+            raise StudioError(text("export.exists", path=final.name), why, fix)
+        if final.exists() and not _is_ours(final):
+            raise _refuse_foreign(final)
+        record = result.record
+        if target == "merged" and record.adapter and record.base_hash:
+            # Another model under the old name would give a model that nobody trained, and nothing would look wrong.
+            job.tell(text("export.phase.base"))
+            if hash_weights(result.facts.folder) != record.base_hash:
+                why, fix = text("export.base.why", base=record.base), text("export.base.fix")
+                raise StudioError(text("export.base"), why, fix)
+        staging = _staging(final)
+        shutil.rmtree(staging, ignore_errors=True)
+        size_bytes = exporter.size_bytes(self._make_job(result, staging))
+
+        def tell(phase: Text) -> None:
+            job.tell(phase, 0, size_bytes)
+
+        task = dataclasses.replace(
+            self._make_job(result, staging), tell=tell, should_stop=lambda: job.stopping
+        )
+        try:
+            final.parent.mkdir(parents=True, exist_ok=True)
+            staging.mkdir()
+        except OSError as error:
+            what, fix = text("export.folder", path=str(final.parent)), text("export.folder.fix")
+            raise StudioError(what, refuse_system(error).why, fix) from error
+        try:
+            require_space(final.parent, size_bytes)
+            exporter.write(task)
+            if overwrite:  # in the workspace's own folder, where exports are listed
+                recipe = result.folder.read_recipe()
+                base = result.facts.folder if Path(recipe.model.source).exists() else recipe.model.source
+                base = result.facts.folder if recipe.model.source == "demo" else base
+                write_json(staging / NOTE, {"run": result.record.run, "target": target, "base": base})
+            _replace_folder(staging, final)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        return Export(final, _count_bytes(final))
+
+    def _make_job(self, result: Result, target: Path) -> Any:
+        from studio.engine.exporters.exporter import ExportJob
+
+        return ExportJob(result.folder.path, result.record, result.facts, result.plan, target)
+
+    # After -----------------------------------------------------------------------------------------------------------
+
+    def items(self) -> tuple[ExportItem, ...]:
+        """Return the exports in the workspace's folder, newest first."""
+        folder = self.home
+        paths = folder.iterdir() if folder.is_dir() else ()
+        items = [self._describe(path) for path in paths if NAME.fullmatch(path.name) and path.is_dir()]
+        return tuple(sorted(items, key=lambda item: -item.written_s))
+
+    def _describe(self, path: Path) -> ExportItem:
+        run, _, target = path.name.rpartition("-")
+        base = ""
+        try:
+            base = str(read_json(path / NOTE)["base"])
+        except (StudioError, KeyError, TypeError):
+            pass  # made by an older studio, or by the command line
+        files = tuple(sorted(part.name for part in path.iterdir() if part.is_file() and part.name != NOTE))
+        size_bytes, written_s = _count_bytes(path), path.stat().st_mtime
+        return ExportItem(path.name, path, run, target, base, size_bytes, written_s, files, _is_ours(path))
+
+    def find(self, name: str) -> ExportItem:
+        """Return the export called `name`. Raises StudioError when there is none."""
+        path = self.home / name
+        if not NAME.fullmatch(name) or not path.is_dir():
+            raise StudioError(text("export.gone"), text("export.gone.why"), text("export.gone.fix"))
+        return self._describe(path)
+
+    def delete(self, name: str) -> int:
+        """Delete the export called `name`; returns the bytes freed.
+
+        Raises StudioError, also for a folder that only has such a name; OSError.
+        """
+        item = self.find(name)
+        if not _is_ours(item.path):
+            raise _refuse_foreign(item.path)
+        shutil.rmtree(item.path)
+        return item.size_bytes
+
+    def sweep(self) -> None:
+        """Delete what exports of killed processes left half-written; what another one may still be writing stays."""
+        for left in self.home.glob(".*.replaced"):
+            name = left.name.removeprefix(".").removesuffix(".replaced")
+            with suppress(OSError):
+                if NAME.fullmatch(name) and not (self.home / name).exists():
+                    replace_file(left, self.home / name)  # killed before the new one took its place
+                elif NAME.fullmatch(name):
+                    shutil.rmtree(left)
+        for left in self.home.glob(".*.staging"):
+            name = left.name.removeprefix(".").removesuffix(".staging")
+            with suppress(OSError):  # somebody else is at it, or holds it open
+                if NAME.fullmatch(name) and time.time() - _newest_s(left) > LEFT_AFTER_S:
+                    shutil.rmtree(left)
+
+    def open_folder(self, name: str) -> None:
+        """Show the export's folder in this computer's file manager. Raises StudioError when there is none."""
+        path = self.find(name).path
+        opener = {"win32": "explorer", "darwin": "open"}.get(sys.platform, "xdg-open")
+        found = shutil.which(opener)
+        shown = sys.platform in ("win32", "darwin") or bool(
+            os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        )
+        if found is None or not shown:
+            raise StudioError(
+                text("export.open"), text("export.open.why"), text("export.open.fix", path=str(path))
+            )
+        quiet = subprocess.DEVNULL
+        subprocess.Popen([found, str(path)], stdin=quiet, stdout=quiet, stderr=quiet)
+
+
+def loading_lines(item: ExportItem) -> tuple[str, str, str]:
+    """Return the three lines of Python that load an export."""
+    path = str(item.path)
+    tokenizer = f"tokenizer = AutoTokenizer.from_pretrained({path!r})"
+    if item.target == "merged":
+        return (
+            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            f"model = AutoModelForCausalLM.from_pretrained({path!r})",
+            tokenizer,
+        )
+    return (
+        "from peft import PeftModel; from transformers import AutoModelForCausalLM, AutoTokenizer",
+        f"model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({item.base!r}), {path!r})",
+        tokenizer,
+    )
+
+
+def _get_exporter(target: str) -> Any:
+    from studio.engine.exporters import get_exporter
+
+    exporter = get_exporter(target)
+    if exporter is None:
+        raise _refuse_target(target)
+    return exporter
+
+
+def _refuse_target(target: str) -> StudioError:
+    fix = text("export.unknown.fix", known=list(TARGETS))
+    return StudioError(text("export.unknown", target=target), text("export.unknown.why"), fix)
+
+
+def _refuse_foreign(path: Path) -> StudioError:
+    why, fix = text("export.foreign.why"), text("export.foreign.fix")
+    return StudioError(text("export.foreign", name=path.name), why, fix)
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether an export of this studio wrote the folder at `path`, under this name."""
+    try:
+        note = read_json(path / NOTE)
+        return path.name == f"{note['run']}-{note['target']}" and not path.is_symlink()
+    except (StudioError, KeyError, TypeError):
+        return False
+
+
+def _replace_folder(staging: Path, final: Path) -> None:
+    """Put `staging` in the place of `final`, of which nothing is lost when that fails. Raises OSError."""
+    replaced = final.with_name(f".{final.name}.replaced")
+    if final.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        replace_file(final, replaced)  # Windows: fails as a whole while one of its files is open
+    try:
+        replace_file(staging, final)
+    except OSError:
+        if replaced.exists():
+            replace_file(replaced, final)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _existing(path: Path) -> Path:
+    """Return `path`, or the nearest folder above it that there is."""
+    return next((each for each in (path, *path.parents) if each.exists()), path)
+
+
+def _staging(final: Path) -> Path:
+    return final.with_name(f".{final.name}.staging")
+
+
+def _newest_s(folder: Path) -> float:
+    return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+
+
+def _count_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except OSError:  # being renamed by who writes it
+            continue
+    return total

@@ -1,0 +1,87 @@
+"""What is kept of the sharing: share.json, which the window writes, and link.json, the supervisor's answer to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from studio.core.codec import from_json
+from studio.core.errors import StudioError
+from studio.core.text import Text
+from studio.host.workspace import Workspace
+
+WAYS = ("tunnel", "lan")
+ROLES = ("viewer", "owner")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Connection:
+    """One browser that came in with the phrase. Times in Unix seconds; `seen_s` is its last request."""
+
+    id: str
+    role: str
+    token_hash: str
+    address: str
+    agent: str
+    since_s: float
+    seen_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opening:
+    """One role's way in. `phrase` is "" where it is not known any more, `link` "" until there is one."""
+
+    role: str
+    way: str
+    port: int
+    opened_s: float
+    expires_s: float
+    salt: str
+    phrase_hash: str
+    phrase: str = field(default="", repr=False)
+    link: str = ""
+    problem: Text | None = None
+
+
+def state_file(workspace: Workspace) -> Path:
+    """Return where the openings are noted: the supervisor reads there which tunnels are wanted."""
+    return workspace.root / "share.json"
+
+
+def link_file(workspace: Workspace) -> Path:
+    """Return where the supervisor notes the links of its tunnels: {session, links: {role: {port, link, problem}}}."""
+    return workspace.root / "link.json"
+
+
+def read_state(workspace: Workspace) -> dict[str, Any]:
+    """Return what is noted as open, as _save() wrote it; {} for nothing and for a damaged file."""
+    try:
+        state = json.loads(state_file(workspace).read_text(encoding="utf-8"))
+        for part, cls in (("openings", Opening), ("connections", Connection)):
+            if not all(one.role in ROLES for one in [from_json(cls, data) for data in state[part]]):
+                return {}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, StudioError):
+        return {}
+    return state if all(one["way"] in WAYS for one in state["openings"]) else {}
+
+
+def read_links(
+    workspace: Workspace, known: tuple[int, dict[str, Any]], session: str
+) -> tuple[int, dict[str, Any]]:
+    """Return (when the supervisor wrote it, role -> {port, link, problem}) for `session`; `known` when nothing is new.
+
+    A damaged file, and one of another session, hold no link.
+    """
+    path = link_file(workspace)
+    try:
+        changed = path.stat().st_mtime_ns
+        if changed == known[0]:
+            return known
+        told = json.loads(path.read_text(encoding="utf-8"))
+        links = told["links"].items() if told.get("session") == session else ()
+        return changed, {role: one for role, one in links if isinstance(one, Mapping)}
+    except (OSError, ValueError, KeyError, AttributeError, RecursionError):
+        return 0, {}

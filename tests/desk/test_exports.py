@@ -1,0 +1,241 @@
+"""Exports on real folders: what is replaced, deleted and listed, what a kill leaves, and whose files must stay."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from studio.core.errors import StudioError
+from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
+from studio.desk import exports as exports_module
+from studio.desk.desk import Desk
+from studio.desk.exports import NOTE
+from studio.desk.prompt_set import read_prompts
+from studio.desk.results import find_result
+from studio.engine.exporters.exporter import ExportJob
+from studio.engine.folder import create_run
+from studio.host.settings import change_settings
+from studio.models.catalog import hash_weights
+
+RECIPE = Recipe(name="try", model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
+
+
+class Exporter:
+    """Writes one file; `write` may be replaced."""
+
+    def size_bytes(self, job: ExportJob) -> int:
+        return 10
+
+    def write(self, job: ExportJob) -> None:
+        (job.target / "adapter_model.safetensors").write_bytes(b"new")
+
+
+class Silent:
+    """A thread that never gets to what it is asked to do."""
+
+    def submit(self, job) -> None:
+        return None
+
+
+@pytest.fixture
+def desk(workspace, monkeypatch):
+    desk = Desk(workspace)
+
+    def find(run: str) -> SimpleNamespace:
+        folder = desk._folder(run)
+        facts = SimpleNamespace(folder="/models/base")
+        return SimpleNamespace(folder=folder, record=folder.read_record(), facts=facts, plan=None)
+
+    desk.exports._find = find
+    desk.exporter = Exporter()
+    monkeypatch.setattr(exports_module, "_get_exporter", lambda target: desk.exporter)
+    yield desk
+    desk.close()
+
+
+@pytest.fixture
+def run(workspace) -> str:
+    workspace.runs.mkdir(exist_ok=True)
+    return create_run(workspace.runs, RECIPE).run
+
+
+def refusal(work) -> str:
+    with pytest.raises(StudioError) as refused:
+        work()
+    return refused.value.why.id
+
+
+# What is ours --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("note", [None, "{}", "[" * 9999, '{"run": "x", "target": "adapter"}', "null", "[3]"])
+def test_a_folder_that_only_has_such_a_name_is_neither_replaced_nor_deleted(desk, run, tmp_path, note):
+    chosen = tmp_path / "my models"
+    folder = chosen / f"{run}-adapter"
+    folder.mkdir(parents=True)
+    (folder / "thesis.md").write_text("years of work", encoding="utf-8")
+    if note is not None:
+        (folder / NOTE).write_text(note, encoding="utf-8")
+    change_settings(desk.workspace, exports_folder=str(chosen))
+    (item,) = desk.exports.items()
+    assert not item.ours
+    assert refusal(lambda: desk.exports.delete(item.name)) == "export.foreign.why"
+    assert refusal(lambda: desk.exports.write(run, "adapter")) == "export.foreign.why"
+    assert (folder / "thesis.md").read_text(encoding="utf-8") == "years of work"
+    assert [path.name for path in chosen.iterdir()] == [folder.name]
+
+
+def test_a_link_with_an_exports_name_leads_no_deletion_astray(desk, run, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / NOTE).write_text(json.dumps({"run": run, "target": "merged"}), encoding="utf-8")
+    (desk.workspace.exports / f"{run}-merged").symlink_to(elsewhere, target_is_directory=True)
+    assert refusal(lambda: desk.exports.delete(f"{run}-merged")) == "export.foreign.why"
+    assert (elsewhere / NOTE).exists()
+
+
+def test_what_an_export_wrote_is_replaced_and_deleted(desk, run):
+    for words in (b"new", b"newer"):
+        desk.exporter.write = lambda job, words=words: (job.target / "model.safetensors").write_bytes(words)
+        done = desk.exports.write(run, "adapter")
+        assert (done.path / "model.safetensors").read_bytes() == words
+    (item,) = desk.exports.items()
+    assert item.ours and [path.name for path in desk.workspace.exports.iterdir()] == [item.name]
+    assert desk.exports.delete(item.name) > 0 and desk.exports.items() == ()
+
+
+# What goes wrong -----------------------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_fills_up_leaves_the_last_export_whole(desk, run, monkeypatch):
+    done = desk.exports.write(run, "adapter")
+
+    def fail(job: ExportJob) -> None:
+        (job.target / "adapter_model.safetensors").write_bytes(b"ha")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    desk.exporter.write = fail
+    with pytest.raises(OSError, match="space"):
+        desk.exports.write(run, "adapter")
+    desk.exporter = Exporter()
+    real = exports_module.replace_file
+
+    def held(source, target) -> None:
+        if source.name.endswith(".staging"):
+            raise PermissionError(13, "another program has it open")
+        real(source, target)
+
+    monkeypatch.setattr(exports_module, "replace_file", held)
+    with pytest.raises(PermissionError):
+        desk.exports.write(run, "adapter")
+    assert (done.path / "adapter_model.safetensors").read_bytes() == b"new" and len(desk.exports.items()) == 1
+    assert [path.name for path in desk.workspace.exports.iterdir()] == [done.path.name]
+
+
+def test_a_kill_between_two_renames_loses_no_export(desk, run):
+    done = desk.exports.write(run, "adapter")
+    aside = done.path.with_name(f".{done.path.name}.replaced")
+    done.path.rename(aside)
+    assert desk.exports.items() == (), "nothing half-done is offered"
+    desk.exports.sweep()
+    assert [item.path for item in desk.exports.items()] == [done.path]
+    aside.mkdir()
+    desk.exports.sweep()
+    assert not aside.exists() and done.path.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_what_helps(desk, run, tmp_path):
+    (tmp_path / "a file").write_text("x", encoding="utf-8")
+    change_settings(desk.workspace, exports_folder=str(tmp_path / "a file" / "models"))
+    with pytest.raises(StudioError) as refused:
+        desk.exports.write(run, "adapter")
+    assert (refused.value.what.id, refused.value.fix.id) == ("export.folder", "export.folder.fix")
+    assert desk.exports.items() == ()
+
+
+def test_nothing_is_merged_into_another_base_than_the_one_that_was_trained(desk, run, tmp_path):
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "model.safetensors").write_bytes(b"as it was")
+    record = desk.run(run)
+    record = dataclasses.replace(record, adapter=True, base="base", base_hash=hash_weights(base))
+    desk._folder(run).write_record(record)
+    found = desk.exports._find(run)
+    found.facts.folder = str(base)
+    desk.exports._find = lambda run: found
+    before = desk.exports.write(run, "merged")
+    (base / "model.safetensors").write_bytes(b"since then")
+    assert refusal(lambda: desk.exports.write(run, "merged")) == "export.base.why"
+    assert before.path.is_dir() and desk.exports.write(run, "adapter").path.is_dir()
+
+
+def test_a_result_that_was_taken_away_is_said_to_be_gone(desk, run):
+    folder = desk._folder(run)
+    folder.write_record(dataclasses.replace(desk.run(run), state="finished", artifact="adapter"))
+    assert refusal(lambda: find_result(folder, None)) == "run.result_gone.why"
+
+
+def test_room_is_asked_of_the_disk_that_the_export_goes_to(desk, run, tmp_path, monkeypatch):
+    asked = []
+    real = exports_module.shutil.disk_usage
+    monkeypatch.setattr(exports_module.shutil, "disk_usage", lambda path: asked.append(path) or real(path))
+    monkeypatch.setattr(exports_module, "merged_bytes", lambda facts: 1)
+    monkeypatch.setattr(exports_module, "merged_memory_bytes", lambda facts: 1)
+    change_settings(desk.workspace, exports_folder=str(tmp_path / "other disk" / "not made yet"))
+    desk.exports.estimate(run, "merged")
+    assert asked == [tmp_path]
+
+
+# Whose files must stay -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_being_exported_is_not_deleted(desk, run):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def write(job: ExportJob) -> None:
+        begun.set()
+        go_on.wait(10)
+
+    desk.exporter.write = write
+    job = desk.exports.start(run, "adapter")
+    try:
+        assert begun.wait(10)
+        assert refusal(lambda: desk.shelf.delete(run)) == "shelf.used.export"
+    finally:
+        go_on.set()
+    job.result(10)
+    assert desk.shelf.delete(run) > 0 and len(desk.exports.items()) == 1
+
+
+def test_a_run_whose_model_answers_is_not_deleted(desk, run, monkeypatch):
+    monkeypatch.setattr(desk.talks, "_worker", Silent)
+    stop = threading.Event()
+    answers = desk.talks.answer([{"role": "user", "content": "hi"}], run=run, should_stop=stop.is_set)
+    asking = threading.Thread(target=lambda: list(answers))
+    asking.start()
+    until_s = time.monotonic() + 10
+    while not desk.talks._asked and time.monotonic() < until_s:
+        time.sleep(0.01)
+    why = refusal(lambda: desk.shelf.delete(run))
+    stop.set()
+    asking.join()
+    assert why == "shelf.used.talk" and desk.shelf.delete(run) > 0
+
+
+def test_a_run_that_is_being_tested_is_not_deleted(desk, run, monkeypatch, tmp_path):
+    path = tmp_path / "questions.txt"
+    path.write_text("What is it?\n", encoding="utf-8")
+    monkeypatch.setattr(desk.talks, "_worker", Silent)
+    desk.talks.start_test(read_prompts(path), run=run)
+    assert refusal(lambda: desk.shelf.delete(run)) == "shelf.used.test"
+
+
+def test_what_is_loaded_of_a_run_goes_before_its_files(desk, run):
+    desk.talks._loaded = SimpleNamespace(run=run, size_bytes=7)
+    assert desk.shelf.delete(run) > 0 and desk.talks.loaded() is None

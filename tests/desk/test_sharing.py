@@ -1,0 +1,506 @@
+"""Sharing: what opens and closes, who comes in, what survives a restart of the process, and what is kept of it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from studio.core.errors import StudioError
+from studio.core.heartbeat import PARENT_VARIABLE
+from studio.core.text import literal
+from studio.desk.pass_phrase import hash_phrase, make_phrase, matches
+from studio.desk.share_files import link_file, state_file
+from studio.desk.sharing import CONNECTIONS, PHRASES_VARIABLE, SESSION_VARIABLE, Sharing
+from studio.desk.throttle import (
+    LOCKED_S,
+    LONGEST_SHARED_WAIT_S,
+    TRIES,
+    TRIES_OF_ALL,
+    TRIES_THEN,
+    Throttle,
+)
+from studio.host.private_file import read_key, write_private
+from studio.host.workspace import OFFLINE_VARIABLE
+
+
+class Ports:
+    """A window that notes which ports it opened and closed."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, int] = {}
+        self.wanted: list[int | None] = []
+
+    def start(self, role: str, way: str, port: int | None) -> int:
+        self.wanted.append(port)
+        self.open[role] = port or 7960 + len(self.open)
+        return self.open[role]
+
+    def stop(self, role: str) -> None:
+        self.open.pop(role, None)
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture(autouse=True)
+def supervised(monkeypatch):
+    """This process has a supervisor, and may use the network."""
+    monkeypatch.setenv(SESSION_VARIABLE, "first")
+    monkeypatch.setenv(PARENT_VARIABLE, "1")
+    monkeypatch.delenv(OFFLINE_VARIABLE, raising=False)
+    monkeypatch.delenv(PHRASES_VARIABLE, raising=False)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def make(workspace, clock):
+    """A function that makes a Sharing of the workspace with ports of its own, as a new process would."""
+    made = []
+
+    def make(**wishes: str) -> Sharing:
+        sharing = Sharing(workspace, clock)
+        sharing.ports = Ports()
+        sharing.begin(sharing.ports, wishes)
+        made.append(sharing)
+        return sharing
+
+    yield make
+    for sharing in made:
+        sharing.leave()
+
+
+def phrase_of(sharing: Sharing, role: str = "viewer") -> str:
+    return next(one.phrase for one in sharing.view().openings if one.role == role)
+
+
+def come_in(sharing: Sharing, role: str = "viewer") -> str:
+    cookie = sharing.admit(role, phrase_of(sharing, role), "10.0.0.2", "Firefox").cookie
+    assert sharing.knows(role, cookie)
+    return cookie
+
+
+def come_in_from(sharing: Sharing, role: str, address: str) -> str:
+    return sharing.admit(role, phrase_of(sharing, role), address, "").cookie
+
+
+# Phrases and slowing down --------------------------------------------------------------------------------------------
+
+
+def test_a_phrase_has_128_bits_and_can_be_typed():
+    phrases = {make_phrase() for _ in range(200)}
+    assert len(phrases) == 200
+    words = [word for phrase in phrases for word in phrase.split("-")]
+    assert all(re.fullmatch(r"([bdfghjklmnprstvz][aiou]){2}[bdfghjklmnprstvz]", word) for word in words)
+    assert {len(phrase.split("-")) for phrase in phrases} == {8}, "16 bits a word"
+    assert len(set(words)) > 1500, "and all of them are used"
+
+
+def test_capitals_and_blanks_do_not_count_and_anything_else_does():
+    phrase = make_phrase()
+    kept = hash_phrase(phrase, "salt")
+    for same in (phrase.upper(), phrase.replace("-", " "), f"  {phrase}\n", phrase.replace("-", "")):
+        assert matches(same, "salt", kept)
+    for other in ("", phrase[:-1], phrase + "a", make_phrase(), "é" + phrase[1:]):
+        assert not matches(other, "salt", kept)
+    assert not matches(phrase, "pepper", kept)
+    assert phrase not in kept
+
+
+def test_each_wrong_phrase_costs_more_and_many_lock_the_door():
+    clock = Clock()
+    throttle = Throttle(clock)
+    waits = []
+    for i in range(TRIES):
+        clock.now_s += throttle.wait_s("a")
+        locked = throttle.note_failure("a")
+        assert locked == (i == TRIES - 1)
+        waits.append(throttle.wait_s("a"))
+    assert waits == [0, 0, 2, 4, 8, 16, 32, 64, 64, LOCKED_S]
+    assert throttle.wait_s("b") == 0
+    clock.now_s += LOCKED_S + 1
+    assert throttle.wait_s("a") == 0 and not throttle.note_failure("a"), "counted from the start again"
+
+
+def test_a_right_phrase_is_forgiven_and_many_addresses_guess_little():
+    clock = Clock()
+    throttle = Throttle(clock)
+    throttle.note_failure("a")
+    throttle.note_success("a")
+    assert [throttle.note_failure("a") for _ in range(2)] == [False, False] and throttle.wait_s("a") == 0
+    for i in range(TRIES_OF_ALL):
+        throttle.note_failure(f"10.0.0.{i}")
+    assert throttle.wait_s("somebody new") == 0, "who did nothing is kept out by nobody"
+    tries = [throttle.note_failure("another of his") for _ in range(TRIES_THEN)]
+    assert tries == [False] * (TRIES_THEN - 1) + [True]
+    clock.now_s += LOCKED_S + 1
+    assert not throttle.note_failure("a")
+
+
+def test_the_address_of_a_link_is_slowed_down_and_never_locked():
+    clock = Clock()
+    throttle, waits = Throttle(clock, shared=True), []
+    for _ in range(60):
+        assert not throttle.note_failure("127.0.0.1")
+        waits.append(throttle.wait_s("127.0.0.1"))
+        clock.now_s += waits[-1]
+    assert waits[:5] == [0, 0, 2, 4, 8] and set(waits[5:]) == {LONGEST_SHARED_WAIT_S}
+
+
+def test_nobody_locks_the_owner_out_of_the_link(make):
+    """All who come by it have the tunnel's address."""
+    sharing = make()
+    for role in ("owner", "viewer"):
+        sharing.open("tunnel", role=role)
+        answers = [sharing.admit(role, f"wrong {i}", "127.0.0.1", "") for i in range(60)]
+        assert not any(answer.cookie for answer in answers) and all(a.wait_s > 0 for a in answers[2:])
+        assert come_in_from(sharing, role, "127.0.0.1"), "the right one is looked at at any time"
+    sharing.open("lan", role="owner")
+    for _ in range(60):
+        sharing.admit("owner", "wrong", "10.0.0.9", "")
+    assert not come_in_from(sharing, "owner", "10.0.0.9"), "an address of the local network is one computer's"
+    assert come_in_from(sharing, "owner", "10.0.0.2")
+
+
+# Opening and closing -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_open_unless_asked_for(make):
+    sharing = make()
+    assert not sharing.view().on and not sharing.ports.open
+    assert sharing.admit("viewer", "x", "a", "b").cookie == ""
+    assert sharing.origin_of("viewer", "127.0.0.1:7960") == ""
+
+
+def test_open_come_in_disconnect_close(make, workspace):
+    sharing = make()
+    (opening,) = sharing.open("lan").openings
+    assert sharing.ports.open == {"viewer": opening.port}
+    assert opening.link.endswith(f":{opening.port}") and opening.phrase
+    first, second = come_in(sharing), come_in(sharing)
+    one, two = sharing.view().connections
+    assert (one.address, one.agent) == ("10.0.0.2", "Firefox")
+    sharing.disconnect(one.id)
+    assert not sharing.knows("viewer", first) and sharing.knows("viewer", second) == two.id
+    sharing.disconnect("nobody")
+    assert not sharing.close().on
+    assert not sharing.knows("viewer", second) and not sharing.ports.open
+    sharing.open("lan")
+    assert not sharing.knows("viewer", second), "the kill switch ended it for good"
+    events = [json.loads(line)["event"] for line in read_log(workspace)]
+    assert events == ["opened", "connected", "connected", "disconnected", "closed", "opened"]
+
+
+def test_what_is_no_cookie_of_ours_is_refused(make):
+    sharing = make(viewer="lan", owner="lan")
+    cookie = come_in(sharing)
+    name, _, token = cookie.partition(".")
+    wrong = (
+        "",
+        ".",
+        name,
+        f"{name}.",
+        f"{name}.{token[:-1]}x",
+        f".{token}",
+        f"{token}.{name}",
+        "\0" * 99,
+        "é.é",
+    )
+    for forged in wrong:
+        assert not sharing.knows("viewer", forged), forged
+    assert not sharing.knows("owner", cookie), "another door's"
+
+
+def test_roles_have_their_own_phrases_and_one_can_be_closed_alone(make):
+    sharing = make(viewer="lan", owner="lan")
+    assert phrase_of(sharing, "viewer") != phrase_of(sharing, "owner")
+    assert sharing.admit("owner", phrase_of(sharing, "viewer"), "a", "b").cookie == ""
+    guest, owner = come_in(sharing), come_in(sharing, "owner")
+    sharing.close("viewer")
+    assert not sharing.knows("viewer", guest) and sharing.knows("owner", owner)
+
+
+def test_who_guesses_at_the_guests_door_locks_out_neither_the_owner_nor_who_is_in(make):
+    """Behind a relay all have one address."""
+    sharing = make(viewer="lan", owner="lan")
+    guest = come_in(sharing)
+    for _ in range(60):
+        assert sharing.admit("viewer", "wrong", "127.0.0.1", "").cookie == ""
+    assert sharing.admit("viewer", phrase_of(sharing, "viewer"), "127.0.0.1", "").wait_s > 0
+    assert sharing.knows("viewer", guest)
+    assert sharing.admit("owner", phrase_of(sharing, "owner"), "127.0.0.1", "").cookie
+
+
+def test_guests_who_come_in_a_hundred_times_put_out_their_own_kind_alone(make):
+    sharing = make()
+    sharing.open("lan", role="owner")
+    sharing.open("lan")
+    phrases = {one.role: one.phrase for one in sharing.view().openings}
+    owner = sharing.admit("owner", phrases["owner"], "1.1.1.1", "").cookie
+    for _ in range(CONNECTIONS + 10):
+        guest = sharing.admit("viewer", phrases["viewer"], "2.2.2.2", "").cookie
+    assert sharing.knows("owner", owner) and sharing.knows("viewer", guest)
+    assert len(sharing.view().connections) == CONNECTIONS + 1
+
+
+def test_it_ends_by_itself(make, clock):
+    sharing = make()
+    sharing.open("lan", hours=1)
+    cookie, host = come_in(sharing), f"127.0.0.1:{sharing.view().openings[0].port}"
+    assert sharing.origin_of("viewer", host) == f"http://{host}"
+    clock.now_s += 3601
+    assert not sharing.knows("viewer", cookie) and sharing.origin_of("viewer", host) == ""
+    assert sharing.admit("viewer", phrase_of(sharing), "a", "b").cookie == ""
+    sharing._expire()
+    assert not sharing.view().on and not sharing.ports.open
+
+
+@pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0])
+def test_a_clock_that_is_set_keeps_nothing_open_for_longer(workspace, clock, jump_s):
+    steady = Clock()
+    sharing = Sharing(workspace, clock, steady)
+    sharing.begin(Ports(), {})
+    sharing.open("lan", hours=8)
+    cookie = come_in(sharing)
+    clock.now_s += jump_s
+    assert bool(sharing.knows("viewer", cookie)) == (jump_s < 0) and sharing.left_s("viewer") <= 8 * 3600
+    steady.now_s += 8 * 3600 + 1
+    assert not sharing.knows("viewer", cookie) and sharing.left_s("viewer") == 0
+    sharing.close()
+
+
+def test_the_port_is_closed_at_the_hour(workspace):
+    sharing, ports = Sharing(workspace), Ports()
+    sharing.begin(ports, {})
+    sharing.open("lan", hours=0.4 / 3600)
+    until_s = time.monotonic() + 5
+    while ports.open and time.monotonic() < until_s:
+        time.sleep(0.02)
+    assert not ports.open and not sharing.view().on
+
+
+@pytest.mark.parametrize(
+    ("way", "role", "hours"),
+    [("wan", "viewer", 8), ("lan", "admin", 8), ("lan", "viewer", 0), ("lan", "viewer", 1e9), ("", "", -1)],
+)
+def test_only_what_is_on_offer(make, way, role, hours):
+    with pytest.raises(StudioError):
+        make().open(way, role=role, hours=hours)
+
+
+def test_a_link_needs_a_launcher_and_the_network(make, monkeypatch, workspace):
+    sharing = make()
+    monkeypatch.setenv(OFFLINE_VARIABLE, "1")
+    with pytest.raises(StudioError, match="off the network"):
+        sharing.open("tunnel")
+    monkeypatch.delenv(OFFLINE_VARIABLE)
+    monkeypatch.delenv(PARENT_VARIABLE)
+    with pytest.raises(StudioError, match="held by the launcher"):
+        sharing.open("tunnel")
+    with pytest.raises(StudioError, match="still starting"):
+        Sharing(workspace).open("lan")
+    assert not sharing.view().on
+
+
+# Links and hosts -----------------------------------------------------------------------------------------------------
+
+
+def tell_link(workspace, session: str = "first", **links: dict) -> None:
+    write_private(link_file(workspace), json.dumps({"session": session, "links": links}).encode())
+
+
+def test_the_link_comes_from_the_supervisor_and_its_host_alone_is_answered(make, workspace):
+    sharing = make()
+    port = sharing.open("tunnel").openings[0].port
+    assert sharing.view().openings[0].link == "" and sharing.origin_of("viewer", "abc.example") == ""
+    tell_link(workspace, viewer={"port": port, "link": "https://abc.example", "problem": ""})
+    assert sharing.view().openings[0].link == "https://abc.example"
+    assert sharing.origin_of("viewer", "abc.example") == "https://abc.example"
+    foreign = (
+        "evil.example",
+        "abc.example:80",
+        "abc.example.evil.example",
+        "x.abc.example",
+        "",
+        "abc.example@x",
+    )
+    for host in (*foreign, f"192.168.1.5:{port}"):
+        assert sharing.origin_of("viewer", host) == "", host
+    assert sharing.origin_of("owner", "abc.example") == ""
+    before = sharing.view().number
+    tell_link(workspace, viewer={"port": port, "link": "", "problem": "relay"})
+    view = sharing.view()
+    assert (
+        view.number != before
+        and view.openings[0].problem
+        and sharing.origin_of("viewer", "abc.example") == ""
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "[]",
+        "{",
+        "[" * 100_000,
+        '{"session": "first"}',
+        '{"session": "first", "links": {"viewer": {}}}',
+        '{"session": "first", "links": [3]}',
+        '{"session": "first", "links": {"viewer": 3}}',
+    ],
+)
+def test_a_damaged_or_foreign_note_of_the_supervisor_is_no_link(make, workspace, words):
+    sharing = make()
+    port = sharing.open("tunnel").openings[0].port
+    link_file(workspace).write_text(words, encoding="utf-8")
+    assert sharing.view().openings[0].link == ""
+    tell_link(workspace, session="other", viewer={"port": port, "link": "https://abc.example"})
+    assert sharing.view().openings[0].link == ""
+    tell_link(workspace, viewer={"port": port + 1, "link": "https://abc.example"})
+    assert sharing.view().openings[0].link == ""
+
+
+# Restarts ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_keeps_port_phrase_and_connections(make, clock):
+    before = make()
+    opening = before.open("lan").openings[0]
+    cookie = come_in(before)
+    before.leave()
+    assert not before.ports.open
+    after = make(viewer="lan")
+    (again,) = after.view().openings
+    assert after.ports.wanted == [opening.port] and again.expires_s == opening.expires_s
+    assert after.knows("viewer", cookie)
+    assert again.phrase == "", "only its hash was kept"
+    assert after.admit("viewer", opening.phrase, "a", "b").cookie, "but it is still the right one"
+    after.renew_phrase("viewer")
+    assert phrase_of(after) != opening.phrase
+    assert not after.admit("viewer", opening.phrase, "a", "b").cookie
+    assert after.knows("viewer", cookie), "who is connected stays so"
+
+
+def test_a_phrase_of_the_supervisor_is_known_after_a_restart(make, monkeypatch):
+    for _ in range(2):
+        monkeypatch.setenv(PHRASES_VARIABLE, json.dumps({"viewer": "lusab-babad"}))
+        sharing = make(viewer="lan")
+        assert PHRASES_VARIABLE not in os.environ
+        assert phrase_of(sharing) == "lusab-babad"
+        sharing.leave()
+
+
+def test_what_was_closed_or_is_over_stays_closed(make, clock):
+    make(viewer="lan").close()
+    assert not make(viewer="lan").view().on, "the person closed it: a crash does not open it again"
+    sharing = make()
+    sharing.open("lan", hours=1)
+    sharing.leave()
+    clock.now_s += 3601
+    assert not make(viewer="lan").view().on
+
+
+def test_the_next_studio_opens_nothing_of_the_last_ones(make, monkeypatch, workspace):
+    cookie = come_in(make(viewer="lan"))
+    for session in ("second", ""):
+        monkeypatch.setenv(SESSION_VARIABLE, session)
+        sharing = make()
+        assert not sharing.view().on and not sharing.knows("viewer", cookie)
+        assert not state_file(workspace).exists()
+
+
+OPENING = (
+    '{"role": "%s", "way": "%s", "port": 7960, "opened_s": 1, "expires_s": %s, "salt": "", "phrase_hash": ""}'
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("", "[]", "{", "null", "[" * 100_000, '{"session": "first"}'),
+        '{"session": "first", "openings": [3], "connections": []}',
+        '{"session": "first", "openings": 3, "connections": []}',
+        '{"session": "first", "openings": [], "connections": [{}]}',
+        '{"session": "first", "openings": [%s], "connections": []}' % (OPENING % ("admin", "lan", 1.9e6)),
+        '{"session": "first", "openings": [%s], "connections": []}' % (OPENING % ("viewer", "wan", 1.9e6)),
+        '{"session": "first", "openings": [%s], "connections": []}' % (OPENING % ("viewer", "lan", "1e999")),
+        '{"session": "first", "openings": [%s], "connections": []}' % (OPENING % ("viewer", "lan", "NaN")),
+    ],
+)
+def test_a_damaged_note_opens_nothing(make, workspace, words):
+    state_file(workspace).write_text(words, encoding="utf-8")
+    assert not make().view().on
+
+
+def test_a_port_that_was_taken_meanwhile_does_not_keep_the_window_from_coming_back(
+    make, monkeypatch, workspace
+):
+    make(viewer="lan").leave()
+
+    def refuse(*_):
+        raise StudioError(literal("taken"), literal("taken"), literal("taken"))
+
+    monkeypatch.setattr(Ports, "start", refuse)
+    assert not make(viewer="lan").view().on
+    assert json.loads(read_log(workspace)[-1])["event"] == "not opened again"
+
+
+def test_a_full_disk_opens_nothing_new_lets_guests_in_and_keeps_nothing_open(make, monkeypatch, workspace):
+    sharing = make()
+    sharing.open("tunnel")
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("studio.desk.sharing.write_private", fail)
+    assert come_in(sharing) and state_file(workspace).exists(), "the link goes on"
+    with pytest.raises(StudioError):
+        sharing.open("tunnel", role="owner")
+    assert list(sharing.ports.open) == ["viewer"] and state_file(workspace).exists()
+    assert come_in(sharing)
+    sharing.close()
+    assert not sharing.view().on and not state_file(workspace).exists(), "else a restart would open it again"
+
+
+def test_no_phrase_and_no_cookie_is_written_anywhere(make, workspace):
+    sharing = make(viewer="lan", owner="lan")
+    secrets = [phrase_of(sharing, "viewer"), phrase_of(sharing, "owner"), come_in(sharing).partition(".")[2]]
+    sharing.admit("viewer", "some wrong words", "10.0.0.3", 'Evil\n"agent')
+    secrets += ["some wrong words", sharing.renew_phrase("viewer").openings[0].phrase]
+    assert not any(secret in repr(sharing.view()) for secret in secrets)
+    for path in (path for path in workspace.root.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        assert not any(secret.encode() in content for secret in secrets), path
+    assert stat.S_IMODE(state_file(workspace).stat().st_mode) == 0o600 or os.name == "nt"
+    assert all(json.loads(line) for line in read_log(workspace)), "one line an event, whatever a browser says"
+
+
+def test_private_files(tmp_path):
+    path = tmp_path / "key"
+    path.write_bytes(b"short")
+    key = read_key(path)
+    assert len(key) == 32 and read_key(path) == key
+    write_private(path, b"x")
+    assert path.read_bytes() == b"x" and [each.name for each in tmp_path.iterdir()] == ["key"]
+
+
+def read_log(workspace) -> list[str]:
+    return Path(workspace.logs / "share.log").read_text(encoding="utf-8").splitlines()
