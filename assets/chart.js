@@ -1,45 +1,102 @@
-// Draws the six live charts of a run: takes rows as they come, asks for all of them when some are missing.
+// Draws a run's charts: takes columns as they come, asks for all of them when some are missing, and draws what is
+// visible, once a change, with the least and the greatest value of every pixel.
 const root = element.querySelector(".charts");
+const tools = element.querySelector(".chart-tools");
+const details = element.querySelector("details");
+const figures = [...root.querySelectorAll("figure")];
+const words = root.dataset;
+const WIDTHS = { step: 7, eval: 3, gpu: 5 };
+const STEP = 0, SECONDS = 1, LOSS = 2;
 const AXES = {
-  loss: { kind: "step", x: 1, y: 2 },
-  learning_rate: { kind: "step", x: 1, y: 3 },
-  grad_norm: { kind: "step", x: 1, y: 4 },
-  tokens_per_s: { kind: "step", x: 1, y: 5, zero: true },
-  gpu_memory: { kind: "step", x: 1, y: 6, zero: true, unit: "GiB", scale: 1 / 2 ** 30 },
-  gpu_utilisation: { kind: "gpu", x: 1, y: 2, zero: true, top: 100, unit: "%", scale: 100, seconds: true },
+  loss: { kind: "step", y: 2, calm: true, log: true },
+  learning_rate: { kind: "step", y: 3, log: true },
+  grad_norm: { kind: "step", y: 4, calm: true, log: true },
+  tokens_per_s: { kind: "step", y: 5, zero: true, calm: true },
+  gpu_memory: { kind: "step", y: 6, zero: true, unit: "GiB", scale: 1 / 2 ** 30 },
+  gpu_utilisation: { kind: "gpu", y: 1, zero: true, top: 100, unit: "%", scale: 100 },
+  gpu_temperature: { kind: "gpu", y: 3, unit: "°C" },
+  gpu_power: { kind: "gpu", y: 4, zero: true, unit: "W" },
 };
-const store = { run: null, generation: -1, cursor: 0, rows: [] };
+const TABLE_ROWS = 20;
+const UNSEEN_MS = 5000; // points that move a curve by less than half a pixel wait so long
+
+// Columns of numbers that grow at their end; a gap is NaN.
+class Table {
+  constructor(width) { this.columns = Array.from({ length: width }, () => new Float64Array(1024)); this.length = 0; }
+  add(columns, from) {
+    const more = columns[0].length - from;
+    if (more <= 0) return;
+    const needed = this.length + more;
+    if (needed > this.columns[0].length) {
+      this.columns = this.columns.map((old) => { const grown = new Float64Array(Math.max(needed, old.length * 2)); grown.set(old); return grown; });
+    }
+    columns.forEach((values, c) => {
+      const column = this.columns[c];
+      column.set(from ? values.subarray(from) : values, this.length);
+    });
+    this.length = needed;
+  }
+}
+// What studio/ui/points.py packs: columns one behind the other, 32-bit floats in base64.
+function unpack(words, width) {
+  const bytes = Uint8Array.from(atob(words), (letter) => letter.charCodeAt(0));
+  const numbers = new Float32Array(bytes.buffer), length = numbers.length / width;
+  return Array.from({ length: width }, (_, c) => numbers.subarray(c * length, (c + 1) * length));
+}
+const empty = () => Object.fromEntries(Object.entries(WIDTHS).map(([kind, width]) => [kind, new Table(width)]));
+const store = { run: null, generation: -1, cursor: { step: 0, eval: 0, gpu: 0 }, tables: empty() };
+const wish = { smooth: 60, log: false, window: "all", ...remembered() };
+const mine = element.querySelector(".charts").dataset.fed === "page"; // by assets/run.js; else by the component's value
+let pointer = null; // {step, seconds} under the mouse, for all charts at once
+let palette = null;
 let missing = false;
 let queued = false;
 
+function remembered() {
+  try { return JSON.parse(localStorage.getItem("studio-charts")) || {}; } catch { return {}; }
+}
+
 // Asks until an answer is there: a question put while the page is still mounting may get lost.
 function ask() {
+  if (mine) return forget(); // assets/run.js asks from where this stands
   if (missing) return;
   missing = true;
   trigger("replay");
   setTimeout(() => { if (missing) { missing = false; ask(); } }, 2000);
 }
 
+function forget() {
+  Object.assign(store, { run: null, generation: -1, cursor: { step: 0, eval: 0, gpu: 0 }, tables: empty() });
+}
+
 function take(message) {
   if (!message || !("run" in message)) return;
+  const kinds = Object.keys(WIDTHS);
   const same = message.run === store.run && message.generation === store.generation;
-  if (message.since === 0 && !(same && message.until <= store.cursor)) {
-    store.rows = message.rows;
-  } else if (same && message.since <= store.cursor) {
-    store.rows = store.rows.concat(message.rows.slice(store.cursor - message.since));
-  } else {
-    return ask();
+  const whole = kinds.every((kind) => message.since[kind] === 0);
+  if (same && message.card === store.card && kinds.every((kind) => message.until[kind] <= store.cursor[kind])) { missing = false; return; }
+  if (!whole && !(same && kinds.every((kind) => message.since[kind] <= store.cursor[kind]))) return ask();
+  if (!same || whole) {
+    store.tables = empty();
+    store.cursor = { step: 0, eval: 0, gpu: 0 };
   }
-  if (same && message.until < store.cursor) return;
+  for (const kind of kinds) {
+    store.tables[kind].add(unpack(message[kind], WIDTHS[kind]), whole ? 0 : store.cursor[kind] - message.since[kind]);
+  }
   missing = false;
-  Object.assign(store, { run: message.run, generation: message.generation, cursor: message.until });
-  redraw();
+  Object.assign(store, { run: message.run, generation: message.generation, cursor: message.until, card: message.card });
+  // A run on a processor has no figures of a card: four charts say all there is, from the first picture on.
+  root.classList.toggle("without-card", message.card === false);
+  root.dataset.points = String(store.cursor.step);
+  root.taken = (root.taken || 0) + 1;
+  change(same && !whole);
 }
 
 function short(value) {
+  if (!Number.isFinite(value)) return "";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e4 || size < 1e-3) return value.toExponential(1).replace("e+", "e");
+  if (size >= 1e5 || size < 1e-3) return value.toExponential(1).replace("e+", "e").replace(".0e", "e");
   return String(Number(value.toPrecision(size >= 100 ? 4 : 3)));
 }
 
@@ -49,119 +106,93 @@ function shortTime(seconds) {
     : `${minutes}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`;
 }
 
-function points(axis, kind) {
-  const scale = axis.scale || 1;
-  return store.rows.filter((row) => row[0] === kind)
-    .map((row) => [row[1], row[kind === "eval" ? 2 : axis.y] === null ? null : row[kind === "eval" ? 2 : axis.y] * scale]);
+// The first place in a rising column whose value is not below `value`.
+function search(column, length, value) {
+  let low = 0, high = length;
+  while (low < high) { const middle = (low + high) >> 1; if (column[middle] < value) low = middle + 1; else high = middle; }
+  return low;
 }
 
-// A mean that follows the curve; the more points, the calmer.
-function smooth(curve) {
-  const keep = Math.min(0.97, 1 - 40 / curve.length);
-  let mean = null;
-  return curve.map(([x, y]) => {
-    if (y !== null) mean = mean === null ? y : mean * keep + y * (1 - keep);
-    return [x, mean];
-  });
+function axisOf(figure) {
+  const picked = figure.querySelector("select");
+  return AXES[picked ? picked.value : figure.dataset.series];
 }
 
-function draw(figure) {
-  const name = figure.dataset.series;
-  const axis = AXES[name];
-  const canvas = figure.querySelector("canvas");
-  const output = figure.querySelector("output");
-  const box = canvas.getBoundingClientRect();
-  if (!box.width) return;
-  const ratio = window.devicePixelRatio || 1;
-  if (canvas.width !== Math.round(box.width * ratio)) canvas.width = Math.round(box.width * ratio);
-  if (canvas.height !== Math.round(box.height * ratio)) canvas.height = Math.round(box.height * ratio);
-  const pen = canvas.getContext("2d");
-  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-  pen.clearRect(0, 0, box.width, box.height);
-  const style = getComputedStyle(figure);
-  const colour = (key) => style.getPropertyValue(key).trim();
-  pen.font = `11px ${style.fontFamily}`;
+// What of a table the window lets through: [first place, end].
+function span(kind) {
+  const table = store.tables[kind], steps = store.tables.step;
+  const [what, amount] = wish.window.split(" ");
+  if (what === "all" || !table.length) return [0, table.length];
+  if (what === "steps" && kind === "step") return [Math.max(0, table.length - Number(amount)), table.length];
+  const first = what === "steps" ? Math.max(0, steps.length - Number(amount)) : 0;
+  if (what === "steps" && !steps.length) return [0, table.length];
+  const seconds = kind === "gpu" ? 0 : SECONDS;
+  const newest = Math.max(steps.length ? steps.columns[SECONDS][steps.length - 1] : 0, store.tables.gpu.length ? store.tables.gpu.columns[0][store.tables.gpu.length - 1] : 0);
+  const from = what === "steps" ? steps.columns[SECONDS][first] : newest - Number(amount) * 60;
+  return [search(table.columns[seconds], table.length, from), table.length];
+}
 
-  const main = points(axis, axis.kind);
-  const evals = name === "loss" ? points(axis, "eval") : [];
-  const known = main.concat(evals).filter(([, y]) => y !== null);
-  const blank = !known.length || (name.startsWith("gpu") && known.every(([, y]) => y === 0));
-  const title = figure.querySelector("figcaption span").textContent;
-  if (blank) {
-    pen.fillStyle = colour("--studio-soft");
-    pen.textAlign = "center";
-    pen.fillText(figure.dataset.empty, box.width / 2, box.height / 2);
-    output.textContent = "";
-    canvas.setAttribute("aria-label", `${title}: ${figure.dataset.empty}`);
-    return;
+// A mean that follows the curve, over up to a tenth of the points on show: the more there are, the calmer.
+function smooth(column, length, shown) {
+  const keep = 1 - 1 / (1 + (wish.smooth / 100) ** 2 * shown / 10), out = new Float64Array(length);
+  let mean = NaN;
+  for (let i = 0; i < length; i++) {
+    const value = column[i];
+    if (value === value) mean = mean === mean ? mean * keep + value * (1 - keep) : value;
+    out[i] = mean;
   }
-  const last = main.filter(([, y]) => y !== null).at(-1);
-  const unit = axis.unit ? ` ${axis.unit}` : "";
-  output.textContent = last ? short(last[1]) + unit : "";
-  canvas.setAttribute("aria-label", `${title}: ${last ? short(last[1]) + unit : ""}`);
+  return out;
+}
 
-  const right = box.width - 8, top = 8, bottom = box.height - 20;
-  const ys = known.map(([, y]) => y), xs = known.map(([x]) => x);
-  let low = axis.zero ? 0 : Math.min(...sample(ys, Math.min));
-  let high = axis.top || Math.max(...sample(ys, Math.max));
-  const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
-  if (!axis.zero) low = low >= 0 ? Math.max(low - room, 0) : low - room;
-  if (!axis.top) high += room;
-  const from = Math.min(xs[0], evals.length ? evals[0][0] : xs[0]);
-  const until = Math.max(...sample(xs, Math.max), from + 1);
-  const marks = [0, 1, 2, 3].map((i) => low + (high - low) * i / 3);
-  const left = 12 + Math.max(...marks.map((mark) => pen.measureText(short(mark)).width));
-  const toX = (x) => left + (x - from) / (until - from) * (right - left);
-  const toY = (y) => bottom - (y - low) / (high - low) * (bottom - top);
+function niceMarks(low, high, count) {
+  const raw = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => one >= raw * 0.999) || raw;
+  const marks = [];
+  for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + step * 1e-9 && marks.length < 12; value += step) marks.push(Math.abs(value) < step * 1e-9 ? 0 : value);
+  return marks;
+}
 
-  pen.strokeStyle = colour("--studio-line");
-  pen.fillStyle = colour("--studio-soft");
-  pen.lineWidth = 1;
-  pen.textAlign = "right";
-  pen.textBaseline = "middle";
-  for (const value of marks) {
-    const y = Math.round(toY(value)) + 0.5;
-    pen.beginPath(); pen.moveTo(left, y); pen.lineTo(right, y); pen.stroke();
-    pen.fillText(short(value), left - 6, y);
+function logMarks(low, high) {
+  const marks = [];
+  for (let power = Math.floor(low); power <= high; power++) {
+    for (const one of high - low > 3 ? [1] : high - low > 1 ? [1, 3] : [1, 2, 3, 5]) {
+      const mark = Math.log10(one) + power;
+      if (mark >= low && mark <= high) marks.push(mark);
+    }
   }
-  pen.textBaseline = "alphabetic";
-  pen.textAlign = "left";
-  pen.fillText(axis.seconds ? shortTime(from) : `${figure.dataset.step} ${from}`, left, box.height - 5);
-  pen.textAlign = "right";
-  pen.fillText(axis.seconds ? shortTime(until) : String(until), right, box.height - 5);
-
-  const raw = name === "loss" && main.length > 100;
-  line(pen, main, toX, toY, colour("--studio-accent"), raw ? 0.35 : 1, raw ? 1 : 1.8);
-  if (raw) line(pen, smooth(main), toX, toY, colour("--studio-accent"), 1, 2);
-  line(pen, evals, toX, toY, colour("--studio-second"), 1, 1.8);
-  for (const [x, y] of evals) dot(pen, toX(x), toY(y), colour("--studio-second"), 3);
-  if (last && main.length < 3) dot(pen, toX(last[0]), toY(last[1]), colour("--studio-accent"), 3);
-  if (evals.length) legend(pen, figure, right, top, colour);
-  hover(figure, pen, main, toX, toY, colour, box, output, unit, axis);
+  return marks.length > 1 ? marks : [low, (low + high) / 2, high];
 }
 
-// Math.min(...many) overflows the stack beyond some 100 000 values.
-function sample(values, pick) {
-  const chosen = [];
-  for (let i = 0; i < values.length; i += 10000) chosen.push(pick(...values.slice(i, i + 10000)));
-  return chosen;
+function bounds(column, first, end, scale, log, found) {
+  for (let i = first; i < end; i++) {
+    const value = column[i] * scale;
+    if (value !== value || (log && value <= 0)) continue;
+    if (value < found.low) found.low = value;
+    if (value > found.high) found.high = value;
+  }
 }
 
-function line(pen, curve, toX, toY, colour, alpha, width) {
-  pen.save();
-  pen.globalAlpha = alpha;
-  pen.strokeStyle = colour;
-  pen.lineWidth = width;
-  pen.lineJoin = "round";
+// One line of a curve: per pixel at most its first, least, greatest and last point, joined in their order.
+function trace(pen, xs, ys, first, end, toX, toY) {
+  let pixel = -1, lows = 0, highs = 0, last = 0, drawing = false;
+  const close = () => { if (pixel >= 0 && drawing) { pen.lineTo(pixel, lows); pen.lineTo(pixel, highs); pen.lineTo(pixel, last); } };
   pen.beginPath();
-  let drawing = false;
-  for (const [x, y] of curve) {
-    if (y === null) { drawing = false; continue; }
-    if (drawing) pen.lineTo(toX(x), toY(y)); else pen.moveTo(toX(x), toY(y));
-    drawing = true;
+  for (let i = first; i < end; i++) {
+    const y = toY(ys[i]);
+    if (y !== y) { close(); pixel = -1; drawing = false; continue; }
+    const x = Math.round(toX(xs[i]) * 2) / 2;
+    if (x !== pixel) {
+      close();
+      if (drawing) pen.lineTo(x, y); else pen.moveTo(x, y);
+      drawing = true; pixel = x; lows = highs = last = y;
+    } else {
+      if (y < lows) lows = y;
+      if (y > highs) highs = y;
+      last = y;
+    }
   }
+  close();
   pen.stroke();
-  pen.restore();
 }
 
 function dot(pen, x, y, colour, size) {
@@ -171,53 +202,230 @@ function dot(pen, x, y, colour, size) {
   pen.fill();
 }
 
+function colours() {
+  if (palette) return palette;
+  const style = getComputedStyle(root);
+  palette = { font: `11px ${style.fontFamily}` };
+  for (const name of ["accent", "second", "soft", "line", "card"]) palette[name] = style.getPropertyValue(`--studio-${name}`).trim();
+  return palette;
+}
+
+function title(figure) {
+  const picked = figure.querySelector("select");
+  return picked ? picked.selectedOptions[0].text : figure.querySelector("figcaption span").textContent;
+}
+
+function tell(figure, said, label) {
+  const output = figure.querySelector("output"), canvas = figure.querySelector("canvas");
+  if (output.textContent !== said) output.textContent = said;
+  if (canvas.getAttribute("aria-label") !== label) canvas.setAttribute("aria-label", label);
+}
+
+function draw(figure) {
+  const box = figure.box;
+  if (!box || !box.width || !figure.visible) return;
+  const axis = axisOf(figure), table = store.tables[axis.kind], colour = colours();
+  const byStep = axis.kind === "step", [first, end] = span(axis.kind), ys = table.columns[axis.y], unit = axis.unit ? ` ${axis.unit}` : "";
+  let last = end - 1;
+  while (last > first && ys[last] !== ys[last]) last--;
+  const value = end > first ? short(ys[last] * (axis.scale || 1)) + unit : "";
+  if (figure.stale === "grown" && end - figure.end < (end - first) / (2 * box.width) && performance.now() - figure.drawn < UNSEEN_MS) {
+    if (!pointer) tell(figure, value, `${title(figure)}: ${value}`);
+    return;
+  }
+  Object.assign(figure, { stale: "", end, drawn: performance.now() });
+  const canvas = figure.querySelector("canvas"), ratio = window.devicePixelRatio || 1;
+  const size = [Math.round(box.width * ratio), Math.round(box.height * ratio)];
+  if (canvas.width !== size[0]) canvas.width = size[0];
+  if (canvas.height !== size[1]) canvas.height = size[1];
+  const pen = canvas.getContext("2d");
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.clearRect(0, 0, box.width, box.height);
+  pen.font = colour.font;
+
+  const scale = axis.scale || 1, log = wish.log && axis.log;
+  const xs = table.columns[byStep ? STEP : 0];
+  const evals = figure.dataset.series === "loss" ? store.tables.eval : null;
+  const [evalFirst, evalEnd] = evals ? span("eval") : [0, 0];
+  const found = { low: Infinity, high: -Infinity };
+  bounds(ys, first, end, scale, log, found);
+  if (evals) bounds(evals.columns[2], evalFirst, evalEnd, 1, log, found);
+  if (found.low > found.high || (figure.dataset.series.startsWith("gpu") && found.high === 0 && byStep)) {
+    pen.fillStyle = colour.soft;
+    pen.textAlign = "center";
+    pen.fillText(figure.dataset.empty, box.width / 2, box.height / 2);
+    return tell(figure, "", `${title(figure)}: ${figure.dataset.empty}`);
+  }
+
+  // Axes
+  const right = box.width - 8, top = 8, bottom = box.height - 20;
+  let low = axis.zero ? 0 : found.low, high = axis.top || found.high;
+  if (log) { low = Math.log10(low); high = Math.log10(high); }
+  const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
+  if (!axis.zero) low = log || low < 0 ? low - room : Math.max(low - room, 0);
+  if (!axis.top) high += room;
+  const marks = log ? logMarks(low, high) : niceMarks(low, high, 4);
+  const name = (mark) => short(log ? 10 ** mark : mark);
+  const left = 12 + Math.max(...marks.map((mark) => pen.measureText(name(mark)).width));
+  const from = end > first ? Math.min(xs[first], evalEnd > evalFirst ? evals.columns[STEP][evalFirst] : Infinity) : evals.columns[STEP][evalFirst];
+  const until = Math.max(end > first ? xs[end - 1] : 0, evalEnd > evalFirst ? evals.columns[STEP][evalEnd - 1] : 0, from + 1);
+  const across = (right - left) / (until - from), up = (bottom - top) / (high - low);
+  const toX = (x) => left + (x - from) * across;
+  const toY = log ? (y) => (y * scale > 0 ? bottom - (Math.log10(y * scale) - low) * up : NaN) : (y) => bottom - (y * scale - low) * up;
+  pen.strokeStyle = colour.line;
+  pen.fillStyle = colour.soft;
+  pen.lineWidth = 1;
+  pen.textAlign = "right";
+  pen.textBaseline = "middle";
+  pen.beginPath();
+  for (const mark of marks) {
+    const y = Math.round(bottom - (mark - low) * up) + 0.5;
+    pen.moveTo(left, y); pen.lineTo(right, y);
+    pen.fillText(name(mark), left - 6, y);
+  }
+  pen.stroke();
+  pen.textBaseline = "alphabetic";
+  pen.textAlign = "left";
+  pen.fillText(byStep ? `${words.step} ${from}` : shortTime(from), left, box.height - 5);
+  pen.textAlign = "right";
+  pen.fillText(byStep ? String(until) : shortTime(until), right, box.height - 5);
+
+  // Curves
+  const calm = axis.calm && wish.smooth > 0 && end - first > 12;
+  pen.lineJoin = "round";
+  pen.strokeStyle = colour.accent;
+  pen.globalAlpha = calm ? (end - first > 3 * box.width ? 0.22 : 0.4) : 1;
+  pen.lineWidth = calm ? 1 : 1.8;
+  trace(pen, xs, ys, first, end, toX, toY);
+  pen.globalAlpha = 1;
+  if (calm) { pen.lineWidth = 2; trace(pen, xs, smooth(ys, end, end - first), first, end, toX, toY); }
+  if (end - first < 3) for (let i = first; i < end; i++) dot(pen, toX(xs[i]), toY(ys[i]), colour.accent, 3);
+  if (evalEnd > evalFirst) {
+    pen.strokeStyle = colour.second;
+    pen.lineWidth = 1.8;
+    trace(pen, evals.columns[STEP], evals.columns[2], evalFirst, evalEnd, toX, toY);
+    if (evalEnd - evalFirst < 60) for (let i = evalFirst; i < evalEnd; i++) dot(pen, toX(evals.columns[STEP][i]), toY(evals.columns[2][i]), colour.second, 3);
+    legend(pen, figure, right, top, colour);
+  }
+
+  const near = pointer && end > first ? nearest(table, byStep, first, end) : -1;
+  if (near >= 0) {
+    const x = toX(xs[near]);
+    pen.strokeStyle = colour.soft;
+    pen.lineWidth = 1;
+    pen.setLineDash([3, 3]);
+    pen.beginPath(); pen.moveTo(x, top); pen.lineTo(x, bottom); pen.stroke();
+    pen.setLineDash([]);
+    if (ys[near] === ys[near]) dot(pen, x, toY(ys[near]), colour.accent, 3.5);
+    const where = byStep ? `${words.step} ${xs[near]}` : shortTime(xs[near]);
+    return tell(figure, `${where} · ${short(ys[near] * scale) || "–"}${unit}`, `${title(figure)}: ${value}`);
+  }
+  tell(figure, value, `${title(figure)}: ${value}`);
+}
+
+function nearest(table, byStep, first, end) {
+  const column = table.columns[byStep ? STEP : 0], wanted = byStep ? pointer.step : pointer.seconds;
+  const place = Math.min(end - 1, Math.max(first, search(column, end, wanted)));
+  return place > first && wanted - column[place - 1] < column[place] - wanted ? place - 1 : place;
+}
+
 function legend(pen, figure, right, top, colour) {
   let x = right;
   pen.textAlign = "right";
-  for (const [words, key] of [[figure.dataset.eval, "--studio-second"], [figure.dataset.train, "--studio-accent"]]) {
-    pen.fillStyle = colour("--studio-soft");
-    pen.fillText(words, x, top + 9);
-    x -= pen.measureText(words).width + 8;
-    dot(pen, x, top + 5, colour(key), 3.5);
+  for (const [label, key] of [[words.eval, "second"], [words.train, "accent"]]) {
+    pen.fillStyle = colour.soft;
+    pen.fillText(label, x, top + 9);
+    x -= pen.measureText(label).width + 8;
+    dot(pen, x, top + 5, colour[key], 3.5);
     x -= 14;
   }
 }
 
-function hover(figure, pen, main, toX, toY, colour, box, output, unit, axis) {
-  if (figure.pointer === undefined) return;
-  let near = null;
-  for (const point of main) {
-    if (point[1] !== null && (!near || Math.abs(toX(point[0]) - figure.pointer) < Math.abs(toX(near[0]) - figure.pointer))) near = point;
+// The last steps as a table, for who cannot see curves; filled only while it is open.
+function list() {
+  if (!details.open) return;
+  const steps = store.tables.step, evals = store.tables.eval, c = steps.columns, body = details.querySelector("tbody");
+  const rows = [];
+  for (let i = steps.length - 1; i >= Math.max(0, steps.length - TABLE_ROWS); i--) {
+    const step = c[STEP][i], at = search(evals.columns[STEP], evals.length, step);
+    const judged = at < evals.length && evals.columns[STEP][at] === step ? short(evals.columns[2][at]) : "";
+    const memory = c[6][i] ? `${short(c[6][i] / 2 ** 30)} GiB` : "";
+    rows.push([step, short(c[LOSS][i]), judged, short(c[3][i]), short(c[4][i]), short(c[5][i]), memory]);
   }
-  if (!near) return;
-  pen.strokeStyle = colour("--studio-soft");
-  pen.setLineDash([3, 3]);
-  pen.beginPath(); pen.moveTo(toX(near[0]), 8); pen.lineTo(toX(near[0]), box.height - 20); pen.stroke();
-  pen.setLineDash([]);
-  dot(pen, toX(near[0]), toY(near[1]), colour("--studio-accent"), 3.5);
-  const where = axis.seconds ? shortTime(near[0]) : `${figure.dataset.step} ${near[0]}`;
-  output.textContent = `${where} · ${short(near[1])}${unit}`;
+  body.replaceChildren(...rows.map((cells) => {
+    const line = document.createElement("tr");
+    line.append(...cells.map((cell) => { const part = document.createElement("td"); part.textContent = cell === "" ? "–" : String(cell); return part; }));
+    return line;
+  }));
 }
 
 function redraw() {
-  if (queued) return;
+  if (queued || document.hidden) return;
   queued = true;
   requestAnimationFrame(() => {
     queued = false;
-    root.dataset.points = String(store.rows.filter((row) => row[0] === "step").length);
-    root.rows = store.rows;
-    root.querySelectorAll("figure").forEach(draw);
+    figures.forEach((figure) => { if (figure.stale) draw(figure); });
+    list();
   });
 }
 
-root.querySelectorAll("figure").forEach((figure) => {
+function change(grown = false) {
+  figures.forEach((figure) => { figure.stale = grown === true && figure.stale !== "all" ? "grown" : "all"; });
+  redraw();
+}
+
+figures.forEach((figure) => {
   const canvas = figure.querySelector("canvas");
-  canvas.addEventListener("pointermove", (event) => { figure.pointer = event.offsetX; redraw(); });
-  canvas.addEventListener("pointerleave", () => { figure.pointer = undefined; redraw(); });
+  canvas.addEventListener("pointermove", (event) => {
+    const axis = axisOf(figure), table = store.tables[axis.kind], [first, end] = span(axis.kind);
+    if (end <= first || !figure.box) return;
+    const column = table.columns[axis.kind === "step" ? STEP : 0];
+    const share = Math.min(1, Math.max(0, (event.offsetX - 40) / (figure.box.width - 48)));
+    const place = Math.min(end - 1, search(column, end, column[first] + share * (column[end - 1] - column[first])));
+    const steps = store.tables.step;
+    if (axis.kind === "step") pointer = { step: column[place], seconds: table.columns[SECONDS][place] };
+    else {
+      const at = Math.min(steps.length - 1, search(steps.columns[SECONDS], steps.length, column[place]));
+      pointer = { seconds: column[place], step: at >= 0 ? steps.columns[STEP][at] : 0 };
+    }
+    change();
+  });
+  canvas.addEventListener("pointerleave", () => { pointer = null; change(); });
+  figure.querySelector("select")?.addEventListener("change", () => change());
 });
-new ResizeObserver(redraw).observe(root);
-new MutationObserver(redraw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
-watch("value", () => take(props.value));
-// The page may have got rows before this tab was opened.
-take(props.value);
+
+tools.querySelectorAll("[name]").forEach((field) => {
+  if (field.type === "checkbox") field.checked = wish[field.name]; else field.value = wish[field.name];
+  field.addEventListener("input", () => {
+    wish[field.name] = field.type === "checkbox" ? field.checked : field.type === "range" ? Number(field.value) : field.value;
+    try { localStorage.setItem("studio-charts", JSON.stringify(wish)); } catch { /* a browser that keeps nothing */ }
+    change();
+  });
+});
+details.addEventListener("toggle", list);
+
+const sizes = new ResizeObserver((entries) => {
+  for (const entry of entries) { const figure = entry.target.closest("figure"); figure.box = entry.contentRect; figure.stale = "all"; }
+  redraw();
+});
+// A screen's height around what is seen counts as seen: scrolling shows finished curves.
+const sight = new IntersectionObserver((entries) => {
+  for (const entry of entries) entry.target.visible = entry.isIntersecting;
+  redraw();
+}, { rootMargin: "800px 0px" });
+figures.forEach((figure) => { figure.stale = "all"; sizes.observe(figure.querySelector("canvas")); sight.observe(figure); });
+document.addEventListener("visibilitychange", redraw);
+new MutationObserver(() => { palette = null; change(); }).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { palette = null; change(); });
+// What scripts and tests may ask: the steps on show; `taken` counts the payloads.
+root.steps = () => Array.from(store.tables.step.columns[STEP].subarray(0, store.tables.step.length));
+if (mine) {
+  window.studioRun = window.studioRun || {};
+  window.studioRun.chart = { take, shown: () => ({ run: store.run, generation: store.generation, cursor: store.cursor, card: store.card }) };
+  window.studioRun.look?.();
+} else {
+  watch("value", () => take(props.value));
+  // The page may have got rows before this tab was opened.
+  take(props.value);
+}
 redraw();

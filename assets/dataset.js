@@ -42,7 +42,7 @@ function settle(part) {
 new MutationObserver(() => {
   screen.querySelectorAll("[data-key]").forEach(settle);
   if (!focused || document.activeElement !== document.body) return;
-  screen.querySelector(`[data-focus="${focused}"]`)?.focus({ preventScroll: true });
+  screen.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
 }).observe(screen, { childList: true, subtree: true, attributeFilter: ["data-key"] });
 
 function tableOf(root) {

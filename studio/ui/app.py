@@ -3,39 +3,49 @@
 from __future__ import annotations
 
 import contextvars
-from typing import Any
+from pathlib import Path
 
 import gradio as gr
 from gradio.context import Context as BuildContext
 from starlette.middleware import Middleware
 
-from studio.core.errors import StudioError
-from studio.core.recipe import Recipe
 from studio.core.text import LANGUAGES
-from studio.ui.cards import chip, machine_words
+from studio.ui.api import Api
 from studio.ui.context import Context
-from studio.ui.form import Form
+from studio.ui.doors import Doors
+from studio.ui.form import Form, show_all
+from studio.ui.frame import Frame
+from studio.ui.front_end import FrontEnd
 from studio.ui.gate import UPLOAD_BYTES, Gate
+from studio.ui.other_window import OtherWindow
+from studio.ui.run_card import RunCard
 from studio.ui.style import ICON, STYLE_SHEET, make_theme
 from studio.ui.tabs.chat import ChatTab
 from studio.ui.tabs.dataset import DatasetTab
 from studio.ui.tabs.doctor import DoctorTab
 from studio.ui.tabs.export import ExportTab
+from studio.ui.tabs.home import HomeTab
 from studio.ui.tabs.hyperparameters import HyperparametersTab
 from studio.ui.tabs.model import ModelTab
+from studio.ui.tabs.runs import RunsTab
+from studio.ui.tabs.settings import SettingsTab
 from studio.ui.tabs.training import TrainingTab
 
-LANGUAGE_NAMES = {"en": "English", "zh-CN": "简体中文"}
-# Ctrl+Enter starts a run while the Training tab is open.
-KEYS = """() => {
-  document.addEventListener("keydown", (event) => {
-    const start = document.getElementById("run-start");
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && start?.offsetParent) start.click();
-  });
-}"""
-
-# Gradio serves every page as English; screen readers choose their voice by it.
-TELL_LANGUAGE = "document.documentElement.lang = element.querySelector('h1').lang;"
+TABS = (
+    "home",
+    "model",
+    "dataset",
+    "hyperparameters",
+    "training",
+    "chat",
+    "export",
+    "runs",
+    "doctor",
+    "settings",
+)
+RUN_TABS = ("model", "dataset", "hyperparameters", "training")
+PAGE_SCRIPT = Path(__file__).resolve().parents[2] / "assets" / "page.js"
+SCREEN_STYLES = Path(__file__).resolve().parents[2] / "assets" / "style"
 
 
 def build(context: Context) -> gr.Blocks:
@@ -46,79 +56,63 @@ def build(context: Context) -> gr.Blocks:
     with gr.Blocks(
         title="Finetune Studio", analytics_enabled=False, delete_cache=(3600, 86400), fill_width=True
     ) as blocks:
-        with gr.Row(elem_id="header"):
-            gr.HTML(brand(say("ui.brand"), context.language), js_on_load=TELL_LANGUAGE, elem_id="brand")
-            machine = gr.HTML("", elem_id="machine")
-            run_chip = gr.HTML(chip(None, "", say), elem_id="run-chip")
-            language = gr.Dropdown(
-                choices=[(LANGUAGE_NAMES[tag], tag) for tag in LANGUAGES],
-                value=context.language,
-                show_label=False,
-                label=say("ui.language"),
-                elem_id="language",
-                filterable=False,
-                interactive=True,
-                scale=0,
-                min_width=130,
-            )
-        form = Form(context.words, context.draft())
-        with gr.Tabs(elem_id="tabs"):
-            with gr.Tab(say("ui.tab.model"), id="model", elem_id="tab-model"):
-                model = ModelTab(context, form)
-            with gr.Tab(say("ui.tab.dataset"), id="dataset", elem_id="tab-dataset") as dataset_tab:
-                dataset = DatasetTab(context, form)
-            with gr.Tab(say("ui.tab.hyperparameters"), id="hyperparameters", elem_id="tab-hyperparameters"):
-                settings = HyperparametersTab(context, form)
-            with gr.Tab(say("ui.tab.training"), id="training", elem_id="tab-training"):
-                training = TrainingTab(context, form)
-            with gr.Tab(say("ui.tab.chat"), id="chat", elem_id="tab-chat") as chat_tab:
-                chat = ChatTab(context)
-            with gr.Tab(say("ui.tab.export"), id="export", elem_id="tab-export") as export_tab:
-                export = ExportTab(context)
-            with gr.Tab(say("ui.tab.doctor"), id="doctor", elem_id="tab-doctor") as doctor_tab:
-                doctor = DoctorTab(context)
+        Api(context)  # first, so that no handler takes the name of an endpoint
+        frame = Frame(context)
+        form = Form(context.words, context.draft(), context.typed())
+        makers = {
+            "home": lambda: HomeTab(context),
+            "model": lambda: ModelTab(context, form),
+            "dataset": lambda: DatasetTab(context, form),
+            "hyperparameters": lambda: HyperparametersTab(context, form),
+            "training": lambda: TrainingTab(context, form),
+            "chat": lambda: ChatTab(context),
+            "export": lambda: ExportTab(context),
+            "runs": lambda: RunsTab(context),
+            "doctor": lambda: DoctorTab(context),
+            "settings": lambda: SettingsTab(context),
+        }
+        tabs, made = {}, {}
+        with gr.Row(elem_id="stage"):
+            with gr.Column(scale=7, min_width=320, elem_id="work"):
+                with gr.Tabs(elem_id="tabs", overflow_behavior="wrap"):
+                    for name in TABS:
+                        with gr.Tab(say(f"ui.tab.{name}"), id=name, elem_id=f"tab-{name}") as tabs[name]:
+                            made[name] = makers[name]()
+            # Shown by the style sheet beside the four tabs of a run alone.
+            with gr.Column(scale=3, min_width=280, elem_id="run-card"):
+                card = RunCard(context, form)
+        training = made["training"]
         training.make_shared()
-        model.bind()
-        dataset.bind(dataset_tab)
-        settings.bind()
-        training.bind(run_chip)
-        chat.bind(chat_tab)
-        export.bind(export_tab)
-        doctor.bind(doctor_tab)
-        bind_page(blocks, context, form, model, training, machine)
-        changed = context.on(language.input, lambda tag: change_language(context, blocks, tag), [language])
-        changed.then(None, js="() => location.reload()", api_visibility="private")
+        OtherWindow(context, form)
+        frame.bind(blocks.load, training.stop_active)
+        card.bind(blocks.load, [tabs[name] for name in RUN_TABS])
+        made["home"].bind(tabs["home"], blocks.load, form, training)
+        made["model"].bind(tabs["model"])
+        made["dataset"].bind(tabs["dataset"])
+        made["hyperparameters"].bind()
+        training.bind(tabs["training"])
+        made["chat"].bind(tabs["chat"])
+        made["export"].bind(tabs["export"])
+        made["runs"].bind(tabs["runs"], form, training)
+        made["doctor"].bind(tabs["doctor"])
+        made["settings"].bind(tabs["settings"], lambda tag: change_language(context, blocks, tag))
+        bind_page(blocks, context, made["model"], training)
     return blocks
 
 
-def bind_page(
-    blocks: gr.Blocks, context: Context, form: Form, model: ModelTab, training: TrainingTab, machine: gr.HTML
-) -> None:
-    """Show the draft, the models, the machine and the run on every page load; keep the draft on every edit."""
-    components = list(form.components.values())
+def bind_page(blocks: gr.Blocks, context: Context, model: ModelTab, training: TrainingTab) -> None:
+    """Show the models and the run on every page load; the draft is in the page from the start (fill_page)."""
+    context.on(blocks.load, model.choices, [model.source], [model.source])
+    model.show_card(blocks.load)
 
-    def show_draft() -> list[Any]:
-        return form.show(context.draft())
 
-    def show_machine() -> str:
-        return machine_words(context.desk.health.machine(), context.say)
-
-    def keep(*values: Any) -> None:
-        try:
-            recipe: Recipe = form.read(values)
-        except StudioError:
-            return  # half-typed: the last whole form stays the draft
-        context.keep_draft(recipe)
-
-    shown = context.on(blocks.load, show_draft, [], components)
-    context.on(shown.then, model.choices, [model.source], [model.source])
-    model.show_card(shown.then)
-    context.on(blocks.load, show_machine, [], [machine])
-    context.on(blocks.load, training.tick, [training.watched], training.shown)
-    edits = [component.input for component in components]
-    context.on(
-        lambda *args, **options: gr.on(edits, *args, **options), keep, components, trigger_mode="always_last"
-    )
+def fill_page(blocks: gr.Blocks, context: Context) -> None:
+    """Put the draft into what a page is made of: an answer to its loading would replace what was typed meanwhile."""
+    values = show_all(context.draft(), context.typed())
+    for part in blocks.config["components"]:
+        name = part["props"].get("elem_id")
+        if name in values:
+            part["props"]["value"] = values[name]
 
 
 def change_language(context: Context, blocks: gr.Blocks, tag: str) -> None:
@@ -137,15 +131,18 @@ def change_language(context: Context, blocks: gr.Blocks, tag: str) -> None:
         blocks.config = blocks.config | {"components": [new | {"id": old["id"]} for old, new in pairs]}
 
 
+PRIVATE = ("gate.key", "api.key", "address.json", "share.json", "link.json", "settings.json", "runs", "logs")
+"""What the server never serves, whatever a handler returns."""
 KEEP_ALIVE_S = 360
 """How long an idle connection stays open. Browsers close theirs after 300 s; a server that does so first (uvicorn after
 5) may close one in the moment in which a page sends on it, and the click is lost."""
 
 
-def launch(blocks: gr.Blocks, context: Context) -> None:
+def launch(blocks: gr.Blocks, context: Context, doors: Doors) -> None:
     """Serve `blocks` behind the gate on 127.0.0.1 and return; nothing is shared, recorded or reported."""
     blocks.queue(api_open=False, max_size=64, default_concurrency_limit=8)
-    gate = Middleware(Gate, keys=context.keys, language=lambda: context.language)
+    gate = Middleware(Gate, doors=doors, language=lambda: context.language)
+    front_end = Middleware(FrontEnd, file=context.workspace.front_end, theme=context.theme)
     blocks.launch(
         server_name="127.0.0.1",
         server_port=context.keys.port,
@@ -162,20 +159,23 @@ def launch(blocks: gr.Blocks, context: Context) -> None:
         enable_monitoring=False,
         footer_links=[],
         allowed_paths=[],
-        blocked_paths=[
-            str(context.workspace.root / name) for name in ("gate.key", "address.json", "runs", "logs")
-        ],
+        blocked_paths=[str(context.workspace.root / name) for name in PRIVATE],
         max_file_size=UPLOAD_BYTES,
         state_session_capacity=100,
-        app_kwargs={"middleware": [gate], "docs_url": None, "redoc_url": None, "openapi_url": None},
+        app_kwargs={
+            "middleware": [gate, front_end],
+            "docs_url": None,
+            "redoc_url": None,
+            "openapi_url": None,
+        },
         theme=make_theme(),
-        css_paths=[STYLE_SHEET],
-        js=KEYS,
+        css_paths=[STYLE_SHEET, *sorted(SCREEN_STYLES.glob("*.css"))],
+        js=PAGE_SCRIPT.read_text(encoding="utf-8"),
         favicon_path=str(ICON),
     )
     blocks.server.config.timeout_keep_alive = KEEP_ALIVE_S
-
-
-def brand(name: str, language: str) -> str:
-    """Return the studio's mark and name, with the language that the page is in."""
-    return f"<h1 lang={language}>{ICON.read_text(encoding='utf-8')}<span>{name}</span></h1>"
+    # Gradio puts its own in front of what it is given: its CORS would answer foreign pages before the gate is asked.
+    blocks.app.user_middleware.sort(key=lambda one: one.cls is not Gate)
+    blocks.app.middleware_stack = blocks.app.build_middleware_stack()
+    context.on_draft = lambda: fill_page(blocks, context)
+    context.on_draft()

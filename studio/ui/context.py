@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 import inspect
-import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import gradio as gr
@@ -16,10 +16,16 @@ from studio.core.errors import RecipeError, StudioError
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe
 from studio.core.text import Catalogue, Text, load_catalogue, text
+from studio.engine.folder import read_json
 from studio.host.failures import refuse_system
-from studio.host.settings import change_settings, write_json
-from studio.ui.gate import Keys
+from studio.host.settings import change_settings, read_settings, write_json
+from studio.ui.gate import CALLER, ROLE
+from studio.ui.guest_view import Curtain
+from studio.ui.keys import Keys
 from studio.ui.live import LiveView, fold
+
+ASKING: ContextVar[tuple[str, str]] = ContextVar("asking", default=("owner", ""))
+"""Role and name of the page whose handler is at work. Outside of any it is the studio itself that asks."""
 
 
 class Context:
@@ -32,6 +38,10 @@ class Context:
         self.words: Catalogue = load_catalogue(language)
         self.turn = threading.Lock()
         """Held while the window is built anew."""
+        self.editing = threading.RLock()
+        """Held from reading the draft to keeping it, so that two edits at once both count."""
+        self.on_draft: Callable[[], None] = lambda: None
+        """Called when another draft is kept."""
         self._views: dict[str, LiveView] = {}
         self._lock = threading.Lock()
 
@@ -49,6 +59,10 @@ class Context:
         self.words = load_catalogue(language)
         change_settings(self.workspace, language=self.language)
 
+    def theme(self) -> str:
+        """Return the colours that the person chose: light, dark, "" for the system's."""
+        return read_settings(self.workspace).get("theme", "")
+
     def view(self, run: str) -> LiveView:
         """Return the run as it stands now; only events that are new since the last call are read."""
         with self._lock:
@@ -60,18 +74,43 @@ class Context:
     def draft(self) -> Recipe:
         """Return the recipe as the person left the form, else the demo's; an unreadable draft counts as none."""
         try:
-            data = json.loads((self.workspace.root / "draft.json").read_text(encoding="utf-8"))
-            return from_json(Recipe, lift("recipe", data))
-        except (OSError, ValueError, AttributeError, TypeError, StudioError):
+            return from_json(Recipe, lift("recipe", read_json(self.workspace.root / "draft.json")))
+        except StudioError:
             return self.desk.demo_recipe()
 
-    def keep_draft(self, recipe: Recipe) -> None:
-        """Remember the form's recipe, so that a reload shows it again."""
-        write_json(self.workspace.root / "draft.json", to_json(recipe))
+    def typed(self) -> dict[str, Any]:
+        """Return what the form's fields hold as typed, by path, where the draft does not say it: `1e-`, nothing."""
+        try:
+            data = read_json(self.workspace.root / "draft.typed.json")
+        except StudioError:
+            return {}
+        items = data.items() if isinstance(data, dict) else ()
+        return {path: value for path, value in items if isinstance(value, str)}
+
+    def keep_draft(self, recipe: Recipe, typed: Mapping[str, Any] | None = None) -> None:
+        """Remember the form's recipe, so that a reload shows it again, and what fields hold that it does not say."""
+        with self.editing:
+            write_json(self.workspace.root / "draft.typed.json", dict(typed or {}))
+            write_json(self.workspace.root / "draft.json", to_json(recipe))
+        self.on_draft()
+
+    def role(self, request: gr.Request) -> str:
+        """Return `owner` or `viewer`, as the gate wrote it into the request's scope by its port; "" for a stranger."""
+        return str(_scope_of(request).get(ROLE, ""))
 
     def owner(self, request: gr.Request) -> bool:
-        """Return whether the owner asks; the one place that knows roles (guests join with sharing)."""
-        return request is not None and self.keys.admits(request.cookies)
+        """Return whether the owner asks."""
+        return self.role(request) == "owner"
+
+    @property
+    def owner_asks(self) -> bool:
+        """Whether the handler that is at work now serves the owner."""
+        return ASKING.get()[0] == "owner"
+
+    @property
+    def caller(self) -> str:
+        """The name of the browser whose handler is at work now, as far as its first step."""
+        return ASKING.get()[1]
 
     def on(
         self,
@@ -79,49 +118,86 @@ class Context:
         work: Callable,
         inputs: Sequence[Any] = (),
         outputs: Sequence[Any] = (),
+        role: str = "owner",
         **options: Any,
     ) -> Any:
-        """Bind `work` to a Gradio event: the caller is checked, refusals become messages, no progress veil."""
+        """Bind `work` to a Gradio event: the caller is checked, refusals become messages, no progress veil.
+
+        `role` is the only one that is served: `viewer` for the guests' page, `owner` for all else.
+        """
         options = {
             "show_progress": "hidden",
             "concurrency_limit": None,
             "api_visibility": "private",
         } | options
-        return event(self._guarded(work), list(inputs), list(outputs), **options)
+        return event(self.guarded(work, role), list(inputs), list(outputs), **options)
 
-    def _guarded(self, work: Callable) -> Callable:
+    def guarded(self, work: Callable, role: str = "owner") -> Callable:
+        """Return `work` as a handler of Gradio: it takes the request first, serves `role` alone, and refuses in words.
+
+        For what is no event, such as server functions; events go through on().
+        """
         if inspect.isgeneratorfunction(work):
 
             def stream(request: gr.Request, *values: Any):
-                self._check_owner(request)
+                self._check(request, role)
                 try:
                     yield from work(*values)
-                except StudioError as error:
-                    raise self.refusal(error) from error
-                except OSError as error:  # a full disk, a folder that may not be read
-                    raise self.refusal(refuse_system(error)) from error
+                except Exception as error:  # noqa: BLE001 - told, see _explain
+                    raise self._explain(error, role) from error
 
             return stream
 
         def answer(request: gr.Request, *values: Any) -> Any:
-            self._check_owner(request)
+            self._check(request, role)
             try:
                 return work(*values)
-            except StudioError as error:
-                raise self.refusal(error) from error
-            except OSError as error:
-                raise self.refusal(refuse_system(error)) from error
+            except Exception as error:  # noqa: BLE001 - told, see _explain
+                raise self._explain(error, role) from error
 
         return answer
 
-    def _check_owner(self, request: gr.Request) -> None:
-        if not self.owner(request):
-            raise gr.Error(self.say("ui.gate.401"), print_exception=False)
+    def _explain(self, error: Exception, role: str) -> gr.Error:
+        """Return the message for whatever a handler raised: a page may send anything, and Gradio tells nothing.
 
-    def refusal(self, error: StudioError) -> gr.Error:
-        """Return the message that shows `error`; its words are escaped, because Gradio shows messages as HTML."""
+        What nobody foresaw goes to the log with its traceback.
+        """
+        if isinstance(error, gr.Error):
+            return error
+        if isinstance(error, OSError):  # a full disk, a folder that may not be read
+            error = refuse_system(error)
+        if isinstance(error, StudioError):
+            return self.refusal(error, role)
+        told = self.refusal(refuse_unforeseen(error), role)
+        told.print_exception = True
+        return told
+
+    def _check(self, request: gr.Request, role: str) -> None:
+        asking = self.role(request)
+        if asking != role:
+            raise gr.Error(self.say("ui.gate.401"), print_exception=False)
+        ASKING.set((asking, str(_scope_of(request).get(CALLER, ""))))
+
+    def refusal(self, error: StudioError, role: str = "owner") -> gr.Error:
+        """Return the message that shows `error`; its words are escaped, because Gradio shows messages as HTML.
+
+        For guests without paths, names of accounts and secrets.
+        """
+        say = self.say if role == "owner" else Curtain(self.workspace, self.say).say
         parts = [error.what, error.why, error.fix]
         if isinstance(error, RecipeError) and len(error.problems) > 1:
             parts = [part for problem in error.problems for part in (problem.message, problem.fix)]
-        message = "<br>".join(html.escape(self.say(part)) for part in parts)
+        message = "<br>".join(html.escape(say(part)) for part in parts)
         return gr.Error(message, duration=12, print_exception=False)
+
+
+def refuse_unforeseen(error: Exception) -> StudioError:
+    """Return what is told of an error that no code here expects: its kind alone, as its words may hold anything."""
+    return StudioError(
+        text("ui.unforeseen"), text("ui.unforeseen.why", kind=type(error).__name__), text("ui.unforeseen.fix")
+    )
+
+
+def _scope_of(request: Any) -> Mapping[str, Any]:
+    """Return what the gate wrote its word into: a server function gets the bare request, an event one that holds it."""
+    return getattr(getattr(request, "request", request), "scope", None) or {}

@@ -133,11 +133,12 @@ def progress_card(look: Any, say: Say) -> str:
         return ""
     share = f"{look.share:.0%}"
     moving = look.share > 0
+    doing = escape(say(f"ui.dataset.working.{look.state}"))
     bar = f'<i style="width:{look.share * 100:.1f}%"></i>' if moving else '<i class="unknown"></i>'
     return (
         f'<div class="reading" data-state="{look.state}"><span role="status">'
-        f"{escape(say(f'ui.dataset.working.{look.state}'))} {share if moving else ''}</span>"
-        f'<div class="bar" role="progressbar" aria-valuemin="0" aria-valuemax="100" '
+        f"{doing} {share if moving else ''}</span>"
+        f'<div class="bar" role="progressbar" aria-label="{doing}" aria-valuemin="0" aria-valuemax="100" '
         f'aria-valuenow="{look.share * 100:.0f}">{bar}</div>{button(say("ui.dataset.cancel"), "cancel")}</div>'
     )
 

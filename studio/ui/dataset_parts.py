@@ -50,7 +50,6 @@ class DatasetParts:
             with gr.Column(scale=4, min_width=340, elem_classes=["sheet"]):
                 gr.HTML(f"<h2>{say('ui.dataset.title')}</h2><p class='lead'>{say('ui.dataset.lead')}</p>")
                 self._make_source()
-                self._make_settings()
             with gr.Column(scale=6, min_width=540, elem_classes=["sheet"]):
                 self.verdict = gr.HTML(note_card(say("ui.dataset.none")), elem_id="dataset-verdict")
                 self.progress = gr.HTML("", elem_id="dataset-progress")
@@ -65,6 +64,9 @@ class DatasetParts:
                     elem_id="dataset-said",
                     elem_classes=["unseen"],
                 )
+            # Last: what a file is and what it asks must be seen without scrolling past the settings.
+            with gr.Column(scale=6, min_width=540, elem_id="dataset-settings", elem_classes=["sheet"]):
+                self._make_settings()
 
     def _make_source(self) -> None:
         say = self.context.say

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from studio.core.events import (
@@ -20,10 +19,12 @@ from studio.core.events import (
     RunEvent,
     RunFailed,
     RunFinished,
+    RunPaused,
     RunPlanned,
     RunResumed,
     RunStalled,
     RunStopped,
+    RunUnpaused,
     SampleWritten,
     StallEnded,
     StepLogged,
@@ -31,21 +32,18 @@ from studio.core.events import (
     Warned,
 )
 from studio.core.facts import BackendPlan, DataFacts
-from studio.core.text import Text, literal, text
+from studio.core.text import Text, text
+from studio.ui.points import Points
 
 LOG_LINES = 60
+ALARM_LINES = 40
+"""Warnings and errors stay in the log longer than other lines."""
 LOG_STEPS = 10
 """The log tells every tenth step: the status card shows each, and every new line costs each open page a layout."""
 PACE_STEPS = 20
 """The time left is reckoned from the pace of the last PACE_STEPS steps."""
-PAYLOAD_ROWS = 6000
-"""Above that a full replay sends every n-th row: a chart is some 600 pixels wide."""
-
-Row = tuple[Any, ...]
-"""A point of the charts, one of
-("step", step, loss, lr, grad_norm, tokens_per_s, vram_bytes)
-("eval", step, loss)
-("gpu", seconds since the start, utilisation 0..1, memory_bytes)"""
+SAMPLES = 400
+"""Answers that are kept: 50 evaluations of 8 prompts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,21 +61,31 @@ class LiveView:
 
     seq: int = 0
     state: str = "waiting"
-    """waiting, running, stopped, failed or finished"""
+    """waiting, running, paused, stopped, failed or finished"""
     phase: str = ""
+    phase_s: float = 0.0
+    """Unix time at which the phase began."""
+    phase_detail: Text | None = None
+    """What the phase itself says: how much is downloaded."""
+    passed: tuple[str, ...] = ()
+    """The phases of this attempt so far, each once, the present one last."""
     step: int = 0
     total_steps: int = 0
     epoch: float = 0.0
     loss: float | None = None
     eval_loss: float | None = None
     tokens_per_s: float = 0.0
+    skipped: int = 0
+    """Steps of this attempt that were left out because a value was not finite."""
     started_s: float = 0.0
     updated_s: float = 0.0
+    stepped_s: float = 0.0
+    """Unix time of the last step; 0 before the first of this attempt."""
     pace: tuple[tuple[int, float], ...] = ()
     """(step, Unix time) of the last steps of this attempt."""
-    rows: tuple[Row, ...] = ()
+    points: Points = field(default_factory=Points)
     generation: int = 0
-    """Counts how often rows were taken back, so that a chart knows when to begin anew."""
+    """Counts how often points were taken back, so that a chart knows when to begin anew."""
     log: tuple[LogLine, ...] = ()
     plan: BackendPlan | None = None
     plan_seq: int = 0
@@ -94,6 +102,13 @@ class LiveView:
     """(op, step) of each op that went over to its PyTorch twin in the course of the run."""
 
     @property
+    def on_card(self) -> bool | None:
+        """Whether the run is on a graphics card; None before its plan is made."""
+        if self.points.counts["gpu"]:
+            return True
+        return str(self.plan.device.value) != "cpu" if self.plan else None
+
+    @property
     def left_s(self) -> float | None:
         """Seconds that the remaining steps will take at the present pace; None when unknown."""
         if len(self.pace) < 2 or self.state != "running" or self.phase != "train":
@@ -105,7 +120,7 @@ class LiveView:
 def fold(view: LiveView, events: Iterable[RunEvent]) -> LiveView:
     """Return `view` with `events` (ordered by seq) taken in; an event that was folded before changes nothing."""
     changes: dict[str, Any] = {}
-    rows, log = list(view.rows), list(view.log)
+    log, points = list(view.log), view.points
     seq = view.seq
     started_s = view.started_s
     for event in events:
@@ -119,21 +134,23 @@ def fold(view: LiveView, events: Iterable[RunEvent]) -> LiveView:
         again = isinstance(event, StepLogged) and event.step <= step
         if again or isinstance(event, RunResumed):
             last = event.step - 1 if again else event.step
-            kept = [row for row in rows if row[0] == "gpu" or row[1] <= last]
-            if len(kept) != len(rows):
-                rows = kept
+            kept = points.cut(last)
+            if kept is not points:
+                points = kept
                 changes["generation"] = changes.get("generation", view.generation) + 1
-        row = _row(event, started_s)
-        if row is not None:
-            rows.append(row)
+            changes["samples"] = tuple(
+                sample for sample in changes.get("samples", view.samples) if sample.step <= last
+            )
+        points = _add_point(points, event, event.time_s - started_s)
         changes |= _facts(event, changes.get("pace", view.pace), changes.get("samples", view.samples))
+        changes |= _phases(event, changes.get("passed", view.passed), changes.get("skipped", view.skipped))
         changes |= _trouble(event, changes.get("twins", view.twins))
         log.extend(_log_lines(event))
     if seq == view.seq:
         return view
-    return replace(
-        view, seq=seq, started_s=started_s, rows=tuple(rows), log=tuple(log[-LOG_LINES:]), **changes
-    )
+    alarms = [line for line in log[:-LOG_LINES] if line.level in ("warn", "bad")][-ALARM_LINES:]
+    lines = (*alarms, *log[-LOG_LINES:])
+    return replace(view, seq=seq, started_s=started_s, points=points, log=lines, **changes)
 
 
 def _trouble(event: RunEvent, twins: tuple[tuple[str, int], ...]) -> dict[str, Any]:
@@ -150,13 +167,31 @@ def _trouble(event: RunEvent, twins: tuple[tuple[str, int], ...]) -> dict[str, A
     return {}
 
 
+def _phases(event: RunEvent, passed: tuple[str, ...], skipped: int) -> dict[str, Any]:
+    """What `event` says of the phase that the run is in."""
+    match event:
+        case PhaseStarted(phase="load"):  # the first one: an attempt begins
+            return {"phase_s": event.time_s, "phase_detail": event.detail, "passed": ("load",), "skipped": 0,
+                    "stepped_s": 0.0}  # fmt: skip
+        case PhaseStarted() if passed[-1:] == (event.phase,):  # a download tells how far it is
+            return {"phase_detail": event.detail}
+        case PhaseStarted():
+            earlier = tuple(name for name in passed if name != event.phase)
+            return {"phase_s": event.time_s, "phase_detail": event.detail, "passed": (*earlier, event.phase)}
+        case StepLogged(skipped=True):
+            return {"skipped": skipped + 1, "stepped_s": event.time_s}
+        case StepLogged():
+            return {"stepped_s": event.time_s}
+    return {}
+
+
 def _facts(event: RunEvent, pace: tuple, samples: tuple) -> dict[str, Any]:
     """The fields of the view that `event` sets."""
     match event:
         case RunPlanned():
             return {"plan": event.plan, "plan_seq": event.seq, "swaps": event.swaps, "state": "running"}
         case PhaseStarted():
-            return {"phase": event.phase, "state": "running", "pace": ()}
+            return {"phase": event.phase, "state": "running", "pace": (), "diagnosis": None}
         case DataPrepared():
             return {"facts": event.facts, "total_steps": event.total_steps, "state": "running"}
         case StepLogged():
@@ -173,9 +208,13 @@ def _facts(event: RunEvent, pace: tuple, samples: tuple) -> dict[str, Any]:
         case EvalLogged():
             return {"eval_loss": event.loss}
         case SampleWritten():
-            return {"samples": (*samples, event)[-12:]}
+            return {"samples": (*samples, event)[-SAMPLES:]}
         case CheckpointSaved():
             return {"saved_step": event.step}
+        case RunPaused():
+            return {"state": "paused", "pace": ()}
+        case RunUnpaused():
+            return {"state": "running", "pace": ()}
         case RunResumed():
             return {"state": "running", "step": event.step, "diagnosis": None, "pace": (), "artifact": ""}
         case RunStopped():
@@ -187,21 +226,17 @@ def _facts(event: RunEvent, pace: tuple, samples: tuple) -> dict[str, Any]:
     return {}
 
 
-def _row(event: RunEvent, started_s: float) -> Row | None:
+def _add_point(points: Points, event: RunEvent, seconds: float) -> Points:
     match event:
         case StepLogged():
-            numbers = (event.loss, event.lr, event.grad_norm, event.tokens_per_s)
-            return ("step", event.step, *map(_finite, numbers), event.vram_bytes)
+            figures = (event.loss, event.lr, event.grad_norm, event.tokens_per_s, event.vram_bytes)
+            return points.add("step", event.step, seconds, *figures)
         case EvalLogged():
-            return ("eval", event.step, _finite(event.loss))
+            return points.add("eval", event.step, seconds, event.loss)
         case GpuSampled():
-            return ("gpu", round(event.time_s - started_s, 1), event.utilisation, event.memory_bytes)
-    return None
-
-
-def _finite(number: float) -> float | None:
-    """A value that JSON can carry: a gap in the curve where the number is not one."""
-    return number if math.isfinite(number) else None
+            figures = (event.utilisation, event.memory_bytes, event.temperature_c, event.power_w)
+            return points.add("gpu", seconds, *figures)
+    return points
 
 
 def _log_lines(event: RunEvent) -> Iterable[LogLine]:
@@ -224,10 +259,6 @@ def _log_lines(event: RunEvent) -> Iterable[LogLine]:
             message = text("ui.log.step", step=step, total=total, loss=event.loss, lr=event.lr)
         case EvalLogged():
             message = text("ui.log.eval", step=event.step, loss=event.loss)
-        case SampleWritten():
-            message = text(
-                "ui.log.sample", prompt=literal(event.prompt[:120]), answer=literal(event.answer[:200])
-            )
         case CheckpointSaved():
             message = text("ui.log.saved", step=event.step)
         case KernelFellBack():
@@ -242,6 +273,10 @@ def _log_lines(event: RunEvent) -> Iterable[LogLine]:
             level, message = "bad", text("ui.log.stalled", step=event.step, message=event.message)
         case StallEnded():
             message = text("ui.log.stall_ended", step=event.step)
+        case RunPaused():
+            message = text("ui.log.paused", step=event.step)
+        case RunUnpaused():
+            message = text("ui.log.unpaused", step=event.step)
         case RunResumed():
             message = text("ui.log.resumed", step=event.step)
         case RunStopped():
@@ -252,29 +287,3 @@ def _log_lines(event: RunEvent) -> Iterable[LogLine]:
             level, message = "good", text("ui.log.finished", step=event.step, loss=event.loss)
     if message is not None:
         yield LogLine(time_s=event.time_s, level=level, message=message)
-
-
-def payload(run: str, view: LiveView, shown: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the rows that a chart lacks, None when it lacks none.
-
-    `shown` is what the chart has: {"run", "generation", "cursor"}. Rows go on from `since` when the chart shows the
-    same run and generation, else all are sent with `since` 0.
-    """
-    total = len(view.rows)
-    same = shown.get("run") == run and shown.get("generation") == view.generation
-    since = min(shown.get("cursor", 0), total) if same else 0
-    if same and since == total:
-        return None
-    rows = view.rows[since:]
-    if since == 0 and total > PAYLOAD_ROWS:
-        stride = math.ceil(total / PAYLOAD_ROWS)
-        rows = tuple(
-            row for i, row in enumerate(rows) if i % stride == 0 or row[0] == "eval" or i == total - 1
-        )
-    return {
-        "run": run,
-        "generation": view.generation,
-        "since": since,
-        "until": total,
-        "rows": [list(row) for row in rows],
-    }

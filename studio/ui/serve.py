@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import webbrowser
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from studio.core.text import load_catalogue, text
 from studio.host.settings import read_settings
-from studio.ui.gate import Keys
+from studio.ui.doors import Doors, LocalDoor
+from studio.ui.keys import Keys
+from studio.ui.quick_import import import_gradio
 from studio.ui.splash import close_splash, likely_ports, open_splash
 
 if TYPE_CHECKING:
     from studio.desk.desk import Desk
+    from studio.desk.sharing import Sharing
     from studio.host.workspace import Workspace
 
 
@@ -25,15 +29,19 @@ def serve(
     open_browser: bool,
     language: str,
     stopped: threading.Event | None = None,
+    shared: Mapping[str, str] | None = None,
 ) -> int:
     """Serve the window until `stopped` is set; return the exit code 0.
 
     `port` None takes the first free one from FIRST_PORT. `language` is one of LANGUAGES; a choice that the person made
-    in the window goes before it. Raises StudioError when the port is taken.
+    in the window goes before it. `shared`: who is let in from outside from the start, role -> way (desk/sharing.py).
+    Raises StudioError when the port is taken, or when `shared` cannot be.
     """
     stopped = stopped or threading.Event()
-    language = read_settings(workspace).get("language", language)
-    splash = open_splash([port] if port else likely_ports(workspace), language)
+    settings = read_settings(workspace)
+    language = settings.get("language", language)
+    ports = [port] if port else likely_ports(workspace)
+    splash = open_splash(ports, language, settings.get("theme", ""), workspace.front_end)
     port = splash.server_address[1]
     thread = threading.Thread(target=splash.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
@@ -42,21 +50,36 @@ def serve(
     print(load_catalogue(language).say(text("ui.serve.address", url=keys.url)), flush=True)
     if open_browser:
         threading.Thread(target=webbrowser.open, args=(keys.url,), daemon=True).start()
+    # Looking again and again through what is only being made took 0.6 s of the start.
+    gc.disable()
     try:
-        # Gradio takes more than two seconds to import: the splash page is there meanwhile.
+        # Gradio takes more than a second to import: the splash page is there meanwhile.
+        import_gradio()
         from studio.ui.app import build, launch
         from studio.ui.context import Context
+        from studio.ui.listeners import Listeners
 
         context = Context(desk_factory(), workspace, keys, language)
         blocks = build(context)
         close_splash(splash)
-        launch(blocks, context)
+        doors = Doors({port: LocalDoor(keys)})
+        launch(blocks, context, doors)
+        sharing = context.desk.sharing
+        sharing.begin(Listeners(context, blocks, doors), shared or {})
+        gc.freeze()  # Gradio's modules stay as long as the studio: no collection needs to look through them
+        gc.enable()
         while not stopped.wait(0.5):
-            pass
+            keys.tell_address()
         # Open pages can hold the server for 5 s; the checkpoint must not wait for them.
-        threading.Thread(target=blocks.close, kwargs={"verbose": False}, daemon=True).start()
+        threading.Thread(target=_close, args=(blocks, sharing), daemon=True).start()
         context.desk.close()
     finally:
+        gc.enable()
         close_splash(splash)
         keys.address_file.unlink(missing_ok=True)
     return 0
+
+
+def _close(blocks: Any, sharing: Sharing) -> None:
+    sharing.leave()
+    blocks.close(verbose=False)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from studio.core.errors import StudioError
 from studio.core.text import load_catalogue, text
+from studio.ui.front_end import KEPT, find_front_end, preload_links, read_asset, read_names
 from studio.ui.gate import SECURITY_HEADERS
 
 if TYPE_CHECKING:
@@ -35,28 +36,37 @@ def likely_ports(workspace: Workspace) -> list[int]:
     return [last, *ports] if last else ports
 
 
-def open_splash(ports: Sequence[int], language: str) -> ThreadingHTTPServer:
+def open_splash(
+    ports: Sequence[int], language: str, theme: str = "", front_end: Path = Path()
+) -> ThreadingHTTPServer:
     """Return a server of the splash page, bound to the first free one of `ports`, not yet serving.
 
-    Raises StudioError when none is free.
+    `front_end` is the file of the names that FrontEnd noted. Raises StudioError when no port is free.
     """
-    page = splash_page(language).encode()
+    folder = find_front_end()
+    page = splash_page(language, theme, read_names(folder, front_end)).encode()
 
     class Splash(BaseHTTPRequestHandler):
-        """Answers every request of an allowed Host with the splash page, status 503."""
+        """Answers every request of an allowed Host with the splash page, status 503, but for Gradio's own files."""
+
+        protocol_version = "HTTP/1.1"  # one connection for many files
 
         def do_GET(self) -> None:
             """Answer; the page itself asks again until the app answers."""
             own = self.server.server_address[1]
             allowed = self.headers.get("Host", "") in (f"127.0.0.1:{own}", f"localhost:{own}")
-            self.send_response(503 if allowed else 400)
+            asset = read_asset(folder, self.path) if allowed else None
+            body, kind = asset or (page if allowed else b"", "text/html; charset=utf-8")
+            self.send_response(200 if asset else 503 if allowed else 400)
             for name, value in SECURITY_HEADERS.items():
                 self.send_header(name, value)
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Cache-Control", KEPT if asset else "no-store")
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            if not asset:
+                self.send_header("Connection", "close")
             self.end_headers()
-            if allowed:
-                self.wfile.write(page)
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             """Keep the console clean."""
@@ -93,15 +103,19 @@ def answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def splash_page(language: str) -> str:
-    """Return the page shown while the app is loaded."""
+def splash_page(language: str, theme: str = "", names: Sequence[str] = ()) -> str:
+    """Return the page shown while the app is loaded.
+
+    `theme` is light, dark or "" for the system's; `names` are files of Gradio that the browser is to fetch meanwhile.
+    """
     words = load_catalogue(language)
     blanks = {
         "LANGUAGE": words.language,
+        "THEME": theme,
         "TITLE": words.say(text("ui.splash.title")),
         "NOTE": words.say(text("ui.splash.note")),
     }
-    page = PAGE.read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8").replace("{{PRELOAD}}", preload_links(names))
     for name, value in blanks.items():
         page = page.replace("{{" + name + "}}", html.escape(value))
     return page

@@ -16,6 +16,7 @@ from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.core.record import RunRecord
 from studio.core.text import literal, text
 from studio.desk.datasets import Datasets
+from studio.desk.sharing import Sharing
 from tests.ui.sample_report import FakeTools
 
 
@@ -98,6 +99,7 @@ class FakeDesk:
 
     def __post_init__(self) -> None:
         self.datasets = Datasets(self.workspace, self.tools)
+        self.sharing = Sharing(self.workspace)
 
     def restart(self) -> bool:
         return self.supervised
@@ -186,7 +188,7 @@ def fake_desk(workspace) -> FakeDesk:
 @pytest.fixture
 def keys(workspace):
     """The gate's keys of the workspace."""
-    from studio.ui.gate import Keys
+    from studio.ui.keys import Keys
 
     return Keys(workspace.root, 7999)
 

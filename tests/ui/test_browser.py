@@ -1,4 +1,4 @@
-"""The real app in a real browser: the demo by mouse in both languages, from reload to export."""
+"""The real app in a real browser: the demo by mouse in both languages, and what such tests share."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from studio.core.codec import to_json
+from studio.core.recipe import change_recipe
+from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.host.workspace import Workspace, child_environment, open_workspace
 
 pytestmark = pytest.mark.slow
@@ -24,6 +27,8 @@ FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component
 PATIENCE_MS = 60_000
 STEPS = 300
 """Enough to be stopped on the way on a machine four times as fast as those that this was written on (0.1 s a step)."""
+END_S = 240
+"""A busy machine does 1.5 steps a second beside two pages."""
 TABS = ("model", "dataset", "hyperparameters", "training", "chat", "export")
 # Names that are the same in every language.
 INTERNATIONAL = {
@@ -34,8 +39,8 @@ INTERNATIONAL = {
     "LoRA",
     "AdamW",
     "Finetune Studio",
-    "rms_norm",
-    "glu",
+    "CPU",
+    "demo",  # the run's name
 }
 
 
@@ -50,7 +55,11 @@ class Window:
 
     def open(self, language: str):
         """Return a page of a browser that speaks `language`, with the token already spent."""
-        context = self.browser.new_context(viewport={"width": 1280, "height": 720}, locale=language)
+        # Chinese goes with dark, so that what the tests do is done in both languages and in both looks.
+        scheme = "dark" if language == "zh-CN" else "light"
+        context = self.browser.new_context(
+            viewport={"width": 1280, "height": 720}, locale=language, color_scheme=scheme
+        )
         context.set_default_timeout(PATIENCE_MS)
         page = self.watch(context.new_page())
         page.goto(self.url)
@@ -137,9 +146,7 @@ def show_tab(page, name: str) -> None:
 
 def steps_shown(page) -> list[int]:
     """Return the steps that the charts hold."""
-    return page.evaluate(
-        "(document.querySelector('#run-charts .charts')?.rows || []).filter((r) => r[0] === 'step').map((r) => r[1])"
-    )
+    return page.evaluate("document.querySelector('#run-charts .charts')?.steps() || []")
 
 
 def wait_for_steps(page, count: int) -> None:
@@ -148,12 +155,12 @@ def wait_for_steps(page, count: int) -> None:
     )
 
 
-def wait_for_state(page, state: str) -> None:
+def wait_for_state(page, state: str, limit_s: float = 60) -> None:
     """Wait until the page says so; a failure tells what it says instead."""
     from playwright.sync_api import TimeoutError as TooLate
 
     try:
-        page.wait_for_selector(f'#run-status .status[data-state="{state}"]')
+        page.wait_for_selector(f'#run-status .status[data-state="{state}"]', timeout=limit_s * 1000)
     except TooLate as error:
         shown = page.inner_text("#run-status") + page.inner_text("#run-problems")
         raise AssertionError(f"not {state}, but: {shown}") from error
@@ -173,35 +180,26 @@ def labels_of(page) -> list[str]:
 
 
 def english_in(words: list[str]) -> list[str]:
-    """Return the texts that hold letters but no Chinese, names apart."""
+    """Return the texts that hold letters but no Chinese; names, addresses and folders apart."""
     return [
         one
         for one in words
         if re.search("[A-Za-z]{3}", one)
         and not re.search("[\u4e00-\u9fff]", one)
         and one not in INTERNATIONAL
+        and not re.match("https?://|/", one)
     ]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
 def test_the_demo_by_mouse(start_studio, language):
     window = start_studio(language)
+    recipe = change_recipe(read_recipe(DEMO_RECIPE), {"optim.max_steps": STEPS})
+    (window.workspace.root / "draft.json").write_text(json.dumps(to_json(recipe)), encoding="utf-8")
     page = window.open(language)
-    if language == "zh-CN":
-        for tab in TABS:
-            show_tab(page, tab)
-            page.wait_for_timeout(500)
-            assert english_in(labels_of(page)) == []
-
-    page.wait_for_selector("#model-card .flag.good", state="attached")
-    show_tab(page, "dataset")
-    page.click("#dataset-preview")
-    page.click("#dataset-tab-learned-button")
-    page.wait_for_selector("#dataset-mask mark")
-    show_tab(page, "hyperparameters")
-    page.fill("#knob-optim-max-steps input", str(STEPS))
-    page.press("#knob-optim-max-steps input", "Tab")
     show_tab(page, "training")
+    page.wait_for_selector("#run-problems .check.good")
     page.click("#run-start")
     wait_for_steps(page, 3)
 
@@ -219,6 +217,8 @@ def test_the_demo_by_mouse(start_studio, language):
         shown = steps_shown(one)
         assert shown == list(range(1, len(shown) + 1))
     assert len(steps_shown(page)) < STEPS
+    if language == "zh-CN":
+        assert english_in(labels_of(page)) == []
 
     # Stop saves, and both pages hear of it; Resume goes on.
     second.click("#run-stop")
@@ -227,10 +227,9 @@ def test_the_demo_by_mouse(start_studio, language):
     stopped_at = int(page.get_attribute("#run-status .status", "data-step"))
     assert 0 < stopped_at < STEPS
     assert int(page.get_attribute("#run-status .status", "data-saved")) == stopped_at
-    page.wait_for_selector("#run-resume:not([disabled])")
     page.click("#run-resume")
     for one in (page, second):
-        wait_for_state(one, "finished")
+        wait_for_state(one, "finished", END_S)
         wait_for_steps(one, STEPS)
         assert steps_shown(one) == list(range(1, STEPS + 1))
     assert re.search(r"\d", page.get_attribute('[data-series="loss"] canvas', "aria-label"))
@@ -244,41 +243,14 @@ def test_the_demo_by_mouse(start_studio, language):
     wait_for_steps(page, STEPS)
     assert steps_shown(page) == list(range(1, STEPS + 1))
     assert page.evaluate("document.documentElement.lang") == language
-
-    show_tab(page, "chat")
-    page.wait_for_function("document.querySelector('#chat-run input').value !== ''")
-    page.fill("#chat-input textarea", "Please send nine orange carpets to Vienna for Farid.")
-    page.click("#chat-send")
-    for side in ("base", "tuned"):
-        page.wait_for_function(
-            f"(document.querySelector('#chat-{side} .theirs')?.innerText || '…').replace('…', '').length > 0"
-        )
-
-    show_tab(page, "export")
-    page.wait_for_function("document.querySelector('#export-run input').value !== ''")
-    page.wait_for_timeout(1000)
-    page.click("#export-start")
-    page.wait_for_selector("#export-result code")
-    exported = Path(page.inner_text("#export-result code"))
-    assert (exported / "adapter_model.safetensors").stat().st_size > 0
     if language == "zh-CN":
         assert english_in(labels_of(page)) == []
+
+    # One that is discarded leaves nothing behind.
+    page.click("#run-start")
+    wait_for_state(page, "running")
+    page.click("#run-discard")
+    page.click(".question-box .primary")
+    wait_for_state(page, "finished")
+    assert len(list((window.workspace.root / "runs").iterdir())) == 1
     assert window.complaints == []
-
-
-def test_the_language_can_be_changed_in_the_window(start_studio):
-    window = start_studio("en")
-    page = window.open("en")
-    assert page.inner_text("#tab-model-button") == "Model"
-    page.wait_for_selector("#model-card .flag.good")  # the page has its draft now
-    page.fill("#model-source input", "/nowhere/at/all")
-    page.press("#model-source input", "Enter")
-    page.wait_for_selector("#model-card .bad")
-    page.click("#language input")
-    page.click("text=简体中文")
-    page.wait_for_function("document.querySelector('#tab-model-button')?.innerText === '模型'")
-    page.wait_for_selector("#model-card .bad")
-    assert page.input_value("#model-source input") == "/nowhere/at/all", (
-        "the form's draft survives the reload"
-    )
-    assert english_in(labels_of(page)) == []

@@ -79,7 +79,6 @@ def rows_cut(page) -> int:
 def test_a_file_is_dropped_understood_mended_looked_at_and_trained_on(start_studio, tmp_path, language):  # noqa: F811
     window = start_studio(language)
     page = window.open(language)
-    page.wait_for_selector("#model-card .flag.good", state="attached")
     show_tab(page, "dataset")
     page.set_input_files("#dataset-upload input[type=file]", write_csv(tmp_path / "größe.csv"))
 
@@ -158,6 +157,8 @@ def test_a_file_is_dropped_understood_mended_looked_at_and_trained_on(start_stud
         assert english_in(words) == []
 
     show_tab(page, "hyperparameters")
+    page.fill("#settings-filter", "max_steps")
+    page.wait_for_selector("#knob-optim-max-steps", state="visible")
     page.fill("#knob-optim-max-steps input", "2")
     page.press("#knob-optim-max-steps input", "Tab")
     show_tab(page, "training")

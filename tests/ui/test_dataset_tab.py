@@ -110,6 +110,15 @@ def test_a_role_above_a_column_changes_the_mapping(tab):
     assert tab.context.draft().data.mapping["output"] == "", "its name must not win it the role again"
 
 
+def test_a_choice_made_before_the_last_ones_answer_came_keeps_both(tab):
+    look(tab)
+    tab.hear({"do": "role", "column": "short", "value": "output"}, FRESH, *values(tab))
+    before = tab.form.show(tab.context.draft())
+    tab.hear({"do": "role", "column": "long", "value": "output"}, FRESH, *before)
+    tab.hear({"do": "role", "column": "instruction", "value": ""}, FRESH, *before)
+    assert tab.context.draft().data.mapping == {"instruction": "", "output": "long"}
+
+
 def test_another_format_forgets_roles_that_it_does_not_know(tab):
     look(tab)
     answer = tab.reformat(FRESH, *values(tab, format="text", mapping={"output": "long", "text": "long"}))

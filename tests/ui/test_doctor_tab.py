@@ -24,7 +24,6 @@ NAMES = (
     "words",
     "offered",
     "note",
-    "mirror",
 )
 
 
@@ -100,11 +99,6 @@ def test_the_way_into_wsl_is_explained_before_it_is_taken(context, tab):
     assert consent["visible"] and context.desk.handed_over == 0
     tab.cross()
     assert context.desk.handed_over == context.keys.port
-
-
-def test_a_mirror_is_kept(context, tab):
-    assert "card" in tab.keep_mirror("https://hf-mirror.com")
-    assert context.desk.health.asked == [{"mirror": "https://hf-mirror.com"}]
 
 
 def test_the_network_is_asked_only_on_its_button(context, tab):

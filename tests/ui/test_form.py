@@ -12,7 +12,7 @@ from studio.core.fields import knobs_of
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.core.text import LANGUAGES, load_catalogue
 from studio.ui import app
-from studio.ui.app import build
+from studio.ui.app import build, fill_page
 from studio.ui.form import Form, elem_id
 
 DEMO = Recipe(model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
@@ -48,12 +48,13 @@ def test_every_problem_of_the_form_is_named_at_once(form):
     values = form.show(DEMO)
     paths = list(form.components)
     values[paths.index("optim.learning_rate")] = None
-    values[paths.index("adapter.rank")] = float("nan")
+    values[paths.index("adapter.rank")] = "16.5"
+    values[paths.index("optim.epochs")] = "three"
     values[paths.index("data.mapping")] = "question"
     with pytest.raises(RecipeError) as refused:
         form.read(values)
     assert {problem.field for problem in refused.value.problems} == {
-        "optim.learning_rate", "adapter.rank", "data.mapping",
+        "optim.learning_rate", "adapter.rank", "optim.epochs", "data.mapping",
     }  # fmt: skip
 
 
@@ -80,10 +81,56 @@ def test_both_languages_have_the_same_components(context):
 
 
 def test_the_draft_survives_a_reload(context):
+    context.keep_draft(CHANGED, {"optim.epochs": "1e-"})
+    assert (context.draft(), context.typed()) == (CHANGED, {"optim.epochs": "1e-"})
+    made = next(part for part in build(context).blocks.values() if part.elem_id == "knob-optim-epochs")
+    assert made.value == "1e-"
     context.keep_draft(CHANGED)
-    assert context.draft() == CHANGED
+    assert context.typed() == {}
+    for words in ("", "[]", '{"name": 3}'):
+        (context.workspace.root / "draft.typed.json").write_text(words, encoding="utf-8")
+        assert context.typed() == {}
     (context.workspace.root / "draft.json").write_text('{"version": 1, "model": 3}', encoding="utf-8")
     assert context.draft() == context.desk.demo_recipe()
+
+
+def test_what_is_half_typed_is_kept_beside_the_draft(form):
+    recipe, typed, problems = form.read_typed(CHANGED, {"optim.epochs": "1e-"})
+    assert (recipe, typed) == (CHANGED, {"optim.epochs": "1e-"})
+    assert [problem.message.id for problem in problems] == ["ui.form.not_number"]
+    shown = dict(zip(form.components, form.show(recipe, typed), strict=True))
+    assert (shown["optim.epochs"], shown["seed"]) == ("1e-", "7")
+    recipe, typed, problems = form.read_typed(CHANGED, {"optim.epochs": "1e-1"})
+    assert (recipe.optim.epochs, typed, problems) == (0.1, {"optim.epochs": "1e-1"}, ())
+    assert form.read_typed(CHANGED, {"optim.epochs": "2"})[1] == {}
+
+
+@pytest.mark.parametrize("path,raw,id", [
+    ("adapter.rank", "", "ui.form.number"),
+    ("adapter.rank", None, "ui.form.number"),
+    ("adapter.rank", float("nan"), "ui.form.not_number"),
+    ("adapter.rank", "2,5", "ui.form.not_whole"),
+    ("adapter.rank", "2000", "check.too_high"),
+    ("optim.learning_rate", "-1e-4", "check.too_low"),
+    ("data.mapping", "prompt", "ui.form.mapping_line"),
+])  # fmt: skip
+def test_a_value_is_judged_as_it_is_typed(form, path, raw, id):
+    [problem] = form.read_typed(DEMO, {path: raw})[2]
+    assert (problem.field, problem.message.id) == (path, id)
+    for language in LANGUAGES:
+        words = load_catalogue(language)
+        assert words.has(problem.fix.id) and "{" not in words.say(problem.message) + words.say(problem.fix)
+
+
+def test_the_draft_is_in_the_page_from_the_start(context):
+    blocks = build(context)
+    context.keep_draft(CHANGED, {"adapter.rank": "1e"})
+    fill_page(blocks, context)
+    parts = {part["props"].get("elem_id"): part["props"] for part in blocks.config["components"]}
+    assert parts["knob-adapter-rank"]["value"] == "1e"
+    assert parts["knob-optim-learning-rate"]["value"] == "0.00001"
+    assert parts["knob-data-packing"]["value"] is True
+    assert parts["knob-optim-schedule"]["value"] == "wsd"
 
 
 def test_the_unit_stands_in_the_label(form):

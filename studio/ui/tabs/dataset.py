@@ -47,6 +47,11 @@ WHOLE = 2**62
 """No limit."""
 
 
+def name_of(source: str) -> str:
+    """Return what a run is called that learns from `source`: the demo, or the file's name without its ending."""
+    return Path(source.rstrip("/\\")).stem if source else ""
+
+
 class DatasetTab(DatasetParts):
     """Handlers of the parts; what is known of the data lives at the desk, so every page shows the same."""
 
@@ -56,7 +61,10 @@ class DatasetTab(DatasetParts):
         # A hidden tab's timer and state would not run; bind() is called outside of all tabs.
         self.timer = gr.Timer(TICK_S)
         self.page = gr.State(FRESH)
-        self.fields = {path: part for path, part in form.components.items() if path.startswith("data.")}
+        own = ("name",) if "name" in form.components else ()
+        self.fields = {
+            path: part for path, part in form.components.items() if path.startswith("data.") or path in own
+        }
         inputs = list(form.components.values())
         state = [self.page, *inputs]
         self.parts = [
@@ -68,6 +76,8 @@ class DatasetTab(DatasetParts):
         on(self.button.click, self.look_again, state, self.parts)
         on(tab.select, self.open, [self.page], self.parts)
         for path, part in self.fields.items():
+            if path in own:
+                continue
             if path in VIEWED:
                 on(part.input, self.redraw, state, self.parts, trigger_mode="always_last")
             elif path == "data.format":
@@ -81,7 +91,9 @@ class DatasetTab(DatasetParts):
         on(self.source.blur, self.bring, state, everything)
         taken = on(self.upload.upload, self.take_file, [self.upload], [self.upload, self.source])
         on(taken.then, self.bring_upload, state, everything)
-        on(self.said.said, self.hear, [self.said, *state], everything, trigger_mode="multiple")
+        # One after the other: of two choices made in one breath the first must not be answered last.
+        one_by_one = {"trigger_mode": "multiple", "concurrency_id": "dataset-said", "concurrency_limit": 1}
+        on(self.said.said, self.hear, [self.said, *state], everything, **one_by_one)
         on(self.save.click, self.save_mapping, inputs, [self.saved])
         shown = [self.page, self.row, self.chat, self.seen, self.learned]
         on(self.row.input, self.pick, [self.row, *state], shown)
@@ -93,13 +105,13 @@ class DatasetTab(DatasetParts):
     def look(self, page: dict, *values: Any) -> list[Any]:
         """Look at the form's data set; nothing is asked again that is known."""
         recipe = self.form.read(values)
-        check_reach(True, recipe.data.source)  # the window serves nobody but its owner (Context.on)
+        check_reach(self.context.owner_asks, recipe.data.source)
         return self._show(self.context.desk.datasets.look(recipe), page, recipe)
 
     def open(self, page: dict) -> list[Any]:
         """Look at the draft's data set and draw every part: those of a hidden tab are not there before."""
         recipe = self.context.draft()
-        check_reach(True, recipe.data.source)
+        check_reach(self.context.owner_asks, recipe.data.source)
         return self._show(self.context.desk.datasets.look(recipe), page | {"number": -1}, recipe)
 
     def reformat(self, page: dict, *values: Any) -> list[Any]:
@@ -132,7 +144,9 @@ class DatasetTab(DatasetParts):
     def bring_upload(self, page: dict, *values: Any) -> list[Any]:
         """Look at a file that just came, be it under the name of one that was there."""
         recipe = change_recipe(self.form.read(values), FORGOTTEN)
-        check_reach(True, recipe.data.source)
+        if recipe.name in ("demo", name_of(self.context.desk.datasets.view().source)):
+            recipe = change_recipe(recipe, {"name": name_of(recipe.data.source)})
+        check_reach(self.context.owner_asks, recipe.data.source)
         self.context.keep_draft(recipe)
         look = self.context.desk.datasets.look(recipe, again=True)
         return [*self._field_values(recipe), *self._show(look, FRESH, recipe)]
@@ -140,7 +154,7 @@ class DatasetTab(DatasetParts):
     def look_again(self, page: dict, *values: Any) -> list[Any]:
         """Look at the data set anew: the file may have changed."""
         recipe = self.form.read(values)
-        check_reach(True, recipe.data.source)
+        check_reach(self.context.owner_asks, recipe.data.source)
         return self._show(self.context.desk.datasets.look(recipe, again=True), FRESH, recipe)
 
     def tick(self, page: dict) -> list[Any]:
@@ -157,11 +171,12 @@ class DatasetTab(DatasetParts):
     def hear(self, said: dict, page: dict, *values: Any) -> list[Any]:
         """Do what a part of our own reports (assets/dataset.js), on the form's recipe."""
         datasets, recipe = self.context.desk.datasets, self.form.read(values)
+        said = said if isinstance(said, dict) else {}
         do, value = str(said.get("do", "")), said.get("value", "")
         if do == "cancel":
             look = datasets.cancel()
         elif do in ("size", "fetch"):
-            check_reach(True, recipe.data.source)
+            check_reach(self.context.owner_asks, recipe.data.source)
             look = datasets.ask_size() if do == "size" else datasets.fetch()
         elif do == "more":
             page = page | {"number": -1, "shown": page["shown"] + TOKENS_SHOWN}
@@ -211,8 +226,12 @@ class DatasetTab(DatasetParts):
         return target
 
     def _change(self, do: str, said: dict, recipe: Recipe) -> Recipe:
-        """Return the recipe with an answer or a column's role, and keep it as the draft."""
+        """Return the recipe with an answer or a column's role, and keep it as the draft.
+
+        What is said of columns is the draft's: the page may not have been told yet of the choice before this one.
+        """
         value = str(said.get("value", ""))
+        recipe = change_recipe(recipe, {"data.mapping": self.context.draft().data.mapping})
         if do == "role":
             known = self.context.desk.datasets.view().report.get("mapping") or {}
             mapping = {**known, **recipe.data.mapping}

@@ -34,12 +34,6 @@ class DoctorTab:
                 )
                 self.network = gr.Button(say("ui.doctor.network"), elem_id="doctor-network", **small)
                 self.copy = gr.Button(say("ui.doctor.copy"), elem_id="doctor-copy", **small)
-                self.mirror = gr.Textbox(
-                    label=say("ui.doctor.mirror"),
-                    placeholder="https://hf-mirror.com",
-                    elem_id="doctor-mirror",
-                    max_lines=1,
-                )
             self.report = gr.HTML(note_card(say("ui.doctor.waiting")), elem_id="doctor-report")
             with gr.Row(elem_id="doctor-fixes"):
                 self.fixes = [
@@ -78,7 +72,6 @@ class DoctorTab:
         on(self.again.click, lambda: self.examine(fresh=True), [], shown, show_progress="minimal")
         on(self.network.click, lambda: self.examine(hub=True), [], shown, show_progress="minimal")
         self.copy.click(None, [self.words], None, js=COPY, api_visibility="private")
-        on(self.mirror.submit, self.keep_mirror, [self.mirror], [self.note])
         on(self.copy.click, lambda: note_card(self.context.say("ui.doctor.copied"), "good"), [], [self.note])
         for i, button in enumerate(self.fixes):
             on(button.click, self._fixer(i), [self.offered], shown, show_progress="minimal")
@@ -116,7 +109,6 @@ class DoctorTab:
             words,
             offered,
             "",
-            desk.health.mirror(),
         ]
 
     def _shown(self) -> list[Any]:
@@ -129,7 +121,6 @@ class DoctorTab:
             self.words,
             self.offered,
             self.note,
-            self.mirror,
         ]
 
     def _fixer(self, position: int):
@@ -139,15 +130,10 @@ class DoctorTab:
                 self.context.desk.health.switch_repair(offered[position], on=True)
             shown = self.examine(fresh=True)
             shown[1 + FIXES + 1] = gr.update(visible=True)
-            shown[-2] = note_card(self.context.say("ui.doctor.fixed"), "good")
+            shown[-1] = note_card(self.context.say("ui.doctor.fixed"), "good")
             return shown
 
         return fix
-
-    def keep_mirror(self, address: str) -> str:
-        """Let models come from a mirror of the hub."""
-        self.context.desk.health.set_mirror(address or "")
-        return note_card(self.context.say("ui.doctor.mirror.kept"), "good")
 
     def switch(self, kept: list[str]) -> tuple[str, Any]:
         """Switch repairs on and off; they count after a restart of the studio's process."""

@@ -1,29 +1,49 @@
-"""The Model tab: pick the demo, a local folder or a hub id, and see what it is."""
+"""The Model tab: pick the demo, a model on this machine, a good pick or one from the hub, and see whether it fits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import gradio as gr
 
-from studio.core.errors import StudioError
-from studio.ui.cards import model_card, model_name, note_card, size_words
+from studio.core.errors import RecipeError, StudioError
+from studio.core.recipe import Recipe, change_recipe
+from studio.core.text import literal
+from studio.desk.fit import name_method
+from studio.desk.fits import FoundModel
+from studio.models.fetch import HUB, show_address
+from studio.ui.cards import model_name, note_card, size_words
 from studio.ui.context import Context
 from studio.ui.form import Form
+from studio.ui.model_view import model_details, model_list, search_box, search_note
+from studio.ui.voice import make_voice, read_said
 
 ADVANCED = ("model.adapter", "model.revision", "model.precision", "model.fp8", "model.attention")
+SCRIPT = Path(__file__).resolve().parents[3] / "assets" / "model.js"
+REDRAW_S = 0.4
+"""While models are looked for, the list is drawn anew at most that often."""
 
 
 class ModelTab:
-    """Components and handlers; `context` does the work."""
+    """Components and handlers; what is known of models lives at the desk."""
 
     def __init__(self, context: Context, form: Form) -> None:
         self.context = context
         self.form = form
         say = context.say
         with gr.Row():
-            with gr.Column(scale=5, min_width=360, elem_classes=["sheet"]):
+            with gr.Column(scale=5, min_width=340, elem_classes=["sheet"]):
                 gr.HTML(f"<h2>{say('ui.model.title')}</h2><p class='lead'>{say('ui.model.lead')}</p>")
+                gr.HTML(
+                    search_box(say), js_on_load=SCRIPT.read_text(encoding="utf-8"), elem_id="model-search"
+                )
+                self.asked = gr.HTML("", elem_id="model-search-result")
+                self.list = gr.HTML(note_card(say("ui.model.loading")), elem_id="model-list")
+                self.voice = make_voice("#tab-model", "model-said")
                 source = form.recipe.model.source
                 self.source = form.field(
                     "model.source", choices=[(source, source)], allow_custom_value=True, filterable=True
@@ -31,29 +51,89 @@ class ModelTab:
                 form.fields(["model.quantization"], columns=1)
                 with gr.Accordion(say("ui.form.advanced"), open=False, elem_id="model-advanced"):
                     form.fields(ADVANCED)
-            with gr.Column(scale=4, min_width=320, elem_classes=["sticky"]):
+            with gr.Column(scale=4, min_width=300, elem_classes=["sticky"]):
                 self.card = gr.HTML(note_card(say("ui.model.loading")), elem_id="model-card")
+        self.quantization = form.components["model.quantization"]
 
-    def bind(self) -> None:
-        """Show what the chosen source is whenever it changes."""
+    def bind(self, tab: gr.Tab) -> None:
+        """Look for models when the tab is opened; show what is chosen whenever that changes."""
+        self.found = gr.State(
+            ()
+        )  # hub ids that this page's last search named; outside of the tab, which may be hidden
+        on, inputs = self.context.on, list(self.form.components.values())
+        on(tab.select, self.open, [self.found], [self.list])
         self.show_card(self.source.change)
+        self.show_card(self.quantization.change)
+        on(self.source.change, self.mark, [self.source, self.found], [self.list], trigger_mode="always_last")
+        self.heard = [self.found, self.asked, self.list, self.source, self.quantization, self.card]
+        on(self.voice.said, self.hear, [self.voice, self.found, *inputs], self.heard, trigger_mode="multiple")
 
     def show_card(self, event: Callable) -> None:
         """Show the source's card on `event`: one at a time, so that a slow answer never replaces a later one."""
         self.context.on(
-            event, self.describe, [self.source], [self.card], concurrency_id="model-card", concurrency_limit=1
+            event,
+            self.describe,
+            [self.source, self.quantization, self.card],
+            [self.card],
+            concurrency_id="model-card",
+            concurrency_limit=1,
         )
 
-    def describe(self, source: str) -> str:
-        """Return the card of a model; a refusal is shown in its place."""
+    # Handlers -----------------------------------------------------------------------------------------------------
+
+    def open(self, found: tuple[str, ...]) -> Iterator[str]:
+        """Yield the list as models are found, at last with what is advised for this machine."""
+        fits, chosen, drawn_s = self.context.desk.fits, self.context.draft().model.source, 0.0
+        here: tuple[FoundModel, ...] = ()
+        for here in fits.scan():
+            if time.monotonic() - drawn_s > REDRAW_S:
+                drawn_s = time.monotonic()
+                yield self._list(here, (), found, chosen)
+        yield self._list(here, fits.picks(), found, chosen)
+
+    def mark(self, source: str, found: tuple[str, ...]) -> str:
+        """Return the list with another model chosen."""
+        fits = self.context.desk.fits
+        return self._list(fits.models(), fits.picks(), found, (source or "").strip())
+
+    def describe(self, source: str, quantization: str = "none", card: str = "") -> Any:
+        """Return the card of a model; a refusal is shown in its place. One that was just adapted stays as it is."""
         say = self.context.say
-        if not (source or "").strip():
+        source = (source or "").strip()
+        if not source:
             return note_card(say("ui.model.choose"))
         try:
-            return model_card(self.context.desk.model(source.strip()), say)
+            shown = model_details(self.context.desk.fits.find(source), quantization, say)
         except StudioError as error:
-            words = " ".join(say(part) for part in (error.what, error.why, error.fix))
-            return note_card(words, "bad")
+            return note_card(" ".join(say(part) for part in (error.what, error.why, error.fix)), "bad")
+        # What was said of the choice stays until another is made: hearing it and showing it are two events.
+        note_start, note_end = '<p class="adapted"', "</p>"
+        if note_start in card:
+            note = card[card.index(note_start) :].partition(note_end)[0] + note_end
+            if card.replace(note, "") == shown:
+                return gr.skip()
+        return shown
+
+    def hear(self, said: object, found: tuple[str, ...], *values: Any) -> Iterator[list[Any]]:
+        """Do what a part of the list or the card reports; its values are looked at like any input."""
+        do, value, form = read_said(said)
+        if do == "search":
+            yield from self._search(str(form.get("words", "")).strip(), found)
+        elif do == "ask":
+            yield self._answer(asked=note_card(self.context.say("ui.model.searching", hub=self._hub())))
+            model = self.context.desk.fits.ask(value)
+            yield (
+                self._choose(model, found, values)
+                if model.source == self._source(values)
+                else self._answer(asked="")
+            )
+        elif do == "pick" and value:
+            yield self._choose(self.context.desk.fits.find(value), found, values)
+        elif do == "method" and value in ("none", "nf4", "int8"):
+            recipe = change_recipe(self._recipe(values), {"model.quantization": value})
+            self.context.keep_draft(recipe)
+            card = self.describe(recipe.model.source, value)
+            yield self._answer(quantization=value, card=card)
 
     def choices(self, source: str) -> dict:
         """Return the picker with every model found on this machine; its value, which may be edited, stays."""
@@ -65,6 +145,93 @@ class ModelTab:
             found.append((source, source))
         return gr.update(choices=found)
 
-    def _name(self, model) -> str:
+    # Inside -------------------------------------------------------------------------------------------------------
+
+    def _search(self, words: str, found: tuple[str, ...]) -> Iterator[list[Any]]:
+        say, fits = self.context.say, self.context.desk.fits
+        if not words:
+            yield self._answer(asked=note_card(say("ui.model.search.empty"), "warn"))
+            return
+        yield self._answer(asked=note_card(say("ui.model.searching", hub=self._hub())))
+        try:
+            models = fits.search(words)
+        except StudioError as error:
+            told = " ".join(say(part) for part in (error.what, error.why, error.fix))
+            yield self._answer(asked=note_card(told, "bad"))
+            return
+        found = tuple(model.source for model in models)
+        chosen = self.context.draft().model.source
+        yield self._answer(
+            found=found,
+            asked=search_note(words, len(found), self._hub().values["words"], say),
+            list=self._list(fits.models(), fits.picks(), found, chosen),
+        )
+
+    def _choose(self, model: FoundModel, found: tuple[str, ...], values: tuple[Any, ...]) -> list[Any]:
+        """Make `model` the recipe's, in 4 or 8 bits where it does not fit as the recipe holds models now."""
+        recipe = change_recipe(self._recipe(values), {"model.source": model.source})
+        recipe, note = self._adapt(recipe, model)
+        self.context.keep_draft(recipe)
+        fits, quantization = self.context.desk.fits, recipe.model.quantization
+        return self._answer(
+            asked="",
+            list=self._list(fits.models(), fits.picks(), found, model.source),
+            source=model.source,
+            quantization=quantization,
+            card=model_details(model, quantization, self.context.say, note),
+        )
+
+    def _adapt(self, recipe: Recipe, model: FoundModel) -> tuple[Recipe, str]:
+        methods = {one.quantization: one for one in model.fit.methods}
+        now = methods.get(recipe.model.quantization)
+        best = next((one for one in model.fit.methods if one.method == model.fit.method), None)
+        fits = best is not None and best.verdict != "no"
+        if recipe.adapter.method == "full" or not fits or now is None or now.verdict != "no":
+            return recipe, ""
+        note = self.context.say("ui.model.adapted", method=name_method(best))
+        return change_recipe(recipe, {"model.quantization": best.quantization}), note
+
+    def _list(
+        self,
+        here: tuple[FoundModel, ...],
+        picks: tuple[FoundModel, ...],
+        found: tuple[str, ...],
+        chosen: str,
+    ) -> str:
+        hub = []
+        for source in found:
+            try:
+                hub.append(self.context.desk.fits.find(source))
+            except StudioError:
+                continue  # it came onto this machine since, and is broken: the list says so there
+        named = {model.source for model in (*here, *hub)}
+        return model_list(
+            [model for model in here if model.source not in found],
+            [model for model in picks if model.source not in named],
+            hub,
+            chosen,
+            self.context.say,
+        )
+
+    def _answer(self, **parts: Any) -> list[Any]:
+        names = ("found", "asked", "list", "source", "quantization", "card")
+        return [parts.get(name, gr.skip()) for name in names]
+
+    def _recipe(self, values: tuple[Any, ...]) -> Recipe:
+        """The form's recipe; while a field of it is half-typed, the last whole one."""
+        try:
+            return self.form.read(values)
+        except RecipeError:
+            return self.context.draft()
+
+    def _source(self, values: tuple[Any, ...]) -> str:
+        return self._recipe(values).model.source
+
+    def _hub(self):
+        """The address that is asked, without a password in it."""
+        address = self.context.desk.health.mirror() or os.environ.get("HF_ENDPOINT") or HUB
+        return literal(show_address(address) or address)
+
+    def _name(self, model: Any) -> str:
         name = model_name(model, self.context.say)
         return f"{name} · {size_words(model.weight_bytes)}" if model.weight_bytes else name

@@ -1,0 +1,169 @@
+// What belongs to the page as a whole: moving between tabs and to a field, its address, its title, keys, questions, the
+// run's end.
+() => {
+  const TABS = ["home", "model", "dataset", "hyperparameters", "training", "chat", "export", "runs", "doctor", "settings"];
+  const button = (name) => document.getElementById(`tab-${name}-button`);
+  const words = () => document.getElementById("page-words")?.dataset || {};
+  const chosen = () => TABS.find((name) => button(name)?.classList.contains("selected")) || "home";
+  let address = new URLSearchParams(location.search);
+  let state = "";
+  let chosenRun = "";
+
+  // `run` is what the tab that opens is to show; it takes it once.
+  function go(name, run = "") {
+    const part = button(name);
+    if (!part) return false;
+    chosenRun = run;
+    const pressed = document.activeElement;
+    part.click();
+    // What was pressed may be gone with its tab: the keys go on from the tab that opened.
+    if (pressed !== document.body) setTimeout(() => { if (!pressed.checkVisibility()) part.focus({ preventScroll: true }); });
+    scrollTo(0, 0);
+    part.scrollIntoView({ block: "nearest", inline: "center" });
+    return true;
+  }
+
+  // One question with two answers; Escape is no. Returns a promise of the answer.
+  function confirm(question, yes) {
+    const dialog = document.createElement("dialog");
+    dialog.className = "question-box";
+    const text = document.createElement("p");
+    text.textContent = question;
+    const row = document.createElement("div");
+    const answers = [[words().cancel || "", "no"], [yes, "yes"]].map(([label, value]) => {
+      const one = document.createElement("button");
+      one.textContent = label;
+      one.className = `say ${value === "yes" ? "primary" : ""}`;
+      one.onclick = () => dialog.close(value);
+      return one;
+    });
+    row.append(...answers);
+    dialog.append(text, row);
+    (document.querySelector(".gradio-container") || document.body).append(dialog);
+    dialog.showModal();
+    return new Promise((done) => {
+      dialog.onclose = () => { dialog.remove(); done(dialog.returnValue === "yes"); };
+    });
+  }
+
+  // The address names the tab and, where a run is on show, the run: a reload or a bookmark comes back to it.
+  function remember() {
+    const tab = chosen();
+    const place = { chat: "#chat-state", export: "#export-targets" }[tab] || "#run-status";
+    const run = document.querySelector(`${place} [data-run]`)?.dataset.run || address.get("run") || "";
+    const next = new URLSearchParams({ tab });
+    if (run && (tab === "training" || tab === "chat" || tab === "export")) next.set("run", run);
+    if (next.toString() === address.toString()) return;
+    address = next;
+    history.replaceState(null, "", `${location.pathname}?${next}`);
+  }
+
+  // The title shows how far the run is, or that it is paused; its end is told once, where the person allowed it.
+  function tellRun() {
+    const chip = document.querySelector("#run-chip .chip");
+    if (!chip) return;
+    const { state: now = "", head = "", name = "" } = chip.dataset;
+    document.title = (head ? `${head} · ` : "") + "Finetune Studio";
+    const ended = ["finished", "failed", "stopped"].includes(now) && state === "running";
+    if (ended && window.Notification?.permission === "granted" && document.hidden) {
+      new Notification(chip.innerText.trim(), { body: name, tag: "finetune-studio" });
+    }
+    state = now || state;
+  }
+
+  // A step of the four that is settled is marked, in words for those who do not see the mark.
+  function markTabs() {
+    const done = (document.querySelector("#run-card-body [data-done]")?.dataset.done || "").split(" ");
+    for (const name of TABS.slice(1, 5)) {
+      const part = button(name);
+      if (!part) continue;
+      const settled = done.includes(name);
+      if (part.classList.contains("done") === settled) continue;
+      part.classList.toggle("done", settled);
+      if (settled) part.setAttribute("aria-description", words().done || ""); else part.removeAttribute("aria-description");
+    }
+  }
+
+  // The field may lie in a fold that is closed, or in a tab that was never open: it is waited for, and laid open.
+  function mark(id) {
+    let tries = 0;
+    const timer = setInterval(() => {
+      const field = document.getElementById(id);
+      if (++tries > 60) return clearInterval(timer);
+      if (!field) return;
+      for (let part = field; part; part = part.parentElement) {
+        if (part.tagName === "DETAILS") part.open = true;
+        const fold = part.querySelector(":scope > .label-wrap:not(.open)");
+        if (fold) fold.click();
+      }
+      if (!field.offsetParent) return;
+      clearInterval(timer);
+      document.querySelectorAll(".marked").forEach((one) => one.classList.remove("marked"));
+      field.classList.add("marked");
+      field.scrollIntoView({ block: "center", behavior: "auto" });
+      field.querySelector("input, textarea, select, button")?.focus({ preventScroll: true });
+      field.addEventListener("input", () => field.classList.remove("marked"), { once: true });
+    }, 50);
+  }
+
+  document.addEventListener("click", (event) => {
+    const part = event.target.closest("[data-go]");
+    if (part) go(part.dataset.go, part.dataset.runChoice || "");
+    if (part?.dataset.mark) mark(part.dataset.mark);
+    if (event.target.closest("#run-start, #run-queue-add") && window.Notification?.permission === "default") Notification.requestPermission();
+  });
+
+  // A bar of tabs is one stop of the Tab key; the arrows go along it, as in any program.
+  function joinTabs() {
+    document.querySelectorAll("[role=tab]").forEach((one) => {
+      const stop = one.getAttribute("aria-selected") === "true" ? 0 : -1;
+      if (one.tabIndex !== stop) one.tabIndex = stop;
+    });
+  }
+
+  // Gradio gives each radio button a name of its own, by which a browser takes none of them for a group.
+  function companions(part) {
+    if (part.getAttribute("role") === "tab") return [...part.parentElement.querySelectorAll("[role=tab]:not(:disabled)")];
+    const all = part.type === "radio" ? [...(part.closest("fieldset")?.querySelectorAll("input[type=radio]:not(:disabled)") || [])] : [];
+    return new Set(all.map((one) => one.name)).size === all.length ? all : [];
+  }
+
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    const all = companions(event.target);
+    const now = all.indexOf(event.target);
+    const [after, before] = [all[now + 1] || all[0], all.at(now - 1)];
+    const steps = { ArrowRight: after, ArrowLeft: before, Home: all[0], End: all.at(-1) };
+    if (event.target.type === "radio") Object.assign(steps, { ArrowDown: after, ArrowUp: before });
+    const next = now < 0 ? null : steps[event.key];
+    if (!next) return;
+    event.preventDefault();
+    next.focus();
+    next.click();
+  });
+
+  document.addEventListener("keydown", (event) => {
+    const start = document.getElementById("run-start");
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && start?.offsetParent) { event.preventDefault(); start.click(); }
+    if (event.key === "Escape") document.querySelector(".toast-close")?.click();
+  });
+
+  function takeRun() {
+    const run = chosenRun;
+    chosenRun = "";
+    return run;
+  }
+
+  window.studio = { go, takeRun, confirm };
+  const wanted = address.get("tab");
+  const waiting = setInterval(() => {
+    if (!button("settings")) return;
+    clearInterval(waiting);
+    if (TABS.includes(wanted) && wanted !== chosen()) go(wanted);
+    new MutationObserver(() => { remember(); tellRun(); markTabs(); joinTabs(); }).observe(document.body, {
+      subtree: true, childList: true, attributes: true, attributeFilter: ["class", "data-run", "data-done", "data-head", "data-state"],
+    });
+    remember(); tellRun(); markTabs(); joinTabs();
+    document.body.dataset.ready = "yes";
+  }, 50);
+}

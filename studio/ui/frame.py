@@ -1,0 +1,105 @@
+"""The strip above all tabs: the machine and its memory, how it computes, the run that is on, who may look in."""
+
+from __future__ import annotations
+
+from html import escape
+
+import gradio as gr
+
+from studio.core.facts import MachineFacts
+from studio.ui.cards import machine_words, size_words
+from studio.ui.context import Context
+from studio.ui.live import LiveView
+from studio.ui.style import ICON
+from studio.ui.voice import make_voice, read_said
+
+# Gradio serves every page as English; screen readers choose their voice by it.
+TELL_LANGUAGE = "document.documentElement.lang = element.querySelector('h1').lang;"
+MODES = {"cpu": "cpu", "none": "none", "pytorch": "twins", "triton": "triton", "triton_elementwise": "triton"}
+"""Backend of the doctor's report -> what the strip calls it; other backends show their own name."""
+
+
+class Frame:
+    """Components and handlers of the strip."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        say = context.say
+        with gr.Row(elem_id="header"):
+            gr.HTML(self._brand(), js_on_load=TELL_LANGUAGE, elem_id="brand")
+            self.machine = gr.HTML("", elem_id="machine")
+            self.chip = gr.HTML(chip(None, "", say), elem_id="run-chip")
+            self.voice = make_voice("#header", "header-said")
+        # Drawn with the run's parts, each second: a page that was open before somebody shared tells of it too.
+        gr.HTML("", html_template='<div id="run-banner"></div>', elem_id="share-banner")
+
+    def bind(self, page_load, stop) -> None:
+        """Show the machine on every page load; `stop` is what the chip's own button does."""
+        self.context.on(page_load, self.show_machine, [], [self.machine])
+        self.context.on(
+            self.voice.said, lambda said: stop() if read_said(said)[0] == "stop" else None, [self.voice]
+        )
+
+    def show_machine(self) -> str:
+        """Return the machine, its memory and how it computes."""
+        health = self.context.desk.health
+        return machine_strip(health.machine(), health.examine()["backend"], health.memory(), self.context.say)
+
+    def _brand(self) -> str:
+        """The studio's mark and name with the language that the page is in, and the words that page.js needs."""
+        say, icon = self.context.say, ICON.read_text(encoding="utf-8")
+        words = " ".join(f'data-{name}="{escape(say(f"ui.page.{name}"))}"' for name in ("cancel", "done"))
+        name = escape(say("ui.brand"))
+        return (
+            f'<h1 lang={self.context.language}>{icon}<span>{name}</span></h1><i id="page-words" {words}></i>'
+        )
+
+
+def machine_strip(machine: MachineFacts, backend: str, used: tuple[int, int] | None, say) -> str:
+    """Return the machine's name, its memory as a bar (`used`: bytes, of bytes in all), and how it computes."""
+    mode = say(f"ui.mode.{MODES[backend]}") if backend in MODES else backend
+    if machine.wsl:
+        mode = say("ui.mode.wsl", mode=mode)
+    bar = ""
+    if used:
+        share = min(1.0, used[0] / max(1, used[1]))
+        words = say("ui.strip.memory", used=size_words(used[0]), total=size_words(used[1]))
+        bar = (
+            f'<span class="memory" title="{escape(words)}"><i style="width:{share:.1%}"></i></span>'
+            f'<span class="memory-words">{escape(words)}</span>'
+        )
+    return (
+        f'<span class="name">{escape(machine_words(machine, say))}</span>{bar}'
+        f'<button type="button" class="mode" data-go="doctor" data-focus="mode" title="{escape(say("ui.mode.help"))}">'
+        f"{escape(mode)}</button>"
+    )
+
+
+def chip(view: LiveView | None, state: str, say, name: str = "") -> str:
+    """Return the run that is on: its state, how far it is, how long it will take, and a button to stop it."""
+    if view is None:
+        return f'<span class="chip" data-state=""><i></i>{escape(say("ui.chip.idle"))}</span>'
+    on = state in ("running", "paused")
+    percent = f"{view.step / view.total_steps:.0%}" if view.total_steps and on else ""
+    phase = say(f"ui.phase.{view.phase}") if state == "running" and view.phase not in ("", "train") else ""
+    left = say("ui.chip.left", time=_short(view.left_s)) if view.left_s and state == "running" else ""
+    said = " · ".join(part for part in (say(f"ui.state.{state}"), phase, percent, left) if part)
+    head = say("ui.state.paused") if state == "paused" else percent  # of the page's title
+    words = escape(say("ui.run.stop"))
+    stop = (
+        f'<button type="button" data-do="stop" data-focus="chip-stop" class="stop" title="{words}" '
+        f'aria-label="{words}">■</button>'
+        if on
+        else ""
+    )
+    return (
+        f'<span class="chip {escape(state)}" data-state="{escape(state)}" data-percent="{percent}" '
+        f'data-head="{escape(head)}" '
+        f'data-name="{escape(name)}"><i></i>'
+        f'<button type="button" class="link" data-go="training" data-focus="chip">{escape(said)}</button>{stop}</span>'
+    )
+
+
+def _short(seconds: float) -> str:
+    minutes = round(seconds / 60) if 0 <= seconds < 1e12 else 0
+    return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 60 else f"{max(1, minutes)} min"

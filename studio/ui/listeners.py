@@ -1,0 +1,168 @@
+"""Opens and closes the ports for those who come from outside: guests get an app of their own, the owner the window."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import gradio as gr
+import uvicorn
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Mount
+
+from studio.core.errors import StudioError
+from studio.core.text import LANGUAGES, text
+from studio.host.addresses import bind_port
+from studio.ui.context import Context
+from studio.ui.doors import Doors, PhraseDoor
+from studio.ui.gate import Gate, Receive, Scope, Send
+from studio.ui.guest import Quota, build_guest
+from studio.ui.login import choose_words
+from studio.ui.style import ICON, STYLE_SHEET, make_theme
+
+STYLES = Path(__file__).resolve().parents[2] / "assets" / "style"
+PORTS = range(7960, 8060)
+HOSTS = {"tunnel": "127.0.0.1", "lan": "0.0.0.0"}
+"""A tunnel's program is at this machine; nobody else reaches the port past it."""
+PATIENCE_S = 20.0
+FAREWELL_S = 1
+"""How long an answer that is on its way may still take when the port closes."""
+CONNECTIONS = 300
+
+
+@dataclass(slots=True)
+class Listener:
+    """One open port: its server, and what ends once the server has."""
+
+    server: uvicorn.Server
+    ended: threading.Thread | Future
+
+
+class Listeners:
+    """The window's side of studio.desk.sharing: `doors` are those of the owner's app `blocks`."""
+
+    def __init__(self, context: Context, blocks: gr.Blocks, doors: Doors) -> None:
+        self.context, self.blocks, self.doors = context, blocks, doors
+        self._open: dict[str, Listener] = {}
+
+    def start(self, role: str, way: str, port: int | None) -> int:
+        """Listen for `role` on `port`, else on a free one; return the port. Raises StudioError when none is free."""
+        found = bind_port(HOSTS[way], PORTS, port)
+        if found is None:
+            raise StudioError(text("share.port"), text("share.port.why"), text("share.port.fix"))
+        port = found.getsockname()[1]
+        door = PhraseDoor(self.context.desk.sharing, role, port)
+        if role == "owner":
+            self.doors[port] = door
+            listener = self._serve_owner(found)
+        else:
+            listener = self._serve_guests(found, Doors({port: door}))
+        self._open[role] = listener
+        until_s = time.monotonic() + PATIENCE_S
+        while not listener.server.started and time.monotonic() < until_s:
+            time.sleep(0.01)
+        return port
+
+    def stop(self, role: str) -> None:
+        """Close the port of `role` and what is connected to it; waits for that FAREWELL_S and little more."""
+        listener = self._open.pop(role, None)
+        if listener is None:
+            return
+        listener.server.should_exit = True
+        if isinstance(listener.ended, threading.Thread):
+            listener.ended.join(FAREWELL_S + 2)
+        else:
+            for port in [port for port, door in self.doors.items() if isinstance(door, PhraseDoor)]:
+                del self.doors[port]
+
+    def _serve_owner(self, found: socket.socket) -> Listener:
+        """Another port of the same app, in the event loop that it lives in: its queue belongs to that loop."""
+        server = _make_server(self.blocks.app, lifespan="off")
+        return Listener(server, asyncio.run_coroutine_threadsafe(server.serve([found]), self.doors.loop))
+
+    def _serve_guests(self, found: socket.socket, doors: Doors) -> Listener:
+        """An app and an event loop of their own: what guests do holds up nobody else's page."""
+        server = _make_server(make_guest_app(self.context, doors), lifespan="on")
+        thread = threading.Thread(target=server.run, args=([found],), name="guests", daemon=True)
+        thread.start()
+        return Listener(server, thread)
+
+
+def make_guest_app(context: Context, doors: Doors) -> Starlette:
+    """Return the guests' apps behind their gate: one for each language, as a page of Gradio speaks one only.
+
+    Which one answers says Accept-Language, which a browser sends along with every request alike.
+    """
+    quota = Quota()
+    apps = {language: _make_speaking_app(context, language, quota) for language in LANGUAGES}
+
+    async def choose(scope: Scope, receive: Receive, send: Send) -> None:
+        accepted = dict(scope["headers"]).get(b"accept-language", b"").decode("latin-1")
+        await apps[choose_words(accepted, context.language).language](scope, receive, send)
+
+    @asynccontextmanager
+    async def live(_: Starlette) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for app in apps.values():
+                await stack.enter_async_context(app.router.lifespan_context(app))
+            yield
+
+    gate = Middleware(Gate, doors=doors, language=lambda: context.language)
+    return Starlette(routes=[Mount("/", app=choose)], middleware=[gate], lifespan=live)
+
+
+def _make_speaking_app(context: Context, language: str, quota: Quota) -> FastAPI:
+    """Return the guests' app in one language, with no gate before it."""
+    # One window is built at a time, and outside of any page's thread.
+    with context.turn:
+        speaking = Context(context.desk, context.workspace, context.keys, language)
+        blocks = contextvars.Context().run(build_guest, speaking, quota)
+    blocks.queue(api_open=False, max_size=32, default_concurrency_limit=4)
+    closed = {"docs_url": None, "redoc_url": None, "openapi_url": None}
+    return gr.mount_gradio_app(
+        FastAPI(**closed),
+        blocks,
+        path="/",
+        footer_links=[],
+        run_history=False,
+        app_kwargs=closed,
+        allowed_paths=[],
+        blocked_paths=[str(context.workspace.root)],
+        favicon_path=str(ICON),
+        show_error=False,
+        max_file_size=1,
+        ssr_mode=False,
+        enable_monitoring=False,
+        pwa=False,
+        mcp_server=False,
+        theme=make_theme(),
+        css_paths=[STYLE_SHEET, *sorted(STYLES.glob("*.css"))],
+    )
+
+
+def _make_server(app: Callable, *, lifespan: str) -> uvicorn.Server:
+    """Return a server that believes no header about where a request comes from."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            lifespan=lifespan,
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            access_log=False,
+            log_level="critical",
+            limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=FAREWELL_S,
+        )
+    )

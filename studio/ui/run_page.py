@@ -1,0 +1,225 @@
+"""The parts of a run's page as they stand now: what a page lacks of them, told by marks that it sends back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from html import escape
+from typing import Any
+
+from studio.core.errors import StudioError
+from studio.core.recipe import Recipe
+from studio.core.record import RunRecord
+from studio.ui.cards import note_card, plan_card, run_label
+from studio.ui.context import Context
+from studio.ui.frame import chip, machine_strip
+from studio.ui.live import LiveView
+from studio.ui.points import payload
+from studio.ui.run_view import (
+    controls,
+    done_card,
+    failure_card,
+    fold_card,
+    log_card,
+    samples_card,
+    settings_card,
+    stall_card,
+    status_card,
+    verdict_cards,
+)
+from studio.ui.share_view import share_banner
+from studio.ui.verdicts import judge
+
+RESUMABLE = ("stopped", "failed", "interrupted", "waiting")
+PICKED_RUNS = 60
+"""So many of the newest runs are in the picker; the Runs tab has all."""
+LOOK_S = 5
+"""How often the verdicts and the card's memory are looked at while a run goes on."""
+LIST_S = 60
+"""How often the list of runs is looked through for names that were changed elsewhere."""
+
+
+class RunPage:
+    """Answers a page that says what it shows; keeps nothing of it, so that pages, reloads and restarts agree."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def look(self, shown: object) -> dict[str, Any]:
+        """Return what is new since the page's last look.
+
+        `shown` is what the page has: {"run": wanted or "", "active": run that was on, "sample": step picked or None,
+        "chart": what its chart has (see payload) or None without a chart, "marks": {part: mark}}. The answer holds
+        run, active and state, `parts` and `marks` of what changed, and `points` for the chart or None.
+        """
+        shown = shown if isinstance(shown, Mapping) else {}
+        marks = shown.get("marks") if isinstance(shown.get("marks"), Mapping) else {}
+        active = self.context.desk.active_run()
+        run = active if active and active != shown.get("active") else str(shown.get("run") or "")
+        record = self.record(run) if run else None
+        if record is None:  # none chosen yet, or it was deleted
+            run = self.newest()
+            record = self.record(run) if run else None
+        now_s = time.time()
+        if record is None:
+            state, made, points = "", self._nothing(), None
+        else:
+            view = self.context.view(run)
+            state = self.state(view, record, active)
+            made = self._parts(view, state, active, record, shown.get("sample"), now_s)
+            chart = shown.get("chart")
+            points = self._points(view, run, chart) if isinstance(chart, Mapping) else None
+        shared = self.context.desk.sharing.view()
+        made["banner"] = (str(shared.number), lambda: share_banner(shared, self.context.say))
+        if marks and self.has_card():  # finding out about the machine takes a moment: the run goes first
+            made["machine"] = (str(int(now_s / LOOK_S)), self._machine)
+        new = {name: (mark, make()) for name, (mark, make) in made.items() if marks.get(name) != mark}
+        return {
+            "run": run, "active": active, "state": state, "points": points,
+            "parts": {name: html for name, (_, html) in new.items()},
+            "marks": {name: mark for name, (mark, _) in new.items()},
+        }  # fmt: skip
+
+    def _parts(
+        self,
+        view: LiveView,
+        state: str,
+        active: str | None,
+        record: RunRecord,
+        sample: object,
+        now_s: float,
+    ) -> dict[str, tuple[str, Callable[[], str]]]:
+        """Each part's mark, which changes when it does, and what draws it."""
+        say, run = self.context.say, record.run
+        here, free = run == active, active is None
+        moves = state in ("running", "paused")
+        clock = int(now_s) if moves else 0
+        stall = view.stall if here else None
+        diagnosis = view.diagnosis if state == "failed" else None
+        picked = sample if isinstance(sample, int) else None
+        newest = view.samples[-1].seq if view.samples else 0
+        resumable = free and state in RESUMABLE
+        return {
+            "status": (
+                f"{run} {view.seq} {state} {clock}",
+                lambda: status_card(view, state, say, record, now_s),
+            ),
+            "controls": (f"{run} {state} {here} {resumable}", lambda: controls(state, here, resumable, say)),
+            "stall": (f"{run} {stall.seq if stall else 0}", lambda: stall_card(stall, say)),
+            "failure": (f"{run} {view.seq if diagnosis else 0}", lambda: failure_card(diagnosis, say)),
+            "verdicts": (
+                f"{run} {state} {int(now_s / LOOK_S) if moves else view.seq}",
+                lambda: self._verdicts(view, state, run, now_s),
+            ),
+            "samples": (f"{run} {newest} {picked}", lambda: samples_card(view.samples, picked, say)),
+            "log": (
+                f"{run} {len(view.log)} {view.log[-1].time_s if view.log else 0}",
+                lambda: log_card(view, say),
+            ),
+            "settings": (run, lambda: self._settings(run)),
+            "plan": (
+                f"{run} {view.plan_seq}",
+                lambda: fold_card(say("ui.plan.fold"), plan_card(view.plan, view.swaps, say)),
+            ),
+            "spoken": (
+                f"{state} {view.phase if state == 'running' else ''}",
+                lambda: self._spoken(view, state),
+            ),
+            "chip": (f"{run} {view.seq} {state}", lambda: chip(view, state, say, record.name)),
+            "pick": (f"{run} {state} {active} {int(now_s / LIST_S)}", lambda: self._picker(run)),
+        }
+
+    def _points(self, view: LiveView, run: str, chart: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What the page's chart lacks."""
+        card = view.on_card
+        card = self.has_card() if card is None else card
+        return payload(run, view.generation, view.points, chart, card=card)
+
+    def _nothing(self) -> dict[str, tuple[str, Callable[[], str]]]:
+        """The page of a workspace without runs."""
+        say = self.context.say
+        made = {
+            "status": lambda: note_card(say("ui.run.none")),
+            "log": lambda: log_card(LiveView(), say),
+            "chip": lambda: chip(None, "", say),
+        }
+        empty = ("controls", "stall", "failure", "verdicts", "samples", "settings", "plan", "pick", "spoken")
+        return {name: ("none", make) for name, make in (made | dict.fromkeys(empty, str)).items()}
+
+    def _settings(self, run: str) -> str:
+        recipe = self.recipe(run)
+        return settings_card(recipe, self.context.say) if recipe else ""
+
+    def _verdicts(self, view: LiveView, state: str, run: str, now_s: float) -> str:
+        """What is to be said of the run, and what comes next once it is done."""
+        recipe = self.recipe(run)
+        method = recipe.adapter.method if recipe else "lora"
+        said = verdict_cards(judge(view, state, now_s, method), self.context.say)
+        return (done_card(run, view, self.context.say) if state == "finished" else "") + said
+
+    def _machine(self) -> str:
+        """The machine in the strip, with the memory of its card."""
+        health = self.context.desk.health
+        return machine_strip(health.machine(), health.examine()["backend"], health.memory(), self.context.say)
+
+    def has_card(self) -> bool:
+        """Whether the machine has a graphics card whose memory can be told."""
+        return bool(self.context.desk.health.machine().gpus)
+
+    def _spoken(self, view: LiveView, state: str) -> str:
+        """What a screen reader says: the phase when it changes, and the end."""
+        say = self.context.say
+        name = say(f"ui.state.{state}")
+        if state == "running" and view.phase:
+            return escape(say("ui.run.spoken", state=name, phase=say(f"ui.phase.{view.phase}")))
+        return escape(name)
+
+    def _picker(self, run: str) -> str:
+        """The newest runs and the one on show, to choose from."""
+        say, records = self.context.say, self.context.desk.runs()
+        options = "".join(
+            f'<option value="{escape(record.run)}"{" selected" if record.run == run else ""}>'
+            f"{escape(run_label(record, say))}</option>"
+            for i, record in enumerate(records)
+            if i < PICKED_RUNS or record.run == run
+        )
+        return (
+            f"<label><span>{escape(say('ui.run.pick'))}</span>"
+            f'<select id="run-choice" data-pick="run" data-focus="run-choice">{options}</select></label>'
+        )
+
+    def log_text(self, run: str) -> str:
+        """The log's lines with their dates, for a file."""
+        lines = self.context.view(run).log if self.record(run) else ()
+        say = self.context.say
+        return "".join(
+            f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(line.time_s))} {line.level:4} {say(line.message)}\n"
+            for line in lines
+        )
+
+    def state(self, view: LiveView, record: RunRecord, active: str | None) -> str:
+        """How the run stands: trained here, or from a command line in the same workspace, or cut off."""
+        if record.run == active:
+            return "paused" if view.state == "paused" else "running"
+        if view.state in ("running", "paused"):
+            return "running" if record.state == "running" else "interrupted"
+        return view.state
+
+    def record(self, run: str) -> RunRecord | None:
+        """The run's record, None when there is no such run."""
+        try:
+            return self.context.desk.run(run)
+        except StudioError:
+            return None  # deleted, damaged, or an address that somebody made up
+
+    def recipe(self, run: str) -> Recipe | None:
+        """The run's frozen recipe, None when it cannot be read."""
+        try:
+            return self.context.desk.recipe(run)
+        except StudioError:
+            return None  # damaged: the curves can be looked at all the same
+
+    def newest(self) -> str:
+        """The newest run's id, "" without one."""
+        records = self.context.desk.runs()
+        return records[0].run if records else ""

@@ -1,0 +1,374 @@
+"""The HTML of a run: where it stands and why that takes time, its log, its sample answers, its frozen settings.
+
+Pure, every value escaped; the Training tab and what guests see are made of the same parts.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from html import escape
+
+from studio.core.codec import to_json
+from studio.core.errors import Problem
+from studio.core.events import Diagnosis, RunStalled, SampleWritten
+from studio.core.fields import knobs_of
+from studio.core.recipe import Recipe, read_value
+from studio.core.record import RunRecord
+from studio.core.text import Text, text
+from studio.desk.checking import SourceProblem
+from studio.ui.cards import fix_of, time_words
+from studio.ui.live import LiveView
+from studio.ui.verdicts import RunVerdict
+
+Say = Callable[..., str]
+PHASES = ("download", "load", "prepare", "compile", "trial", "sample", "train", "save", "verify")
+"""In the order of a run; those that a run leaves out are not shown."""
+ENDED = ("stopped", "failed", "finished")
+ALWAYS = ("load", "prepare", "train", "save", "verify")
+SLOW_S = 6.0
+"""A phase that takes longer is explained."""
+MARKS = {"good": "✓", "info": "i", "warn": "!", "bad": "✕"}
+PLACES = {"model": "model", "data": "dataset"}
+"""First part of a setting's path -> the tab with its field; all others are in Hyperparameters."""
+FIELDS = {"model.source": "model-source", "data.source": "dataset-source"}
+
+
+def place_of(field: str) -> tuple[str, str]:
+    """Return the tab and the element id of a setting's field."""
+    tab = PLACES.get(field.partition(".")[0], "hyperparameters")
+    return tab, FIELDS.get(field, "knob-" + field.replace(".", "-").replace("_", "-"))
+
+
+def place_of_problem(problem: Problem) -> tuple[str, str]:
+    """Return the tab and the element id of what settles a problem: a question about the data is answered below it."""
+    if isinstance(problem, SourceProblem) and problem.asks:
+        return "dataset", "dataset-questions"
+    return place_of(problem.field)
+
+
+def field_button(place: tuple[str, str], words: str) -> str:
+    """Return the button that opens a place's tab and marks what is there."""
+    tab, id = place
+    return (
+        f'<button type="button" class="say" data-go="{tab}" data-mark="{escape(id)}">{escape(words)}</button>'
+    )
+
+
+def check_card(problems: Sequence[Problem], recipe: Recipe, say: Say) -> str:
+    """Return what the check found, each problem with a way to its field, and what happens first after Start."""
+    labels = {knob.path: say(knob.label) for knob in knobs_of(Recipe)}
+    errors = sum(problem.severity == "error" for problem in problems)
+    items = []
+    for problem in sorted(problems, key=lambda one: one.severity):
+        field = labels.get(problem.field, problem.field)
+        place = place_of_problem(problem)
+        asks = place != place_of(problem.field)
+        words = say("ui.check.answer.show") if asks else say("ui.check.show", field=field)
+        button = field_button(place, words) if field else ""
+        mark = MARKS["bad" if problem.severity == "error" else "warn"]
+        items.append(
+            f'<li class="{escape(problem.severity)}"><i aria-hidden="true">{mark}</i><div>'
+            f"<b>{escape(field)}</b> {escape(say(problem.message))} "
+            f"<em>{escape(say(fix_of(problem)))}</em></div>{button}</li>"
+        )
+    if errors:
+        title, kind = say("ui.check.errors", count=errors), "bad"
+    elif problems:
+        title, kind = say("ui.check.warnings", count=len(problems)), "warn"
+    else:
+        title, kind = say("ui.check.fine"), "good"
+    trial = "ui.check.trial" if recipe.limits.trial else "ui.check.no_trial"
+    listed = f'<ul class="found">{"".join(items)}</ul>' if items else ""
+    return (
+        f'<div class="card check problems {kind}" data-errors="{errors}"><h3>{escape(title)}</h3>{listed}'
+        f'<p class="soft">{escape(say(trial))}</p></div>'
+    )
+
+
+def status_card(
+    view: LiveView, state: str, say: Say, record: RunRecord | None = None, now_s: float | None = None
+) -> str:
+    """Return where a run stands: state, phases, why it takes time, bar, and figures."""
+    now_s = now_s or time.time()
+    share = view.step / view.total_steps if view.total_steps else 0.0
+    running = state in ("running", "paused")
+    phase = say(f"ui.phase.{view.phase}") if state == "running" and view.phase else ""
+    # A run that has ended keeps the engine for a moment, and shows as running: its clock stands still already.
+    end_s = now_s if running and view.state not in ENDED else view.updated_s
+    speed = f"{view.tokens_per_s:,.0f} {say('ui.status.tokens_per_s')}"
+    figures = [
+        (say("ui.status.step"), f"{view.step} / {view.total_steps or '–'}"),
+        (say("ui.status.loss"), f"{view.loss:.4f}" if view.loss is not None else "–"),
+        (say("ui.status.speed"), speed if view.tokens_per_s else "–"),
+        (say("ui.status.elapsed"), time_words(end_s - view.started_s) if view.started_s else "–"),
+    ]
+    if view.left_s is not None and running:
+        figures.append((say("ui.status.left"), time_words(view.left_s)))
+    if view.eval_loss is not None:
+        figures.insert(2, (say("ui.status.eval_loss"), f"{view.eval_loss:.4f}"))
+    cells = "".join(
+        f"<div><span>{escape(name)}</span><b>{escape(value)}</b></div>" for name, value in figures
+    )
+    unsaved = state == "stopped" and not view.saved_step
+    words = "ui.state.stopped_unsaved" if unsaved else f"ui.state.{state}"
+    run, name = (record.run, record.name or record.run) if record else ("", "")
+    head = f"<h2>{escape(name)}</h2>" if name else ""
+    return (
+        f'<div class="card status" data-run="{escape(run)}" data-state="{escape(state)}" data-step="{view.step}" '
+        f'data-saved="{view.saved_step}">{head}'
+        f'<div class="state"><i></i><b>{escape(say(words))}</b>'
+        f"<span>{escape(phase)}</span>{_twin_badge(view, say)}</div>{_track(view, state, say)}"
+        f'<div class="bar" role="progressbar" aria-label="{escape(say("ui.status.step"))}" '
+        f'aria-valuenow="{share * 100:.0f}" aria-valuemin="0" aria-valuemax="100">'
+        f'<i style="width:{share * 100:.2f}%"></i></div>{_reason(view, state, now_s, say)}'
+        f'<div class="figures">{cells}</div></div>'
+    )
+
+
+def _track(view: LiveView, state: str, say: Say) -> str:
+    """The phases of a run: those behind it, the one it is in, those before it."""
+    if state not in ("running", "paused", "waiting"):
+        return ""
+    known = [name for name in PHASES if name in ALWAYS or name in view.passed]
+    now = view.phase if view.phase in known else "train" if view.phase == "evaluate" else ""
+    place = known.index(now) if now else -1
+    steps = []
+    for i, name in enumerate(known):
+        kind = "passed" if i < place else "here" if i == place else "ahead"
+        current = ' aria-current="step"' if kind == "here" else ""
+        mark = "✓ " if kind == "passed" else ""
+        steps.append(f'<li class="{kind}"{current}>{mark}{escape(say(f"ui.track.{name}"))}</li>')
+    return f'<ol class="track" aria-label="{escape(say("ui.track"))}">{"".join(steps)}</ol>'
+
+
+def _reason(view: LiveView, state: str, now_s: float, say: Say) -> str:
+    """Why the present phase takes time, once it does; what a download says of itself always."""
+    if state == "paused":
+        return f'<p class="reason">{escape(say("ui.slow.paused"))}</p>'
+    if state != "running":
+        return ""
+    if not view.phase:
+        return f'<p class="reason">{escape(say("ui.slow.start"))}</p>'
+    waiting = view.phase == "train" and view.stepped_s < view.phase_s
+    if view.phase == "train" and not waiting:
+        return ""
+    detail = say(view.phase_detail) if view.phase_detail else ""
+    slow = now_s - view.phase_s > SLOW_S
+    why = say(f"ui.slow.{view.phase}") if slow and view.phase in PHASES else ""
+    if not detail and not why:
+        return ""
+    took = f" ({time_words(now_s - view.phase_s)})" if slow else ""
+    return f'<p class="reason">{escape(" ".join(part for part in (detail, why) if part))}{escape(took)}</p>'
+
+
+def _twin_badge(view: LiveView, say: Say) -> str:
+    """Which ops run as their PyTorch twins since when; "" while all run as planned."""
+    if not view.twins:
+        return ""
+    ops, first = ", ".join(op for op, _ in view.twins), min(step for _, step in view.twins)
+    return f'<span class="badge">{escape(say("ui.run.twins", ops=ops, step=first))}</span>'
+
+
+def controls(state: str, active: bool, resumable: bool, say: Say) -> str:
+    """Return the buttons of the run on show: what can be done with it as it stands; "" when nothing can.
+
+    `active` says whether this window trains it, `resumable` whether it may go on.
+    """
+    parts = []
+    if active:
+        paused = state == "paused"
+        parts.append(("run-pause", "unpause" if paused else "pause", "primary" if paused else "", ""))
+        parts.append(("run-stop", "stop", "", ""))
+        parts.append(("run-discard", "discard", "danger", say("ui.run.discard.ask")))
+    elif resumable:
+        parts.append(("run-resume", "resume", "primary", ""))
+    buttons = "".join(
+        f'<button type="button" class="say {kind}" id="{id}" data-do="{do}" data-focus="{id}"'
+        + (f' data-confirm="{escape(question)}"' if question else "")
+        + f">{escape(say(f'ui.run.{do}'))}</button>"
+        for id, do, kind, question in parts
+    )
+    return f'<div class="controls">{buttons}</div>' if buttons else ""
+
+
+def stall_card(stall: RunStalled | None, say: Say) -> str:
+    """Return what stands still, why and where as far as it can be told, and what to choose from; "" while it moves."""
+    if stall is None:
+        return ""
+    words = say(stall.message)
+    told = not stall.frame or stall.frame in words  # the verdict `blocked` names the place itself
+    where = "" if told else f"<p><code>{escape(say('ui.stall.where', frame=stall.frame))}</code></p>"
+    answers = ""
+    if stall.action == "ask":
+        answers = "".join(
+            f'<button type="button" class="say" id="run-answer-{name}" data-do="answer" data-value="{name}">'
+            f"{escape(say(f'ui.stall.{name}'))}</button>"
+            for name in ("wait", "restart", "stop")
+        )
+    return (
+        f'<div class="card problems warn" role="alert" data-verdict="{escape(stall.verdict)}">'
+        f"<h3>{escape(say('ui.stall.title', step=stall.step))}</h3><p>{escape(words)}</p>{where}"
+        f'<div class="answers">{answers}</div></div>'
+    )
+
+
+def failure_card(diagnosis: Diagnosis | None, say: Say, fixable: bool = True) -> str:
+    """Return what ended a run, why, and what helps; fixes that change a setting are buttons. "" without a failure.
+
+    A button says {do: "fix", value: number of the fix}; `fixable` False leaves the buttons out, as for guests.
+    """
+    if diagnosis is None:
+        return ""
+    buttons, words = [], []
+    for number, fix in enumerate(diagnosis.fixes or ()):
+        if fix.title is None:
+            continue
+        if fix.change and fixable:
+            kind = "" if buttons else "primary"
+            label = escape(say("ui.run.apply", fix=fix.title))
+            buttons.append(
+                f'<button type="button" class="say {kind}" id="run-fix-{number + 1}" data-do="fix" '
+                f'data-value="{number}">{label}</button>'
+            )
+        else:
+            words.append(f"<li>{escape(say(fix.title))}</li>")
+    listed = f"<ul>{''.join(words)}</ul>" if words else ""
+    what = diagnosis.what or text("failure.unknown")
+    why = f"<p>{escape(say(diagnosis.why))}</p>" if diagnosis.why else ""
+    return (
+        f'<div class="card problems bad failure" role="alert"><h3>{escape(say(what))}</h3>{why}{listed}'
+        f'<div class="answers">{"".join(buttons)}</div></div>'
+    )
+
+
+def verdict_cards(verdicts: Sequence[RunVerdict], say: Say, show_fields: bool = True) -> str:
+    """Return what is to be said of a run, each with what to do about it."""
+    cards = []
+    for one in verdicts:
+        shown = show_fields and one.field
+        button = field_button(place_of(one.field), say("ui.run.change")) if shown else ""
+        cards.append(
+            f'<div class="verdict {one.level}" data-verdict="{escape(one.id)}">'
+            f'<i aria-hidden="true">{MARKS[one.level]}</i>'
+            f"<p><b>{escape(say(one.what))}</b> {escape(say(one.advice))}</p>{button}</div>"
+        )
+    return f'<div class="verdicts">{"".join(cards)}</div>' if cards else ""
+
+
+def done_card(run: str, view: LiveView, say: Say) -> str:
+    """Return what comes after a finished run: talk to it, take it away."""
+    steps = "".join(
+        f'<button type="button" class="say {kind}" data-go="{tab}" data-run-choice="{escape(run)}">'
+        f"{escape(say(f'ui.done.{tab}'))}</button>"
+        for tab, kind in (("chat", "primary"), ("export", ""), ("runs", ""))
+    )
+    took = time_words(view.updated_s - view.started_s)
+    words = say("ui.done.words", steps=view.step, took=took)
+    return (
+        f'<div class="card problems good run-done"><h3>{escape(say("ui.done.title"))}</h3><p>{escape(words)}</p>'
+        f'<div class="answers">{steps}</div></div>'
+    )
+
+
+def samples_card(samples: Sequence[SampleWritten], chosen: int | None, say: Say) -> str:
+    """Return the answers of one evaluation beside those of the base, with a picker; `chosen` None is the newest."""
+    title = escape(say("ui.samples.title"))
+    steps = sorted({sample.step for sample in samples})
+    if not steps:
+        return f'<div class="card samples"><h3>{title}</h3><p class="soft">{escape(say("ui.samples.none"))}</p></div>'
+    at = chosen if chosen in steps else steps[-1]
+    options = "".join(
+        f'<option value="{step}"{" selected" if step == at else ""}>'
+        f"{escape(say('ui.samples.step', step=step) if step else say('ui.samples.before'))}</option>"
+        for step in reversed(steps)
+    )
+    names = {name: escape(say(f"ui.samples.{name}")) for name in ("prompt", "base", "now", "expected")}
+    rows = []
+    for sample in (one for one in samples if one.step == at):
+        same = at > 0 and sample.answer == sample.expected
+        mark = f' <span class="hit">✓ {escape(say("ui.samples.hit"))}</span>' if same else ""
+        parts = [("base", sample.base), ("now", sample.answer), ("expected", sample.expected)]
+        cells = "".join(
+            f'<div class="said-{name}"><dt>{names[name]}{mark if name == "now" else ""}</dt>'
+            f"<dd>{escape(words) or '–'}</dd></div>"
+            for name, words in parts
+            if name != "now" or at > 0
+        )
+        rows.append(f'<li><p class="asked">{escape(sample.prompt)}</p><dl>{cells}</dl></li>')
+    return (
+        f'<div class="card samples" data-step="{at}"><div class="head"><h3>{title}</h3>'
+        f'<select data-pick="sample" data-focus="samples" aria-label="{escape(say("ui.samples.pick"))}">'
+        f'{options}</select></div><ul tabindex="0">{"".join(rows)}</ul></div>'
+    )
+
+
+def log_card(view: LiveView, say: Callable[[Text], str] | Say) -> str:
+    """Return the log's last lines, oldest first."""
+    if not view.log:
+        return f'<div class="log soft">{escape(say("ui.log.empty"))}</div>'
+    lines = "".join(
+        f'<p class="{line.level}"><time>{time.strftime("%H:%M:%S", time.localtime(line.time_s))}</time>'
+        f"{escape(say(line.message))}</p>"
+        for line in view.log
+    )
+    return f'<div class="log" tabindex="0"><div>{lines}</div></div>'
+
+
+def page_top(say: Say) -> str:
+    """Return the places of a run's parts above its charts; assets/run.js fills them."""
+    parts = "".join(f'<div class="part" id="run-{name}"></div>' for name in ("stall", "failure", "verdicts"))
+    none = f'<div class="card note quiet"><p>{escape(say("ui.run.none"))}</p></div>'
+    return (
+        '<div class="run-page"><div class="part" id="run-pick"></div>'
+        f'<div class="part" id="run-status">{none}</div>'
+        '<div class="part" id="run-controls"></div><div class="part" id="run-note"></div>'
+        f'{parts}<p class="spoken" id="run-spoken" role="status" aria-live="polite"></p></div>'
+    )
+
+
+def page_bottom(say: Say) -> str:
+    """Return the places of a run's parts below its charts."""
+    options = "".join(
+        f'<option value="{level}">{escape(say(f"ui.log.level.{level}"))}</option>'
+        for level in ("all", "warn", "bad")
+    )
+    return (
+        '<div class="run-page pair"><div class="part" id="run-samples"></div><div id="run-log-box">'
+        f'<div class="log-tools"><h3>{escape(say("ui.log.title"))}</h3>'
+        f'<label><span>{escape(say("ui.log.level"))}</span><select data-level="log">{options}</select></label>'
+        f'<button type="button" class="say" id="run-log-download">{escape(say("ui.log.download"))}</button></div>'
+        '<div class="part" id="run-log"></div></div>'
+        '<div class="part" id="run-settings"></div><div class="part" id="run-plan"></div></div>'
+    )
+
+
+def settings_card(recipe: Recipe, say: Say) -> str:
+    """Return the settings of a run as they were when it started: those that are not the default, and all as JSON."""
+    defaults = Recipe(model=type(recipe.model)(source=""), data=type(recipe.data)(source=""))
+    rows = []
+    for knob in knobs_of(Recipe):
+        value = read_value(recipe, knob.path)
+        if knob.path != "name" and value != read_value(defaults, knob.path):
+            rows.append(f"<dt>{escape(say(knob.label))}</dt><dd>{escape(_value_words(value, say))}</dd>")
+    whole = json.dumps(to_json(recipe), ensure_ascii=False, indent=1)
+    return (
+        f'<div class="card settings"><h3>{escape(say("ui.frozen.title"))}</h3>'
+        f'<p class="soft">{escape(say("ui.frozen.lead", count=len(rows)))}</p><dl>{"".join(rows)}</dl>'
+        f"<details><summary>{escape(say('ui.frozen.json'))}</summary>"
+        f'<pre tabindex="0">{escape(whole)}</pre></details></div>'
+    )
+
+
+def fold_card(title: str, inside: str) -> str:
+    """Return a card that is folded up; `inside` is HTML made here."""
+    return f'<details class="fold"><summary>{escape(title)}</summary>{inside}</details>'
+
+
+def _value_words(value: object, say: Say) -> str:
+    if isinstance(value, bool):
+        return say("ui.yes" if value else "ui.no")
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,163 @@
+"""Chat and Export in a real browser over a real run of the demo: talk by keyboard, hostile words, a test, an export."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from studio.core.recipe import change_recipe
+from studio.host.workspace import open_workspace
+from tests.ui.test_browser import (
+    show_tab,
+    start_studio,  # noqa: F401 - a fixture
+)
+from tests.ui.test_chat_tab import HOSTILE
+
+pytestmark = pytest.mark.slow
+STEPS = 12
+QUESTIONS = [
+    "Please send nine orange carpets to Vienna for Farid.",
+    "Two red rings for Bella in Turin, please.",
+]
+
+
+@pytest.fixture
+def run(tmp_path) -> str:
+    """The id of a short run of the demo, with hostile words in its last talk and its name."""
+    from studio.desk.desk import Desk
+
+    workspace = open_workspace(str(tmp_path / "workspace"))
+    desk = Desk(workspace)
+    changes = {"optim.max_steps": STEPS, "limits.save_every": 6, "limits.trial": False, "name": HOSTILE[0]}
+    run = desk.start(change_recipe(desk.demo_recipe(), changes), checked=True)
+    assert desk.wait(run).state == "finished"
+    talk = [
+        turn
+        for words in HOSTILE
+        for turn in ({"role": "user", "content": words}, {"role": "assistant", "content": words})
+    ]
+    desk.talks.files.keep(run, {"base": talk, "tuned": talk})
+    desk.close()
+    return run
+
+
+def answered(page, side: str, count: int) -> None:
+    """Wait until `side` has so many finished answers."""
+    page.wait_for_function(f"document.querySelectorAll('#chat-{side} .foot').length === {count}")
+    page.wait_for_selector("#chat-send:not(:disabled)")
+
+
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_talk_stop_test_and_export(start_studio, run, tmp_path, language):  # noqa: F811
+    window = start_studio(language)
+    page = window.open(language)
+    show_tab(page, "chat")
+    page.wait_for_function("document.querySelectorAll('#chat-tuned .foot').length > 0")
+    # What a model wrote earlier is words: nothing ran, nothing was loaded, nothing can be clicked.
+    inside = (
+        "#chat-base :is(img, script, a, iframe, svg, form, style, input, [onerror], [onload], [href], [src])"
+    )
+    assert page.query_selector_all(inside) == [] and "onerror=alert(1)" in page.inner_text("#chat-base")
+    assert f"run={run}" in page.url
+
+    page.click("#chat-clear")
+    answered(page, "tuned", 0)
+    page.fill("#chat-input textarea", QUESTIONS[0])
+    page.press("#chat-input textarea", "Shift+Enter")
+    page.type("#chat-input textarea", "Thanks.")
+    page.press("#chat-input textarea", "Enter")
+    answered(page, "base", 1)
+    answered(page, "tuned", 1)
+    assert page.inner_text("#chat-base .mine").splitlines() == [QUESTIONS[0], "Thanks."]
+    assert page.inner_text("#chat-base .theirs") != page.inner_text("#chat-tuned .theirs")
+    assert page.inner_text("#chat-base .theirs") in page.inner_text("#chat-told")
+
+    # By key: an earlier state of the model, its side alone, the same question again, its answer copied.
+    final = page.input_value("#chat-checkpoint input")
+    page.focus("#chat-checkpoint input")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_function(
+        "(final) => document.querySelector('#chat-checkpoint input').value !== final", arg=final
+    )
+    page.focus("#chat-sides input:checked")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("#chat-base", state="hidden")
+    page.focus("#chat-again")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#chat-stop:not(:disabled)")
+    answered(page, "tuned", 1)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.click("#chat-tuned .copy")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.split() == page.inner_text("#chat-tuned .theirs").split()
+    page.focus("#chat-sides input:checked")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector("#chat-base", state="visible")
+
+    # Another page has a talk of its own; a reload has the last one.
+    other = window.watch(page.context.new_page())
+    other.goto(page.url)
+    other.wait_for_function("document.querySelectorAll('#chat-tuned .foot').length === 1")
+    other.fill("#chat-input textarea", QUESTIONS[1])
+    other.press("#chat-input textarea", "Enter")
+    answered(other, "tuned", 2)
+    assert len(page.query_selector_all("#chat-tuned .foot")) == 1
+    other.close()
+    page.reload()
+    page.wait_for_function("document.querySelectorAll('#chat-tuned .foot').length === 2")
+    page.click("#chat-edit")
+    page.wait_for_function(
+        f"document.querySelector('#chat-input textarea').value === {json.dumps(QUESTIONS[1])}"
+    )
+
+    # Escape ends an answer where it is.
+    page.click("#chat-tab-settings-button")
+    page.click("#chat-preset label:nth-of-type(3)")
+    page.fill("#chat-max-new-tokens input", "400")
+    page.fill("#chat-system textarea", "Answer shortly.")
+    page.click("#chat-tab-talk-button")
+    page.click("#chat-send")
+    page.wait_for_selector("#chat-stop:not(:disabled)")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#chat-send:not(:disabled)")
+    with page.expect_download() as saved:
+        page.click("#chat-save")
+    lines = [json.loads(line) for line in saved.value.path().read_text(encoding="utf-8").splitlines()]
+    assert lines and lines[0]["messages"][0] == {"role": "system", "content": "Answer shortly."}
+    assert {turn["role"] for line in lines for turn in line["messages"][1:]} == {"user", "assistant"}
+
+    # A file of questions becomes a table.
+    file = tmp_path / "questions.txt"
+    file.write_text("\n".join([*QUESTIONS, HOSTILE[0]]), encoding="utf-8")
+    page.click("#chat-tab-test-button")
+    page.set_input_files("#chat-test-file input[type=file]", str(file))
+    page.wait_for_selector("#chat-test-file .file-preview")
+    page.click("#chat-test-start")
+    page.wait_for_function("document.querySelectorAll('#chat-test-result .rows tbody tr').length === 3")
+    assert page.query_selector("#chat-test-result img") is None
+    with page.expect_download() as table:
+        page.click("#chat-test-save")
+    assert table.value.suggested_filename.endswith(".csv")
+    page.click("#chat-state [data-do=unload]")
+    page.wait_for_function("!document.querySelector('#chat-state [data-do=unload]')")
+
+    show_tab(page, "export")
+    page.wait_for_selector("#export-start:not(:disabled)")
+    for target, name in (("export-start", "adapter"), ("export-start-merged", "merged")):
+        page.focus(f"#{target}")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(f"#export-result [data-name='{run}-{name}']")
+        assert (window.workspace.exports / f"{run}-{name}" / "README.md").is_file()
+        page.wait_for_selector("#export-start:not(:disabled)")
+    assert len(page.query_selector_all("#export-items details")) == 2
+    page.click("#export-result [data-do=delete]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    assert (window.workspace.exports / f"{run}-merged").is_dir(), "Escape is no"
+    page.click("#export-result [data-do=delete]")
+    page.click("dialog button.primary")
+    page.wait_for_function("document.querySelectorAll('#export-items details').length === 1")
+    assert not (window.workspace.exports / f"{run}-merged").exists()
+    assert window.complaints == []

@@ -1,0 +1,253 @@
+"""The window in a real browser: how soon it is there, Settings by hand in both languages, a second page, the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from studio.host.settings import read_settings
+from studio.host.workspace import open_workspace
+from studio.ui.app import TABS
+from tests.ui.test_browser import CHROMIUM, FLAGS, PATIENCE_MS
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+TRIES = 3
+"""The best of so many counts: other programs share the machine's two processors."""
+FIRST_PAGE_S, REACTS_S, TAB_MS = 1.0, 4.0, 300
+TOKEN = "hf_canaryCANARY1234567890wxyz"
+SWITCH = """(name) => new Promise((done) => {
+  const begun = performance.now();
+  document.getElementById(`tab-${name}-button`).click();
+  const painted = (then) => requestAnimationFrame(() => requestAnimationFrame(then));
+  const end = () => done(performance.now() - begun);
+  const look = () => document.getElementById(`tab-${name}`)?.offsetParent ? painted(end) : requestAnimationFrame(look);
+  look();
+})"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@contextmanager
+def studio(folder: Path, *words: str, **variables: str):
+    """Start launch.py as a person whose system sets `variables` does; yield the process and its workspace, end it."""
+    workspace = open_workspace(str(folder / "workspace"))
+    environment = dict(os.environ, XDG_CONFIG_HOME=str(folder / "config"), FINETUNE_STUDIO_LANGUAGE="en")
+    environment |= {"PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring", **variables}
+    (workspace.root / "address.json").unlink(missing_ok=True)
+    command = [
+        sys.executable,
+        str(ROOT / "launch.py"),
+        "--here",
+        "--no-browser",
+        "--workspace",
+        str(workspace.root),
+    ]
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([*command, *words], cwd=folder, env=environment, **quiet)
+    try:
+        yield process, workspace
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def wait_for_address(workspace) -> str:
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            return json.loads((workspace.root / "address.json").read_text(encoding="utf-8"))["url"]
+        except (OSError, ValueError):
+            time.sleep(0.01)
+    raise AssertionError("no address")
+
+
+def measure_start(browser, folder: Path) -> tuple[float, float, dict[str, float]]:
+    """Return the seconds from the start of launch.py to the first page and to a tab that reacts, and ms a tab."""
+    page = browser.new_context(viewport={"width": 1280, "height": 720}).new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    begun = time.monotonic()
+    with studio(folder) as (_, workspace):
+        page.goto(wait_for_address(workspace))
+        page.wait_for_selector("h1")
+        first_s = time.monotonic() - begun
+        page.wait_for_selector("#tab-settings-button", state="attached")
+        page.evaluate(SWITCH, "settings")
+        reacts_s = time.monotonic() - begun
+        page.wait_for_selector("body[data-ready]")
+        page.wait_for_timeout(2000)
+        switches: dict[str, float] = {}
+        for name in TABS * 2:  # the second time everything of a tab has been made
+            taken_ms = page.evaluate(SWITCH, name)
+            switches[name] = min(taken_ms, switches.get(name, taken_ms))
+            page.wait_for_timeout(300)
+        page.context.close()
+    return first_s, reacts_s, switches
+
+
+def test_the_window_is_there_soon(browser, tmp_path, record_property):
+    measure_start(browser, tmp_path)  # fills the caches of the system and notes what a page is made of
+    tries = [measure_start(browser, tmp_path) for _ in range(TRIES)]
+    first_s, reacts_s = min(one[0] for one in tries), min(one[1] for one in tries)
+    switches = {name: min(one[2][name] for one in tries) for name in TABS}
+    print(f"first page {first_s:.2f} s, reacts {reacts_s:.2f} s, tabs {switches}")
+    record_property("reacts_s", reacts_s)
+    assert first_s <= FIRST_PAGE_S
+    assert reacts_s <= REACTS_S
+    assert max(switches.values()) <= TAB_MS, switches
+
+
+def choose_by_key(page, place: str, key: str, value: str) -> None:
+    """Choose in a list by `key` alone, and wait until the studio has it: its card is drawn anew."""
+    page.focus(place)
+    page.keyboard.press(key)
+    page.wait_for_function(
+        "([place, value]) => document.querySelector(place).value === value", arg=[place, value]
+    )
+
+
+def mend_by_key(page) -> None:
+    """Press the fix button of what Home finds missing: the repair counts from the next start on."""
+    page.wait_for_selector('[data-problem="bitsandbytes_override"] [data-do="fix"]')
+    page.focus('#home-missing [data-do="fix"]')
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#home-missing [data-do=restart]")
+
+
+def read_doctor(page) -> None:
+    """The repair that was made is listed and ticked; the report is copied by key, and can be read as JSON."""
+    page.click("#tab-doctor-button")
+    page.wait_for_selector("#doctor-repairs input:checked")
+    page.wait_for_selector("#doctor-report .checks")
+    page.focus("#doctor-copy")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#doctor-note .good")
+    report = json.loads(page.evaluate("navigator.clipboard.readText()"))
+    assert any(one["id"] == "bitsandbytes_override" and one["repaired"] for one in report["problems"])
+    page.focus("#doctor-repairs input")
+    page.keyboard.press("Space")
+    page.wait_for_selector("#doctor-restart", state="visible")
+    page.keyboard.press("Space")
+    page.wait_for_selector("#doctor-restart", state="hidden")
+    page.click("#doctor-again")
+    page.wait_for_selector("#doctor-report .checks")
+
+
+def test_settings_by_hand(browser, tmp_path):
+    settings = open_workspace(str(tmp_path / "workspace")).root / "settings.json"
+    settings.write_text(json.dumps({"repairs_off": ["drop_bitsandbytes_version"]}), encoding="utf-8")
+    with studio(tmp_path, BNB_CUDA_VERSION="118") as (process, workspace):
+        context = browser.new_context(viewport={"width": 1280, "height": 720}, color_scheme="light")
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        context.set_default_timeout(PATIENCE_MS)
+        page = context.new_page()
+        errors: list[str] = []
+        page.on("pageerror", lambda error: None if error.name == "AbortError" else errors.append(str(error)))
+        page.goto(wait_for_address(workspace))
+        page.wait_for_selector("body[data-ready]")
+        mend_by_key(page)
+        page.click("#tab-settings-button")
+        page.wait_for_selector("#settings-quit")
+        page.wait_for_function("document.querySelector('#settings-hub').innerText.includes('hub-token')")
+
+        page.select_option("#settings-theme", "dark")
+        page.wait_for_function("document.body.classList.contains('dark')")
+        page.fill("#settings-token", TOKEN)
+        page.press("#settings-token", "Enter")
+        page.wait_for_selector(".held")
+        assert "…wxyz" in page.inner_text(".held") and page.input_value("#settings-token") == ""
+        assert TOKEN not in page.content()
+        page.fill("#settings-folder", str(tmp_path))
+        page.click("[data-do=add-folder]")
+        page.wait_for_selector(".folders li")
+        page.focus(".folders [data-do=drop-folder]")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".folders li", state="detached")
+        page.fill("#settings-exports", str(tmp_path))
+        page.click("[data-do=exports]")
+        page.fill("#settings-mirror", "http://127.0.0.1:9")
+        page.click("[data-do=mirror]")
+        wait_until(lambda: read_settings(workspace).get("hub_endpoint") == "http://127.0.0.1:9")
+        assert read_settings(workspace)["exports_folder"] == str(tmp_path)
+        choose_by_key(page, "#settings-window", "ArrowDown", "tab")
+        page.focus("#settings-offline")
+        page.keyboard.press("Space")
+        wait_until(lambda: read_settings(workspace).get("offline") is True)
+        for button in ("[data-do=empty]", "[data-do=drop-token]"):
+            page.click(button)
+            page.keyboard.press("Escape")
+            page.wait_for_selector("dialog", state="detached")
+        assert page.is_visible(".held"), "Escape is no"
+        page.click("[data-do=empty]")
+        page.click("dialog .primary")
+        page.wait_for_selector("#settings-folders .said:visible")
+        page.select_option("#settings-kernels", "off")
+        page.wait_for_selector("#settings-machine [data-do=restart]")
+        assert page.input_value("#settings-memory_share") == "1", (
+            "a field stays itself when its card is drawn anew"
+        )
+
+        page.click("#tab-hyperparameters-button")
+        page.fill("#knob-optim-learning-rate input", "0.000321")
+        page.press("#knob-optim-learning-rate input", "Tab")
+        draft = workspace.root / "draft.json"
+        wait_until(lambda: draft.exists() and "0.000321" in draft.read_text(encoding="utf-8"))
+        page.click("#tab-settings-button")
+        page.wait_for_selector("#settings-language")
+        page.select_option("#settings-language", "zh-CN")
+        page.wait_for_function("document.documentElement.lang === 'zh-CN'")
+        page.wait_for_selector("#settings-quit")
+        assert page.is_visible("#settings-body") and page.evaluate("document.body.classList.contains('dark')")
+        page.click("#tab-hyperparameters-button")
+        assert page.input_value("#knob-optim-learning-rate input") == "0.000321"
+
+        page.click("#tab-settings-button")
+        page.click("#settings-machine [data-do=restart]")
+        wait_until(lambda: read_settings(workspace)["kernels"] == "off")
+        page.wait_for_function(
+            "!document.querySelector('#settings-machine [data-do=restart]')", timeout=PATIENCE_MS
+        )
+        read_doctor(page)
+        page.click("#tab-settings-button")
+        page.click("[data-do=drop-token]")
+        page.click("dialog .primary")
+        page.wait_for_selector(".held", state="detached")
+        assert not (tmp_path / "config" / "finetune-studio" / "hub-token").exists()
+
+        other = context.new_page()
+        other.goto(page.url)
+        other.wait_for_selector("body[data-ready]")
+        page.wait_for_selector(".second-window:not([hidden])")
+        other.close()
+        page.click('.second-window [data-part="hide"]')
+
+        page.click("#settings-quit [data-do=quit]")
+        page.wait_for_selector(".ended")
+        assert process.wait(30) == 0
+        assert not errors, errors
+        context.close()
+    for file in workspace.root.rglob("*"):
+        assert not file.is_file() or TOKEN.encode() not in file.read_bytes(), file
+
+
+def wait_until(holds, seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.05)

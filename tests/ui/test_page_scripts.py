@@ -1,0 +1,111 @@
+"""Scripts of the window alone, in a browser without a studio: what a press, a payload, a pause make of a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from studio.core.text import load_catalogue, text
+from studio.ui.chart import template
+from studio.ui.points import Points, payload
+from tests.ui.test_browser_cost import CHROMIUM, FLAGS
+
+pytestmark = pytest.mark.slow
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+ENGLISH = load_catalogue("en")
+MOUNT = """([html, script]) => {
+  document.body.innerHTML = html;
+  window.said = [];
+  window.props = { value: {} };
+  window.element = document.getElementById("part");
+  window.trigger = (event) => said.push({ ...props.value });
+  window.watch = () => {};
+  new Function(script)();
+}"""
+"""Does with a screen's script what Gradio does: its names are there, and it runs once its HTML is in the page."""
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium):
+    page = chromium.new_page(viewport={"width": 1280, "height": 720})
+    yield page
+    page.close()
+
+
+def mount(page, html: str, script: str) -> None:
+    page.evaluate(MOUNT, [html, (ASSETS / script).read_text(encoding="utf-8")])
+
+
+def test_a_double_click_is_one_wish_and_a_button_that_is_off_stays_off(page):
+    html = '<div id="screen"><div id="part"><i data-screen="#screen"></i></div><button data-do="go">go</button></div>'
+    mount(page, html, "voice.js")
+    page.dblclick("button")
+    assert len(page.evaluate("said")) == 1
+    page.evaluate(
+        "document.querySelector('button').disabled = true"
+    )  # by another script, for want of a choice
+    page.wait_for_timeout(900)
+    assert page.is_disabled("button")
+    page.evaluate("document.querySelector('button').disabled = false")
+    page.click("button")
+    assert [one["number"] for one in page.evaluate("said")] == [1, 2]
+
+
+def test_a_press_elsewhere_takes_the_focus_for_good(page):
+    html = (
+        '<div id="screen"><div id="part"><i data-screen="#screen"></i></div>'
+        '<p>words</p><div id="card"><button data-do="go" data-focus="go">go</button></div></div>'
+    )
+    mount(page, html, "voice.js")
+    drawn = "document.getElementById('card').innerHTML = document.getElementById('card').innerHTML"
+    page.focus("button")
+    page.evaluate(drawn)
+    page.wait_for_function("document.activeElement.dataset.focus === 'go'")
+    page.click("p")
+    page.evaluate(drawn)
+    page.keyboard.press("Space")
+    assert page.evaluate("said") == []
+
+
+def test_the_charts_keep_their_columns_while_a_run_grows(page):
+    def say(id: str, **values: object) -> str:
+        return ENGLISH.say(text(id, **values))
+
+    for card in (False, True):
+        mount(page, f'<div id="part">{template(say, "page")}</div>', "chart.js")
+        points, shown, seen = Points(), {}, []
+        for step in range(1, 9):
+            page.evaluate(
+                "(message) => studioRun.chart.take(message)", payload("a", 0, points, shown, card=card)
+            )
+            shown = page.evaluate("studioRun.chart.shown()")
+            seen.append(page.evaluate("document.querySelector('.charts').classList.contains('without-card')"))
+            points = points.add("step", step, step, 2.0, 1e-4, 1.0, 100.0, 0)
+        assert set(seen) == {not card}
+
+
+def test_the_title_tells_how_far_a_run_is_and_that_it_is_paused(page):
+    html = '<button id="tab-settings-button"></button><div id="run-chip"></div>'
+    page.route("**/*", lambda route: route.fulfill(body=html, content_type="text/html"))
+    page.goto("http://studio.test/")  # a page without an address has no history to write into
+    script = (ASSETS / "page.js").read_text(encoding="utf-8")
+    page.evaluate("(script) => (0, eval)(script)()", script)
+    page.wait_for_selector("body[data-ready]")
+    titles = {"45%": "45% · Finetune Studio", "Paused": "Paused · Finetune Studio", "": "Finetune Studio"}
+    for head, title in titles.items():
+        chip = f'<span class="chip" data-state="x" data-head="{head}"></span>'
+        page.evaluate("(html) => { document.getElementById('run-chip').innerHTML = html; }", chip)
+        page.wait_for_timeout(50)
+        assert page.title() == title
