@@ -17,7 +17,12 @@ if [ -z "$python" ]; then
   exit 2
 fi
 
-"$python" launch.py install "$@"
+# Started by a double click there is no terminal: a page in the browser shows how far it is, and becomes the studio.
+page=
+if [ ! -t 0 ] && [ ! -t 1 ] && [ -n "${DISPLAY:-}${WAYLAND_DISPLAY:-}" ]; then
+  page=--page
+fi
+"$python" launch.py install $page "$@"
 
 # The menu starts the studio without a terminal; what it says goes to its log in the workspace.
 quoted=${root//\\/\\\\\\\\}
@@ -33,7 +38,7 @@ Type=Application
 Name=Finetune Studio
 Comment=Fine-tune language models on this machine
 Comment[zh_CN]=在这台机器上微调语言模型
-Exec="$quoted/.venv/bin/python" "$quoted/launch.py"
+Exec="$quoted/.venv/bin/python" "$quoted/launch.py" --page
 Icon=$root/assets/icons/studio.svg
 Terminal=false
 Categories=Development;Science;

@@ -1,6 +1,7 @@
 @echo off
 rem Installs Finetune Studio for this user and puts a shortcut on the desktop; safe to run again.
-rem   /quiet   asks nothing and waits for no key; any other word goes to "launch.py install".
+rem A double click shows the progress in a page of the browser, which then becomes the studio.
+rem   /quiet   asks nothing, opens no page and waits for no key; any other word goes to "launch.py install".
 rem Exit codes: 0 installed, 1 the installation failed, 2 this computer lacks something that it needs.
 rem This file only finds a Python 3.8 or newer: launch.py judges it, looks for a better one and installs, and says
 rem the rest in the person's language. Commands from the PATH run in a cmd of their own, for pyenv's python is a .bat, from
@@ -9,6 +10,7 @@ setlocal EnableExtensions DisableDelayedExpansion
 rem Python's install manager would otherwise download a Python without asking.
 set "PYTHON_MANAGER_AUTOMATIC_INSTALL=false"
 set "QUIET="
+set "PAGE= --page"
 set "WORDS="
 :words
 if "%~1"=="" goto enter
@@ -18,6 +20,7 @@ shift /1
 goto words
 :quiet
 set "QUIET=1"
+set "PAGE="
 shift /1
 goto words
 
@@ -50,11 +53,11 @@ if not "%HERE:WindowsApps=%"=="%HERE%" goto store_stub
 goto broken_python
 
 :install_by_name
-cmd /d /c %FOUND% launch.py install --shortcut%WORDS%
+cmd /d /c %FOUND% launch.py install --shortcut%PAGE%%WORDS%
 set "CODE=%errorlevel%"
 goto judge
 :install_by_file
-"%FILE%" launch.py install --shortcut%WORDS%
+"%FILE%" launch.py install --shortcut%PAGE%%WORDS%
 set "CODE=%errorlevel%"
 :judge
 if "%CODE%"=="0" goto stop

@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -32,7 +31,7 @@ def main(arguments):
     try:
         return _dispatch(install, arguments, as_json)
     except install.Refusal as refusal:
-        _show(refusal, as_json)
+        refusal.show(as_json)
         return refusal.code
     except KeyboardInterrupt:
         return 2
@@ -40,7 +39,9 @@ def main(arguments):
 
 def _dispatch(install, arguments, as_json):
     here = "--here" in arguments
-    arguments = [word for word in arguments if word != "--here"]
+    # A start without a console shows an installation in a page; so do the double clicks of the installers.
+    on_page = "--page" in arguments or sys.stderr is None
+    arguments = [word for word in arguments if word not in ("--here", "--page")]
     command = _find_command(arguments)
     if command is None and ("--help" in arguments or "-h" in arguments):
         print(install.say(ROOT, "install.help"))
@@ -55,15 +56,20 @@ def _dispatch(install, arguments, as_json):
         python = _judge_this_python(install, command)
     else:
         again = command == "install"
-        python = install.ensure(
-            ROOT, dev=command == "test", again=again, rebuild=again and "--rebuild" in arguments
-        )
+        wishes = {"dev": command == "test", "again": again, "rebuild": again and "--rebuild" in arguments}
+        if on_page and command in (None, "install") and (again or not install.is_ready(ROOT)):
+            page = install.load_file(ROOT / "studio" / "host" / "install_page.py")
+            environment = _environment(False, install.speaks_chinese())
+            process = page.install_and_start(install, ROOT, wishes, arguments, environment)
+            if process:  # None: no browser
+                return 0 if again else _wait(process)
+        python = install.ensure(ROOT, **wishes)
     environment = _environment(here, install.speaks_chinese())
     if command == "install":
         return _finish_install(install, python, environment, arguments, as_json)
     if command == "test":
-        rest = [word for word in arguments if word not in ("test", "--json")]
-        return _test(install, python, environment, rest, as_json)
+        rest = [word for word in arguments if word != "test"]
+        return _hand_over([str(python), "-P", str(ROOT / "tests" / "run.py")] + rest, environment)
     return _hand_over([str(python), "-P", "-m", "studio.cli"] + arguments, environment)
 
 
@@ -131,7 +137,11 @@ def _hand_over(command, environment):
         if sys.stdout:  # closed by the caller: None
             sys.stdout.flush()
         os.execve(command[0], command, environment)
-    process = subprocess.Popen(command, env=environment)
+    return _wait(subprocess.Popen(command, env=environment))
+
+
+def _wait(process):
+    """Return the exit code of `process`."""
     while True:
         try:
             return process.wait()
@@ -153,38 +163,6 @@ def _finish_install(install, python, environment, arguments, as_json):
     else:
         print(install.finish(ROOT, shortcut="--shortcut" in arguments))
     return 0
-
-
-def _test(install, python, environment, rest, as_json):
-    """Run ruff's linter, its formatter's check and pytest; the fast set, with --all the slow ones too."""
-    chosen = "not gpu" if "--all" in rest else "not slow and not gpu"
-    rest = [word for word in rest if word != "--all"]
-    steps = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["pytest", "-m", chosen] + rest]
-    answers = {}
-    for step in steps:
-        started = time.monotonic()
-        print("$ " + " ".join(step), file=sys.stderr, flush=True)
-        output = sys.stderr if as_json else None
-        code = subprocess.call(
-            [str(python), "-P", "-m"] + step, cwd=str(ROOT), env=environment, stdout=output
-        )
-        answers[" ".join(step[:2])] = {"code": code, "seconds": round(time.monotonic() - started, 1)}
-    passed = all(answer["code"] == 0 for answer in answers.values())
-    if as_json:
-        print(json.dumps({"passed": passed, "steps": answers}))
-    return 0 if passed else 1
-
-
-def _show(refusal, as_json):
-    parts = [refusal.what, refusal.why, refusal.fix]
-    if as_json:
-        print(json.dumps({"error": dict(zip(("what", "why", "fix"), parts))}, ensure_ascii=False))
-    elif sys.stderr:
-        print("\n".join(parts), file=sys.stderr)
-    elif os.name == "nt":  # started by a double click, without a console
-        import ctypes
-
-        ctypes.windll.user32.MessageBoxW(0, "\n\n".join(parts), "Finetune Studio", 0x10)
 
 
 def _load_install():

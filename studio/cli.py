@@ -29,6 +29,7 @@ from studio.explain import explain
 from studio.host.environment import prepare_environment
 from studio.host.failures import refuse_system
 from studio.host.workspace import Workspace, child_environment, open_workspace
+from studio.webview_window import require_webview
 
 SUPERVISED = ("studio", "demo", "train", "resume")
 CARDLESS = ("runs", "data", "explain", "wsl")
@@ -82,12 +83,14 @@ def quiet_libraries() -> None:
 
 def _run_command(words: list[str], console: Console, *, own_process: bool) -> int:
     options = parse([word for word in words if word != "--child"], console.catalogue)
-    if options.command == "studio" and (options.share or options.lan):
-        raise not_available("--share" if options.share else "--lan")
+    if options.command == "studio" and options.window:
+        require_webview()
     workspace = open_workspace(options.workspace)
     if own_process and "--child" not in words:
-        # Looking at the graphics cards takes up to 20 s where their driver hangs: not to list runs or to read data.
-        prepare = child_environment if options.command in CARDLESS else prepare_environment
+        # Looking at the graphics cards takes up to 20 s where their driver hangs: not to list runs or to read data. The
+        # supervisor looks when it starts its child.
+        bare = (*CARDLESS, *SUPERVISED)
+        prepare = child_environment if options.command in bare else prepare_environment
         _take_environment(prepare(workspace, os.environ), options.command in SUPERVISED)
     if options.command in SUPERVISED and "--child" not in words:
         return _supervise(options, workspace)
@@ -146,7 +149,7 @@ def _open_desk(workspace: Workspace) -> Any:
     from studio.desk.desk import Desk
     from studio.lifeline import watch_parent
 
-    desk = Desk(workspace)
+    desk = Desk(workspace, keep_queue=False)
     if os.environ.get("FINETUNE_STUDIO_PARENT"):
         watch_parent(desk.stop_all)
     return desk
@@ -217,6 +220,8 @@ def _chat(options: argparse.Namespace, workspace: Workspace, console: Console) -
             options.run,
             messages,
             side=side,
+            checkpoint=f"step-{options.checkpoint:08d}" if options.checkpoint else "",
+            system=options.system,
             max_new_tokens=options.max_new_tokens,
             temperature=options.temperature,
         ):
@@ -286,12 +291,11 @@ def _studio(options: argparse.Namespace, workspace: Workspace, console: Console)
 
         desk = Desk(workspace, on_end=stopped.set)
         desks.append(desk)
-        failed, resumed = os.environ.get("FINETUNE_STUDIO_FAILED"), os.environ.get("FINETUNE_STUDIO_RESUME")
         try:
-            if failed:
-                desk.note_death(failed)
-            if resumed:
-                desk.resume(resumed)
+            desk.reopen(
+                resumed=os.environ.get("FINETUNE_STUDIO_RESUME", ""),
+                failed=os.environ.get("FINETUNE_STUDIO_FAILED", ""),
+            )
         except StudioError as error:  # a run that cannot go on: the window opens all the same
             console.refuse(error)
         return desk
@@ -303,8 +307,16 @@ def _studio(options: argparse.Namespace, workspace: Workspace, console: Console)
         open_browser=False,  # the supervisor opens it: it outlives a restart of this process
         language=console.catalogue.language,
         stopped=stopped,
+        shared=_read_shared(options),
     )
     return RESTART_CODE if any(desk.restarting for desk in desks) else code
+
+
+def _read_shared(options: argparse.Namespace) -> dict[str, str]:
+    """Return who is let in from outside from the start, role -> way. The owner alone where only that is asked for."""
+    way = "lan" if options.lan else "tunnel"
+    roles = {"viewer": options.share or options.lan, "owner": options.share_owner}
+    return {role: way for role, wanted in roles.items() if wanted}
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, Workspace, Console], int]] = {

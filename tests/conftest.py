@@ -5,14 +5,24 @@ from __future__ import annotations
 import gc
 import json
 import os
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+STUDIO = str(Path(__file__).resolve().parents[1] / "studio") + os.sep
+ENDING_S = 5.0
+"""A thread that was told to end may take so long, on a busy machine."""
+TOLD = pytest.StashKey[set]()
+"""The threads that a file was blamed for: no other file is."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
@@ -46,6 +56,34 @@ def pytest_collection_finish(session) -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def threads_of_ours() -> set[threading.Thread]:
+    """Return the living threads in which code of the studio runs or waits, timers included."""
+    frames, found = sys._current_frames(), set()
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident)
+        while frame is not None and not frame.f_code.co_filename.startswith(STUDIO):
+            frame = frame.f_back
+        if thread is not threading.main_thread() and (frame or isinstance(thread, threading.Timer)):
+            found.add(thread)
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Fail a file's last test when a thread of ours outlives the file: a desk that nobody closed, say."""
+    done = yield
+    if nextitem is None or nextitem.path != item.path:
+        known = item.config.stash.setdefault(TOLD, set())
+        if threads_of_ours() - known:
+            gc.collect()  # the threads of a desk that a command made go with the desk
+        until_s = time.monotonic() + ENDING_S
+        while (left := threads_of_ours() - known) and time.monotonic() < until_s:
+            time.sleep(0.02)
+        known |= left
+        assert not left, f"threads of ours are left by {item.path.name}: {[one.name for one in left]}"
+    return done
 
 
 def make_tokenizer(folder: Path, template: str | None = CHAT_TEMPLATE):

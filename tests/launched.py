@@ -108,7 +108,7 @@ def launch(
         cwd=workspace.parent,
         capture_output=True,
         encoding="utf-8",
-        timeout=200,
+        timeout=280,
         check=False,
     )
 

@@ -123,7 +123,7 @@ def test_data_that_is_not_there_or_no_file(refused, small, tmp_path):
     assert "folder" in refused("data", tmp_path / "empty")
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes among its files")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="only on systems with pipes among their files")
 def test_a_pipe_is_refused_and_not_waited_for(refused, small, tmp_path):
     os.mkfifo(tmp_path / "pipe.jsonl")
     assert "pipe" in refused("train", small(rows=tmp_path / "pipe.jsonl"))

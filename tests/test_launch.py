@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,12 +14,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+KINDS = ("quick", "slow", "long")
 EARLY = (
     "launch.py",
     *(
         f"studio/host/{name}.py"
         for name in (
+            "app_window",
             "install",
+            "install_page",
             "lock_file",
             "pip_words",
             "python_choice",
@@ -58,9 +62,11 @@ def checkout(tmp_path_factory):
         (folder / package / "__init__.py").write_text('"""A package."""\n', encoding="utf-8")
     (folder / "studio" / "cli.py").write_text(CLI, encoding="utf-8")
     (folder / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "run.py", folder / "tests" / "run.py")
     (folder / "tests" / "test_it.py").write_text(
         '"""Tests."""\n\nimport pytest\n\n\ndef test_quick():\n    pass\n\n\n'
-        "@pytest.mark.slow\ndef test_long():\n    pass\n\n\n@pytest.mark.gpu\ndef test_gpu():\n    raise SystemExit\n",
+        "@pytest.mark.slow\ndef test_slow():\n    pass\n\n\n@pytest.mark.slow\n@pytest.mark.long\n"
+        "def test_long():\n    pass\n\n\n@pytest.mark.gpu\ndef test_gpu():\n    raise SystemExit\n",
         encoding="utf-8",
     )
     return folder
@@ -130,15 +136,23 @@ def test_another_studio_never_comes_first(checkout, tmp_path):
     ]
 
 
-def test_the_test_command_runs_ruff_and_the_chosen_tests(checkout):
-    fast = launch(checkout, "--here", "test", "--json", "-p", "no:cacheprovider")
+def test_the_test_command_runs_ruff_and_the_chosen_tests(checkout, tmp_path):
+    calm = ("-p", "no:cacheprovider")
+    fast = launch(checkout, "--here", "test", "--json", *calm)
     answer = json.loads(fast.stdout)
     assert fast.returncode == 0 and answer["passed"] is True, fast.stderr
-    assert list(answer["steps"]) == ["ruff check", "ruff format", "pytest -m"]
-    assert "1 passed, 2 deselected" in fast.stderr
-    everything = launch(checkout, "--here", "test", "--all", "-p", "no:cacheprovider")
-    assert everything.returncode == 0 and "2 passed, 1 deselected" in everything.stdout
-    failed = launch(checkout, "--here", "test", "-p", "no:cacheprovider", "-k", "nothing")
+    assert list(answer["steps"]) == ["ruff check", "ruff format", "quick tests"]
+    assert "1 passed" in fast.stderr
+    everything = launch(checkout, "--here", "test", "--all", "--report", str(tmp_path), *calm)
+    assert everything.returncode == 0
+    assert everything.stdout.count("1 passed, 3 deselected") == 2, "what ran beside has its words too"
+    named = [
+        re.findall(r'testcase [^>]*name="(\w+)"', (tmp_path / f"{kind}.xml").read_text()) for kind in KINDS
+    ]
+    assert named == [["test_quick"], ["test_slow"], ["test_long"]]
+    # What one set has none of may be in the other; what no set has is a mistake.
+    assert launch(checkout, "--here", "test", "--all", *calm, "-k", "long").returncode == 0
+    failed = launch(checkout, "--here", "test", *calm, "-k", "nothing")
     assert failed.returncode == 1
 
 
@@ -177,17 +191,21 @@ def test_the_linux_installer_skips_shims_and_makes_a_menu_entry(checkout, tmp_pa
     (bin_folder / "python3.12").write_text("#!/bin/sh\nexit 127\n", encoding="utf-8")
     (bin_folder / "python3.12").chmod(0o755)
     environment = dict(os.environ, XDG_DATA_HOME=str(tmp_path), PATH=f"{bin_folder}:{os.environ['PATH']}")
+    environment.pop("WAYLAND_DISPLAY", None)
     command = ["bash", str(copy / "install_linux.sh"), "--rebuild"]
-    for _ in range(2):
-        start = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert start.returncode == 0 and "['install', '--rebuild']" in start.stdout, start.stderr
+    # A desktop without a terminal, as a double click has it, gets the page; no desktop does not.
+    for display, words in (("", "['install', '--rebuild']"), (":9", "['install', '--page', '--rebuild']")):
+        environment["DISPLAY"] = display
+        options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "check": False}
+        start = subprocess.run(command, env=environment, **options)
+        assert start.returncode == 0 and words in start.stdout, start.stderr
     entry = (tmp_path / "applications" / "finetune-studio.desktop").read_text(encoding="utf-8")
     (line,) = [line for line in entry.splitlines() if line.startswith("Exec=")]
     # As the desktop entry specification reads it: first the string's escapes, then the quoted argument's, then %%.
     value = line.removeprefix("Exec=").replace("\\\\", "\\").replace("%%", "%")
     for sign in '"$`':
         value = value.replace(f"\\{sign}", sign)
-    assert value == f'"{copy}/.venv/bin/python" "{copy}/launch.py"'
+    assert value == f'"{copy}/.venv/bin/python" "{copy}/launch.py" --page'
     assert "Terminal=false" in entry
 
 

@@ -52,6 +52,13 @@ def test_both_languages_have_the_same_parts():
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_example_is_the_file_that_a_test_runs(language):
+    written = re.findall(r"```python\n(.*?)```", READMES[language].read_text(encoding="utf-8"), re.S)
+    example = (ROOT / "assets" / "examples" / "train_by_program.py").read_text(encoding="utf-8")
+    assert len(written) == 1 and example.endswith(written[0])
+
+
 def test_the_test_command_collects(tmp_path):
     """`launch.py test` itself would run this test again, so it is only made to collect."""
     done = launch(["--here", "test", "--collect-only", "-q", "tests/core"])
