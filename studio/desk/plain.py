@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 from studio.core.facts import MachineFacts, ModelFacts
@@ -163,12 +161,6 @@ def recognise(recipe: Recipe, scope: Scope) -> Wish:
         matches = sum(getattr(wish, control) != OWN for control in CONTROLS)
         found.append((matches, wish))
     return max(found, key=lambda one: one[0])[1]
-
-
-def every_wish() -> Iterator[Wish]:
-    """Yield all combinations of choices."""
-    for goal, length, strength, room in product(*CONTROLS.values()):
-        yield Wish(goal=goal, length=length, strength=strength, room=room)
 
 
 def count_steps(recipe: Recipe, rows: int) -> int:

@@ -82,10 +82,6 @@ class Keys:
             return ""
         return name if self._left_s(body, int(issued)) > 0 else ""
 
-    def admits(self, cookies: Mapping[str, str]) -> bool:
-        """Return whether the request's cookies hold one that this studio signed within SESSION_S."""
-        return bool(self.identify(cookies))
-
     def _left_s(self, body: str, issued_s: int) -> float:
         """Return how long a cookie of ours is good.
 

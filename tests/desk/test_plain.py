@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -21,12 +22,12 @@ from studio.desk.plain import (
     apply,
     apply_to,
     count_steps,
-    every_wish,
     make_scope,
     recognise,
 )
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
 
+EVERY_WISH = [Wish(**dict(zip(CONTROLS, one, strict=True))) for one in product(*CONTROLS.values())]
 PLAIN = Recipe(model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
 FULL = change_recipe(PLAIN, {"adapter.method": "full"})
 USUAL = Wish(goal="style", length="balanced", strength="normal", room="auto")
@@ -43,7 +44,7 @@ SCOPES = {
 @pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
 @pytest.mark.parametrize("recipe", [PLAIN, FULL], ids=["adapter", "full"])
 def test_every_choice_is_recognised_as_what_it_is(recipe, scope):
-    for wish in every_wish():
+    for wish in EVERY_WISH:
         assert recognise(apply_to(wish, recipe, scope), scope) == wish
 
 
@@ -124,7 +125,7 @@ def test_own_decides_nothing():
 def test_every_value_says_why(language):
     words = load_catalogue(language)
     for scope in SCOPES.values():
-        for wish in every_wish():
+        for wish in EVERY_WISH:
             for change in apply(wish, PLAIN, scope):
                 said = words.say(change.reason)
                 assert said and "{" not in said and not said.startswith("plain.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import stat
 import time
 from pathlib import Path
@@ -15,19 +14,11 @@ import pytest
 from studio.core.errors import StudioError
 from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.text import literal
-from studio.desk.pass_phrase import hash_phrase, make_phrase, matches
 from studio.desk.share_files import link_file, state_file
 from studio.desk.sharing import CONNECTIONS, PHRASES_VARIABLE, SESSION_VARIABLE, Sharing
-from studio.desk.throttle import (
-    LOCKED_S,
-    LONGEST_SHARED_WAIT_S,
-    TRIES,
-    TRIES_OF_ALL,
-    TRIES_THEN,
-    Throttle,
-)
-from studio.host.private_file import read_key, write_private
+from studio.host.private_file import write_private
 from studio.host.workspace import OFFLINE_VARIABLE
+from tests.desk.test_throttle import Clock
 
 
 class Ports:
@@ -44,16 +35,6 @@ class Ports:
 
     def stop(self, role: str) -> None:
         self.open.pop(role, None)
-
-
-class Clock:
-    """Seconds that a test sets."""
-
-    def __init__(self) -> None:
-        self.now_s = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture(autouse=True)
@@ -101,67 +82,7 @@ def come_in_from(sharing: Sharing, role: str, address: str) -> str:
     return sharing.admit(role, phrase_of(sharing, role), address, "").cookie
 
 
-# Phrases and slowing down --------------------------------------------------------------------------------------------
-
-
-def test_a_phrase_has_128_bits_and_can_be_typed():
-    phrases = {make_phrase() for _ in range(200)}
-    assert len(phrases) == 200
-    words = [word for phrase in phrases for word in phrase.split("-")]
-    assert all(re.fullmatch(r"([bdfghjklmnprstvz][aiou]){2}[bdfghjklmnprstvz]", word) for word in words)
-    assert {len(phrase.split("-")) for phrase in phrases} == {8}, "16 bits a word"
-    assert len(set(words)) > 1500, "and all of them are used"
-
-
-def test_capitals_and_blanks_do_not_count_and_anything_else_does():
-    phrase = make_phrase()
-    kept = hash_phrase(phrase, "salt")
-    for same in (phrase.upper(), phrase.replace("-", " "), f"  {phrase}\n", phrase.replace("-", "")):
-        assert matches(same, "salt", kept)
-    for other in ("", phrase[:-1], phrase + "a", make_phrase(), "é" + phrase[1:]):
-        assert not matches(other, "salt", kept)
-    assert not matches(phrase, "pepper", kept)
-    assert phrase not in kept
-
-
-def test_each_wrong_phrase_costs_more_and_many_lock_the_door():
-    clock = Clock()
-    throttle = Throttle(clock)
-    waits = []
-    for i in range(TRIES):
-        clock.now_s += throttle.wait_s("a")
-        locked = throttle.note_failure("a")
-        assert locked == (i == TRIES - 1)
-        waits.append(throttle.wait_s("a"))
-    assert waits == [0, 0, 2, 4, 8, 16, 32, 64, 64, LOCKED_S]
-    assert throttle.wait_s("b") == 0
-    clock.now_s += LOCKED_S + 1
-    assert throttle.wait_s("a") == 0 and not throttle.note_failure("a"), "counted from the start again"
-
-
-def test_a_right_phrase_is_forgiven_and_many_addresses_guess_little():
-    clock = Clock()
-    throttle = Throttle(clock)
-    throttle.note_failure("a")
-    throttle.note_success("a")
-    assert [throttle.note_failure("a") for _ in range(2)] == [False, False] and throttle.wait_s("a") == 0
-    for i in range(TRIES_OF_ALL):
-        throttle.note_failure(f"10.0.0.{i}")
-    assert throttle.wait_s("somebody new") == 0, "who did nothing is kept out by nobody"
-    tries = [throttle.note_failure("another of his") for _ in range(TRIES_THEN)]
-    assert tries == [False] * (TRIES_THEN - 1) + [True]
-    clock.now_s += LOCKED_S + 1
-    assert not throttle.note_failure("a")
-
-
-def test_the_address_of_a_link_is_slowed_down_and_never_locked():
-    clock = Clock()
-    throttle, waits = Throttle(clock, shared=True), []
-    for _ in range(60):
-        assert not throttle.note_failure("127.0.0.1")
-        waits.append(throttle.wait_s("127.0.0.1"))
-        clock.now_s += waits[-1]
-    assert waits[:5] == [0, 0, 2, 4, 8] and set(waits[5:]) == {LONGEST_SHARED_WAIT_S}
+# Phrases --------------------------------------------------------------------------------------------
 
 
 def test_nobody_locks_the_owner_out_of_the_link(make):
@@ -491,15 +412,6 @@ def test_no_phrase_and_no_cookie_is_written_anywhere(make, workspace):
         assert not any(secret.encode() in content for secret in secrets), path
     assert stat.S_IMODE(state_file(workspace).stat().st_mode) == 0o600 or os.name == "nt"
     assert all(json.loads(line) for line in read_log(workspace)), "one line an event, whatever a browser says"
-
-
-def test_private_files(tmp_path):
-    path = tmp_path / "key"
-    path.write_bytes(b"short")
-    key = read_key(path)
-    assert len(key) == 32 and read_key(path) == key
-    write_private(path, b"x")
-    assert path.read_bytes() == b"x" and [each.name for each in tmp_path.iterdir()] == ["key"]
 
 
 def read_log(workspace) -> list[str]:

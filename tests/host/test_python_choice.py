@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from studio.host import install, python_choice
+from tests.python_facts import PYTHON_FACTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,16 +22,7 @@ def script(folder: Path, name: str, words: str) -> list[str]:
 
 
 def fake_python(folder: Path, name: str, **facts: object) -> list[str]:
-    base = {
-        "path": name,
-        "version": [3, 12, 4],
-        "bits": 64,
-        "gil": True,
-        "venv": True,
-        "conda": False,
-        "store": False,
-    }
-    return script(folder, name, f"echo '{json.dumps(base | facts)}'")
+    return script(folder, name, f"echo '{json.dumps(PYTHON_FACTS | {'path': name} | facts)}'")
 
 
 def test_candidates_count_only_when_they_run(tmp_path):

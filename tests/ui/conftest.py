@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +22,58 @@ from studio.core.record import RunRecord
 from studio.core.text import literal, text
 from studio.desk.datasets import Datasets
 from studio.desk.sharing import Sharing
+from studio.host.workspace import child_environment, open_workspace
+from tests.ui.browser import Window, open_chromium, wait_for
 from tests.ui.sample_report import FakeTools
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def running_chromium():
+    """One browser for the tests of a file."""
+    with open_chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def chromium(running_chromium):
+    """A browser without pages; those that the test opened are closed after it."""
+    yield running_chromium
+    for context in running_chromium.contexts:
+        context.close()
+
+
+@pytest.fixture
+def start_studio(tmp_path, chromium) -> Iterator:
+    """A function `start(language) -> Window`: the real process on a free port in a new workspace."""
+    processes = []
+    workspace = open_workspace(str(tmp_path / "workspace"))
+    with (tmp_path / "studio.log").open("w") as log:
+
+        def start(language: str) -> Window:
+            environment = child_environment(workspace, os.environ) | {"FINETUNE_STUDIO_LANGUAGE": language}
+            environment["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
+            command = [sys.executable, "-m", "studio.cli", "--child", "studio", "--no-browser"]
+            command += ["--workspace", str(workspace.root)]
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                cwd=workspace.server_cwd,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+            )
+            processes.append(process)
+            address = workspace.root / "address.json"
+            wait_for(address.exists, 30)
+            url = json.loads(address.read_text(encoding="utf-8"))["url"]
+            return Window(url=url, workspace=workspace, browser=chromium)
+
+        yield start
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def make_plan() -> BackendPlan:

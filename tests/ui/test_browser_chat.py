@@ -8,9 +8,8 @@ import pytest
 
 from studio.core.recipe import change_recipe
 from studio.host.workspace import open_workspace
-from tests.ui.test_browser import (
+from tests.ui.browser import (
     show_tab,
-    start_studio,  # noqa: F401 - a fixture
 )
 from tests.ui.test_chat_tab import HOSTILE
 

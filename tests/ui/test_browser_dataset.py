@@ -6,11 +6,10 @@ import json
 
 import pytest
 
-from tests.ui.test_browser import (
+from tests.ui.browser import (
     english_in,
     labels_of,
     show_tab,
-    start_studio,  # noqa: F401 - a fixture
     wait_for_state,
     wait_for_steps,
 )

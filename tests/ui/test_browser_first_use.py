@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ui.test_browser import (
-    start_studio,  # noqa: F401 - a fixture
+from tests.ui.browser import (
     wait_for_state,
 )
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ui.focus import tab_to
-from tests.ui.test_browser import (
-    start_studio,  # noqa: F401 - a fixture
+from tests.ui.browser import (
     wait_for_state,
 )
+from tests.ui.focus import tab_to
 
 pytestmark = pytest.mark.slow
 

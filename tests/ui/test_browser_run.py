@@ -17,8 +17,8 @@ from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.engine.deaths import append_event
 from studio.engine.folder import create_run
 from studio.host.workspace import open_workspace
+from tests.ui.launched_studio import LaunchedStudio
 from tests.ui.sample_run import SampleRun
-from tests.ui.test_browser_cost import CHROMIUM, FLAGS, Studio
 
 pytestmark = pytest.mark.slow
 
@@ -31,14 +31,6 @@ CHANGES = {
     "limits.samples": 2,
     "limits.trial": False,
 }
-
-
-@pytest.fixture
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
 
 
 def open_training(context, address: str):
@@ -82,15 +74,15 @@ def fail_a_run(workspace) -> None:
         append_event(run, event)
 
 
-def test_nothing_of_a_run_is_lost(tmp_path, browser, monkeypatch):
+def test_nothing_of_a_run_is_lost(tmp_path, chromium, monkeypatch):
     """In Chinese and in the dark, as the other test of this file is in English and in the light."""
     monkeypatch.setenv("FINETUNE_STUDIO_LANGUAGE", "zh-CN")
     workspace = open_workspace(str(tmp_path / "workspace"))
     recipe = change_recipe(read_recipe(DEMO_RECIPE), CHANGES)
     (workspace.root / "draft.json").write_text(json.dumps(to_json(recipe)), encoding="utf-8")
-    studio = Studio(workspace.root)
+    studio = LaunchedStudio(workspace.root)
     try:
-        context = browser.new_context(viewport={"width": 1280, "height": 720}, color_scheme="dark")
+        context = chromium.new_context(viewport={"width": 1280, "height": 720}, color_scheme="dark")
         page = open_training(context, studio.url)
         page.wait_for_selector("#run-problems .check.good")
         page.keyboard.press("Control+Enter")
@@ -153,13 +145,13 @@ def test_nothing_of_a_run_is_lost(tmp_path, browser, monkeypatch):
         studio.close()
 
 
-def test_charts_can_be_read_by_everyone(tmp_path, browser):
+def test_charts_can_be_read_by_everyone(tmp_path, chromium):
     workspace = open_workspace(str(tmp_path / "workspace"))
     fail_a_run(workspace)
     SampleRun(workspace, 3000, 6000)
-    studio = Studio(workspace.root)
+    studio = LaunchedStudio(workspace.root)
     try:
-        context = browser.new_context(viewport={"width": 1280, "height": 1200}, reduced_motion="reduce")
+        context = chromium.new_context(viewport={"width": 1280, "height": 1200}, reduced_motion="reduce")
         page = open_training(context, studio.url)
         wait_for_steps(page, 3000)
         wait_for_state(page, "interrupted")

@@ -7,11 +7,10 @@ import re
 
 import pytest
 
-from tests.ui.test_browser import (
+from tests.ui.browser import (
     english_in,
     labels_of,
     show_tab,
-    start_studio,  # noqa: F401 - a fixture
     wait_for_state,
 )
 

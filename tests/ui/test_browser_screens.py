@@ -11,19 +11,18 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from studio.ui.app import TABS
-from tests.ui.focus import walk
-from tests.ui.test_browser import (
+from tests.slowness import slowness
+from tests.ui.browser import (
     english_in,
     labels_of,
-    start_studio,  # noqa: F401 - a fixture
 )
+from tests.ui.focus import walk
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-SWITCH_MS, NOISE, TRIES = 300, 1.5, 3
-"""What a change of tabs may take on two quiet cores, how much slower a shared machine may be, and of how many the best
-counts."""
+SWITCH_MS, TRIES = 300, 3
+"""What a change of tabs may take on two quiet cores, and of how many the best counts."""
 WIDE, NARROW = {"width": 1280, "height": 720}, {"width": 390, "height": 844}
 RECIPE = {
     "name": "N1",
@@ -126,5 +125,5 @@ def test_every_screen(small_run, start_studio, language):  # noqa: F811
         if wide := page.evaluate(OVERFLOW):
             wrong[f"{language} narrow {name}"] = wide
     assert not wrong, "\n".join(f"{place}: {what}" for place, what in wrong.items())
-    assert max(switches.values()) <= SWITCH_MS * NOISE, switches
+    assert max(switches.values()) <= SWITCH_MS * slowness(), switches
     assert window.complaints == []

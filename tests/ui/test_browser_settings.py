@@ -10,9 +10,8 @@ import pytest
 
 from studio.core.recipe import AdapterSpec, DatasetSpec, ModelChoice, Recipe
 from studio.engine.folder import create_run
-from tests.ui.test_browser import (
+from tests.ui.browser import (
     show_tab,
-    start_studio,  # noqa: F401 - a fixture
     wait_for,
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 
@@ -32,8 +31,6 @@ from tests.launched import processes_of, start, wait_for
 from tests.ui.test_guest import SharedDesk, add_run
 
 pytestmark = pytest.mark.slow
-CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update"]
 FOREIGN = "http://127.0.0.2:9"
 """Nobody listens there; a request to it is a beacon."""
 PAYLOADS = (
@@ -54,16 +51,6 @@ PAYLOADS = (
     "```html\n<script>window.hit=1</script>\n``` $$\\href{javascript:window.hit=1}{x}$$",
 )
 ALL = "\n".join(PAYLOADS)
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 class Watched:

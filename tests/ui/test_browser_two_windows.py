@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from tests.ui.test_browser import (
+from tests.ui.browser import (
     show_tab,
-    start_studio,  # noqa: F401 - a fixture
     wait_for,
 )
 

@@ -15,7 +15,9 @@ import pytest
 from studio.host.settings import read_settings
 from studio.host.workspace import open_workspace
 from studio.ui.app import TABS
-from tests.ui.test_browser import CHROMIUM, FLAGS, PATIENCE_MS
+from tests.slowness import slowness
+from tests.ui.browser import PATIENCE_MS, wait_for
+from tests.ui.launched_studio import has_torch
 
 pytestmark = pytest.mark.slow
 
@@ -32,16 +34,6 @@ SWITCH = """(name) => new Promise((done) => {
   const look = () => document.getElementById(`tab-${name}`)?.offsetParent ? painted(end) : requestAnimationFrame(look);
   look();
 })"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield launched
-        launched.close()
 
 
 @contextmanager
@@ -79,17 +71,21 @@ def wait_for_address(workspace) -> str:
 
 
 def measure_start(browser, folder: Path) -> tuple[float, float, dict[str, float]]:
-    """Return the seconds from the start of launch.py to the first page and to a tab that reacts, and ms a tab."""
+    """Return the seconds from the start of launch.py to the first page and to a tab that reacts, and ms a tab.
+
+    Each as two quiet cores would have needed: divided by the slowness of the machine.
+    """
     page = browser.new_context(viewport={"width": 1280, "height": 720}).new_page()
     page.set_default_timeout(PATIENCE_MS)
     begun = time.monotonic()
-    with studio(folder) as (_, workspace):
+    with studio(folder) as (process, workspace):
         page.goto(wait_for_address(workspace))
         page.wait_for_selector("h1")
         first_s = time.monotonic() - begun
         page.wait_for_selector("#tab-settings-button", state="attached")
         page.evaluate(SWITCH, "settings")
         reacts_s = time.monotonic() - begun
+        assert not has_torch(process)
         page.wait_for_selector("body[data-ready]")
         page.wait_for_timeout(2000)
         switches: dict[str, float] = {}
@@ -98,15 +94,17 @@ def measure_start(browser, folder: Path) -> tuple[float, float, dict[str, float]
             switches[name] = min(taken_ms, switches.get(name, taken_ms))
             page.wait_for_timeout(300)
         page.context.close()
-    return first_s, reacts_s, switches
+    slow = slowness()
+    print(f"first page {first_s:.2f} s, reacts {reacts_s:.2f} s, tabs {switches}, slowness {slow:.2f}")
+    return first_s / slow, reacts_s / slow, {name: taken_ms / slow for name, taken_ms in switches.items()}
 
 
-def test_the_window_is_there_soon(browser, tmp_path, record_property):
-    measure_start(browser, tmp_path)  # fills the caches of the system and notes what a page is made of
-    tries = [measure_start(browser, tmp_path) for _ in range(TRIES)]
+def test_the_window_is_there_soon(chromium, tmp_path, record_property):
+    measure_start(chromium, tmp_path)  # fills the caches of the system and notes what a page is made of
+    tries = [measure_start(chromium, tmp_path) for _ in range(TRIES)]
     first_s, reacts_s = min(one[0] for one in tries), min(one[1] for one in tries)
     switches = {name: min(one[2][name] for one in tries) for name in TABS}
-    print(f"first page {first_s:.2f} s, reacts {reacts_s:.2f} s, tabs {switches}")
+    record_property("first_page_s", first_s)
     record_property("reacts_s", reacts_s)
     assert first_s <= FIRST_PAGE_S
     assert reacts_s <= REACTS_S
@@ -149,11 +147,11 @@ def read_doctor(page) -> None:
     page.wait_for_selector("#doctor-report .checks")
 
 
-def test_settings_by_hand(browser, tmp_path):
+def test_settings_by_hand(chromium, tmp_path):
     settings = open_workspace(str(tmp_path / "workspace")).root / "settings.json"
     settings.write_text(json.dumps({"repairs_off": ["drop_bitsandbytes_version"]}), encoding="utf-8")
     with studio(tmp_path, BNB_CUDA_VERSION="118") as (process, workspace):
-        context = browser.new_context(viewport={"width": 1280, "height": 720}, color_scheme="light")
+        context = chromium.new_context(viewport={"width": 1280, "height": 720}, color_scheme="light")
         context.grant_permissions(["clipboard-read", "clipboard-write"])
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
@@ -183,12 +181,12 @@ def test_settings_by_hand(browser, tmp_path):
         page.click("[data-do=exports]")
         page.fill("#settings-mirror", "http://127.0.0.1:9")
         page.click("[data-do=mirror]")
-        wait_until(lambda: read_settings(workspace).get("hub_endpoint") == "http://127.0.0.1:9")
+        wait_for(lambda: read_settings(workspace).get("hub_endpoint") == "http://127.0.0.1:9")
         assert read_settings(workspace)["exports_folder"] == str(tmp_path)
         choose_by_key(page, "#settings-window", "ArrowDown", "tab")
         page.focus("#settings-offline")
         page.keyboard.press("Space")
-        wait_until(lambda: read_settings(workspace).get("offline") is True)
+        wait_for(lambda: read_settings(workspace).get("offline") is True)
         for button in ("[data-do=empty]", "[data-do=drop-token]"):
             page.click(button)
             page.keyboard.press("Escape")
@@ -207,7 +205,7 @@ def test_settings_by_hand(browser, tmp_path):
         page.fill("#knob-optim-learning-rate input", "0.000321")
         page.press("#knob-optim-learning-rate input", "Tab")
         draft = workspace.root / "draft.json"
-        wait_until(lambda: draft.exists() and "0.000321" in draft.read_text(encoding="utf-8"))
+        wait_for(lambda: draft.exists() and "0.000321" in draft.read_text(encoding="utf-8"))
         page.click("#tab-settings-button")
         page.wait_for_selector("#settings-language")
         page.select_option("#settings-language", "zh-CN")
@@ -219,7 +217,7 @@ def test_settings_by_hand(browser, tmp_path):
 
         page.click("#tab-settings-button")
         page.click("#settings-machine [data-do=restart]")
-        wait_until(lambda: read_settings(workspace)["kernels"] == "off")
+        wait_for(lambda: read_settings(workspace)["kernels"] == "off")
         page.wait_for_function(
             "!document.querySelector('#settings-machine [data-do=restart]')", timeout=PATIENCE_MS
         )
@@ -244,10 +242,3 @@ def test_settings_by_hand(browser, tmp_path):
         context.close()
     for file in workspace.root.rglob("*"):
         assert not file.is_file() or TOKEN.encode() not in file.read_bytes(), file
-
-
-def wait_until(holds, seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.05)

@@ -12,12 +12,13 @@ import pytest
 from studio.core.errors import Problem, StudioError
 from studio.core.recipe import change_recipe
 from studio.core.text import LANGUAGES, literal
-from studio.desk.plain import CONTROLS, Wish, apply, every_wish
+from studio.desk.plain import CONTROLS, Wish, apply
 from studio.desk.presets import Presets, write
 from studio.ui.form import Form
 from studio.ui.hyperparameters_view import plain_card
 from studio.ui.marks import changed_paths, elem_id, mark_problems
 from studio.ui.tabs.hyperparameters import BESIDE_PLAIN, COMMON, HyperparametersTab
+from tests.desk.test_plain import EVERY_WISH
 from tests.ui.conftest import FakeDesk
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -255,7 +256,7 @@ def test_every_state_of_the_plain_controls_has_words(tab, language):
     tab.context.speak(language)
     scope, recipe = tab.scope(tab.context.draft()), tab.context.draft()
     assert scope.rows == 400
-    for wish in (*every_wish(), Wish()):
+    for wish in (*EVERY_WISH, Wish()):
         words = plain_card(wish, apply(wish, recipe, scope), tab.context.words, tab.context.say)
         assert "plain." not in words and "knob." not in words and "{" not in words
 

@@ -9,7 +9,6 @@ import pytest
 from studio.core.text import load_catalogue, text
 from studio.ui.chart import template
 from studio.ui.points import Points, payload
-from tests.ui.test_browser_cost import CHROMIUM, FLAGS
 
 pytestmark = pytest.mark.slow
 
@@ -25,16 +24,6 @@ MOUNT = """([html, script]) => {
   new Function(script)();
 }"""
 """Does with a screen's script what Gradio does: its names are there, and it runs once its HTML is in the page."""
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

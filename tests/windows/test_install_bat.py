@@ -7,21 +7,13 @@ import sys
 
 import pytest
 
+from tests.python_facts import PYTHON_FACTS
 from tests.wheels import make_wheel
 from tests.windows.conftest import Machine, make_machine
 
 # Part of `launch.py test --all`, which .ci/run starts with Wine installed; a Linux without Wine fails here.
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="only on Linux")]
-GOOD = {
-    "path": "C:\\Python312\\python.exe",
-    "version": [3, 12, 4],
-    "bits": 64,
-    "gil": True,
-    "venv": True,
-    "conda": False,
-    "store": False,
-    "platform": "win-amd64",
-}
+GOOD = PYTHON_FACTS | {"path": "C:\\Python312\\python.exe", "platform": "win-amd64"}
 NO_PYTHON = "No Python was found. Install Python 3.12 (64-bit) from python.org"
 OFFER = "Install Python 3.12 for you now"
 NVIDIA = {"system": "Windows", "cuda_driver": 13000, "capabilities": [[8, 9]], "amd": False, "intel": False}
