@@ -139,7 +139,7 @@ def _describe_training(training: Mapping[str, Any], say: Callable[[Text], str]) 
             yield f"{name}: {say(text('bench.way.failed', state=way['state'], error=way['error']))}"
             continue
         speeds[way["stack"]] = way["tokens_per_s"]
-        peak = f"{way['peak_bytes'] / GIB:8.2f} GB" if way["peak_bytes"] else ""
+        peak = f"{way['peak_bytes'] / GIB:8.2f} GiB" if way["peak_bytes"] else ""
         yield f"{way['tokens_per_s']:10,} {say(text('bench.tokens_per_s'))}{peak}  {name}"
     if len(speeds) == 2:
         yield say(text("bench.faster", times=f"{speeds['ours'] / speeds['hf']:.2f}"))

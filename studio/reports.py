@@ -93,9 +93,9 @@ def _describe_peak(peak: Mapping[str, int], has_bytes: int, say: Callable[[Text]
     yield say(text("plan.memory.peak"))
     for part, size in peak.items():
         if size:
-            yield f"{size / 2**30:10.2f} GB  {say(text(f'plan.part.{part}'))}"
+            yield f"{size / 2**30:10.2f} GiB  {say(text(f'plan.part.{part}'))}"
     together = say(text("plan.part.total", has=f"{has_bytes / 2**30:.1f}"))
-    yield f"{sum(peak.values()) / 2**30:10.2f} GB  {together}"
+    yield f"{sum(peak.values()) / 2**30:10.2f} GiB  {together}"
 
 
 def _describe_policy(policy: MemoryPolicy | None, say: Callable[[Text], str]) -> Iterator[str]:

@@ -42,7 +42,7 @@ def test_a_result_is_told_in_words_and_numbers():
     told = "\n".join(say(RESULT))
     assert "copies 4,321 GB/s" in told and "0.0654 TFLOP/s" in told
     assert "3.3 x" in told and "3,955 GB/s" in told and "88%" in told and "glu, silu (2048x14336)" in told
-    assert "50,000 tokens/s    2.00 GB  Finetune Studio" in told
+    assert "50,000 tokens/s    2.00 GiB  Finetune Studio" in told
     assert "2.50 times as fast" in told
     assert len(say(RESULT, "zh-CN")) == len(say(RESULT))
 

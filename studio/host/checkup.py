@@ -151,7 +151,7 @@ def _say_gpus(machine: MachineFacts) -> Text:
         return text("checkup.gpus.none")
     return literal(
         "; ".join(
-            f"{gpu.name}, {gpu.vram_bytes / 2**30:.1f} GB"
+            f"{gpu.name}, {gpu.vram_bytes / 2**30:.1f} GiB"
             + (f", compute capability {dotted(gpu)}" if gpu.vendor == "nvidia" else "")
             + (f", {gpu.architecture}" if gpu.architecture else "")
             for gpu in machine.gpus

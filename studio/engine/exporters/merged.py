@@ -28,10 +28,10 @@ def require_memory(job: ExportJob) -> None:
     """Raise StudioError when the merge needs more than the free memory."""
     needed_bytes, free_bytes = merged_memory_bytes(job.facts), psutil.virtual_memory().available
     if needed_bytes > free_bytes:
-        needed_gb, free_gb = f"{needed_bytes / 1e9:.1f}", f"{free_bytes / 1e9:.1f}"
+        needed, free = f"{needed_bytes / 2**30:.1f}", f"{free_bytes / 2**30:.1f}"
         raise StudioError(
             text("export.memory", name=job.facts.name),
-            text("export.memory.why", needed_gb=needed_gb, free_gb=free_gb),
+            text("export.memory.why", needed=needed, free=free),
             text("export.memory.fix"),
         )
 
