@@ -119,7 +119,7 @@ class DatasetParts:
                 elem_id="dataset-save-mapping",
                 size="sm",
                 scale=0,
-                min_width=220,
+                min_width=240,
             )
             self.saved = gr.HTML("", elem_id="dataset-saved")
 

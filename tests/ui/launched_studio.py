@@ -36,8 +36,10 @@ def family(process: subprocess.Popen) -> list[psutil.Process]:
 
 
 def has_torch(process: subprocess.Popen) -> bool:
-    """Return whether a process of the studio has loaded torch's library."""
-    return any("libtorch" in one.path for each in family(process) for one in each.memory_maps())
+    """Return whether the launcher or the window has loaded torch's library; the probes of the machine may."""
+    launcher = psutil.Process(process.pid)
+    both = (launcher, *launcher.children())
+    return any("libtorch" in one.path for each in both for one in each.memory_maps())
 
 
 class LaunchedStudio:
