@@ -314,13 +314,20 @@ class _Page:
         if not self.address:
             return
         _say(text("supervise.open", address=self.address))
+        with suppress(OSError):  # who waited for it is gone, or a program cannot be started: the browser is left
+            if self._is_shown():
+                return
+        if "--no-browser" not in self.command:
+            open_window(self.address, own=read_settings(self.workspace).get("window", "app") == "app")
+
+    def _is_shown(self) -> bool:
+        """Hand the address to who shows it, if there is anybody. Raises OSError."""
         waiting = os.environ.get(ADDRESS_VARIABLE)
         if waiting:
             write_private(Path(waiting), self.address.encode())
         elif "--window" in self.command:
             open_webview(self.address)
-        elif "--no-browser" not in self.command:
-            open_window(self.address, own=read_settings(self.workspace).get("window", "app") == "app")
+        return bool(waiting) or "--window" in self.command
 
 
 def _join(workspace: Workspace, command: Sequence[str]) -> int:

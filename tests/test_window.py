@@ -51,6 +51,21 @@ def test_whoever_waits_for_the_address_shows_it(workspace, shown, tmp_path, monk
     assert (tmp_path / "address").stat().st_mode & 0o777 == 0o600
 
 
+def test_an_address_that_nobody_takes_is_shown_all_the_same(workspace, shown, tmp_path, monkeypatch):
+    """Whoever waited has given up, or pywebview does not start: the studio works, and must not end for that."""
+
+    def refuse(address):
+        raise OSError("no such program")
+
+    monkeypatch.setattr(supervisor, "open_webview", refuse)
+    supervisor._Page(workspace, ["studio", "--window"])()
+    monkeypatch.setenv(ADDRESS_VARIABLE, str(tmp_path / "gone" / "address"))
+    supervisor._Page(workspace, ["studio"])()
+    assert shown == [(ADDRESS, True)] * 2
+    supervisor._Page(workspace, ["studio", "--no-browser"])()
+    assert len(shown) == 2
+
+
 def test_a_second_start_brings_the_open_window_to_the_front(workspace, shown, monkeypatch):
     assert supervisor._join(workspace, ["studio"]) == 0 and shown == [(ADDRESS, True)]
     monkeypatch.setattr(supervisor, "focus_window", lambda: True)
