@@ -35,7 +35,7 @@ from pathlib import Path
 from studio.child import TICK_S, Ending, Judge, watch
 from studio.core.errors import StudioError
 from studio.core.events import RunStalled
-from studio.core.files import replace_file
+from studio.core.files import trim_log
 from studio.core.heartbeat import (
     PARENT_VARIABLE,
     RESTART_CODE,
@@ -57,7 +57,7 @@ from studio.host.private_file import write_private
 from studio.host.settings import read_settings
 from studio.host.workspace import Workspace
 from studio.lifeline import FAULT_LOG_VARIABLE
-from studio.tunnel import hold_tunnels
+from studio.tunnel import LOG_LIMIT_BYTES, hold_tunnels
 from studio.webview_window import open_webview
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,7 +69,6 @@ SETTLED_S = 60.0
 """A process that lived this long without a run had started well: its death does not count with earlier ones."""
 JOIN_S = 20.0
 SAY_S = 1.0
-LOG_LIMIT_BYTES = 5_000_000
 
 
 @dataclass(slots=True)
@@ -116,9 +115,7 @@ def keep_alive(
 
     `argv` makes the child's command line (child_argv when None). Raises StudioError as supervise does.
     """
-    faults = _trim_log(workspace.logs / "faults.log")
     make_argv = argv or child_argv
-    log = None if headless else _trim_log(workspace.logs / "studio.log")
     page = None if headless else _Page(workspace, command)
     tally, wishes, current, extra = Tally(), 0, list(command), {}
     # Who selects text in the window's console wants the address; a headless run prints all the time.
@@ -128,6 +125,8 @@ def keep_alive(
         nullcontext() if headless else hold_tunnels(workspace, current, _say) as tunnels,
     ):
         while True:
+            faults = trim_log(workspace.logs / "faults.log", LOG_LIMIT_BYTES)
+            log = None if headless else trim_log(workspace.logs / "studio.log", LOG_LIMIT_BYTES)
             judge = Judge(workspace, unattended=headless, tell=_tell_stall)
             ending = watch(
                 make_argv(current),
@@ -396,12 +395,6 @@ def _say(message: Text) -> None:
 def _write(descriptor: int, data: bytes) -> None:
     with suppress(OSError):  # whoever read our output is gone; there is nobody to tell
         os.write(descriptor, data)
-
-
-def _trim_log(path: Path) -> Path:
-    if path.is_file() and path.stat().st_size > LOG_LIMIT_BYTES:
-        replace_file(path, path.with_name(path.name + ".1"))
-    return path
 
 
 def _search_path() -> str:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from studio.core.files import trim_log
 from studio.core.text import Text, text
 from studio.desk.pass_phrase import make_phrase, matches
 from studio.desk.share_files import link_file, read_state, state_file
@@ -32,6 +33,8 @@ from studio.host.workspace import Workspace
 ROOT = Path(__file__).resolve().parents[1]
 LOOK_S = 0.5
 FAREWELL_S = 1.0
+LOG_LIMIT_BYTES = 5_000_000
+"""Looked at where a log is opened: a studio may stay up for weeks, and a program may print every request."""
 AGAIN_S = (2.0, 5.0, 15.0, 60.0)
 """How long after each failure in a row a link is made again."""
 FLAGS = {"viewer": ("--share", "--lan"), "owner": ("--share-owner",)}
@@ -124,7 +127,7 @@ class Tunnels:
         windows = {"creationflags": subprocess.CREATE_NO_WINDOW} if os.name == "nt" else {}
         apart = windows or {"start_new_session": True}
         paths = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "kernels")))}
-        with (self.workspace.logs / "tunnel.log").open("ab") as log:
+        with trim_log(self.workspace.logs / "tunnel.log", LOG_LIMIT_BYTES).open("ab") as log:
             tunnel.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "studio.ui.tunnel", str(tunnel.port)],
                 stdin=subprocess.PIPE,

@@ -107,6 +107,15 @@ def test_a_tunnel_begins_breaks_begins_again_and_ends(tunnels, workspace, relay)
     assert len(tunnels.heard) == 1
 
 
+def test_the_log_is_looked_at_before_each_start(tunnels, workspace, monkeypatch):
+    monkeypatch.setattr(tunnel, "LOG_LIMIT_BYTES", 8)
+    log = workspace.logs / "tunnel.log"
+    log.write_bytes(b"a program that prints each request\n")
+    want(workspace, tunnels.session, "tunnel")
+    tunnels()
+    assert log.with_name("tunnel.log.1").is_file() and b"each request" not in log.read_bytes()
+
+
 def test_a_program_that_cannot_start_is_told(tunnels, workspace, monkeypatch, tmp_path):
     monkeypatch.setenv(TUNNEL_VARIABLE, str(tmp_path / "missing"))
     want(workspace, tunnels.session, "tunnel")

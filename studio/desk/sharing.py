@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from studio.core.errors import StudioError
-from studio.core.files import replace_file
+from studio.core.files import trim_log
 from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.text import text
 from studio.desk.pass_phrase import hash_phrase, make_phrase, matches
@@ -392,11 +392,9 @@ class Sharing:
 
     def _note(self, event: str, **values: object) -> None:
         """Add one line to the book of who came and went; it holds no phrase and no cookie."""
-        path = self.workspace.logs / "share.log"
         line = {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "event": event, **values}
         with suppress(OSError):  # a full disk: no reason to keep a guest in, or out
-            if path.is_file() and path.stat().st_size > LOG_LIMIT_BYTES:
-                replace_file(path, path.with_name("share.log.1"))
+            path = trim_log(self.workspace.logs / "share.log", LOG_LIMIT_BYTES)
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
 

@@ -96,6 +96,17 @@ def test_the_window_is_told_what_to_resume_and_what_failed(workspace, stage):
     assert log.count("last words") == 3
 
 
+def test_the_log_is_looked_at_before_each_start(workspace, stage, monkeypatch):
+    """A studio may stay up for weeks."""
+    monkeypatch.setattr(supervisor, "LOG_LIMIT_BYTES", 8)
+    argv = stage(*[{"steps": step, "then": "kill"} for step in (1, 2)], {"code": 0})
+    assert supervisor.keep_alive(["studio", "--no-browser"], workspace, headless=False, argv=argv) == 0
+    log = workspace.logs / "studio.log"
+    second = starts(workspace)[1]["pid"]
+    assert str(second) in log.with_name("studio.log.1").read_text(encoding="utf-8")
+    assert not log.read_text(encoding="utf-8")
+
+
 def test_a_wish_for_a_restart_is_no_death_and_has_an_environment_of_its_own(
     workspace, stage, monkeypatch, run_folder
 ):
