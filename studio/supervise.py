@@ -313,7 +313,8 @@ class _Page:
         if not self.address:
             return
         _say(text("supervise.open", address=self.address))
-        with suppress(OSError):  # who waited for it is gone, or a program cannot be started: the browser is left
+        # Who waited for it may be gone, or a program not start: the browser is left, and the studio goes on.
+        with suppress(OSError):
             if self._is_shown():
                 return
         if "--no-browser" not in self.command:

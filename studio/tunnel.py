@@ -64,6 +64,7 @@ class Tunnels:
         self.phrases = {role: make_phrase() for role, flags in FLAGS.items() if set(flags) & set(command)}
         self._tunnels: dict[str, Tunnel] = {}
         self._look_s = 0.0
+        self._noted: dict[str, Mapping[str, Any]] = {}
         self._wanted: dict[str, Mapping[str, Any]] = {}
         self._seen = 0
         self._answered: dict[str, Any] = {}
@@ -114,12 +115,13 @@ class Tunnels:
             changed = state_file(self.workspace).stat().st_mtime_ns
         except OSError:
             changed = 0
-        if changed == self._seen:
-            return
-        self._seen = changed
-        state = read_state(self.workspace)
-        mine = state.get("session") == self.session
-        self._wanted = {one["role"]: one for one in state.get("openings", [])} if mine else {}
+        if changed != self._seen:
+            self._seen = changed
+            state = read_state(self.workspace)
+            mine = state.get("session") == self.session
+            self._noted = {one["role"]: one for one in state.get("openings", [])} if mine else {}
+        # The window says so too, unless it is just starting again: a link is not to outlive its hours for that.
+        self._wanted = {role: one for role, one in self._noted.items() if time.time() < one["expires_s"]}
 
     def _begin(self, tunnel: Tunnel) -> None:
         folder = self.workspace.tmp / "tunnel"
