@@ -16,6 +16,8 @@ from studio.core.errors import StudioError
 from studio.engine.deaths import read_deaths
 from studio.engine.folder import RunFolder
 from studio.host.claim import claim
+from studio.host.settings import change_settings
+from studio.page import Page
 from tests.supervise.conftest import starts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -185,7 +187,7 @@ def test_a_second_window_opens_the_first_ones_page(workspace, stage, tmp_path, m
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.setattr(supervisor, "child_argv", argv)
     second: list[int] = []
-    page = supervisor._Page.__call__
+    page = Page.__call__
 
     def tick(self):
         page(self)
@@ -194,12 +196,21 @@ def test_a_second_window_opens_the_first_ones_page(workspace, stage, tmp_path, m
             second[0] = supervisor.supervise(["studio"], workspace, headless=False)
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(supervisor._Page, "__call__", tick)
+    monkeypatch.setattr(Page, "__call__", tick)
     assert supervisor.supervise(["--no-browser", "--workspace", "x"], workspace, headless=False) == 0
     assert (
         second == [0] and len(starts(workspace)) == 1 and starts(workspace)[0]["command"] == ["--no-browser"]
     )
     assert opened == ["http://127.0.0.1:9/?token=once"]
+
+
+def test_a_restart_on_another_port_is_shown_and_one_on_the_same_is_not(workspace, stage, monkeypatch):
+    argv = stage(*({"then": "page", "port": port, "wish": None} for port in (9, 9, 8)), {"code": 0})
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    change_settings(workspace, window="tab")
+    assert supervisor.keep_alive(["studio"], workspace, headless=False, argv=argv) == 0
+    assert [address.partition("/?")[0] for address in opened] == ["http://127.0.0.1:9", "http://127.0.0.1:8"]
 
 
 def test_importing_the_supervisor_loads_nothing_heavy():
