@@ -72,7 +72,7 @@ class Desk:
         )
         self.shelf = Shelf(workspace, self.running, self.health.machine, self.queue.forget, self._release)
         self.talks = Talks(workspace, self.health, self._engine, self.running)
-        self.preferences = Preferences(workspace, lambda: self.running.active is not None)
+        self.preferences = Preferences(workspace, self._uses_caches)
         self.exports = Exports(
             workspace, self._engine, self.running, find=self._find_result, make_room=self.talks.unload
         )
@@ -302,6 +302,11 @@ class Desk:
     def _release(self, run: str) -> str:
         """Free what is loaded of a run that is to be deleted; return who still works with it, "" for nobody."""
         return "export" if self.exports.is_writing(run) else self.talks.release(run)
+
+    def _uses_caches(self) -> bool:
+        """Whether something reads or writes what is compiled, converted or fetched."""
+        exporting = self.exports.job is not None and not self.exports.job.ended
+        return bool(self.running.busy()) or exporting or self.talks.busy or self.datasets.view().working
 
     def _folder(self, run: str) -> Any:
         from studio.engine.folder import find_run
