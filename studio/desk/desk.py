@@ -280,13 +280,20 @@ class Desk:
             should_stop=lambda: self.stopping,
         )
 
-    def export(self, run: str, target: str, folder: Path | None = None) -> Export:
+    def export(
+        self,
+        run: str,
+        target: str,
+        folder: Path | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Export:
         """Write the run's result as `target` (adapter, merged) into the workspace's exports or `folder`; waits.
 
-        Raises StudioError for an unknown target, an unfinished run, a full disk or an existing folder.
+        Raises StudioError for an unknown target, an unfinished run, a full disk, an existing folder, or when
+        `should_stop` ended it.
         """
         self.running.refuse_busy()
-        return self.exports.write(run, target, folder)
+        return self.exports.write(run, target, folder, should_stop)
 
     def close(self, timeout_s: float = 18.0) -> None:
         """Stop the active run with a checkpoint and let the threads end; returns after at most `timeout_s`."""
