@@ -49,6 +49,8 @@ def parse(words: list[str], catalogue: Catalogue) -> argparse.Namespace:
     if words[:1] not in (["-h"], ["--help"]):
         words = _put_command_first(words, _list_commands(parser))
     options = parser.parse_args(words)
+    if options.command == "studio" and options.share and options.lan:
+        raise StudioError(text("cli.share.both"), text("cli.share.both.why"), text("cli.share.both.fix"))
     options.words = words
     return options
 

@@ -264,12 +264,24 @@ def _ask_line(prompt: str) -> str:
 
 def _export(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
     from studio.desk.desk import Desk
+    from studio.supervise import stop_requests
 
     if options.to == "gguf":
         raise not_available("gguf")
-    result = Desk(workspace).export(
-        options.run, options.to, Path(options.folder).absolute() if options.folder else None
-    )
+    folder = Path(options.folder).absolute() if options.folder else None
+    with stop_requests() as asked:
+        seen = 0
+
+        def should_stop() -> bool:
+            nonlocal seen
+            if len(asked) > 1:
+                raise KeyboardInterrupt  # at once: what is half-written stays
+            if len(asked) > seen:
+                console.say(text("ui.export.stopping"))
+            seen = len(asked)
+            return seen > 0
+
+        result = Desk(workspace).export(options.run, options.to, folder, should_stop)
     said = console.catalogue.say(
         text("cli.exported", path=str(result.path), mb=f"{result.size_bytes / 1e6:.1f}")
     )

@@ -32,10 +32,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from studio.child import TICK_S, Ending, Judge, watch
+from studio.child import Ending, Judge, watch
 from studio.core.errors import StudioError
 from studio.core.events import RunStalled
-from studio.core.files import replace_file
+from studio.core.files import trim_log
 from studio.core.heartbeat import (
     PARENT_VARIABLE,
     RESTART_CODE,
@@ -48,17 +48,13 @@ from studio.core.heartbeat import (
 from studio.core.text import Text, choose_language, load_catalogue, text
 from studio.engine.deaths import STALLED, Death, append_event, fail_run, last_loss, record_death
 from studio.engine.folder import RunFolder
-from studio.host.app_window import focus_window, open_window
 from studio.host.awake import without_quick_edit
-from studio.host.claim import Holder, claim, claim_run, read_address
+from studio.host.claim import Holder, claim, claim_run
 from studio.host.environment import prepare_environment
-from studio.host.install_page import ADDRESS_VARIABLE
-from studio.host.private_file import write_private
-from studio.host.settings import read_settings
 from studio.host.workspace import Workspace
 from studio.lifeline import FAULT_LOG_VARIABLE
-from studio.tunnel import hold_tunnels
-from studio.webview_window import open_webview
+from studio.page import Page, join
+from studio.tunnel import LOG_LIMIT_BYTES, hold_tunnels
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTARTS = 2
@@ -67,9 +63,7 @@ WISHES = 5
 SAFER = "pytorch_kernels"
 SETTLED_S = 60.0
 """A process that lived this long without a run had started well: its death does not count with earlier ones."""
-JOIN_S = 20.0
 SAY_S = 1.0
-LOG_LIMIT_BYTES = 5_000_000
 
 
 @dataclass(slots=True)
@@ -100,7 +94,7 @@ def supervise(command: Sequence[str], workspace: Workspace, *, headless: bool) -
             return keep_alive(command, workspace, headless=True)
     held = claim(workspace, "studio")
     if isinstance(held, Holder):
-        return _join(workspace, command)
+        return join(workspace, command, _say)
     with held:
         return keep_alive(command, workspace, headless=False)
 
@@ -116,10 +110,8 @@ def keep_alive(
 
     `argv` makes the child's command line (child_argv when None). Raises StudioError as supervise does.
     """
-    faults = _trim_log(workspace.logs / "faults.log")
     make_argv = argv or child_argv
-    log = None if headless else _trim_log(workspace.logs / "studio.log")
-    page = None if headless else _Page(workspace, command)
+    page = None if headless else Page(workspace, command, _say)
     tally, wishes, current, extra = Tally(), 0, list(command), {}
     # Who selects text in the window's console wants the address; a headless run prints all the time.
     with (
@@ -128,6 +120,10 @@ def keep_alive(
         nullcontext() if headless else hold_tunnels(workspace, current, _say) as tunnels,
     ):
         while True:
+            faults = trim_log(workspace.logs / "faults.log", LOG_LIMIT_BYTES)
+            log = None if headless else trim_log(workspace.logs / "studio.log", LOG_LIMIT_BYTES)
+            if page:
+                page.look_again()
             judge = Judge(workspace, unattended=headless, tell=_tell_stall)
             ending = watch(
                 make_argv(current),
@@ -297,51 +293,6 @@ def _end_run(death: Death, *, as_json: bool) -> int:
     return 1
 
 
-class _Page:
-    """The window's page: called every tick, it tells the address once the child has one, and opens it.
-
-    `--window` opens it in a process of pywebview (studio/webview_window.py), else the settings say how it opens. Where
-    somebody waits for the address in a file (ADDRESS_VARIABLE), they show it themselves.
-    """
-
-    def __init__(self, workspace: Workspace, command: Sequence[str]) -> None:
-        self.workspace, self.command, self.address = workspace, command, ""
-
-    def __call__(self) -> None:
-        if self.address:
-            return
-        self.address = read_address(self.workspace)
-        if not self.address:
-            return
-        _say(text("supervise.open", address=self.address))
-        waiting = os.environ.get(ADDRESS_VARIABLE)
-        if waiting:
-            write_private(Path(waiting), self.address.encode())
-        elif "--window" in self.command:
-            open_webview(self.address)
-        elif "--no-browser" not in self.command:
-            open_window(self.address, own=read_settings(self.workspace).get("window", "app") == "app")
-
-
-def _join(workspace: Workspace, command: Sequence[str]) -> int:
-    """Show the page of the studio that already works in `workspace`; wait for it when it is still starting.
-
-    An open page comes to the front where the system allows that; else a further one opens, and the open one says so.
-    """
-    shows = "--no-browser" not in command and ADDRESS_VARIABLE not in os.environ
-    if shows and read_address(workspace) and focus_window():
-        return 0
-    page = _Page(workspace, command)
-    deadline = time.monotonic() + JOIN_S
-    while not page.address and time.monotonic() < deadline:
-        page()
-        time.sleep(TICK_S)
-    if not page.address:
-        what, why, fix = text("supervise.join"), text("supervise.join.why"), text("supervise.join.fix")
-        raise StudioError(what, why, fix, exit_code=1)
-    return 0
-
-
 @contextmanager
 def stop_requests() -> Iterator[list[float]]:
     """Yield a list that gains the time of every Ctrl-C and request to end, instead of their ending this process."""
@@ -389,12 +340,6 @@ def _say(message: Text) -> None:
 def _write(descriptor: int, data: bytes) -> None:
     with suppress(OSError):  # whoever read our output is gone; there is nobody to tell
         os.write(descriptor, data)
-
-
-def _trim_log(path: Path) -> Path:
-    if path.is_file() and path.stat().st_size > LOG_LIMIT_BYTES:
-        replace_file(path, path.with_name(path.name + ".1"))
-    return path
 
 
 def _search_path() -> str:

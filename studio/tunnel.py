@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from studio.core.files import trim_log
 from studio.core.text import Text, text
 from studio.desk.pass_phrase import make_phrase, matches
 from studio.desk.share_files import link_file, read_state, state_file
@@ -32,6 +33,8 @@ from studio.host.workspace import Workspace
 ROOT = Path(__file__).resolve().parents[1]
 LOOK_S = 0.5
 FAREWELL_S = 1.0
+LOG_LIMIT_BYTES = 5_000_000
+"""Looked at where a log is opened: a studio may stay up for weeks, and a program may print every request."""
 AGAIN_S = (2.0, 5.0, 15.0, 60.0)
 """How long after each failure in a row a link is made again."""
 FLAGS = {"viewer": ("--share", "--lan"), "owner": ("--share-owner",)}
@@ -61,6 +64,7 @@ class Tunnels:
         self.phrases = {role: make_phrase() for role, flags in FLAGS.items() if set(flags) & set(command)}
         self._tunnels: dict[str, Tunnel] = {}
         self._look_s = 0.0
+        self._noted: dict[str, Mapping[str, Any]] = {}
         self._wanted: dict[str, Mapping[str, Any]] = {}
         self._seen = 0
         self._answered: dict[str, Any] = {}
@@ -111,12 +115,13 @@ class Tunnels:
             changed = state_file(self.workspace).stat().st_mtime_ns
         except OSError:
             changed = 0
-        if changed == self._seen:
-            return
-        self._seen = changed
-        state = read_state(self.workspace)
-        mine = state.get("session") == self.session
-        self._wanted = {one["role"]: one for one in state.get("openings", [])} if mine else {}
+        if changed != self._seen:
+            self._seen = changed
+            state = read_state(self.workspace)
+            mine = state.get("session") == self.session
+            self._noted = {one["role"]: one for one in state.get("openings", [])} if mine else {}
+        # The window says so too, unless it is just starting again: a link is not to outlive its hours for that.
+        self._wanted = {role: one for role, one in self._noted.items() if time.time() < one["expires_s"]}
 
     def _begin(self, tunnel: Tunnel) -> None:
         folder = self.workspace.tmp / "tunnel"
@@ -124,7 +129,7 @@ class Tunnels:
         windows = {"creationflags": subprocess.CREATE_NO_WINDOW} if os.name == "nt" else {}
         apart = windows or {"start_new_session": True}
         paths = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "kernels")))}
-        with (self.workspace.logs / "tunnel.log").open("ab") as log:
+        with trim_log(self.workspace.logs / "tunnel.log", LOG_LIMIT_BYTES).open("ab") as log:
             tunnel.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "studio.ui.tunnel", str(tunnel.port)],
                 stdin=subprocess.PIPE,

@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from studio.host.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN_KEYS = {"run", "state", "steps", "loss", "artifact", "diagnosis"}
@@ -173,3 +176,23 @@ def list_files(folder: Path) -> set[str]:
     """Return every path below `folder`, relative to it, but the facts of the machine, which every command may keep."""
     names = (path.relative_to(folder).as_posix() for path in folder.rglob("*"))
     return {name for name in names if "cache/facts-" not in name}
+
+
+@contextmanager
+def claimed_elsewhere(workspace: Workspace, run: str = "elsewhere") -> Iterator[None]:
+    """Let another process hold the claim of the workspace's one run, as a training does; it is killed at the end."""
+    code = (
+        "import sys, time; from studio.host.claim import claim; from studio.host.workspace import open_workspace\n"
+        "held = claim(open_workspace(sys.argv[1]), 'run', run=sys.argv[2])\n"
+        "print('held', flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(workspace.root), run], cwd=ROOT, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout.readline().strip() == b"held"
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

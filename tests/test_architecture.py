@@ -23,6 +23,7 @@ PROGRAM = (
     "doctor",
     "explain",
     "supervise",
+    "page",
     "tunnel",
     "console",
     "child",

@@ -395,3 +395,7 @@ def test_a_disk_that_fills_up_in_mid_run(short_of_room, namespace, small, tmp_pa
     resumed = launch(after, "resume", answer["run"], "--json")
     assert resumed.returncode == 0, resumed.stderr
     assert (read_answer(resumed.stdout)["state"], read_answer(resumed.stdout)["steps"]) == ("finished", 200)
+
+
+def test_guests_by_two_ways_at_once(refused):
+    assert "--share and --lan" in refused("--share", "--lan", "--no-browser")

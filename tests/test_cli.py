@@ -7,7 +7,9 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from studio.arguments import build_parser
 from studio.cli import main
 from studio.core.text import load_catalogue
 from tests.conftest import chat_rows, write_jsonl
-from tests.launched import RUN_KEYS, command, environment, launch, read_answer, write_recipe
+from tests.launched import ROOT, RUN_KEYS, command, environment, launch, read_answer, wait_for, write_recipe
 
 COMMANDS = "studio demo train resume check plan data doctor explain runs chat export wsl bench".split()
 
@@ -311,3 +313,46 @@ def test_a_real_process_prints_one_object_in_chinese(shop):
     done = launch(shop / "chinese", "train", shop / "recipe.json", "--json", FINETUNE_STUDIO_LANGUAGE="zh-CN")
     assert done.returncode == 0 and read_answer(done.stdout)["state"] == "finished"
     assert re.search("[\u4e00-\u9fff]", done.stderr)
+
+
+# An export that takes its time, of a run that there is no need to train for it.
+SLOW_EXPORT = """
+import sys, time
+from types import SimpleNamespace
+from studio.cli import main
+from studio.core.text import literal
+from studio.desk import exports
+from studio.desk.desk import Desk
+from studio.engine.exporters.exporter import Exporter
+
+def write(job):
+    (job.target / "half").write_bytes(b"x" * 1000)
+    for _ in range(600):
+        job.begin(literal("slowly"))
+        time.sleep(0.05)
+
+exports._get_exporter = lambda target: Exporter("adapter", lambda job: 1, write)
+parts = {"folder": SimpleNamespace(path=None), "facts": None, "plan": None}
+Desk._find_result = lambda self, run: SimpleNamespace(record=SimpleNamespace(adapter=""), **parts)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_in_an_export_leaves_nothing_half_written(tmp_path):
+    words = ["export", "r1", "--json", "--folder", str(tmp_path / "out"), "--workspace", str(tmp_path / "w")]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_EXPORT, *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"FINETUNE_STUDIO_LANGUAGE": "en"},
+        text=True,
+    )
+    try:
+        half = tmp_path / ".out.staging" / "half"
+        wait_for(half.exists, 60)
+        process.send_signal(signal.SIGINT)
+        answer, _ = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 2 and "stopped" in answer
+    assert [path.name for path in tmp_path.iterdir()] == ["w"]

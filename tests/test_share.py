@@ -381,20 +381,20 @@ def test_no_spelling_of_a_path_reaches_a_file(shared, guest):
 def test_the_link_and_its_guests_outlive_a_crash_of_the_window(shared):
     guest, link = shared.relayed("viewer"), shared.told("viewer")
     guest.enter(link[1])
-    tunnel_pid = read_note(shared.notes, shared.port("viewer"))[1]
+    tunnels = {role: read_note(shared.notes, shared.port(role))[1] for role in ("viewer", "owner")}
     pid = shared.address()["pid"]
     psutil.Process(pid).kill()
 
     def back() -> bool:
         try:
-            return shared.address()["pid"] != pid and guest.status("/config") == 200
+            listens = shared.direct("owner").status("/config") in SHUT
+            return listens and shared.address()["pid"] != pid and guest.status("/config") == 200
         except (OSError, ValueError):
             return False
 
     wait_for(back, 120)
-    assert read_note(shared.notes, shared.port("viewer"))[1] == tunnel_pid, (
-        "the same tunnel, so the same link"
-    )
+    for role, pid in tunnels.items():
+        assert read_note(shared.notes, shared.port(role))[1] == pid, "the same tunnel, so the same link"
     assert shared.relayed("viewer").enter(link[1]).cookie, "and the same pass phrase"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import psutil
 import pytest
@@ -38,10 +39,12 @@ def test_the_link_in_what_a_program_prints(line, link):
     assert find_link(line) == link
 
 
-def want(workspace, session: str, *ways: str, port: int = 7960, phrase: str = "") -> None:
+def want(
+    workspace, session: str, *ways: str, port: int = 7960, phrase: str = "", expires_s: float = 2e9
+) -> None:
     """Note what the window would: an opening for each way."""
     roles = zip(("viewer", "owner"), ways, strict=False)
-    common = {"opened_s": 1.0, "expires_s": 2e9, "salt": "s", "phrase_hash": hash_phrase(phrase, "s")}
+    common = {"opened_s": 1.0, "expires_s": expires_s, "salt": "s", "phrase_hash": hash_phrase(phrase, "s")}
     openings = [{"role": role, "way": way, "port": port + i} | common for i, (role, way) in enumerate(roles)]
     state = {"session": session, "openings": openings, "connections": []}
     write_private(state_file(workspace), json.dumps(state).encode())
@@ -107,6 +110,15 @@ def test_a_tunnel_begins_breaks_begins_again_and_ends(tunnels, workspace, relay)
     assert len(tunnels.heard) == 1
 
 
+def test_the_log_is_looked_at_before_each_start(tunnels, workspace, monkeypatch):
+    monkeypatch.setattr(tunnel, "LOG_LIMIT_BYTES", 8)
+    log = workspace.logs / "tunnel.log"
+    log.write_bytes(b"a program that prints each request\n")
+    want(workspace, tunnels.session, "tunnel")
+    tunnels()
+    assert log.with_name("tunnel.log.1").is_file() and b"each request" not in log.read_bytes()
+
+
 def test_a_program_that_cannot_start_is_told(tunnels, workspace, monkeypatch, tmp_path):
     monkeypatch.setenv(TUNNEL_VARIABLE, str(tmp_path / "missing"))
     want(workspace, tunnels.session, "tunnel")
@@ -115,6 +127,14 @@ def test_a_program_that_cannot_start_is_told(tunnels, workspace, monkeypatch, tm
     assert [message.id for message in tunnels.heard] == ["share.tunnel.program"], (
         "said once at the terminal too"
     )
+
+
+def test_a_link_ends_at_its_hour_also_without_a_window(tunnels, workspace):
+    want(workspace, tunnels.session, "tunnel", expires_s=time.time() + 1.0)
+    tunnels()
+    process = psutil.Process(tunnels._tunnels["viewer"].process.pid)
+    follow(tunnels, lambda: not tunnels._tunnels)
+    assert not is_alive(process) and read_links(workspace) == {}
 
 
 def test_a_link_in_the_local_network_needs_no_process(tunnels, workspace):

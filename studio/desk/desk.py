@@ -72,7 +72,7 @@ class Desk:
         )
         self.shelf = Shelf(workspace, self.running, self.health.machine, self.queue.forget, self._release)
         self.talks = Talks(workspace, self.health, self._engine, self.running)
-        self.preferences = Preferences(workspace, lambda: self.running.active is not None)
+        self.preferences = Preferences(workspace, self._uses_caches)
         self.exports = Exports(
             workspace, self._engine, self.running, find=self._find_result, make_room=self.talks.unload
         )
@@ -280,13 +280,20 @@ class Desk:
             should_stop=lambda: self.stopping,
         )
 
-    def export(self, run: str, target: str, folder: Path | None = None) -> Export:
+    def export(
+        self,
+        run: str,
+        target: str,
+        folder: Path | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Export:
         """Write the run's result as `target` (adapter, merged) into the workspace's exports or `folder`; waits.
 
-        Raises StudioError for an unknown target, an unfinished run, a full disk or an existing folder.
+        Raises StudioError for an unknown target, an unfinished run, a full disk, an existing folder, or when
+        `should_stop` ended it.
         """
         self.running.refuse_busy()
-        return self.exports.write(run, target, folder)
+        return self.exports.write(run, target, folder, should_stop)
 
     def close(self, timeout_s: float = 18.0) -> None:
         """Stop the active run with a checkpoint and let the threads end; returns after at most `timeout_s`."""
@@ -302,6 +309,11 @@ class Desk:
     def _release(self, run: str) -> str:
         """Free what is loaded of a run that is to be deleted; return who still works with it, "" for nobody."""
         return "export" if self.exports.is_writing(run) else self.talks.release(run)
+
+    def _uses_caches(self) -> bool:
+        """Whether something reads or writes what is compiled, converted or fetched."""
+        exporting = self.exports.job is not None and not self.exports.job.ended
+        return bool(self.running.busy()) or exporting or self.talks.busy or self.datasets.view().working
 
     def _folder(self, run: str) -> Any:
         from studio.engine.folder import find_run

@@ -40,6 +40,8 @@ NOTE = "studio-export.json"
 """Beside the files: which run and form they are of. A folder without it is none of ours: nothing here deletes it."""
 LEFT_AFTER_S = 3600.0
 """A half-written export that nobody has written to for so long was left by a process that died."""
+ASK_S = 0.1
+"""How often who waits for an export is asked whether it is to end."""
 NAME = re.compile(RUN_NAME.pattern + "-(adapter|merged)")
 
 
@@ -137,12 +139,25 @@ class Exports:
 
     # Writing ---------------------------------------------------------------------------------------------------------
 
-    def write(self, run: str, target: str, folder: Path | None = None) -> Export:
-        """Write the result of `run` as `target` into the workspace's exports or `folder`; waits.
+    def write(
+        self,
+        run: str,
+        target: str,
+        folder: Path | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Export:
+        """Write the result of `run` as `target` into the workspace's exports or `folder`; waits, asking `should_stop`.
 
-        Raises StudioError for an unknown target, an unfinished run, a full disk or an existing folder; OSError.
+        Raises StudioError for an unknown target, an unfinished run, a full disk, an existing folder or when it was
+        stopped, which leaves nothing behind; OSError.
         """
-        return self._begin(Job(), run, target, folder).result()
+        job = self._begin(Job(), run, target, folder)
+        while not job.ended:
+            if should_stop():
+                job.stop()
+            with suppress(TimeoutError):
+                job.result(ASK_S)
+        return job.result()
 
     def start(self, run: str, target: str) -> Job:
         """Begin to write the result of `run` as `target`; the Job's result is an Export.

@@ -26,7 +26,7 @@ from studio.host.settings import (
     read_settings,
     undo_choices,
 )
-from studio.host.workspace import Workspace, clear_caches
+from studio.host.workspace import Workspace, clear_caches, count_bytes
 
 AT_RESTART = ("gpu", "kernels", "memory_share", "offline")
 """They act through the environment of the studio's process."""
@@ -45,7 +45,7 @@ class Part:
 
 
 class Preferences:
-    """One workspace's settings. `is_busy` tells whether a run is on, or a model is being used otherwise."""
+    """One workspace's settings. `is_busy` tells whether something works with the caches, such as a run or an export."""
 
     def __init__(self, workspace: Workspace, is_busy: Callable[[], bool] = lambda: False) -> None:
         self.workspace = workspace
@@ -127,11 +127,11 @@ class Preferences:
         named = {"runs": (space.runs,), "exports": (space.exports,), "datasets": (space.datasets,)}
         named |= {"caches": caches, "logs": (space.logs,)}
         return tuple(
-            Part(id=id, path=paths[0], size_bytes=sum(map(_size_bytes, paths))) for id, paths in named.items()
+            Part(id=id, path=paths[0], size_bytes=sum(map(count_bytes, paths))) for id, paths in named.items()
         )
 
     def empty_caches(self) -> int:
-        """Delete what is made again when it is needed; returns the bytes. Raises StudioError during a run, OSError."""
+        """Delete what is made again when it is needed; returns the bytes. Raises StudioError while it is, OSError."""
         if self._is_busy():
             raise _refuse("caches_used")
         return clear_caches(self.workspace)
@@ -196,21 +196,6 @@ def _read_folder(words: str) -> Path:
     except OSError as error:
         raise _refuse("folder_closed", path=str(path)) from error
     return path.resolve()
-
-
-def _size_bytes(folder: Path) -> int:
-    total, waiting = 0, [str(folder)]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    else:
-                        total += entry.stat(follow_symlinks=False).st_size
-        except OSError:
-            continue  # deleted meanwhile, or closed to us: the rest still counts
-    return total
 
 
 def _refuse(kind: str, **values: str) -> StudioError:

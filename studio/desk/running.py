@@ -35,7 +35,7 @@ from studio.desk.health import Health
 from studio.desk.log import EventLog, EventLogs
 from studio.desk.worker import Worker
 from studio.engine.folder import RunFolder, create_run, find_run, remove_run
-from studio.host.claim import claim_run, is_worked_on
+from studio.host.claim import claim_run, find_holder, is_worked_on
 from studio.host.workspace import Workspace
 
 
@@ -151,11 +151,16 @@ class Running:
         gone = record is not None and record.diagnosis and record.diagnosis.id == FolderGone.failure_id
         return record if gone else None
 
-    def refuse_busy(self, words: str = "desk.training") -> None:
-        """Raise StudioError `words` while a run is on."""
-        run = self._active
-        if run:
-            raise StudioError(text(words, run=run), text(f"{words}.why"), text(f"{words}.fix"))
+    def busy(self) -> str:
+        """Return the id of the run that has the machine, here or in another process of this workspace; "" for none."""
+        if self._active is not None:
+            return self._active
+        holder = find_holder(self.workspace, "run")
+        return (holder.run or "?") if holder else ""  # it knows the id once it has read its recipe
+
+    def refuse_busy(self) -> None:
+        """Raise StudioError while a run has the machine: a second model would take its memory."""
+        _refuse("desk.training", self.busy())
 
     # How it runs ------------------------------------------------------------------------------------------------
 
@@ -165,7 +170,7 @@ class Running:
         Raises StudioError while another run is on, here or in another process; OSError (disk full).
         """
         with self._lock:
-            self.refuse_busy("desk.busy")
+            _refuse("desk.busy", self._active)  # of another process the claim tells
             folder = create_run(self.workspace.runs, recipe)
             try:
                 self._begin(folder)
@@ -180,7 +185,7 @@ class Running:
         Raises StudioError when it cannot.
         """
         with self._lock:
-            self.refuse_busy("desk.busy")
+            _refuse("desk.busy", self._active)  # of another process the claim tells
             folder = find_run(self.workspace.runs, run)
             if folder.read_record().state == "finished":
                 raise StudioError(
@@ -310,3 +315,8 @@ class Running:
         for staged in folder.path.glob(".*.tmp"):  # what a full disk left half-written
             staged.unlink(missing_ok=True)
         return record
+
+
+def _refuse(words: str, run: str | None) -> None:
+    if run:
+        raise StudioError(text(words, run=run), text(f"{words}.why"), text(f"{words}.fix"))

@@ -1,20 +1,24 @@
-"""What is kept of the sharing: share.json, which the window writes, and link.json, the supervisor's answer to it."""
+"""What is kept of the sharing: share.json, which the window writes, link.json, the supervisor's answer, share.log."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from studio.core.codec import from_json
 from studio.core.errors import StudioError
+from studio.core.files import trim_log
 from studio.core.text import Text
 from studio.host.workspace import Workspace
 
 WAYS = ("tunnel", "lan")
 ROLES = ("viewer", "owner")
+LOG_LIMIT_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,3 +89,12 @@ def read_links(
         return changed, {role: one for role, one in links if isinstance(one, Mapping)}
     except (OSError, ValueError, KeyError, AttributeError, RecursionError):
         return 0, {}
+
+
+def note(workspace: Workspace, event: str, **values: object) -> None:
+    """Add one line to the book of who came and went; it holds no phrase and no cookie."""
+    line = {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "event": event, **values}
+    with suppress(OSError):  # a full disk: no reason to keep a guest in, or out
+        path = trim_log(workspace.logs / "share.log", LOG_LIMIT_BYTES)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from studio.core.errors import StudioError
-from studio.core.files import replace_file
 from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.text import text
 from studio.desk.pass_phrase import hash_phrase, make_phrase, matches
@@ -29,6 +28,7 @@ from studio.desk.share_files import (
     WAYS,
     Connection,
     Opening,
+    note,
     read_links,
     read_state,
     state_file,
@@ -48,7 +48,6 @@ PHRASES_VARIABLE = "FINETUNE_STUDIO_PHRASES"
 CONNECTIONS = 64
 """Of one role; beyond that the one that was silent longest is given up."""
 AGENT_LETTERS = 160
-LOG_LIMIT_BYTES = 1_000_000
 NAMES_S = 20.0
 
 
@@ -112,27 +111,44 @@ class Sharing:
 
     def begin(self, window: Window, wishes: Mapping[str, str]) -> None:
         """Go on with what this supervisor's studio had open, else open `wishes` (role -> way). Raises StudioError."""
-        self._window = window
         phrases = json.loads(os.environ.pop(PHRASES_VARIABLE, "{}"))
         session = os.environ.get(SESSION_VARIABLE, "")
         kept = read_state(self.workspace)
-        if not session or kept.get("session") != session:
+        with self._changing:
+            self._window = window
+            if session and kept.get("session") == session:
+                self._reopen(kept, phrases)
+                return
             state_file(self.workspace).unlink(missing_ok=True)
             for role, way in wishes.items():
                 self.open(way, role=role, phrase=phrases.get(role, ""))
-            return
-        for data in kept["openings"]:
-            opening = Opening(**data)
-            if self._clock() < opening.expires_s <= self._clock() + max(HOURS) * 3600:
-                known = phrases.get(opening.role, "")
-                mine = known if matches(known, opening.salt, opening.phrase_hash) else ""
-                connections = [Connection(**one) for one in kept["connections"]]
-                with self._lock:
-                    self._connections |= {one.id: one for one in connections if one.role == opening.role}
-                try:
-                    self._start(replace(opening, phrase=mine))
-                except StudioError as error:  # its port was taken meanwhile: the window comes up all the same
-                    self._note("not opened again", role=opening.role, reason=error.what.id)
+
+    def _reopen(self, kept: Mapping[str, Any], phrases: Mapping[str, str]) -> None:
+        """Listen again for whom the last process did.
+
+        All of it counts before anything of it listens: the supervisor ends the tunnel of what is left out of a note,
+        and the link that was given away with it. Then what does not listen is left out, for a tunnel to a port that
+        nobody serves leads to whatever program takes that port next.
+        """
+        now_s = self._clock()
+        noted = [Opening(**one) for one in kept["openings"]]
+        lasting = [one for one in noted if now_s < one.expires_s <= now_s + max(HOURS) * 3600]
+        connections = [Connection(**one) for one in kept["connections"]]
+        with self._lock:
+            self._openings = {one.role: one for one in lasting}
+            self._connections = {one.id: one for one in connections if one.role in self._openings}
+        for opening in lasting:
+            known = phrases.get(opening.role, "")
+            mine = known if matches(known, opening.salt, opening.phrase_hash) else ""
+            try:
+                self._listen(replace(opening, phrase=mine))
+            except StudioError as error:  # its port was taken meanwhile: the window comes up all the same
+                self._drop(opening.role)
+                note(self.workspace, "not opened again", role=opening.role, reason=error.what.id)
+        with self._lock:
+            self._number += 1
+            if [one.port for one in self._openings.values()] != [one.port for one in noted]:
+                self._save_or_forget()
 
     def open(
         self, way: str, *, role: str = "viewer", hours: float = EXPIRES_H, phrase: str = ""
@@ -162,7 +178,15 @@ class Sharing:
         )
         with self._changing:
             self.close(role, reason="changed")
-            self._start(opening)
+            self._listen(opening)
+            try:
+                with self._lock:
+                    self._save()
+            except OSError as error:  # the supervisor would never hear of it
+                self._drop(role)
+                self._window.stop(role)
+                note(self.workspace, "closed", role=role)
+                raise refuse_system(error) from error
         return self.view()
 
     def close(self, role: str = "", *, reason: str = "closed") -> SharingView:
@@ -170,13 +194,12 @@ class Sharing:
         with self._changing:
             for name in [name for name in self._openings if role in ("", name)]:
                 with self._lock:
-                    del self._openings[name]
-                    self._connections = {k: one for k, one in self._connections.items() if one.role != name}
+                    self._drop(name)
                     self._throttles[name] = Throttle()
                     self._save_or_forget()
                 if self._window is not None:
                     self._window.stop(name)
-                self._note(reason, role=name)
+                note(self.workspace, reason, role=name)
             self._arm()
         return self.view()
 
@@ -199,7 +222,7 @@ class Sharing:
                     self._openings[role], phrase=phrase, salt=salt, phrase_hash=hashed
                 )
                 self._save_or_forget()
-                self._note("new phrase", role=role)
+                note(self.workspace, "new phrase", role=role)
         return self.view()
 
     # Coming in --------------------------------------------------------------------------------------------------
@@ -220,7 +243,7 @@ class Sharing:
             if wait_s:  # a link's: said without counting, or the wait would never end
                 return Admission(wait_s=wait_s)
             locked = throttle.note_failure(address)
-            self._note("locked out" if locked else "wrong phrase", role=role, address=address)
+            note(self.workspace, "locked out" if locked else "wrong phrase", role=role, address=address)
             return Admission(wait_s=throttle.wait_s(address))
         throttle.note_success(address)
         name, token, now_s = secrets.token_hex(8), secrets.token_hex(16), self._clock()
@@ -240,7 +263,7 @@ class Sharing:
                 del self._connections[min(alike, key=lambda one: one.seen_s).id]
             with suppress(OSError):  # a full disk: a restart of this process asks for the phrase again
                 self._save()
-        self._note("connected", role=role, address=address, connection=name)
+        note(self.workspace, "connected", role=role, address=address, connection=name)
         return Admission(cookie=f"{name}.{token}")
 
     def knows(self, role: str, cookie: str) -> str:
@@ -261,7 +284,7 @@ class Sharing:
             connection = self._connections.pop(name, None)
             if connection:
                 self._save_or_forget()
-                self._note("disconnected", role=connection.role, connection=name)
+                note(self.workspace, "disconnected", role=connection.role, connection=name)
         return self.view()
 
     # What there is ----------------------------------------------------------------------------------------------
@@ -309,22 +332,21 @@ class Sharing:
         ends_s = self._ends_s.get(opening.role)
         return max(0.0, min(by_clock_s, by_clock_s if ends_s is None else ends_s - self._steady()))
 
-    def _start(self, opening: Opening) -> None:
-        with self._changing:
-            port = self._window.start(opening.role, opening.way, opening.port or None)
-            with self._lock:
-                self._throttles[opening.role] = Throttle(shared=opening.way == "tunnel")
-                self._ends_s[opening.role] = self._steady() + opening.expires_s - self._clock()
-                self._openings[opening.role] = replace(opening, port=port)
-                try:
-                    self._save()
-                except OSError as error:
-                    if not opening.port:  # a new one, of which the supervisor would never hear
-                        del self._openings[opening.role]
-                        self._window.stop(opening.role)
-                        raise refuse_system(error) from error
-            self._note("opened", role=opening.role, way=opening.way, port=port)
-            self._arm()
+    def _listen(self, opening: Opening) -> None:
+        """Open the port of `opening`; the supervisor hears nothing of it yet. Raises StudioError."""
+        port = self._window.start(opening.role, opening.way, opening.port or None)
+        with self._lock:
+            self._throttles[opening.role] = Throttle(shared=opening.way == "tunnel")
+            self._ends_s[opening.role] = self._steady() + opening.expires_s - self._clock()
+            self._openings[opening.role] = replace(opening, port=port)
+        note(self.workspace, "opened", role=opening.role, way=opening.way, port=port)
+        self._arm()
+
+    def _drop(self, role: str) -> None:
+        """Forget who is let in as `role`, and who came in so."""
+        with self._lock:
+            self._openings.pop(role, None)
+            self._connections = {name: one for name, one in self._connections.items() if one.role != role}
 
     def _arm(self) -> None:
         """Let the next expiry close its port; requests after it are refused whether or not this runs in time."""
@@ -338,7 +360,7 @@ class Sharing:
         self._timer.start()
 
     def _expire(self) -> None:
-        for role in [role for role in self._openings if self._find(role) is None]:
+        for role in [role for role in list(self._openings) if self._find(role) is None]:
             self.close(role, reason="expired")
         self._arm()
 
@@ -389,16 +411,6 @@ class Sharing:
         except OSError:
             with suppress(OSError):
                 state_file(self.workspace).unlink(missing_ok=True)
-
-    def _note(self, event: str, **values: object) -> None:
-        """Add one line to the book of who came and went; it holds no phrase and no cookie."""
-        path = self.workspace.logs / "share.log"
-        line = {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "event": event, **values}
-        with suppress(OSError):  # a full disk: no reason to keep a guest in, or out
-            if path.is_file() and path.stat().st_size > LOG_LIMIT_BYTES:
-                replace_file(path, path.with_name("share.log.1"))
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def _refuse(kind: str) -> StudioError:

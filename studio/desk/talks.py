@@ -92,11 +92,16 @@ class Talks:
         """Return whether an answer can be had now, else why it must wait."""
         if self._is_free():
             return Verdict(ok=True)
-        return Verdict(ok=False, reason=text("chat.waits", run=self._running.active or ""))
+        return Verdict(ok=False, reason=text("chat.waits", run=self._running.busy()))
 
     def loaded(self) -> LoadedModel | None:
         """Return what is in memory for answers, None when nothing is."""
         return self._loaded
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer or a test is on."""
+        return bool(self._asked) or (self.test is not None and not self.test.ended)
 
     # Answers ---------------------------------------------------------------------------------------------------------
 
@@ -298,9 +303,9 @@ class Talks:
             self._running.refuse_busy()
 
     def _is_free(self) -> bool:
-        """Whether no run is on, or the one that is holds still."""
+        """Whether no run is on, here or in another process, or the one that is holds still."""
         run = self._running.active
-        return run is None or (self._running.paused and self._running.was_paused(run))
+        return not self._running.busy() or (self._running.paused and self._running.was_paused(run))
 
     def _must_end(self, turn: int) -> bool:
         """Whether what was begun at `turn` is to end; asked with every token."""

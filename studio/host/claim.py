@@ -110,12 +110,23 @@ def claim_run(workspace: Workspace, *, run: str = "") -> Claim:
     return held
 
 
+def find_holder(workspace: Workspace, kind: Kind) -> Holder | None:
+    """Return the other process that holds the claim of `kind`; None for nobody, this process or its supervisor.
+
+    It only looks: trying the lock would refuse who tries it at the same moment.
+    """
+    holder = _read_holder(workspace.locks / f"{kind}.json")
+    if holder is None or holder.pid in (os.getpid(), _supervisor_pid()):
+        return None
+    return holder if is_alive(holder.pid, holder.time_s) else None
+
+
 def is_worked_on(workspace: Workspace, run: str) -> bool:
     """Return whether the process that last gave a sign of life for `run`, or its supervisor, is still there."""
     beat = read_beat(workspace.heartbeat)
     if beat is None or beat.run != run:
         return False
-    return _lives(beat.pid, beat.time_s) or _lives(beat.parent, beat.time_s)
+    return is_alive(beat.pid, beat.time_s) or is_alive(beat.parent, beat.time_s)
 
 
 def read_address(workspace: Workspace) -> str:
@@ -124,12 +135,12 @@ def read_address(workspace: Workspace) -> str:
     try:
         written_s = file.stat().st_mtime
         data = json.loads(file.read_text(encoding="utf-8"))
-        return str(data["url"]) if _lives(int(data["pid"]), written_s) else ""
+        return str(data["url"]) if is_alive(int(data["pid"]), written_s) else ""
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
 
-def _lives(pid: int, time_s: float) -> bool:
+def is_alive(pid: int, time_s: float) -> bool:
     """Return whether the process that had the number `pid` at `time_s` is still there."""
     import psutil
 

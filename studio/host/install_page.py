@@ -27,7 +27,6 @@ PHASES = ("python", "venv", "download", "install", "check", "start")
 COOKIE = "finetune_studio_install"
 SILENCE_S = 45.0
 """A page that asks for nothing for so long is closed: a refusal is then told where the start was made."""
-START_S = 90.0
 FOLLOW_S = 3.0
 LOG_LINES = 200
 LOG_BYTES = 400000
@@ -122,7 +121,7 @@ class InstallPage:
         """Show `refusal` with a button for another try; return whether that was pressed."""
         self._error = [refusal.what, refusal.why, refusal.fix]
         while not self._again.wait(0.2):
-            if time.monotonic() - self._heard_s > SILENCE_S:
+            if self._is_silent():
                 return False
         self._again.clear()
         self._begin = self._log.stat().st_size if self._log.exists() else 0
@@ -130,19 +129,22 @@ class InstallPage:
         return True
 
     def lead_on(self, command, environment):
-        """Start the studio, send the page to its address once that is known, and return the process."""
+        """Start the studio, send the page to its address once that is known, and return the process.
+
+        A slow first start is waited for as long as it lives and somebody looks; a studio that finds nobody waiting for
+        its address any more shows itself.
+        """
         self._phase = "start"
         folder = Path(tempfile.mkdtemp(prefix="finetune-studio-"))
         file = folder / "address"
         try:
             process = subprocess.Popen(command, env=dict(environment, **{ADDRESS_VARIABLE: str(file)}))
-            until_s = time.monotonic() + START_S
-            while not file.exists() and process.poll() is None and time.monotonic() < until_s:
+            while not file.exists() and process.poll() is None and not self._is_silent():
                 time.sleep(0.05)
             if file.exists():
                 self._next = file.read_text(encoding="utf-8").strip()
                 self._followed.wait(FOLLOW_S)
-            else:
+            elif process.poll() is not None:
                 id = "install.page.no_start"
                 self._error = [self._say(self.root, id + part) for part in ("", ".why", ".fix")]
                 self._followed.wait(FOLLOW_S)
@@ -186,6 +188,9 @@ class InstallPage:
         if path == "/":
             return 200, {"Content-Type": "text/html; charset=utf-8"}, self.render().encode("utf-8")
         return 404, {}, b""
+
+    def _is_silent(self):
+        return time.monotonic() - self._heard_s > SILENCE_S
 
     def _takes(self, query):
         """Return whether `query` holds the token; it counts once."""

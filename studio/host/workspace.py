@@ -240,8 +240,21 @@ def clear_caches(workspace: Workspace) -> int:
     """Remove compiled kernels, converted data sets, served and temporary files; return the bytes. Raises OSError."""
     freed_bytes = 0
     for folder in (workspace.triton_cache, workspace.gradio_temp, workspace.tmp, workspace.data_cache):
-        files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-        freed_bytes += sum(path.stat().st_size for path in files)
+        freed_bytes += count_bytes(folder)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return freed_bytes
+
+
+def count_bytes(folder: Path) -> int:
+    """Return the bytes of the files below `folder`, links not followed; what goes meanwhile counts for nothing."""
+    total, waiting = 0, [str(folder)]
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:  # deleted, or closed to us
+            for entry in entries:
+                with suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
+    return total

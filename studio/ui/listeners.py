@@ -47,6 +47,11 @@ class Listener:
     server: uvicorn.Server
     ended: threading.Thread | Future
 
+    @property
+    def over(self) -> bool:
+        """Whether the server has ended, or never came up."""
+        return not self.ended.is_alive() if isinstance(self.ended, threading.Thread) else self.ended.done()
+
 
 class Listeners:
     """The window's side of studio.desk.sharing: `doors` are those of the owner's app `blocks`."""
@@ -56,10 +61,13 @@ class Listeners:
         self._open: dict[str, Listener] = {}
 
     def start(self, role: str, way: str, port: int | None) -> int:
-        """Listen for `role` on `port`, else on a free one; return the port. Raises StudioError when none is free."""
+        """Listen for `role` on `port`, else on a free one; return the port.
+
+        Raises StudioError when none is free, or when nothing answers there after PATIENCE_S.
+        """
         found = bind_port(HOSTS[way], PORTS, port)
         if found is None:
-            raise StudioError(text("share.port"), text("share.port.why"), text("share.port.fix"))
+            raise _refuse("port")
         port = found.getsockname()[1]
         door = PhraseDoor(self.context.desk.sharing, role, port)
         if role == "owner":
@@ -69,7 +77,11 @@ class Listeners:
             listener = self._serve_guests(found, Doors({port: door}))
         self._open[role] = listener
         until_s = time.monotonic() + PATIENCE_S
-        while not listener.server.started and time.monotonic() < until_s:
+        while not listener.server.started:
+            if listener.over or time.monotonic() > until_s:
+                self.stop(role)
+                found.close()
+                raise _refuse("silent")
             time.sleep(0.01)
         return port
 
@@ -96,6 +108,10 @@ class Listeners:
         thread = threading.Thread(target=server.run, args=([found],), name="guests", daemon=True)
         thread.start()
         return Listener(server, thread)
+
+
+def _refuse(kind: str) -> StudioError:
+    return StudioError(text(f"share.{kind}"), text(f"share.{kind}.why"), text(f"share.{kind}.fix"))
 
 
 def make_guest_app(context: Context, doors: Doors) -> Starlette:

@@ -41,6 +41,7 @@ def serve(
     settings = read_settings(workspace)
     language = settings.get("language", language)
     ports = [port] if port else likely_ports(workspace)
+    restarting = False
     splash = open_splash(ports, language, settings.get("theme", ""), workspace.front_end)
     port = splash.server_address[1]
     thread = threading.Thread(target=splash.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -73,10 +74,14 @@ def serve(
         # Open pages can hold the server for 5 s; the checkpoint must not wait for them.
         threading.Thread(target=_close, args=(blocks, sharing), daemon=True).start()
         context.desk.close()
+        restarting = context.desk.restarting
     finally:
         gc.enable()
         close_splash(splash)
-        keys.address_file.unlink(missing_ok=True)
+        if (
+            not restarting
+        ):  # the next process takes the port from there: the pages that are open ask at no other
+            keys.address_file.unlink(missing_ok=True)
     return 0
 
 

@@ -26,7 +26,7 @@ PAGE = Path(__file__).resolve().parents[2] / "assets" / "splash.html"
 
 
 def likely_ports(workspace: Workspace) -> list[int]:
-    """Return the ports to try: first that of a studio that died here, because its pages still ask there."""
+    """Return the ports to try: first that of a studio that died or restarts, because its pages still ask there."""
     ports = list(range(FIRST_PORT, FIRST_PORT + PORTS))
     try:
         url = json.loads((workspace.root / "address.json").read_text(encoding="utf-8"))["url"]

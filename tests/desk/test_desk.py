@@ -15,6 +15,7 @@ from studio.core.recipe import change_recipe
 from studio.desk.desk import Desk
 from studio.engine.checkpoint import newest_valid
 from studio.host.claim import Holder, claim
+from tests.launched import claimed_elsewhere
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +149,25 @@ def test_one_run_at_a_time_and_no_chat_meanwhile(shop, desk, other, endless, fin
     assert desk.wait(run).state == "stopped"
     with claim(shop[0], "run") as held:
         assert not isinstance(held, Holder)
+
+
+def test_no_model_is_loaded_beside_a_run_of_another_process(shop, desk, finished):
+    """`launch.py train` in a terminal, and the window or `launch.py chat` beside it: one card, one model."""
+    with claimed_elsewhere(shop[0], "busy-1"):
+        assert desk.active_run() is None and not desk.talks.state().ok
+        for act in (
+            lambda: list(desk.chat(finished, [{"role": "user", "content": "hi"}])),
+            lambda: desk.talks.start_test(None, run=finished),
+            lambda: desk.export(finished, "adapter"),
+            lambda: desk.exports.start(finished, "adapter"),
+            lambda: desk.hand_over(7860),
+            lambda: desk.start(shop[1]),
+        ):
+            with pytest.raises(StudioError) as refused:
+                act()
+            assert refused.value.what.values["run"] == "busy-1"
+    assert desk.talks.state().ok, "it was killed, and holds nothing any more"
+    claim(shop[0], "run", run="mine").release()
 
 
 def test_close_stops_with_a_checkpoint(shop, endless):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,11 +13,13 @@ from studio.core.facts import Gpu, MachineFacts
 from studio.core.hub_token import TokenPlace
 from studio.core.text import LANGUAGES, load_catalogue
 from studio.desk import preferences as module
+from studio.desk.desk import Desk
 from studio.desk.preferences import AT_RESTART, Preferences
 from studio.host import environment as preparing
 from studio.host.environment import prepare_environment
 from studio.host.plan import forced_kernels, memory_budget
 from studio.host.settings import CHOICES, change_settings, read_settings
+from tests.launched import claimed_elsewhere
 
 CARD = Gpu(name="RTX 3060", vram_bytes=12 * 2**30, capability=(8, 6))
 CARDS = (("GPU-a", CARD), ("GPU-b", dataclasses.replace(CARD, name="RTX 4090")))
@@ -130,6 +133,33 @@ def test_sizes_and_emptying_the_caches(preferences, workspace):
         Preferences(workspace, lambda: True).empty_caches()
     assert preferences.empty_caches() >= 3000 and workspace.data_cache.is_dir()
     assert {part.id: part.size_bytes for part in preferences.parts()}["runs"] == 500
+
+
+def test_the_caches_are_left_to_whatever_works_with_them(workspace):
+    """A run of another process (its claim tells), an export, an answer, a data set that is measured."""
+    desk = Desk(workspace)
+    (workspace.tmp / "part").write_bytes(b"x")
+
+    def is_refused() -> bool:
+        try:
+            desk.preferences.empty_caches()
+        except StudioError:
+            return True
+        return False
+
+    with claimed_elsewhere(workspace):
+        assert is_refused()
+    desk.exports.job = SimpleNamespace(ended=False)
+    assert is_refused()
+    desk.exports.job = SimpleNamespace(ended=True)
+    desk.talks.test = SimpleNamespace(ended=False)
+    assert is_refused()
+    desk.talks.test = None
+    desk.datasets.view = lambda: SimpleNamespace(working=True)
+    assert is_refused() and (workspace.tmp / "part").exists()
+    desk.datasets.view = lambda: SimpleNamespace(working=False)
+    assert not is_refused() and not (workspace.tmp / "part").exists()
+    desk.close()
 
 
 def test_a_token_is_asked_for_once_and_checked(preferences, monkeypatch):

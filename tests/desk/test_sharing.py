@@ -320,6 +320,56 @@ def test_a_restart_keeps_port_phrase_and_connections(make, clock):
     assert after.knows("viewer", cookie), "who is connected stays so"
 
 
+def noted(workspace) -> list[str]:
+    """The roles whose tunnels the supervisor holds."""
+    return [one["role"] for one in json.loads(state_file(workspace).read_text(encoding="utf-8"))["openings"]]
+
+
+def test_a_restart_cuts_no_link_that_was_given_away(make, workspace, monkeypatch):
+    """The supervisor ends the tunnel of whom it does not find noted, at whatever moment it looks."""
+    before = make(owner="tunnel", viewer="tunnel")
+    cookie, phrase = come_in(before), phrase_of(before, "owner")
+    before.leave()
+    seen, start = [], Ports.start
+
+    def look_and_start(ports, role, way, port):
+        started = start(ports, role, way, port)
+        if role == "viewer":  # the owner's port listens already: somebody comes in by it
+            assert sharing.knows("viewer", cookie) and sharing.admit("owner", phrase, "a", "b").cookie
+        seen.append(noted(workspace))
+        return started
+
+    monkeypatch.setattr(Ports, "start", look_and_start)
+    sharing = Sharing(workspace, before._clock)
+    sharing.begin(Ports(), {})
+    sharing.leave()
+    assert [*seen, noted(workspace)] == [["owner", "viewer"]] * 3
+
+
+def test_what_does_not_come_up_again_is_not_noted_any_more(make, workspace, clock, monkeypatch):
+    """Else its tunnel leads to whatever program takes the port."""
+    before = make(owner="tunnel")
+    before.open("tunnel", hours=1)
+    before.leave()
+    clock.now_s += 3601
+    after = make()
+    assert noted(workspace) == ["owner"] == [one.role for one in after.view().openings]
+    after.open("tunnel")
+    cookie = come_in(after)
+    after.leave()
+    start = Ports.start
+
+    def refuse_guests(ports, role, way, port):
+        if role == "viewer":
+            raise StudioError(literal("taken"), literal("taken"), literal("taken"))
+        return start(ports, role, way, port)
+
+    monkeypatch.setattr(Ports, "start", refuse_guests)
+    last = make()
+    assert noted(workspace) == ["owner"] and not last.knows("viewer", cookie)
+    assert last.view().connections == ()
+
+
 def test_a_phrase_of_the_supervisor_is_known_after_a_restart(make, monkeypatch):
     for _ in range(2):
         monkeypatch.setenv(PHRASES_VARIABLE, json.dumps({"viewer": "lusab-babad"}))

@@ -150,6 +150,29 @@ def test_a_failure_is_told_and_tried_again_and_then_the_page_leads_to_the_studio
     assert ended[0].wait(5) == 0 and len(tries) == 2
 
 
+SLOW = "import os, time; time.sleep(1); open(os.environ['FINETUNE_STUDIO_ADDRESS_FILE'], 'w').write('http://127.0.0.1:9/')"
+
+
+def test_a_slow_start_is_waited_for_while_somebody_looks(page, monkeypatch):
+    monkeypatch.setattr(install_page, "SILENCE_S", 0.3)
+    browser, ended = Browser(page.address), []
+    browser.enter()
+    thread = threading.Thread(
+        target=lambda: ended.append(page.lead_on([sys.executable, "-c", SLOW], dict(os.environ)))
+    )
+    thread.start()
+    assert browser.wait(lambda state: state["next"])["error"] is None
+    thread.join(10)
+    assert ended[0].wait(5) == 0
+
+
+def test_a_start_that_nobody_watches_any_more_is_left_to_itself(page, monkeypatch):
+    monkeypatch.setattr(install_page, "SILENCE_S", 0.1)
+    process = page.lead_on([sys.executable, "-c", SLOW], dict(os.environ))
+    assert process.poll() is None and page.state()["error"] is None
+    assert process.wait(10) == 1, "its folder is gone: the studio shows itself then"
+
+
 def test_without_a_browser_nothing_is_done_here(words):
     assert show(install, words, pytest.fail, pytest.fail, lambda address: False) is None
 

@@ -7,7 +7,9 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -206,3 +208,30 @@ def test_only_a_living_windows_address_counts(workspace):
     for data in ({"url": "x", "pid": gone.pid}, {"url": "x"}, ["x"], {"url": "x", "pid": "many"}):
         file.write_text(json.dumps(data), encoding="utf-8")
         assert read_address(workspace) == ""
+
+
+def test_clear_caches_goes_on_where_a_file_vanishes(workspace):
+    """Another process tidies up its own temporary files at the same time."""
+    ended = threading.Event()
+
+    def come_and_go() -> None:
+        number = 0
+        while not ended.is_set():
+            number += 1
+            path = workspace.tmp / f"part-{number}"
+            with suppress(OSError):
+                path.write_bytes(b"x" * 10)
+                path.unlink()
+
+    threads = [threading.Thread(target=come_and_go) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        until_s = time.monotonic() + 0.5
+        while time.monotonic() < until_s:
+            clear_caches(workspace)
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert workspace.tmp.is_dir()

@@ -30,7 +30,13 @@ plan = json.loads((root / "plan").read_text())
 act = plan[min(len((root / "starts").read_text().splitlines()), len(plan)) - 1]
 stopped = threading.Event()
 lifeline.watch_parent(stopped.set)
+def show_page():
+    address = {"url": f"http://127.0.0.1:{act.get('port', 9)}/?token=once", "pid": os.getpid()}
+    (root / "address.json").write_text(json.dumps(address))
 if "wish" in act:
+    if act.get("then") == "page":
+        show_page()
+        time.sleep(0.4)
     sys.exit(request_restart(root / "heartbeat.json", act["wish"]))
 if "code" in act:
     sys.exit(act["code"])
@@ -58,8 +64,7 @@ if act["then"] == "kill":
 if act["then"] == "grandchild":
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 if act["then"] == "page":
-    address = {"url": "http://127.0.0.1:9/?token=once", "pid": os.getpid()}
-    (root / "address.json").write_text(json.dumps(address))
+    show_page()
 (root / "ready").write_text(str(os.getpid()))
 if act["then"] == "beating":
     from studio.core.recipe import Limits

@@ -16,6 +16,8 @@ from studio.core.errors import StudioError
 from studio.engine.deaths import read_deaths
 from studio.engine.folder import RunFolder
 from studio.host.claim import claim
+from studio.host.settings import change_settings
+from studio.page import Page
 from tests.supervise.conftest import starts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +98,17 @@ def test_the_window_is_told_what_to_resume_and_what_failed(workspace, stage):
     assert log.count("last words") == 3
 
 
+def test_the_log_is_looked_at_before_each_start(workspace, stage, monkeypatch):
+    """A studio may stay up for weeks."""
+    monkeypatch.setattr(supervisor, "LOG_LIMIT_BYTES", 8)
+    argv = stage(*[{"steps": step, "then": "kill"} for step in (1, 2)], {"code": 0})
+    assert supervisor.keep_alive(["studio", "--no-browser"], workspace, headless=False, argv=argv) == 0
+    log = workspace.logs / "studio.log"
+    second = starts(workspace)[1]["pid"]
+    assert str(second) in log.with_name("studio.log.1").read_text(encoding="utf-8")
+    assert not log.read_text(encoding="utf-8")
+
+
 def test_a_wish_for_a_restart_is_no_death_and_has_an_environment_of_its_own(
     workspace, stage, monkeypatch, run_folder
 ):
@@ -174,7 +187,7 @@ def test_a_second_window_opens_the_first_ones_page(workspace, stage, tmp_path, m
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.setattr(supervisor, "child_argv", argv)
     second: list[int] = []
-    page = supervisor._Page.__call__
+    page = Page.__call__
 
     def tick(self):
         page(self)
@@ -183,12 +196,21 @@ def test_a_second_window_opens_the_first_ones_page(workspace, stage, tmp_path, m
             second[0] = supervisor.supervise(["studio"], workspace, headless=False)
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(supervisor._Page, "__call__", tick)
+    monkeypatch.setattr(Page, "__call__", tick)
     assert supervisor.supervise(["--no-browser", "--workspace", "x"], workspace, headless=False) == 0
     assert (
         second == [0] and len(starts(workspace)) == 1 and starts(workspace)[0]["command"] == ["--no-browser"]
     )
     assert opened == ["http://127.0.0.1:9/?token=once"]
+
+
+def test_a_restart_on_another_port_is_shown_and_one_on_the_same_is_not(workspace, stage, monkeypatch):
+    argv = stage(*({"then": "page", "port": port, "wish": None} for port in (9, 9, 8)), {"code": 0})
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    change_settings(workspace, window="tab")
+    assert supervisor.keep_alive(["studio"], workspace, headless=False, argv=argv) == 0
+    assert [address.partition("/?")[0] for address in opened] == ["http://127.0.0.1:9", "http://127.0.0.1:8"]
 
 
 def test_importing_the_supervisor_loads_nothing_heavy():

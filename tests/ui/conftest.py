@@ -150,6 +150,7 @@ class FakeDesk:
     answered: list[tuple[str, str]] = field(default_factory=list)
     health: FakeHealth = field(default_factory=FakeHealth)
     supervised: bool = True
+    restarting: bool = False
     handed_over: int = 0
     tools: FakeTools = field(default_factory=FakeTools)
 

@@ -100,6 +100,15 @@ def test_the_window_from_start_to_end(capsys, served, workspace, free_port):
     assert not address.exists()
 
 
+def test_a_restart_keeps_the_port(served, fake_desk, workspace, free_port):
+    thread, stopped = served
+    wait_until_ready(free_port)
+    fake_desk.restarting = True
+    stopped.set()
+    thread.join(15)
+    assert likely_ports(workspace)[0] == free_port
+
+
 def test_a_taken_port_is_refused(workspace, fake_desk):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -7,16 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from studio.core.errors import StudioError
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.record import RunRecord
-from studio.core.text import Text
+from studio.core.text import Text, text
 
 PROBE = "The quick brown fox jumps over the lazy dog. 0123456789"
 """What the written files and what they were made from must compute the same of."""
 
 
-class ExportStopped(Exception):
+class ExportStopped(StudioError):
     """The person asked for the end."""
+
+    def __init__(self) -> None:
+        super().__init__(text("export.stopped"), text("export.stopped.why"), text("export.stopped.fix"))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel between processes."""
+        return ExportStopped, ()
 
 
 @dataclass(frozen=True, slots=True)
