@@ -1,19 +1,18 @@
-// What belongs to the page as a whole: moving between tabs and to a field, its address, its title, keys, questions, the
-// run's end.
+// What belongs to the page as a whole: moving between tabs and to a field, its address, its title, keys, questions.
 () => {
   const TABS = ["home", "model", "dataset", "hyperparameters", "training", "chat", "export", "runs", "doctor", "settings"];
   const button = (name) => document.getElementById(`tab-${name}-button`);
   const words = () => document.getElementById("page-words")?.dataset || {};
   const chosen = () => TABS.find((name) => button(name)?.classList.contains("selected")) || "home";
   let address = new URLSearchParams(location.search);
-  let state = "";
   let chosenRun = "";
 
-  // `run` is what the tab that opens is to show; it takes it once.
+  // `run` is what the tab that opens is to show. Chat and Export take it once, as they open; other tabs take none.
   function go(name, run = "") {
     const part = button(name);
     if (!part) return false;
-    chosenRun = run;
+    chosenRun = name === "chat" || name === "export" ? run : "";
+    if (name === "training" && run) window.studioRun?.show(run);
     const pressed = document.activeElement;
     part.click();
     // What was pressed may be gone with its tab: the keys go on from the tab that opened.
@@ -58,17 +57,12 @@
     history.replaceState(null, "", `${location.pathname}?${next}`);
   }
 
-  // The title shows how far the run is, or that it is paused; its end is told once, where the person allowed it.
+  // The title shows how far the run is, or that it is paused.
   function tellRun() {
     const chip = document.querySelector("#run-chip .chip");
     if (!chip) return;
-    const { state: now = "", head = "", name = "" } = chip.dataset;
+    const { head = "" } = chip.dataset;
     document.title = (head ? `${head} · ` : "") + "Finetune Studio";
-    const ended = ["finished", "failed", "stopped"].includes(now) && state === "running";
-    if (ended && window.Notification?.permission === "granted" && document.hidden) {
-      new Notification(chip.innerText.trim(), { body: name, tag: "finetune-studio" });
-    }
-    state = now || state;
   }
 
   // A step of the four that is settled is marked, in words for those who do not see the mark.

@@ -2,7 +2,13 @@
 // charts, the chip and the machine in the strip, the banner while the studio is shared. What is known is kept for parts
 // that are mounted later.
 const EVERY_MS = 1000;
-const known = { run: new URLSearchParams(location.search).get("run") || "", active: null, sample: null, state: "", marks: {}, parts: {} };
+const address = new URLSearchParams(location.search);
+const known = {
+  run: address.get("run") || "",
+  // A reload of this tab keeps its run; the run of another tab's address gives way to the one that is on.
+  active: address.get("tab") === "training" ? null : "",
+  chip: {}, sample: null, state: "", marks: {}, parts: {},
+};
 let asking = false;
 let again = false;
 let said = 0;
@@ -37,11 +43,16 @@ function note(html) {
   if (place) place.innerHTML = html;
 }
 
+// The end of a run is told once, where the person allowed it and looks elsewhere.
+function tellEnd({ run, name, words }) {
+  if (window.Notification?.permission === "granted" && document.hidden) new Notification(words, { body: name, tag: run });
+}
+
 function apply(answer) {
   if (answer.run !== known.run || answer.state !== known.state) note(known.note || "");
   known.note = "";
   if (answer.run !== known.run) known.sample = null;
-  Object.assign(known, { run: answer.run, active: answer.active, state: answer.state });
+  Object.assign(known, { run: answer.run, active: answer.active, chip: answer.chip, state: answer.state });
   Object.assign(known.marks, answer.marks);
   Object.assign(known.parts, answer.parts);
   Object.keys(answer.parts).forEach(put);
@@ -51,6 +62,7 @@ function apply(answer) {
   const there = answer.run ? "yes" : "no";
   if (dataset.runs !== there) dataset.runs = there;
   if (answer.state === "running") dataset.beat = dataset.beat === "1" ? "0" : "1";
+  if (answer.ended) tellEnd(answer.ended);
   if (answer.points) window.studioRun.chart?.take(answer.points);
 }
 
@@ -62,17 +74,17 @@ async function look() {
   started = performance.now();
   const mine = started;
   try {
-    const { run, active, sample, marks } = known;
-    const answer = await server.look({ run, active, sample, marks, chart: window.studioRun.chart?.shown() || null });
+    const { run, active, chip, sample, marks } = known;
+    const answer = await server.look({ run, active, chip, sample, marks, chart: window.studioRun.chart?.shown() || null });
     if (mine === started && run === known.run) apply(answer); else again = true;
   } catch { /* the studio is away, or busy: the next second asks again */ }
   if (mine === started) asking = false;
   if (again) look();
 }
 
-// Another run, wanted by the person or by another tab's button.
+// Another run, wanted by the person or by another tab's button. The chip goes along when none is on.
 function show(run) {
-  if (run && run !== known.run) Object.assign(known, { run, sample: null });
+  if (run && run !== known.run) Object.assign(known, { run, sample: null }, known.active ? {} : { chip: {} });
   props.value = { ...(props.value || {}), run: known.run };
   look();
 }
@@ -104,6 +116,6 @@ document.addEventListener("click", (event) => {
   if (event.target.closest("[data-do]") && (props.value || {}).run !== known.run) props.value = { ...(props.value || {}), run: known.run };
   if (event.target.closest("#run-log-download")) download();
 }, true);
-window.studioRun = { ...(window.studioRun || {}), look, draw, known };
+window.studioRun = { ...(window.studioRun || {}), look, draw, show, known };
 setInterval(look, EVERY_MS);
 look();

@@ -259,10 +259,11 @@ def verdict_cards(verdicts: Sequence[RunVerdict], say: Say, show_fields: bool = 
 
 def done_card(run: str, view: LiveView, say: Say) -> str:
     """Return what comes after a finished run: talk to it, take it away."""
+    choice = f' data-run-choice="{escape(run)}"'
     steps = "".join(
-        f'<button type="button" class="say {kind}" data-go="{tab}" data-run-choice="{escape(run)}">'
+        f'<button type="button" class="say {kind}" data-go="{tab}"{taken}>'
         f"{escape(say(f'ui.done.{tab}'))}</button>"
-        for tab, kind in (("chat", "primary"), ("export", ""), ("runs", ""))
+        for tab, kind, taken in (("chat", "primary", choice), ("export", "", choice), ("runs", "", ""))
     )
     took = time_words(view.updated_s - view.started_s)
     words = say("ui.done.words", steps=view.step, took=took)

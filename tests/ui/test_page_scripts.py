@@ -98,3 +98,89 @@ def test_the_title_tells_how_far_a_run_is_and_that_it_is_paused(page):
         page.evaluate("(html) => { document.getElementById('run-chip').innerHTML = html; }", chip)
         page.wait_for_timeout(50)
         assert page.title() == title
+
+
+RUN_ANSWER = {
+    "run": "old",
+    "active": "",
+    "chip": {},
+    "state": "",
+    "ended": None,
+    "points": None,
+    "parts": {},
+    "marks": {},
+}
+
+
+def watch_run(page, address: str = "", parts: str = "") -> None:
+    """Open a page at `address` with the places of a run, and run.js, whose questions are in `asked`.
+
+    They are answered with `answer`; with nothing as long as that is null.
+    """
+    page.route("**/*", lambda route: route.fulfill(body="<body></body>", content_type="text/html"))
+    page.goto(f"http://studio.test/{address}")  # a page without an address has no words behind it
+    page.evaluate(
+        """(answer) => {
+          window.asked = [];
+          window.answer = answer;
+          window.server = { look: async (shown) => { asked.push(structuredClone(shown)); if (!window.answer) throw 1; return window.answer; } };
+        }""",
+        RUN_ANSWER,
+    )
+    mount(page, f'<div id="part"></div>{parts}', "run.js")
+
+
+def answer_run(page, **changes: object) -> None:
+    """Answer run.js's next question with `changes`, and wait until it has taken it."""
+    page.evaluate(
+        "(answer) => { window.answer = answer; asked.length = 0; studioRun.look(); }", RUN_ANSWER | changes
+    )
+    page.wait_for_function("asked.length > 0")
+    page.wait_for_timeout(20)
+
+
+def test_a_reload_asks_for_the_run_of_the_address(page):
+    """Of this tab: another tab's run gives way to the one that is on."""
+    for address, known in (("?tab=training&run=old", None), ("?tab=chat&run=old", "")):
+        watch_run(page, address)
+        page.wait_for_function("asked.length > 0")
+        first = page.evaluate("asked[0]")
+        assert (first["run"], first["active"], first["chip"]) == ("old", known, {})
+        page.evaluate("location.href = 'about:blank'")
+        page.wait_for_url("about:blank")
+
+
+def test_the_end_of_each_run_is_told_where_nobody_looks(page):
+    watch_run(page)
+    page.evaluate(
+        """() => {
+          window.told = [];
+          window.Notification = function (title, { body, tag }) { told.push([title, body, tag]); };
+          window.Notification.permission = "granted";
+          Object.defineProperty(document, "hidden", { get: () => true });
+        }"""
+    )
+    for run in ("a", "b"):
+        answer_run(page, ended={"run": run, "name": f"run {run}", "words": "Finished"})
+        answer_run(page)
+    assert page.evaluate("told") == [["Finished", "run a", "a"], ["Finished", "run b", "b"]]
+
+
+def test_home_takes_words_of_its_own_run_alone(page):
+    html = (
+        '<div id="run-chip"></div><div id="tab-home"><div id="part"><section class="now" data-run="a">'
+        '<div class="bar"><i></i></div><span class="words">learning</span></section></div></div>'
+    )
+    mount(page, html, "home.js")
+
+    def tell(run: str, words: str, state: str = "running") -> list:
+        page.evaluate(
+            """([run, words, state]) => { document.getElementById("run-chip").innerHTML = `<span class="chip"
+               data-run="${run}" data-state="${state}" data-percent="5%"><button class="link">${words}</button></span>`; }""",
+            [run, words, state],
+        )
+        page.wait_for_timeout(50)
+        return page.evaluate("[document.querySelector('.words').textContent, said.length]")
+
+    assert tell("a", "Training 5%") == ["Training 5%", 0]
+    assert tell("b", "Training 6%") == ["Training 5%", 1], "the next of the queue: the card is asked for anew"

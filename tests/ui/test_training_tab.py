@@ -107,6 +107,8 @@ class Page:
 
     def __init__(self, tab: TrainingTab, run: str = "") -> None:
         self.tab, self.run, self.active, self.sample = tab, run, None, None
+        self.chip: dict = {}
+        self.told: list[dict] = []
         self.marks: dict[str, str] = {}
         self.parts: dict[str, str] = {}
         self.chart: dict = {}
@@ -115,9 +117,12 @@ class Page:
 
     def look(self) -> dict[str, str]:
         """One second: the parts that changed."""
-        asked = {"run": self.run, "active": self.active, "sample": self.sample, "marks": self.marks}
+        asked = {"run": self.run, "active": self.active, "chip": self.chip, "sample": self.sample}
+        asked |= {"marks": self.marks}
         answer = self.tab.page.look(asked | {"chart": self.chart})
         self.run, self.active, self.state = answer["run"], answer["active"], answer["state"]
+        self.chip = answer["chip"]
+        self.told += [answer["ended"]] if answer["ended"] else []
         self.marks |= answer["marks"]
         self.parts |= answer["parts"]
         points = answer["points"]
@@ -217,6 +222,8 @@ def test_what_a_page_says_is_not_believed(context, tab, said):
         [],
         {"marks": 3, "chart": "x", "run": ["a"]},
         {"chart": {"cursor": 3}, "sample": EVIL},
+        {"chip": {"run": ["a"], "state": "running"}, "active": 7},
+        {"chip": "one"},
     ):
         assert tab.page.look(shown)["run"] == "one"
 
@@ -272,6 +279,70 @@ def test_another_page_follows_a_run_that_starts(context, tab):
     page.run = "old"  # the person looks at another one meanwhile
     page.look()
     assert page.run == "old" and page.parts["controls"] == ""
+
+
+def test_the_chip_and_the_end_are_those_of_the_run_that_is_on(context, tab):
+    """Whichever run one looks at; the next of the queue may begin between two looks."""
+    context.desk.log["old"] = [RunStopped(seq=1, time_s=1, step=1, saved=True)]
+    first = context.desk.start(context.draft())
+    context.desk.log[first] = [step(1, 1)]
+    page = Page(tab)
+    page.look()
+    page.run = "old"
+    page.look()
+    assert page.run == "old" and 'data-state="stopped"' in page.parts["status"]
+    chip = page.parts["chip"]
+    assert f'data-run="{first}"' in chip and 'data-state="running"' in chip and 'data-head="25%"' in chip
+    assert f'data-do="stop" data-value="{first}"' in chip and f'data-run-choice="{first}"' in chip
+    assert page.told == []
+
+    context.desk.log[first].append(RunFinished(seq=2, time_s=2, step=4, loss=1, artifact="a"))
+    second = context.desk.start(context.draft())
+    page.look()
+    assert page.told == [{"run": first, "name": first, "words": "Finished"}]
+    assert f'data-value="{second}"' in page.parts["chip"]
+
+    context.desk.log[second].append(RunStopped(seq=1, time_s=3, step=0, saved=False))
+    context.desk.active = None
+    page.run = "old"
+    page.look()
+    page.look()
+    assert [one["run"] for one in page.told] == [first, second], "each end once"
+    assert f'data-run="{second}"' in page.parts["chip"] and "data-do" not in page.parts["chip"]
+
+
+def test_a_stop_stops_the_run_that_it_was_meant_for(context, tab):
+    first, second = (context.desk.start(context.draft()) for _ in range(2))
+    late = tab.hear({"do": "stop"}, {"run": first})
+    assert context.desk.active == second and context.say("ui.run.not_running") in late["note"]
+    assert not tab.stop(first) and not tab.stop("") and context.desk.active == second
+    assert tab.stop(second) and context.desk.active is None
+
+
+def test_a_run_of_the_command_line_has_no_stop_here(context, tab, monkeypatch):
+    context.desk.log["theirs"] = [step(1, 1)]
+    record = replace(context.desk.run("theirs"), state="running")
+    monkeypatch.setattr(context.desk, "run", lambda run: record)
+    page = Page(tab)
+    page.look()
+    assert 'data-state="running"' in page.parts["chip"] and "data-do" not in page.parts["chip"]
+    assert page.parts["controls"] == ""
+
+
+def test_a_reload_keeps_the_run_of_its_address_while_another_one_is_on(context, tab):
+    context.desk.log["old"] = [RunStopped(seq=1, time_s=1, step=1, saved=True)]
+    active = context.desk.start(context.draft())
+    page = Page(tab, "old")
+    page.look()
+    page.look()
+    assert (page.run, page.active) == ("old", active)
+    for fresh in (Page(tab), Page(tab, "gone")):
+        fresh.look()
+        assert fresh.run == active
+    elsewhere = Page(tab, "old")
+    elsewhere.active = ""  # the address was another tab's
+    elsewhere.look()
+    assert elsewhere.run == active
 
 
 def test_a_page_comes_back_to_the_run_of_its_address(context, tab):
