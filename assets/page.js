@@ -57,11 +57,11 @@
     history.replaceState(null, "", `${location.pathname}?${next}`);
   }
 
-  // The title shows how far the run is, or that it is paused.
+  // The title shows how far the run is, that it is paused, or that nobody answers.
   function tellRun() {
     const chip = document.querySelector("#run-chip .chip");
     if (!chip) return;
-    const { head = "" } = chip.dataset;
+    const head = document.body.dataset.away === "yes" ? words().silent : chip.dataset.head;
     document.title = (head ? `${head} · ` : "") + "Finetune Studio";
   }
 
@@ -155,7 +155,7 @@
     clearInterval(waiting);
     if (TABS.includes(wanted) && wanted !== chosen()) go(wanted);
     new MutationObserver(() => { remember(); tellRun(); markTabs(); joinTabs(); }).observe(document.body, {
-      subtree: true, childList: true, attributes: true, attributeFilter: ["class", "data-run", "data-done", "data-head", "data-state"],
+      subtree: true, childList: true, attributes: true, attributeFilter: ["class", "data-run", "data-done", "data-head", "data-state", "data-away"],
     });
     remember(); tellRun(); markTabs(); joinTabs();
     document.body.dataset.ready = "yes";

@@ -1,7 +1,8 @@
 // Asks the server once a second what is new of the run on show, and puts it where it belongs: the run's parts, its
 // charts, the chip and the machine in the strip, the banner while the studio is shared. What is known is kept for parts
-// that are mounted later.
+// that are mounted later. A studio that does not answer is told of.
 const EVERY_MS = 1000;
+const AWAY_TICKS = 10; // ticks, not seconds: those of a page that the browser froze do not count
 const address = new URLSearchParams(location.search);
 const known = {
   run: address.get("run") || "",
@@ -13,6 +14,7 @@ let asking = false;
 let again = false;
 let said = 0;
 let started = 0;
+let unanswered = 0;
 
 // A page keeps the focus and what is folded open where a part is drawn anew with the same words in another number.
 function put(name) {
@@ -43,14 +45,22 @@ function note(html) {
   if (place) place.innerHTML = html;
 }
 
+// Said once, and taken back with the next answer.
+function tellAway(away) {
+  const { dataset } = document.body;
+  if ((dataset.away === "yes") === away) return;
+  dataset.away = away ? "yes" : "no";
+  const place = document.getElementById("studio-away");
+  place.textContent = away ? place.dataset.words : "";
+}
+
 // The end of a run is told once, where the person allowed it and looks elsewhere.
 function tellEnd({ run, name, words }) {
   if (window.Notification?.permission === "granted" && document.hidden) new Notification(words, { body: name, tag: run });
 }
 
 function apply(answer) {
-  if (answer.run !== known.run || answer.state !== known.state) note(known.note || "");
-  known.note = "";
+  if (answer.run !== known.run || answer.state !== known.state) note("");
   if (answer.run !== known.run) known.sample = null;
   Object.assign(known, { run: answer.run, active: answer.active, chip: answer.chip, state: answer.state });
   Object.assign(known.marks, answer.marks);
@@ -61,7 +71,7 @@ function apply(answer) {
   if (dataset.training !== on) dataset.training = on;
   const there = answer.run ? "yes" : "no";
   if (dataset.runs !== there) dataset.runs = there;
-  if (answer.state === "running") dataset.beat = dataset.beat === "1" ? "0" : "1";
+  if (answer.state === "running" || answer.chip.state === "running") dataset.beat = dataset.beat === "1" ? "0" : "1";
   if (answer.ended) tellEnd(answer.ended);
   if (answer.points) window.studioRun.chart?.take(answer.points);
 }
@@ -76,9 +86,13 @@ async function look() {
   try {
     const { run, active, chip, sample, marks } = known;
     const answer = await server.look({ run, active, chip, sample, marks, chart: window.studioRun.chart?.shown() || null });
+    if (!answer) return; // Gradio's client gives nothing for a question that failed; the next second asks again
+    unanswered = 0;
+    tellAway(false);
     if (mine === started && run === known.run) apply(answer); else again = true;
-  } catch { /* the studio is away, or busy: the next second asks again */ }
-  if (mine === started) asking = false;
+  } finally {
+    if (mine === started) asking = false;
+  }
   if (again) look();
 }
 
@@ -89,8 +103,14 @@ function show(run) {
   look();
 }
 
-async function download() {
+async function download(part) {
   const text = await server.log(known.run);
+  if (typeof text !== "string") {
+    const words = part.textContent;
+    if (words !== part.dataset.failed) setTimeout(() => { part.textContent = words; }, 4000);
+    part.textContent = part.dataset.failed;
+    return;
+  }
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type: "text/plain;charset=utf-8" }));
   link.download = `${known.run}.txt`;
@@ -114,8 +134,13 @@ document.addEventListener("change", (event) => {
 document.addEventListener("click", (event) => {
   // What is said of the run on show is said of this one.
   if (event.target.closest("[data-do]") && (props.value || {}).run !== known.run) props.value = { ...(props.value || {}), run: known.run };
-  if (event.target.closest("#run-log-download")) download();
+  const log = event.target.closest("#run-log-download");
+  if (log) download(log);
 }, true);
 window.studioRun = { ...(window.studioRun || {}), look, draw, show, known };
-setInterval(look, EVERY_MS);
+setInterval(() => {
+  unanswered += 1;
+  if (unanswered > AWAY_TICKS) tellAway(true);
+  look();
+}, EVERY_MS);
 look();

@@ -52,12 +52,17 @@ class Frame:
         return machine_strip(health.machine(), health.examine()["backend"], health.memory(), self.context.say)
 
     def _brand(self) -> str:
-        """The studio's mark and name with the language that the page is in, and the words that page.js needs."""
+        """The studio's mark and name with the language that the page is in, the words that page.js needs, and the place
+        where assets/run.js says that the studio does not answer.
+        """
         say, icon = self.context.say, ICON.read_text(encoding="utf-8")
-        words = " ".join(f'data-{name}="{escape(say(f"ui.page.{name}"))}"' for name in ("cancel", "done"))
-        name = escape(say("ui.brand"))
+        words = " ".join(
+            f'data-{name}="{escape(say(f"ui.page.{name}"))}"' for name in ("cancel", "done", "silent")
+        )
+        name, away = escape(say("ui.brand")), escape(say("ui.page.away"))
         return (
             f'<h1 lang={self.context.language}>{icon}<span>{name}</span></h1><i id="page-words" {words}></i>'
+            f'<p id="studio-away" role="status" data-words="{away}"></p>'
         )
 
 

@@ -339,7 +339,8 @@ def page_bottom(say: Say) -> str:
         '<div class="run-page pair"><div class="part" id="run-samples"></div><div id="run-log-box">'
         f'<div class="log-tools"><h3>{escape(say("ui.log.title"))}</h3>'
         f'<label><span>{escape(say("ui.log.level"))}</span><select data-level="log">{options}</select></label>'
-        f'<button type="button" class="say" id="run-log-download">{escape(say("ui.log.download"))}</button></div>'
+        '<button type="button" class="say" id="run-log-download" '
+        f'data-failed="{escape(say("ui.log.failed"))}">{escape(say("ui.log.download"))}</button></div>'
         '<div class="part" id="run-log"></div></div>'
         '<div class="part" id="run-settings"></div><div class="part" id="run-plan"></div></div>'
     )

@@ -87,6 +87,7 @@ def test_the_charts_keep_their_columns_while_a_run_grows(page):
 
 def test_the_title_tells_how_far_a_run_is_and_that_it_is_paused(page):
     html = '<button id="tab-settings-button"></button><div id="run-chip"></div>'
+    html += '<i id="page-words" data-silent="No answer"></i>'
     page.route("**/*", lambda route: route.fulfill(body=html, content_type="text/html"))
     page.goto("http://studio.test/")  # a page without an address has no history to write into
     script = (ASSETS / "page.js").read_text(encoding="utf-8")
@@ -98,6 +99,8 @@ def test_the_title_tells_how_far_a_run_is_and_that_it_is_paused(page):
         page.evaluate("(html) => { document.getElementById('run-chip').innerHTML = html; }", chip)
         page.wait_for_timeout(50)
         assert page.title() == title
+    page.evaluate("document.body.dataset.away = 'yes'")
+    page.wait_for_function("document.title === 'No answer · Finetune Studio'")
 
 
 RUN_ANSWER = {
@@ -115,7 +118,7 @@ RUN_ANSWER = {
 def watch_run(page, address: str = "", parts: str = "") -> None:
     """Open a page at `address` with the places of a run, and run.js, whose questions are in `asked`.
 
-    They are answered with `answer`; with nothing as long as that is null.
+    They are answered with `answer`; like a studio that is away as long as that is null.
     """
     page.route("**/*", lambda route: route.fulfill(body="<body></body>", content_type="text/html"))
     page.goto(f"http://studio.test/{address}")  # a page without an address has no words behind it
@@ -123,7 +126,9 @@ def watch_run(page, address: str = "", parts: str = "") -> None:
         """(answer) => {
           window.asked = [];
           window.answer = answer;
-          window.server = { look: async (shown) => { asked.push(structuredClone(shown)); if (!window.answer) throw 1; return window.answer; } };
+          window.server = {
+            look: async (shown) => { asked.push(structuredClone(shown)); return window.answer || undefined; },
+          };
         }""",
         RUN_ANSWER,
     )
@@ -166,6 +171,35 @@ def test_the_end_of_each_run_is_told_where_nobody_looks(page):
     assert page.evaluate("told") == [["Finished", "run a", "a"], ["Finished", "run b", "b"]]
 
 
+def test_a_studio_that_stopped_answering_is_told_once_until_it_answers(page):
+    page.clock.install()
+    watch_run(page, parts='<p id="studio-away" role="status" data-words="no answer"></p>')
+    page.evaluate(
+        """() => {
+          const place = document.getElementById("studio-away");
+          window.told = [];
+          new MutationObserver(() => told.push(place.textContent)).observe(place, { childList: true });
+        }"""
+    )
+    page.clock.run_for(12_000)
+    assert page.evaluate("told") == []
+    page.evaluate("window.answer = null")
+    page.clock.run_for(8_000)
+    assert page.evaluate("told") == [], "a busy moment is not told of"
+    page.clock.run_for(20_000)
+    assert page.evaluate("told") == ["no answer"] and page.get_attribute("body", "data-away") == "yes"
+    page.evaluate("(answer) => { window.answer = answer; }", RUN_ANSWER)
+    page.clock.run_for(2_000)
+    assert page.evaluate("told") == ["no answer", ""] and page.get_attribute("body", "data-away") == "no"
+
+
+def test_a_log_that_cannot_be_fetched_is_said(page):
+    watch_run(page, parts='<button id="run-log-download" data-failed="failed">log</button>')
+    page.evaluate("server.log = async () => undefined")
+    page.click("#run-log-download")
+    page.wait_for_function("document.getElementById('run-log-download').textContent === 'failed'")
+
+
 def test_home_takes_words_of_its_own_run_alone(page):
     html = (
         '<div id="run-chip"></div><div id="tab-home"><div id="part"><section class="now" data-run="a">'
@@ -175,8 +209,10 @@ def test_home_takes_words_of_its_own_run_alone(page):
 
     def tell(run: str, words: str, state: str = "running") -> list:
         page.evaluate(
-            """([run, words, state]) => { document.getElementById("run-chip").innerHTML = `<span class="chip"
-               data-run="${run}" data-state="${state}" data-percent="5%"><button class="link">${words}</button></span>`; }""",
+            """([run, words, state]) => {
+              document.getElementById("run-chip").innerHTML = `<span class="chip" data-run="${run}"
+                data-state="${state}" data-percent="5%"><button class="link">${words}</button></span>`;
+            }""",
             [run, words, state],
         )
         page.wait_for_timeout(50)
