@@ -16,6 +16,23 @@ let said = 0;
 let started = 0;
 let unanswered = 0;
 
+// The log grows while somebody reads it: its box stays with its focus, and the lines on show stay where they are.
+function grow(place, html) {
+  const box = (part) => part.querySelector(".log[tabindex]");
+  const log = box(place), next = box(new DOMParser().parseFromString(html, "text/html"));
+  if (!log || !next) return false;
+  const scrolled = log.scrollTop; // 0 at the newest line, which is the last one; less further up
+  const lines = log.firstElementChild, fresh = [...next.firstElementChild.children];
+  let kept = 0;
+  for (const line of [...lines.children]) {
+    if (line.outerHTML === fresh[kept]?.outerHTML) kept += 1; else line.remove();
+  }
+  const height = scrolled && log.scrollHeight;
+  lines.append(...fresh.slice(kept));
+  if (scrolled) log.scrollTop = kept ? scrolled - (log.scrollHeight - height) : 0;
+  return true;
+}
+
 // A page keeps the focus and what is folded open where a part is drawn anew with the same words in another number.
 function put(name) {
   const html = known.parts[name];
@@ -29,6 +46,7 @@ function put(name) {
   if (!place || place.drawn === html) return;
   place.drawn = html;
   if (name === "spoken") { place.textContent = new DOMParser().parseFromString(html, "text/html").body.textContent; return; }
+  if (name === "log" && grow(place, html)) return;
   const open = [...place.querySelectorAll("details")].map((one) => one.open);
   const scrolled = place.querySelector("ul")?.scrollTop;
   place.innerHTML = html;

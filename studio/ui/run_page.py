@@ -15,7 +15,7 @@ from studio.core.record import RunRecord
 from studio.ui.cards import note_card, plan_card, run_label
 from studio.ui.context import Context
 from studio.ui.frame import chip, machine_strip
-from studio.ui.live import LiveView
+from studio.ui.live import LiveView, log_lines
 from studio.ui.points import payload
 from studio.ui.run_view import (
     ENDED,
@@ -212,9 +212,9 @@ class RunPage:
         )
 
     def log_text(self, run: str) -> str:
-        """The log's lines with their dates, for a file."""
-        lines = self.context.view(run).log if self.record(run) else ()
-        say = self.context.say
+        """The whole log with its dates and every step, for a file: the page has its last lines alone."""
+        events = self.context.desk.events(run) if self.record(run) else ()
+        lines, say = (line for event in events for line in log_lines(event)), self.context.say
         return "".join(
             f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(line.time_s))} {line.level:4} {say(line.message)}\n"
             for line in lines

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from studio.core.text import load_catalogue, text
+from studio.core.text import literal, load_catalogue, text
 from studio.ui.chart import template
+from studio.ui.live import LiveView, LogLine
 from studio.ui.points import Points, payload
+from studio.ui.run_view import log_card
 
 pytestmark = pytest.mark.slow
 
@@ -198,6 +200,37 @@ def test_a_log_that_cannot_be_fetched_is_said(page):
     page.evaluate("server.log = async () => undefined")
     page.click("#run-log-download")
     page.wait_for_function("document.getElementById('run-log-download').textContent === 'failed'")
+
+
+def test_the_log_can_be_read_while_it_grows(page):
+    """The newest 60 lines: old ones go at its top, new ones come at its end."""
+    watch_run(page, parts='<div id="run-log"></div>')
+    page.add_style_tag(path=ASSETS / "style.css")
+
+    def show(first: int, last: int) -> None:
+        lines = (LogLine(time_s=i, level="info", message=literal(f"line {i}")) for i in range(first, last))
+        view = LiveView(log=tuple(lines))
+        answer_run(page, parts={"log": log_card(view, lambda message: str(message.values["words"]))})
+
+    def at(line: int) -> float:
+        place = (
+            f"[...document.querySelectorAll('.log p')].find((one) => one.innerText.endsWith('line {line}'))"
+        )
+        return page.evaluate(f"{place}.getBoundingClientRect().top")
+
+    show(0, 60)
+    end = at(59)
+    show(5, 65)
+    assert at(64) == pytest.approx(end, abs=1), "who reads the newest line gets the next one"
+    page.focus(".log")
+    page.evaluate("document.querySelector('.log').scrollTop = -300")
+    place = at(40)
+    show(9, 69)
+    assert at(40) == pytest.approx(place, abs=1)
+    assert page.evaluate("document.activeElement.className") == "log"
+    assert page.locator(".log p").count() == 60
+    show(100, 160)  # another run's
+    assert at(159) == pytest.approx(end, abs=1)
 
 
 def test_home_takes_words_of_its_own_run_alone(page):

@@ -450,6 +450,11 @@ def test_the_settings_are_those_of_the_run_and_the_log_can_be_taken_away(context
     assert "<dt>Model</dt><dd>demo</dd>" in card and "&quot;version&quot;" in card
     words = tab.page.log_text("one")
     assert words.count("\n") == 2 and "Stopped" in words
+    context.desk.log["long"] = [replace(step(i, i), total_steps=500) for i in range(1, 501)]
+    page.run = "long"
+    assert page.look()["log"].count("<p") <= 60
+    words = tab.page.log_text("long")
+    assert words.count("\n") == 500 and "step 1 " in words.lower(), "the file holds the whole run"
     assert tab.page.log_text("../secret") == ""
 
 
