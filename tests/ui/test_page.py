@@ -8,6 +8,7 @@ import re
 from studio.core.record import RunRecord
 from studio.core.text import load_catalogue, text
 from studio.ui.app import PAGE_SCRIPT, TABS
+from studio.ui.chart import SERIES, template
 from studio.ui.frame import chip, machine_strip
 from studio.ui.live import LiveView
 from tests.ui.conftest import MACHINE
@@ -20,6 +21,12 @@ def say(id: str, **values: object) -> str:
 def test_the_script_knows_the_window_s_tabs():
     listed = re.search(r"const TABS = (\[.*?\])", PAGE_SCRIPT.read_text(encoding="utf-8"), re.S)
     assert tuple(json.loads(listed[1])) == TABS
+
+
+def test_the_charts_do_not_speak():
+    """Screen readers say what changes in an <output>: each chart writes its newest value there with every step."""
+    figures = re.findall("<output[^>]*>", template(say))
+    assert len(figures) == len(SERIES) and all('aria-live="off"' in figure for figure in figures)
 
 
 def test_what_is_drawn_anew_each_second_names_its_buttons():
