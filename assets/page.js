@@ -78,24 +78,33 @@
     }
   }
 
-  // The field may lie in a fold that is closed, or in a tab that was never open: it is waited for, and laid open.
-  function mark(id) {
+  // What the keys go to in a field: itself, not the help that stands above it.
+  function inputOf(field) {
+    const inputs = [...field.querySelectorAll("input, textarea, select")];
+    return inputs.find((one) => !one.disabled && one.checkVisibility()) || field.querySelector("button");
+  }
+
+  // The field may lie in a fold that is closed: it is laid open. It is not there at all while its tab or its fold was
+  // never open: it is waited for, and after a while looked for in the tab's folds.
+  function mark(tab, id) {
     let tries = 0;
     const timer = setInterval(() => {
       const field = document.getElementById(id);
       if (++tries > 60) return clearInterval(timer);
-      if (!field) return;
+      if (!field) {
+        if (tries % 10 === 0) document.querySelector(`#tab-${tab} .label-wrap:not(.open)`)?.click();
+        return;
+      }
       for (let part = field; part; part = part.parentElement) {
         if (part.tagName === "DETAILS") part.open = true;
-        const fold = part.querySelector(":scope > .label-wrap:not(.open)");
-        if (fold) fold.click();
+        part.querySelector(":scope > .label-wrap:not(.open)")?.click();
       }
       if (!field.offsetParent) return;
       clearInterval(timer);
       document.querySelectorAll(".marked").forEach((one) => one.classList.remove("marked"));
       field.classList.add("marked");
       field.scrollIntoView({ block: "center", behavior: "auto" });
-      field.querySelector("input, textarea, select, button")?.focus({ preventScroll: true });
+      inputOf(field)?.focus({ preventScroll: true });
       field.addEventListener("input", () => field.classList.remove("marked"), { once: true });
     }, 50);
   }
@@ -103,7 +112,7 @@
   document.addEventListener("click", (event) => {
     const part = event.target.closest("[data-go]");
     if (part) go(part.dataset.go, part.dataset.runChoice || "");
-    if (part?.dataset.mark) mark(part.dataset.mark);
+    if (part?.dataset.mark) mark(part.dataset.go, part.dataset.mark);
     if (event.target.closest("#run-start, #run-queue-add") && window.Notification?.permission === "default") Notification.requestPermission();
   });
 

@@ -87,14 +87,48 @@ def test_the_charts_keep_their_columns_while_a_run_grows(page):
         assert set(seen) == {not card}
 
 
-def test_the_title_tells_how_far_a_run_is_and_that_it_is_paused(page):
-    html = '<button id="tab-settings-button"></button><div id="run-chip"></div>'
-    html += '<i id="page-words" data-silent="No answer"></i>'
+def open_window(page, html: str) -> None:
+    """Open a page with `html`, the buttons of some tabs, and page.js."""
+    html += "".join(
+        f'<button id="tab-{name}-button"></button>' for name in ("training", "runs", "chat", "settings")
+    )
     page.route("**/*", lambda route: route.fulfill(body=html, content_type="text/html"))
     page.goto("http://studio.test/")  # a page without an address has no history to write into
     script = (ASSETS / "page.js").read_text(encoding="utf-8")
     page.evaluate("(script) => (0, eval)(script)()", script)
     page.wait_for_selector("body[data-ready]")
+
+
+def test_the_way_to_a_field_ends_in_the_field_itself(page):
+    """Not at the help above it; a field in a fold is made when the fold is first opened."""
+    filled = "this.nextElementSibling.innerHTML = document.querySelector('template').innerHTML"
+    field = '<div id="knob"><button class="knob-help">?</button><input hidden><input id="typed"></div>'
+    open_window(
+        page,
+        f'<template>{field}</template><div id="tab-settings"><div><button class="label-wrap" onclick="this.classList.add(`open`); {filled}"></button>'
+        '<div></div></div></div><button data-go="settings" data-mark="knob" id="show">Show it</button>',
+    )
+    page.click("#show")
+    page.wait_for_selector("#knob.marked")
+    assert page.evaluate("document.activeElement.id") == "typed"
+
+
+def test_a_run_goes_along_to_the_tabs_that_take_one(page):
+    tabs = {"runs": "", "chat": "one"}
+    open_window(
+        page, "".join(f'<button data-go="{tab}" data-run-choice="one">{tab}</button>' for tab in tabs)
+    )
+    for tab, taken in tabs.items():
+        page.click(f"[data-go={tab}]")
+        assert page.evaluate("studio.takeRun()") == taken
+    assert page.evaluate("studio.takeRun()") == "", "once"
+    page.evaluate("window.studioRun = { show: (run) => { window.shown = run; } }")
+    page.evaluate("studio.go('training', 'two')")
+    assert page.evaluate("shown") == "two" and page.evaluate("studio.takeRun()") == ""
+
+
+def test_the_title_tells_how_far_a_run_is_and_that_it_is_paused(page):
+    open_window(page, '<div id="run-chip"></div><i id="page-words" data-silent="No answer"></i>')
     titles = {"45%": "45% · Finetune Studio", "Paused": "Paused · Finetune Studio", "": "Finetune Studio"}
     for head, title in titles.items():
         chip = f'<span class="chip" data-state="x" data-head="{head}"></span>'
