@@ -27,6 +27,7 @@ from studio.ui.run_view import (
     samples_card,
     settings_card,
     stall_card,
+    state_words,
     status_card,
     verdict_cards,
 )
@@ -109,7 +110,7 @@ class RunPage:
         resumable = free and state in RESUMABLE
         return {
             "status": (
-                f"{run} {view.seq} {state} {clock}",
+                f"{run} {view.seq} {state} {clock} {record.name}",
                 lambda: status_card(view, state, say, record, now_s),
             ),
             "controls": (f"{run} {state} {here} {resumable}", lambda: controls(state, here, resumable, say)),
@@ -133,7 +134,10 @@ class RunPage:
                 f"{state} {view.phase if state == 'running' else ''}",
                 lambda: self._spoken(view, state),
             ),
-            "pick": (f"{run} {state} {active} {int(now_s / LIST_S)}", lambda: self._picker(run)),
+            "pick": (
+                f"{run} {state} {active} {record.name} {int(now_s / LIST_S)}",
+                lambda: self._picker(run),
+            ),
         }
 
     def _chip(self, told: Standing) -> tuple[str, Callable[[], str]]:
@@ -149,7 +153,7 @@ class RunPage:
         was = stand(str(before.get("run") or "")) if before.get("state") in MOVING else None
         if was is None or was.state not in ENDED:
             return None
-        words, record = self.context.say(f"ui.state.{was.state}"), was.record
+        words, record = state_words(was.view, was.state, self.context.say), was.record
         return {"run": record.run, "name": record.name or record.run, "words": words}
 
     def _points(self, view: LiveView, run: str, chart: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -192,7 +196,7 @@ class RunPage:
     def _spoken(self, view: LiveView, state: str) -> str:
         """What a screen reader says: the phase when it changes, and the end."""
         say = self.context.say
-        name = say(f"ui.state.{state}")
+        name = state_words(view, state, say)
         if state == "running" and view.phase:
             return escape(say("ui.run.spoken", state=name, phase=say(f"ui.phase.{view.phase}")))
         return escape(name)

@@ -111,20 +111,25 @@ def status_card(
     cells = "".join(
         f"<div><span>{escape(name)}</span><b>{escape(value)}</b></div>" for name, value in figures
     )
-    unsaved = state == "stopped" and not view.saved_step
-    words = "ui.state.stopped_unsaved" if unsaved else f"ui.state.{state}"
     run, name = (record.run, record.name or record.run) if record else ("", "")
     head = f"<h2>{escape(name)}</h2>" if name else ""
     return (
         f'<div class="card status" data-run="{escape(run)}" data-state="{escape(state)}" data-step="{view.step}" '
         f'data-saved="{view.saved_step}">{head}'
-        f'<div class="state"><i></i><b>{escape(say(words))}</b>'
+        f'<div class="state"><i></i><b>{escape(state_words(view, state, say))}</b>'
         f"<span>{escape(phase)}</span>{_twin_badge(view, say)}</div>{_track(view, state, say)}"
         f'<div class="bar" role="progressbar" aria-label="{escape(say("ui.status.step"))}" '
         f'aria-valuenow="{share * 100:.0f}" aria-valuemin="0" aria-valuemax="100">'
         f'<i style="width:{share * 100:.2f}%"></i></div>{_reason(view, state, now_s, say)}'
         f'<div class="figures">{cells}</div></div>'
     )
+
+
+def state_words(view: LiveView, state: str, say: Say) -> str:
+    """Return how a run stands; of one that was stopped also whether something of it is saved."""
+    if state == "stopped":
+        return say("ui.state.stopped_saved" if view.saved_step else "ui.state.stopped_unsaved")
+    return say(f"ui.state.{state}")
 
 
 def _track(view: LiveView, state: str, say: Say) -> str:

@@ -105,7 +105,8 @@ def test_the_way_to_a_field_ends_in_the_field_itself(page):
     field = '<div id="knob"><button class="knob-help">?</button><input hidden><input id="typed"></div>'
     open_window(
         page,
-        f'<template>{field}</template><div id="tab-settings"><div><button class="label-wrap" onclick="this.classList.add(`open`); {filled}"></button>'
+        f'<template>{field}</template><div id="tab-settings"><div>'
+        f'<button class="label-wrap" onclick="this.classList.add(`open`); {filled}"></button>'
         '<div></div></div></div><button data-go="settings" data-mark="knob" id="show">Show it</button>',
     )
     page.click("#show")

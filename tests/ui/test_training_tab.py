@@ -11,6 +11,7 @@ import pytest
 
 from studio.core.errors import Problem, StudioError
 from studio.core.events import (
+    CheckpointSaved,
     Diagnosis,
     Fix,
     KernelFellBack,
@@ -29,6 +30,7 @@ from studio.core.record import RunRecord
 from studio.core.text import literal, text
 from studio.desk.sharing import Opening
 from studio.ui import run_view
+from studio.ui.cards import run_label
 from studio.ui.form import Form
 from studio.ui.live import LiveView, fold
 from studio.ui.points import Points, payload
@@ -343,6 +345,30 @@ def test_a_reload_keeps_the_run_of_its_address_while_another_one_is_on(context, 
     elsewhere.active = ""  # the address was another tab's
     elsewhere.look()
     assert elsewhere.run == active
+
+
+def test_only_what_is_saved_is_said_to_be_saved(context, tab):
+    saved = CheckpointSaved(seq=2, time_s=2, step=1, size_bytes=1)
+    for name, events in (("kept", [step(1, 1), saved]), ("lost", [step(1, 1)])):
+        context.desk.log[name] = [*events, RunStopped(seq=3, time_s=3, step=1, saved=name == "kept")]
+        page = Page(tab, name)
+        page.chip = {"run": name, "state": "running"}
+        page.look()
+        full = "Stopped and saved" if name == "kept" else "Stopped, nothing to save yet"
+        assert full in page.parts["status"] and page.parts["spoken"] == full and page.told[0]["words"] == full
+        assert ">Stopped<" in page.parts["chip"]
+        assert "· Stopped" in run_label(context.desk.run(name), context.say)
+        assert "saved" not in page.parts["pick"]
+
+
+def test_a_run_is_called_by_its_new_name_at_once(context, tab, monkeypatch):
+    context.desk.log["one"] = [step(1, 1), RunStopped(seq=2, time_s=2, step=1, saved=True)]
+    page = Page(tab)
+    page.look()
+    record = replace(context.desk.run("one"), name="renamed")
+    monkeypatch.setattr(context.desk, "run", lambda run: record)
+    parts = page.look()
+    assert "<h2>renamed</h2>" in parts["status"] and "pick" in parts
 
 
 def test_a_page_comes_back_to_the_run_of_its_address(context, tab):
