@@ -1,7 +1,7 @@
 // Keeps the card of the run that is on up to date from the strip's chip, and asks the server anew when the run ends.
 const chip = document.getElementById("run-chip");
 const PAUSE_MS = 3000;
-let state = null;
+let told = null;
 let waiting = 0;
 
 function refresh() {
@@ -14,15 +14,18 @@ function follow() {
   const now = chip.querySelector(".chip");
   if (!now) return;
   const card = element.querySelector(".now");
-  if (card && now.dataset.percent) {
-    card.querySelector(".bar i").style.width = now.dataset.percent;
-    card.querySelector(".bar").setAttribute("aria-valuenow", parseInt(now.dataset.percent, 10));
+  const { run = "", state, percent } = now.dataset;
+  const mine = card?.dataset.run === run;
+  if (mine && percent) {
+    card.querySelector(".bar i").style.width = percent;
+    card.querySelector(".bar").setAttribute("aria-valuenow", parseInt(percent, 10));
   }
   const words = now.querySelector(".link")?.innerText;
-  if (card && words) card.querySelector(".words").textContent = words;
-  const on = now.dataset.state === "running" || now.dataset.state === "paused";
-  if ((state !== null && now.dataset.state !== state) || on === !card) refresh();
-  state = now.dataset.state;
+  if (mine && words) card.querySelector(".words").textContent = words;
+  const on = state === "running" || state === "paused";
+  const changed = told !== null && told !== `${run} ${state}`;
+  if (changed || (on ? !mine : card)) refresh();
+  told = `${run} ${state}`;
 }
 
 if (chip) {

@@ -1,19 +1,18 @@
-// What belongs to the page as a whole: moving between tabs and to a field, its address, its title, keys, questions, the
-// run's end.
+// What belongs to the page as a whole: moving between tabs and to a field, its address, its title, keys, questions.
 () => {
   const TABS = ["home", "model", "dataset", "hyperparameters", "training", "chat", "export", "runs", "doctor", "settings"];
   const button = (name) => document.getElementById(`tab-${name}-button`);
   const words = () => document.getElementById("page-words")?.dataset || {};
   const chosen = () => TABS.find((name) => button(name)?.classList.contains("selected")) || "home";
   let address = new URLSearchParams(location.search);
-  let state = "";
   let chosenRun = "";
 
-  // `run` is what the tab that opens is to show; it takes it once.
+  // `run` is what the tab that opens is to show. Chat and Export take it once, as they open; other tabs take none.
   function go(name, run = "") {
     const part = button(name);
     if (!part) return false;
-    chosenRun = run;
+    chosenRun = name === "chat" || name === "export" ? run : "";
+    if (name === "training" && run) window.studioRun?.show(run);
     const pressed = document.activeElement;
     part.click();
     // What was pressed may be gone with its tab: the keys go on from the tab that opened.
@@ -58,17 +57,12 @@
     history.replaceState(null, "", `${location.pathname}?${next}`);
   }
 
-  // The title shows how far the run is, or that it is paused; its end is told once, where the person allowed it.
+  // The title shows how far the run is, that it is paused, or that nobody answers.
   function tellRun() {
     const chip = document.querySelector("#run-chip .chip");
     if (!chip) return;
-    const { state: now = "", head = "", name = "" } = chip.dataset;
+    const head = document.body.dataset.away === "yes" ? words().silent : chip.dataset.head;
     document.title = (head ? `${head} · ` : "") + "Finetune Studio";
-    const ended = ["finished", "failed", "stopped"].includes(now) && state === "running";
-    if (ended && window.Notification?.permission === "granted" && document.hidden) {
-      new Notification(chip.innerText.trim(), { body: name, tag: "finetune-studio" });
-    }
-    state = now || state;
   }
 
   // A step of the four that is settled is marked, in words for those who do not see the mark.
@@ -84,24 +78,33 @@
     }
   }
 
-  // The field may lie in a fold that is closed, or in a tab that was never open: it is waited for, and laid open.
-  function mark(id) {
+  // What the keys go to in a field: itself, not the help that stands above it.
+  function inputOf(field) {
+    const inputs = [...field.querySelectorAll("input, textarea, select")];
+    return inputs.find((one) => !one.disabled && one.checkVisibility()) || field.querySelector("button");
+  }
+
+  // The field may lie in a fold that is closed: it is laid open. It is not there at all while its tab or its fold was
+  // never open: it is waited for, and after a while looked for in the tab's folds.
+  function mark(tab, id) {
     let tries = 0;
     const timer = setInterval(() => {
       const field = document.getElementById(id);
       if (++tries > 60) return clearInterval(timer);
-      if (!field) return;
+      if (!field) {
+        if (tries % 10 === 0) document.querySelector(`#tab-${tab} .label-wrap:not(.open)`)?.click();
+        return;
+      }
       for (let part = field; part; part = part.parentElement) {
         if (part.tagName === "DETAILS") part.open = true;
-        const fold = part.querySelector(":scope > .label-wrap:not(.open)");
-        if (fold) fold.click();
+        part.querySelector(":scope > .label-wrap:not(.open)")?.click();
       }
       if (!field.offsetParent) return;
       clearInterval(timer);
       document.querySelectorAll(".marked").forEach((one) => one.classList.remove("marked"));
       field.classList.add("marked");
       field.scrollIntoView({ block: "center", behavior: "auto" });
-      field.querySelector("input, textarea, select, button")?.focus({ preventScroll: true });
+      inputOf(field)?.focus({ preventScroll: true });
       field.addEventListener("input", () => field.classList.remove("marked"), { once: true });
     }, 50);
   }
@@ -109,7 +112,7 @@
   document.addEventListener("click", (event) => {
     const part = event.target.closest("[data-go]");
     if (part) go(part.dataset.go, part.dataset.runChoice || "");
-    if (part?.dataset.mark) mark(part.dataset.mark);
+    if (part?.dataset.mark) mark(part.dataset.go, part.dataset.mark);
     if (event.target.closest("#run-start, #run-queue-add") && window.Notification?.permission === "default") Notification.requestPermission();
   });
 
@@ -161,7 +164,7 @@
     clearInterval(waiting);
     if (TABS.includes(wanted) && wanted !== chosen()) go(wanted);
     new MutationObserver(() => { remember(); tellRun(); markTabs(); joinTabs(); }).observe(document.body, {
-      subtree: true, childList: true, attributes: true, attributeFilter: ["class", "data-run", "data-done", "data-head", "data-state"],
+      subtree: true, childList: true, attributes: true, attributeFilter: ["class", "data-run", "data-done", "data-head", "data-state", "data-away"],
     });
     remember(); tellRun(); markTabs(); joinTabs();
     document.body.dataset.ready = "yes";

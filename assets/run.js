@@ -1,12 +1,37 @@
 // Asks the server once a second what is new of the run on show, and puts it where it belongs: the run's parts, its
 // charts, the chip and the machine in the strip, the banner while the studio is shared. What is known is kept for parts
-// that are mounted later.
+// that are mounted later. A studio that does not answer is told of.
 const EVERY_MS = 1000;
-const known = { run: new URLSearchParams(location.search).get("run") || "", active: null, sample: null, state: "", marks: {}, parts: {} };
+const AWAY_TICKS = 10; // ticks, not seconds: those of a page that the browser froze do not count
+const address = new URLSearchParams(location.search);
+const known = {
+  run: address.get("run") || "",
+  // A reload of this tab keeps its run; the run of another tab's address gives way to the one that is on.
+  active: address.get("tab") === "training" ? null : "",
+  chip: {}, sample: null, state: "", marks: {}, parts: {},
+};
 let asking = false;
 let again = false;
 let said = 0;
 let started = 0;
+let unanswered = 0;
+
+// The log grows while somebody reads it: its box stays with its focus, and the lines on show stay where they are.
+function grow(place, html) {
+  const box = (part) => part.querySelector(".log[tabindex]");
+  const log = box(place), next = box(new DOMParser().parseFromString(html, "text/html"));
+  if (!log || !next) return false;
+  const scrolled = log.scrollTop; // 0 at the newest line, which is the last one; less further up
+  const lines = log.firstElementChild, fresh = [...next.firstElementChild.children];
+  let kept = 0;
+  for (const line of [...lines.children]) {
+    if (line.outerHTML === fresh[kept]?.outerHTML) kept += 1; else line.remove();
+  }
+  const height = scrolled && log.scrollHeight;
+  lines.append(...fresh.slice(kept));
+  if (scrolled) log.scrollTop = kept ? scrolled - (log.scrollHeight - height) : 0;
+  return true;
+}
 
 // A page keeps the focus and what is folded open where a part is drawn anew with the same words in another number.
 function put(name) {
@@ -21,6 +46,7 @@ function put(name) {
   if (!place || place.drawn === html) return;
   place.drawn = html;
   if (name === "spoken") { place.textContent = new DOMParser().parseFromString(html, "text/html").body.textContent; return; }
+  if (name === "log" && grow(place, html)) return;
   const open = [...place.querySelectorAll("details")].map((one) => one.open);
   const scrolled = place.querySelector("ul")?.scrollTop;
   place.innerHTML = html;
@@ -37,11 +63,24 @@ function note(html) {
   if (place) place.innerHTML = html;
 }
 
+// Said once, and taken back with the next answer.
+function tellAway(away) {
+  const { dataset } = document.body;
+  if ((dataset.away === "yes") === away) return;
+  dataset.away = away ? "yes" : "no";
+  const place = document.getElementById("studio-away");
+  place.textContent = away ? place.dataset.words : "";
+}
+
+// The end of a run is told once, where the person allowed it and looks elsewhere.
+function tellEnd({ run, name, words }) {
+  if (window.Notification?.permission === "granted" && document.hidden) new Notification(words, { body: name, tag: run });
+}
+
 function apply(answer) {
-  if (answer.run !== known.run || answer.state !== known.state) note(known.note || "");
-  known.note = "";
+  if (answer.run !== known.run || answer.state !== known.state) note("");
   if (answer.run !== known.run) known.sample = null;
-  Object.assign(known, { run: answer.run, active: answer.active, state: answer.state });
+  Object.assign(known, { run: answer.run, active: answer.active, chip: answer.chip, state: answer.state });
   Object.assign(known.marks, answer.marks);
   Object.assign(known.parts, answer.parts);
   Object.keys(answer.parts).forEach(put);
@@ -50,7 +89,8 @@ function apply(answer) {
   if (dataset.training !== on) dataset.training = on;
   const there = answer.run ? "yes" : "no";
   if (dataset.runs !== there) dataset.runs = there;
-  if (answer.state === "running") dataset.beat = dataset.beat === "1" ? "0" : "1";
+  if (answer.state === "running" || answer.chip.state === "running") dataset.beat = dataset.beat === "1" ? "0" : "1";
+  if (answer.ended) tellEnd(answer.ended);
   if (answer.points) window.studioRun.chart?.take(answer.points);
 }
 
@@ -62,23 +102,33 @@ async function look() {
   started = performance.now();
   const mine = started;
   try {
-    const { run, active, sample, marks } = known;
-    const answer = await server.look({ run, active, sample, marks, chart: window.studioRun.chart?.shown() || null });
+    const { run, active, chip, sample, marks } = known;
+    const answer = await server.look({ run, active, chip, sample, marks, chart: window.studioRun.chart?.shown() || null });
+    if (!answer) return; // Gradio's client gives nothing for a question that failed; the next second asks again
+    unanswered = 0;
+    tellAway(false);
     if (mine === started && run === known.run) apply(answer); else again = true;
-  } catch { /* the studio is away, or busy: the next second asks again */ }
-  if (mine === started) asking = false;
+  } finally {
+    if (mine === started) asking = false;
+  }
   if (again) look();
 }
 
-// Another run, wanted by the person or by another tab's button.
+// Another run, wanted by the person or by another tab's button. The chip goes along when none is on.
 function show(run) {
-  if (run && run !== known.run) Object.assign(known, { run, sample: null });
+  if (run && run !== known.run) Object.assign(known, { run, sample: null }, known.active ? {} : { chip: {} });
   props.value = { ...(props.value || {}), run: known.run };
   look();
 }
 
-async function download() {
+async function download(part) {
   const text = await server.log(known.run);
+  if (typeof text !== "string") {
+    const words = part.textContent;
+    if (words !== part.dataset.failed) setTimeout(() => { part.textContent = words; }, 4000);
+    part.textContent = part.dataset.failed;
+    return;
+  }
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type: "text/plain;charset=utf-8" }));
   link.download = `${known.run}.txt`;
@@ -102,8 +152,13 @@ document.addEventListener("change", (event) => {
 document.addEventListener("click", (event) => {
   // What is said of the run on show is said of this one.
   if (event.target.closest("[data-do]") && (props.value || {}).run !== known.run) props.value = { ...(props.value || {}), run: known.run };
-  if (event.target.closest("#run-log-download")) download();
+  const log = event.target.closest("#run-log-download");
+  if (log) download(log);
 }, true);
-window.studioRun = { ...(window.studioRun || {}), look, draw, known };
-setInterval(look, EVERY_MS);
+window.studioRun = { ...(window.studioRun || {}), look, draw, show, known };
+setInterval(() => {
+  unanswered += 1;
+  if (unanswered > AWAY_TICKS) tellAway(true);
+  look();
+}, EVERY_MS);
 look();

@@ -142,10 +142,9 @@ document.addEventListener("keydown", (event) => {
 });
 
 document.addEventListener("click", (event) => {
-  const part = event.target.closest("button, [data-field]");
+  const part = event.target.closest("button");
   if (!part) return;
   const block = part.closest("[data-dressed]");
-  if (part.dataset.field) { goTo(part.dataset.field); return; }
   if (part.dataset.reset) { say("reset", part.dataset.reset); return; }
   if (part.id === "settings-changed") { onlyChanged = !onlyChanged; part.setAttribute("aria-pressed", onlyChanged); filter(); }
   if (part.id === "settings-import") document.getElementById("settings-file").click();
@@ -157,23 +156,6 @@ document.addEventListener("click", (event) => {
   }
   if (part.parentElement.className === "knob-useful") put(inputOf(block), part.textContent);
 });
-
-// The way to a field on any tab, through folds that are closed.
-async function goTo(id) {
-  const fact = facts.get(id);
-  if (!fact) return;
-  let block = document.getElementById(id);
-  if (!block?.offsetParent) window.studio.go(fact.tab);
-  for (let round = 0; round < 20 && !(block = document.getElementById(id))?.offsetParent; round++) {
-    await new Promise((done) => setTimeout(done, 100));
-    if (round < 2) continue;
-    const folds = [...document.querySelectorAll(`#tab-${fact.tab} .gr-accordion`)].filter((fold) => !isOpen(fold));
-    folds[0]?.querySelector(".label-wrap").click();
-  }
-  if (!block?.offsetParent) return;
-  block.scrollIntoView({ block: "center" });
-  inputOf(block)?.focus({ preventScroll: true });
-}
 
 // Filter ----------------------------------------------------------------------------------------------------------
 
@@ -208,7 +190,7 @@ function filter() {
     place.append(make("span", "", words.elsewhere));
     others.forEach((fact) => {
       const link = make("button", "say", `${tabs[fact.tab]} › ${fact.label}`, { type: "button" });
-      link.dataset.field = fact.id;
+      Object.assign(link.dataset, { go: fact.tab, mark: fact.id });
       place.append(link);
     });
   } else if (on && !shown) place.append(make("span", "", words.nothing));

@@ -84,7 +84,7 @@ def build(context: Context) -> gr.Blocks:
         training = made["training"]
         training.make_shared()
         OtherWindow(context, form)
-        frame.bind(blocks.load, training.stop_active)
+        frame.bind(blocks.load, training.stop)
         card.bind(blocks.load, [tabs[name] for name in RUN_TABS])
         made["home"].bind(tabs["home"], blocks.load, form, training)
         made["model"].bind(tabs["model"])

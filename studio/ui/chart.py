@@ -43,9 +43,10 @@ def template(say: Callable[..., str], fed: str = "value") -> str:
             choices = "".join(f'<option value="{one}">{words(f"ui.chart.{one}")}</option>' for one in CARD)
             caption = f'<select aria-label="{words("ui.chart.card")}">{choices}</select>'
         empty = words(f"ui.chart.empty.{'gpu' if name.startswith('gpu') else 'run'}")
+        # An <output> is a live region by itself: this one changes with every step, six times over.
         figures.append(
             f'<figure class="chart" data-series="{name}" data-empty="{empty}"><figcaption>{caption}'
-            f'<output></output></figcaption><canvas role="img" aria-label="{title}"></canvas></figure>'
+            f'<output aria-live="off"></output></figcaption><canvas role="img" aria-label="{title}"></canvas></figure>'
         )
     windows = []
     for one in WINDOWS:

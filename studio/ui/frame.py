@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 
 import gradio as gr
 
 from studio.core.facts import MachineFacts
+from studio.core.record import RunRecord
 from studio.ui.cards import machine_words, size_words
 from studio.ui.context import Context
 from studio.ui.live import LiveView
@@ -33,12 +35,16 @@ class Frame:
         # Drawn with the run's parts, each second: a page that was open before somebody shared tells of it too.
         gr.HTML("", html_template='<div id="run-banner"></div>', elem_id="share-banner")
 
-    def bind(self, page_load, stop) -> None:
-        """Show the machine on every page load; `stop` is what the chip's own button does."""
+    def bind(self, page_load, stop: Callable[[str], bool]) -> None:
+        """Show the machine on every page load; `stop(run)` is what the chip's button does, False where it came late."""
         self.context.on(page_load, self.show_machine, [], [self.machine])
-        self.context.on(
-            self.voice.said, lambda said: stop() if read_said(said)[0] == "stop" else None, [self.voice]
-        )
+
+        def hear(said: object) -> None:
+            do, run, _ = read_said(said)
+            if do == "stop" and not stop(run):
+                gr.Info(self.context.say("ui.run.not_running"), duration=6)
+
+        self.context.on(self.voice.said, hear, [self.voice])
 
     def show_machine(self) -> str:
         """Return the machine, its memory and how it computes."""
@@ -46,12 +52,17 @@ class Frame:
         return machine_strip(health.machine(), health.examine()["backend"], health.memory(), self.context.say)
 
     def _brand(self) -> str:
-        """The studio's mark and name with the language that the page is in, and the words that page.js needs."""
+        """The studio's mark and name with the language that the page is in, the words that page.js needs, and the place
+        where assets/run.js says that the studio does not answer.
+        """
         say, icon = self.context.say, ICON.read_text(encoding="utf-8")
-        words = " ".join(f'data-{name}="{escape(say(f"ui.page.{name}"))}"' for name in ("cancel", "done"))
-        name = escape(say("ui.brand"))
+        words = " ".join(
+            f'data-{name}="{escape(say(f"ui.page.{name}"))}"' for name in ("cancel", "done", "silent")
+        )
+        name, away = escape(say("ui.brand")), escape(say("ui.page.away"))
         return (
             f'<h1 lang={self.context.language}>{icon}<span>{name}</span></h1><i id="page-words" {words}></i>'
+            f'<p id="studio-away" role="status" data-words="{away}"></p>'
         )
 
 
@@ -75,9 +86,14 @@ def machine_strip(machine: MachineFacts, backend: str, used: tuple[int, int] | N
     )
 
 
-def chip(view: LiveView | None, state: str, say, name: str = "") -> str:
-    """Return the run that is on: its state, how far it is, how long it will take, and a button to stop it."""
-    if view is None:
+def chip(
+    view: LiveView | None, state: str, say, record: RunRecord | None = None, *, here: bool = False
+) -> str:
+    """Return the run that is on: its state, how far it is, how long it will take, and the way to it.
+
+    With a button that stops it where this studio trains it (`here`).
+    """
+    if view is None or record is None:
         return f'<span class="chip" data-state=""><i></i>{escape(say("ui.chip.idle"))}</span>'
     on = state in ("running", "paused")
     percent = f"{view.step / view.total_steps:.0%}" if view.total_steps and on else ""
@@ -85,18 +101,17 @@ def chip(view: LiveView | None, state: str, say, name: str = "") -> str:
     left = say("ui.chip.left", time=_short(view.left_s)) if view.left_s and state == "running" else ""
     said = " · ".join(part for part in (say(f"ui.state.{state}"), phase, percent, left) if part)
     head = say("ui.state.paused") if state == "paused" else percent  # of the page's title
-    words = escape(say("ui.run.stop"))
+    words, run = escape(say("ui.run.stop")), escape(record.run)
     stop = (
-        f'<button type="button" data-do="stop" data-focus="chip-stop" class="stop" title="{words}" '
+        f'<button type="button" data-do="stop" data-value="{run}" data-focus="chip-stop" class="stop" title="{words}" '
         f'aria-label="{words}">■</button>'
-        if on
+        if on and here
         else ""
     )
     return (
-        f'<span class="chip {escape(state)}" data-state="{escape(state)}" data-percent="{percent}" '
-        f'data-head="{escape(head)}" '
-        f'data-name="{escape(name)}"><i></i>'
-        f'<button type="button" class="link" data-go="training" data-focus="chip">{escape(said)}</button>{stop}</span>'
+        f'<span class="chip {escape(state)}" data-run="{run}" data-state="{escape(state)}" data-percent="{percent}" '
+        f'data-head="{escape(head)}"><i></i><button type="button" class="link" data-go="training" '
+        f'data-run-choice="{run}" data-focus="chip">{escape(said)}</button>{stop}</span>'
     )
 
 

@@ -39,7 +39,7 @@ LOG_LINES = 60
 ALARM_LINES = 40
 """Warnings and errors stay in the log longer than other lines."""
 LOG_STEPS = 10
-"""The log tells every tenth step: the status card shows each, and every new line costs each open page a layout."""
+"""The page's log tells every tenth step: the status card shows each, and every new line costs each page a layout."""
 PACE_STEPS = 20
 """The time left is reckoned from the pace of the last PACE_STEPS steps."""
 SAMPLES = 400
@@ -145,7 +145,7 @@ def fold(view: LiveView, events: Iterable[RunEvent]) -> LiveView:
         changes |= _facts(event, changes.get("pace", view.pace), changes.get("samples", view.samples))
         changes |= _phases(event, changes.get("passed", view.passed), changes.get("skipped", view.skipped))
         changes |= _trouble(event, changes.get("twins", view.twins))
-        log.extend(_log_lines(event))
+        log.extend(log_lines(event, LOG_STEPS))
     if seq == view.seq:
         return view
     alarms = [line for line in log[:-LOG_LINES] if line.level in ("warn", "bad")][-ALARM_LINES:]
@@ -239,7 +239,8 @@ def _add_point(points: Points, event: RunEvent, seconds: float) -> Points:
     return points
 
 
-def _log_lines(event: RunEvent) -> Iterable[LogLine]:
+def log_lines(event: RunEvent, every_steps: int = 1) -> Iterable[LogLine]:
+    """Yield what the log says of an event; of steps that went well only every so many, the first and the last."""
     level, message = "info", None
     match event:
         case RunPlanned():
@@ -255,7 +256,7 @@ def _log_lines(event: RunEvent) -> Iterable[LogLine]:
             )
         case StepLogged(skipped=True):
             level, message = "warn", text("ui.log.skipped", step=event.step)
-        case StepLogged(step=step, total_steps=total) if step in (1, total) or step % LOG_STEPS == 0:
+        case StepLogged(step=step, total_steps=total) if step in (1, total) or step % every_steps == 0:
             message = text("ui.log.step", step=step, total=total, loss=event.loss, lr=event.lr)
         case EvalLogged():
             message = text("ui.log.eval", step=event.step, loss=event.loss)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from html import escape
 from typing import Any
 
@@ -13,9 +15,10 @@ from studio.core.record import RunRecord
 from studio.ui.cards import note_card, plan_card, run_label
 from studio.ui.context import Context
 from studio.ui.frame import chip, machine_strip
-from studio.ui.live import LiveView
+from studio.ui.live import LiveView, log_lines
 from studio.ui.points import payload
 from studio.ui.run_view import (
+    ENDED,
     controls,
     done_card,
     failure_card,
@@ -24,12 +27,14 @@ from studio.ui.run_view import (
     samples_card,
     settings_card,
     stall_card,
+    state_words,
     status_card,
     verdict_cards,
 )
 from studio.ui.share_view import share_banner
 from studio.ui.verdicts import judge
 
+MOVING = ("running", "paused")
 RESUMABLE = ("stopped", "failed", "interrupted", "waiting")
 PICKED_RUNS = 60
 """So many of the newest runs are in the picker; the Runs tab has all."""
@@ -37,6 +42,16 @@ LOOK_S = 5
 """How often the verdicts and the card's memory are looked at while a run goes on."""
 LIST_S = 60
 """How often the list of runs is looked through for names that were changed elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A run as it stands now; `here` says whether this studio trains it."""
+
+    record: RunRecord
+    view: LiveView
+    state: str
+    here: bool
 
 
 class RunPage:
@@ -48,51 +63,45 @@ class RunPage:
     def look(self, shown: object) -> dict[str, Any]:
         """Return what is new since the page's last look.
 
-        `shown` is what the page has: {"run": wanted or "", "active": run that was on, "sample": step picked or None,
-        "chart": what its chart has (see payload) or None without a chart, "marks": {part: mark}}. The answer holds
-        run, active and state, `parts` and `marks` of what changed, and `points` for the chart or None.
+        `shown` is what the page has: {"run": wanted or "", "active": run that was on or None before the first look,
+        "chip": {"run", "state"} as the last answer had it, "sample": step picked or None, "chart": what its chart has
+        (see payload) or None without a chart, "marks": {part: mark}}. The answer holds run, active ("" for none), state
+        and chip, `ended` (the end of the run that the chip told of, in words, once), `parts` and `marks` of what
+        changed, and `points` for the chart or None.
         """
         shown = shown if isinstance(shown, Mapping) else {}
-        marks = shown.get("marks") if isinstance(shown.get("marks"), Mapping) else {}
-        active = self.context.desk.active_run()
-        run = active if active and active != shown.get("active") else str(shown.get("run") or "")
-        record = self.record(run) if run else None
-        if record is None:  # none chosen yet, or it was deleted
-            run = self.newest()
-            record = self.record(run) if run else None
-        now_s = time.time()
-        if record is None:
-            state, made, points = "", self._nothing(), None
+        marks, before = (_mapping(shown.get(name)) for name in ("marks", "chip"))
+        active, now_s = self.context.desk.active_run() or "", time.time()
+        stand = cache(lambda run: self._stand(run, active))
+        one = stand(_wanted(shown, active)) or stand(active or self.newest())
+        # The strip tells of the run that is on, whichever one looks at; of its end until another one is chosen.
+        told = stand(active) or stand(str(before.get("run") or "")) or one
+        if one is None or told is None:
+            made, points = self._nothing(), None
         else:
-            view = self.context.view(run)
-            state = self.state(view, record, active)
-            made = self._parts(view, state, active, record, shown.get("sample"), now_s)
+            made = self._parts(one, active, shown.get("sample"), now_s) | {"chip": self._chip(told)}
             chart = shown.get("chart")
-            points = self._points(view, run, chart) if isinstance(chart, Mapping) else None
+            points = self._points(one.view, one.record.run, chart) if isinstance(chart, Mapping) else None
         shared = self.context.desk.sharing.view()
         made["banner"] = (str(shared.number), lambda: share_banner(shared, self.context.say))
         if marks and self.has_card():  # finding out about the machine takes a moment: the run goes first
             made["machine"] = (str(int(now_s / LOOK_S)), self._machine)
         new = {name: (mark, make()) for name, (mark, make) in made.items() if marks.get(name) != mark}
         return {
-            "run": run, "active": active, "state": state, "points": points,
+            "run": one.record.run if one else "", "active": active, "state": one.state if one else "",
+            "chip": {"run": told.record.run, "state": told.state} if told else {},
+            "ended": self._end_of(stand, before), "points": points,
             "parts": {name: html for name, (_, html) in new.items()},
             "marks": {name: mark for name, (mark, _) in new.items()},
         }  # fmt: skip
 
     def _parts(
-        self,
-        view: LiveView,
-        state: str,
-        active: str | None,
-        record: RunRecord,
-        sample: object,
-        now_s: float,
+        self, one: Standing, active: str, sample: object, now_s: float
     ) -> dict[str, tuple[str, Callable[[], str]]]:
         """Each part's mark, which changes when it does, and what draws it."""
-        say, run = self.context.say, record.run
-        here, free = run == active, active is None
-        moves = state in ("running", "paused")
+        record, view, state, here = one.record, one.view, one.state, one.here
+        say, run, free = self.context.say, record.run, not active
+        moves = state in MOVING
         clock = int(now_s) if moves else 0
         stall = view.stall if here else None
         diagnosis = view.diagnosis if state == "failed" else None
@@ -101,7 +110,7 @@ class RunPage:
         resumable = free and state in RESUMABLE
         return {
             "status": (
-                f"{run} {view.seq} {state} {clock}",
+                f"{run} {view.seq} {state} {clock} {record.name}",
                 lambda: status_card(view, state, say, record, now_s),
             ),
             "controls": (f"{run} {state} {here} {resumable}", lambda: controls(state, here, resumable, say)),
@@ -125,9 +134,27 @@ class RunPage:
                 f"{state} {view.phase if state == 'running' else ''}",
                 lambda: self._spoken(view, state),
             ),
-            "chip": (f"{run} {view.seq} {state}", lambda: chip(view, state, say, record.name)),
-            "pick": (f"{run} {state} {active} {int(now_s / LIST_S)}", lambda: self._picker(run)),
+            "pick": (
+                f"{run} {state} {active} {record.name} {int(now_s / LIST_S)}",
+                lambda: self._picker(run),
+            ),
         }
+
+    def _chip(self, told: Standing) -> tuple[str, Callable[[], str]]:
+        """The strip's chip: its mark and what draws it."""
+        record, view, state, here = told.record, told.view, told.state, told.here
+        mark = f"{record.run} {view.seq} {state} {here}"
+        return mark, lambda: chip(view, state, self.context.say, record, here=here)
+
+    def _end_of(
+        self, stand: Callable[[str], Standing | None], before: Mapping[str, Any]
+    ) -> dict[str, str] | None:
+        """How the run ended that was on at the page's last look, {run, name, words}; None while none did."""
+        was = stand(str(before.get("run") or "")) if before.get("state") in MOVING else None
+        if was is None or was.state not in ENDED:
+            return None
+        words, record = state_words(was.view, was.state, self.context.say), was.record
+        return {"run": record.run, "name": record.name or record.run, "words": words}
 
     def _points(self, view: LiveView, run: str, chart: Mapping[str, Any]) -> dict[str, Any] | None:
         """What the page's chart lacks."""
@@ -169,7 +196,7 @@ class RunPage:
     def _spoken(self, view: LiveView, state: str) -> str:
         """What a screen reader says: the phase when it changes, and the end."""
         say = self.context.say
-        name = say(f"ui.state.{state}")
+        name = state_words(view, state, say)
         if state == "running" and view.phase:
             return escape(say("ui.run.spoken", state=name, phase=say(f"ui.phase.{view.phase}")))
         return escape(name)
@@ -189,15 +216,23 @@ class RunPage:
         )
 
     def log_text(self, run: str) -> str:
-        """The log's lines with their dates, for a file."""
-        lines = self.context.view(run).log if self.record(run) else ()
-        say = self.context.say
+        """The whole log with its dates and every step, for a file: the page has its last lines alone."""
+        events = self.context.desk.events(run) if self.record(run) else ()
+        lines, say = (line for event in events for line in log_lines(event)), self.context.say
         return "".join(
             f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(line.time_s))} {line.level:4} {say(line.message)}\n"
             for line in lines
         )
 
-    def state(self, view: LiveView, record: RunRecord, active: str | None) -> str:
+    def _stand(self, run: str, active: str) -> Standing | None:
+        """The run as it stands, None when there is no such run."""
+        record = self.record(run) if run else None
+        if record is None:
+            return None
+        view = self.context.view(run)
+        return Standing(record, view, self.state(view, record, active), run == active)
+
+    def state(self, view: LiveView, record: RunRecord, active: str) -> str:
         """How the run stands: trained here, or from a command line in the same workspace, or cut off."""
         if record.run == active:
             return "paused" if view.state == "paused" else "running"
@@ -223,3 +258,18 @@ class RunPage:
         """The newest run's id, "" without one."""
         records = self.context.desk.runs()
         return records[0].run if records else ""
+
+
+def _mapping(said: object) -> Mapping[str, Any]:
+    """Return what a page said where it is of that form; nothing else."""
+    return said if isinstance(said, Mapping) else {}
+
+
+def _wanted(shown: Mapping[str, Any], active: str) -> str:
+    """Return the run that a page is to show: the one that starts under its eyes, else the one that it asks for.
+
+    A run that was on before its first look must not hide the one of its address.
+    """
+    run, known = str(shown.get("run") or ""), shown.get("active")
+    starts = active != known and known is not None
+    return active if active and (starts or not run) else run

@@ -111,20 +111,25 @@ def status_card(
     cells = "".join(
         f"<div><span>{escape(name)}</span><b>{escape(value)}</b></div>" for name, value in figures
     )
-    unsaved = state == "stopped" and not view.saved_step
-    words = "ui.state.stopped_unsaved" if unsaved else f"ui.state.{state}"
     run, name = (record.run, record.name or record.run) if record else ("", "")
     head = f"<h2>{escape(name)}</h2>" if name else ""
     return (
         f'<div class="card status" data-run="{escape(run)}" data-state="{escape(state)}" data-step="{view.step}" '
         f'data-saved="{view.saved_step}">{head}'
-        f'<div class="state"><i></i><b>{escape(say(words))}</b>'
+        f'<div class="state"><i></i><b>{escape(state_words(view, state, say))}</b>'
         f"<span>{escape(phase)}</span>{_twin_badge(view, say)}</div>{_track(view, state, say)}"
         f'<div class="bar" role="progressbar" aria-label="{escape(say("ui.status.step"))}" '
         f'aria-valuenow="{share * 100:.0f}" aria-valuemin="0" aria-valuemax="100">'
         f'<i style="width:{share * 100:.2f}%"></i></div>{_reason(view, state, now_s, say)}'
         f'<div class="figures">{cells}</div></div>'
     )
+
+
+def state_words(view: LiveView, state: str, say: Say) -> str:
+    """Return how a run stands; of one that was stopped also whether something of it is saved."""
+    if state == "stopped":
+        return say("ui.state.stopped_saved" if view.saved_step else "ui.state.stopped_unsaved")
+    return say(f"ui.state.{state}")
 
 
 def _track(view: LiveView, state: str, say: Say) -> str:
@@ -259,10 +264,11 @@ def verdict_cards(verdicts: Sequence[RunVerdict], say: Say, show_fields: bool = 
 
 def done_card(run: str, view: LiveView, say: Say) -> str:
     """Return what comes after a finished run: talk to it, take it away."""
+    choice = f' data-run-choice="{escape(run)}"'
     steps = "".join(
-        f'<button type="button" class="say {kind}" data-go="{tab}" data-run-choice="{escape(run)}">'
+        f'<button type="button" class="say {kind}" data-go="{tab}"{taken}>'
         f"{escape(say(f'ui.done.{tab}'))}</button>"
-        for tab, kind in (("chat", "primary"), ("export", ""), ("runs", ""))
+        for tab, kind, taken in (("chat", "primary", choice), ("export", "", choice), ("runs", "", ""))
     )
     took = time_words(view.updated_s - view.started_s)
     words = say("ui.done.words", steps=view.step, took=took)
@@ -338,7 +344,8 @@ def page_bottom(say: Say) -> str:
         '<div class="run-page pair"><div class="part" id="run-samples"></div><div id="run-log-box">'
         f'<div class="log-tools"><h3>{escape(say("ui.log.title"))}</h3>'
         f'<label><span>{escape(say("ui.log.level"))}</span><select data-level="log">{options}</select></label>'
-        f'<button type="button" class="say" id="run-log-download">{escape(say("ui.log.download"))}</button></div>'
+        '<button type="button" class="say" id="run-log-download" '
+        f'data-failed="{escape(say("ui.log.failed"))}">{escape(say("ui.log.download"))}</button></div>'
         '<div class="part" id="run-log"></div></div>'
         '<div class="part" id="run-settings"></div><div class="part" id="run-plan"></div></div>'
     )

@@ -239,6 +239,13 @@ def test_entering_takes_the_run_of_the_address_then_the_newest(chat):
     assert broken["value"] is None and "no longer there" in broken["choices"][0][0]
 
 
+def test_a_run_in_the_picker_tells_its_state_once_and_nothing_of_saving(context, chat, monkeypatch):
+    stopped = tuple(context.desk.run(run) for run in ("done", "half"))
+    monkeypatch.setattr(context.desk, "runs", lambda: stopped)
+    labels = {run: label for label, run in chat.enter(None, None, talk_of(None), "")[0]["choices"]}
+    assert labels["half"].endswith("half · Stopped")
+
+
 def test_the_last_talk_comes_back_after_a_reload(chat):
     list(chat.ask("hi", "done", "", "both", talk_of(None), "Be brief.", *SAMPLING))
     _, _, base, tuned, talk, system, _ = chat.enter(None, None, talk_of(None), "")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 
+from studio.core.record import RunRecord
 from studio.core.text import load_catalogue, text
 from studio.ui.app import PAGE_SCRIPT, TABS
+from studio.ui.chart import SERIES, template
 from studio.ui.frame import chip, machine_strip
 from studio.ui.live import LiveView
 from tests.ui.conftest import MACHINE
@@ -21,9 +23,16 @@ def test_the_script_knows_the_window_s_tabs():
     assert tuple(json.loads(listed[1])) == TABS
 
 
+def test_the_charts_do_not_speak():
+    """Screen readers say what changes in an <output>: each chart writes its newest value there with every step."""
+    figures = re.findall("<output[^>]*>", template(say))
+    assert len(figures) == len(SERIES) and all('aria-live="off"' in figure for figure in figures)
+
+
 def test_what_is_drawn_anew_each_second_names_its_buttons():
     """voice.js gives the focus back by this name: without it the keys would start at the top of the page again."""
-    drawn = chip(LiveView(), "running", say, "demo") + machine_strip(MACHINE, "cpu", None, say)
+    record = RunRecord(run="demo", name="demo", state="running", created_s=0)
+    drawn = chip(LiveView(), "running", say, record, here=True) + machine_strip(MACHINE, "cpu", None, say)
     buttons = re.findall(r"<button[^>]*>", drawn)
     names = [re.search(r'data-focus="([^"]+)"', button) for button in buttons]
     assert len(buttons) == 3 and all(names)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from studio.core.text import load_catalogue, text
+from studio.core.text import literal, load_catalogue, text
 from studio.ui.chart import template
+from studio.ui.live import LiveView, LogLine
 from studio.ui.points import Points, payload
+from studio.ui.run_view import log_card
 
 pytestmark = pytest.mark.slow
 
@@ -85,16 +87,204 @@ def test_the_charts_keep_their_columns_while_a_run_grows(page):
         assert set(seen) == {not card}
 
 
-def test_the_title_tells_how_far_a_run_is_and_that_it_is_paused(page):
-    html = '<button id="tab-settings-button"></button><div id="run-chip"></div>'
+def open_window(page, html: str) -> None:
+    """Open a page with `html`, the buttons of some tabs, and page.js."""
+    html += "".join(
+        f'<button id="tab-{name}-button"></button>' for name in ("training", "runs", "chat", "settings")
+    )
     page.route("**/*", lambda route: route.fulfill(body=html, content_type="text/html"))
     page.goto("http://studio.test/")  # a page without an address has no history to write into
     script = (ASSETS / "page.js").read_text(encoding="utf-8")
     page.evaluate("(script) => (0, eval)(script)()", script)
     page.wait_for_selector("body[data-ready]")
+
+
+def test_the_way_to_a_field_ends_in_the_field_itself(page):
+    """Not at the help above it; a field in a fold is made when the fold is first opened."""
+    filled = "this.nextElementSibling.innerHTML = document.querySelector('template').innerHTML"
+    field = '<div id="knob"><button class="knob-help">?</button><input hidden><input id="typed"></div>'
+    open_window(
+        page,
+        f'<template>{field}</template><div id="tab-settings"><div>'
+        f'<button class="label-wrap" onclick="this.classList.add(`open`); {filled}"></button>'
+        '<div></div></div></div><button data-go="settings" data-mark="knob" id="show">Show it</button>',
+    )
+    page.click("#show")
+    page.wait_for_selector("#knob.marked")
+    assert page.evaluate("document.activeElement.id") == "typed"
+
+
+def test_a_run_goes_along_to_the_tabs_that_take_one(page):
+    tabs = {"runs": "", "chat": "one"}
+    open_window(
+        page, "".join(f'<button data-go="{tab}" data-run-choice="one">{tab}</button>' for tab in tabs)
+    )
+    for tab, taken in tabs.items():
+        page.click(f"[data-go={tab}]")
+        assert page.evaluate("studio.takeRun()") == taken
+    assert page.evaluate("studio.takeRun()") == "", "once"
+    page.evaluate("window.studioRun = { show: (run) => { window.shown = run; } }")
+    page.evaluate("studio.go('training', 'two')")
+    assert page.evaluate("shown") == "two" and page.evaluate("studio.takeRun()") == ""
+
+
+def test_the_title_tells_how_far_a_run_is_and_that_it_is_paused(page):
+    open_window(page, '<div id="run-chip"></div><i id="page-words" data-silent="No answer"></i>')
     titles = {"45%": "45% · Finetune Studio", "Paused": "Paused · Finetune Studio", "": "Finetune Studio"}
     for head, title in titles.items():
         chip = f'<span class="chip" data-state="x" data-head="{head}"></span>'
         page.evaluate("(html) => { document.getElementById('run-chip').innerHTML = html; }", chip)
         page.wait_for_timeout(50)
         assert page.title() == title
+    page.evaluate("document.body.dataset.away = 'yes'")
+    page.wait_for_function("document.title === 'No answer · Finetune Studio'")
+
+
+RUN_ANSWER = {
+    "run": "old",
+    "active": "",
+    "chip": {},
+    "state": "",
+    "ended": None,
+    "points": None,
+    "parts": {},
+    "marks": {},
+}
+
+
+def watch_run(page, address: str = "", parts: str = "") -> None:
+    """Open a page at `address` with the places of a run, and run.js, whose questions are in `asked`.
+
+    They are answered with `answer`; like a studio that is away as long as that is null.
+    """
+    page.route("**/*", lambda route: route.fulfill(body="<body></body>", content_type="text/html"))
+    page.goto(f"http://studio.test/{address}")  # a page without an address has no words behind it
+    page.evaluate(
+        """(answer) => {
+          window.asked = [];
+          window.answer = answer;
+          window.server = {
+            look: async (shown) => { asked.push(structuredClone(shown)); return window.answer || undefined; },
+          };
+        }""",
+        RUN_ANSWER,
+    )
+    mount(page, f'<div id="part"></div>{parts}', "run.js")
+
+
+def answer_run(page, **changes: object) -> None:
+    """Answer run.js's next question with `changes`, and wait until it has taken it."""
+    page.evaluate(
+        "(answer) => { window.answer = answer; asked.length = 0; studioRun.look(); }", RUN_ANSWER | changes
+    )
+    page.wait_for_function("asked.length > 0")
+    page.wait_for_timeout(20)
+
+
+def test_a_reload_asks_for_the_run_of_the_address(page):
+    """Of this tab: another tab's run gives way to the one that is on."""
+    for address, known in (("?tab=training&run=old", None), ("?tab=chat&run=old", "")):
+        watch_run(page, address)
+        page.wait_for_function("asked.length > 0")
+        first = page.evaluate("asked[0]")
+        assert (first["run"], first["active"], first["chip"]) == ("old", known, {})
+        page.evaluate("location.href = 'about:blank'")
+        page.wait_for_url("about:blank")
+
+
+def test_the_end_of_each_run_is_told_where_nobody_looks(page):
+    watch_run(page)
+    page.evaluate(
+        """() => {
+          window.told = [];
+          window.Notification = function (title, { body, tag }) { told.push([title, body, tag]); };
+          window.Notification.permission = "granted";
+          Object.defineProperty(document, "hidden", { get: () => true });
+        }"""
+    )
+    for run in ("a", "b"):
+        answer_run(page, ended={"run": run, "name": f"run {run}", "words": "Finished"})
+        answer_run(page)
+    assert page.evaluate("told") == [["Finished", "run a", "a"], ["Finished", "run b", "b"]]
+
+
+def test_a_studio_that_stopped_answering_is_told_once_until_it_answers(page):
+    page.clock.install()
+    watch_run(page, parts='<p id="studio-away" role="status" data-words="no answer"></p>')
+    page.evaluate(
+        """() => {
+          const place = document.getElementById("studio-away");
+          window.told = [];
+          new MutationObserver(() => told.push(place.textContent)).observe(place, { childList: true });
+        }"""
+    )
+    page.clock.run_for(12_000)
+    assert page.evaluate("told") == []
+    page.evaluate("window.answer = null")
+    page.clock.run_for(8_000)
+    assert page.evaluate("told") == [], "a busy moment is not told of"
+    page.clock.run_for(20_000)
+    assert page.evaluate("told") == ["no answer"] and page.get_attribute("body", "data-away") == "yes"
+    page.evaluate("(answer) => { window.answer = answer; }", RUN_ANSWER)
+    page.clock.run_for(2_000)
+    assert page.evaluate("told") == ["no answer", ""] and page.get_attribute("body", "data-away") == "no"
+
+
+def test_a_log_that_cannot_be_fetched_is_said(page):
+    watch_run(page, parts='<button id="run-log-download" data-failed="failed">log</button>')
+    page.evaluate("server.log = async () => undefined")
+    page.click("#run-log-download")
+    page.wait_for_function("document.getElementById('run-log-download').textContent === 'failed'")
+
+
+def test_the_log_can_be_read_while_it_grows(page):
+    """The newest 60 lines: old ones go at its top, new ones come at its end."""
+    watch_run(page, parts='<div id="run-log"></div>')
+    page.add_style_tag(path=ASSETS / "style.css")
+
+    def show(first: int, last: int) -> None:
+        lines = (LogLine(time_s=i, level="info", message=literal(f"line {i}")) for i in range(first, last))
+        view = LiveView(log=tuple(lines))
+        answer_run(page, parts={"log": log_card(view, lambda message: str(message.values["words"]))})
+
+    def at(line: int) -> float:
+        place = (
+            f"[...document.querySelectorAll('.log p')].find((one) => one.innerText.endsWith('line {line}'))"
+        )
+        return page.evaluate(f"{place}.getBoundingClientRect().top")
+
+    show(0, 60)
+    end = at(59)
+    show(5, 65)
+    assert at(64) == pytest.approx(end, abs=1), "who reads the newest line gets the next one"
+    page.focus(".log")
+    page.evaluate("document.querySelector('.log').scrollTop = -300")
+    place = at(40)
+    show(9, 69)
+    assert at(40) == pytest.approx(place, abs=1)
+    assert page.evaluate("document.activeElement.className") == "log"
+    assert page.locator(".log p").count() == 60
+    show(100, 160)  # another run's
+    assert at(159) == pytest.approx(end, abs=1)
+
+
+def test_home_takes_words_of_its_own_run_alone(page):
+    html = (
+        '<div id="run-chip"></div><div id="tab-home"><div id="part"><section class="now" data-run="a">'
+        '<div class="bar"><i></i></div><span class="words">learning</span></section></div></div>'
+    )
+    mount(page, html, "home.js")
+
+    def tell(run: str, words: str, state: str = "running") -> list:
+        page.evaluate(
+            """([run, words, state]) => {
+              document.getElementById("run-chip").innerHTML = `<span class="chip" data-run="${run}"
+                data-state="${state}" data-percent="5%"><button class="link">${words}</button></span>`;
+            }""",
+            [run, words, state],
+        )
+        page.wait_for_timeout(50)
+        return page.evaluate("[document.querySelector('.words').textContent, said.length]")
+
+    assert tell("a", "Training 5%") == ["Training 5%", 0]
+    assert tell("b", "Training 6%") == ["Training 5%", 1], "the next of the queue: the card is asked for anew"

@@ -11,6 +11,7 @@ import pytest
 
 from studio.core.errors import Problem, StudioError
 from studio.core.events import (
+    CheckpointSaved,
     Diagnosis,
     Fix,
     KernelFellBack,
@@ -29,6 +30,7 @@ from studio.core.record import RunRecord
 from studio.core.text import literal, text
 from studio.desk.sharing import Opening
 from studio.ui import run_view
+from studio.ui.cards import run_label
 from studio.ui.form import Form
 from studio.ui.live import LiveView, fold
 from studio.ui.points import Points, payload
@@ -107,6 +109,8 @@ class Page:
 
     def __init__(self, tab: TrainingTab, run: str = "") -> None:
         self.tab, self.run, self.active, self.sample = tab, run, None, None
+        self.chip: dict = {}
+        self.told: list[dict] = []
         self.marks: dict[str, str] = {}
         self.parts: dict[str, str] = {}
         self.chart: dict = {}
@@ -115,9 +119,12 @@ class Page:
 
     def look(self) -> dict[str, str]:
         """One second: the parts that changed."""
-        asked = {"run": self.run, "active": self.active, "sample": self.sample, "marks": self.marks}
+        asked = {"run": self.run, "active": self.active, "chip": self.chip, "sample": self.sample}
+        asked |= {"marks": self.marks}
         answer = self.tab.page.look(asked | {"chart": self.chart})
         self.run, self.active, self.state = answer["run"], answer["active"], answer["state"]
+        self.chip = answer["chip"]
+        self.told += [answer["ended"]] if answer["ended"] else []
         self.marks |= answer["marks"]
         self.parts |= answer["parts"]
         points = answer["points"]
@@ -217,6 +224,8 @@ def test_what_a_page_says_is_not_believed(context, tab, said):
         [],
         {"marks": 3, "chart": "x", "run": ["a"]},
         {"chart": {"cursor": 3}, "sample": EVIL},
+        {"chip": {"run": ["a"], "state": "running"}, "active": 7},
+        {"chip": "one"},
     ):
         assert tab.page.look(shown)["run"] == "one"
 
@@ -272,6 +281,94 @@ def test_another_page_follows_a_run_that_starts(context, tab):
     page.run = "old"  # the person looks at another one meanwhile
     page.look()
     assert page.run == "old" and page.parts["controls"] == ""
+
+
+def test_the_chip_and_the_end_are_those_of_the_run_that_is_on(context, tab):
+    """Whichever run one looks at; the next of the queue may begin between two looks."""
+    context.desk.log["old"] = [RunStopped(seq=1, time_s=1, step=1, saved=True)]
+    first = context.desk.start(context.draft())
+    context.desk.log[first] = [step(1, 1)]
+    page = Page(tab)
+    page.look()
+    page.run = "old"
+    page.look()
+    assert page.run == "old" and 'data-state="stopped"' in page.parts["status"]
+    chip = page.parts["chip"]
+    assert f'data-run="{first}"' in chip and 'data-state="running"' in chip and 'data-head="25%"' in chip
+    assert f'data-do="stop" data-value="{first}"' in chip and f'data-run-choice="{first}"' in chip
+    assert page.told == []
+
+    context.desk.log[first].append(RunFinished(seq=2, time_s=2, step=4, loss=1, artifact="a"))
+    second = context.desk.start(context.draft())
+    page.look()
+    assert page.told == [{"run": first, "name": first, "words": "Finished"}]
+    assert f'data-value="{second}"' in page.parts["chip"]
+
+    context.desk.log[second].append(RunStopped(seq=1, time_s=3, step=0, saved=False))
+    context.desk.active = None
+    page.run = "old"
+    page.look()
+    page.look()
+    assert [one["run"] for one in page.told] == [first, second], "each end once"
+    assert f'data-run="{second}"' in page.parts["chip"] and "data-do" not in page.parts["chip"]
+
+
+def test_a_stop_stops_the_run_that_it_was_meant_for(context, tab):
+    first, second = (context.desk.start(context.draft()) for _ in range(2))
+    late = tab.hear({"do": "stop"}, {"run": first})
+    assert context.desk.active == second and context.say("ui.run.not_running") in late["note"]
+    assert not tab.stop(first) and not tab.stop("") and context.desk.active == second
+    assert tab.stop(second) and context.desk.active is None
+
+
+def test_a_run_of_the_command_line_has_no_stop_here(context, tab, monkeypatch):
+    context.desk.log["theirs"] = [step(1, 1)]
+    record = replace(context.desk.run("theirs"), state="running")
+    monkeypatch.setattr(context.desk, "run", lambda run: record)
+    page = Page(tab)
+    page.look()
+    assert 'data-state="running"' in page.parts["chip"] and "data-do" not in page.parts["chip"]
+    assert page.parts["controls"] == ""
+
+
+def test_a_reload_keeps_the_run_of_its_address_while_another_one_is_on(context, tab):
+    context.desk.log["old"] = [RunStopped(seq=1, time_s=1, step=1, saved=True)]
+    active = context.desk.start(context.draft())
+    page = Page(tab, "old")
+    page.look()
+    page.look()
+    assert (page.run, page.active) == ("old", active)
+    for fresh in (Page(tab), Page(tab, "gone")):
+        fresh.look()
+        assert fresh.run == active
+    elsewhere = Page(tab, "old")
+    elsewhere.active = ""  # the address was another tab's
+    elsewhere.look()
+    assert elsewhere.run == active
+
+
+def test_only_what_is_saved_is_said_to_be_saved(context, tab):
+    saved = CheckpointSaved(seq=2, time_s=2, step=1, size_bytes=1)
+    for name, events in (("kept", [step(1, 1), saved]), ("lost", [step(1, 1)])):
+        context.desk.log[name] = [*events, RunStopped(seq=3, time_s=3, step=1, saved=name == "kept")]
+        page = Page(tab, name)
+        page.chip = {"run": name, "state": "running"}
+        page.look()
+        full = "Stopped and saved" if name == "kept" else "Stopped, nothing to save yet"
+        assert full in page.parts["status"] and page.parts["spoken"] == full and page.told[0]["words"] == full
+        assert ">Stopped<" in page.parts["chip"]
+        assert "· Stopped" in run_label(context.desk.run(name), context.say)
+        assert "saved" not in page.parts["pick"]
+
+
+def test_a_run_is_called_by_its_new_name_at_once(context, tab, monkeypatch):
+    context.desk.log["one"] = [step(1, 1), RunStopped(seq=2, time_s=2, step=1, saved=True)]
+    page = Page(tab)
+    page.look()
+    record = replace(context.desk.run("one"), name="renamed")
+    monkeypatch.setattr(context.desk, "run", lambda run: record)
+    parts = page.look()
+    assert "<h2>renamed</h2>" in parts["status"] and "pick" in parts
 
 
 def test_a_page_comes_back_to_the_run_of_its_address(context, tab):
@@ -379,6 +476,11 @@ def test_the_settings_are_those_of_the_run_and_the_log_can_be_taken_away(context
     assert "<dt>Model</dt><dd>demo</dd>" in card and "&quot;version&quot;" in card
     words = tab.page.log_text("one")
     assert words.count("\n") == 2 and "Stopped" in words
+    context.desk.log["long"] = [replace(step(i, i), total_steps=500) for i in range(1, 501)]
+    page.run = "long"
+    assert page.look()["log"].count("<p") <= 60
+    words = tab.page.log_text("long")
+    assert words.count("\n") == 500 and "step 1 " in words.lower(), "the file holds the whole run"
     assert tab.page.log_text("../secret") == ""
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import gradio as gr
 
 from studio.core.errors import StudioError
-from studio.core.record import RunRecord
 from studio.core.text import text
 from studio.desk.talks import say_place
 from studio.ui.cards import run_label, size_words
@@ -128,19 +127,9 @@ class ChatTab(ChatParts):
         desk, say = self.context.desk, self.context.say
         found = desk.talks.choices(desk.runs())
         found = sorted(found, key=lambda choice: choice.record.state != "finished")
-        names = [(self._name(choice.record), choice.record.run) for choice in found]
+        names = [(run_label(choice.record, say), choice.record.run) for choice in found]
         source = self.context.draft().model.source
         return [*names, (say("ui.chat.base_alone", name=source), "")]
-
-    def _name(self, record: RunRecord) -> str:
-        label = run_label(record, self.context.say)
-        return (
-            label
-            if record.state == "finished"
-            else self.context.say(
-                "ui.chat.unfinished", name=label, state=self.context.say(f"ui.state.{record.state}")
-            )
-        )
 
     def _list_places(self, run: str, chosen: str | None) -> tuple[dict, str]:
         """Return the picker of the run's places and the one that is chosen; those that cannot answer say why."""

@@ -132,7 +132,7 @@ class TrainingTab:
         desk, say = self.context.desk, self.context.say
         run = str(watched.get("run") or "") if isinstance(watched, dict) else ""
         if do == "stop":
-            stopped = self.stop_active()
+            stopped = self.stop(run)
             return self.show(
                 run, self._tell("stopping") if stopped else note_card(say("ui.run.not_running"), "warn")
             )
@@ -157,12 +157,12 @@ class TrainingTab:
     def _tell(self, doing: str) -> str:
         return note_card(self.context.say(f"ui.run.{doing}"))
 
-    def stop_active(self) -> bool:
-        """Ask the active run to stop and save, whoever looks at it; the step at hand ends first. False without one."""
-        active = self.context.desk.active_run()
-        if active is not None:
-            self.context.desk.stop(active)
-        return active is not None
+    def stop(self, run: str) -> bool:
+        """Ask `run` to stop and save; the step at hand ends first. False when it is not on: another one may be."""
+        on = bool(run) and run == self.context.desk.active_run()
+        if on:
+            self.context.desk.stop(run)
+        return on
 
     def go_on(self, run: str) -> None:
         """Resume the run on show from its last checkpoint. Raises StudioError."""
