@@ -14,7 +14,7 @@ import gradio as gr
 from studio.core.codec import from_json, to_json
 from studio.core.errors import RecipeError, StudioError
 from studio.core.migrate import lift
-from studio.core.recipe import Recipe
+from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Catalogue, Text, load_catalogue, text
 from studio.engine.folder import read_json
 from studio.host.failures import refuse_system
@@ -87,8 +87,20 @@ class Context:
         items = data.items() if isinstance(data, dict) else ()
         return {path: value for path, value in items if isinstance(value, str)}
 
+    def edit(self, changes: Mapping[str, Any], typed: Mapping[str, Any] | None = None) -> Recipe:
+        """Change the draft at the paths of `changes` alone and return it: every other edit stays, a half-typed one too.
+
+        `typed` is what changed fields hold where the draft does not say it. A change that depends on the draft is made
+        under `editing`.
+        """
+        with self.editing:
+            recipe = change_recipe(self.draft(), dict(changes))
+            others = {path: words for path, words in self.typed().items() if path not in changes}
+            self.keep_draft(recipe, others | dict(typed or {}))
+        return recipe
+
     def keep_draft(self, recipe: Recipe, typed: Mapping[str, Any] | None = None) -> None:
-        """Remember the form's recipe, so that a reload shows it again, and what fields hold that it does not say."""
+        """Put `recipe` in the draft's place as a whole, with what fields hold that it does not say; see edit()."""
         with self.editing:
             write_json(self.workspace.root / "draft.typed.json", dict(typed or {}))
             write_json(self.workspace.root / "draft.json", to_json(recipe))
