@@ -8,22 +8,30 @@ import pytest
 
 from studio.core.text import load_catalogue, text
 from studio.ui.chart import template
+from studio.ui.numbers import read_number
 from studio.ui.points import Points, payload
 
 pytestmark = pytest.mark.slow
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 ENGLISH = load_catalogue("en")
-MOUNT = """([html, script]) => {
+MOUNT = """([html, script, value]) => {
   document.body.innerHTML = html;
   window.said = [];
-  window.props = { value: {} };
+  window.props = { value };
   window.element = document.getElementById("part");
   window.trigger = (event) => said.push({ ...props.value });
   window.watch = () => {};
   new Function(script)();
 }"""
 """Does with a screen's script what Gradio does: its names are there, and it runs once its HTML is in the page."""
+
+
+FACT = {
+    "id": "field", "path": "x", "label": "x", "range": "", "normal": "", "search": "", "tab": "model", "useful": [],
+    "number": True, "low": -1e9, "high": 1e9, "step": 1,
+}  # fmt: skip
+"""What settings_form.js is told of one field."""
 
 
 @pytest.fixture
@@ -33,8 +41,8 @@ def page(chromium):
     page.close()
 
 
-def mount(page, html: str, script: str) -> None:
-    page.evaluate(MOUNT, [html, (ASSETS / script).read_text(encoding="utf-8")])
+def mount(page, html: str, script: str, value: dict | None = None) -> None:
+    page.evaluate(MOUNT, [html, (ASSETS / script).read_text(encoding="utf-8"), value or {}])
 
 
 def test_a_double_click_is_one_wish_and_a_button_that_is_off_stays_off(page):
@@ -66,6 +74,19 @@ def test_a_press_elsewhere_takes_the_focus_for_good(page):
     page.evaluate(drawn)
     page.keyboard.press("Space")
     assert page.evaluate("said") == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_arrows_start_from_the_number_that_the_server_reads(page, whole):
+    """A step in a field of thousands, of halves, of full-width digits; what is no number stays as it is."""
+    fact = FACT | {"whole": whole}
+    html = '<div id="part"></div><div id="field"><input></div>'
+    mount(page, html, "settings_form.js", {"facts": [fact], "words": {}, "tabs": {}})
+    for raw in ("1,000", "1.000", "0,500", "0.100", "1 000", "２，５", "1.000,5", "1,000.5", "1e3", "−1", "1e-", ""):
+        page.fill("#field input", raw)
+        page.press("#field input", "ArrowUp")
+        number, now = read_number(raw, whole=whole), page.input_value("#field input")
+        assert now == raw if number is None else float(now) == pytest.approx(number + 1), raw
 
 
 def test_the_charts_keep_their_columns_while_a_run_grows(page):
