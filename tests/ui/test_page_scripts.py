@@ -82,7 +82,20 @@ def test_arrows_start_from_the_number_that_the_server_reads(page, whole):
     fact = FACT | {"whole": whole}
     html = '<div id="part"></div><div id="field"><input></div>'
     mount(page, html, "settings_form.js", {"facts": [fact], "words": {}, "tabs": {}})
-    for raw in ("1,000", "1.000", "0,500", "0.100", "1 000", "２，５", "1.000,5", "1,000.5", "1e3", "−1", "1e-", ""):
+    for raw in (
+        "1,000",
+        "1.000",
+        "0,500",
+        "0.100",
+        "1 000",
+        "２，５",
+        "1.000,5",
+        "1,000.5",
+        "1e3",
+        "−1",
+        "1e-",
+        "",
+    ):
         page.fill("#field input", raw)
         page.press("#field input", "ArrowUp")
         number, now = read_number(raw, whole=whole), page.input_value("#field input")
