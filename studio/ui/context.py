@@ -27,6 +27,9 @@ from studio.ui.live import LiveView, fold
 ASKING: ContextVar[tuple[str, str]] = ContextVar("asking", default=("owner", ""))
 """Role and name of the page whose handler is at work. Outside of any it is the studio itself that asks."""
 
+KEPT_VIEWS = 8
+"""So many runs stay in memory as they were last shown; any other is made anew from its events."""
+
 
 class Context:
     """One studio's window: `desk` does the work, everything else here is about showing it."""
@@ -43,6 +46,7 @@ class Context:
         self.on_draft: Callable[[], None] = lambda: None
         """Called when another draft is kept."""
         self._views: dict[str, LiveView] = {}
+        """Of the last runs that were asked for, the newest at the end."""
         self._lock = threading.Lock()
 
     @property
@@ -66,9 +70,13 @@ class Context:
     def view(self, run: str) -> LiveView:
         """Return the run as it stands now; only events that are new since the last call are read."""
         with self._lock:
-            before = self._views.get(run, LiveView())
+            before = self._views.pop(
+                run, LiveView()
+            )  # of a run that is gone none is kept: events() refuses it
             after = fold(before, self.desk.events(run, after=before.seq))
             self._views[run] = after
+            if len(self._views) > KEPT_VIEWS:
+                del self._views[next(iter(self._views))]
         return after
 
     def draft(self) -> Recipe:

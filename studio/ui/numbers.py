@@ -34,8 +34,9 @@ def show_number(value: float) -> str:
 def read_number(raw: Any, *, whole: bool) -> float | None:
     """Return the number that `raw` (a field's text, or a number) means; None where it is none at all.
 
-    `1e-4`, `0,0001` and full-width digits are read; assets/settings_form.js reads them by the same rules. In a whole number `1,000` and `1.000` are a thousand. A number that
-    is not whole comes back as a float, for the caller to refuse.
+    `1e-4`, `0,0001` and full-width digits are read. In a whole number `1,000` and `1.000` are a thousand. A number that
+    is not whole comes back as a float, for the caller to refuse. The page's own script (assets/settings_form.js) reads
+    by the same rules.
     """
     if isinstance(raw, bool) or raw is None:
         return None
