@@ -173,8 +173,9 @@ class RunsTab:
     def _delete(self, ask: Ask, page: dict) -> dict[str, Any]:
         freed_bytes = self.context.desk.shelf.delete(ask.value)
         note = self._good("ui.runs.deleted", size=size_words(freed_bytes))
-        # A comparison on show may hold the run that is gone.
-        return {"note": note, "page": {"panel": Panel()}, **self._close_comparison(ask, page)}
+        # A comparison on show may hold the run that is gone; its tick goes, which a question answered by no leaves.
+        overlay = {"runs": [], "gone": ask.value}
+        return {"note": note, "page": {"panel": Panel()}, "overlay": overlay, "differences": ""}
 
     def _compare(self, ask: Ask, page: dict) -> dict[str, Any]:
         wanted = set(ask.value.split())
