@@ -15,7 +15,7 @@ from studio.core.codec import from_json, to_json
 from studio.core.errors import RecipeError, StudioError
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe, change_recipe
-from studio.core.text import Catalogue, Text, load_catalogue, text
+from studio.core.text import Catalogue, Text, literal, load_catalogue, text
 from studio.engine.folder import read_json
 from studio.host.failures import refuse_system
 from studio.host.settings import change_settings, read_settings, write_json
@@ -57,6 +57,15 @@ class Context:
     def say(self, message: Text | str, /, **values: object) -> str:
         """Return the words of a Text, or of the text with that id and `values`."""
         return self.words.say(text(message, **values) if isinstance(message, str) else message)
+
+    def say_error(self, error: BaseException) -> str:
+        """Return what is told of a job's failure in its own place: what happened, why, and what helps."""
+        if isinstance(error, OSError):
+            error = refuse_system(error)
+        if not isinstance(error, StudioError):
+            words = f"{type(error).__name__}: {error}"[:300]
+            error = StudioError(text("ui.job.failed"), literal(words), text("ui.job.failed.fix"))
+        return " ".join(self.say(part) for part in (error.what, error.why, error.fix))
 
     def speak(self, language: str) -> None:
         """Change the language and remember it in the settings."""

@@ -260,8 +260,7 @@ class HyperparametersTab:
         except RecipeError as error:
             return self._tell(card=self._presets("", problems_card(error.problems, say)))
         except StudioError as error:
-            words = " ".join(say(part) for part in (error.what, error.why, error.fix))
-            return self._tell(card=self._presets("", note_card(words, "bad")))
+            return self._tell(card=self._presets("", note_card(self.context.say_error(error), "bad")))
         self._imported = made
         details = difference_card(
             say("ui.presets.imported"), say("ui.presets.imported.about"), presets.compare(recipe, made),

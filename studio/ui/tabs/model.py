@@ -105,7 +105,7 @@ class ModelTab:
         try:
             shown = model_details(self.context.desk.fits.find(source), quantization, say)
         except StudioError as error:
-            return note_card(" ".join(say(part) for part in (error.what, error.why, error.fix)), "bad")
+            return note_card(self.context.say_error(error), "bad")
         # What was said of the choice stays until another is made: hearing it and showing it are two events.
         note_start, note_end = '<p class="adapted"', "</p>"
         if note_start in card:
@@ -133,7 +133,7 @@ class ModelTab:
             recipe = self.context.edit({"model.quantization": value})
             card = self.describe(recipe.model.source, value)
             yield self._answer(quantization=value, card=card)
-        else:  # Gradio empties what a handler could have changed that yields nothing
+        else:  # a handler that yields nothing at all would empty what it could have changed
             yield self._answer()
 
     def choices(self, source: str) -> dict:
@@ -157,8 +157,7 @@ class ModelTab:
         try:
             models = fits.search(words)
         except StudioError as error:
-            told = " ".join(say(part) for part in (error.what, error.why, error.fix))
-            yield self._answer(asked=note_card(told, "bad"))
+            yield self._answer(asked=note_card(self.context.say_error(error), "bad"))
             return
         found = tuple(model.source for model in models)
         chosen = self.context.draft().model.source
