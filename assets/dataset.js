@@ -31,6 +31,8 @@ screen.addEventListener("change", (event) => {
 
 // What has the focus keeps it when its card is drawn anew.
 screen.addEventListener("focusin", (event) => { focused = event.target.dataset?.focus || ""; });
+// As in voice.js: a press beside it says that the person is elsewhere.
+document.addEventListener("pointerdown", (event) => { if (!event.target.closest?.("[data-focus]")) focused = ""; }, true);
 // Gradio changes what differs in a card and leaves its parts: what was chosen in one must not stay for another.
 function settle(part) {
   if (part.settled === part.dataset.key) return;

@@ -31,13 +31,6 @@ screen.addEventListener("change", (event) => {
   count();
 });
 
-screen.addEventListener("click", (event) => {
-  const button = event.target.closest('button[data-do="delete"]');
-  if (!button) return;
-  chosen.delete(button.dataset.value);
-  count();
-}, true);
-
 // Keys ---------------------------------------------------------------------------------------------------------------
 
 screen.addEventListener("keydown", (event) => {
@@ -45,7 +38,9 @@ screen.addEventListener("keydown", (event) => {
     event.preventDefault();
     event.target.closest("[data-form]").querySelector("button.primary").click();
   }
-  if (event.key === "Escape" && event.target.closest(".panel")) screen.querySelector('.panel [data-do="cancel"]')?.click();
+  // Escape does one thing: a message goes first, by the page's own hand.
+  if (event.key !== "Escape" || document.querySelector(".toast-close")) return;
+  if (event.target.closest(".panel")) screen.querySelector('.panel [data-do="cancel"]')?.click();
 });
 
 let typing = 0;
@@ -57,6 +52,8 @@ screen.addEventListener("input", (event) => {
 
 // Gradio changes what differs and leaves its parts, so a row may become another run's: ticks and focus go with the run.
 screen.addEventListener("focusin", (event) => { focused = event.target.dataset?.focus || ""; });
+// As in voice.js: a press beside it says that the person is elsewhere.
+document.addEventListener("pointerdown", (event) => { if (!event.target.closest?.("[data-focus]")) focused = ""; }, true);
 
 function settle() {
   screen.querySelectorAll(".runs .pick input").forEach((box) => { box.checked = chosen.has(box.value); });
@@ -86,17 +83,24 @@ new MutationObserver(settle).observe(screen, {
 
 let waiting = 0;
 let asked = 0;
+let due = false; // what moves while nobody looks is made up for when the window is shown again
 const chip = document.getElementById("run-chip");
 const shown = () => screen.offsetParent !== null && !document.hidden;
+
+function follow() {
+  if (!due || waiting || !shown()) return;
+  waiting = setTimeout(() => {
+    waiting = 0;
+    if (!shown()) return;
+    due = false;
+    asked = Date.now();
+    trigger("refresh");
+  }, Math.max(300, asked + PAUSE_MS - Date.now()));
+}
+
 if (chip) {
-  new MutationObserver(() => {
-    if (waiting || !shown()) return;
-    waiting = setTimeout(() => {
-      waiting = 0;
-      asked = Date.now();
-      if (shown()) trigger("refresh");
-    }, Math.max(300, asked + PAUSE_MS - Date.now()));
-  }).observe(chip, { subtree: true, childList: true, characterData: true, attributes: true });
+  new MutationObserver(() => { due = true; follow(); }).observe(chip, { subtree: true, childList: true, characterData: true, attributes: true });
+  document.addEventListener("visibilitychange", follow);
 }
 
 // Curves ---------------------------------------------------------------------------------------------------------------
@@ -242,6 +246,7 @@ new ResizeObserver(redraw).observe(root);
 new MutationObserver(redraw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
 
 function take(message) {
+  if (chosen.delete(message?.gone)) count();
   const before = runs.length;
   runs = message?.runs || [];
   root.hidden = !runs.length;

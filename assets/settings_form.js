@@ -127,13 +127,23 @@ function tell(event) {
 document.addEventListener("input", tell);
 document.addEventListener("compositionend", tell);
 
+// What a field's text means, NaN where it is no number: the rules of studio/ui/numbers.py.
+function read(words, whole) {
+  let plain = words.normalize("NFKC").trim().replace("\u2212", "-").replace("\u3002", ".");
+  plain = plain.replace(/(?<=\d)[\s'_]+(?=\d{3})/g, "");
+  if (whole && /^[+-]?[1-9]\d{0,2}([,.]\d{3})+$/.test(plain)) plain = plain.replace(/[,.]/g, "");
+  if (plain.includes(",") && plain.includes(".")) plain = plain.replaceAll(plain.lastIndexOf(",") < plain.lastIndexOf(".") ? "," : ".", "");
+  plain = plain.replaceAll(",", ".");
+  return /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(plain) ? Number(plain) : NaN;
+}
+
 // Arrows go through the usual values, beyond them in steps; the field stays one for typing.
 document.addEventListener("keydown", (event) => {
   const up = event.key === "ArrowUp";
   const fact = facts.get(event.target.closest?.("[data-dressed]")?.id);
   if (!fact?.number || event.altKey || event.ctrlKey || event.metaKey || !(up || event.key === "ArrowDown")) return;
-  const now = Number(event.target.value.replace(",", "."));
-  if (!Number.isFinite(now) || event.target.value.trim() === "") return;
+  const now = read(event.target.value, fact.whole);
+  if (!Number.isFinite(now)) return;
   event.preventDefault();
   const usual = fact.useful.map(Number);
   const next = up ? usual.find((one) => one > now) : usual.findLast((one) => one < now);

@@ -23,8 +23,13 @@ screen.addEventListener("click", async (event) => {
   setTimeout(() => { part.textContent = before; }, 1500);
 });
 
+// Escape does one thing: a question, a list or a message that is open goes first. Looked for before any of them closes.
+let open = null;
+document.addEventListener("keydown", () => {
+  open = document.querySelector('dialog[open], input[aria-expanded="true"], .toast-close');
+}, true);
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape" || !screen.offsetParent || event.isComposing) return;
+  if (event.key !== "Escape" || open || event.defaultPrevented || !screen.offsetParent || event.isComposing) return;
   const stop = screen.querySelector("#chat-stop:not(:disabled), button[data-do='stop']:not(:disabled)");
   if (stop?.offsetParent) { event.preventDefault(); stop.click(); }
 });

@@ -7,10 +7,14 @@ import json
 import threading
 import time
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from studio.core.codec import event_from_json, to_json
 from studio.core.events import RunEvent
 from studio.engine.folder import LATEST_S, find_run
+
+KEPT_LOGS = 8
+"""So many logs stay in memory that nobody works with: 36,000 steps take 12 MB."""
 
 
 class EventLog:
@@ -83,24 +87,35 @@ class EventLog:
 
 
 class EventLogs:
-    """The logs of a workspace's runs that were asked for; each is read from the start once."""
+    """The logs of a workspace's runs: those in somebody's hands, as of the run that is on, and the last asked for.
+
+    There is never a second one of a run: a reader would not see what the other one's writer adds.
+    """
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs
         self._lock = threading.Lock()
-        self._logs: dict[str, EventLog] = {}
+        self._logs: WeakValueDictionary[str, EventLog] = WeakValueDictionary()
+        self._last: dict[str, EventLog] = {}
+        """The last asked for, the newest at the end."""
 
     def open(self, run: str) -> EventLog:
         """Return the log of `run`. Raises StudioError when there is no such run."""
         with self._lock:
-            if run not in self._logs:
-                self._logs[run] = EventLog(find_run(self.runs, run).events)
-            return self._logs[run]
+            log = self._logs.get(run)
+            if log is None:
+                self._logs[run] = log = EventLog(find_run(self.runs, run).events)
+            self._last.pop(run, None)
+            self._last[run] = log
+            if len(self._last) > KEPT_LOGS:
+                del self._last[next(iter(self._last))]
+            return log
 
     def drop(self, run: str) -> None:
         """Forget the log of a run that is gone."""
         with self._lock:
             self._logs.pop(run, None)
+            self._last.pop(run, None)
 
 
 def _parse(line: bytes) -> RunEvent | None:

@@ -14,8 +14,8 @@ import gradio as gr
 from studio.core.codec import from_json, to_json
 from studio.core.errors import RecipeError, StudioError
 from studio.core.migrate import lift
-from studio.core.recipe import Recipe
-from studio.core.text import Catalogue, Text, load_catalogue, text
+from studio.core.recipe import Recipe, change_recipe
+from studio.core.text import Catalogue, Text, literal, load_catalogue, text
 from studio.engine.folder import read_json
 from studio.host.failures import refuse_system
 from studio.host.settings import change_settings, read_settings, write_json
@@ -26,6 +26,9 @@ from studio.ui.live import LiveView, fold
 
 ASKING: ContextVar[tuple[str, str]] = ContextVar("asking", default=("owner", ""))
 """Role and name of the page whose handler is at work. Outside of any it is the studio itself that asks."""
+
+KEPT_VIEWS = 8
+"""So many runs stay in memory as they were last shown; any other is made anew from its events."""
 
 
 class Context:
@@ -43,6 +46,7 @@ class Context:
         self.on_draft: Callable[[], None] = lambda: None
         """Called when another draft is kept."""
         self._views: dict[str, LiveView] = {}
+        """Of the last runs that were asked for, the newest at the end."""
         self._lock = threading.Lock()
 
     @property
@@ -53,6 +57,15 @@ class Context:
     def say(self, message: Text | str, /, **values: object) -> str:
         """Return the words of a Text, or of the text with that id and `values`."""
         return self.words.say(text(message, **values) if isinstance(message, str) else message)
+
+    def say_error(self, error: BaseException) -> str:
+        """Return what is told of a job's failure in its own place: what happened, why, and what helps."""
+        if isinstance(error, OSError):
+            error = refuse_system(error)
+        if not isinstance(error, StudioError):
+            words = f"{type(error).__name__}: {error}"[:300]
+            error = StudioError(text("ui.job.failed"), literal(words), text("ui.job.failed.fix"))
+        return " ".join(self.say(part) for part in (error.what, error.why, error.fix))
 
     def speak(self, language: str) -> None:
         """Change the language and remember it in the settings."""
@@ -66,9 +79,13 @@ class Context:
     def view(self, run: str) -> LiveView:
         """Return the run as it stands now; only events that are new since the last call are read."""
         with self._lock:
-            before = self._views.get(run, LiveView())
+            before = self._views.pop(
+                run, LiveView()
+            )  # of a run that is gone none is kept: events() refuses it
             after = fold(before, self.desk.events(run, after=before.seq))
             self._views[run] = after
+            if len(self._views) > KEPT_VIEWS:
+                del self._views[next(iter(self._views))]
         return after
 
     def draft(self) -> Recipe:
@@ -87,8 +104,20 @@ class Context:
         items = data.items() if isinstance(data, dict) else ()
         return {path: value for path, value in items if isinstance(value, str)}
 
+    def edit(self, changes: Mapping[str, Any], typed: Mapping[str, Any] | None = None) -> Recipe:
+        """Change the draft at the paths of `changes` alone and return it: every other edit stays, a half-typed one too.
+
+        `typed` is what changed fields hold where the draft does not say it. A change that depends on the draft is made
+        under `editing`.
+        """
+        with self.editing:
+            recipe = change_recipe(self.draft(), dict(changes))
+            others = {path: words for path, words in self.typed().items() if path not in changes}
+            self.keep_draft(recipe, others | dict(typed or {}))
+        return recipe
+
     def keep_draft(self, recipe: Recipe, typed: Mapping[str, Any] | None = None) -> None:
-        """Remember the form's recipe, so that a reload shows it again, and what fields hold that it does not say."""
+        """Put `recipe` in the draft's place as a whole, with what fields hold that it does not say; see edit()."""
         with self.editing:
             write_json(self.workspace.root / "draft.typed.json", dict(typed or {}))
             write_json(self.workspace.root / "draft.json", to_json(recipe))

@@ -63,6 +63,10 @@ class Form:
         """Return the recipe of the components' values. Raises RecipeError with a Problem for each unreadable one."""
         return read_recipe(self.knobs, dict(zip(self.components, values, strict=True)))
 
+    def read_over(self, base: Recipe, values: Sequence[Any]) -> Recipe:
+        """Return the recipe of the components' values; where one cannot be read yet, `base` says what it is."""
+        return self.read_typed(base, dict(zip(self.components, values, strict=True)))[0]
+
     def read_typed(
         self, base: Recipe, values: Mapping[str, Any]
     ) -> tuple[Recipe, dict[str, Any], tuple[Problem, ...]]:
@@ -87,6 +91,12 @@ class Form:
         return [
             typed.get(path, show_value(self.knobs[path], read_value(recipe, path)))
             for path in self.components
+        ]
+
+    def show_changes(self, changes: Mapping[str, Any], paths: Iterable[str]) -> list[Any]:
+        """Return the values of the fields of `paths`: of `changes` the new ones, and nothing for the others."""
+        return [
+            show_value(self.knobs[path], changes[path]) if path in changes else gr.skip() for path in paths
         ]
 
 

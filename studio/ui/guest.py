@@ -26,7 +26,7 @@ from studio.ui.style import ICON
 from studio.ui.voice import make_voice, read_said
 
 NOTHING = {"run": "", "generation": -1, "cursor": None, "seq": -1, "state": "", "listed": -1.0}
-"""What a page shows before its first look."""
+"""What a page has got before its first look."""
 FORGET_PHRASE = "if (location.hash) history.replaceState(null, '', location.pathname);"
 """The link of a guest who is in already brings the pass phrase along: it must not stay in the address."""
 LISTED_S = 3.0
@@ -127,6 +127,8 @@ class GuestPage:
                                 say("ui.chat.send"), variant="primary", scale=0, min_width=110, elem_id="guest-send"
                             )  # fmt: skip
         self.timer = gr.Timer(1.0)
+        # Two states, for a look that is on its way must not take back the choice made meanwhile.
+        self.chosen = gr.State("")
         self.watched = gr.State(NOTHING)
         self.turns = gr.State([])
         self.shown = [self.watched, self.list, self.charts, self.status, self.samples, self.log]
@@ -134,19 +136,20 @@ class GuestPage:
     def bind(self, page_load) -> None:
         """Look at once and every second; choose a run; ask."""
         on = self.context.on
-        on(page_load, self.tick, [self.watched], self.shown, role="viewer")
-        on(self.timer.tick, self.tick, [self.watched], self.shown, role="viewer")
-        on(self.charts.replay, self.replay, [self.watched], [self.watched, self.charts], role="viewer")
+        seen = [self.chosen, self.watched]
+        on(page_load, self.tick, seen, self.shown, role="viewer")
+        on(self.timer.tick, self.tick, seen, self.shown, role="viewer")
+        on(self.charts.replay, self.replay, seen, [self.watched, self.charts], role="viewer")
         chosen = on(
             self.voice.said,
             self.choose,
-            [self.voice, self.watched],
-            [self.watched, self.turns, self.talk],
+            [self.voice],
+            [self.chosen, self.turns, self.talk],
             role="viewer",
             trigger_mode="multiple",
         )
-        on(chosen.then, self.tick, [self.watched], self.shown, role="viewer")
-        asking = [self.input, self.watched, self.turns]
+        on(chosen.then, self.tick, seen, self.shown, role="viewer")
+        asking = [self.input, *seen, self.turns]
         for event in (self.send.click, self.input.submit):
             on(
                 event,
@@ -169,26 +172,30 @@ class GuestPage:
         """Return the run that a page names, among those in the list; None for anything else, whatever it is."""
         return next((record for record in self.records() if record.run == run), None)
 
-    def choose(self, said: object, watched: dict) -> tuple[dict, list, str]:
+    def on_show(self, chosen: str, watched: dict) -> RunRecord | None:
+        """Return the run that a page chose, else the one that it shows."""
+        return self.find(chosen) or self.find(watched["run"])
+
+    def choose(self, said: object) -> tuple[str, list, str]:
         """Show another run, with an empty talk."""
         do, run, _ = read_said(said)
         if do != "show" or self.find(run) is None:
             raise gr.Error(self.context.say("ui.guest.unknown"), print_exception=False)
-        return NOTHING | {"run": run}, [], guest_talk([], self.curtain)
+        return run, [], guest_talk([], self.curtain)
 
-    def replay(self, watched: dict) -> tuple[dict, Any]:
+    def replay(self, chosen: str, watched: dict) -> tuple[dict, Any]:
         """Send a chart that begins anew all rows of its run."""
-        record = self.find(watched["run"])
+        record = self.on_show(chosen, watched)
         if record is None:
             return watched, gr.skip()
         view = self.context.view(record.run)
         message = payload(record.run, view.generation, view.points, {}, card=view.on_card is not False)
         return watched | {"generation": view.generation, "cursor": message["until"]}, message
 
-    def tick(self, watched: dict) -> list[Any]:
+    def tick(self, chosen: str, watched: dict) -> list[Any]:
         """Return what is new since this page's last look; nothing at all when nothing is."""
         records, skip = self.records(), gr.skip()
-        record = self.find(watched["run"]) or (records[0] if records else None)
+        record = self.on_show(chosen, watched) or (records[0] if records else None)
         listed = self._listed[0]
         if record is None:
             if watched["listed"] >= 0:
@@ -221,12 +228,12 @@ class GuestPage:
             return "running" if state == "waiting" else state
         return record.state if state == "waiting" else "interrupted"
 
-    def answer(self, question: str, watched: dict, turns: list) -> Iterator[list[Any]]:
+    def answer(self, question: str, chosen: str, watched: dict, turns: list) -> Iterator[list[Any]]:
         """Yield the talk with the chosen run's model as the answer grows. Raises StudioError with the reason if not."""
         question = str(question or "").strip()[:QUESTION_LETTERS]
         if not question:
             return
-        record = self.find(watched["run"])
+        record = self.on_show(chosen, watched)
         self._refuse(record)
         asked = [*turns[-TURNS:], {"role": "user", "content": question}]
         yield ["", guest_talk([*asked, {"role": "assistant", "content": ""}], self.curtain), turns]

@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "assets" / "settings_form.js"
 ELEM_IDS = {"model.source": "model-source", "data.source": "dataset-source"}
 """Names that other software already knows; every other knob is `knob-` and its path."""
 TABS = {"model": "model", "data": "dataset"}
-"""First part of a path -> the tab with its field; all others are settings."""
+"""First part of a path -> the tab with its field; all others are in Hyperparameters."""
 ENDLESS = 100_000
 """A range that ends beyond is told without its end."""
 WORDS = ("back", "help", "elsewhere", "nothing", "useful", "key")
@@ -29,6 +29,11 @@ WORDS = ("back", "help", "elsewhere", "nothing", "useful", "key")
 def elem_id(path: str) -> str:
     """Return the stable id of a knob's component: `knob-optim-learning-rate`."""
     return ELEM_IDS.get(path, "knob-" + path.replace(".", "-").replace("_", "-"))
+
+
+def tab_of(path: str) -> str:
+    """Return the tab with a setting's field; of no setting the one where a run is started."""
+    return TABS.get(path.partition(".")[0], "hyperparameters") if path else "training"
 
 
 def make_marks(knobs: Sequence[Knob], words: Catalogue) -> gr.HTML:
@@ -118,7 +123,7 @@ def _describe(knob: Knob, words: Catalogue) -> dict[str, Any]:
     return {
         "id": elem_id(knob.path),
         "path": knob.path,
-        "tab": TABS.get(knob.path.split(".")[0], "hyperparameters"),
+        "tab": tab_of(knob.path),
         "label": say(knob.label),
         "search": f"{say(knob.label)} {knob.path} {say(knob.help)}".casefold(),
         "cost": say(knob.cost) if knob.cost else "",

@@ -12,7 +12,8 @@ from typing import Any
 GAPS = re.compile(r"(?<=\d)[\s\u00a0\u202f'_]+(?=\d{3})")
 """Between groups of thousands."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
-THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.]\d{3})+")
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}([,.]\d{3})+", re.ASCII)
+"""`0,500` is no group of thousands but a half."""
 
 
 def show_number(value: float) -> str:
@@ -34,7 +35,8 @@ def read_number(raw: Any, *, whole: bool) -> float | None:
     """Return the number that `raw` (a field's text, or a number) means; None where it is none at all.
 
     `1e-4`, `0,0001` and full-width digits are read. In a whole number `1,000` and `1.000` are a thousand. A number that
-    is not whole comes back as a float, for the caller to refuse.
+    is not whole comes back as a float, for the caller to refuse. The page's own script (assets/settings_form.js) reads
+    by the same rules.
     """
     if isinstance(raw, bool) or raw is None:
         return None

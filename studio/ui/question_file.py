@@ -11,11 +11,10 @@ from typing import Any
 import gradio as gr
 
 from studio.core.errors import StudioError
-from studio.core.text import literal, text
+from studio.core.text import text
 from studio.desk.demo import HELD_OUT
 from studio.desk.prompt_set import read_prompts
 from studio.desk.table import write_csv
-from studio.host.failures import refuse_system
 from studio.ui.cards import note_card
 from studio.ui.chat_view import progress_card, table_card
 from studio.ui.context import Context
@@ -124,20 +123,9 @@ class QuestionFile:
                 ]
             time.sleep(LOOK_EVERY_S)
         if job.error is not None:
-            yield [note_card(self._say_error(job.error), "bad"), gr.update(visible=False)]
+            yield [note_card(self.context.say_error(job.error), "bad"), gr.update(visible=False)]
         else:
             yield [table_card(job.result(), say), gr.update(visible=True)]
-
-    def _say_error(self, error: BaseException) -> str:
-        if isinstance(error, OSError):
-            error = refuse_system(error)
-        if not isinstance(error, StudioError):
-            error = StudioError(
-                text("ui.job.failed"),
-                literal(f"{type(error).__name__}: {error}"[:300]),
-                text("ui.job.failed.fix"),
-            )
-        return " ".join(self.context.say(part) for part in (error.what, error.why, error.fix))
 
     def hear(self, said: object) -> None:
         """Stop the test when its card's button says so."""

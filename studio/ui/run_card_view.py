@@ -11,6 +11,7 @@ from studio.data.gather import UNTRAINED
 from studio.desk.estimate import RunEstimate
 from studio.desk.fit import METHODS
 from studio.ui.cards import count_words, fix_of, model_name, size_words, time_words
+from studio.ui.marks import tab_of
 from studio.ui.model_view import SIGNS
 from studio.ui.run_view import place_of_problem
 
@@ -69,12 +70,6 @@ def list_done(estimate: RunEstimate, problems: Sequence[Problem] | None) -> list
         "training": estimate.has_finished_run,
     }
     return [name for name in STEPS if settled[name] and (name not in wrong or name == "training")]
-
-
-def tab_of(field: str) -> str:
-    """Return the tab on which a recipe's field is."""
-    head = field.partition(".")[0]
-    return {"model": "model", "data": "dataset", "": "training"}.get(head, "hyperparameters")
 
 
 def memory_bar(estimate: RunEstimate, say: Say) -> str:

@@ -20,6 +20,7 @@ from studio.core.text import Text, text
 from studio.desk.checking import SourceProblem
 from studio.ui.cards import fix_of, time_words
 from studio.ui.live import LiveView
+from studio.ui.marks import elem_id, tab_of
 from studio.ui.verdicts import RunVerdict
 
 Say = Callable[..., str]
@@ -30,15 +31,11 @@ ALWAYS = ("load", "prepare", "train", "save", "verify")
 SLOW_S = 6.0
 """A phase that takes longer is explained."""
 MARKS = {"good": "✓", "info": "i", "warn": "!", "bad": "✕"}
-PLACES = {"model": "model", "data": "dataset"}
-"""First part of a setting's path -> the tab with its field; all others are in Hyperparameters."""
-FIELDS = {"model.source": "model-source", "data.source": "dataset-source"}
 
 
 def place_of(field: str) -> tuple[str, str]:
     """Return the tab and the element id of a setting's field."""
-    tab = PLACES.get(field.partition(".")[0], "hyperparameters")
-    return tab, FIELDS.get(field, "knob-" + field.replace(".", "-").replace("_", "-"))
+    return tab_of(field), elem_id(field)
 
 
 def place_of_problem(problem: Problem) -> tuple[str, str]:

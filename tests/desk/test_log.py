@@ -1,15 +1,17 @@
 """The event log: what a killed writer leaves behind costs one event at most, and reading takes nothing away."""
 
+import gc
 import json
 import math
 import threading
 import time
+import weakref
 
 import pytest
 
 from studio.core.events import PhaseStarted, StepLogged, Warned
 from studio.core.text import text
-from studio.desk.log import EventLog
+from studio.desk.log import KEPT_LOGS, EventLog, EventLogs
 
 
 def step(number, loss=1.5):
@@ -189,3 +191,36 @@ def test_a_time_that_no_calendar_holds_is_none(path, time_s):
         f'{{"kind": "phase_started", "seq": 1, "time_s": {time_s}, "phase": "train"}}\n', encoding="utf-8"
     )
     assert [(event.seq, event.time_s) for event in EventLog(path).since(0)] == [(1, 0.0)]
+
+
+@pytest.fixture
+def logs(tmp_path) -> EventLogs:
+    """The logs of a workspace with more runs than are kept."""
+    for number in range(2 * KEPT_LOGS):
+        folder = tmp_path / f"run-{number}"
+        folder.mkdir()
+        (folder / "run.json").write_text("{}", encoding="utf-8")
+        EventLog(folder / "events.jsonl").append(step(number))
+    return EventLogs(tmp_path)
+
+
+def test_of_logs_that_nobody_works_with_the_last_stay_in_memory(logs):
+    opened = [weakref.ref(logs.open(f"run-{number}")) for number in range(2 * KEPT_LOGS)]
+    gc.collect()
+    assert [log() is not None for log in opened] == [False] * KEPT_LOGS + [True] * KEPT_LOGS
+    again = logs.open("run-0")
+    assert again.since(0)[0].step == 0 and logs.open("run-0") is again
+
+
+def test_the_log_of_the_run_that_is_on_is_one_and_the_same(logs):
+    writer = logs.open("run-0")
+    for number in range(1, 2 * KEPT_LOGS):
+        logs.open(f"run-{number}")
+    writer.append(step(7))
+    assert [event.step for event in logs.open("run-0").since(0)] == [0, 7]
+
+
+def test_nothing_is_left_of_the_log_of_a_run_that_is_gone(logs):
+    log = logs.open("run-0")
+    logs.drop("run-0")
+    assert logs.open("run-0") is not log

@@ -8,9 +8,11 @@ import gradio as gr
 import pytest
 
 from studio.console import format_duration
+from studio.core.events import PhaseStarted
 from studio.core.fields import knobs_of
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.ui.cards import time_words
+from studio.ui.context import KEPT_VIEWS
 from studio.ui.form import read_recipe
 from studio.ui.voice import read_said
 
@@ -106,6 +108,28 @@ def test_a_draft_of_any_words_comes_back(context):
     recipe = change_recipe(recipe, {"name": "x" * 200_000})
     context.keep_draft(recipe)
     assert context.draft() == recipe
+
+
+def test_of_the_runs_that_were_shown_the_last_stay_in_memory(context, fake_desk):
+    runs = [f"run-{number}" for number in range(2 * KEPT_VIEWS)]
+    fake_desk.log |= {run: [PhaseStarted(phase="train", seq=1)] for run in runs}
+    for run in runs:
+        context.view(runs[0])  # the one that everybody watches
+        context.view(run)
+    read = len(fake_desk.asked)
+    assert [context.view(run).phase for run in (runs[0], runs[-1], runs[1])] == ["train"] * 3
+    assert fake_desk.asked[read:] == [(runs[0], 1), (runs[-1], 1), (runs[1], 0)], "one that went is made anew"
+
+
+def test_no_view_is_kept_of_a_run_that_is_gone(context, fake_desk):
+    fake_desk.log["gone"] = [PhaseStarted(phase="train", seq=1)]
+    context.view("gone")
+    events = fake_desk.log.pop("gone")
+    with pytest.raises(KeyError):
+        context.view("gone")
+    fake_desk.log["gone"] = events
+    context.view("gone")
+    assert fake_desk.asked[-1] == ("gone", 0)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, -1e300, float("nan"), float("inf"), 1e300])

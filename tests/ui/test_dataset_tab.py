@@ -101,21 +101,19 @@ def test_a_page_that_has_not_got_its_draft_yet_does_not_look_elsewhere(tab):
 def test_a_role_above_a_column_changes_the_mapping(tab):
     look(tab)
     said = {"do": "role", "column": "long", "value": "output"}
-    answer = tab.hear(said, FRESH, *values(tab))
+    answer = tab.hear(said, FRESH)
     assert field_of(tab, answer, "data.mapping") == "instruction = instruction\noutput = long"
     assert tab.context.draft().data.mapping == {"instruction": "instruction", "output": "long"}
-    values_now = tab.form.show(tab.context.draft())
-    taken = tab.hear({"do": "role", "column": "long", "value": ""}, FRESH, *values_now)
+    taken = tab.hear({"do": "role", "column": "long", "value": ""}, FRESH)
     assert field_of(tab, taken, "data.mapping") == "instruction = instruction\noutput = "
     assert tab.context.draft().data.mapping["output"] == "", "its name must not win it the role again"
 
 
 def test_a_choice_made_before_the_last_ones_answer_came_keeps_both(tab):
     look(tab)
-    tab.hear({"do": "role", "column": "short", "value": "output"}, FRESH, *values(tab))
-    before = tab.form.show(tab.context.draft())
-    tab.hear({"do": "role", "column": "long", "value": "output"}, FRESH, *before)
-    tab.hear({"do": "role", "column": "instruction", "value": ""}, FRESH, *before)
+    tab.hear({"do": "role", "column": "short", "value": "output"}, FRESH)
+    tab.hear({"do": "role", "column": "long", "value": "output"}, FRESH)
+    tab.hear({"do": "role", "column": "instruction", "value": ""}, FRESH)
     assert tab.context.draft().data.mapping == {"instruction": "", "output": "long"}
 
 
@@ -137,7 +135,7 @@ def test_another_format_forgets_roles_that_it_does_not_know(tab):
 def test_an_answer_goes_into_the_recipe(tab, field, value, expected):
     tab.context.desk.tools.report = make_report(format=None, needs_answer=[make_question(field, value, "b")])
     assert value in look(tab)["dataset-questions"] or field == "data.format"
-    tab.hear({"do": "answer", "field": field, "value": value}, FRESH, *values(tab))
+    tab.hear({"do": "answer", "field": field, "value": value}, FRESH)
     assert getattr(tab.context.draft().data, expected[0]) == expected[1]
 
 
@@ -145,14 +143,15 @@ def test_a_page_cannot_set_what_is_no_field_of_the_data(tab):
     look(tab)
     before = tab.context.draft()
     for field in ("model.source", "data.", "data.nothing", EVIL):
-        tab.hear({"do": "answer", "field": field, "value": "x"}, FRESH, *values(tab))
+        tab.hear({"do": "answer", "field": field, "value": "x"}, FRESH)
     assert tab.context.draft() == before
 
 
 def test_the_line_moves_the_longest_length_and_the_field_moves_the_line(tab):
     shown = look(tab)
-    answer = tab.hear({"do": "limit", "value": 4}, shown["page"], *values(tab))
-    assert field_of(tab, answer, "data.max_length") == 8 == tab.context.draft().data.max_length
+    answer = tab.hear({"do": "limit", "value": 4}, shown["page"])
+    assert field_of(tab, answer, "data.max_length") == "8"
+    assert tab.context.draft().data.max_length == 8
     assert "<s>" in parts(tab, answer)["dataset-mask"]
     moved = parts(tab, tab.redraw(shown["page"], *values(tab, max_length=512)))
     assert 'aria-valuenow="512"' in moved["dataset-lengths"] and ">488<" in moved["dataset-lengths"]
@@ -179,7 +178,7 @@ def test_another_source_forgets_the_last_ones_columns(tab):
 def test_leaving_a_field_as_it_was_undoes_nothing(tab):
     look(tab)
     before = values(tab)
-    tab.hear({"do": "answer", "field": "data.format", "value": "text"}, FRESH, *before)
+    tab.hear({"do": "answer", "field": "data.format", "value": "text"}, FRESH)
     assert parts(tab, tab._looker("data.system_prompt")(FRESH, *before)) == {}
     assert parts(tab, tab.bring(FRESH, *before)) == {}
     assert tab.context.desk.datasets.recipe.data.format == "text"
@@ -200,7 +199,7 @@ def test_examples_are_turned_over_and_end_at_the_last(tab):
     assert tab.step(1, page, *values(tab))[1] == "2"
     assert tab.pick("1", page, *values(tab))[1] == "1"
     assert tab.pick("nonsense", page, *values(tab))[1] == "1"
-    more = parts(tab, tab.hear({"do": "more"}, page, *values(tab)))
+    more = parts(tab, tab.hear({"do": "more"}, page))
     assert more["page"]["shown"] == 4000 and "word3990" in more["dataset-mask"]
 
 
@@ -208,9 +207,9 @@ def test_nothing_is_fetched_before_the_word(tab):
     remote = values(tab, source="https://example.org/chats.jsonl")
     first = parts(tab, tab.look(FRESH, *remote))
     assert 'data-state="remote"' in first["dataset-verdict"] and "data-rows" not in first["dataset-verdict"]
-    asked = parts(tab, tab.hear({"do": "size"}, first["page"], *remote))
+    asked = parts(tab, tab.hear({"do": "size"}, first["page"]))
     assert "4.8 MiB" in asked["dataset-verdict"] and tab.context.desk.tools.asked == ["size"]
-    fetching = parts(tab, tab.hear({"do": "fetch"}, asked["page"], *remote))
+    fetching = parts(tab, tab.hear({"do": "fetch"}, asked["page"]))
     assert fetching["timer"].active
 
 
@@ -224,11 +223,54 @@ def test_what_cannot_be_read_is_a_sentence(tab):
 def test_an_upload_lands_in_the_workspace(tab, tmp_path):
     source = tmp_path / ".. weird name.jsonl"
     source.write_text('{"text": "x"}\n', encoding="utf-8")
-    freed, target = tab.take_file(str(source))
-    assert freed is None
+    freed, *answer = tab.take_file(str(source))
+    target = field_of(tab, answer, "data.source")
+    assert freed is None and tab.context.draft().data.source == target
     assert target.startswith(str(tab.context.workspace.datasets)) and target.endswith(".jsonl")
     with pytest.raises(StudioError):
         tab.take_file(str(tmp_path / "model.pkl"))
+
+
+def test_a_field_typed_by_half_elsewhere_is_in_nobodys_way(tab, tmp_path):
+    tab.context.edit({}, {"optim.learning_rate": "1e-", "data.mapping": "prompt"})
+    paths = list(tab.form.components)
+
+    def half(**changes) -> list:
+        shown = values(tab, **changes)
+        shown[paths.index("optim.learning_rate")], shown[paths.index("data.mapping")] = "1e-", "prompt"
+        return shown
+
+    source = tmp_path / "dropped.jsonl"
+    source.write_text('{"text": "x"}\n', encoding="utf-8")
+    assert parts(tab, tab.look(FRESH, *half())) and parts(tab, tab.look_again(FRESH, *half()))
+    _, *answer = tab.take_file(str(source))
+    kept = field_of(tab, answer, "data.source")
+    assert tab.context.desk.datasets.view().source == kept == tab.context.draft().data.source
+    assert tab.context.typed() == {"optim.learning_rate": "1e-"}, "what another source makes void goes"
+    tab.context.edit({}, {"data.mapping": "prompt"})
+    tab.reformat(FRESH, *half(source=kept, format="chat"))
+    assert parts(tab, tab._looker("data.system_prompt")(FRESH, *half(source=kept, system_prompt="Be brief.")))
+    assert tab.save_mapping(*half(source=kept))
+    answer = tab.bring(FRESH, *half(source="/data/next.csv"))
+    assert tab.context.draft().data.source == "/data/next.csv"
+    assert tab.context.typed() == {"optim.learning_rate": "1e-"}
+
+
+def test_an_answer_of_the_network_leaves_what_was_typed_meanwhile(tab, monkeypatch):
+    tab.look(FRESH, *values(tab, source="https://example.org/chats.jsonl"))
+    ask_size = tab.context.desk.datasets.ask_size
+
+    def type_meanwhile():
+        tab.context.edit({"data.split": "train", "adapter.rank": 24}, {"optim.learning_rate": "1e-"})
+        return ask_size()
+
+    monkeypatch.setattr(tab.context.desk.datasets, "ask_size", type_meanwhile)
+    answer = tab.hear({"do": "size"}, FRESH)
+    assert answer[: len(tab.fields)] == [gr.skip()] * len(tab.fields)
+    tab.hear({"do": "limit", "value": 64}, FRESH)
+    draft = tab.context.draft()
+    assert (draft.data.split, draft.adapter.rank, draft.data.max_length) == ("train", 24, 64)
+    assert tab.context.typed() == {"optim.learning_rate": "1e-"}
 
 
 def test_the_rows_set_aside_can_be_downloaded(tab, tmp_path):

@@ -94,17 +94,17 @@ def add_run(desk, run: str, *events, state: str = "finished", **parts) -> None:
     desk.log[run] = [replace(event, seq=i + 1, time_s=float(i + 1)) for i, event in enumerate(events)]
 
 
-def look(page: GuestPage, watched: dict | None = None) -> dict:
+def look(page: GuestPage, watched: dict | None = None, chosen: str = "") -> dict:
     """One tick, by the names of what it shows; what it leaves out is None."""
     page._listed = (-100.0, ())
-    values = page.tick(watched or page.watched.value)
+    values = page.tick(chosen, watched or page.watched.value)
     names = ("watched", "list", "charts", "status", "samples", "log")
     skip = gr.skip()
     return {name: None if value == skip else value for name, value in zip(names, values, strict=True)}
 
 
 def ask(page: GuestPage, question: str, run: str, turns: list | None = None) -> list[list]:
-    return list(page.answer(question, page.watched.value | {"run": run}, turns or []))
+    return list(page.answer(question, run, page.watched.value, turns or []))
 
 
 def request(role: str) -> SimpleNamespace:
@@ -169,14 +169,25 @@ def test_runs_are_listed_and_the_newest_is_shown(page, fake_desk):
 def test_choosing_replaying_and_following(page, fake_desk):
     for run in ("one", "two"):
         add_run(fake_desk, run, RunFinished(step=3, loss=0.5, artifact="adapter"))
-    watched, turns, talk = page.choose({"do": "show", "value": "one"}, page.watched.value)
-    assert watched["run"] == "one" and turns == []
-    seen = look(page, watched)
+    first = look(page)
+    chosen, turns, talk = page.choose({"do": "show", "value": "one"})
+    assert (chosen, turns) == ("one", [])
+    seen = look(page, first["watched"], chosen)
     assert 'data-run="one"' in seen["status"]
-    watched, message = page.replay(seen["watched"])
+    watched, message = page.replay(chosen, seen["watched"])
     assert message["run"] == "one" and message["since"] == {"step": 0, "eval": 0, "gpu": 0}
     fake_desk.log["one"].append(Warned(message=literal("hm"), seq=9, time_s=9.0))
-    assert "hm" in look(page, watched)["log"]
+    assert "hm" in look(page, watched, chosen)["log"]
+    late = look(page, watched)["watched"]  # an answer that was on its way as the choice was made
+    assert look(page, late | {"run": "two"}, chosen)["watched"]["run"] == "one"
+
+
+def test_no_look_that_was_on_its_way_writes_over_a_choice(context):
+    page = GuestPage(context)
+    with gr.Blocks() as blocks:
+        page.build()
+        page.bind(blocks.load)
+    assert sum(page.chosen in handler.outputs for handler in blocks.fns.values()) == 1
 
 
 @pytest.mark.parametrize(("state", "events", "active", "shown"), [
@@ -246,11 +257,11 @@ def one_run(tmp_path_factory):
 def test_no_spelling_of_a_path_is_a_run(one_run, name):
     page = one_run
     with pytest.raises(gr.Error):
-        page.choose({"do": "show", "value": name}, page.watched.value)
+        page.choose({"do": "show", "value": name})
     with pytest.raises(StudioError):
         ask(page, "hello", name)
-    assert page.replay(page.watched.value | {"run": name})[1] == gr.skip()
-    assert look(page, page.watched.value | {"run": name})["watched"]["run"] == "one"
+    assert page.replay(name, page.watched.value)[1] == gr.skip()
+    assert look(page, page.watched.value | {"run": name}, name)["watched"]["run"] == "one"
 
 
 @pytest.fixture(scope="module")
@@ -288,7 +299,7 @@ def test_no_spelling_reaches_a_file_through_the_desk(real_desk, name):
                                   {"do": ["show"], "value": {"x": 1}}, {"do": "show", "value": ["one"]}])  # fmt: skip
 def test_what_is_no_choice_chooses_nothing(one_run, said):
     with pytest.raises(gr.Error):
-        one_run.choose(said, one_run.watched.value)
+        one_run.choose(said)
 
 
 # Chat ----------------------------------------------------------------------------------------------------------------
@@ -347,9 +358,7 @@ def test_a_refusal_tells_a_guest_nothing_of_this_machine(context, fake_desk, lat
     page = GuestPage(context)
     with gr.Blocks():
         page.build()
-    steps = context.guarded(page.answer, "viewer")(
-        request("viewer"), "hi", page.watched.value | {"run": "one"}, []
-    )
+    steps = context.guarded(page.answer, "viewer")(request("viewer"), "hi", "one", page.watched.value, [])
     with pytest.raises(gr.Error) as refused:
         while True:
             contextvars.Context().run(next, steps)

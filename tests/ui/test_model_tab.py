@@ -10,7 +10,6 @@ import gradio as gr
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.recipe import change_recipe
 from studio.core.text import literal, load_catalogue
 from studio.desk import fits as fits_module
 from studio.desk.fits import FoundModel
@@ -56,9 +55,9 @@ def tab(parts, desk, workspace, keys) -> ModelTab:
 
 
 def say(tab, do: str, value: str = "", found=(), form=None, **changes) -> list[dict]:
-    """Everything the tab answers when the page says so; parts that stay as they are left out."""
-    recipe = change_recipe(tab.context.draft(), changes)
-    answers = tab.hear({"do": do, "value": value, "form": form or {}}, found, *tab.form.show(recipe))
+    """Everything the tab answers when the page says so, after `changes`; parts that stay as they are left out."""
+    tab.context.edit(changes)
+    answers = tab.hear({"do": do, "value": value, "form": form or {}}, found)
     return [
         {name: part for name, part in zip(NAMES, answer, strict=True) if part != gr.skip()}
         for answer in answers
@@ -114,18 +113,46 @@ def test_names_and_licences_never_become_html(tab, language):
 
 def test_picking_changes_the_recipe_and_holds_it_in_4_bits_only_where_it_must(tab):
     (answer,) = say(tab, "pick", "Qwen/Qwen3-0.6B")
-    assert (answer["source"], answer["quantization"]) == ("Qwen/Qwen3-0.6B", "none")
+    assert (answer["source"], answer.get("quantization")) == ("Qwen/Qwen3-0.6B", None)
     (answer,) = say(tab, "pick", "Qwen/Qwen3-8B")
     assert (answer["source"], answer["quantization"]) == ("Qwen/Qwen3-8B", "nf4")
     assert "Set to QLoRA (4 bits)" in answer["card"] and 'data-chosen="Qwen/Qwen3-8B"' in answer["list"]
     draft = tab.context.draft()
     assert (draft.model.source, draft.model.quantization) == ("Qwen/Qwen3-8B", "nf4")
     (answer,) = say(tab, "pick", "Qwen/Qwen3-8B", **{"adapter.method": "full"})
-    assert answer["quantization"] == "nf4", "what was set stays"
-    (answer,) = say(tab, "pick", "Qwen/Qwen3-8B", **{"adapter.method": "full", "model.quantization": "none"})
-    assert answer["quantization"] == "none", "all weights are never trained in 4 bits"
-    (answer,) = say(tab, "pick", "Qwen/Qwen3-32B", **{"model.quantization": "none"})
-    assert answer["quantization"] == "none" and "Too large" in answer["card"]
+    assert tab.context.draft().model.quantization == "nf4", "what was set stays"
+    say(tab, "pick", "Qwen/Qwen3-8B", **{"model.quantization": "none"})
+    assert tab.context.draft().model.quantization == "none", "all weights are never trained in 4 bits"
+    (answer,) = say(tab, "pick", "Qwen/Qwen3-32B", **{"adapter.method": "lora"})
+    assert "quantization" not in answer and "Too large" in answer["card"]
+
+
+def test_a_pick_changes_nothing_else_of_the_draft(tab, monkeypatch):
+    typed = {"optim.learning_rate": "1e-"}
+    tab.context.edit({"model.source": "org/new"}, typed)
+
+    def answer_late(source):
+        tab.context.edit({"adapter.rank": 24, "data.source": "/mine.csv"})
+        return FoundModel(source=source, name="new", origin="hub")
+
+    monkeypatch.setattr(tab.context.desk.fits, "ask", answer_late)
+    say(tab, "ask", "org/new")
+    say(tab, "method", "int8")
+    draft = tab.context.draft()
+    assert (draft.model.source, draft.model.quantization) == ("org/new", "int8")
+    assert (draft.adapter.rank, draft.data.source, tab.context.typed()) == (24, "/mine.csv", typed)
+
+
+def test_an_answer_that_comes_after_another_choice_changes_nothing(tab, monkeypatch):
+    tab.context.edit({"model.source": "org/new"})
+
+    def answer_late(source):
+        tab.context.edit({"model.source": "demo"})
+        return FoundModel(source=source, name="new", origin="hub")
+
+    monkeypatch.setattr(tab.context.desk.fits, "ask", answer_late)
+    assert say(tab, "ask", "org/new")[-1] == {"asked": ""}
+    assert tab.context.draft().model.source == "demo"
 
 
 def test_what_was_said_of_the_choice_stays_until_another_is_made(tab):
@@ -143,7 +170,7 @@ def test_methods_are_shown_with_their_memory_and_can_be_chosen(tab):
     assert "2,048 tokens" in card and "in use" in card
     (answer,) = say(tab, "method", "int8")
     assert answer["quantization"] == "int8" and tab.context.draft().model.quantization == "int8"
-    assert say(tab, "method", "fp2") == []
+    assert say(tab, "method", "fp2") == [{}]
 
 
 def test_the_number_of_a_model_says_what_it_is_for(tab):
@@ -167,7 +194,7 @@ def test_model_that_cannot_be_read_is_a_card_and_the_demo_is_ready(tab):
     "said", [None, [], "pick", {"do": ["x"]}, {"do": "delete", "value": "demo"}, {"do": "pick"}]
 )
 def test_what_a_page_makes_up_does_nothing(tab, said):
-    assert list(tab.hear(said, (), *tab.form.show(tab.context.draft()))) == []
+    assert list(tab.hear(said, ())) == [[gr.skip()] * 6]
 
 
 # The hub -------------------------------------------------------------------------------------------------------------

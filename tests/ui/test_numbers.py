@@ -26,8 +26,9 @@ def test_read(raw, value):
 
 
 @pytest.mark.parametrize(
-    "raw,value", [("1,000", 1000), ("1.000", 1000), ("16.0", 16), ("1e3", 1000), ("2,5", 2.5), ("16", 16)]
-)
+    "raw,value", [("1,000", 1000), ("1.000", 1000), ("16.0", 16), ("1e3", 1000), ("2,5", 2.5), ("16", 16),
+    ("0,500", 0.5), ("0.100", 0.1), ("0,000", 0), ("10,000", 10_000), ("-1.000.000", -1_000_000)],
+)  # fmt: skip
 def test_read_whole(raw, value):
     read = read_number(raw, whole=True)
     assert read == value and isinstance(read, int) == float(value).is_integer()

@@ -9,6 +9,7 @@ import pytest
 from studio.core.text import literal, load_catalogue, text
 from studio.ui.chart import template
 from studio.ui.live import LiveView, LogLine
+from studio.ui.numbers import read_number
 from studio.ui.points import Points, payload
 from studio.ui.run_view import log_card
 
@@ -16,16 +17,23 @@ pytestmark = pytest.mark.slow
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 ENGLISH = load_catalogue("en")
-MOUNT = """([html, script]) => {
+MOUNT = """([html, script, value]) => {
   document.body.innerHTML = html;
   window.said = [];
-  window.props = { value: {} };
+  window.props = { value };
   window.element = document.getElementById("part");
   window.trigger = (event) => said.push({ ...props.value });
-  window.watch = () => {};
+  window.watch = (name, take) => { window.send = (value) => { props.value = value; take(); }; };
   new Function(script)();
 }"""
 """Does with a screen's script what Gradio does: its names are there, and it runs once its HTML is in the page."""
+
+
+FACT = {
+    "id": "field", "path": "x", "label": "x", "range": "", "normal": "", "search": "", "tab": "model", "useful": [],
+    "number": True, "low": -1e9, "high": 1e9, "step": 1,
+}  # fmt: skip
+"""What settings_form.js is told of one field."""
 
 
 @pytest.fixture
@@ -35,8 +43,8 @@ def page(chromium):
     page.close()
 
 
-def mount(page, html: str, script: str) -> None:
-    page.evaluate(MOUNT, [html, (ASSETS / script).read_text(encoding="utf-8")])
+def mount(page, html: str, script: str, value: dict | None = None) -> None:
+    page.evaluate(MOUNT, [html, (ASSETS / script).read_text(encoding="utf-8"), value or {}])
 
 
 def test_a_double_click_is_one_wish_and_a_button_that_is_off_stays_off(page):
@@ -54,20 +62,119 @@ def test_a_double_click_is_one_wish_and_a_button_that_is_off_stays_off(page):
     assert [one["number"] for one in page.evaluate("said")] == [1, 2]
 
 
-def test_a_press_elsewhere_takes_the_focus_for_good(page):
+@pytest.mark.parametrize("script", ["voice.js", "dataset.js", "runs.js"])
+def test_a_press_elsewhere_takes_the_focus_for_good(page, script):
+    screen = {"voice.js": "screen", "dataset.js": "tab-dataset", "runs.js": "tab-runs"}[script]
     html = (
-        '<div id="screen"><div id="part"><i data-screen="#screen"></i></div>'
-        '<p>words</p><div id="card"><button data-do="go" data-focus="go">go</button></div></div>'
+        f'<div id="{screen}"><div id="part"><i data-screen="#screen"></i><div class="overlay"><ul class="curves"></ul>'
+        '</div></div><p>words</p><input id="runs-search"><div id="card">'
+        '<button data-do="go" data-focus="go" onclick="pressed = true">go</button></div></div>'
     )
-    mount(page, html, "voice.js")
+    mount(page, html, script)
     drawn = "document.getElementById('card').innerHTML = document.getElementById('card').innerHTML"
     page.focus("button")
     page.evaluate(drawn)
     page.wait_for_function("document.activeElement.dataset.focus === 'go'")
     page.click("p")
     page.evaluate(drawn)
+    page.wait_for_timeout(50)
     page.keyboard.press("Space")
-    assert page.evaluate("said") == []
+    assert page.evaluate("[said, window.pressed]") == [[], None]
+    assert page.evaluate("document.activeElement === document.body")
+
+
+def test_escape_closes_what_is_open_before_it_stops_an_answer(page):
+    html = (
+        '<div id="screen"><div id="part"><i data-screen="#screen"></i></div>'
+        '<button data-do="stop" onclick="stopped = (window.stopped || 0) + 1">stop</button><div id="open"></div></div>'
+    )
+    page.evaluate("window.studio = {}")
+    mount(page, html, "takeaway.js")
+    page.keyboard.press("Escape")
+    assert page.evaluate("stopped") == 1
+    for over in (
+        "<dialog>sure?</dialog>",
+        '<button class="toast-close" onclick="this.remove()"></button>',
+        """<input aria-expanded="true" onkeydown="this.setAttribute('aria-expanded', 'false')">""",
+        '<p tabindex="0" onkeydown="event.preventDefault(); this.remove()"></p>',
+    ):
+        page.evaluate("(over) => { document.getElementById('open').innerHTML = over; }", over)
+        page.evaluate("document.querySelector('dialog')?.showModal()")
+        page.evaluate("document.querySelector('#open :is(input, p)')?.focus()")
+        page.keyboard.press("Escape")
+        assert page.evaluate("stopped") == 1, over
+        page.wait_for_function("!document.querySelector('dialog[open], #open [aria-expanded=true], #open p')")
+    page.evaluate("document.getElementById('open').replaceChildren()")
+    page.keyboard.press("Escape")
+    assert page.evaluate("stopped") == 2
+
+
+RUNS = """<div id="run-chip"></div><div id="tab-runs"><div id="part"><div class="overlay"><ul class="curves"></ul></div>
+</div><span id="runs-ticked" data-help="help" data-count="{count} ticked"></span><input id="runs-search">
+<button id="runs-compare"></button><div class="runs"><i class="pick"><input type="checkbox" value="a"></i></div>
+<div class="panel"><button data-do="delete" data-value="a" data-confirm="sure?">delete</button>
+<button data-do="cancel" onclick="cancelled = true">cancel</button></div></div>"""
+
+
+def test_a_run_that_ends_while_nobody_looks_is_shown_when_the_window_is(page):
+    page.evaluate("Object.defineProperty(document, 'hidden', { get: () => window.away, configurable: true })")
+    mount(page, RUNS, "runs.js")
+    look = "(away) => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
+    page.evaluate(look, True)
+    page.evaluate("document.getElementById('run-chip').textContent = 'finished'")
+    page.wait_for_timeout(500)
+    assert page.evaluate("said.length") == 0
+    page.evaluate(look, False)
+    page.wait_for_function("said.length === 1")
+    page.evaluate(look, False)
+    page.wait_for_timeout(500)
+    assert page.evaluate("said.length") == 1, "nothing is due any more"
+
+
+def test_a_tick_goes_with_its_run_and_not_with_a_question(page):
+    mount(page, RUNS, "runs.js")
+    page.check(".pick input")
+    page.click('[data-do="delete"]')
+    assert page.inner_text("#runs-ticked") == "1 ticked"
+    page.evaluate("send({ runs: [], gone: 'a' })")
+    assert page.inner_text("#runs-ticked") == "help"
+
+
+def test_escape_in_a_row_of_runs_lets_a_message_go_first(page):
+    mount(page, RUNS, "runs.js")
+    page.focus('[data-do="delete"]')
+    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<b class=toast-close></b>')")
+    page.keyboard.press("Escape")
+    assert page.evaluate("window.cancelled") is None
+    page.evaluate("document.querySelector('.toast-close').remove()")
+    page.keyboard.press("Escape")
+    assert page.evaluate("cancelled")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_arrows_start_from_the_number_that_the_server_reads(page, whole):
+    """A step in a field of thousands, of halves, of full-width digits; what is no number stays as it is."""
+    fact = FACT | {"whole": whole}
+    html = '<div id="part"></div><div id="field"><input></div>'
+    mount(page, html, "settings_form.js", {"facts": [fact], "words": {}, "tabs": {}})
+    for raw in (
+        "1,000",
+        "1.000",
+        "0,500",
+        "0.100",
+        "1 000",
+        "２，５",
+        "1.000,5",
+        "1,000.5",
+        "1e3",
+        "−1",
+        "1e-",
+        "",
+    ):
+        page.fill("#field input", raw)
+        page.press("#field input", "ArrowUp")
+        number, now = read_number(raw, whole=whole), page.input_value("#field input")
+        assert now == raw if number is None else float(now) == pytest.approx(number + 1), raw
 
 
 def test_the_charts_keep_their_columns_while_a_run_grows(page):

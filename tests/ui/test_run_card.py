@@ -21,8 +21,9 @@ from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.host.workspace import open_workspace
 from studio.ui.context import Context
 from studio.ui.form import Form
+from studio.ui.marks import tab_of
 from studio.ui.run_card import RunCard
-from studio.ui.run_card_view import GROUPS, STEPS, checks_list, list_done, run_card, tab_of
+from studio.ui.run_card_view import GROUPS, STEPS, checks_list, list_done, run_card
 from studio.ui.run_view import check_card
 from tests.ui.model_desk import CardDesk
 

@@ -39,13 +39,14 @@ def desk(workspace) -> ShelfDesk:
 @pytest.fixture
 def tab(desk, workspace, keys) -> RunsTab:
     context = Context(desk, workspace, keys, "en")
-    with gr.Blocks(analytics_enabled=False):
+    with gr.Blocks(analytics_enabled=False) as blocks:
         form = Form(context.words, context.draft())
         form.fields(["name", "optim.max_steps"])
         with gr.Tab("Runs") as part:
             tab = RunsTab(context)
         training = make_training()
         tab.bind(part, form, training)
+    tab.blocks = blocks
     return tab
 
 
@@ -258,6 +259,13 @@ def test_runs_that_differ_in_nothing_say_so(tab, desk, monkeypatch):
     same = replace(desk.shelf.compare(()), settings=(), environment=())
     monkeypatch.setattr(desk.shelf, "compare", lambda runs: same)
     assert ask(tab, "compare", "old-1 new-2")["differences"].count("No difference.") == 2
+
+
+def test_handlers_of_one_pages_state_do_not_overlap(tab):
+    """A table that is being drawn must not close the row that is opened meanwhile."""
+    handlers = [fn for fn in tab.blocks.fns.values() if tab.page in fn.outputs]
+    assert len(handlers) == 3
+    assert {(fn.concurrency_id, fn.concurrency_limit) for fn in handlers} == {("runs-page", 1)}
 
 
 # The queue ------------------------------------------------------------------------------------------------------------

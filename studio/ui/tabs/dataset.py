@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import gradio as gr
 
 from studio.core.errors import StudioError
 from studio.core.files import replace_file
-from studio.core.recipe import Recipe, change_recipe, read_value
+from studio.core.recipe import Recipe, read_value
 from studio.core.text import literal, text
 from studio.data.codes import CODES
 from studio.data.gather import refuses_training
@@ -29,7 +29,6 @@ from studio.ui.dataset_cards import (
 )
 from studio.ui.dataset_parts import FILE_TYPES, DatasetParts
 from studio.ui.dataset_view import TOKENS_SHOWN, chat_view, learned_view, lengths_view, packed_view, seen_view
-from studio.ui.form import show_value
 
 VIEWED = ("data.max_length", "data.packing", "data.accept_bad_rows")
 """Fields that change what is drawn, not what was measured."""
@@ -89,11 +88,10 @@ class DatasetTab(DatasetParts):
                 on(part.submit, self._looker(path), state, self.parts)
         on(self.source.submit, self.bring, state, everything)
         on(self.source.blur, self.bring, state, everything)
-        taken = on(self.upload.upload, self.take_file, [self.upload], [self.upload, self.source])
-        on(taken.then, self.bring_upload, state, everything)
+        on(self.upload.upload, self.take_file, [self.upload], [self.upload, *everything])
         # One after the other: of two choices made in one breath the first must not be answered last.
         one_by_one = {"trigger_mode": "multiple", "concurrency_id": "dataset-said", "concurrency_limit": 1}
-        on(self.said.said, self.hear, [self.said, *state], everything, **one_by_one)
+        on(self.said.said, self.hear, [self.said, self.page], everything, **one_by_one)
         on(self.save.click, self.save_mapping, inputs, [self.saved])
         shown = [self.page, self.row, self.chat, self.seen, self.learned]
         on(self.row.input, self.pick, [self.row, *state], shown)
@@ -104,7 +102,7 @@ class DatasetTab(DatasetParts):
 
     def look(self, page: dict, *values: Any) -> list[Any]:
         """Look at the form's data set; nothing is asked again that is known."""
-        recipe = self.form.read(values)
+        recipe = self._read(values)
         check_reach(self.context.owner_asks, recipe.data.source)
         return self._show(self.context.desk.datasets.look(recipe), page, recipe)
 
@@ -116,44 +114,36 @@ class DatasetTab(DatasetParts):
 
     def reformat(self, page: dict, *values: Any) -> list[Any]:
         """Look at the data set in the format that was chosen."""
-        recipe = self._fit(self.form.read(values))
-        self.context.keep_draft(recipe)
+        with self.context.editing:
+            recipe = self._read(values)
+            changes = {"data.format": recipe.data.format} | self._fit(recipe.data.mapping, recipe.data.format)
+            recipe = self.context.edit(changes)
         look = self.context.desk.datasets.look(recipe)
-        return [*self._field_values(recipe), *self._show(look, FRESH, recipe)]
+        return [*self._fields(changes), *self._show(look, FRESH, recipe)]
 
     def _looker(self, path: str):
         def look(page: dict, *values: Any) -> list[Any]:
             """Look anew when the field that is left was changed; a click elsewhere has its own say."""
             looked = self.context.desk.datasets.recipe
-            if looked and read_value(looked, path) == read_value(self.form.read(values), path):
+            if looked and read_value(looked, path) == read_value(self._read(values), path):
                 return [gr.skip()] * len(self.parts)
             return self.look(page, *values)
 
         return look
 
     def bring(self, page: dict, *values: Any) -> list[Any]:
-        """Look at another source; what was said of the last one's columns does not hold for it."""
-        recipe = self.form.read(values)
+        """Look at another source, if it is another one; a recipe that was brought along keeps its columns."""
+        source = self._read(values).data.source
         before = self.context.desk.datasets.view().source
-        if before == recipe.data.source:
+        if before == source:
             return [gr.skip()] * (len(self.fields) + len(self.parts))
         if not before:
-            return [*[gr.skip()] * len(self.fields), *self.look(page, *values)]
-        return self.bring_upload(page, *values)
-
-    def bring_upload(self, page: dict, *values: Any) -> list[Any]:
-        """Look at a file that just came, be it under the name of one that was there."""
-        recipe = change_recipe(self.form.read(values), FORGOTTEN)
-        if recipe.name in ("demo", name_of(self.context.desk.datasets.view().source)):
-            recipe = change_recipe(recipe, {"name": name_of(recipe.data.source)})
-        check_reach(self.context.owner_asks, recipe.data.source)
-        self.context.keep_draft(recipe)
-        look = self.context.desk.datasets.look(recipe, again=True)
-        return [*self._field_values(recipe), *self._show(look, FRESH, recipe)]
+            return [*self._fields({}), *self.look(page, *values)]
+        return self._take(source)
 
     def look_again(self, page: dict, *values: Any) -> list[Any]:
         """Look at the data set anew: the file may have changed."""
-        recipe = self.form.read(values)
+        recipe = self._read(values)
         check_reach(self.context.owner_asks, recipe.data.source)
         return self._show(self.context.desk.datasets.look(recipe, again=True), FRESH, recipe)
 
@@ -168,26 +158,31 @@ class DatasetTab(DatasetParts):
         """Draw mask, packing and lengths for another limit."""
         return self._show(self.context.desk.datasets.view(), page | {"number": -1}, self._read(values))
 
-    def hear(self, said: dict, page: dict, *values: Any) -> list[Any]:
-        """Do what a part of our own reports (assets/dataset.js), on the form's recipe."""
-        datasets, recipe = self.context.desk.datasets, self.form.read(values)
+    def hear(self, said: dict, page: dict) -> list[Any]:
+        """Do what a part of our own reports (assets/dataset.js), on the draft as it is then.
+
+        The network may take seconds to answer, in which the form is edited.
+        """
+        datasets, changes = self.context.desk.datasets, {}
         said = said if isinstance(said, dict) else {}
         do, value = str(said.get("do", "")), said.get("value", "")
         if do == "cancel":
             look = datasets.cancel()
         elif do in ("size", "fetch"):
-            check_reach(self.context.owner_asks, recipe.data.source)
+            check_reach(self.context.owner_asks, datasets.view().source)
             look = datasets.ask_size() if do == "size" else datasets.fetch()
         elif do == "more":
             page = page | {"number": -1, "shown": page["shown"] + TOKENS_SHOWN}
             look = datasets.view()
         elif do == "limit":
-            return self._move_limit(int(value), page, recipe)
+            return self._move_limit(int(value), page)
         else:
-            recipe = self._change(do, said, recipe)
+            with self.context.editing:
+                changes = self._change(do, said, self.context.draft())
+                recipe = self.context.edit(changes)
             look = datasets.look(recipe)
             page = FRESH
-        return [*self._field_values(recipe), *self._show(look, page, recipe)]
+        return [*self._fields(changes), *self._show(look, page, self.context.draft())]
 
     def pick(self, number: str, page: dict, *values: Any) -> list[Any]:
         """Show another example."""
@@ -199,12 +194,14 @@ class DatasetTab(DatasetParts):
 
     def save_mapping(self, *values: Any) -> str:
         """Save format and columns beside the data."""
-        path = self.context.desk.datasets.save_mapping(self.form.read(values))
+        path = self.context.desk.datasets.save_mapping(self._read(values))
         return note_card(self.context.say("ui.dataset.mapping.saved", path=literal(str(path))), "good")
 
     def take_file(self, uploaded: str | None) -> list[Any]:
-        """Copy an uploaded file into the workspace's data sets and make it the source; the drop zone is free again."""
-        return [None, str(self._keep(Path(uploaded)))] if uploaded else [gr.skip()] * 2
+        """Copy an uploaded file into the workspace's data sets and look at it; the drop zone is free again."""
+        if not uploaded:
+            return [gr.skip()] * (1 + len(self.fields) + len(self.parts))
+        return [None, *self._take(str(self._keep(Path(uploaded))))]
 
     # Inside -------------------------------------------------------------------------------------------------------
 
@@ -225,13 +222,23 @@ class DatasetTab(DatasetParts):
         replace_file(staged, target)
         return target
 
-    def _change(self, do: str, said: dict, recipe: Recipe) -> Recipe:
-        """Return the recipe with an answer or a column's role, and keep it as the draft.
+    def _take(self, source: str) -> list[Any]:
+        """Make `source` the draft's and look at it anew, be it under the name of one that was there.
 
-        What is said of columns is the draft's: the page may not have been told yet of the choice before this one.
+        What was said of the last one's columns does not hold for it.
         """
+        check_reach(self.context.owner_asks, source)
+        changes = {"data.source": source} | FORGOTTEN
+        with self.context.editing:
+            if self.context.draft().name in ("demo", name_of(self.context.desk.datasets.view().source)):
+                changes["name"] = name_of(source)
+            recipe = self.context.edit(changes)
+        look = self.context.desk.datasets.look(recipe, again=True)
+        return [*self._fields(changes), *self._show(look, FRESH, recipe)]
+
+    def _change(self, do: str, said: dict, recipe: Recipe) -> dict[str, Any]:
+        """Return what an answer, or a column's role, changes of the recipe."""
         value = str(said.get("value", ""))
-        recipe = change_recipe(recipe, {"data.mapping": self.context.draft().data.mapping})
         if do == "role":
             known = self.context.desk.datasets.view().report.get("mapping") or {}
             mapping = {**known, **recipe.data.mapping}
@@ -240,32 +247,32 @@ class DatasetTab(DatasetParts):
             mapping = {role: name for role, name in mapping.items() if name != column}
             # A column that was said to be of no use must not be recognised by its name again.
             mapping |= {value: column} if value else dict.fromkeys(played, "")
-            recipe = change_recipe(recipe, {"data.mapping": mapping})
-        elif do == "answer" and str(said.get("field", "")).startswith("data.") and value:
+            return {"data.mapping": mapping}
+        if do == "answer" and str(said.get("field", "")).startswith("data.") and value:
             field = str(said["field"])
             head, _, role = field.partition("data.mapping.")
             if role and not head:
-                recipe = change_recipe(recipe, {"data.mapping": {**recipe.data.mapping, role: value}})
-            elif field in self.fields:
-                recipe = self._fit(change_recipe(recipe, {field: value}))
-        self.context.keep_draft(recipe)
-        return recipe
+                return {"data.mapping": {**recipe.data.mapping, role: value}}
+            if field == "data.format":
+                return {field: value} | self._fit(recipe.data.mapping, value)
+            if field in self.fields:
+                return {field: value}
+        return {}
 
-    def _fit(self, recipe: Recipe) -> Recipe:
-        """Another format has other roles: those that it does not know are forgotten."""
-        roles = self.context.desk.datasets.roles(recipe.data.format)
-        mapping = {role: column for role, column in recipe.data.mapping.items() if role in roles}
-        return change_recipe(recipe, {"data.mapping": mapping})
+    def _fit(self, mapping: Mapping[str, str], format: str) -> dict[str, Any]:
+        """Return what another format changes of the mapping: roles that it does not know are forgotten."""
+        roles = self.context.desk.datasets.roles(format)
+        known = {role: column for role, column in mapping.items() if role in roles}
+        return {} if known == mapping else {"data.mapping": known}
 
-    def _move_limit(self, limit: int, page: dict, recipe: Recipe) -> list[Any]:
+    def _move_limit(self, limit: int, page: dict) -> list[Any]:
         """The page has moved its line already: only the field, the mask and the packing follow."""
-        recipe = change_recipe(recipe, {"data.max_length": max(8, limit)})
-        self.context.keep_draft(recipe)
+        changes = {"data.max_length": max(8, limit)}
+        recipe = self.context.edit(changes)
         look = self.context.desk.datasets.view()
         answer: dict[Any, Any] = dict.fromkeys(self.parts, gr.skip())
         answer[self.learned], answer[self.packed] = self._learned(look, page, recipe)
-        fields = [recipe.data.max_length if path == "data.max_length" else gr.skip() for path in self.fields]
-        return [*fields, *answer.values()]
+        return [*self._fields(changes), *answer.values()]
 
     def _turn(self, example: int, page: dict, recipe: Recipe) -> list[Any]:
         look = self.context.desk.datasets.view()
@@ -350,12 +357,10 @@ class DatasetTab(DatasetParts):
         id = f"ui.dataset.role.{role}"
         return self.context.say(id) if self.context.words.has(id) else role
 
-    def _field_values(self, recipe: Recipe) -> list[Any]:
-        return [show_value(self.form.knobs[path], read_value(recipe, path)) for path in self.fields]
+    def _fields(self, changes: Mapping[str, Any]) -> list[Any]:
+        """Return what the fields of `changes` show now; what stands in the others, typed by half maybe, stays."""
+        return self.form.show_changes(changes, self.fields)
 
     def _read(self, values: Sequence[Any]) -> Recipe:
-        """Return the form's recipe; half-typed, the draft's."""
-        try:
-            return self.form.read(values)
-        except StudioError:
-            return self.context.draft()
+        """Return the recipe as the page shows it; of a field that is typed by half what the draft says."""
+        return self.form.read_over(self.context.draft(), values)

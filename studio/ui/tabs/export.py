@@ -9,9 +9,8 @@ from typing import Any
 import gradio as gr
 
 from studio.core.errors import StudioError
-from studio.core.text import literal, text
+from studio.core.text import text
 from studio.desk.exports import TARGETS, Estimate
-from studio.host.failures import refuse_system
 from studio.ui.cards import run_label, size_words
 from studio.ui.chat_parts import make_takeaway
 from studio.ui.context import Context
@@ -105,7 +104,7 @@ class ExportTab:
         try:
             estimates = [desk.exports.estimate(run, target) for target in TARGETS]
         except StudioError as error:  # the base is gone, the record is damaged
-            estimates, waits = [Estimate(target) for target in TARGETS], self._say_error(error)
+            estimates, waits = [Estimate(target) for target in TARGETS], self.context.say_error(error)
         return target_cards(estimates, say, busy=busy, waits=waits, run=run)
 
     def hear(self, said: object, run: str | None) -> Iterator[list[Any]]:
@@ -161,15 +160,7 @@ class ExportTab:
                 return ""
         if type(job.error).__name__ == "ExportStopped":
             return stopped_card(say)
-        return error_card(self._say_error(job.error))
-
-    def _say_error(self, error: BaseException) -> str:
-        if isinstance(error, OSError):
-            error = refuse_system(error)
-        if not isinstance(error, StudioError):
-            words = f"{type(error).__name__}: {error}"[:300]
-            error = StudioError(text("ui.job.failed"), literal(words), text("ui.job.failed.fix"))
-        return " ".join(self.context.say(part) for part in (error.what, error.why, error.fix))
+        return error_card(self.context.say_error(job.error))
 
     def _list(self, local: bool) -> str:
         return items_card(self.context.desk.exports.items(), self.context.say, local=local)

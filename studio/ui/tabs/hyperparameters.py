@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -55,8 +56,8 @@ class HyperparametersTab:
     def __init__(self, context: Context, form: Form) -> None:
         self.context = context
         self.form = form
-        self._before: Recipe | None = None
-        """The draft before the last change of many settings, for undo."""
+        self._last: dict[str, tuple[Any, Any]] = {}
+        """What the last change of many settings did, for undo: by path the value before and the one that it set."""
         self._imported: Recipe | None = None
         self._scope: tuple[str, Scope] = ("", Scope())
         self._seen: tuple[Recipe, Scope] | None = None
@@ -107,8 +108,7 @@ class HyperparametersTab:
             context, words = self.context, self.context.words
             with context.editing:
                 recipe, typed, problems = self.form.read_typed(context.draft(), {path: raw})
-                before = {name: value for name, value in context.typed().items() if name != path}
-                context.keep_draft(recipe, before | typed)
+                context.edit({path: read_value(recipe, path)}, typed)
             marks = mark_problems(problems, words, of=path) | mark_changes(recipe, words)
             return [marks, gr.skip() if path in BESIDE_PLAIN else self._plain(recipe)]
 
@@ -120,7 +120,7 @@ class HyperparametersTab:
         if do == "look":
             return self._look()
         answers = {
-            "reset": lambda recipe: self._reset(recipe, value),
+            "reset": lambda recipe: self._reset(value),
             "reset_all": self._reset_all,
             "preset": lambda recipe: self._choose(recipe, value),
             "preset_apply": lambda recipe: self._apply_preset(recipe, value),
@@ -131,11 +131,9 @@ class HyperparametersTab:
             "export": self._export,
             "undo": lambda recipe: self._undo(),
         }
-        self.scope(self.context.draft())
+        self.scope(self.context.draft())  # may take seconds the first time, in which edits must be kept
         with self.context.editing:
-            shown = dict(zip(self.form.components, values, strict=True))
-            recipe, typed, _ = self.form.read_typed(self.context.draft(), shown)
-            self.context.keep_draft(recipe, typed)
+            recipe = self.form.read_over(self.context.draft(), values)
             if do in CONTROLS and value in CONTROLS[do]:
                 return self._wish(recipe, do, value)
             return answers[do](recipe) if do in answers else self._tell()
@@ -190,30 +188,33 @@ class HyperparametersTab:
         count = len(presets.compare(recipe, made))
         return self._set(recipe, made, self.context.say("ui.settings.set", count=count))
 
-    def _reset(self, recipe: Recipe, name: str) -> list[Any]:
+    def _reset(self, name: str) -> list[Any]:
         knob = next((knob for knob in self.form.knobs.values() if elem_id(knob.path) == name), None)
         if knob is None or knob.required:
             return self._tell()
-        made = change_recipe(recipe, {knob.path: knob.default})
-        self.context.keep_draft(made, {p: v for p, v in self.context.typed().items() if p != knob.path})
-        return self._show(made)
+        changes = {knob.path: knob.default}
+        return self._show(self.context.edit(changes), changes)
 
     def _reset_all(self, recipe: Recipe) -> list[Any]:
         defaults = {
             knob.path: knob.default for knob in self.form.knobs.values() if knob.path not in presets.BOUND
         }
-        return self._set(
-            recipe, change_recipe(recipe, defaults), self.context.say("ui.settings.reset.done"), True
-        )
+        made = change_recipe(recipe, defaults)
+        return self._set(recipe, made, self.context.say("ui.settings.reset.done"), defaults)
 
     def _undo(self) -> list[Any]:
-        if self._before is None:
+        """Take back what the last change set; what a person has set since stays."""
+        if not self._last:
             return self._tell()
-        made, self._before = self._before, None
-        self.context.keep_draft(made, self.context.typed())
-        return self._show(
-            made, note=done_note(self.context.say("ui.settings.undone"), self.context.say, undo=False)
-        )
+        draft, typed, say = self.context.draft(), self.context.typed(), self.context.say
+        changes = {
+            path: before for path, (before, made) in self._last.items()
+            if path not in typed and read_value(draft, path) == made
+        }  # fmt: skip
+        kept, self._last = len(self._last) - len(changes), {}
+        sentence = say("ui.settings.undone.partly", count=kept) if kept else say("ui.settings.undone")
+        note = done_note(sentence, say, undo=False)
+        return self._show(self.context.edit(changes), changes, note=note)
 
     # Presets ----------------------------------------------------------------------------------------------------
 
@@ -237,10 +238,8 @@ class HyperparametersTab:
             preset = self.context.desk.presets.find(id)
             made = presets.apply(preset, recipe, self._positions(recipe))
             name = self.context.say(preset.name)
-        count = len(presets.compare(recipe, made))
-        return self._set(
-            recipe, made, self.context.say("ui.presets.applied", name=name, count=count), id == IMPORTED
-        )
+        said = self.context.say("ui.presets.applied", name=name, count=len(presets.compare(recipe, made)))
+        return self._set(recipe, made, said, self.form.knobs if id == IMPORTED else ())
 
     def _save(self, recipe: Recipe, name: str) -> list[Any]:
         preset = self.context.desk.presets.save(name, recipe)
@@ -261,8 +260,7 @@ class HyperparametersTab:
         except RecipeError as error:
             return self._tell(card=self._presets("", problems_card(error.problems, say)))
         except StudioError as error:
-            words = " ".join(say(part) for part in (error.what, error.why, error.fix))
-            return self._tell(card=self._presets("", note_card(words, "bad")))
+            return self._tell(card=self._presets("", note_card(self.context.say_error(error), "bad")))
         self._imported = made
         details = difference_card(
             say("ui.presets.imported"), say("ui.presets.imported.about"), presets.compare(recipe, made),
@@ -300,20 +298,21 @@ class HyperparametersTab:
         """Answer without a change of the form."""
         return [gr.skip(), gr.skip(), note or gr.skip(), card or gr.skip(), *self._same]
 
-    def _set(self, before: Recipe, made: Recipe, sentence: str, all_fields: bool = False) -> list[Any]:
-        """Set many settings at once; fields that are typed by half stay, unless all are set."""
-        if made == before:
-            return self._show(made, card=self._presets())
-        self._before = before
-        same = {} if all_fields else {
-            path: value for path, value in self.context.typed().items()
-            if read_value(made, path) == read_value(before, path)
-        }  # fmt: skip
-        self.context.keep_draft(made, same)
-        return self._show(made, note=done_note(sentence, self.context.say), card=self._presets())
+    def _set(self, before: Recipe, made: Recipe, sentence: str, over: Iterable[str] = ()) -> list[Any]:
+        """Set what `made` has otherwise than `before`; a field typed by half stays, unless it is one of `over`."""
+        last = {one.path: (one.before, one.after) for one in presets.compare(before, made)}
+        replaced = {path: read_value(made, path) for path in over if path in self.context.typed()}
+        changes = replaced | {path: value for path, (_, value) in last.items()}
+        recipe = self.context.edit(changes)
+        if not last:
+            return self._show(recipe, changes, card=self._presets())
+        self._last = last
+        return self._show(recipe, changes, note=done_note(sentence, self.context.say), card=self._presets())
 
-    def _show(self, recipe: Recipe, note: Any = None, card: Any = None) -> list[Any]:
-        """Answer with the whole form."""
+    def _show(
+        self, recipe: Recipe, changes: Mapping[str, Any], note: Any = None, card: Any = None
+    ) -> list[Any]:
+        """Answer with the fields of `changes`; what stands in the others may be newer than what the server knows."""
         typed = self.context.typed()
         problems = self.form.read_typed(recipe, typed)[2]
         words = self.context.words
@@ -323,7 +322,7 @@ class HyperparametersTab:
             self._plain(recipe),
             note or gr.skip(),
             card or gr.skip(),
-            *self.form.show(recipe, typed),
+            *self.form.show_changes(changes, self.form.components),
         ]
 
     def _plain(self, recipe: Recipe) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 import gradio as gr
 
-from studio.core.errors import RecipeError, StudioError
-from studio.core.recipe import Recipe, change_recipe
+from studio.core.errors import StudioError
+from studio.core.recipe import Recipe
 from studio.core.text import literal
 from studio.desk.fit import name_method
 from studio.desk.fits import FoundModel
@@ -60,13 +60,13 @@ class ModelTab:
         self.found = gr.State(
             ()
         )  # hub ids that this page's last search named; outside of the tab, which may be hidden
-        on, inputs = self.context.on, list(self.form.components.values())
+        on = self.context.on
         on(tab.select, self.open, [self.found], [self.list])
         self.show_card(self.source.change)
         self.show_card(self.quantization.change)
         on(self.source.change, self.mark, [self.source, self.found], [self.list], trigger_mode="always_last")
         self.heard = [self.found, self.asked, self.list, self.source, self.quantization, self.card]
-        on(self.voice.said, self.hear, [self.voice, self.found, *inputs], self.heard, trigger_mode="multiple")
+        on(self.voice.said, self.hear, [self.voice, self.found], self.heard, trigger_mode="multiple")
 
     def show_card(self, event: Callable) -> None:
         """Show the source's card on `event`: one at a time, so that a slow answer never replaces a later one."""
@@ -105,7 +105,7 @@ class ModelTab:
         try:
             shown = model_details(self.context.desk.fits.find(source), quantization, say)
         except StudioError as error:
-            return note_card(" ".join(say(part) for part in (error.what, error.why, error.fix)), "bad")
+            return note_card(self.context.say_error(error), "bad")
         # What was said of the choice stays until another is made: hearing it and showing it are two events.
         note_start, note_end = '<p class="adapted"', "</p>"
         if note_start in card:
@@ -114,26 +114,27 @@ class ModelTab:
                 return gr.skip()
         return shown
 
-    def hear(self, said: object, found: tuple[str, ...], *values: Any) -> Iterator[list[Any]]:
-        """Do what a part of the list or the card reports; its values are looked at like any input."""
+    def hear(self, said: object, found: tuple[str, ...]) -> Iterator[list[Any]]:
+        """Do what a part of the list or the card reports; what it says is looked at like any input.
+
+        The recipe is the draft's as it is then: the hub may take seconds to answer, in which the form is edited.
+        """
         do, value, form = read_said(said)
         if do == "search":
             yield from self._search(str(form.get("words", "")).strip(), found)
         elif do == "ask":
             yield self._answer(asked=note_card(self.context.say("ui.model.searching", hub=self._hub())))
             model = self.context.desk.fits.ask(value)
-            yield (
-                self._choose(model, found, values)
-                if model.source == self._source(values)
-                else self._answer(asked="")
-            )
+            still = model.source == self.context.draft().model.source
+            yield self._choose(model, found) if still else self._answer(asked="")
         elif do == "pick" and value:
-            yield self._choose(self.context.desk.fits.find(value), found, values)
+            yield self._choose(self.context.desk.fits.find(value), found)
         elif do == "method" and value in ("none", "nf4", "int8"):
-            recipe = change_recipe(self._recipe(values), {"model.quantization": value})
-            self.context.keep_draft(recipe)
+            recipe = self.context.edit({"model.quantization": value})
             card = self.describe(recipe.model.source, value)
             yield self._answer(quantization=value, card=card)
+        else:  # a handler that yields nothing at all would empty what it could have changed
+            yield self._answer()
 
     def choices(self, source: str) -> dict:
         """Return the picker with every model found on this machine; its value, which may be edited, stays."""
@@ -156,8 +157,7 @@ class ModelTab:
         try:
             models = fits.search(words)
         except StudioError as error:
-            told = " ".join(say(part) for part in (error.what, error.why, error.fix))
-            yield self._answer(asked=note_card(told, "bad"))
+            yield self._answer(asked=note_card(self.context.say_error(error), "bad"))
             return
         found = tuple(model.source for model in models)
         chosen = self.context.draft().model.source
@@ -167,29 +167,30 @@ class ModelTab:
             list=self._list(fits.models(), fits.picks(), found, chosen),
         )
 
-    def _choose(self, model: FoundModel, found: tuple[str, ...], values: tuple[Any, ...]) -> list[Any]:
+    def _choose(self, model: FoundModel, found: tuple[str, ...]) -> list[Any]:
         """Make `model` the recipe's, in 4 or 8 bits where it does not fit as the recipe holds models now."""
-        recipe = change_recipe(self._recipe(values), {"model.source": model.source})
-        recipe, note = self._adapt(recipe, model)
-        self.context.keep_draft(recipe)
+        with self.context.editing:
+            adapted, note = self._adapt(self.context.draft(), model)
+            recipe = self.context.edit({"model.source": model.source} | adapted)
         fits, quantization = self.context.desk.fits, recipe.model.quantization
         return self._answer(
             asked="",
             list=self._list(fits.models(), fits.picks(), found, model.source),
             source=model.source,
-            quantization=quantization,
+            quantization=quantization if adapted else gr.skip(),
             card=model_details(model, quantization, self.context.say, note),
         )
 
-    def _adapt(self, recipe: Recipe, model: FoundModel) -> tuple[Recipe, str]:
+    def _adapt(self, recipe: Recipe, model: FoundModel) -> tuple[dict[str, str], str]:
+        """Return what must change of the recipe for `model`, and what is said of it."""
         methods = {one.quantization: one for one in model.fit.methods}
         now = methods.get(recipe.model.quantization)
         best = next((one for one in model.fit.methods if one.method == model.fit.method), None)
         fits = best is not None and best.verdict != "no"
         if recipe.adapter.method == "full" or not fits or now is None or now.verdict != "no":
-            return recipe, ""
+            return {}, ""
         note = self.context.say("ui.model.adapted", method=name_method(best))
-        return change_recipe(recipe, {"model.quantization": best.quantization}), note
+        return {"model.quantization": best.quantization}, note
 
     def _list(
         self,
@@ -216,16 +217,6 @@ class ModelTab:
     def _answer(self, **parts: Any) -> list[Any]:
         names = ("found", "asked", "list", "source", "quantization", "card")
         return [parts.get(name, gr.skip()) for name in names]
-
-    def _recipe(self, values: tuple[Any, ...]) -> Recipe:
-        """The form's recipe; while a field of it is half-typed, the last whole one."""
-        try:
-            return self.form.read(values)
-        except RecipeError:
-            return self.context.draft()
-
-    def _source(self, values: tuple[Any, ...]) -> str:
-        return self._recipe(values).model.source
 
     def _hub(self):
         """The address that is asked, without a password in it."""

@@ -68,9 +68,12 @@ class RunsTab:
         self.outputs = [
             *drawn, self.note, self.overlay, self.differences, self.go, training.watched, *fields,
         ]  # fmt: skip
-        on(tab.select, lambda page: self.draw(page | {"sent": FRESH["sent"]}), [self.page], drawn)
-        on(self.overlay.refresh, self.draw, [self.page], drawn)
-        said = on(self.voice.said, self.hear, [self.voice, self.page], self.outputs, trigger_mode="multiple")
+        # One after the other: each takes the page's state and gives it back changed.
+        in_turn = {"concurrency_id": "runs-page", "concurrency_limit": 1}
+        on(tab.select, lambda page: self.draw(page | {"sent": FRESH["sent"]}), [self.page], drawn, **in_turn)
+        on(self.overlay.refresh, self.draw, [self.page], drawn, **in_turn)
+        hearing = {"trigger_mode": "multiple"} | in_turn
+        said = on(self.voice.said, self.hear, [self.voice, self.page], self.outputs, **hearing)
         said.success(None, [self.go], None, js=GO, api_visibility="private")
 
     def draw(self, page: dict) -> list[Any]:
@@ -170,8 +173,9 @@ class RunsTab:
     def _delete(self, ask: Ask, page: dict) -> dict[str, Any]:
         freed_bytes = self.context.desk.shelf.delete(ask.value)
         note = self._good("ui.runs.deleted", size=size_words(freed_bytes))
-        # A comparison on show may hold the run that is gone.
-        return {"note": note, "page": {"panel": Panel()}, **self._close_comparison(ask, page)}
+        # A comparison on show may hold the run that is gone; its tick goes, which a question answered by no leaves.
+        overlay = {"runs": [], "gone": ask.value}
+        return {"note": note, "page": {"panel": Panel()}, "overlay": overlay, "differences": ""}
 
     def _compare(self, ask: Ask, page: dict) -> dict[str, Any]:
         wanted = set(ask.value.split())

@@ -56,12 +56,11 @@ class TrainingTab:
 
         tell, write = self.context.guarded(self.page.look), self.context.guarded(self.page.log_text)
 
-        # Gradio hands a server function the web server's own request, not one of Gradio's.
         def look(request: gr.Request, shown: dict) -> dict:
-            return tell(_wrap(request), shown)
+            return tell(request, shown)
 
         def log(request: gr.Request, run: str) -> str:
-            return write(_wrap(request), run)
+            return write(request, run)
 
         self.watched = gr.HTML(
             {},
@@ -184,7 +183,3 @@ class TrainingTab:
     def show(self, run: str, note: str = "") -> dict:
         """Return what `watched` must become for a page to show `run` ("" for the one that it shows); `note` is HTML."""
         return {"run": run, "note": note, "number": time.time()}
-
-
-def _wrap(request: Any) -> gr.Request:
-    return request if hasattr(request, "request") else gr.Request(request=request)
