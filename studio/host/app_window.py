@@ -39,6 +39,8 @@ FLATPAKS = ("com.google.Chrome", "org.chromium.Chromium", "com.microsoft.Edge", 
 FLATPAK_FOLDERS = ("/var/lib/flatpak/exports/bin", "~/.local/share/flatpak/exports/bin")
 BROWSER_CLASSES = ("Chrome_WidgetWin", "MozillaWindowClass", "WindowsForms")
 """Windows' names for the windows of Edge and Chrome, of Firefox, and of pywebview."""
+LINUX_CLASSES = ("chrom", "edge", "brave", "vivaldi", "opera", "firefox", "navigator", "webview")
+"""Parts of X's names for the windows of browsers and of pywebview, in small letters."""
 SIZE = "1320,900"
 ASK_S = 3.0
 """How long a program that knows the windows is waited for."""
@@ -85,18 +87,21 @@ def find_browser(environment=os.environ, system=sys.platform, which=shutil.which
 
 
 def focus_window(environment=os.environ, system=sys.platform, which=shutil.which):
-    """Bring a window whose title names the studio to the front; return whether there was one that could be."""
+    """Bring a browser's window whose title names the studio to the front; return whether there was one that could be.
+
+    A file manager or an editor may show a folder of that name.
+    """
     if system == "win32":
         return _focus_on_windows()
     if system == "darwin" or not environment.get("DISPLAY"):
         return False
     # On Wayland no program may do that to another; both see only windows of X there.
-    for name, words in (
-        ("wmctrl", ["-a", TITLE]),
-        ("xdotool", ["search", "--name", TITLE, "windowactivate"]),
+    for name, find, show in (
+        ("wmctrl", _find_by_wmctrl, "-ia"),
+        ("xdotool", _find_by_xdotool, "windowactivate"),
     ):
         path = which(name, path=environment.get("PATH"))
-        if path and _ask([path] + words):
+        if path and any(_ask([path, show, window]) is not None for window in find(path)):
             return True
     return False
 
@@ -128,13 +133,30 @@ def _start(command):
     return True
 
 
+def _find_by_wmctrl(path):
+    """Return the ids of the studio's windows. A line: id, desktop, instance.class, machine, title."""
+    lines = [line.split(None, 3) for line in (_ask([path, "-lx"]) or "").splitlines()]
+    return [
+        words[0]
+        for words in lines
+        if len(words) == 4 and TITLE in words[3] and any(name in words[2].lower() for name in LINUX_CLASSES)
+    ]
+
+
+def _find_by_xdotool(path):
+    titled = (_ask([path, "search", "--name", TITLE]) or "").split()
+    browsers = (_ask([path, "search", "--class", "|".join(LINUX_CLASSES)]) or "").split()
+    return [window for window in titled if window in browsers]
+
+
 def _ask(command):
+    """Return what a program prints; None where it fails, or does not answer."""
+    quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     try:
-        return (
-            subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=ASK_S) == 0
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
+        said = subprocess.check_output(command, timeout=ASK_S, **quiet)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said.decode("utf-8", "replace")
 
 
 def _focus_on_windows():

@@ -78,9 +78,38 @@ def test_a_browser_that_does_not_start_and_none_at_all_leave_the_default_one(mon
     assert opened[1:] == ["http://127.0.0.1:3/"]
 
 
-def test_an_open_window_comes_to_the_front_where_a_program_can_do_that(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(app_window, "_ask", lambda command: asked.append(command) or "xdotool" in command[0])
-    assert focus_window(DESKTOP, "linux", which("wmctrl", "xdotool")) and len(asked) == 2
-    assert not focus_window(DESKTOP, "linux", which("wmctrl"))
+WINDOWS = """0x01 0 org.gnome.Nautilus.Nautilus host Finetune Studio
+0x02 0 code.Code host run.py - Finetune Studio - Visual Studio Code
+0x03 0 google-chrome (/home/a b).Google-chrome host 63% · Finetune Studio
+0x04 0 Navigator.firefox host Mozilla Firefox
+"""
+WMCTRL = 'case "$1" in -lx) cat "$HERE/windows";; *) echo "$@" >> "$HERE/shown";; esac'
+XDOTOOL = """case "$1 $2" in
+"search --name") printf '1\\n2\\n3\\n';;
+"search --class") printf '3\\n4\\n';;
+*) echo "$@" >> "$HERE/shown";;
+esac"""
+
+
+@pytest.mark.parametrize(
+    ("name", "script", "shown"),
+    [("wmctrl", WMCTRL, "-ia 0x03"), ("xdotool", XDOTOOL, "windowactivate 3")],
+    ids=["wmctrl", "xdotool"],
+)
+def test_only_a_browsers_window_comes_to_the_front(tmp_path, name, script, shown):
+    """A file manager or an editor with a folder of that name open would leave the person without a page."""
+    program = tmp_path / name
+    program.write_text(f"#!/bin/sh\nHERE={tmp_path}\n{script}\n", encoding="utf-8")
+    program.chmod(0o755)
+    (tmp_path / "windows").write_text(WINDOWS, encoding="utf-8")
+    found = DESKTOP | {"PATH": str(tmp_path)}
+    assert focus_window(found, "linux")
+    assert (tmp_path / "shown").read_text(encoding="utf-8").strip() == shown
+    if name == "wmctrl":
+        (tmp_path / "windows").write_text("".join(WINDOWS.splitlines(keepends=True)[:2]), encoding="utf-8")
+        assert not focus_window(found, "linux"), "a page opens instead"
+
+
+def test_without_a_program_that_knows_the_windows_none_comes_to_the_front():
+    assert not focus_window(DESKTOP, "linux", which())
     assert not focus_window({}, "linux", which("xdotool")) and not focus_window({}, "darwin", which())
