@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 HELD = (5, 32, 33)
 """Windows' error codes for access denied, sharing violation and lock violation."""
@@ -22,3 +25,33 @@ def replace_file(source: Path, target: Path) -> None:
                 raise
             time.sleep(delay_s)
             delay_s *= 2
+
+
+def write_file(path: Path, content: bytes, *, private: bool = False, lasting: bool = False) -> None:
+    """Replace the file at `path` in one step; when that fails nothing half-written stays. Raises OSError.
+
+    `private`: only this user may read it, from its first byte on. `lasting`: it is on the disk before it takes its
+    place, so that not even a power cut leaves less than the old or the new file.
+    """
+    # Threads write the same file too: the page's, the engine's.
+    staged = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    staged.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    handle = os.open(staged, flags, 0o600 if private else 0o666)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
+        replace_file(staged, path)
+    except OSError:  # a full disk
+        staged.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, data: Any, *, private: bool = False, lasting: bool = False) -> None:
+    """Replace the file at `path` by `data` as JSON, as write_file does. Raises OSError, ValueError for NaN."""
+    words = json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    # Half an emoji, cut by a page, becomes a question mark: better than to lose all else.
+    write_file(path, words.encode("utf-8", "replace"), private=private, lasting=lasting)

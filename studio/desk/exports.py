@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.errors import StudioError
-from studio.core.files import replace_file
+from studio.core.files import replace_file, write_json
 from studio.core.text import Text, text
 from studio.desk.job import Job
 from studio.desk.results import Result
@@ -29,7 +29,7 @@ from studio.engine.export_sizes import (
     merged_bytes,
     merged_memory_bytes,
 )
-from studio.engine.folder import RUN_NAME, read_json, write_json
+from studio.engine.folder import RUN_NAME, read_json
 from studio.host.failures import refuse_system
 from studio.host.settings import read_settings
 from studio.host.workspace import Workspace

@@ -201,7 +201,7 @@ class Running:
         held = claim_run(self.workspace, run=folder.run)
         try:
             log.refresh()
-            folder.write_record(dataclasses.replace(folder.read_record(), state="running", diagnosis=None))
+            folder.change_record(lambda kept: dataclasses.replace(kept, state="running", diagnosis=None))
         except (OSError, StudioError):
             held.release()
             raise
@@ -304,9 +304,7 @@ class Running:
         with suppress(OSError):  # the disk is still full: the log keeps the event in memory
             log.append(RunFailed(step=last, diagnosis=diagnosis))
         with suppress(OSError):
-            folder.write_record(record)
+            folder.change_record(lambda kept: dataclasses.replace(record, name=kept.name), record)
         with suppress(OSError), folder.log.open("a", encoding="utf-8") as file:
             traceback.print_exception(error, file=file)
-        for staged in folder.path.glob(".*.tmp"):  # what a full disk left half-written
-            staged.unlink(missing_ok=True)
         return record

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from studio.host.settings import write_json
+from studio.core.files import write_json
 from studio.host.workspace import Workspace
 
 BASE_TALK = "base-model"
@@ -55,5 +56,6 @@ def _read_turn(turn: Mapping[str, Any]) -> dict[str, Any]:
     """Return one turn of a talk as it is kept. Raises TypeError, KeyError for anything else."""
     if turn["role"] not in ("user", "assistant") or not isinstance(turn["content"], str):
         raise TypeError(turn["role"])
-    figures = {name: turn[name] for name in FIGURES if isinstance(turn.get(name), (int, float))}
+    numbers = {name: turn[name] for name in FIGURES if isinstance(turn.get(name), (int, float))}
+    figures = {name: number for name, number in numbers.items() if math.isfinite(number)}
     return {"role": turn["role"], "content": turn["content"]} | figures

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from studio.core.files import replace_file
+from studio.core.files import write_json
 from studio.core.text import LANGUAGES
 from studio.host.plan import KERNELS_VARIABLE, MEMORY_VARIABLE
 from studio.host.workspace import OFFLINE_VARIABLE, Workspace
@@ -119,11 +119,3 @@ def _read_before(environment: Mapping[str, str]) -> dict[str, str | None]:
         return dict(json.loads(environment.get(CHOSEN_VARIABLE, "{}")))
     except (ValueError, TypeError):
         return {}
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Replace the file at `path` by `data` as JSON, in one step. Raises OSError."""
-    staged = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-    # Half an emoji, cut by a page, becomes a question mark: better than to lose all else.
-    staged.write_text(json.dumps(data, ensure_ascii=False, indent=1), encoding="utf-8", errors="replace")
-    replace_file(staged, path)
