@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import secrets
 import shutil
@@ -22,12 +23,13 @@ from studio.core.migrate import lift
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import literal, text
+from studio.host.workspace import LOCAL_VARIABLE
 
 LATEST_S = 32_503_680_000.0
 """The year 3000, where the calendars of some systems end."""
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 RECORD_LOCK = ".records.lock"
-"""Beside the runs: held for the moment in which one of their run.json is read, changed and written."""
+"""Beside the runs: held for the moment in which the run.json of one of them is read, changed and written."""
 LOCK_WAIT_S = 10.0
 
 
@@ -90,7 +92,9 @@ class RunFolder:
         A run that is on is renamed while its engine writes how it ended, in another process too: neither is lost.
         `otherwise` takes the place of a record that cannot be read. Raises StudioError without it, OSError.
         """
-        with FileLock(self.path.with_name(RECORD_LOCK), timeout=LOCK_WAIT_S, thread_local=False):
+        # As Workspace.locks: inside WSL not beside what Windows holds, which cannot be opened there.
+        lock = Path(os.environ.get(LOCAL_VARIABLE) or self.path.parent) / RECORD_LOCK
+        with FileLock(lock, timeout=LOCK_WAIT_S, thread_local=False):
             try:
                 record = self.read_record()
             except StudioError:

@@ -57,8 +57,9 @@ class Context:
 
     def speak(self, language: str) -> None:
         """Change the language and remember it in the settings."""
-        self.words = load_catalogue(language)
-        change_settings(self.workspace, language=self.language)
+        words = load_catalogue(language)
+        change_settings(self.workspace, language=words.language)
+        self.words = words
 
     def theme(self) -> str:
         """Return the colours that the person chose: light, dark, "" for the system's."""
