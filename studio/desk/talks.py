@@ -264,6 +264,11 @@ class Talks:
         self.test = job
         return job.begin(self._worker(), hold)
 
+    @property
+    def testing(self) -> bool:
+        """Whether a test is on, or waits for its turn, that nobody has asked to end."""
+        return self.test is not None and not (self.test.ended or self.test.stopping)
+
     # Memory ----------------------------------------------------------------------------------------------------------
 
     def unload(self) -> int:
