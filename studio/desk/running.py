@@ -93,6 +93,11 @@ class Running:
         """Whether the run that is on was asked to pause; it does so after its step."""
         return self._active is not None and self._pause.is_set()
 
+    @property
+    def holding(self) -> bool:
+        """Whether the run that is on stands still for a person: not while it still loads after a restart."""
+        return self.paused and self._now.get("state") == "paused"
+
     def stop(self, run: str) -> None:
         """Ask the run to end after its step with a checkpoint; returns at once."""
         if run == self._active:

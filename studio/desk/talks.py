@@ -304,14 +304,11 @@ class Talks:
 
     def _is_free(self) -> bool:
         """Whether no run is on, or the one that is holds still."""
-        run = self._running.active
-        return run is None or (self._running.paused and self._running.was_paused(run))
+        return self._running.active is None or self._running.holding
 
     def _must_end(self, turn: int) -> bool:
         """Whether what was begun at `turn` is to end; asked with every token."""
-        running = self._running
-        trains = running.active is not None and not running.paused
-        return trains or running.closing.is_set() or turn != self._turn
+        return not self._is_free() or self._running.closing.is_set() or turn != self._turn
 
     def _worker(self) -> Worker:
         return self._engine if self._running.active is None else self._aside

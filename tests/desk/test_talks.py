@@ -11,11 +11,13 @@ import time
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.recipe import change_recipe
+from studio.core.events import PhaseStarted, RunPaused
+from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.desk.desk import Desk
 from studio.desk.exports import loading_lines
 from studio.desk.prompt_set import read_prompts
 from studio.desk.table import write_csv
+from studio.engine.folder import create_run
 
 QUESTION = [{"role": "user", "content": "say 3"}]
 
@@ -184,6 +186,26 @@ def test_chat_waits_for_a_run_and_is_free_while_that_is_paused(shop):
     (choice,) = desk.talks.choices([desk.run(run)])
     assert "" not in [place.name for place in choice.places], "no result, but the last checkpoint"
     assert answer(desk, run=run, checkpoint=choice.places[0].name)
+
+
+def test_a_paused_run_that_loads_again_after_a_restart_leaves_chat_no_room(workspace, tmp_path):
+    desk = Desk(workspace)
+    folder = create_run(
+        workspace.runs, Recipe(model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
+    )
+    log = desk.running.logs.open(folder.run)
+    log.append(RunPaused(step=3))  # by the process before
+    running = desk.running
+    running._active = folder.run
+    running._pause.set()
+    running._keep(log, PhaseStarted(phase="load", step=3))
+    assert running.was_paused(folder.run) and not desk.talks.state().ok
+    with pytest.raises(StudioError):
+        next(desk.talks.answer(QUESTION, run=folder.run))
+    running._keep(log, RunPaused(step=3))
+    assert desk.talks.state().ok
+    running._active = None
+    desk.close()
 
 
 def test_the_last_talk_of_a_run_is_kept_and_goes_with_the_run(shop):
