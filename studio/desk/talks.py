@@ -139,8 +139,9 @@ class Talks:
 
                 drawn = Sampling(**sampling)
                 with self._hold:
-                    speaker = self._speak(run, checkpoint, recipe)
-                    self._sparing(lambda: speaker.stream(asked, side, drawn, answers.put, should_end))
+                    if not should_end():  # what it waited for may have been to make room
+                        speaker = self._speak(run, checkpoint, recipe)
+                        self._sparing(lambda: speaker.stream(asked, side, drawn, answers.put, should_end))
                 answers.put(None)
             except BaseException as error:  # noqa: BLE001 - raised again in the thread that asked
                 answers.put(error)
@@ -258,6 +259,8 @@ class Talks:
 
         def hold(job: Job) -> Table:
             with self._hold:
+                if should_stop():  # what it waited for may have been to make room: nothing is loaded any more
+                    return make_table(prompts, run, checkpoint, {}, {}, whole=False)
                 return self._sparing(lambda: work(job))
 
         job, self._tested = Job(), run
