@@ -187,7 +187,7 @@ class Exports:
             return self._write(job, self._find(run), target, final, overwrite=folder is None)
 
         self._writing = {one: of for one, of in self._writing.items() if not one.ended} | {job: run}
-        return job.begin(self._engine, work)
+        return job.begin(self._engine, work, "export")
 
     def _write(self, job: Job, result: Result, target: str, final: Path, *, overwrite: bool) -> Export:
         """Write into `final`, staged beside it and renamed: what is there is whole and checked."""

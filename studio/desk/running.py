@@ -18,6 +18,7 @@ from typing import Any
 from studio.core.errors import StudioError
 from studio.core.events import (
     EvalLogged,
+    PhaseStarted,
     RunEvent,
     RunFailed,
     RunFinished,
@@ -206,7 +207,9 @@ class Running:
         held = claim_run(self.workspace, run=folder.run)
         try:
             log.refresh()
-            folder.change_record(lambda kept: dataclasses.replace(kept, state="running", diagnosis=None))
+            record = folder.change_record(
+                lambda kept: dataclasses.replace(kept, state="running", diagnosis=None)
+            )
         except (OSError, StudioError):
             held.release()
             raise
@@ -246,6 +249,11 @@ class Running:
             self._on_end(record, by_person)
             return record
 
+        before = self._engine.doing
+        if before:
+            with suppress(OSError):  # the disk is full: what comes next will say so
+                waits = text(f"run.waits.{before}")
+                self._keep(log, PhaseStarted(phase="wait", step=record.steps, detail=waits))
         self._futures[folder.run] = self._engine.submit(train)
 
     def _attempt(self, folder: RunFolder, recipe: Recipe, log: EventLog, watch: Any) -> RunRecord:

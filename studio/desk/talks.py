@@ -90,9 +90,10 @@ class Talks:
 
     def state(self) -> Verdict:
         """Return whether an answer can be had now, else why it must wait."""
-        if self._is_free():
-            return Verdict(ok=True)
-        return Verdict(ok=False, reason=text("chat.waits", run=self._running.active or ""))
+        if not self._is_free():
+            return Verdict(ok=False, reason=text("chat.waits", run=self._running.active or ""))
+        before = self._worker().doing
+        return Verdict(ok=False, reason=text(f"chat.waits.{before}")) if before else Verdict(ok=True)
 
     def loaded(self) -> LoadedModel | None:
         """Return what is in memory for answers, None when nothing is."""
@@ -265,7 +266,7 @@ class Talks:
 
         job, self._tested = Job(), run
         self.test = job
-        return job.begin(self._worker(), hold)
+        return job.begin(self._worker(), hold, "test")
 
     @property
     def testing(self) -> bool:

@@ -21,6 +21,7 @@ from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.core.text import text
 from studio.desk import export_folder
 from studio.desk import exports as exports_module
+from studio.desk import running as running_module
 from studio.desk.desk import Desk
 from studio.desk.export_folder import NOTE, WRITER, open_staging
 from studio.desk.job import Job
@@ -47,7 +48,7 @@ class Exporter:
 class Silent:
     """A thread that never gets to what it is asked to do."""
 
-    def submit(self, job) -> None:
+    def submit(self, job, name: str = "") -> None:
         return None
 
 
@@ -254,6 +255,34 @@ def test_room_is_asked_of_the_disk_that_the_export_goes_to(desk, run, tmp_path, 
     change_settings(desk.workspace, exports_folder=str(tmp_path / "other disk" / "not made yet"))
     desk.exports.estimate(run, "merged")
     assert asked == [tmp_path]
+
+
+# Who waits -----------------------------------------------------------------------------------------------------------
+
+
+def test_chat_and_a_run_say_that_they_wait_for_an_export(desk, run, monkeypatch):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def write(job: ExportJob) -> None:
+        begun.set()
+        assert go_on.wait(10)
+
+    desk.exporter.write = write
+    monkeypatch.setattr(running_module, "attempt", lambda folder, *_, **__: folder.read_record())
+    assert desk.talks.state().ok
+    job = desk.exports.start(run, "adapter")
+    try:
+        assert begun.wait(10)
+        state = desk.talks.state()
+        assert not state.ok and state.reason.id == "chat.waits.export"
+        waiting = desk.running.launch(RECIPE)
+        (phase,) = desk.events(waiting)
+        assert (phase.phase, phase.detail.id) == ("wait", "run.waits.export")
+    finally:
+        go_on.set()
+    job.result(10)
+    desk.wait(waiting)
+    assert desk.talks.state().ok
 
 
 # Whose files must stay -----------------------------------------------------------------------------------------------
