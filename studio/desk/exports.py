@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import psutil
 
 from studio.core.errors import StudioError
 from studio.core.files import write_json
@@ -31,20 +32,16 @@ from studio.desk.results import Result
 from studio.desk.running import Running
 from studio.desk.worker import Worker
 from studio.engine.checkpoint import require_space
-from studio.engine.export_sizes import (
-    adapter_bytes,
-    adapter_memory_bytes,
-    merged_bytes,
-    merged_memory_bytes,
-)
+from studio.engine.exporters import EXPORTERS, get_exporter
+from studio.engine.exporters.exporter import Exporter, ExportJob, ExportStopped
 from studio.engine.folder import RUN_NAME, read_json
 from studio.host.failures import refuse_system
 from studio.host.settings import read_settings
 from studio.host.workspace import Workspace
 from studio.models.catalog import hash_weights
 
-TARGETS = ("adapter", "merged")
-NAME = re.compile(RUN_NAME.pattern + "-(adapter|merged)")
+TARGETS = tuple(exporter.name for exporter in EXPORTERS)
+NAME = re.compile(f"{RUN_NAME.pattern}-({'|'.join(TARGETS)})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +117,14 @@ class Exports:
 
     def estimate(self, run: str, target: str) -> Estimate:
         """Return what exporting the result of `run` as `target` will take on this machine. Raises StudioError."""
-        import psutil
-
-        result = self._find(run)
-        if target == "adapter":
-            if not result.record.adapter:
-                return Estimate(target, problem=text("export.no_adapter.why"))
-            size_bytes = adapter_bytes(result.folder.path / result.record.artifact)
-            memory_bytes = adapter_memory_bytes(result.facts, result.plan)
-        else:
-            size_bytes, memory_bytes = merged_bytes(result.facts), merged_memory_bytes(result.facts)
+        exporter, result = _get_exporter(target), self._find(run)
+        task = self._make_task(result)
+        problem = exporter.find_problem(task)
+        if problem is not None:
+            return Estimate(target, problem=problem)
+        size_bytes, memory_bytes = exporter.size_bytes(task), exporter.memory_bytes(task)
         disk_bytes = shutil.disk_usage(_existing(self.home)).free
         free_bytes = psutil.virtual_memory().available
-        problem = None
         if disk_bytes < size_bytes * 1.5:
             problem = text("export.estimate.disk")
         elif free_bytes < memory_bytes:
@@ -156,8 +148,7 @@ class Exports:
         self._running.refuse_busy()
         if self.job is not None and not self.job.ended:
             raise StudioError(text("export.busy"), text("export.busy.why"), text("export.busy.fix"))
-        if target not in TARGETS:
-            raise _refuse_target(target)
+        _get_exporter(target)
         self.job, self.job_target = Job(), f"{run}-{target}"
         return self._begin(self.job, run, target, None)
 
@@ -179,8 +170,6 @@ class Exports:
 
         def work(job: Job) -> Export:
             if self._must_end(job):
-                from studio.engine.exporters.exporter import ExportStopped
-
                 raise ExportStopped
             job.tell(text("export.phase.begin"))
             self._make_room()
@@ -198,7 +187,7 @@ class Exports:
         if final.exists() and not is_ours(final):
             raise _refuse_foreign(final)
         record = result.record
-        if target == "merged" and record.adapter and record.base_hash:
+        if exporter.merges and record.adapter and record.base_hash:
             # Another model under the old name would give a model that nobody trained, and nothing would look wrong.
             job.tell(text("export.phase.base"))
             if hash_weights(result.facts.folder) != record.base_hash:
@@ -211,7 +200,7 @@ class Exports:
         except OSError as error:
             what, fix = text("export.folder", path=str(final.parent)), text("export.folder.fix")
             raise StudioError(what, refuse_system(error).why, fix) from error
-        task = self._make_job(result, staging)
+        task = self._make_task(result, staging)
         size_bytes = exporter.size_bytes(task)
 
         def tell(phase: Text) -> None:
@@ -219,6 +208,7 @@ class Exports:
 
         try:
             require_space(final.parent, size_bytes)
+            _require_memory(exporter.memory_bytes(task), result.facts.name)
             exporter.write(dataclasses.replace(task, tell=tell, should_stop=lambda: self._must_end(job)))
             if overwrite:  # in the workspace's own folder, where exports are listed
                 recipe = result.folder.read_recipe()
@@ -234,9 +224,7 @@ class Exports:
         """Whether the person, or the end of the studio, asks the export to end; it does so after its present part."""
         return job.stopping or self._running.closing.is_set()
 
-    def _make_job(self, result: Result, target: Path) -> Any:
-        from studio.engine.exporters.exporter import ExportJob
-
+    def _make_task(self, result: Result, target: Path = Path()) -> ExportJob:
         return ExportJob(result.folder.path, result.record, result.facts, result.plan, target)
 
     # After -----------------------------------------------------------------------------------------------------------
@@ -297,30 +285,28 @@ class Exports:
         subprocess.Popen([found, str(path)], stdin=quiet, stdout=quiet, stderr=quiet)
 
 
-def loading_lines(item: ExportItem) -> tuple[str, str, str]:
-    """Return the three lines of Python that load an export."""
-    path = str(item.path)
-    tokenizer = f"tokenizer = AutoTokenizer.from_pretrained({path!r})"
-    if item.target == "merged":
-        return (
-            "from transformers import AutoModelForCausalLM, AutoTokenizer",
-            f"model = AutoModelForCausalLM.from_pretrained({path!r})",
-            tokenizer,
-        )
-    return (
-        "from peft import PeftModel; from transformers import AutoModelForCausalLM, AutoTokenizer",
-        f"model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({item.base!r}), {path!r})",
-        tokenizer,
-    )
+def loading_lines(item: ExportItem) -> tuple[str, ...]:
+    """Return the lines of Python that load an export; none where its base is needed and not known."""
+    return _get_exporter(item.target).load_lines(str(item.path), item.base)
 
 
-def _get_exporter(target: str) -> Any:
-    from studio.engine.exporters import get_exporter
-
+def _get_exporter(target: str) -> Exporter:
     exporter = get_exporter(target)
     if exporter is None:
         raise _refuse_target(target)
     return exporter
+
+
+def _require_memory(needed_bytes: int, name: str) -> None:
+    """Raise StudioError when writing and checking need more than the free memory."""
+    free_bytes = psutil.virtual_memory().available
+    if needed_bytes > free_bytes:
+        needed, free = f"{needed_bytes / 2**30:.1f}", f"{free_bytes / 2**30:.1f}"
+        raise StudioError(
+            text("export.memory", name=name),
+            text("export.memory.why", needed=needed, free=free),
+            text("export.memory.fix"),
+        )
 
 
 def _refuse_target(target: str) -> StudioError:

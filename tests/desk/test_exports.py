@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from studio.core.errors import StudioError
+from studio.core.facts import Choice
 from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.core.text import text
@@ -27,10 +28,12 @@ from studio.desk.export_folder import NOTE, WRITER, open_staging
 from studio.desk.job import Job
 from studio.desk.prompt_set import read_prompts
 from studio.desk.results import find_result
+from studio.engine.exporters.adapter import ADAPTER
 from studio.engine.exporters.exporter import ExportJob, ExportStopped
 from studio.engine.folder import create_run
 from studio.host.settings import change_settings
 from studio.models.catalog import hash_weights
+from tests.ui.conftest import FakeDesk, make_plan
 
 RECIPE = Recipe(name="try", model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
 
@@ -38,11 +41,25 @@ RECIPE = Recipe(name="try", model=ModelChoice(source="demo"), data=DatasetSpec(s
 class Exporter:
     """Writes one file; `write` may be replaced."""
 
+    needed_bytes = 1
+    merges = True
+
     def size_bytes(self, job: ExportJob) -> int:
         return 10
 
+    def memory_bytes(self, job: ExportJob) -> int:
+        return self.needed_bytes
+
+    def find_problem(self, job: ExportJob) -> None:
+        return None
+
     def write(self, job: ExportJob) -> None:
         (job.target / "adapter_model.safetensors").write_bytes(b"new")
+
+
+def choose(value: str) -> Choice:
+    """Return a decision of a plan."""
+    return Choice(value=value, reason=text("plan.wanted", value=value))
 
 
 class Silent:
@@ -58,7 +75,7 @@ def desk(workspace, monkeypatch):
 
     def find(run: str) -> SimpleNamespace:
         folder = desk._folder(run)
-        facts = SimpleNamespace(folder="/models/base")
+        facts = SimpleNamespace(folder="/models/base", name="base")
         return SimpleNamespace(folder=folder, record=folder.read_record(), facts=facts, plan=None)
 
     desk.exports._find = find
@@ -237,6 +254,7 @@ def test_nothing_is_merged_into_another_base_than_the_one_that_was_trained(desk,
     before = desk.exports.write(run, "merged")
     (base / "model.safetensors").write_bytes(b"since then")
     assert refusal(lambda: desk.exports.write(run, "merged")) == "export.base.why"
+    desk.exporter.merges = False
     assert before.path.is_dir() and desk.exports.write(run, "adapter").path.is_dir()
 
 
@@ -250,8 +268,6 @@ def test_room_is_asked_of_the_disk_that_the_export_goes_to(desk, run, tmp_path, 
     asked = []
     real = exports_module.shutil.disk_usage
     monkeypatch.setattr(exports_module.shutil, "disk_usage", lambda path: asked.append(path) or real(path))
-    monkeypatch.setattr(exports_module, "merged_bytes", lambda facts: 1)
-    monkeypatch.setattr(exports_module, "merged_memory_bytes", lambda facts: 1)
     change_settings(desk.workspace, exports_folder=str(tmp_path / "other disk" / "not made yet"))
     desk.exports.estimate(run, "merged")
     assert asked == [tmp_path]
@@ -283,6 +299,40 @@ def test_chat_and_a_run_say_that_they_wait_for_an_export(desk, run, monkeypatch)
     job.result(10)
     desk.wait(waiting)
     assert desk.talks.state().ok
+
+
+def test_an_export_that_memory_cannot_take_is_refused_before_it_is_written(desk, run, monkeypatch):
+    monkeypatch.setattr(desk.exporter, "write", lambda job: pytest.fail("written"))
+    desk.exporter.needed_bytes = 2**60
+    assert desk.exports.estimate(run, "adapter").problem.id == "export.estimate.memory"
+    assert refusal(lambda: desk.exports.write(run, "adapter")) == "export.memory.why"
+    assert list(desk.workspace.exports.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "quantization", "share"),
+    [
+        ("cpu", "fp32", "none", 4),
+        ("cpu", "bf16", "none", 2),
+        ("mps", "fp32", "none", 4),
+        ("cpu", "fp32", "int8", 1),
+        ("cuda:0", "bf16", "none", 0),
+    ],
+)
+def test_the_check_of_an_adapter_takes_what_loading_its_base_as_planned_takes(
+    device, dtype, quantization, share
+):
+    facts = dataclasses.replace(FakeDesk(None).model("any"), parameters=1000, linear_parameters=1000)
+    plan = dataclasses.replace(
+        make_plan(), device=choose(device), dtype=choose(dtype), quantization=choose(quantization)
+    )
+    assert ADAPTER.memory_bytes(ExportJob(Path(), None, facts, plan, Path())) == 1000 * share
+
+
+def test_what_exports_take_is_known_without_torch():
+    code = "import sys, studio.desk.exports; print({'torch', 'transformers', 'peft'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
 
 
 # Whose files must stay -----------------------------------------------------------------------------------------------
