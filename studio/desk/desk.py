@@ -71,7 +71,7 @@ class Desk:
         self.queue = Queue(
             workspace.queue if keep_queue else None, self.running, self.check, self._engine.submit
         )
-        self.shelf = Shelf(workspace, self.running, self.health.machine, self.queue.forget, self._release)
+        self.shelf = Shelf(workspace, self.running, self.health.machine, self._forget, self._release)
         self.talks = Talks(workspace, self.health, self._engine, self.running)
         self.preferences = Preferences(workspace, lambda: self.running.active is not None)
         self.exports = Exports(
@@ -328,6 +328,11 @@ class Desk:
             raise StudioError(
                 text(f"desk.restart.{lost}"), text("desk.restart.why"), text(f"desk.restart.{lost}.fix")
             )
+
+    def _forget(self, run: str) -> None:
+        """Let what is kept of a deleted run elsewhere go with it."""
+        self.queue.forget(run)
+        self.talks.files.forget(run)
 
     def _folder(self, run: str) -> Any:
         from studio.engine.folder import find_run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,19 @@ class TalkFiles:
             if other.stem != BASE_TALK and not (self.workspace.runs / other.stem).is_dir():
                 other.unlink(missing_ok=True)
 
+    def forget(self, run: str) -> None:
+        """Delete the talk with a run that was deleted; one that is held open goes when another is kept."""
+        with suppress(OSError):
+            self._file(run).unlink(missing_ok=True)
+
     def _path(self, run: str) -> Path:
         if run:
             from studio.engine.folder import find_run
 
             run = find_run(self.workspace.runs, run).run
+        return self._file(run)
+
+    def _file(self, run: str) -> Path:
         return self.workspace.root / "talks" / f"{run or BASE_TALK}.json"
 
 

@@ -278,12 +278,14 @@ def test_a_run_is_deleted_with_its_place_in_the_queue(desk, workspace):
     make_checkpoint(folder, 3)
     size_bytes = desk.shelf.entries()[0].size_bytes
     assert desk.events(folder.run)
+    desk.talks.files.keep(folder.run, {"base": [], "tuned": [{"role": "user", "content": "a secret"}]})
     desk.queue._put(
         desk.queue.add(RECIPE).__class__(id="i", name="x", recipe=RECIPE, state="done", run=folder.run)
     )
     assert desk.shelf.delete(folder.run) == size_bytes > 1000
     assert not list(workspace.runs.iterdir()) and desk.shelf.entries() == ()
     assert all(item.run != folder.run for item in desk.queue.items())
+    assert not list((workspace.root / "talks").iterdir()), "what was said to it goes with it"
     for act in (desk.shelf.delete, desk.events, desk.run):
         with pytest.raises(StudioError) as refused:
             act(folder.run)
