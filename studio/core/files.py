@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 HELD = (5, 32, 33)
 """Windows' error codes for access denied, sharing violation and lock violation."""
@@ -34,3 +37,33 @@ def trim_log(path: Path, limit_bytes: int) -> Path:
         if path.stat().st_size > limit_bytes:
             replace_file(path, path.with_name(f"{path.name}.1"))
     return path
+
+
+def write_file(path: Path, content: bytes, *, private: bool = False, lasting: bool = False) -> None:
+    """Replace the file at `path` in one step; when that fails nothing half-written stays. Raises OSError.
+
+    `private`: only this user may read it, from its first byte on. `lasting`: it is on the disk before it takes its
+    place, so that not even a power cut leaves less than the old or the new file.
+    """
+    # Threads write the same file too: the page's, the engine's.
+    staged = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    staged.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    handle = os.open(staged, flags, 0o600 if private else 0o666)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
+        replace_file(staged, path)
+    except OSError:  # a full disk
+        staged.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, data: Any, *, private: bool = False, lasting: bool = False) -> None:
+    """Replace the file at `path` by `data` as JSON, as write_file does. Raises OSError, ValueError for NaN."""
+    words = json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    # Half an emoji, cut by a page, becomes a question mark: better than to lose all else.
+    write_file(path, words.encode("utf-8", "replace"), private=private, lasting=lasting)

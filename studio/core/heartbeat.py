@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from studio.core.files import replace_file
+from studio.core.files import write_file
 
 PARENT_VARIABLE = "FINETUNE_STUDIO_PARENT"
 """Environment variable in which a supervised process finds its supervisor's pid."""
@@ -158,9 +158,7 @@ def write_stall(heartbeat: Path, stall: Standstill | None) -> None:
     if stall is None:
         path.unlink(missing_ok=True)
         return
-    staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    staged.write_text(json.dumps(dataclasses.asdict(stall)), encoding="utf-8")
-    replace_file(staged, path)
+    write_file(path, json.dumps(dataclasses.asdict(stall)).encode())
 
 
 def read_stall(heartbeat: Path, fresh_s: float) -> Standstill | None:

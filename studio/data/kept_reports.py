@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from studio.core.codec import from_json, to_json
-from studio.core.files import replace_file
+from studio.core.files import write_file
 from studio.core.recipe import DatasetSpec
 from studio.data.convert import identify
 
@@ -69,10 +69,6 @@ def keep_report(cache: Path, name: str, report: Mapping[str, Any]) -> None:
     """Keep `report` under `name`; where the disk does not take it, the next time works it out again."""
     if not name:
         return
-    staged = cache / f"{name}.{os.getpid()}.part"  # two commands may ask the same at once
-    try:
+    with suppress(OSError):
         # ASCII: the name of a file need not be text.
-        staged.write_text(json.dumps(to_json(report), default=int), encoding="ascii")
-        replace_file(staged, cache / name)
-    except OSError:
-        staged.unlink(missing_ok=True)
+        write_file(cache / name, json.dumps(to_json(report), default=int).encode("ascii"))

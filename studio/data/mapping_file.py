@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from studio.core.errors import StudioError
-from studio.core.files import replace_file
+from studio.core.files import write_file
 from studio.core.text import Text, text
 from studio.data.formats import FORMATS
 from studio.data.formats.cells import shorten
@@ -46,12 +46,7 @@ def save_mapping(source: str, format: str, mapping: Mapping[str, str], cache: Pa
     for path in _list_places(source, cache):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            staging = path.with_name(f"{path.name}.{os.getpid()}.part")
-            try:
-                staging.write_text(words, encoding="utf-8", newline="\n")
-                replace_file(staging, path)
-            finally:
-                staging.unlink(missing_ok=True)
+            write_file(path, words.encode("utf-8"))
         except OSError as error:
             refused = error
         else:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
-from studio.core.files import replace_file
+from studio.core.files import write_file
 from studio.core.hub_token import VARIABLES, token_environment
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, literal
@@ -92,9 +92,7 @@ def look_remote(spec: DatasetSpec, cache: Path) -> RemoteFacts:
     listing = _ask(_describe(spec.source) | {"do": "look"}, spec.source)["listing"]
     root = _root(spec.source, cache)
     root.mkdir(parents=True, exist_ok=True)
-    partial = root / f"{LISTING}.part"
-    partial.write_text(json.dumps(listing), encoding="utf-8")
-    replace_file(partial, root / LISTING)
+    write_file(root / LISTING, json.dumps(listing).encode())
     return _tell(spec, listing)
 
 

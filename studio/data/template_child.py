@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from studio.core.errors import StudioError
-from studio.core.files import replace_file
+from studio.core.files import write_json
 from studio.core.text import text
 
 TIME_S = 10.0
@@ -66,9 +66,7 @@ def judge(source: str, cache: Path | None = None) -> Verdict:
     except (OSError, ValueError, TypeError):
         verdict = _judge_once(source)
     place.parent.mkdir(parents=True, exist_ok=True)
-    draft = place.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(asdict(verdict)), encoding="utf-8")
-    replace_file(draft, place)
+    write_json(place, asdict(verdict))
     return verdict
 
 

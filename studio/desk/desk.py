@@ -15,6 +15,7 @@ from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.heartbeat import PARENT_VARIABLE, request_restart
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
+from studio.core.text import text
 from studio.desk.checking import find_problems, preview_recipe
 from studio.desk.datasets import Datasets
 from studio.desk.exports import Export, Exports
@@ -70,7 +71,7 @@ class Desk:
         self.queue = Queue(
             workspace.queue if keep_queue else None, self.running, self.check, self._engine.submit
         )
-        self.shelf = Shelf(workspace, self.running, self.health.machine, self.queue.forget, self._release)
+        self.shelf = Shelf(workspace, self.running, self.health.machine, self._forget, self._release)
         self.talks = Talks(workspace, self.health, self._engine, self.running)
         self.preferences = Preferences(workspace, self._uses_caches)
         self.exports = Exports(
@@ -164,9 +165,13 @@ class Desk:
             self.queue.wake()
 
     def restart(self) -> bool:
-        """Ask for a new process in which the active run goes on; returns at once, False without a supervisor."""
+        """Ask for a new process in which the active run goes on; returns at once, False without a supervisor.
+
+        Raises StudioError while an export or a test is on, which would be lost.
+        """
         if PARENT_VARIABLE not in os.environ:
             return False
+        self._refuse_loss()
         request_restart(self.workspace.heartbeat, self.active_run())
         self.restarting = True
         self._closing.set()
@@ -174,8 +179,12 @@ class Desk:
         return True
 
     def hand_over(self, port: int) -> None:
-        """Let the studio inside WSL2 take this workspace and `port`, and end here. Raises StudioError during a run."""
+        """Let the studio inside WSL2 take this workspace and `port`, and end here.
+
+        Raises StudioError during a run, an export or a test.
+        """
         self.running.refuse_busy()
+        self._refuse_loss()
         self.health.open_bridge(port)
         self._closing.set()
         self._on_end()
@@ -184,6 +193,10 @@ class Desk:
         """Let this process, and the studio with it, end: a run with a checkpoint first. Returns at once."""
         self._closing.set()
         self._on_end()
+
+    def working(self) -> str:
+        """Return what ends with this process: `run`, which is saved, `export` or `test`, which are lost, "" nothing."""
+        return "run" if self.active_run() else self._find_loss()
 
     def stop_all(self) -> None:
         """Ask for the end of whatever is being done (a run with a checkpoint, answers where they are) or comes next."""
@@ -314,6 +327,24 @@ class Desk:
         """Whether something reads or writes what is compiled, converted or fetched."""
         exporting = self.exports.job is not None and not self.exports.job.ended
         return bool(self.running.busy()) or exporting or self.talks.busy or self.datasets.view().working
+
+    def _find_loss(self) -> str:
+        """Return what no later process goes on with: `export`, `test` or ""."""
+        if self.exports.busy:
+            return "export"
+        return "test" if self.talks.testing else ""
+
+    def _refuse_loss(self) -> None:
+        lost = self._find_loss()
+        if lost:
+            raise StudioError(
+                text(f"desk.restart.{lost}"), text("desk.restart.why"), text(f"desk.restart.{lost}.fix")
+            )
+
+    def _forget(self, run: str) -> None:
+        """Let what is kept of a deleted run elsewhere go with it."""
+        self.queue.forget(run)
+        self.talks.files.forget(run)
 
     def _folder(self, run: str) -> Any:
         from studio.engine.folder import find_run

@@ -8,41 +8,43 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import psutil
 
 from studio.core.errors import StudioError
-from studio.core.files import replace_file
+from studio.core.files import write_json
 from studio.core.text import Text, text
+from studio.desk.export_folder import (
+    NOTE,
+    close_staging,
+    count_bytes,
+    is_being_written,
+    is_ours,
+    open_staging,
+    staging_of,
+    sweep_exports,
+)
 from studio.desk.job import Job
 from studio.desk.results import Result
 from studio.desk.running import Running
 from studio.desk.worker import Worker
 from studio.engine.checkpoint import require_space
-from studio.engine.export_sizes import (
-    adapter_bytes,
-    adapter_memory_bytes,
-    merged_bytes,
-    merged_memory_bytes,
-)
-from studio.engine.folder import RUN_NAME, read_json, write_json
+from studio.engine.exporters import EXPORTERS, get_exporter
+from studio.engine.exporters.exporter import Exporter, ExportJob, ExportStopped
+from studio.engine.folder import RUN_NAME, read_json
 from studio.host.failures import refuse_system
 from studio.host.settings import read_settings
 from studio.host.workspace import Workspace
 from studio.models.catalog import hash_weights
 
-TARGETS = ("adapter", "merged")
-NOTE = "studio-export.json"
-"""Beside the files: which run and form they are of. A folder without it is none of ours: nothing here deletes it."""
-LEFT_AFTER_S = 3600.0
-"""A half-written export that nobody has written to for so long was left by a process that died."""
+TARGETS = tuple(exporter.name for exporter in EXPORTERS)
+NAME = re.compile(f"{RUN_NAME.pattern}-({'|'.join(TARGETS)})")
 ASK_S = 0.1
 """How often who waits for an export is asked whether it is to end."""
-NAME = re.compile(RUN_NAME.pattern + "-(adapter|merged)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +120,14 @@ class Exports:
 
     def estimate(self, run: str, target: str) -> Estimate:
         """Return what exporting the result of `run` as `target` will take on this machine. Raises StudioError."""
-        import psutil
-
-        result = self._find(run)
-        if target == "adapter":
-            if not result.record.adapter:
-                return Estimate(target, problem=text("export.no_adapter.why"))
-            size_bytes = adapter_bytes(result.folder.path / result.record.artifact)
-            memory_bytes = adapter_memory_bytes(result.facts, result.plan)
-        else:
-            size_bytes, memory_bytes = merged_bytes(result.facts), merged_memory_bytes(result.facts)
+        exporter, result = _get_exporter(target), self._find(run)
+        task = self._make_task(result)
+        problem = exporter.find_problem(task)
+        if problem is not None:
+            return Estimate(target, problem=problem)
+        size_bytes, memory_bytes = exporter.size_bytes(task), exporter.memory_bytes(task)
         disk_bytes = shutil.disk_usage(_existing(self.home)).free
         free_bytes = psutil.virtual_memory().available
-        problem = None
         if disk_bytes < size_bytes * 1.5:
             problem = text("export.estimate.disk")
         elif free_bytes < memory_bytes:
@@ -167,10 +164,14 @@ class Exports:
         self._running.refuse_busy()
         if self.job is not None and not self.job.ended:
             raise StudioError(text("export.busy"), text("export.busy.why"), text("export.busy.fix"))
-        if target not in TARGETS:
-            raise _refuse_target(target)
+        _get_exporter(target)
         self.job, self.job_target = Job(), f"{run}-{target}"
         return self._begin(self.job, run, target, None)
+
+    @property
+    def busy(self) -> bool:
+        """Whether an export is being written, or waits for its turn, that nobody has asked to end."""
+        return any(not (job.ended or job.stopping) for job in list(self._writing))
 
     def is_writing(self, run: str) -> bool:
         """Return whether an export of `run` is being written or waits for its turn."""
@@ -178,22 +179,20 @@ class Exports:
 
     def written_bytes(self) -> int:
         """Return how much of the export that is on lies on the disk already."""
-        return _count_bytes(_staging(self.home / self.job_target)) if self.job_target else 0
+        return count_bytes(staging_of(self.home / self.job_target)) if self.job_target else 0
 
     def _begin(self, job: Job, run: str, target: str, folder: Path | None) -> Job:
         final = folder or self.home / f"{run}-{target}"
 
         def work(job: Job) -> Export:
-            if job.stopping:
-                from studio.engine.exporters.exporter import ExportStopped
-
+            if self._must_end(job):
                 raise ExportStopped
             job.tell(text("export.phase.begin"))
             self._make_room()
             return self._write(job, self._find(run), target, final, overwrite=folder is None)
 
         self._writing = {one: of for one, of in self._writing.items() if not one.ended} | {job: run}
-        return job.begin(self._engine, work)
+        return job.begin(self._engine, work, "export")
 
     def _write(self, job: Job, result: Result, target: str, final: Path, *, overwrite: bool) -> Export:
         """Write into `final`, staged beside it and renamed: what is there is whole and checked."""
@@ -201,47 +200,47 @@ class Exports:
         if final.exists() and not overwrite:
             why, fix = text("export.exists.why"), text("export.exists.fix")
             raise StudioError(text("export.exists", path=final.name), why, fix)
-        if final.exists() and not _is_ours(final):
+        if final.exists() and not is_ours(final):
             raise _refuse_foreign(final)
         record = result.record
-        if target == "merged" and record.adapter and record.base_hash:
+        if exporter.merges and record.adapter and record.base_hash:
             # Another model under the old name would give a model that nobody trained, and nothing would look wrong.
             job.tell(text("export.phase.base"))
             if hash_weights(result.facts.folder) != record.base_hash:
                 why, fix = text("export.base.why", base=record.base), text("export.base.fix")
                 raise StudioError(text("export.base"), why, fix)
-        staging = _staging(final)
-        shutil.rmtree(staging, ignore_errors=True)
-        size_bytes = exporter.size_bytes(self._make_job(result, staging))
+        if is_being_written(final):  # by the command line, beside the window
+            raise StudioError(text("export.busy"), text("export.busy.why"), text("export.busy.fix"))
+        try:
+            staging = open_staging(final)
+        except OSError as error:
+            what, fix = text("export.folder", path=str(final.parent)), text("export.folder.fix")
+            raise StudioError(what, refuse_system(error).why, fix) from error
+        task = self._make_task(result, staging)
+        size_bytes = exporter.size_bytes(task)
 
         def tell(phase: Text) -> None:
             job.tell(phase, 0, size_bytes)
 
-        task = dataclasses.replace(
-            self._make_job(result, staging), tell=tell, should_stop=lambda: job.stopping
-        )
-        try:
-            final.parent.mkdir(parents=True, exist_ok=True)
-            staging.mkdir()
-        except OSError as error:
-            what, fix = text("export.folder", path=str(final.parent)), text("export.folder.fix")
-            raise StudioError(what, refuse_system(error).why, fix) from error
         try:
             require_space(final.parent, size_bytes)
-            exporter.write(task)
+            _require_memory(exporter.memory_bytes(task), result.facts.name)
+            exporter.write(dataclasses.replace(task, tell=tell, should_stop=lambda: self._must_end(job)))
             if overwrite:  # in the workspace's own folder, where exports are listed
                 recipe = result.folder.read_recipe()
                 base = result.facts.folder if Path(recipe.model.source).exists() else recipe.model.source
                 base = result.facts.folder if recipe.model.source == "demo" else base
                 write_json(staging / NOTE, {"run": result.record.run, "target": target, "base": base})
-            _replace_folder(staging, final)
+            close_staging(staging, final)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-        return Export(final, _count_bytes(final))
+        return Export(final, count_bytes(final))
 
-    def _make_job(self, result: Result, target: Path) -> Any:
-        from studio.engine.exporters.exporter import ExportJob
+    def _must_end(self, job: Job) -> bool:
+        """Whether the person, or the end of the studio, asks the export to end; it does so after its present part."""
+        return job.stopping or self._running.closing.is_set()
 
+    def _make_task(self, result: Result, target: Path = Path()) -> ExportJob:
         return ExportJob(result.folder.path, result.record, result.facts, result.plan, target)
 
     # After -----------------------------------------------------------------------------------------------------------
@@ -261,8 +260,8 @@ class Exports:
         except (StudioError, KeyError, TypeError):
             pass  # made by an older studio, or by the command line
         files = tuple(sorted(part.name for part in path.iterdir() if part.is_file() and part.name != NOTE))
-        size_bytes, written_s = _count_bytes(path), path.stat().st_mtime
-        return ExportItem(path.name, path, run, target, base, size_bytes, written_s, files, _is_ours(path))
+        size_bytes, written_s = count_bytes(path), path.stat().st_mtime
+        return ExportItem(path.name, path, run, target, base, size_bytes, written_s, files, is_ours(path))
 
     def find(self, name: str) -> ExportItem:
         """Return the export called `name`. Raises StudioError when there is none."""
@@ -277,25 +276,14 @@ class Exports:
         Raises StudioError, also for a folder that only has such a name; OSError.
         """
         item = self.find(name)
-        if not _is_ours(item.path):
+        if not is_ours(item.path):
             raise _refuse_foreign(item.path)
         shutil.rmtree(item.path)
         return item.size_bytes
 
     def sweep(self) -> None:
-        """Delete what exports of killed processes left half-written; what another one may still be writing stays."""
-        for left in self.home.glob(".*.replaced"):
-            name = left.name.removeprefix(".").removesuffix(".replaced")
-            with suppress(OSError):
-                if NAME.fullmatch(name) and not (self.home / name).exists():
-                    replace_file(left, self.home / name)  # killed before the new one took its place
-                elif NAME.fullmatch(name):
-                    shutil.rmtree(left)
-        for left in self.home.glob(".*.staging"):
-            name = left.name.removeprefix(".").removesuffix(".staging")
-            with suppress(OSError):  # somebody else is at it, or holds it open
-                if NAME.fullmatch(name) and time.time() - _newest_s(left) > LEFT_AFTER_S:
-                    shutil.rmtree(left)
+        """Delete what exports of killed processes left half-written; what another one is writing stays."""
+        sweep_exports(self.home, NAME)
 
     def open_folder(self, name: str) -> None:
         """Show the export's folder in this computer's file manager. Raises StudioError when there is none."""
@@ -313,30 +301,28 @@ class Exports:
         subprocess.Popen([found, str(path)], stdin=quiet, stdout=quiet, stderr=quiet)
 
 
-def loading_lines(item: ExportItem) -> tuple[str, str, str]:
-    """Return the three lines of Python that load an export."""
-    path = str(item.path)
-    tokenizer = f"tokenizer = AutoTokenizer.from_pretrained({path!r})"
-    if item.target == "merged":
-        return (
-            "from transformers import AutoModelForCausalLM, AutoTokenizer",
-            f"model = AutoModelForCausalLM.from_pretrained({path!r})",
-            tokenizer,
-        )
-    return (
-        "from peft import PeftModel; from transformers import AutoModelForCausalLM, AutoTokenizer",
-        f"model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({item.base!r}), {path!r})",
-        tokenizer,
-    )
+def loading_lines(item: ExportItem) -> tuple[str, ...]:
+    """Return the lines of Python that load an export; none where its base is needed and not known."""
+    return _get_exporter(item.target).load_lines(str(item.path), item.base)
 
 
-def _get_exporter(target: str) -> Any:
-    from studio.engine.exporters import get_exporter
-
+def _get_exporter(target: str) -> Exporter:
     exporter = get_exporter(target)
     if exporter is None:
         raise _refuse_target(target)
     return exporter
+
+
+def _require_memory(needed_bytes: int, name: str) -> None:
+    """Raise StudioError when writing and checking need more than the free memory."""
+    free_bytes = psutil.virtual_memory().available
+    if needed_bytes > free_bytes:
+        needed, free = f"{needed_bytes / 2**30:.1f}", f"{free_bytes / 2**30:.1f}"
+        raise StudioError(
+            text("export.memory", name=name),
+            text("export.memory.why", needed=needed, free=free),
+            text("export.memory.fix"),
+        )
 
 
 def _refuse_target(target: str) -> StudioError:
@@ -349,48 +335,6 @@ def _refuse_foreign(path: Path) -> StudioError:
     return StudioError(text("export.foreign", name=path.name), why, fix)
 
 
-def _is_ours(path: Path) -> bool:
-    """Return whether an export of this studio wrote the folder at `path`, under this name."""
-    try:
-        note = read_json(path / NOTE)
-        return path.name == f"{note['run']}-{note['target']}" and not path.is_symlink()
-    except (StudioError, KeyError, TypeError):
-        return False
-
-
-def _replace_folder(staging: Path, final: Path) -> None:
-    """Put `staging` in the place of `final`, of which nothing is lost when that fails. Raises OSError."""
-    replaced = final.with_name(f".{final.name}.replaced")
-    if final.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
-        replace_file(final, replaced)  # Windows: fails as a whole while one of its files is open
-    try:
-        replace_file(staging, final)
-    except OSError:
-        if replaced.exists():
-            replace_file(replaced, final)
-        raise
-    shutil.rmtree(replaced, ignore_errors=True)
-
-
 def _existing(path: Path) -> Path:
     """Return `path`, or the nearest folder above it that there is."""
     return next((each for each in (path, *path.parents) if each.exists()), path)
-
-
-def _staging(final: Path) -> Path:
-    return final.with_name(f".{final.name}.staging")
-
-
-def _newest_s(folder: Path) -> float:
-    return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
-
-
-def _count_bytes(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # being renamed by who writes it
-            continue
-    return total

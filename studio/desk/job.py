@@ -21,9 +21,9 @@ class Job:
         self._stop = threading.Event()
         self._future: Future | None = None
 
-    def begin(self, worker: Worker, work: Callable[[Job], Any]) -> Job:
-        """Queue `work(self)` and return this job."""
-        self._future = worker.submit(lambda: work(self))
+    def begin(self, worker: Worker, work: Callable[[Job], Any], name: str = "") -> Job:
+        """Queue `work(self)` and return this job; `name` tells those who wait behind it what it is."""
+        self._future = worker.submit(lambda: work(self), name)
         return self
 
     def tell(self, phase: Text, done: int = 0, total: int = 0) -> None:

@@ -28,8 +28,6 @@ from studio.host.settings import (
 )
 from studio.host.workspace import Workspace, clear_caches, count_bytes
 
-AT_RESTART = ("gpu", "kernels", "memory_share", "offline")
-"""They act through the environment of the studio's process."""
 TOKEN = re.compile(r"[\x21-\x7e]{8,400}")
 PACKAGES = ("torch", "transformers", "peft", "trl", "bitsandbytes", "triton", "gradio")
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,11 +11,12 @@ from typing import Any
 from studio.core.codec import from_json, to_json
 from studio.core.errors import StudioError
 from studio.core.fields import knobs_of
+from studio.core.files import write_json
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe, change_recipe, read_value
 from studio.core.record import RunRecord
 from studio.core.text import LOCALES, Text, literal, text
-from studio.engine.folder import read_json, write_json
+from studio.engine.folder import read_json
 from studio.host.workspace import Workspace
 
 BUILT_IN = ("quick", "style", "facts", "format", "long", "low_memory", "full")
@@ -112,7 +113,7 @@ class Presets:
         file = self.folder / f"{hashlib.sha256(name.casefold().encode('utf-8')).hexdigest()[:16]}.json"
         self.folder.mkdir(exist_ok=True)
         data = to_json(recipe)
-        write_json(file, {"name": name, "recipe": data})
+        write_json(file, {"name": name, "recipe": data}, lasting=True)
         return Preset(id=f"mine:{file.stem}", name=literal(name), settings=_settings(data))
 
     def delete(self, id: str) -> None:

@@ -17,7 +17,7 @@ import psutil
 
 from studio.core.codec import from_json, to_json
 from studio.core.errors import Problem, StudioError
-from studio.core.files import replace_file
+from studio.core.files import replace_file, write_json
 from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.migrate import QUEUE_VERSION, lift
 from studio.core.recipe import Recipe
@@ -25,7 +25,7 @@ from studio.core.record import RunRecord
 from studio.core.text import Text, text
 from studio.desk.checking import refuse
 from studio.desk.running import Running
-from studio.engine.folder import RunFolder, read_json, write_json
+from studio.engine.folder import RunFolder, read_json
 from studio.host.failures import refuse_system
 
 ENDED_KEPT = 50
@@ -336,7 +336,7 @@ class Queue:
         if self.file is None:
             return
         try:
-            write_json(self.file, to_json(self._kept))
+            write_json(self.file, to_json(self._kept), lasting=True)
         except OSError as error:  # a full disk: what is in memory stays the truth
             self._notice = text("queue.unwritten", reason=refuse_system(error).what)
         else:

@@ -18,6 +18,7 @@ from typing import Any
 from studio.core.errors import StudioError
 from studio.core.events import (
     EvalLogged,
+    PhaseStarted,
     RunEvent,
     RunFailed,
     RunFinished,
@@ -92,6 +93,11 @@ class Running:
     def paused(self) -> bool:
         """Whether the run that is on was asked to pause; it does so after its step."""
         return self._active is not None and self._pause.is_set()
+
+    @property
+    def holding(self) -> bool:
+        """Whether the run that is on stands still for a person: not while it still loads after a restart."""
+        return self.paused and self._now.get("state") == "paused"
 
     def stop(self, run: str) -> None:
         """Ask the run to end after its step with a checkpoint; returns at once."""
@@ -206,7 +212,9 @@ class Running:
         held = claim_run(self.workspace, run=folder.run)
         try:
             log.refresh()
-            folder.write_record(dataclasses.replace(folder.read_record(), state="running", diagnosis=None))
+            record = folder.change_record(
+                lambda kept: dataclasses.replace(kept, state="running", diagnosis=None)
+            )
         except (OSError, StudioError):
             held.release()
             raise
@@ -246,6 +254,11 @@ class Running:
             self._on_end(record, by_person)
             return record
 
+        before = self._engine.doing
+        if before:
+            with suppress(OSError):  # the disk is full: what comes next will say so
+                waits = text(f"run.waits.{before}")
+                self._keep(log, PhaseStarted(phase="wait", step=record.steps, detail=waits))
         self._futures[folder.run] = self._engine.submit(train)
 
     def _attempt(self, folder: RunFolder, recipe: Recipe, log: EventLog, watch: Any) -> RunRecord:
@@ -309,11 +322,9 @@ class Running:
         with suppress(OSError):  # the disk is still full: the log keeps the event in memory
             log.append(RunFailed(step=last, diagnosis=diagnosis))
         with suppress(OSError):
-            folder.write_record(record)
+            folder.change_record(lambda kept: dataclasses.replace(record, name=kept.name), record)
         with suppress(OSError), folder.log.open("a", encoding="utf-8") as file:
             traceback.print_exception(error, file=file)
-        for staged in folder.path.glob(".*.tmp"):  # what a full disk left half-written
-            staged.unlink(missing_ok=True)
         return record
 
 

@@ -16,6 +16,7 @@ from studio.core.codec import to_json
 from studio.core.errors import StudioError
 from studio.core.facts import MachineFacts, Verdict
 from studio.core.fields import knobs_of
+from studio.core.files import write_json
 from studio.core.recipe import Recipe, read_value
 from studio.core.record import RunRecord
 from studio.core.text import Text, literal, text
@@ -26,7 +27,6 @@ from studio.desk.running import Running
 from studio.engine.folder import RUN_NAME, RunFolder, find_run, read_json, remove_run
 from studio.host.claim import is_worked_on
 from studio.host.failures import refuse_system
-from studio.host.settings import write_json
 from studio.host.workspace import Workspace
 
 CACHE_VERSION = 1
@@ -104,12 +104,15 @@ class Shelf:
         return tuple(self._entry(found) for found in kept.values() if found.record is not None)
 
     def rename(self, run: str, name: str) -> None:
-        """Give a run another name; its id stays. Raises StudioError for no such run or a name without letters."""
+        """Give a run another name, also the one that is on; its id stays.
+
+        Raises StudioError for no such run or a name without letters; OSError.
+        """
         name = clean_name(name)
         if not name:
             raise _refusal("shelf.name")
         folder = find_run(self.workspace.runs, run)
-        folder.write_record(dataclasses.replace(folder.read_record(), name=name))
+        folder.change_record(lambda record: dataclasses.replace(record, name=name))
 
     def delete(self, run: str) -> int:
         """Delete a run with its checkpoints and result, exports stay; return the freed bytes.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from studio.host.settings import write_json
+from studio.core.files import write_json
 from studio.host.workspace import Workspace
 
 BASE_TALK = "base-model"
@@ -43,11 +45,19 @@ class TalkFiles:
             if other.stem != BASE_TALK and not (self.workspace.runs / other.stem).is_dir():
                 other.unlink(missing_ok=True)
 
+    def forget(self, run: str) -> None:
+        """Delete the talk with a run that was deleted; one that is held open goes when another is kept."""
+        with suppress(OSError):
+            self._file(run).unlink(missing_ok=True)
+
     def _path(self, run: str) -> Path:
         if run:
             from studio.engine.folder import find_run
 
             run = find_run(self.workspace.runs, run).run
+        return self._file(run)
+
+    def _file(self, run: str) -> Path:
         return self.workspace.root / "talks" / f"{run or BASE_TALK}.json"
 
 
@@ -55,5 +65,6 @@ def _read_turn(turn: Mapping[str, Any]) -> dict[str, Any]:
     """Return one turn of a talk as it is kept. Raises TypeError, KeyError for anything else."""
     if turn["role"] not in ("user", "assistant") or not isinstance(turn["content"], str):
         raise TypeError(turn["role"])
-    figures = {name: turn[name] for name in FIGURES if isinstance(turn.get(name), (int, float))}
+    numbers = {name: turn[name] for name in FIGURES if isinstance(turn.get(name), (int, float))}
+    figures = {name: number for name, number in numbers.items() if math.isfinite(number)}
     return {"role": turn["role"], "content": turn["content"]} | figures

@@ -90,9 +90,10 @@ class Talks:
 
     def state(self) -> Verdict:
         """Return whether an answer can be had now, else why it must wait."""
-        if self._is_free():
-            return Verdict(ok=True)
-        return Verdict(ok=False, reason=text("chat.waits", run=self._running.busy()))
+        if not self._is_free():
+            return Verdict(ok=False, reason=text("chat.waits", run=self._running.busy()))
+        before = self._worker().doing
+        return Verdict(ok=False, reason=text(f"chat.waits.{before}")) if before else Verdict(ok=True)
 
     def loaded(self) -> LoadedModel | None:
         """Return what is in memory for answers, None when nothing is."""
@@ -144,8 +145,9 @@ class Talks:
 
                 drawn = Sampling(**sampling)
                 with self._hold:
-                    speaker = self._speak(run, checkpoint, recipe)
-                    self._sparing(lambda: speaker.stream(asked, side, drawn, answers.put, should_end))
+                    if not should_end():  # what it waited for may have been to make room
+                        speaker = self._speak(run, checkpoint, recipe)
+                        self._sparing(lambda: speaker.stream(asked, side, drawn, answers.put, should_end))
                 answers.put(None)
             except BaseException as error:  # noqa: BLE001 - raised again in the thread that asked
                 answers.put(error)
@@ -263,11 +265,18 @@ class Talks:
 
         def hold(job: Job) -> Table:
             with self._hold:
+                if should_stop():  # what it waited for may have been to make room: nothing is loaded any more
+                    return make_table(prompts, run, checkpoint, {}, {}, whole=False)
                 return self._sparing(lambda: work(job))
 
         job, self._tested = Job(), run
         self.test = job
-        return job.begin(self._worker(), hold)
+        return job.begin(self._worker(), hold, "test")
+
+    @property
+    def testing(self) -> bool:
+        """Whether a test is on, or waits for its turn, that nobody has asked to end."""
+        return self.test is not None and not (self.test.ended or self.test.stopping)
 
     # Memory ----------------------------------------------------------------------------------------------------------
 
@@ -304,14 +313,11 @@ class Talks:
 
     def _is_free(self) -> bool:
         """Whether no run is on, here or in another process, or the one that is holds still."""
-        run = self._running.active
-        return not self._running.busy() or (self._running.paused and self._running.was_paused(run))
+        return not self._running.busy() or self._running.holding
 
     def _must_end(self, turn: int) -> bool:
         """Whether what was begun at `turn` is to end; asked with every token."""
-        running = self._running
-        trains = running.active is not None and not running.paused
-        return trains or running.closing.is_set() or turn != self._turn
+        return not self._is_free() or self._running.closing.is_set() or turn != self._turn
 
     def _worker(self) -> Worker:
         return self._engine if self._running.active is None else self._aside

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.errors import StudioError
-from studio.core.files import replace_file
+from studio.core.files import replace_file, write_json
 from studio.core.text import Text, literal, text
-from studio.engine.folder import read_json, write_json
+from studio.engine.folder import read_json
 
 NAME = re.compile(r"step-(\d{8})")
 MANIFEST = "manifest.json"
@@ -48,7 +48,7 @@ def save_checkpoint(
             _flush(path)
             name = path.relative_to(staging).as_posix()
             entries[name] = {"bytes": path.stat().st_size, "sha256": _hash(path)}
-        write_json(staging / MANIFEST, {"version": 1, "step": step, "files": entries})
+        write_json(staging / MANIFEST, {"version": 1, "step": step, "files": entries}, lasting=True)
         _flush_folder(staging)
         final = folder / f"step-{step:08d}"
         if final.exists():

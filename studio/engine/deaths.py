@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,15 +122,9 @@ def fail_run(folder: RunFolder, death: Death) -> RunFailed:
     death = dataclasses.replace(death, step=max(death.step, _last_step(folder)))
     diagnosis = diagnose_death(death, last_verdict(folder))
     event = append_event(folder, RunFailed(step=death.step, diagnosis=diagnosis))
-    try:
-        record = folder.read_record()
-    except StudioError:
-        return event  # the record itself is damaged; the event is the truth
-    folder.write_record(
-        dataclasses.replace(
-            record, state="failed", ended_s=event.time_s, diagnosis=diagnosis, steps=death.step
-        )
-    )
+    ended = {"state": "failed", "ended_s": event.time_s, "diagnosis": diagnosis, "steps": death.step}
+    with suppress(StudioError):  # the record itself is damaged; the event is the truth
+        folder.change_record(lambda record: dataclasses.replace(record, **ended))
     return event
 
 

@@ -9,22 +9,28 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from studio.core.codec import from_json, to_json
 from studio.core.errors import StudioError
-from studio.core.files import replace_file
+from studio.core.files import replace_file, write_json
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import literal, text
+from studio.host.workspace import LOCAL_VARIABLE
 
 LATEST_S = 32_503_680_000.0
 """The year 3000, where the calendars of some systems end."""
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+RECORD_LOCK = ".records.lock"
+"""Beside the runs: held for the moment in which the run.json of one of them is read, changed and written."""
+LOCK_WAIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +81,29 @@ class RunFolder:
             return otherwise
 
     def write_record(self, record: RunRecord) -> None:
-        """Replace run.json at once."""
-        write_json(self.path / "run.json", to_json(record))
+        """Make run.json anew, at once: only for a run that nobody else knows of yet. Raises OSError."""
+        write_json(self.path / "run.json", to_json(record), lasting=True)
+
+    def change_record(
+        self, change: Callable[[RunRecord], RunRecord], otherwise: RunRecord | None = None
+    ) -> RunRecord:
+        """Replace run.json by what `change` makes of it, and return that; nobody else writes it meanwhile.
+
+        A run that is on is renamed while its engine writes how it ended, in another process too: neither is lost.
+        `otherwise` takes the place of a record that cannot be read. Raises StudioError without it, OSError.
+        """
+        # As Workspace.locks: inside WSL not beside what Windows holds, which cannot be opened there.
+        lock = Path(os.environ.get(LOCAL_VARIABLE) or self.path.parent) / RECORD_LOCK
+        with FileLock(lock, timeout=LOCK_WAIT_S, thread_local=False):
+            try:
+                record = self.read_record()
+            except StudioError:
+                if otherwise is None:
+                    raise
+                record = otherwise
+            record = change(record)
+            self.write_record(record)
+        return record
 
 
 def create_run(runs: Path, recipe: Recipe) -> RunFolder:
@@ -90,7 +117,7 @@ def create_run(runs: Path, recipe: Recipe) -> RunFolder:
     name = recipe.name or folder.run
     record = RunRecord(run=folder.run, name=name, state="waiting", created_s=time.time(), seed=recipe.seed)
     try:
-        write_json(folder.path / "recipe.json", to_json(recipe))
+        write_json(folder.path / "recipe.json", to_json(recipe), lasting=True)
         folder.write_record(record)
     except OSError:  # a disk that fills just now must not leave a run without a record
         shutil.rmtree(folder.path, ignore_errors=True)
@@ -163,14 +190,3 @@ def read_json(path: Path) -> Any:
             literal(str(error)),
             text("file.not_json.fix", path=path.name),
         ) from error
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Replace a small JSON file at once: written beside it, flushed to disk, renamed over it."""
-    staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with staged.open("w", encoding="utf-8") as file:
-        json.dump(data, file, ensure_ascii=False, indent=1, allow_nan=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    replace_file(staged, path)

@@ -28,6 +28,7 @@ from studio.core.events import (
     Warned,
 )
 from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
+from studio.core.files import write_json
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import Text, text
@@ -45,7 +46,7 @@ from studio.engine.checkpoint import (
     sweep,
 )
 from studio.engine.decoder_step import DecoderStep
-from studio.engine.folder import RunFolder, write_json
+from studio.engine.folder import RunFolder
 from studio.engine.ladder import cap_memory, release_memory, retry_with_memory
 from studio.engine.recovery import Recovery, is_sticky, may_pass
 from studio.engine.samples import Samples
@@ -138,10 +139,8 @@ def run(
     if remembered is not None:
         card = choose_device(machine, recipe)[1]
         machine = remembered.add_experience(machine, card.name if card else "")
-    record = dataclasses.replace(
-        folder.read_record(), state="running", packages=dict(machine.packages), diagnosis=None, ended_s=0.0
-    )
-    folder.write_record(record)
+    now = {"state": "running", "packages": dict(machine.packages), "diagnosis": None, "ended_s": 0.0}
+    record = folder.change_record(lambda kept: dataclasses.replace(kept, **now))
     this = Run(recipe, machine, folder, emit, should_stop, beat, record, remembered, hub_endpoint, data_cache)
     this.should_pause, this.should_save = should_pause, should_save
     lost = False
@@ -165,13 +164,11 @@ def run(
     timings_s = {
         name: this.record.timings_s.get(name, 0.0) + took_s for name, took_s in this.timings_s.items()
     }
-    this.record = dataclasses.replace(
-        this.record,
-        name=folder.read_name(this.record.name),  # the person may have renamed it meanwhile
-        ended_s=time.time(),
-        timings_s=dict(this.record.timings_s) | timings_s,
+    ended = dataclasses.replace(
+        this.record, ended_s=time.time(), timings_s=dict(this.record.timings_s) | timings_s
     )
-    folder.write_record(this.record)
+    # The person may have renamed it meanwhile.
+    this.record = folder.change_record(lambda kept: dataclasses.replace(ended, name=kept.name), ended)
     if not lost:  # every call to a lost GPU fails
         release_memory()
     return this.record
@@ -216,7 +213,7 @@ def _train(this: Run) -> Trained | None:
         if gpu is not None and budget_bytes:
             this.machine = limit_memory(this.machine, gpu, budget_bytes)
         plan = make_plan(this.machine, recipe, facts)
-        write_json(folder.path / "plan.json", to_json(plan))
+        write_json(folder.path / "plan.json", to_json(plan), lasting=True)
         loaded, fast = load_fast(recipe, facts, plan)
         if recipe.data.template:  # the trial, the chat and the artefact then speak as the examples do
             loaded.tokenizer.chat_template = read_choice(recipe.data.template)

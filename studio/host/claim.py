@@ -20,7 +20,7 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from studio.core.errors import StudioError
-from studio.core.files import replace_file
+from studio.core.files import write_file
 from studio.core.heartbeat import PARENT_VARIABLE, read_beat
 from studio.core.text import text
 from studio.host.handover import refuse_handed_over
@@ -57,7 +57,8 @@ class Claim:
             "run": run or (known.run if mine else ""),
             "time_s": time.time(),
         }
-        _write_private(self.file, json.dumps(holder))
+        self.file.parent.mkdir(mode=0o700, exist_ok=True)
+        write_file(self.file, json.dumps(holder).encode(), private=True)
 
     def release(self) -> None:
         """Give the claim up; a claim of the parent's stays with the parent."""
@@ -129,17 +130,6 @@ def is_worked_on(workspace: Workspace, run: str) -> bool:
     return is_alive(beat.pid, beat.time_s) or is_alive(beat.parent, beat.time_s)
 
 
-def read_address(workspace: Workspace) -> str:
-    """Return the address, token included, of the window that works in `workspace`; "" while there is none."""
-    file = workspace.root / ADDRESS_FILE
-    try:
-        written_s = file.stat().st_mtime
-        data = json.loads(file.read_text(encoding="utf-8"))
-        return str(data["url"]) if is_alive(int(data["pid"]), written_s) else ""
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-
-
 def is_alive(pid: int, time_s: float) -> bool:
     """Return whether the process that had the number `pid` at `time_s` is still there."""
     import psutil
@@ -152,13 +142,15 @@ def is_alive(pid: int, time_s: float) -> bool:
         return False
 
 
-def _write_private(file: Path, content: str) -> None:
-    file.parent.mkdir(mode=0o700, exist_ok=True)
-    staged = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(content)
-    replace_file(staged, file)
+def read_address(workspace: Workspace) -> str:
+    """Return the address, token included, of the window that works in `workspace`; "" while there is none."""
+    file = workspace.root / ADDRESS_FILE
+    try:
+        written_s = file.stat().st_mtime
+        data = json.loads(file.read_text(encoding="utf-8"))
+        return str(data["url"]) if is_alive(int(data["pid"]), written_s) else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _read_holder(file: Path) -> Holder | None:

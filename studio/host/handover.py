@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from studio.core.errors import StudioError
-from studio.core.files import replace_file
+from studio.core.files import write_json
 from studio.core.text import text
 from studio.host.workspace import Workspace
 
@@ -31,9 +31,7 @@ FRESH_S = 15.0
 def hand_over(workspace: Workspace, distribution: str) -> Iterator[Path]:
     """Mark `workspace` as worked in by `distribution` until the block ends. Raises OSError."""
     file = workspace.root / MARKER
-    staged = file.with_name(f"{MARKER}.{os.getpid()}.tmp")
-    staged.write_text(json.dumps({"distribution": distribution, "pid": os.getpid()}), encoding="utf-8")
-    replace_file(staged, file)
+    write_json(file, {"distribution": distribution, "pid": os.getpid()})
     try:
         with keep_fresh(workspace):
             yield file

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from studio.core.codec import to_json
 from studio.core.facts import Distribution, Gpu, KernelTest, MachineFacts, Tool
-from studio.core.files import replace_file
+from studio.core.files import write_file
 from studio.host.probes.packages import find_package
 from studio.host.probes.variables import NETWORK
 
@@ -70,16 +70,9 @@ def read_kept(file: Path, key: str) -> dict[str, Any] | None:
 
 def keep_facts(file: Path, key: str, found: dict[str, Any]) -> None:
     """Write `found` under `key`. A disk that refuses is no failure here: the probes run again next time."""
-    staged = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
+    with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return
-    try:
-        staged.write_text(json.dumps({"key": key, "found": found}), encoding="utf-8")
-        replace_file(staged, file)
-    except OSError:
-        staged.unlink(missing_ok=True)
+        write_file(file, json.dumps({"key": key, "found": found}).encode())
 
 
 def _touched(folder: Path | None) -> list[int]:

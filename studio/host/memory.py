@@ -163,6 +163,11 @@ def longest(model: ModelFacts, recipe: Recipe) -> int:
     return min(recipe.data.max_length, model.max_positions or recipe.data.max_length)
 
 
+def loaded_bytes(plan: BackendPlan, model: ModelFacts) -> int:
+    """Return what the weights take once loaded as `plan` has them: on a processor mostly twice their files."""
+    return _weight_bytes(plan, model, count_linear_parameters(model), DTYPE_BYTES[plan.dtype.value])
+
+
 def count_linear_parameters(model: ModelFacts) -> int:
     """Return the parameters of the linears inside the layers; without their shapes, all but the embeddings."""
     if model.linear_parameters:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import threading
 from pathlib import Path
 
-from studio.core.files import replace_file
+from studio.core.files import write_file
 
 KEY_BYTES = 32
 
 
 def write_private(path: Path, content: bytes) -> None:
     """Replace the file at `path` in one step; mode 0600 from its first byte on. Raises OSError."""
-    staged = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    staged.unlink(missing_ok=True)
-    handle = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        replace_file(staged, path)
-    except OSError:  # a full disk: nothing half-written stays
-        staged.unlink(missing_ok=True)
-        raise
+    write_file(path, content, private=True)
 
 
 def read_key(path: Path) -> bytes:

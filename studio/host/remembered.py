@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from pathlib import Path
 from studio.core.codec import from_json, to_json
 from studio.core.errors import StudioError
 from studio.core.facts import MachineFacts
-from studio.core.files import replace_file
+from studio.core.files import write_json
 from studio.host.memory import Calibration
 
 ROOMIER = 1.1
@@ -193,14 +192,8 @@ class Remembered:
 
     def _change(self, change: Callable[[Memory], Memory]) -> None:
         data = to_json(change(self.read()))
-        staged = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with staged.open("w", encoding="utf-8") as file:
-            json.dump(data, file, ensure_ascii=False, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        replace_file(staged, self.path)
+        write_json(self.path, data, lasting=True)
 
 
 def survey(machine: MachineFacts, gpu: str) -> Surroundings:

@@ -10,14 +10,14 @@ and what acts through the environment of the studio's processes, from their next
 from __future__ import annotations
 
 import json
-import os
-import threading
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from studio.core.files import replace_file
-from studio.core.text import LANGUAGES
+from filelock import FileLock
+
+from studio.core.errors import StudioError
+from studio.core.files import write_json
+from studio.core.text import LANGUAGES, literal, text
 from studio.host.plan import KERNELS_VARIABLE, MEMORY_VARIABLE
 from studio.host.workspace import OFFLINE_VARIABLE, Workspace
 
@@ -35,17 +35,29 @@ CHOICES = {
 """Settings with a few values, the default first."""
 WORDS = ("hub_endpoint", "exports_folder", "gpu")
 LISTS = ("repairs_off", "repairs_on", "model_folders")
+LOCK_WAIT_S = 10.0
 
 
 def read_settings(workspace: Workspace) -> dict[str, Any]:
     """Return the person's settings; a file that cannot be read counts as none, and what it names wrongly is dropped."""
     try:
+        return _load(workspace)
+    except (OSError, StudioError):
+        return {}
+
+
+def _load(workspace: Workspace) -> dict[str, Any]:
+    """Return the settings, none without a file. Raises StudioError for one that is damaged, OSError."""
+    try:
         # Notepad of older Windows puts a mark before what a person edits there.
-        settings = json.loads(workspace.settings.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError):
+        words = workspace.settings.read_text(encoding="utf-8-sig")
+        settings = json.loads(words) if words.strip() else {}  # empty after a power cut: nothing is lost
+    except FileNotFoundError:
         return {}
+    except (ValueError, RecursionError) as error:
+        raise _refuse_broken(workspace, str(error)) from error
     if not isinstance(settings, dict):
-        return {}
+        raise _refuse_broken(workspace, json.dumps(settings)[:80])
     for name, allowed in CHOICES.items():
         if settings.get(name, allowed[0]) not in allowed:
             settings.pop(name)
@@ -61,17 +73,30 @@ def read_settings(workspace: Workspace) -> dict[str, Any]:
 
 
 def change_settings(workspace: Workspace, **changes: Any) -> None:
-    """Set these settings and leave the others as they are. Raises OSError."""
-    write_json(workspace.settings, read_settings(workspace) | changes)
+    """Set these settings and leave the others as they are.
+
+    Raises StudioError for a damaged file, which stays as it is: the person's other settings are in it. OSError.
+    """
+    _change(workspace, lambda settings: changes)
 
 
 def switch_repair(workspace: Workspace, name: str, *, on: bool) -> None:
-    """Let a repair (host/repairs.py) be done from the next start on, or leave it. Raises OSError."""
-    settings = read_settings(workspace)
-    off = [word for word in settings.get("repairs_off", []) if word != name]
-    wanted = [word for word in settings.get("repairs_on", []) if word != name]
-    (wanted if on else off).append(name)
-    change_settings(workspace, repairs_off=off, repairs_on=wanted)
+    """Let a repair (host/repairs.py) be done from the next start on, or leave it. Raises as change_settings does."""
+
+    def switch(settings: dict[str, Any]) -> dict[str, Any]:
+        off = [word for word in settings.get("repairs_off", []) if word != name]
+        wanted = [word for word in settings.get("repairs_on", []) if word != name]
+        (wanted if on else off).append(name)
+        return {"repairs_off": off, "repairs_on": wanted}
+
+    _change(workspace, switch)
+
+
+def _change(workspace: Workspace, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Set what `change` makes of the settings; nobody else changes them meanwhile, in another process neither."""
+    with FileLock(workspace.locks / "settings.lock", timeout=LOCK_WAIT_S, mode=0o600, thread_local=False):
+        settings = _load(workspace)
+        write_json(workspace.settings, settings | change(settings), lasting=True)
 
 
 def choose_environment(settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
@@ -114,16 +139,15 @@ def undo_choices(environment: Mapping[str, str]) -> dict[str, str]:
     return original
 
 
+def _refuse_broken(workspace: Workspace, reason: str) -> StudioError:
+    path = str(workspace.settings)
+    return StudioError(
+        text("settings.broken"), literal(reason), text("settings.broken.fix", path=path), exit_code=1
+    )
+
+
 def _read_before(environment: Mapping[str, str]) -> dict[str, str | None]:
     try:
         return dict(json.loads(environment.get(CHOSEN_VARIABLE, "{}")))
     except (ValueError, TypeError):
         return {}
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Replace the file at `path` by `data` as JSON, in one step. Raises OSError."""
-    staged = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-    # Half an emoji, cut by a page, becomes a question mark: better than to lose all else.
-    staged.write_text(json.dumps(data, ensure_ascii=False, indent=1), encoding="utf-8", errors="replace")
-    replace_file(staged, path)

@@ -70,15 +70,32 @@ def said_words(talk: Mapping[str, Any], sides: Sequence[str], say: Say) -> str:
 
 
 def state_card(
-    *, run: str, sides: str, loaded: Any, waits: str, left_s: float | None, name: str, place: str, say: Say
+    *,
+    run: str,
+    sides: str,
+    loaded: Any,
+    waits: str,
+    left_s: float | None,
+    name: str,
+    place: str,
+    say: Say,
+    training: bool = False,
 ) -> str:
-    """Return whether an answer can be had and what is in memory. `loaded`: a desk.talks.LoadedModel or None."""
+    """Return whether an answer can be had and what is in memory. `loaded`: a desk.talks.LoadedModel or None.
+
+    `training`: what an answer waits for is a run.
+    """
     mark = f'data-run="{escape(run)}" data-sides="{escape(sides)}"'
     if waits:
         left = say("ui.chat.left", time=time_words(left_s)) if left_s else ""
+        button = (
+            f'<button type="button" class="say" data-go="training">{escape(say("ui.chat.to_run"))}</button>'
+            if training
+            else ""
+        )
         return (
             f'<div class="model-state waits" {mark}><i></i><span>{escape(waits)} {escape(left)}</span>'
-            f'<button type="button" class="say" data-go="training">{escape(say("ui.chat.to_run"))}</button></div>'
+            f"{button}</div>"
         )
     if loaded is None:
         return (

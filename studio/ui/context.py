@@ -13,12 +13,13 @@ import gradio as gr
 
 from studio.core.codec import from_json, to_json
 from studio.core.errors import RecipeError, StudioError
+from studio.core.files import write_json
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Catalogue, Text, literal, load_catalogue, text
 from studio.engine.folder import read_json
 from studio.host.failures import refuse_system
-from studio.host.settings import change_settings, read_settings, write_json
+from studio.host.settings import change_settings, read_settings
 from studio.ui.gate import CALLER, ROLE
 from studio.ui.guest_view import Curtain
 from studio.ui.keys import Keys
@@ -69,8 +70,9 @@ class Context:
 
     def speak(self, language: str) -> None:
         """Change the language and remember it in the settings."""
-        self.words = load_catalogue(language)
-        change_settings(self.workspace, language=self.language)
+        words = load_catalogue(language)
+        change_settings(self.workspace, language=words.language)
+        self.words = words
 
     def theme(self) -> str:
         """Return the colours that the person chose: light, dark, "" for the system's."""

@@ -86,9 +86,9 @@ def _path(item: ExportItem, say: Say) -> str:
 
 
 def _lines(item: ExportItem, say: Say) -> str:
-    if not item.base and item.target == "adapter":
-        return ""
     lines = "\n".join(loading_lines(item))
+    if not lines:
+        return ""
     return (
         f'<div class="code"><p>{escape(say("ui.export.lines"))} {copy_button(lines, say)}</p>'
         f'<pre tabindex="0"><code>{escape(lines)}</code></pre></div>'

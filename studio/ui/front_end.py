@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from studio.host.settings import write_json
+from studio.core.files import write_json
 
 KEPT = "public, max-age=31536000, immutable"
 ASSET = re.compile(r"/assets/([A-Za-z0-9_.-]+\.(js|css))")

@@ -38,7 +38,8 @@ class SettingsState:
     mirror: str = ""
     versions: Sequence[tuple[str, str]] = ()
     paths: Sequence[tuple[str, Path]] = ()
-    training: bool = False
+    working: str = ""
+    """What is on: run, export, test, "" nothing."""
     quitting: bool = False
     ended: bool = False
     said: tuple[str, str] = ("", "")
@@ -180,18 +181,18 @@ def _about(state: SettingsState, say: Say) -> str:
 
 
 def _quit(state: SettingsState, say: Say) -> str:
-    if not state.quitting:
-        lead = say("ui.preferences.quit.training" if state.training else "ui.preferences.quit.idle")
+    if not (state.quitting and state.working):  # it may just have ended
+        lead = say(f"ui.preferences.quit.{state.working or 'idle'}")
         button = _button("quit", say("ui.preferences.quit"))
         return _card(
             state, say, "quit", f'<div class="foot"><p class="soft">{escape(lead)}</p>{button}</div>'
         )
     buttons = (
-        _button("quit-now", say("ui.preferences.quit.save"), primary=True),
+        _button("quit-now", say(f"ui.preferences.quit.now.{state.working}"), primary=True),
         _button("quit-window", say("ui.preferences.quit.window"), client="close"),
         _button("quit-no", say("ui.page.cancel")),
     )
-    question = escape(say("ui.preferences.quit.question"))
+    question = escape(say(f"ui.preferences.quit.question.{state.working}"))
     note = f'<p class="soft" data-part="left" hidden>{escape(say("ui.preferences.quit.left"))}</p>'
     return _card(
         state,

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from studio.core.errors import StudioError
+from studio.core.files import write_file
 from studio.core.recipe import DatasetSpec
 from studio.data.mapping_file import ENDING, read_mapping, save_mapping
 from studio.data.sniff import understand
@@ -29,7 +30,7 @@ def test_saved_and_applied_again(source, english):
     assert look(source).format is None
     path = save_mapping(str(source), "prompt_completion", MAPPING)
     assert path == source.with_name(source.name + ENDING)
-    assert list(source.parent.glob("*.part")) == []
+    assert list(source.parent.glob(".*")) == []
     assert json.loads(path.read_text(encoding="utf-8"))["mapping"] == MAPPING
     found = look(source)
     assert (found.format.name, found.mapping, found.confidence) == ("prompt_completion", MAPPING, 1.0)
@@ -77,13 +78,12 @@ def test_a_file_that_is_no_mapping_is_noted(source, words, english):
 def test_the_cache_where_the_folder_cannot_be_written(source, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
 
-    def refuse(self, *rest, **more):
-        if self.parent == source.parent:
+    def refuse(path, content):
+        if path.parent == source.parent:
             raise PermissionError(13, "denied")
-        return write(self, *rest, **more)
+        write_file(path, content)
 
-    write = type(source).write_text
-    monkeypatch.setattr(type(source), "write_text", refuse)
+    monkeypatch.setattr("studio.data.mapping_file.write_file", refuse)
     path = save_mapping(str(source), "prompt_completion", MAPPING, cache)
     assert path.parent == cache / "mappings"
     assert read_mapping(str(source), tuple(ROW), cache)[0].mapping == MAPPING

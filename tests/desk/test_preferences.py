@@ -14,7 +14,7 @@ from studio.core.hub_token import TokenPlace
 from studio.core.text import LANGUAGES, load_catalogue
 from studio.desk import preferences as module
 from studio.desk.desk import Desk
-from studio.desk.preferences import AT_RESTART, Preferences
+from studio.desk.preferences import Preferences
 from studio.host import environment as preparing
 from studio.host.environment import prepare_environment
 from studio.host.plan import forced_kernels, memory_budget
@@ -63,8 +63,8 @@ def test_a_damaged_settings_file_loses_only_what_is_damaged(preferences, workspa
 def test_every_choice_of_the_machine_reaches_the_next_process(preferences, workspace):
     base = {"PATH": os.environ["PATH"], "HOME": "/"}
     before = prepare_environment(workspace, base)
-    for name, value in {"gpu": "GPU-b", "kernels": "off", "memory_share": 0.5, "offline": True}.items():
-        assert name in AT_RESTART
+    chosen = {"gpu": "GPU-b", "kernels": "off", "memory_share": 0.5, "offline": True}
+    for name, value in chosen.items():
         preferences.choose(name, value)
     after = prepare_environment(workspace, before)
     assert after["CUDA_VISIBLE_DEVICES"] == "GPU-b" and after["FINETUNE_STUDIO_OFFLINE"] == "1"
@@ -77,7 +77,7 @@ def test_every_choice_of_the_machine_reaches_the_next_process(preferences, works
         workspace, base | {"CUDA_VISIBLE_DEVICES": "1", "FINETUNE_STUDIO_KERNELS": "triton"}
     )
     assert own["CUDA_VISIBLE_DEVICES"] == "1" and own["FINETUNE_STUDIO_KERNELS"] == "triton"
-    for name in AT_RESTART:
+    for name in chosen:
         preferences.choose(name, CHOICES[name][0] if name in CHOICES else "")
     assert prepare_environment(workspace, after) == before, "taken back whole"
 

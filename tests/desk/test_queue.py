@@ -310,7 +310,7 @@ def test_a_damaged_file_is_kept_aside(workspace, content):
 
 
 def test_what_cannot_be_written_is_told_and_goes_on(workspace, shop, monkeypatch):
-    def run_out(*_: object) -> None:
+    def run_out(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("studio.desk.queue.write_json", run_out)

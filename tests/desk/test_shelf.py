@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from studio.core.codec import to_json
 from studio.core.errors import StudioError
 from studio.core.events import EvalLogged, PhaseStarted, RunResumed, StepLogged
 from studio.core.facts import Choice
+from studio.core.files import write_json
 from studio.core.heartbeat import Heartbeat
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.core.record import RunRecord
@@ -22,7 +24,7 @@ from studio.core.text import literal, text
 from studio.desk.desk import Desk
 from studio.desk.run_summary import SPARK_POINTS
 from studio.desk.shelf import judge_resume
-from studio.engine.folder import RunFolder, create_run, write_json
+from studio.engine.folder import RunFolder, create_run
 from tests.ui.conftest import MACHINE
 
 HEADER = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
@@ -248,17 +250,42 @@ def test_a_name_changes_and_the_id_stays(desk, workspace):
         assert refused.value.what.id == "shelf.name"
 
 
+def test_a_new_name_and_the_end_of_a_run_come_at_once_and_neither_is_lost(desk, workspace, monkeypatch):
+    folder = make_run(workspace.runs, state="running")
+    read, ended = threading.Event(), threading.Event()
+    real = RunFolder.read_record
+
+    def read_slowly(self: RunFolder) -> RunRecord:
+        record = real(self)
+        if threading.current_thread() is renaming and not read.is_set():
+            read.set()
+            ended.wait(0.3)  # in which the engine has time enough to write
+        return record
+
+    monkeypatch.setattr(RunFolder, "read_record", read_slowly)
+    renaming = threading.Thread(target=desk.shelf.rename, args=(folder.run, "better"))
+    renaming.start()
+    assert read.wait(10)
+    folder.change_record(lambda kept: dataclasses.replace(kept, state="finished", artifact="adapter"))
+    ended.set()
+    renaming.join()
+    record = folder.read_record()
+    assert (record.name, record.state, record.artifact) == ("better", "finished", "adapter")
+
+
 def test_a_run_is_deleted_with_its_place_in_the_queue(desk, workspace):
     folder = make_run(workspace.runs)
     make_checkpoint(folder, 3)
     size_bytes = desk.shelf.entries()[0].size_bytes
     assert desk.events(folder.run)
+    desk.talks.files.keep(folder.run, {"base": [], "tuned": [{"role": "user", "content": "a secret"}]})
     desk.queue._put(
         desk.queue.add(RECIPE).__class__(id="i", name="x", recipe=RECIPE, state="done", run=folder.run)
     )
     assert desk.shelf.delete(folder.run) == size_bytes > 1000
     assert not list(workspace.runs.iterdir()) and desk.shelf.entries() == ()
     assert all(item.run != folder.run for item in desk.queue.items())
+    assert not list((workspace.root / "talks").iterdir()), "what was said to it goes with it"
     for act in (desk.shelf.delete, desk.events, desk.run):
         with pytest.raises(StudioError) as refused:
             act(folder.run)

@@ -11,11 +11,14 @@ import time
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.recipe import change_recipe
+from studio.core.events import PhaseStarted, RunPaused
+from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
+from studio.core.text import text
 from studio.desk.desk import Desk
 from studio.desk.exports import loading_lines
 from studio.desk.prompt_set import read_prompts
 from studio.desk.table import write_csv
+from studio.engine.folder import create_run
 
 QUESTION = [{"role": "user", "content": "say 3"}]
 
@@ -186,6 +189,26 @@ def test_chat_waits_for_a_run_and_is_free_while_that_is_paused(shop):
     assert answer(desk, run=run, checkpoint=choice.places[0].name)
 
 
+def test_a_paused_run_that_loads_again_after_a_restart_leaves_chat_no_room(workspace, tmp_path):
+    desk = Desk(workspace)
+    folder = create_run(
+        workspace.runs, Recipe(model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
+    )
+    log = desk.running.logs.open(folder.run)
+    log.append(RunPaused(step=3))  # by the process before
+    running = desk.running
+    running._active = folder.run
+    running._pause.set()
+    running._keep(log, PhaseStarted(phase="load", step=3))
+    assert running.was_paused(folder.run) and not desk.talks.state().ok
+    with pytest.raises(StudioError):
+        next(desk.talks.answer(QUESTION, run=folder.run))
+    running._keep(log, RunPaused(step=3))
+    assert desk.talks.state().ok
+    running._active = None
+    desk.close()
+
+
 def test_the_last_talk_of_a_run_is_kept_and_goes_with_the_run(shop):
     desk, run = shop[0], shop[1]
     turn = {"role": "assistant", "content": "<b>", "tokens": 3, "first_s": 0.1, "evil": "x"}
@@ -261,6 +284,28 @@ def test_a_test_tells_who_is_right_and_how_sure(shop, tmp_path, jsonl):
     assert lines[0] == names and len(lines) == 4
     assert lines[3][1].startswith("'=cmd") and lines[3][2] == "'@SUM(1)"
     assert not any(cell[:1] in "=+@" for line in lines for cell in line if cell)
+
+
+def test_what_waited_for_the_model_loads_none_after_it_made_room(shop, tmp_path, monkeypatch):
+    from studio.core.text import load_catalogue
+    from studio.ui.chat_view import table_card
+
+    desk, run = shop[0], shop[1]
+    path = tmp_path / "one.txt"
+    path.write_text("say 3\n", encoding="utf-8")
+    monkeypatch.setattr(desk.talks, "_speak", lambda *_: pytest.fail("loaded"))
+    said: list[object] = []
+    with desk.talks._hold:  # an answer is being given
+        asking = threading.Thread(target=lambda: said.extend(desk.talks.answer(QUESTION, run=run)))
+        asking.start()
+        wait_until(lambda: desk.talks._engine._jobs.empty() and desk.talks._asked)
+        job = desk.talks.start_test(read_prompts(path), run=run)
+        desk.talks._turn += 1  # as unload() does, which then waits for the model too
+    asking.join(10)
+    table = job.result(10)
+    assert not said and not table.whole and not table.totals
+    say = load_catalogue("en").say
+    assert "one.txt" in table_card(table, lambda id, **values: say(text(id, **values)))
 
 
 def test_a_stopped_test_keeps_what_it_has(shop, tmp_path):

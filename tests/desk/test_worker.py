@@ -40,6 +40,19 @@ def test_jobs_run_in_order_one_at_a_time(worker):
     assert len({thread for _, _, thread in done}) == 1
 
 
+def test_who_waits_is_told_what_is_being_done(worker):
+    go_on = threading.Event()
+    assert worker.doing == ""
+    first = worker.submit(lambda: go_on.wait(5), "export")
+    second = worker.submit(lambda: worker.doing)
+    until = time.monotonic() + 5
+    while worker.doing != "export" and time.monotonic() < until:
+        time.sleep(0.001)
+    assert worker.doing == "export"
+    go_on.set()
+    assert first.result(5) and second.result(5) == "", "a job without a name keeps nobody waiting long"
+
+
 def test_many_threads_share_one_worker(worker):
     results = []
     threads = [

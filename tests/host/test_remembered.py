@@ -95,18 +95,17 @@ def test_a_damaged_file_counts_as_empty_and_is_written_anew(store, content):
 
 
 def test_a_write_that_fails_leaves_the_old_file(store, monkeypatch):
-    import studio.host.remembered as module
-
     store.note_kernel("glu", MACHINE, GPU.name, shape="", reason="x")
     before = store.path.read_bytes()
 
     def refuse(*paths):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "replace_file", refuse)
+    monkeypatch.setattr("studio.core.files.replace_file", refuse)
     with pytest.raises(OSError, match="No space"):
         store.note_fit(LOAD, 1, True, 0)
     assert store.path.read_bytes() == before
+    assert [path.name for path in store.path.parent.iterdir()] == [store.path.name]
 
 
 def test_forgetting_is_complete(store):

@@ -145,6 +145,8 @@ class FakeDesk:
     log: dict[str, list[RunEvent]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     active: str | None = None
+    other: str = ""
+    """What is on beside a run: export, test."""
     started: list[Recipe] = field(default_factory=list)
     asked: list[tuple[str, int]] = field(default_factory=list)
     answered: list[tuple[str, str]] = field(default_factory=list)
@@ -204,6 +206,9 @@ class FakeDesk:
 
     def active_run(self) -> str | None:
         return self.active
+
+    def working(self) -> str:
+        return "run" if self.active else self.other
 
     def runs(self) -> tuple[RunRecord, ...]:
         records = [

@@ -360,6 +360,14 @@ def test_why_an_answer_must_wait_and_what_is_in_memory(context, chat):
     assert "A run is training" in card and 'data-go="training"' in card and "unload" not in card
 
 
+def test_a_question_behind_an_export_says_what_it_waits_for(context, chat, monkeypatch):
+    waits = Verdict(ok=False, reason=text("chat.waits.export"))
+    monkeypatch.setattr(context.desk.talks, "state", lambda: waits, raising=False)
+    first = next(chat.ask("hi", "done", "", "tuned", talk_of(), "", *SAMPLING))
+    cards = [part for part in first if isinstance(part, str) and "An export is being written" in part]
+    assert len(cards) == 1 and 'data-go="training"' not in cards[0]
+
+
 def test_presets_set_the_fields_and_fields_stay_within_bounds(chat):
     assert chat.set_preset("exact") == [0.0, 1.0, 0, 1.0] == list(PRESETS["exact"])
     assert chat.set_preset("own") == chat.set_preset("nonsense") == [gr.skip()] * 4

@@ -154,6 +154,17 @@ def test_quitting_asks_while_a_run_is_on(tab, context):
     until_ended(context.desk, 2)
 
 
+@pytest.mark.parametrize("work", ["export", "test"])
+def test_quitting_asks_while_something_is_on_that_would_be_lost(tab, context, work):
+    context.desk.other = work
+    assert context.say(f"ui.preferences.quit.{work}") in say(tab, "restarted"), "said before it is asked"
+    asked = say(tab, "quit")
+    assert context.say(f"ui.preferences.quit.question.{work}") in asked and not context.desk.ended
+    assert context.say(f"ui.preferences.quit.now.{work}") in asked
+    assert 'class="ended"' in say(tab, "quit-now")
+    until_ended(context.desk, 1)
+
+
 def until_ended(desk, times: int) -> None:
     import time
 

@@ -1,4 +1,7 @@
-"""The forms in which a result can leave the studio, one file each; adding one is its file and its line in EXPORTERS."""
+"""The forms in which a result can leave the studio, one file each; adding one is its file and its line in EXPORTERS.
+
+Importing them takes no torch: the screens ask them what an export will take.
+"""
 
 from __future__ import annotations
 

@@ -6,25 +6,39 @@ import shutil
 from pathlib import Path
 
 from studio.core.errors import StudioError
-from studio.core.text import text
-from studio.engine.artifact import fingerprint, load_artifact, verify_artifact
-from studio.engine.export_sizes import adapter_bytes
+from studio.core.text import Text, text
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
-from studio.models.adapt import load_adapter
-from studio.models.load import load_tokenizer
+from studio.host.memory import loaded_bytes
+
+SHARED_MEMORY = ("cpu", "mps")
+"""Devices whose memory is the processor's."""
 
 
 def size_bytes(job: ExportJob) -> int:
     """Return the bytes of the artefact's files."""
-    return adapter_bytes(job.run_folder / job.record.artifact)
+    artifact = job.run_folder / job.record.artifact
+    return sum(path.stat().st_size for path in artifact.rglob("*") if path.is_file())
+
+
+def memory_bytes(job: ExportJob) -> int:
+    """Return what loading the base for the check takes of the processor's memory: nothing where a card loads it."""
+    return loaded_bytes(job.plan, job.facts) if job.plan.device.value in SHARED_MEMORY else 0
+
+
+def find_problem(job: ExportJob) -> Text | None:
+    """Return that a full run has no adapter."""
+    return None if job.record.adapter else text("export.no_adapter.why")
 
 
 def write(job: ExportJob) -> None:
     """Copy the run's verified adapter, and load the copy onto the base. Raises StudioError for a full run."""
-    if not job.record.adapter:
-        raise StudioError(
-            text("export.no_adapter"), text("export.no_adapter.why"), text("export.no_adapter.fix")
-        )
+    from studio.engine.artifact import fingerprint, load_artifact, verify_artifact
+    from studio.models.adapt import load_adapter
+    from studio.models.load import load_tokenizer
+
+    problem = find_problem(job)
+    if problem is not None:
+        raise StudioError(text("export.no_adapter"), problem, text("export.no_adapter.fix"))
     job.begin(text("export.phase.write"))
     _copy(job.run_folder / job.record.artifact, job.target)
     job.begin(text("export.phase.check"))
@@ -35,8 +49,26 @@ def write(job: ExportJob) -> None:
     verify_artifact(again, tokenizer, expected, job.plan.dtype.value)
 
 
+def load_lines(folder: str, base: str) -> tuple[str, ...]:
+    """Return the lines of Python that load the adapter in `folder` onto its base; none without a base."""
+    if not base:
+        return ()
+    return (
+        "from peft import PeftModel; from transformers import AutoModelForCausalLM, AutoTokenizer",
+        f"model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base!r}), {folder!r})",
+        f"tokenizer = AutoTokenizer.from_pretrained({folder!r})",
+    )
+
+
 def _copy(source: Path, target: Path) -> None:
     shutil.copytree(source, target, dirs_exist_ok=True)
 
 
-ADAPTER = Exporter(name="adapter", size_bytes=size_bytes, write=write)
+ADAPTER = Exporter(
+    name="adapter",
+    size_bytes=size_bytes,
+    memory_bytes=memory_bytes,
+    write=write,
+    load_lines=load_lines,
+    find_problem=find_problem,
+)

@@ -1,4 +1,4 @@
-"""What an exporter is: a name, and functions that write a run's result into a folder and load it from there again."""
+"""What an exporter is: what a form of export takes, how it is written and checked, and how others load it."""
 
 from __future__ import annotations
 
@@ -50,15 +50,24 @@ class ExportJob:
 
 @dataclass(frozen=True, slots=True)
 class Exporter:
-    """`write(job)` fills job.target and loads it again: what it computes must be what it was made from.
-
-    Raises StudioError (also when that differs), ExportStopped or OSError.
-    """
+    """One form of export. Only `write` may import torch; job.target does not matter to the others."""
 
     name: str
     size_bytes: Callable[[ExportJob], int]
     """What it will take on the disk."""
+    memory_bytes: Callable[[ExportJob], int]
+    """What writing and checking it take of the processor's memory; 0 where a card does all."""
     write: Callable[[ExportJob], None]
+    """Fills job.target and loads it again: what it computes must be what it was made from.
+
+    Raises StudioError (also when that differs), ExportStopped or OSError.
+    """
+    load_lines: Callable[[str, str], tuple[str, ...]]
+    """load_lines(folder, base): the Python that loads it; () when the base is not known ("") and needed."""
+    find_problem: Callable[[ExportJob], Text | None] = lambda job: None
+    """Why this result cannot have this form; None when it can."""
+    merges: bool = False
+    """Whether weights of the base become part of it: they must be those that were trained on."""
 
 
 def probe_ids(tokenizer: Any) -> list[int]:

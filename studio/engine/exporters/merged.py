@@ -4,36 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psutil
-import torch
-from transformers import AutoModelForCausalLM
-
-from studio.core.errors import StudioError
 from studio.core.text import text
-from studio.engine.artifact import Fingerprint, fingerprint, strip_path, verify_artifact, write_card
-from studio.engine.export_sizes import merged_bytes, merged_memory_bytes
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
-from studio.models.adapt import load_adapter
-from studio.models.load import load_model, load_tokenizer
+
+if TYPE_CHECKING:
+    from studio.engine.artifact import Fingerprint
 
 
 def size_bytes(job: ExportJob) -> int:
     """Return two bytes for each parameter."""
-    return merged_bytes(job.facts)
+    return 2 * job.facts.parameters
 
 
-def require_memory(job: ExportJob) -> None:
-    """Raise StudioError when the merge needs more than the free memory."""
-    needed_bytes, free_bytes = merged_memory_bytes(job.facts), psutil.virtual_memory().available
-    if needed_bytes > free_bytes:
-        needed, free = f"{needed_bytes / 2**30:.1f}", f"{free_bytes / 2**30:.1f}"
-        raise StudioError(
-            text("export.memory", name=job.facts.name),
-            text("export.memory.why", needed=needed, free=free),
-            text("export.memory.fix"),
-        )
+def memory_bytes(job: ExportJob) -> int:
+    """Return the fp32 weights, and one fifth more for the merge."""
+    return round(job.facts.parameters * 4 * 1.2)
 
 
 def write(job: ExportJob) -> None:
@@ -41,7 +28,9 @@ def write(job: ExportJob) -> None:
 
     A base stored quantised is dequantised first. The files are loaded again and compared with what was stored.
     """
-    require_memory(job)
+    from studio.engine.artifact import verify_artifact, write_card
+    from studio.models.load import load_model, load_tokenizer
+
     kept = "fp16" if job.facts.dtype == "fp16" else "bf16"
     artifact = dataclasses.replace(job.facts, folder=str(job.run_folder / job.record.artifact))
     tokenizer = load_tokenizer(artifact)  # with the template that the run's examples were written in
@@ -56,6 +45,12 @@ def write(job: ExportJob) -> None:
 
 def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
     """Store the weights as `kept` (bf16, fp16) and return what they compute."""
+    import torch
+
+    from studio.engine.artifact import fingerprint, strip_path
+    from studio.models.adapt import load_adapter
+    from studio.models.load import load_model
+
     job.begin(text("export.phase.load"))
     if job.record.adapter:
         base = load_model(job.facts, device="cpu", dtype="fp32").model
@@ -82,6 +77,9 @@ def _plain_copy(model: Any) -> Any:
 
     transformers 5.23 keeps the loader of the quantised files on a dequantised model and then cannot save it.
     """
+    import torch
+    from transformers import AutoModelForCausalLM
+
     with torch.device("meta"):
         plain = AutoModelForCausalLM.from_config(model.config, trust_remote_code=False)
     plain.load_state_dict(model.state_dict(), assign=True)
@@ -94,4 +92,20 @@ def _plain_copy(model: Any) -> Any:
     return plain
 
 
-MERGED = Exporter(name="merged", size_bytes=size_bytes, write=write)
+def load_lines(folder: str, base: str) -> tuple[str, ...]:
+    """Return the lines of Python that load the model in `folder`."""
+    return (
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        f"model = AutoModelForCausalLM.from_pretrained({folder!r})",
+        f"tokenizer = AutoTokenizer.from_pretrained({folder!r})",
+    )
+
+
+MERGED = Exporter(
+    name="merged",
+    size_bytes=size_bytes,
+    memory_bytes=memory_bytes,
+    write=write,
+    load_lines=load_lines,
+    merges=True,
+)

@@ -172,6 +172,7 @@ class ChatTab(ChatParts):
             name=name,
             place=named,
             say=say,
+            training=state.reason is not None and state.reason.id == "chat.waits",
         )
 
     def hear(self, said: object, run: str, place: str, sides: str) -> str:
@@ -233,7 +234,8 @@ class ChatTab(ChatParts):
         try:
             for side in sides:
                 shown[side] = [*asked[side], {"role": "assistant", "content": ""}]
-                yield ["", *self._cards(shown, side), *still, busy, free]
+                waits = self._state(asked["run"], place)  # an export may be on: the page says so meanwhile
+                yield ["", *self._cards(shown, side), gr.skip(), waits, busy, free]
                 for turn in self._grow(asked[side], side, asked["run"], place, system, drawn, stop):
                     shown[side] = [*asked[side], turn]
                     yield [gr.skip(), *self._cards(shown, side), *still, busy, free]

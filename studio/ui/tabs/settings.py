@@ -76,7 +76,7 @@ class SettingsTab:
             mirror=desk.health.mirror(),
             versions=preferences.versions(),
             paths=preferences.paths(),
-            training=bool(desk.active_run()),
+            working=desk.working(),
             said=(card, said),
             **changes,
         )
@@ -133,9 +133,9 @@ class SettingsTab:
         return self._quit(do)
 
     def _quit(self, do: str) -> str:
-        """Ask first while a run is on; the answer to that, or a wish without a run, ends the studio."""
+        """Ask first while a run, an export or a test is on; the answer to that, or a wish without, ends the studio."""
         desk = self.context.desk
-        if do == "quit" and desk.active_run():
+        if do == "quit" and desk.working():
             return self.draw(quitting=True)
         if do in ("quit", "quit-now"):
             # The answer is to reach the page before the server ends.
