@@ -32,7 +32,8 @@ ROLE, CALLER = "studio.role", "studio.caller"
 BODY_BYTES = {"owner": 8 * 1024**2, "viewer": 64 * 1024}
 UPLOAD_BYTES = 2 * 1024**3
 READY_PATH = "/ready"
-"""Answers 204 to anyone at this machine: the splash page asks it whether the app is there."""
+"""Answers 204 to anyone at this machine, and to the owner from outside: the splash page asks it whether the app is
+there, and so does a page whose studio starts anew."""
 OPEN_PATHS = ("/gradio_api/startup-events",)
 """Gradio asks itself for it at its start, without a cookie; it tells nothing."""
 UPLOAD_PATH = "/gradio_api/upload"
@@ -51,7 +52,7 @@ PATHS["owner"] = (
     *PATHS["viewer"],
     *("/gradio_api/info", "/gradio_api/call/", "/gradio_api/run/"),
     *("/gradio_api/component_server", "/gradio_api/component_server/"),
-    *(UPLOAD_PATH, "/gradio_api/upload_progress", FILE_PATH, *OPEN_PATHS),
+    *(UPLOAD_PATH, "/gradio_api/upload_progress", FILE_PATH, READY_PATH, *OPEN_PATHS),
 )
 """All that a page asks for; those with a slash or = at the end are beginnings. Whatever else Gradio has (proxy, login,
 history, monitoring, MCP, code editing, profiling, recording) is closed, also what a later version may add."""
@@ -132,6 +133,8 @@ class Gate:
                 await _answer(send, 303, b"", {"location": "/"})
             elif not caller:
                 await self._show_login(send, 401, headers)
+            elif path == READY_PATH:
+                await _answer(send, 204)
             else:
                 return False
             return True

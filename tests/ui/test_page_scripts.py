@@ -98,3 +98,19 @@ def test_the_title_tells_how_far_a_run_is_and_that_it_is_paused(page):
         page.evaluate("(html) => { document.getElementById('run-chip').innerHTML = html; }", chip)
         page.wait_for_timeout(50)
         assert page.title() == title
+
+
+@pytest.mark.parametrize("button", ['<button data-do="restart">', '<button id="doctor-restart">'])
+def test_a_page_comes_back_once_the_studio_that_starts_anew_answers(page, button):
+    answers = iter([204, 503, 429, 503])
+
+    def answer(route) -> None:
+        ready = route.request.url.endswith("/ready")
+        route.fulfill(status=next(answers, 401) if ready else 200, content_type="text/html", body=button)
+
+    page.route("**/*", answer)
+    page.goto("http://127.0.0.1:9/")
+    page.evaluate((ASSETS / "page.js").read_text(encoding="utf-8"))
+    with page.expect_navigation():
+        page.click("button")
+    assert next(answers, None) is None, "it was there, away, busy, away, and asks to log in"

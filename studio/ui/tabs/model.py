@@ -134,6 +134,8 @@ class ModelTab:
             self.context.keep_draft(recipe)
             card = self.describe(recipe.model.source, value)
             yield self._answer(quantization=value, card=card)
+        else:  # a handler that yields nothing at all would empty what it could have changed
+            yield self._answer()
 
     def choices(self, source: str) -> dict:
         """Return the picker with every model found on this machine; its value, which may be edited, stays."""
