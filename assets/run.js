@@ -79,11 +79,7 @@ function show(run) {
 
 async function download() {
   const text = await server.log(known.run);
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "text/plain;charset=utf-8" }));
-  link.download = `${known.run}.txt`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  window.studio.save({ name: `${known.run}.txt`, text });
 }
 
 watch("value", () => {

@@ -100,7 +100,11 @@ class HomeTab:
             yield self._answer(missing=self._missing(desk.health.examine(fresh=True)))
         elif do == "restart":
             if not desk.restart():
-                parts = ("ui.doctor.restart.alone", "ui.doctor.restart.alone.why", "ui.doctor.restart.alone.fix")
+                parts = (
+                    "ui.doctor.restart.alone",
+                    "ui.doctor.restart.alone.why",
+                    "ui.doctor.restart.alone.fix",
+                )
                 raise StudioError(*(text(part) for part in parts))
             yield self._answer(missing=note_card(self.context.say("ui.doctor.restarting"), "good"))
         else:  # a handler that yields nothing at all would empty what it could have changed
