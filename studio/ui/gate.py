@@ -32,8 +32,7 @@ ROLE, CALLER = "studio.role", "studio.caller"
 BODY_BYTES = {"owner": 8 * 1024**2, "viewer": 64 * 1024}
 UPLOAD_BYTES = 2 * 1024**3
 READY_PATH = "/ready"
-"""Answers 204 to anyone at this machine, and to the owner from outside: the splash page asks it whether the app is
-there, and so does a page whose studio starts anew."""
+"""Answers 204 to anyone at this machine and to the owner from outside: pages ask it whether the app is there."""
 OPEN_PATHS = ("/gradio_api/startup-events",)
 """Gradio asks itself for it at its start, without a cookie; it tells nothing."""
 UPLOAD_PATH = "/gradio_api/upload"
@@ -126,6 +125,9 @@ class Gate:
     ) -> bool:
         """Answer what concerns coming in; return whether the request is answered by it."""
         method, path = scope["method"], scope["path"]
+        if path == READY_PATH and (caller or not door.login):
+            await _answer(send, 204)
+            return True
         if isinstance(door, PhraseDoor):
             if path == LOGIN_PATH and method == "POST":
                 await self._log_in(receive, send, door, origin, headers, address)
@@ -133,13 +135,8 @@ class Gate:
                 await _answer(send, 303, b"", {"location": "/"})
             elif not caller:
                 await self._show_login(send, 401, headers)
-            elif path == READY_PATH:
-                await _answer(send, 204)
             else:
                 return False
-            return True
-        if path == READY_PATH:
-            await _answer(send, 204)
             return True
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if token and path == "/" and method == "GET":
