@@ -45,6 +45,25 @@
     });
   }
 
+  // The page of a studio that starts anew comes back by itself once that answers; 401 asks a known browser to log in again.
+  let returning = false;
+  async function returnLater() {
+    if (returning) return;
+    returning = true;
+    for (let tries = 0, gone = false; gone || tries < 1200; tries += 1) {
+      await new Promise((done) => setTimeout(done, 500));
+      const status = await fetch("/ready", { cache: "no-store" }).then((answer) => answer.status, () => 0);
+      const there = status === 204 || status === 401;
+      if (gone && there) return location.reload();
+      gone ||= !there && status !== 429;
+    }
+    returning = false; // it was refused
+  }
+
+  document.addEventListener("click", (event) => {
+    if (event.target.closest('[data-do="restart"], #doctor-restart, #doctor-wsl-yes')) returnLater();
+  });
+
   // The address names the tab and, where a run is on show, the run: a reload or a bookmark comes back to it.
   function remember() {
     const tab = chosen();

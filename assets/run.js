@@ -129,11 +129,7 @@ async function download(part) {
     part.textContent = part.dataset.failed;
     return;
   }
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "text/plain;charset=utf-8" }));
-  link.download = `${known.run}.txt`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  window.studio.save({ name: `${known.run}.txt`, text });
 }
 
 watch("value", () => {

@@ -31,21 +31,6 @@ element.addEventListener("click", (event) => {
   element.querySelector('[data-part="left"]').hidden = false;
 });
 
-// The page of a studio that starts anew comes back when that is there.
-async function returnLater() {
-  let gone = false;
-  for (let tries = 0; tries < 240; tries += 1) {
-    await new Promise((done) => setTimeout(done, 500));
-    const status = await fetch("/ready", { cache: "no-store" }).then((answer) => answer.status, () => 0);
-    if (gone && status === 204) { location.reload(); return; }
-    gone ||= status !== 204;
-  }
-}
-
-element.addEventListener("click", (event) => {
-  if (event.target.closest('[data-do="restart"]')) returnLater();
-});
-
 element.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || !event.target.closest(".entry")) return;
   event.preventDefault();

@@ -107,7 +107,7 @@ watch("value", () => {
   if (count && told.count) count.textContent = told.count;
   dressed().forEach(mark);
   if (told.changed && onlyChanged) filter();
-  if (told.download) download(told.download);
+  if (told.download) window.studio.save(told.download);
 });
 
 function put(input, value) {
@@ -221,12 +221,6 @@ document.addEventListener("change", async (event) => {
   event.target.value = "";
   say("import", text);
 });
-
-function download({ name, text }) {
-  const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-  make("a", "", "", { href: url, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 10000);
-}
 
 // Fields come when their tab or their fold is first opened.
 new MutationObserver(() => {

@@ -1,4 +1,4 @@
-// Tells an open page that the studio was opened once more: what either of them changes, the other does not show by itself.
+// Tells an open page that the studio was opened once more: it takes over what is set there when one comes back to it.
 const bar = element.querySelector(".second-window");
 const channel = new BroadcastChannel("finetune-studio");
 

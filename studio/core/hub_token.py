@@ -1,11 +1,14 @@
-"""The person's token for the model hub, asked of the process that alone reads it (`python -m studio.host.hub_token`).
+"""The person's token for the model hub: who may have it, and asking for it where it is kept.
 
-A keyring may wait for a person who unlocks it, or hang with the service behind it: so it is never read in the studio's
-own process, and every answer has a limit. The token goes only into the environment of the processes that fetch.
+It goes to the hub itself, to a mirror only where the person allows it, and never where others could read it on the way.
+What they set in their environment counts as it does for the hub's own tools. What is kept is read by a process of its
+own (`python -m studio.host.hub_token`) whose answers have a limit: a keyring may wait for a person who unlocks it, or
+hang with the service behind it. The token goes only into the environment of the processes that fetch.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import subprocess
@@ -13,7 +16,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
+HUB = "https://huggingface.co"
 ANSWER_S = 20.0
 VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Where the hub's own tools look first; what a person has set there goes before ours."""
@@ -33,6 +38,38 @@ class TokenPlace:
     """The token's last four characters; "" when there is none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """What the person set in the studio to stand for the hub."""
+
+    address: str = ""
+    """"" for $HF_ENDPOINT, else the hub itself"""
+    token: bool = False
+    """Whether it may have the token."""
+
+    def find_address(self, environment: Mapping[str, str]) -> str:
+        """Return the address that is asked instead of the hub, or the hub's."""
+        return (self.address or environment.get("HF_ENDPOINT") or HUB).strip().rstrip("/")
+
+
+NO_MIRROR = Mirror()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenChoice:
+    """What a fetching child has in its environment beside what is there, and why it is kept without a token."""
+
+    changes: Mapping[str, str]
+    withheld: str = ""
+    """mirror (nobody allowed it there), http (everybody on the way could read it), "" where nothing is withheld"""
+
+
+def takes_token(address: str) -> bool:
+    """Return whether a token can be sent to `address` unread by others: by https, or within this machine."""
+    scheme, host = _split(address)
+    return scheme == "https" or (scheme == "http" and _is_here(host))
+
+
 def look_at_token() -> TokenPlace:
     """Return where the token is kept, or would be; takes 0.2 s."""
     answer = _ask("look")
@@ -44,13 +81,43 @@ def keep_token(token: str) -> bool:
     return bool(_ask("keep", token).get("kept"))
 
 
-def token_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what a fetching child gets beside `environment`: {} without a token, or where a variable holds one."""
+def choose_token(mirror: Mirror, environment: Mapping[str, str] = os.environ) -> TokenChoice:
+    """Return which token goes to `mirror`, $HF_ENDPOINT or the hub; reading what is kept takes 0.2 s."""
+    address = mirror.find_address(environment)
+    known = _split(address) == _split(HUB)
+    if not takes_token(address):
+        return _withhold("http")
+    if mirror.address and not known and not mirror.token:
+        return _withhold("mirror")
     unwanted = environment.get(UNWANTED, "").strip().upper() in ("1", "ON", "YES", "TRUE")
     if unwanted or any(environment.get(name, "").strip() for name in VARIABLES):
-        return {}
+        return TokenChoice(changes={})
     token = _ask("read").get("token", "")
-    return {VARIABLES[0]: token} if token else {}
+    if token and not known and not mirror.token:
+        return TokenChoice(
+            changes={}, withheld="mirror"
+        )  # $HF_ENDPOINT: the hub's own tools send theirs there
+    return TokenChoice(changes={VARIABLES[0]: token} if token else {})
+
+
+def _withhold(why: str) -> TokenChoice:
+    return TokenChoice(changes=dict.fromkeys(VARIABLES, "") | {UNWANTED: "1"}, withheld=why)
+
+
+def _split(address: str) -> tuple[str, str]:
+    """Return (scheme, host); "" for what is no address."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return "", ""
+    return parts.scheme, parts.hostname or ""
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _ask(wish: str, given: str = "") -> dict[str, str]:

@@ -21,7 +21,7 @@ from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from studio.core.files import write_file
-from studio.core.hub_token import VARIABLES, token_environment
+from studio.core.hub_token import NO_MIRROR, UNWANTED, VARIABLES, choose_token
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, literal
 from studio.data.card import SUFFIXES, FetchStopped, choose, refuse, show_source
@@ -185,13 +185,12 @@ def _describe(source: str) -> dict[str, Any]:
 
 def _find_token() -> str:
     """Return the person's token for the hub, as the hub's own tools find it; "" when there is none."""
-    if os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in ("1", "ON", "YES", "TRUE"):
+    environment = dict(os.environ) | choose_token(NO_MIRROR).changes
+    if environment.get(UNWANTED, "").upper() in ("1", "ON", "YES", "TRUE"):
         return ""
     for name in VARIABLES:
-        if os.environ.get(name, "").strip():
-            return os.environ[name].strip()
-    for token in token_environment().values():
-        return token
+        if environment.get(name, "").strip():
+            return environment[name].strip()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
     path = Path(os.environ.get("HF_TOKEN_PATH") or f"{home}/token").expanduser()

@@ -12,7 +12,6 @@ from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.desk.health import Health, hide_broken_triton
 from studio.host.remembered import Remembered
-from studio.host.settings import read_settings
 
 LOST = 70
 """Exit code of a process that can no longer use the GPU: the supervisor's next one resumes the run."""
@@ -50,7 +49,7 @@ def attempt(
         watch.beat,
         Remembered(workspace.remembered),
         (lambda: os._exit(LOST)) if PARENT_VARIABLE in os.environ else None,
-        read_settings(workspace).get("hub_endpoint", ""),
+        health.mirror(),
         workspace.data_cache,
         should_pause,
         should_save,

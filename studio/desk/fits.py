@@ -120,15 +120,14 @@ class Fits:
 
     def search(self, words: str) -> tuple[FoundModel, ...]:
         """Ask the hub for models that match; connects to the network. Raises StudioError."""
-        return tuple(
-            self._take(model) for model in search_hub(words, self._mirror()) if HUB_ID.fullmatch(model.source)
-        )
+        found = search_hub(words, self._desk.health.mirror())
+        return tuple(self._take(model) for model in found if HUB_ID.fullmatch(model.source))
 
     def ask(self, source: str) -> FoundModel:
         """Ask the hub what the model `source` is; connects to the network. Raises StudioError."""
         if not HUB_ID.fullmatch(source):
             raise StudioError(*(text(f"model.missing{part}", source=source) for part in ("", ".why", ".fix")))
-        return self._take(fetch_facts(source, self._mirror()))
+        return self._take(fetch_facts(source, self._desk.health.mirror()))
 
     def advice(self) -> Text:
         """Return what this machine can do: the largest usual sizes that fit, by way of training."""
@@ -215,9 +214,6 @@ class Fits:
 
     def _gpu(self) -> Gpu | None:
         return choose_device(self._look_at_machine(), judged_recipe("none"))[1]
-
-    def _mirror(self) -> str:
-        return read_settings(self.workspace).get("hub_endpoint", "")
 
 
 def _inspect(place: Place) -> FoundModel:

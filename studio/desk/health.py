@@ -16,6 +16,7 @@ from studio.core.errors import StudioError
 from studio.core.events import RepairApplied
 from studio.core.facts import MachineFacts
 from studio.core.heartbeat import PARENT_VARIABLE, read_safer
+from studio.core.hub_token import Mirror, takes_token
 from studio.core.recipe import Recipe
 from studio.core.text import Text, literal, text
 from studio.desk.worker import Worker
@@ -112,16 +113,34 @@ class Health:
             creationflags=getattr(subprocess, "CREATE_NEW_CONSOLE", 0),
         )
 
-    def mirror(self) -> str:
-        """Return the address of the model hub's mirror that models come from; "" for the hub itself."""
-        return read_settings(self.workspace).get("hub_endpoint", "")
+    def mirror(self) -> Mirror:
+        """Return the model hub's mirror that models come from."""
+        settings = read_settings(self.workspace)
+        return Mirror(settings.get("hub_endpoint", ""), settings.get("mirror_token", False))
 
     def set_mirror(self, address: str) -> None:
-        """Let models come from `address` from now on, "" for the hub itself. Raises StudioError, OSError."""
+        """Let models come from `address` from now on, "" for the hub itself. Another one is not allowed the token yet.
+
+        Raises StudioError, OSError.
+        """
         address = address.strip().rstrip("/")
-        if address and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", address):
-            raise StudioError(text("desk.mirror"), text("desk.mirror.why"), text("desk.mirror.fix"))
-        change_settings(self.workspace, hub_endpoint=address)
+        wrong = ""
+        if re.match(r"https?://[^/]*@", address):
+            wrong = "desk.mirror.secret"
+        elif address and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", address):
+            wrong = "desk.mirror"
+        if wrong:
+            raise StudioError(text(wrong), text(f"{wrong}.why"), text(f"{wrong}.fix"))
+        now = self.mirror()
+        change_settings(
+            self.workspace, hub_endpoint=address, mirror_token=now.token and now.address == address
+        )
+
+    def allow_token(self, allowed: bool) -> None:
+        """Let the mirror have the hub's token too, or the hub alone. Raises StudioError for one without https."""
+        if allowed and not takes_token(self.mirror().address):
+            raise StudioError(*(text(f"desk.mirror.token{part}") for part in ("", ".why", ".fix")))
+        change_settings(self.workspace, mirror_token=allowed)
 
     def memory(self) -> tuple[int, int] | None:
         """Return (bytes used, bytes in all) of the first graphics card's memory; None without one. Takes about 1 ms."""

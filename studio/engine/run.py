@@ -29,6 +29,7 @@ from studio.core.events import (
 )
 from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
 from studio.core.files import write_json
+from studio.core.hub_token import NO_MIRROR, Mirror
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import Text, text
@@ -89,7 +90,7 @@ class Run:
     beat: Callable[[str, int, int], None]
     record: RunRecord
     remembered: Remembered | None = None
-    hub_endpoint: str = ""
+    mirror: Mirror = NO_MIRROR
     data_cache: Path | None = None
     should_pause: Callable[[], bool] = lambda: False
     should_save: Callable[[], bool] = lambda: True
@@ -122,7 +123,7 @@ def run(
     beat: Callable[[str, int, int], None] = lambda phase, step, micro: None,
     remembered: Remembered | None = None,
     leave: Callable[[], None] | None = None,
-    hub_endpoint: str = "",
+    mirror: Mirror = NO_MIRROR,
     data_cache: Path | None = None,
     should_pause: Callable[[], bool] = lambda: False,
     should_save: Callable[[], bool] = lambda: True,
@@ -132,8 +133,7 @@ def run(
     Never raises for a failure of the run: that ends as RunFailed with a Diagnosis, its traceback in log.txt.
     `remembered` tells what earlier runs learned of the machine, and takes what this one learns. `leave` is called
     when the GPU can no longer be used by this process: a supervised process ends itself there, and the run resumes
-    in a new one; when `leave` returns, or is None, the run fails. `hub_endpoint` is the address of a mirror that models
-    are downloaded from, "" for $HF_ENDPOINT or the hub. `data_cache` keeps converted data sets for the next run.
+    in a new one; when `leave` returns, or is None, the run fails. `data_cache` keeps converted data sets for the next.
     While `should_pause` says so it holds after a step; a stop while `should_save` says no writes no checkpoint.
     """
     if remembered is not None:
@@ -141,7 +141,7 @@ def run(
         machine = remembered.add_experience(machine, card.name if card else "")
     now = {"state": "running", "packages": dict(machine.packages), "diagnosis": None, "ended_s": 0.0}
     record = folder.change_record(lambda kept: dataclasses.replace(kept, **now))
-    this = Run(recipe, machine, folder, emit, should_stop, beat, record, remembered, hub_endpoint, data_cache)
+    this = Run(recipe, machine, folder, emit, should_stop, beat, record, remembered, mirror, data_cache)
     this.should_pause, this.should_save = should_pause, should_save
     lost = False
     try:
@@ -203,7 +203,7 @@ def _train(this: Run) -> Trained | None:
     sweep(folder.checkpoints)
     with this.phase("load"):
         source, revision = recipe.model.source, recipe.model.revision
-        facts = resolve_model(source, revision, this.emit, this.should_stop, this.hub_endpoint)
+        facts = resolve_model(source, revision, this.emit, this.should_stop, this.mirror)
         # Beside the loading, which waits for disk and card: 2 s for the 16 GB of an 8-billion model.
         hashers = ThreadPoolExecutor(1)
         hashing = hashers.submit(hash_weights, Path(facts.folder))

@@ -2,7 +2,8 @@
 
 `language` the window's language   `theme` light, dark, "" for the system's   `window` app, tab
 `model_folders` further folders with models   `exports_folder` "" for the workspace's   `hub_endpoint` a mirror's
-address, "" for the hub itself   `repairs_off`, `repairs_on` names of host/repairs.py
+address, "" for the hub itself   `mirror_token` whether that one may have the hub's token
+`repairs_off`, `repairs_on` names of host/repairs.py
 and what acts through the environment of the studio's processes, from their next start on (choose_environment):
 `gpu` the UUID of the one card to use, "" for all   `memory_share` of what is free   `kernels` auto, off   `offline`
 """
@@ -31,6 +32,7 @@ CHOICES = {
     "kernels": ("auto", "off"),
     "memory_share": (1.0, 0.9, 0.8, 0.7, 0.6, 0.5),
     "offline": (False, True),
+    "mirror_token": (False, True),
 }
 """Settings with a few values, the default first."""
 WORDS = ("hub_endpoint", "exports_folder", "gpu")

@@ -18,11 +18,10 @@ from urllib.parse import urlsplit
 from studio.core.errors import StudioError
 from studio.core.events import PhaseStarted, RunEvent
 from studio.core.facts import ModelFacts
-from studio.core.hub_token import token_environment
+from studio.core.hub_token import NO_MIRROR, Mirror, TokenChoice, choose_token
 from studio.core.text import literal, text
 from studio.models.catalog import inspect_model
 
-HUB = "https://huggingface.co"
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 WISH = "FINETUNE_STUDIO_OFFLINE"
 """As host/workspace.py says: 1 when the person set one of OFFLINE, 0 when the studio alone did, for its own process."""
@@ -38,6 +37,8 @@ INPUT_FAULTS = (
     "not_trainable",
 )
 """What the person can correct in the recipe or at the hub (exit code 2); the rest fails during the work (1)."""
+LOCKED = ("gated", "login")
+"""What a token could open."""
 POLL_S = 0.2
 PATIENCE_S = 60.0
 """Without a word from the child for so long, it is started again, this time without the hub's own transfer (Xet)."""
@@ -52,11 +53,10 @@ def resolve_model(
     revision: str,
     emit: Callable[[RunEvent], None],
     should_stop: Callable[[], bool],
-    endpoint: str = "",
+    mirror: Mirror = NO_MIRROR,
 ) -> ModelFacts:
     """Return the facts of a model whose files are on this disk, downloading a hub model that is not.
 
-    `endpoint`: address of a mirror that stands for the hub; "" for $HF_ENDPOINT, else the hub itself.
     Raises DownloadStopped when the person stops it; StudioError when the model does not exist, is gated, has no
     safetensors or cannot be trained, the disk is full, the hub does not answer, or the person wants no network.
     """
@@ -71,7 +71,7 @@ def resolve_model(
         megabytes = {"done_mb": round(done_bytes / 1e6), "total_mb": round(total_bytes / 1e6)}
         emit(PhaseStarted(phase="download", detail=text("download.progress", name=source, **megabytes)))
 
-    folder = download(source, revision, report, should_stop, endpoint)
+    folder = download(source, revision, report, should_stop, mirror)
     facts = inspect_model(source, revision=revision)
     if not facts.folder:
         facts = inspect_model(str(folder))  # whole but for what a model needs: this says what it lacks
@@ -93,26 +93,29 @@ def download(
     revision: str,
     report: Callable[[int, int], None],
     should_stop: Callable[[], bool],
-    endpoint: str = "",
+    mirror: Mirror = NO_MIRROR,
     patience_s: float = PATIENCE_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> Path:
     """Download `repo` in a child process and return its folder; `report(done_bytes, total_bytes)` as it goes.
 
-    `endpoint` or HF_ENDPOINT, HF_HOME, proxies and the person's token count as they do for the hub's own tools. Looks
-    at `should_stop()` every POLL_S. A child that is silent for `patience_s` is replaced once. Raises StudioError.
+    HF_ENDPOINT, HF_HOME and proxies count as they do for the hub's own tools. Looks at `should_stop()` every POLL_S. A
+    child that is silent for `patience_s` is replaced once. Raises StudioError.
     """
-    address = (endpoint or os.environ.get("HF_ENDPOINT") or HUB).strip().rstrip("/")
+    address = mirror.find_address(os.environ)
     shown = show_address(address)
     if not shown:
         raise _refusal("endpoint", repo, endpoint=literal(address))
-    changes = {"HF_ENDPOINT": address}
+    token = choose_token(mirror)
+    changes = {"HF_ENDPOINT": address} | token.changes
     answer = _ask_child(repo, revision, changes, report, should_stop, patience_s, clock)
     if answer.get("error") == "stalled":
         changes["HF_HUB_DISABLE_XET"] = "1"
         answer = _ask_child(repo, revision, changes, report, should_stop, patience_s, clock)
     if "folder" in answer:
         return Path(answer["folder"])
+    if answer["error"] in LOCKED and token.withheld:
+        raise refuse_without_token(repo, shown, token)
     detail = literal(answer.get("detail", ""))
     raise _refusal(answer["error"], repo, detail, endpoint=literal(shown), seconds=round(patience_s))
 
@@ -126,6 +129,12 @@ def show_address(address: str) -> str:
         return ""
     known = parts.scheme in ("http", "https") and parts.hostname
     return f"{parts.scheme}://{parts.hostname}{port}{parts.path}" if known else ""
+
+
+def refuse_without_token(name: str, shown: str, token: TokenChoice) -> StudioError:
+    """Return the refusal of a model that asks for a token where none was sent; `shown` is who asked."""
+    parts = ("hub.withheld", f"hub.withheld.{token.withheld}.why", f"hub.withheld.{token.withheld}.fix")
+    return StudioError(*(text(part, name=name, endpoint=literal(shown)) for part in parts), exit_code=2)
 
 
 def _ask_child(
@@ -174,7 +183,6 @@ def _ask_child(
 
 def _start(repo: str, revision: str, changes: Mapping[str, str], errors: IO[bytes]) -> subprocess.Popen:
     environment = {name: value for name, value in os.environ.items() if name not in OFFLINE} | dict(changes)
-    environment |= token_environment(environment)
     root = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))
     return subprocess.Popen(

@@ -21,9 +21,9 @@ from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.fetcher import end_with_parent, say
-from studio.core.hub_token import token_environment
+from studio.core.hub_token import NO_MIRROR, Mirror, choose_token
 from studio.core.text import literal, text
-from studio.models.fetch import HUB, OFFLINE, show_address, wants_offline
+from studio.models.fetch import LOCKED, OFFLINE, refuse_without_token, show_address, wants_offline
 
 LIMIT = 20
 ASKED_WORDS = 200
@@ -59,32 +59,32 @@ class HubModel:
 
 def search_hub(
     words: str,
-    endpoint: str = "",
+    mirror: Mirror = NO_MIRROR,
     environment: Mapping[str, str] = os.environ,
     patience_s: float = PATIENCE_S,
 ) -> tuple[HubModel, ...]:
     """Return the most downloaded models of the hub that match `words`; connects to the network.
 
-    `endpoint`: address of a mirror that stands for the hub; "" for $HF_ENDPOINT, else the hub itself. A token in
-    `environment`, else the one that the person saved, goes along. Raises StudioError.
+    A token in `environment`, else the one that the person saved, goes along where it may (core/hub_token.py). Raises
+    StudioError.
     """
-    return _ask([words.strip()[:ASKED_WORDS]], words.strip(), endpoint, environment, patience_s)
+    return _ask([words.strip()[:ASKED_WORDS]], words.strip(), mirror, environment, patience_s)
 
 
 def fetch_facts(
     source: str,
-    endpoint: str = "",
+    mirror: Mirror = NO_MIRROR,
     environment: Mapping[str, str] = os.environ,
     patience_s: float = PATIENCE_S,
 ) -> HubModel:
     """Return what the hub says of the model `source`, with its config; otherwise as search_hub."""
-    return _ask(["--facts", source], source, endpoint, environment, patience_s)[0]
+    return _ask(["--facts", source], source, mirror, environment, patience_s)[0]
 
 
 def _ask(
-    words: list[str], name: str, endpoint: str, environment: Mapping[str, str], patience_s: float
+    words: list[str], name: str, mirror: Mirror, environment: Mapping[str, str], patience_s: float
 ) -> tuple[HubModel, ...]:
-    address = (endpoint or environment.get("HF_ENDPOINT") or HUB).strip().rstrip("/")
+    address = mirror.find_address(environment)
     values = {"name": literal(name), "endpoint": literal(show_address(address) or address)}
     if wants_offline(environment):
         raise _refusal("offline", **values)
@@ -96,7 +96,8 @@ def _ask(
         "HF_ENDPOINT": address,
         "PYTHONPATH": os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", "")))),
     }
-    child_environment |= token_environment(child_environment)
+    token = choose_token(mirror, environment)
+    child_environment |= token.changes
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "studio.models.hub_search", *words],
         stdin=subprocess.PIPE,
@@ -122,6 +123,8 @@ def _ask(
     except (ValueError, TypeError, KeyError):
         kind = "ended"
         detail = (errors.decode("utf-8", errors="replace").strip().splitlines() or [""])[-1][:300]
+    if kind in LOCKED and token.withheld:
+        raise refuse_without_token(name, show_address(address), token)
     raise _refusal(kind if kind in KINDS else "ended", detail=literal(detail), **values)
 
 

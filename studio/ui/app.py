@@ -44,8 +44,10 @@ TABS = (
     "settings",
 )
 RUN_TABS = ("model", "dataset", "hyperparameters", "training")
-PAGE_SCRIPT = Path(__file__).resolve().parents[2] / "assets" / "page.js"
-SCREEN_STYLES = Path(__file__).resolve().parents[2] / "assets" / "style"
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+PAGE_SCRIPTS = (ASSETS / "page.js", ASSETS / "copies.js")
+"""What a page loads once, in this order; each file is one function."""
+SCREEN_STYLES = ASSETS / "style"
 
 
 def build(context: Context) -> gr.Blocks:
@@ -104,6 +106,11 @@ def bind_page(blocks: gr.Blocks, context: Context, model: ModelTab, training: Tr
     """Show the models and the run on every page load; the draft is in the page from the start (fill_page)."""
     context.on(blocks.load, model.choices, [model.source], [model.source])
     model.show_card(blocks.load)
+
+
+def page_script() -> str:
+    """Return the function that a page calls when it is there."""
+    return "() => {" + "".join(f"({file.read_text(encoding='utf-8')})();" for file in PAGE_SCRIPTS) + "}"
 
 
 def fill_page(blocks: gr.Blocks, context: Context) -> None:
@@ -170,7 +177,7 @@ def launch(blocks: gr.Blocks, context: Context, doors: Doors) -> None:
         },
         theme=make_theme(),
         css_paths=[STYLE_SHEET, *sorted(SCREEN_STYLES.glob("*.css"))],
-        js=PAGE_SCRIPT.read_text(encoding="utf-8"),
+        js=page_script(),
         favicon_path=str(ICON),
     )
     blocks.server.config.timeout_keep_alive = KEEP_ALIVE_S

@@ -22,7 +22,7 @@ SIDES = ("both", "tuned", "base")
 
 
 def make_takeaway(screen: str, elem_id: str) -> gr.HTML:
-    """Return the component that lets `screen` copy, save and stop by Escape (assets/takeaway.js)."""
+    """Return the component by which Escape presses the Stop button of `screen` (assets/takeaway.js)."""
     return gr.HTML(
         "",
         html_template=f'<i data-screen="{screen}"></i>',

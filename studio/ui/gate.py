@@ -32,7 +32,7 @@ ROLE, CALLER = "studio.role", "studio.caller"
 BODY_BYTES = {"owner": 8 * 1024**2, "viewer": 64 * 1024}
 UPLOAD_BYTES = 2 * 1024**3
 READY_PATH = "/ready"
-"""Answers 204 to anyone at this machine: the splash page asks it whether the app is there."""
+"""Answers 204 to anyone at this machine and to the owner from outside: pages ask it whether the app is there."""
 OPEN_PATHS = ("/gradio_api/startup-events",)
 """Gradio asks itself for it at its start, without a cookie; it tells nothing."""
 UPLOAD_PATH = "/gradio_api/upload"
@@ -51,7 +51,7 @@ PATHS["owner"] = (
     *PATHS["viewer"],
     *("/gradio_api/info", "/gradio_api/call/", "/gradio_api/run/"),
     *("/gradio_api/component_server", "/gradio_api/component_server/"),
-    *(UPLOAD_PATH, "/gradio_api/upload_progress", FILE_PATH, *OPEN_PATHS),
+    *(UPLOAD_PATH, "/gradio_api/upload_progress", FILE_PATH, READY_PATH, *OPEN_PATHS),
 )
 """All that a page asks for; those with a slash or = at the end are beginnings. Whatever else Gradio has (proxy, login,
 history, monitoring, MCP, code editing, profiling, recording) is closed, also what a later version may add."""
@@ -125,6 +125,9 @@ class Gate:
     ) -> bool:
         """Answer what concerns coming in; return whether the request is answered by it."""
         method, path = scope["method"], scope["path"]
+        if path == READY_PATH and (caller or not door.login):
+            await _answer(send, 204)
+            return True
         if isinstance(door, PhraseDoor):
             if path == LOGIN_PATH and method == "POST":
                 await self._log_in(receive, send, door, origin, headers, address)
@@ -134,9 +137,6 @@ class Gate:
                 await self._show_login(send, 401, headers)
             else:
                 return False
-            return True
-        if path == READY_PATH:
-            await _answer(send, 204)
             return True
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if token and path == "/" and method == "GET":

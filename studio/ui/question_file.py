@@ -69,7 +69,7 @@ class QuestionFile:
         on(tab.select, self.watch, [], shown)
         on(voice.said, self.hear, [voice], trigger_mode="multiple")
         saved = on(self.save.click, self.write, [], [file])
-        saved.then(None, [file], js="(file) => window.studio.save(file)")
+        saved.then(None, [file], js="(file) => { if (file) window.studio.save(JSON.parse(file)); }")
 
     def begin(
         self, upload: str | None, tokens: float, run: str, place: str, sides: str, system: str

@@ -213,16 +213,16 @@ def _next(say: Say) -> str:
 
 def _folds(estimate: RunEstimate, say: Say) -> str:
     copy = f'data-copied="{escape(say("ui.card.copied"))}">{escape(say("ui.card.copy"))}'
-    download = escape(say("ui.card.download.recipe"))
+    save = f'data-name="recipe.json">{escape(say("ui.card.download.recipe"))}'
     return (
         f'<details class="take" data-keep="recipe"><summary>{escape(say("ui.card.recipe"))}</summary>'
         f'<pre id="run-card-recipe" tabindex="0">{escape(estimate.recipe_json)}</pre><div class="answers">'
-        f'<button type="button" class="say" data-copy="run-card-recipe" {copy}</button>'
-        f'<button type="button" class="say" data-save="run-card-recipe" data-name="recipe.json">{download}</button>'
+        f'<button type="button" class="say" data-copy-from="run-card-recipe" {copy}</button>'
+        f'<button type="button" class="say" data-save-from="run-card-recipe" {save}</button>'
         f'</div></details><details class="take" data-keep="command"><summary>{escape(say("ui.card.command"))}</summary>'
         f'<pre id="run-card-command" tabindex="0">{escape(estimate.command)}</pre>'
         f'<p class="soft">{escape(say("ui.card.command.note"))}</p><div class="answers">'
-        f'<button type="button" class="say" data-copy="run-card-command" {copy}</button></div></details>'
+        f'<button type="button" class="say" data-copy-from="run-card-command" {copy}</button></div></details>'
     )
 
 

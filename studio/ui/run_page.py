@@ -175,7 +175,7 @@ class RunPage:
 
     def _settings(self, run: str) -> str:
         recipe = self.recipe(run)
-        return settings_card(recipe, self.context.say) if recipe else ""
+        return settings_card(recipe, self.context.words) if recipe else ""
 
     def _verdicts(self, view: LiveView, state: str, run: str, now_s: float) -> str:
         """What is to be said of the run, and what comes next once it is done."""

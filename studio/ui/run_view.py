@@ -16,11 +16,11 @@ from studio.core.events import Diagnosis, RunStalled, SampleWritten
 from studio.core.fields import knobs_of
 from studio.core.recipe import Recipe, read_value
 from studio.core.record import RunRecord
-from studio.core.text import Text, text
+from studio.core.text import Catalogue, Text, text
 from studio.desk.checking import SourceProblem
 from studio.ui.cards import fix_of, time_words
 from studio.ui.live import LiveView
-from studio.ui.marks import elem_id, tab_of
+from studio.ui.marks import elem_id, show_plainly, tab_of
 from studio.ui.verdicts import RunVerdict
 
 Say = Callable[..., str]
@@ -348,19 +348,22 @@ def page_bottom(say: Say) -> str:
     )
 
 
-def settings_card(recipe: Recipe, say: Say) -> str:
+def settings_card(recipe: Recipe, words: Catalogue) -> str:
     """Return the settings of a run as they were when it started: those that are not the default, and all as JSON."""
+    say = words.say
     defaults = Recipe(model=type(recipe.model)(source=""), data=type(recipe.data)(source=""))
     rows = []
     for knob in knobs_of(Recipe):
         value = read_value(recipe, knob.path)
         if knob.path != "name" and value != read_value(defaults, knob.path):
-            rows.append(f"<dt>{escape(say(knob.label))}</dt><dd>{escape(_value_words(value, say))}</dd>")
+            rows.append(
+                f"<dt>{escape(say(knob.label))}</dt><dd>{escape(show_plainly(knob, value, words))}</dd>"
+            )
     whole = json.dumps(to_json(recipe), ensure_ascii=False, indent=1)
     return (
-        f'<div class="card settings"><h3>{escape(say("ui.frozen.title"))}</h3>'
-        f'<p class="soft">{escape(say("ui.frozen.lead", count=len(rows)))}</p><dl>{"".join(rows)}</dl>'
-        f"<details><summary>{escape(say('ui.frozen.json'))}</summary>"
+        f'<div class="card settings"><h3>{escape(say(text("ui.frozen.title")))}</h3>'
+        f'<p class="soft">{escape(say(text("ui.frozen.lead", count=len(rows))))}</p><dl>{"".join(rows)}</dl>'
+        f"<details><summary>{escape(say(text('ui.frozen.json')))}</summary>"
         f'<pre tabindex="0">{escape(whole)}</pre></details></div>'
     )
 
@@ -368,11 +371,3 @@ def settings_card(recipe: Recipe, say: Say) -> str:
 def fold_card(title: str, inside: str) -> str:
     """Return a card that is folded up; `inside` is HTML made here."""
     return f'<details class="fold"><summary>{escape(title)}</summary>{inside}</details>'
-
-
-def _value_words(value: object, say: Say) -> str:
-    if isinstance(value, bool):
-        return say("ui.yes" if value else "ui.no")
-    if isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False)
-    return f"{value:g}" if isinstance(value, float) else str(value)

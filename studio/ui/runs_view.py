@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 from studio.core.fields import knobs_of
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
-from studio.core.text import Text
+from studio.core.text import Catalogue, Text, text
 from studio.ui.cards import size_words, time_words
+from studio.ui.marks import show_plainly
 
 Say = Callable[..., str]
 HASH_SHOWN = 12
@@ -24,6 +25,16 @@ WIDTH, HEIGHT = 120, 30
 COLUMNS = ("pick", "name", "state", "curve", "eval_loss", "model", "data", "steps", "time", "size", "actions")
 NARROW_TOO = ("pick", "name", "state", "curve", "actions")
 """Columns that a phone shows as well."""
+KNOBS = {knob.path: knob for knob in knobs_of(Recipe)}
+PLAN_KNOBS = {
+    "device": "limits.device",
+    "dtype": "model.precision",
+    "attention": "model.attention",
+    "quantization": "model.quantization",
+    "optimizer": "optim.optimizer",
+}
+"""Part of a plan -> the setting whose choices name its values."""
+KERNELS = {"reference": "PyTorch", "triton": "Triton"}
 LETTERS = "ABCDE"
 """What compared runs are called, here and in the chart (assets/runs.js)."""
 
@@ -254,8 +265,12 @@ def _again(entry: Any, panel: Panel, say: Say, active: str) -> str:
 # Several runs ---------------------------------------------------------------------------------------------------------
 
 
-def comparison_card(entries: Sequence[Any], comparison: Any, say: Say) -> str:
+def comparison_card(entries: Sequence[Any], comparison: Any, words: Catalogue) -> str:
     """Return results, settings and surroundings of 2 to 5 runs side by side; of the latter two what differs alone."""
+
+    def say(id: str) -> str:
+        return words.say(text(id))
+
     records = [entry.record for entry in entries]
     results = [
         (say("ui.runs.column.state"), [say(f"ui.runs.state.{one.state}") for one in records]),
@@ -264,25 +279,38 @@ def comparison_card(entries: Sequence[Any], comparison: Any, say: Say) -> str:
         (say("ui.runs.column.steps"), [str(one.steps) for one in records]),
         (say("ui.runs.column.time"), [time_words(entry.took_s) for entry in entries]),
     ]
-    labels = {knob.path: say(knob.label) for knob in knobs_of(Recipe)}
-    settings = [(labels.get(path, path), values) for path, values in comparison.settings]
+    settings = [_setting(path, values, words) for path, values in comparison.settings]
     names = [run_name(record) for record in records]
     return "".join(
         _differences(say(f"ui.runs.compare.{kind}"), rows, names, say)
         for kind, rows in (
             ("results", results),
             ("settings", settings),
-            ("environment", [_surrounding(name, values, say) for name, values in comparison.environment]),
+            ("environment", [_surrounding(name, values, words) for name, values in comparison.environment]),
         )
     )
 
 
-def _surrounding(name: str, values: Sequence[Any], say: Say) -> tuple[str, Sequence[Any]]:
+def _setting(path: str, values: Sequence[Any], words: Catalogue) -> tuple[str, list[str]]:
+    """Return a row in words; a run whose recipe cannot be read has no values."""
+    knob = KNOBS[path]
+    return words.say(knob.label), ["–" if one is None else show_plainly(knob, one, words) for one in values]
+
+
+def _surrounding(name: str, values: Sequence[Any], words: Catalogue) -> tuple[str, list[str]]:
     """Return a row in words; of a hash what tells two apart."""
-    if name.endswith("_hash"):
-        values = [str(value or "")[:HASH_SHOWN] for value in values]
-    told = name in ("gpu", "base", "base_hash", "data_hash")
-    return (say(f"ui.runs.surroundings.{name}") if told else name.removeprefix("package.")), values
+    kind, _, part = name.partition(".")
+    if kind == "package":
+        return part, [str(value or "–") for value in values]
+    if part.startswith("kernels."):
+        title = text("ui.runs.surroundings.kernel", name=part.removeprefix("kernels."))
+        return words.say(title), [KERNELS.get(str(value), str(value or "–")) for value in values]
+    if kind == "plan":
+        knob = KNOBS[PLAN_KNOBS[part]]
+        shown = [show_plainly(knob, value, words) if value else "–" for value in values]
+        return words.say(text(f"ui.plan.{part}")), shown
+    cut = HASH_SHOWN if name.endswith("_hash") else None
+    return words.say(text(f"ui.runs.surroundings.{name}")), [str(value or "–")[:cut] for value in values]
 
 
 def _number(value: float | None) -> str:
@@ -290,7 +318,7 @@ def _number(value: float | None) -> str:
 
 
 def _differences(
-    title: str, rows: Sequence[tuple[str, Sequence[Any]]], names: Sequence[str], say: Say
+    title: str, rows: Sequence[tuple[str, Sequence[str]]], names: Sequence[str], say: Say
 ) -> str:
     if not rows:
         same = escape(say("ui.runs.compare.same"))
@@ -300,8 +328,8 @@ def _differences(
         for letter, name in zip(LETTERS, names, strict=False)
     )
     body = "".join(
-        f'<tr><th scope="row">{escape(str(name))}</th>'
-        + "".join(f"<td>{escape(_value(value, say))}</td>" for value in values)
+        f'<tr><th scope="row">{escape(name)}</th>'
+        + "".join(f"<td>{escape(value)}</td>" for value in values)
         + "</tr>"
         for name, values in rows
     )
@@ -309,15 +337,3 @@ def _differences(
         f'<div class="card differences"><h3>{escape(title)}</h3><div class="runs"><table><thead><tr><th></th>{heads}'
         f"</tr></thead><tbody>{body}</tbody></table></div></div>"
     )
-
-
-def _value(value: Any, say: Say) -> str:
-    if isinstance(value, bool):
-        return say("ui.yes" if value else "ui.no")
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} = {part}" for key, part in value.items()) or "–"
-    if isinstance(value, Text):
-        return say(value)
-    if isinstance(value, float):
-        return f"{value:g}"
-    return "–" if value in (None, "") else str(value)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.facts import Gpu
-from studio.core.hub_token import TokenPlace
+from studio.core.hub_token import NO_MIRROR, Mirror, TokenPlace, takes_token
 from studio.core.text import LANGUAGES
 from studio.desk.preferences import Part
 from studio.ui.cards import size_words
@@ -35,7 +35,7 @@ class SettingsState:
     token: TokenPlace | None = None
     """None while it is being asked for."""
     token_variable: str = ""
-    mirror: str = ""
+    mirror: Mirror = NO_MIRROR
     versions: Sequence[tuple[str, str]] = ()
     paths: Sequence[tuple[str, Path]] = ()
     working: str = ""
@@ -112,12 +112,17 @@ def _hub(state: SettingsState, say: Say) -> str:
     where = say(f"ui.preferences.token.{token.place or 'nowhere'}", name=token.name) if token else ""
     outside = say("ui.preferences.token.outside", name=state.token_variable) if state.token_variable else ""
     entry = _field("token", "password", say("ui.preferences.token.new"), "", "keep-token", say)
+    address = state.mirror.address
     mirror = _field(
-        "mirror", "url", say("ui.preferences.mirror"), state.mirror, "mirror", say, "https://hf-mirror.com"
+        "mirror", "url", say("ui.preferences.mirror"), address, "mirror", say, "https://hf-mirror.com"
     )
+    safe = takes_token(address)
+    allowed = _switch("mirror_token", state.mirror.token and safe, off=not safe)
+    why_not = say("ui.preferences.mirror_token.http") if address and not safe else ""
     rows = [
         _row(say, "token", held + entry, f"{where} {outside}".strip(), tall=True),
         _row(say, "mirror", mirror, tall=True),
+        _row(say, "mirror_token", allowed, why_not),
         f'<p class="soft promise">{escape(say("ui.preferences.telemetry"))}</p>',
     ]
     return _card(state, say, "hub", "".join(rows))
@@ -243,10 +248,10 @@ def _select(name: str, choices: Sequence[tuple[str, str]], value: str, *, off: b
     return f"<select {facts}>{options}</select>"
 
 
-def _switch(name: str, on: bool) -> str:
+def _switch(name: str, on: bool, *, off: bool = False) -> str:
     return (
         f'<input type="checkbox" role="switch" class="switch" id="settings-{name}" data-do="{name}" '
-        f'data-focus="{name}"{" checked" if on else ""}>'
+        f'data-focus="{name}"{" checked" if on else ""}{" disabled" if off else ""}>'
     )
 
 

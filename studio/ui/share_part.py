@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -15,7 +14,6 @@ from studio.ui.context import Context
 from studio.ui.share_view import share_card
 from studio.ui.voice import make_voice, read_said
 
-SCRIPT = Path(__file__).resolve().parents[2] / "assets" / "share.js"
 LOOK_S = 3.0
 """How often a page looks while something is shared: for the link, for who comes and goes. An idle page does not."""
 
@@ -26,7 +24,7 @@ class SharePart:
     def __init__(self, context: Context) -> None:
         self.context = context
         with gr.Column(elem_id="share-part"):
-            self.card = gr.HTML("", js_on_load=SCRIPT.read_text(encoding="utf-8"), elem_id="share-card")
+            self.card = gr.HTML("", elem_id="share-card")
             self.voice = make_voice("#share-part", "share-said")
 
     def bind(self, tab: gr.Tab | None = None) -> None:

@@ -120,7 +120,7 @@ def _copyable(kind: str, label: str, words: str, say: Say, *, hidden: bool = Fal
 def _copy_button(words: str, label: str, say: Say) -> str:
     """`words` are escaped already."""
     return (
-        f'<button type="button" class="say" data-share-copy="{words}" data-copied="{escape(say("ui.share.copied"))}">'
+        f'<button type="button" class="say" data-copy="{words}" data-copied="{escape(say("ui.share.copied"))}">'
         f"{escape(label)}</button>"
     )
 

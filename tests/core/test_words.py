@@ -118,3 +118,14 @@ def test_no_english_sentence_is_left_in_chinese():
     assert is_left("It was saved there.", "It was saved there.") and not is_left("LoRA", "LoRA")
     left = [f"{id}: {CHINESE[id]}" for id in WORDS if is_left(WORDS[id], CHINESE[id])]
     assert not left, "\n".join(left)
+
+
+def test_tabs_and_numbers_have_one_name():
+    """A tab that is named otherwise is looked for in vain, and a loss with two names is taken for two numbers."""
+    for words, tab, other in (
+        (WORDS, r"\bthe ([A-Z]\w+) tab\b", r"(?i)\beval(uation|\.)? (loss|data)\b"),
+        (CHINESE, r"“([^”]+)”页", "评估损失|评估数据|“诊断”"),
+    ):
+        tabs = {said for id, said in words.items() if re.fullmatch(r"ui\.tab\.\w+", id)}
+        for id, said in words.items():
+            assert set(re.findall(tab, said)) <= tabs and not re.search(other, said), id

@@ -10,6 +10,7 @@ import pytest
 
 from studio.core.codec import to_json
 from studio.core.errors import StudioError
+from studio.core.hub_token import NO_MIRROR
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.core.record import RunRecord
 from studio.core.text import literal, load_catalogue
@@ -45,7 +46,9 @@ def desk(workspace, monkeypatch, tmp_path):
     monkeypatch.setenv("MODELSCOPE_CACHE", str(tmp_path / "modelscope"))
     desk = SimpleNamespace(machine=RTX_3060, problems=(), checks=0, seen=Look(), seen_recipe=None, cut=None)
     desk.health = SimpleNamespace(
-        machine=lambda: desk.machine, add_experience=lambda machine, recipe: machine
+        machine=lambda: desk.machine,
+        add_experience=lambda machine, recipe: machine,
+        mirror=lambda: NO_MIRROR,
     )
     desk.datasets = SimpleNamespace(view=lambda: desk.seen, recipe=None, cut_at=lambda limit: desk.cut)
 

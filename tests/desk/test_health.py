@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from studio.core.errors import StudioError
+from studio.core.hub_token import NO_MIRROR, Mirror
 from studio.desk import health
 from studio.desk.health import Health
 from studio.host.repairs import read_applied
@@ -58,15 +59,37 @@ def test_a_repair_that_was_switched_waits_for_a_restart(desk_health, workspace, 
 
 
 def test_a_mirror_is_kept_and_a_wrong_address_refused(desk_health, workspace):
-    assert desk_health.mirror() == ""
+    assert desk_health.mirror() == NO_MIRROR
     desk_health.set_mirror(" https://hf-mirror.com/ ")
-    assert Health(workspace).mirror() == "https://hf-mirror.com"
+    assert Health(workspace).mirror() == Mirror("https://hf-mirror.com")
     for wrong in ("hf-mirror.com", "ftp://mirror", "https://a b"):
         with pytest.raises(StudioError):
             desk_health.set_mirror(wrong)
-    assert desk_health.mirror() == "https://hf-mirror.com"
+    with pytest.raises(StudioError) as refusal:
+        desk_health.set_mirror("https://me:secret@mirror.example/hub")
+    assert refusal.value.what.id == "desk.mirror.secret"
+    assert "secret" not in workspace.settings.read_text(encoding="utf-8")
+    assert desk_health.mirror() == Mirror("https://hf-mirror.com")
     desk_health.set_mirror("")
-    assert desk_health.mirror() == ""
+    assert desk_health.mirror() == NO_MIRROR
+
+
+def test_a_mirror_is_allowed_the_token_until_another_one_is_set(desk_health):
+    for address in ("", "http://mirror.example"):
+        desk_health.set_mirror(address)
+        with pytest.raises(StudioError):
+            desk_health.allow_token(True)
+    desk_health.set_mirror("https://hf-mirror.com")
+    assert not desk_health.mirror().token
+    desk_health.allow_token(True)
+    desk_health.set_mirror("https://hf-mirror.com/")
+    assert desk_health.mirror() == Mirror("https://hf-mirror.com", token=True)
+    desk_health.set_mirror("https://other.example")
+    assert desk_health.mirror() == Mirror("https://other.example")
+    desk_health.set_mirror("https://hf-mirror.com")
+    desk_health.allow_token(True)
+    desk_health.allow_token(False)
+    assert not desk_health.mirror().token
 
 
 def test_a_triton_that_cannot_be_loaded_is_hidden_and_another_is_not(monkeypatch):

@@ -258,11 +258,12 @@ def test_training_without_a_working_triton(ran, tmp_path, state):
 
 
 def test_the_mirror_of_the_settings_reaches_the_download(machine, recipe, tmp_path, monkeypatch):
+    from studio.core.hub_token import Mirror
     from studio.engine import run as module
     from studio.engine.folder import create_run
 
     asked = []
     monkeypatch.setattr(module, "resolve_model", lambda *arguments: asked.append(arguments[-1]) or 1 / 0)
     folder = create_run(tmp_path / "runs", recipe)
-    module.run(recipe, machine, folder, [].append, lambda: False, hub_endpoint="https://mirror.example")
-    assert asked == ["https://mirror.example"]
+    module.run(recipe, machine, folder, [].append, lambda: False, mirror=Mirror("https://mirror.example"))
+    assert asked == [Mirror("https://mirror.example")]

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from studio.core import hub_token as asking
+from studio.core.hub_token import NO_MIRROR, Mirror
 from studio.host import hub_token
 from studio.models import fetch
 
@@ -99,9 +100,7 @@ def test_the_keyring_keeps_it_in_a_process_of_its_own(home, monkeypatch):
     assert asking.keep_token(TOKEN)
     place = asking.look_at_token()
     assert (place.place, place.name, place.tail) == ("keyring", "a test's ring", "wxyz")
-    assert asking.token_environment({}) == {"HF_TOKEN": TOKEN}
-    assert asking.token_environment({"HF_TOKEN": "mine"}) == {}, "what the person has set goes before"
-    assert asking.token_environment({"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}) == {}
+    assert asking.choose_token(NO_MIRROR, {}).changes == {"HF_TOKEN": TOKEN}
     assert not (home / "config").exists(), "the file is for machines without a keyring"
 
 
@@ -110,17 +109,51 @@ def test_a_keyring_that_hangs_is_waited_for_so_long_and_no_longer(home, monkeypa
         raise subprocess.TimeoutExpired("keyring", timeout)
 
     monkeypatch.setattr(asking.subprocess, "run", hang)
-    assert asking.look_at_token().place == "" and asking.token_environment({}) == {}
+    assert asking.look_at_token().place == "" and asking.choose_token(NO_MIRROR, {}).changes == {}
     assert asking.keep_token(TOKEN) is False
+
+
+KEPT, LEFT = {"HF_TOKEN": TOKEN}, {}
+NONE = {"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": "", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
+FAR, CLEAR, NEAR = "https://mirror.example", "http://mirror.example", "http://127.0.0.1:8080"
+
+
+@pytest.mark.parametrize(
+    ("mirror", "environment", "changes", "withheld"),
+    [
+        (NO_MIRROR, {}, KEPT, ""),
+        (Mirror("https://huggingface.co"), {}, KEPT, ""),
+        (NO_MIRROR, {"HF_TOKEN": "mine"}, LEFT, ""),  # what the person has set goes before
+        (NO_MIRROR, {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}, LEFT, ""),
+        (Mirror(FAR), {}, NONE, "mirror"),
+        (Mirror(FAR), {"HF_TOKEN": "mine"}, NONE, "mirror"),
+        (Mirror("https://huggingface.co@mirror.example"), {}, NONE, "mirror"),
+        (Mirror(FAR, token=True), {}, KEPT, ""),
+        (Mirror(FAR, token=True), {"HF_TOKEN": "mine"}, LEFT, ""),
+        (Mirror(NEAR), {}, NONE, "mirror"),
+        (Mirror(NEAR, token=True), {}, KEPT, ""),
+        (Mirror("http://[::1]:8080", token=True), {}, KEPT, ""),
+        (Mirror(CLEAR, token=True), {}, NONE, "http"),
+        (Mirror("http://huggingface.co", token=True), {}, NONE, "http"),
+        (Mirror("http://127.0.0.1.example", token=True), {}, NONE, "http"),
+        # The person's environment counts as it does for the hub's own tools.
+        (NO_MIRROR, {"HF_ENDPOINT": FAR, "HF_TOKEN": "mine"}, LEFT, ""),
+        (NO_MIRROR, {"HF_ENDPOINT": FAR}, LEFT, "mirror"),
+        (NO_MIRROR, {"HF_ENDPOINT": CLEAR, "HF_TOKEN": "mine"}, NONE, "http"),
+    ],
+)
+def test_who_gets_the_token(monkeypatch, mirror, environment, changes, withheld):
+    monkeypatch.setattr(asking, "_ask", lambda wish: {"token": TOKEN})
+    choice = asking.choose_token(mirror, environment)
+    assert (choice.changes, choice.withheld) == (changes, withheld)
 
 
 def test_only_the_fetching_child_gets_it(monkeypatch):
     started = []
-    monkeypatch.setattr(fetch, "token_environment", lambda environment: {"HF_TOKEN": TOKEN})
     monkeypatch.setattr(
         fetch.subprocess, "Popen", lambda command, **options: started.append((command, options))
     )
-    fetch._start("owner/name", "", {"HF_ENDPOINT": "https://hub"}, None)
+    fetch._start("owner/name", "", KEPT, None)
     ((command, options),) = started
     assert options["env"]["HF_TOKEN"] == TOKEN and TOKEN not in " ".join(command)
     assert TOKEN not in os.environ.values()

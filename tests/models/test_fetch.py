@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from studio.core.errors import StudioError
+from studio.core.hub_token import NO_MIRROR, Mirror
 from studio.core.text import load_catalogue
 from studio.host.workspace import OFFLINE_VARIABLE
 from studio.models import fetch as module
@@ -179,15 +180,13 @@ def hub(tmp_path, monkeypatch):
     server.server_close()
 
 
-def fetch(source="good/tiny", revision="", events=None, should_stop=lambda: False, endpoint=""):
-    return resolve_model(
-        source, revision, (events if events is not None else []).append, should_stop, endpoint
-    )
+def fetch(source="good/tiny", revision="", events=None, should_stop=lambda: False, mirror=NO_MIRROR):
+    return resolve_model(source, revision, (events if events is not None else []).append, should_stop, mirror)
 
 
-def refused(source="good/tiny", revision="", endpoint=""):
+def refused(source="good/tiny", revision="", mirror=NO_MIRROR):
     with pytest.raises(StudioError) as caught:
-        fetch(source, revision, endpoint=endpoint)
+        fetch(source, revision, mirror=mirror)
     error = caught.value
     english = load_catalogue("en")
     assert all(english.has(part.id) for part in (error.what, error.why, error.fix))
@@ -269,6 +268,17 @@ def test_gated_model_says_so_and_the_token_opens_it(hub, monkeypatch):
     assert (error.what.id, error.exit_code) == ("download.login", 2)
 
 
+def test_a_mirror_gets_the_token_only_where_it_is_allowed(hub, monkeypatch):
+    hub.gated.add("good/tiny")
+    address = os.environ["HF_ENDPOINT"]
+    monkeypatch.setenv("HF_TOKEN", "good-token")
+    error = refused(mirror=Mirror(address))
+    assert (error.what.id, error.exit_code) == ("hub.withheld", 2)
+    assert {token for *_, token in hub.asked} == {""}
+    assert "Settings" in load_catalogue("en").say(error.fix)
+    assert fetch(mirror=Mirror(address, token=True)).parameters == WEIGHT_BYTES // 4
+
+
 @pytest.mark.parametrize("token", ["", pytest.param("good-token", marks=pytest.mark.slow)])
 def test_unknown_model(hub, monkeypatch, token):
     if token:
@@ -331,14 +341,14 @@ def test_hub_that_does_not_answer_is_named_and_a_mirror_advised(hub, monkeypatch
 def test_mirror_of_the_settings_stands_before_the_environments(hub, monkeypatch):
     mirror = os.environ["HF_ENDPOINT"]
     monkeypatch.setenv("HF_ENDPOINT", free_address())
-    assert fetch(endpoint=f"{mirror}/").parameters == WEIGHT_BYTES // 4
+    assert fetch(mirror=Mirror(f"{mirror}/")).parameters == WEIGHT_BYTES // 4
     assert hub.served("model.safetensors") == [""]
 
 
 @pytest.mark.parametrize("endpoint", ["hf-mirror.com", "ftp://mirror", "https://:80", "https://mirror:port"])
 def test_mirror_that_is_no_address(hub, monkeypatch, endpoint):
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a child was started"))
-    error = refused(endpoint=endpoint)
+    error = refused(mirror=Mirror(endpoint))
     assert (error.what.id, error.exit_code) == ("download.endpoint", 2)
     assert endpoint in load_catalogue("en").say(error.what)
 

@@ -7,9 +7,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from studio.core import hub_token
 from studio.core.errors import StudioError
+from studio.core.hub_token import Mirror
 from studio.core.text import load_catalogue
-from studio.models import hub_search as module
 from studio.models.hub_search import CONFIG_BYTES, KINDS, fetch_facts, search_hub
 
 CONFIG = {
@@ -110,7 +111,7 @@ def environment(tmp_path, monkeypatch):
     """As the studio's own process has it: offline for its libraries, the person does not mind the network."""
     import os
 
-    monkeypatch.setattr(module, "token_environment", lambda environment: {})
+    monkeypatch.setattr(hub_token, "_ask", lambda wish: {})
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
     changes = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "FINETUNE_STUDIO_OFFLINE": "0"}
@@ -132,7 +133,7 @@ def test_list_tells_size_licence_and_shape(hub, environment):
     hub.add("old/qwen-pickles", safetensors=None, tags=["license:mit"])
     hub.add("huge/qwen-config", config=b"[" + b"1," * CONFIG_BYTES + b"1]")
     hub.add("other/model")
-    found = search_hub(" qwen ", hub.address, environment | {"HF_TOKEN": "secret-token"})
+    found = search_hub(" qwen ", Mirror(hub.address, token=True), environment | {"HF_TOKEN": "secret-token"})
     by_name = {one.source: one for one in found}
     assert list(by_name) == ["Qwen/Qwen3-0.6B", "meta/Gated-qwen", "old/qwen-pickles", "huge/qwen-config"]
     good = by_name["Qwen/Qwen3-0.6B"]
@@ -159,43 +160,48 @@ def test_facts_of_one_model_take_its_size_from_the_index(hub, environment):
     assert not [path for path, _ in hub.asked if path.endswith(".safetensors")]
 
 
-def test_saved_token_goes_along(hub, environment, monkeypatch):
-    monkeypatch.setattr(module, "token_environment", lambda environment: {"HF_TOKEN": "kept"})
+def test_saved_token_goes_to_a_mirror_only_where_it_is_allowed(hub, environment, monkeypatch):
+    monkeypatch.setattr(hub_token, "_ask", lambda wish: {"token": "kept"})
     hub.add("meta/Gated", gated="manual")
-    assert fetch_facts("meta/Gated", hub.address, environment).config["hidden_size"] == 1024
+    id, words = refused(fetch_facts, "meta/Gated", Mirror(hub.address), environment | {"HF_TOKEN": "mine"})
+    assert id == "hub.withheld" and hub.address in words and "Settings" in words
+    assert {token for _, token in hub.asked} == {""}
+    hub.asked.clear()
+    allowed = Mirror(hub.address, token=True)
+    assert fetch_facts("meta/Gated", allowed, environment).config["hidden_size"] == 1024
     assert {token for _, token in hub.asked} == {"Bearer kept"}
 
 
 def test_gated_and_missing_models_are_told_apart(hub, environment):
     hub.add("meta/Gated", gated="manual")
-    assert refused(fetch_facts, "meta/Gated", hub.address, environment)[0] == "hub.gated"
-    assert refused(fetch_facts, "no/such", hub.address, environment)[0] == "hub.missing"
+    assert refused(fetch_facts, "meta/Gated", Mirror(hub.address, token=True), environment)[0] == "hub.gated"
+    assert refused(fetch_facts, "no/such", Mirror(hub.address), environment)[0] == "hub.missing"
 
 
 def test_hub_that_does_not_answer_is_told_with_its_address(hub, environment):
     hub.status = 429
-    assert refused(search_hub, "qwen", hub.address, environment)[0] == "hub.limit"
+    assert refused(search_hub, "qwen", Mirror(hub.address), environment)[0] == "hub.limit"
     hub.status, hub.hangs = 200, True
-    id, words = refused(search_hub, "qwen", hub.address, environment, patience_s=3)
+    id, words = refused(search_hub, "qwen", Mirror(hub.address), environment, patience_s=3)
     assert id == "hub.slow" and hub.address in words
 
 
 def test_nothing_is_sent_when_the_person_wants_no_network(hub, environment):
     offline = environment | {"FINETUNE_STUDIO_OFFLINE": "1"}
-    assert refused(search_hub, "qwen", hub.address, offline)[0] == "hub.offline"
-    assert refused(search_hub, "qwen", "ftp://x", environment)[0] == "hub.endpoint"
+    assert refused(search_hub, "qwen", Mirror(hub.address), offline)[0] == "hub.offline"
+    assert refused(search_hub, "qwen", Mirror("ftp://x"), environment)[0] == "hub.endpoint"
     assert not hub.asked
 
 
 def test_child_that_dies_says_why(environment, tmp_path):
     (tmp_path / "huggingface_hub.py").write_text("raise ImportError('a broken library')", encoding="utf-8")
     broken = environment | {"PYTHONPATH": str(tmp_path)}
-    id, words = refused(search_hub, "qwen", "http://127.0.0.1:9", broken)
+    id, words = refused(search_hub, "qwen", Mirror("http://127.0.0.1:9"), broken)
     assert id == "hub.ended" and "a broken library" in words
 
 
 def test_password_in_a_mirror_is_not_shown(environment):
-    id, words = refused(search_hub, "qwen", "http://me:secret@127.0.0.1:9", environment)
+    id, words = refused(search_hub, "qwen", Mirror("http://me:secret@127.0.0.1:9"), environment)
     assert id == "hub.unreachable" and "secret" not in words
 
 

@@ -17,6 +17,7 @@ import pytest
 from studio.core.errors import Problem, StudioError
 from studio.core.events import RunEvent
 from studio.core.facts import BackendPlan, Choice, MachineFacts, ModelFacts, Verdict
+from studio.core.hub_token import NO_MIRROR, Mirror
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.core.record import RunRecord
 from studio.core.text import literal, text
@@ -104,6 +105,7 @@ class FakeHealth:
     left: list[str] = field(default_factory=list)
     switched: list[tuple[str, bool]] = field(default_factory=list)
     asked: list[dict] = field(default_factory=list)
+    kept_mirror: Mirror = NO_MIRROR
 
     def machine(self) -> MachineFacts:
         return MACHINE
@@ -118,8 +120,11 @@ class FakeHealth:
             "facts": replace(MACHINE, kernel_tests=self.tests),
         }  # fmt: skip
 
-    def mirror(self) -> str:
-        return ""
+    def mirror(self) -> Mirror:
+        return self.kept_mirror
+
+    def allow_token(self, allowed: bool) -> None:
+        self.asked.append({"token": allowed})
 
     def set_mirror(self, address: str) -> None:
         self.asked.append({"mirror": address})

@@ -141,7 +141,7 @@ def test_model_and_card_by_keyboard_mouse_and_hub(start_studio, hub, shelf, tmp_
         "a fold stays"
     )
     with page.expect_download() as taken:
-        page.click("[data-save=run-card-recipe]")
+        page.click("[data-save-from=run-card-recipe]")
     assert json.loads(taken.value.path().read_text(encoding="utf-8"))["optim"]["learning_rate"] == 0.0005
     page.click("#run-card-next button:visible")
     page.wait_for_selector("#tab-training", state="visible")

@@ -90,6 +90,13 @@ def test_repairs_can_be_left_and_taken_up_again(context, tab):
         tab.start_anew()
 
 
+def test_a_report_is_said_to_be_copied_only_when_it_was(tab):
+    assert "good" in tab.tell_copied("copied") and "in the clipboard" in tab.tell_copied("copied")
+    assert "takes a few seconds" in tab.tell_copied("waiting")
+    for came in ("refused", "", None, EVIL):
+        assert "bad" in tab.tell_copied(came) and "in the clipboard" not in tab.tell_copied(came)
+
+
 def test_the_way_into_wsl_is_explained_before_it_is_taken(context, tab):
     assert not look(tab.examine()).bridge["visible"]
     offer = Offer(title=literal("Continue in WSL2"), why=literal("fast"), command="py launch.py wsl")

@@ -203,6 +203,12 @@ def test_the_splash_may_ask_whether_the_app_is_there(client):
     assert client.get("/ready", headers={"host": "evil.example"}).status_code == 400
 
 
+def test_the_owner_from_outside_may_ask_whether_the_studio_is_back(app, sharing):
+    host = "127.0.0.1:7961"
+    assert browse(app, host).get("/ready").status_code == 401
+    assert log_in(app, sharing, "owner", host).get("/ready").status_code == 204
+
+
 def test_the_token_works_once_and_becomes_a_strict_cookie(client, keys):
     token = keys.url.split("7999")[1]
     answer = client.get(token)

@@ -90,6 +90,8 @@ def test_what_is_missing_comes_with_a_button_that_mends_it(tab, desk):
     answer = ask(tab, "fix", "mendable")[-1]
     assert desk.health.switched == [("mendable", True)] and desk.health.asked[-1]["fresh"]
     assert "Restart now" in answer["missing"], "a repair counts after a restart"
+    (answer,) = ask(tab, "restart")
+    assert set(answer) == {"go", "missing"} and "comes back by itself" in answer["missing"], "the rest stays"
     desk.supervised = False
     with pytest.raises(StudioError):
         ask(tab, "restart")
@@ -172,7 +174,7 @@ def test_the_last_runs_are_few_and_open_on_a_click(tab, desk):
 
 @pytest.mark.parametrize("said", [None, "x", {"do": "nonsense"}, {"do": ["demo"]}])
 def test_what_no_button_says_changes_nothing(tab, desk, said):
-    assert list(tab.hear(said)) == [] and not desk.started
+    assert list(tab.hear(said)) == [["", *[gr.skip()] * 5]] and not desk.started
 
 
 def test_a_paused_run_is_not_said_to_run(tab, desk):

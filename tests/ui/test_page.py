@@ -7,7 +7,7 @@ import re
 
 from studio.core.record import RunRecord
 from studio.core.text import load_catalogue, text
-from studio.ui.app import PAGE_SCRIPT, TABS
+from studio.ui.app import PAGE_SCRIPTS, TABS
 from studio.ui.chart import SERIES, template
 from studio.ui.frame import chip, machine_strip
 from studio.ui.live import LiveView
@@ -19,7 +19,7 @@ def say(id: str, **values: object) -> str:
 
 
 def test_the_script_knows_the_window_s_tabs():
-    listed = re.search(r"const TABS = (\[.*?\])", PAGE_SCRIPT.read_text(encoding="utf-8"), re.S)
+    listed = re.search(r"const TABS = (\[.*?\])", PAGE_SCRIPTS[0].read_text(encoding="utf-8"), re.S)
     assert tuple(json.loads(listed[1])) == TABS
 
 

@@ -395,3 +395,52 @@ def test_home_takes_words_of_its_own_run_alone(page):
 
     assert tell("a", "Training 5%") == ["Training 5%", 0]
     assert tell("b", "Training 6%") == ["Training 5%", 1], "the next of the queue: the card is asked for anew"
+
+
+@pytest.mark.parametrize("button", ['<button data-do="restart">', '<button id="doctor-restart">'])
+def test_a_page_comes_back_once_the_studio_that_starts_anew_answers(page, button):
+    answers = iter([204, 503, 429, 503])
+
+    def answer(route) -> None:
+        ready = route.request.url.endswith("/ready")
+        route.fulfill(status=next(answers, 401) if ready else 200, content_type="text/html", body=button)
+
+    page.route("**/*", answer)
+    page.goto("http://127.0.0.1:9/")
+    page.evaluate((ASSETS / "page.js").read_text(encoding="utf-8"))
+    with page.expect_navigation():
+        page.click("button")
+    assert next(answers, None) is None, "it was there, away, busy, away, and asks to log in"
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9/", "http://studio.example/"])
+def test_words_are_copied_on_a_page_with_and_without_a_clipboard_of_its_own(page, address):
+    html = (
+        '<button id="held" data-copy="a link" data-copied="copied">copy</button>'
+        '<pre id="part">a recipe</pre><button data-copy-from="part" data-copied="copied">copy</button>'
+        '<button data-save-from="part" data-name="recipe.json">save</button>'
+        '<textarea id="paste"></textarea>'
+    )
+    page.route("**/*", lambda route: route.fulfill(content_type="text/html", body=html))
+    page.goto(address)
+    assert page.evaluate("isSecureContext") == ("127" in address)
+    page.evaluate("window.studio = {}")
+    page.evaluate((ASSETS / "copies.js").read_text(encoding="utf-8"))
+    for button, words in (("#held", "a link"), ("[data-copy-from]", "a recipe")):
+        page.click(button)
+        page.wait_for_function(
+            "(button) => document.querySelector(button).innerText === 'copied'", arg=button
+        )
+        page.fill("#paste", "")
+        page.focus("#paste")
+        page.keyboard.press("Control+V")
+        assert page.input_value("#paste") == words
+    page.evaluate(
+        "document.execCommand = () => false; if (navigator.clipboard) navigator.clipboard.writeText = null"
+    )
+    page.wait_for_function("document.querySelector('#held').innerText === 'copy'")
+    assert page.evaluate("window.studio.copy('x')") is False
+    with page.expect_download() as taken:
+        page.click("[data-save-from]")
+    assert taken.value.suggested_filename == "recipe.json"
+    assert taken.value.path().read_text(encoding="utf-8") == "a recipe"

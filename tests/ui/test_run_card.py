@@ -230,7 +230,11 @@ def test_recipe_and_command_can_be_taken_along_and_nothing_becomes_html(card, la
     assert "<img" not in shown and "ui.card" not in shown and "ui.tab" not in shown
     held = re.search(r'<pre id="run-card-recipe" tabindex="0">(.*?)</pre>', shown, re.S)[1]
     assert json.loads(unescape(held))["name"] == EVIL
-    assert "train recipe.json" in shown and shown.count("data-copy=") == 2 and shown.count("data-save=") == 1
+    assert (
+        "train recipe.json" in shown
+        and shown.count("data-copy-from=") == 2
+        and shown.count("data-save-from=") == 1
+    )
 
 
 def test_next_button_of_every_tab_but_the_last(estimate):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,15 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.facts import Verdict
-from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
-from studio.core.text import literal
+from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
+from studio.core.text import literal, load_catalogue, text
 from studio.desk.queue import QueueItem
+from studio.desk.shelf import PLAN_PARTS
 from studio.ui.context import Context
 from studio.ui.form import Form
 from studio.ui.queue_view import queue_card
-from studio.ui.runs_view import CHUNK, Panel, matches, runs_table, source_name, sparkline
+from studio.ui.run_view import settings_card
+from studio.ui.runs_view import CHUNK, Panel, comparison_card, matches, runs_table, source_name, sparkline
 from studio.ui.tabs.runs import FRESH, RunsTab
 from tests.ui.fake_shelf import EVIL, ShelfDesk, make_entry, make_training
 
@@ -253,6 +256,50 @@ def test_one_run_or_six_are_not_compared(tab, desk, value):
     desk.shelf.kept += tuple(make_entry(f"run-{i}") for i in range(6))
     with pytest.raises(StudioError):
         ask(tab, "compare", value)
+
+
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_what_differs_is_told_by_its_names(desk, language):
+    words = load_catalogue(language)
+    settings = (
+        ("optim.schedule", ("cosine", "linear")),
+        ("data.train_on", ("last_answer", None)),
+        ("limits.trial", (True, False)),
+        ("data.mix", ({"a.jsonl": "2"}, {})),
+    )
+    plan = {
+        "device": "cpu",
+        "dtype": "bf16",
+        "attention": "sdpa",
+        "quantization": "nf4",
+        "optimizer": "adamw",
+    }
+    assert set(plan) == set(PLAN_PARTS)
+    environment = (
+        *((f"plan.{name}", (value, "")) for name, value in plan.items()),
+        ("plan.kernels.rms_norm", ("reference", "triton")),
+        ("base_hash", ("0123456789abcdef", "")),
+        ("package.torch", ("2.9", "")),
+    )
+    comparison = replace(desk.shelf.compare(()), settings=settings, environment=environment)
+    shown = comparison_card([make_entry("a"), make_entry("b")], comparison, words)
+    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", shown)
+    choices = ("optim.schedule", "cosine"), ("data.train_on", "last_answer"), ("limits.device", "cpu")
+    names = [f"knob.{path}.choice.{choice}" for path, choice in (*choices, ("model.quantization", "nf4"))]
+    for id in (*names, "ui.form.on", "ui.plan.dtype", "ui.plan.device"):
+        assert words.say(text(id)) in cells, id
+    assert {"PyTorch", "Triton", "a.jsonl = 2", "torch", "0123456789ab", "–"} <= set(cells)
+    assert not [cell for cell in cells if "plan." in cell or "last_answer" in cell or "cosine" in cell]
+
+
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_frozen_settings_are_told_by_their_names(language):
+    words = load_catalogue(language)
+    changes = {"optim.schedule": "linear", "model.quantization": "nf4", "optim.learning_rate": 2e-5}
+    shown = settings_card(change_recipe(RECIPE, changes), words).partition("<details>")[0]
+    for id in ("knob.optim.schedule.choice.linear", "knob.model.quantization.choice.nf4"):
+        assert f"<dd>{words.say(text(id))}</dd>" in shown
+    assert "<dd>0.00002</dd>" in shown and "<dd>linear</dd>" not in shown
 
 
 def test_runs_that_differ_in_nothing_say_so(tab, desk, monkeypatch):

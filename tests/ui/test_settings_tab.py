@@ -9,7 +9,7 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.facts import Gpu
-from studio.core.hub_token import TokenPlace
+from studio.core.hub_token import NO_MIRROR, Mirror, TokenPlace
 from studio.core.text import LANGUAGES, load_catalogue
 from studio.desk import preferences as module
 from studio.desk.preferences import Preferences
@@ -122,6 +122,23 @@ def test_a_token_is_never_shown(tab):
 def test_the_mirror_is_kept_by_the_desk(tab, context):
     assert "card" in say(tab, "mirror", mirror="https://hf-mirror.com")
     assert {"mirror": "https://hf-mirror.com"} in context.desk.health.asked
+
+
+@pytest.mark.parametrize(
+    ("mirror", "facts", "told"),
+    [
+        (NO_MIRROR, " disabled", False),
+        (Mirror("https://hf-mirror.com"), "", False),
+        (Mirror("https://hf-mirror.com", token=True), " checked", False),
+        (Mirror("http://hf-mirror.com", token=True), " disabled", True),
+    ],
+)
+def test_the_token_goes_to_a_mirror_by_a_switch_that_is_off_at_first(tab, context, mirror, facts, told):
+    context.desk.health.kept_mirror = mirror
+    drawn = say(tab, "mirror_token", "true")
+    assert {"token": True} in context.desk.health.asked
+    assert f'data-do="mirror_token" data-focus="mirror_token"{facts}>' in drawn
+    assert ("Not over http" in drawn) is told
 
 
 def test_folders_come_and_go(tab, tmp_path):

@@ -84,7 +84,7 @@ class ChatTab(ChatParts):
         on(self.edit.click, self.edit_last, [self.input, self.talk], [self.input, *shown])
         on(self.clear.click, self.forget, [self.run, self.talk], shown)
         saved = on(self.save.click, self.write_talk, [self.talk, self.system], [self.file])
-        saved.then(None, [self.file], js="(file) => window.studio.save(file)")
+        saved.then(None, [self.file], js="(file) => { if (file) window.studio.save(JSON.parse(file)); }")
         on(
             self.preset.input,
             self.set_preset,

@@ -16,7 +16,9 @@ from studio.ui.context import Context
 from studio.ui.report import report_card
 
 FIXES = 4
-COPY = "(words) => navigator.clipboard.writeText(words)"
+COPY = "async (words) => !words ? 'waiting' : (await window.studio.copy(words)) ? 'copied' : 'refused'"
+COPIED = {"waiting": "quiet", "copied": "good", "refused": "bad"}
+"""What came of copying -> how its note looks."""
 
 
 class DoctorTab:
@@ -71,8 +73,7 @@ class DoctorTab:
         on(tab.select, lambda: self.examine(), [], shown)
         on(self.again.click, lambda: self.examine(fresh=True), [], shown, show_progress="minimal")
         on(self.network.click, lambda: self.examine(hub=True), [], shown, show_progress="minimal")
-        self.copy.click(None, [self.words], None, js=COPY, api_visibility="private")
-        on(self.copy.click, lambda: note_card(self.context.say("ui.doctor.copied"), "good"), [], [self.note])
+        on(self.copy.click, self.tell_copied, [self.words], [self.note], js=COPY)
         for i, button in enumerate(self.fixes):
             on(button.click, self._fixer(i), [self.offered], shown, show_progress="minimal")
         on(self.repairs.input, self.switch, [self.repairs], [self.note, self.restart])
@@ -110,6 +111,11 @@ class DoctorTab:
             offered,
             "",
         ]
+
+    def tell_copied(self, came: str | None) -> str:
+        """Say what came of copying the report, one of COPIED."""
+        came = came if came in COPIED else "refused"
+        return note_card(self.context.say(f"ui.doctor.{came}"), COPIED[came])
 
     def _shown(self) -> list[Any]:
         return [

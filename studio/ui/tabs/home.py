@@ -11,6 +11,7 @@ import gradio as gr
 
 from studio.core.errors import StudioError
 from studio.core.text import text
+from studio.ui.cards import note_card
 from studio.ui.context import Context
 from studio.ui.form import Form
 from studio.ui.home_view import (
@@ -97,9 +98,17 @@ class HomeTab:
         elif do == "fix":
             desk.health.switch_repair(value, on=True)
             yield self._answer(missing=self._missing(desk.health.examine(fresh=True)))
-        elif do == "restart" and not desk.restart():
-            parts = ("ui.doctor.restart.alone", "ui.doctor.restart.alone.why", "ui.doctor.restart.alone.fix")
-            raise StudioError(*(text(part) for part in parts))
+        elif do == "restart":
+            if not desk.restart():
+                parts = (
+                    "ui.doctor.restart.alone",
+                    "ui.doctor.restart.alone.why",
+                    "ui.doctor.restart.alone.fix",
+                )
+                raise StudioError(*(text(part) for part in parts))
+            yield self._answer(missing=note_card(self.context.say("ui.doctor.restarting"), "good"))
+        else:  # a handler that yields nothing at all would empty what it could have changed
+            yield self._answer()
 
     # Inside -------------------------------------------------------------------------------------------------------
 

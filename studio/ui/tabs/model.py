@@ -15,7 +15,7 @@ from studio.core.recipe import Recipe
 from studio.core.text import literal
 from studio.desk.fit import name_method
 from studio.desk.fits import FoundModel
-from studio.models.fetch import HUB, show_address
+from studio.models.fetch import show_address
 from studio.ui.cards import model_name, note_card, size_words
 from studio.ui.context import Context
 from studio.ui.form import Form
@@ -220,7 +220,7 @@ class ModelTab:
 
     def _hub(self):
         """The address that is asked, without a password in it."""
-        address = self.context.desk.health.mirror() or os.environ.get("HF_ENDPOINT") or HUB
+        address = self.context.desk.health.mirror().find_address(os.environ)
         return literal(show_address(address) or address)
 
     def _name(self, model: Any) -> str:

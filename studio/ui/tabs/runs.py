@@ -188,7 +188,7 @@ class RunsTab:
         curves = self.context.desk.shelf.curves(runs)
         return {
             "overlay": {"runs": [curve_of(entry, curves) for entry in entries]},
-            "differences": comparison_card(entries, comparison, self.context.say),
+            "differences": comparison_card(entries, comparison, self.context.words),
         }
 
     def _close_comparison(self, ask: Ask, page: dict) -> dict[str, Any]:

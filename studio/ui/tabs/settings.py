@@ -118,6 +118,9 @@ class SettingsTab:
         if do == "mirror":
             desk.health.set_mirror(field.get("mirror", ""))
             return self.draw("hub", say("ui.preferences.mirror.kept"))
+        if do == "mirror_token":
+            desk.health.allow_token(value == "true")
+            return self.draw("hub", kept)
         if do == "add-folder":
             preferences.add_model_folder(field.get("folder", ""))
             return self.draw("folders", kept)
