@@ -28,8 +28,8 @@ from studio.host.workspace import LOCAL_VARIABLE
 LATEST_S = 32_503_680_000.0
 """The year 3000, where the calendars of some systems end."""
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-RECORD_LOCK = ".records.lock"
-"""Beside the runs: held for the moment in which the run.json of one of them is read, changed and written."""
+RECORD_LOCK = "records.lock"
+"""Beside the folder of the runs: held for the moment in which one of their run.json is read, changed and written."""
 LOCK_WAIT_S = 10.0
 
 
@@ -93,7 +93,7 @@ class RunFolder:
         `otherwise` takes the place of a record that cannot be read. Raises StudioError without it, OSError.
         """
         # As Workspace.locks: inside WSL not beside what Windows holds, which cannot be opened there.
-        lock = Path(os.environ.get(LOCAL_VARIABLE) or self.path.parent) / RECORD_LOCK
+        lock = Path(os.environ.get(LOCAL_VARIABLE) or self.path.parent.parent) / RECORD_LOCK
         with FileLock(lock, timeout=LOCK_WAIT_S, thread_local=False):
             try:
                 record = self.read_record()
