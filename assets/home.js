@@ -3,11 +3,13 @@ const chip = document.getElementById("run-chip");
 const PAUSE_MS = 3000;
 let told = null;
 let waiting = 0;
+let due = false; // what moves while nobody looks is made up for when the window is shown again
 
 function refresh() {
-  if (waiting || document.hidden || !element.closest("#tab-home")?.offsetParent) return;
+  if (!due || waiting || document.hidden || !element.closest("#tab-home")?.offsetParent) return;
+  due = false;
   trigger("refresh");
-  waiting = setTimeout(() => { waiting = 0; }, PAUSE_MS);
+  waiting = setTimeout(() => { waiting = 0; refresh(); }, PAUSE_MS);
 }
 
 function follow() {
@@ -24,10 +26,12 @@ function follow() {
   if (mine && words) card.querySelector(".words").textContent = words;
   const on = state === "running" || state === "paused";
   const changed = told !== null && told !== `${run} ${state}`;
-  if (changed || (on ? !mine : card)) refresh();
+  if (changed || (on ? !mine : card)) due = true;
+  refresh();
   told = `${run} ${state}`;
 }
 
 if (chip) {
   new MutationObserver(follow).observe(chip, { subtree: true, childList: true, characterData: true, attributes: true });
+  document.addEventListener("visibilitychange", refresh);
 }

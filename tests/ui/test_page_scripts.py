@@ -395,6 +395,13 @@ def test_home_takes_words_of_its_own_run_alone(page):
 
     assert tell("a", "Training 5%") == ["Training 5%", 0]
     assert tell("b", "Training 6%") == ["Training 5%", 1], "the next of the queue: the card is asked for anew"
+    page.evaluate("Object.defineProperty(document, 'hidden', { get: () => window.away, configurable: true })")
+    page.evaluate("window.away = true")
+    page.wait_for_timeout(3100)  # home.js leaves so long between two questions
+    before = page.evaluate("said.length")
+    assert tell("b", "Finished", "finished")[1] == before, "nobody looks"
+    page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
+    assert page.evaluate("said.length") == before + 1
 
 
 @pytest.mark.parametrize("button", ['<button data-do="restart">', '<button id="doctor-restart">'])
