@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import webbrowser
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from studio.desk.desk import Desk
     from studio.desk.sharing import Sharing
     from studio.host.workspace import Workspace
+
+ANSWER_S = 0.5
+"""The answer to who asked for the end or for a new start reaches the page before its server is gone."""
 
 
 def serve(
@@ -71,6 +75,7 @@ def serve(
         gc.enable()
         while not stopped.wait(0.5):
             keys.tell_address()
+        time.sleep(ANSWER_S)
         # Open pages can hold the server for 5 s; the checkpoint must not wait for them.
         threading.Thread(target=_close, args=(blocks, sharing), daemon=True).start()
         context.desk.close()

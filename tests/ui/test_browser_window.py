@@ -216,11 +216,17 @@ def test_settings_by_hand(chromium, tmp_path):
         assert page.input_value("#knob-optim-learning-rate input") == "0.000321"
 
         page.click("#tab-settings-button")
-        page.click("#settings-machine [data-do=restart]")
-        wait_for(lambda: read_settings(workspace)["kernels"] == "off")
-        page.wait_for_function(
-            "!document.querySelector('#settings-machine [data-do=restart]')", timeout=PATIENCE_MS
-        )
+        page.wait_for_selector("#settings-machine [data-do=restart]")
+        page.click("#tab-home-button")
+        page.evaluate("window.before = true")
+        page.click("#home-missing [data-do=restart]")
+        page.wait_for_selector("#home-missing .note.good")
+        assert all(page.inner_text(f"#home-{part}") for part in ("machine", "starts", "runs"))
+        page.wait_for_function("!window.before && document.body.dataset.ready", timeout=PATIENCE_MS)
+        assert read_settings(workspace)["kernels"] == "off"
+        page.click("#tab-settings-button")
+        page.wait_for_selector("#settings-machine")
+        assert not page.query_selector("#settings-machine [data-do=restart]")
         read_doctor(page)
         page.click("#tab-settings-button")
         page.click("[data-do=drop-token]")
