@@ -94,9 +94,8 @@ def choose_token(mirror: Mirror, environment: Mapping[str, str] = os.environ) ->
         return TokenChoice(changes={})
     token = _ask("read").get("token", "")
     if token and not known and not mirror.token:
-        return TokenChoice(
-            changes={}, withheld="mirror"
-        )  # $HF_ENDPOINT: the hub's own tools send theirs there
+        # $HF_ENDPOINT: the hub's own tools send theirs there, ours was given for the hub.
+        return TokenChoice(changes={}, withheld="mirror")
     return TokenChoice(changes={VARIABLES[0]: token} if token else {})
 
 

@@ -81,9 +81,8 @@ class Context:
     def view(self, run: str) -> LiveView:
         """Return the run as it stands now; only events that are new since the last call are read."""
         with self._lock:
-            before = self._views.pop(
-                run, LiveView()
-            )  # of a run that is gone none is kept: events() refuses it
+            # Taken out first: of a run that is gone none is kept, since events() refuses it.
+            before = self._views.pop(run, LiveView())
             after = fold(before, self.desk.events(run, after=before.seq))
             self._views[run] = after
             if len(self._views) > KEPT_VIEWS:
