@@ -372,6 +372,22 @@ def test_an_export_that_differs_from_what_was_trained_is_none(shop, monkeypatch)
     assert refused.value.what.id == "artifact.differs" and desk.exports.items() == ()
 
 
+def test_a_merged_model_computes_exactly_what_was_stored(shop, monkeypatch):
+    from studio.engine import artifact
+
+    desk, run = shop[0], shop[1]
+    off: list[float] = []
+
+    def compare(model, tokenizer, expected, dtype) -> None:
+        found = artifact.fingerprint(model, expected.ids[0].tolist())
+        off.append(float((found.logits - expected.logits).abs().max()))
+
+    monkeypatch.setattr(artifact, "verify_artifact", compare)
+    desk.exports.write(run, "merged")
+    assert off == [0.0], "rounded weights, and nothing else, are what makes them differ from the fp32 ones"
+    desk.exports.delete(f"{run}-merged")
+
+
 def test_an_export_can_be_stopped_and_leaves_nothing(shop):
     desk, run = shop[0], shop[1]
     job = desk.exports.start(run, "merged")
