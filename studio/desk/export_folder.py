@@ -91,17 +91,6 @@ def is_ours(path: Path) -> bool:
         return False
 
 
-def count_bytes(folder: Path) -> int:
-    """Return the bytes of the files below `folder`, while somebody may be writing them."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # being renamed by who writes it
-            continue
-    return total
-
-
 def _is_left(staging: Path) -> bool:
     """Return whether nobody will finish `staging`; of who knows whose its age alone tells. Raises OSError."""
     writer = _read_writer(staging)

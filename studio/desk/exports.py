@@ -21,7 +21,6 @@ from studio.core.text import Text, text
 from studio.desk.export_folder import (
     NOTE,
     close_staging,
-    count_bytes,
     is_being_written,
     is_ours,
     open_staging,
@@ -38,7 +37,7 @@ from studio.engine.exporters.exporter import Exporter, ExportJob, ExportStopped
 from studio.engine.folder import RUN_NAME, read_json
 from studio.host.failures import refuse_system
 from studio.host.settings import read_settings
-from studio.host.workspace import Workspace
+from studio.host.workspace import Workspace, count_bytes
 from studio.models.catalog import hash_weights
 
 TARGETS = tuple(exporter.name for exporter in EXPORTERS)
