@@ -331,8 +331,10 @@ def write(job):
         job.begin(literal("slowly"))
         time.sleep(0.05)
 
-exports._get_exporter = lambda target: Exporter("adapter", lambda job: 1, write)
-parts = {"folder": SimpleNamespace(path=None), "facts": None, "plan": None}
+exports._get_exporter = lambda target: Exporter(
+    name="adapter", size_bytes=lambda job: 1, memory_bytes=lambda job: 1, write=write, load_lines=lambda *_: ()
+)
+parts = {"folder": SimpleNamespace(path=None), "facts": SimpleNamespace(name="tiny"), "plan": None}
 Desk._find_result = lambda self, run: SimpleNamespace(record=SimpleNamespace(adapter=""), **parts)
 sys.exit(main(sys.argv[1:]))
 """

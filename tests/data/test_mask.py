@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from studio.data.conversation import Conversation, Message, ToolCall
@@ -437,6 +437,8 @@ def test_whatever_people_write(renderer_of, say_trained, name, questions, answer
         for pair in zip(questions, answers, strict=True)
         for role, words in zip(("user", "assistant"), pair, strict=True)
     ]
+    # Words that steer the model are refused (E191): a test of its own. Some day or other they are drawn.
+    assume(not any(renderer.controls.find_in_message(message) for message in messages))
     layout = renderer.lay_out(Conversation(messages=tuple(messages)))
     found = [layout.text[start:end] for start, end in layout.trained]
     kept = [answer.strip() if name in STRIPPING else answer for answer in answers]
