@@ -53,7 +53,7 @@ def test_half_an_emoji_costs_nothing_but_itself(tmp_path):
     assert json.loads((tmp_path / "draft.json").read_text(encoding="utf-8")) == {"name": "a?", "steps": 3}
 
 
-@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
+@pytest.mark.skipif(os.name == "nt", reason="only on POSIX: permissions")
 def test_a_private_file_is_for_this_user_alone(tmp_path):
     before = os.umask(0)
     try:

@@ -492,7 +492,7 @@ def test_a_body_in_chunks_is_cut_off(known, guest, monkeypatch):
         assert browser.post(JOIN, content=(b"x" * 400 for _ in range(5)), headers=JSON).status_code == 413
 
 
-@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
+@pytest.mark.skipif(os.name == "nt", reason="only on POSIX: permissions")
 def test_the_files_are_private(keys, workspace, sharing):
     keys.write_address()
     for name in ("gate.key", "address.json", "share.json"):
