@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import logging
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from studio import reports
 from studio.arguments import parse
-from studio.bench import bench
-from studio.bridge import run_wsl
 from studio.console import Console, leave_reader
 from studio.core.errors import StudioError
 from studio.core.heartbeat import RESTART_CODE
-from studio.core.record import RunRecord
 from studio.core.text import choose_language, load_catalogue, text
-from studio.desk.recipes import read_recipe
-from studio.doctor import doctor
-from studio.explain import explain
-from studio.host.environment import prepare_environment
-from studio.host.failures import refuse_system
 from studio.host.workspace import Workspace, child_environment, open_workspace
-from studio.webview_window import require_webview
+
+if TYPE_CHECKING:
+    from studio.core.record import RunRecord
 
 SUPERVISED = ("studio", "demo", "train", "resume")
 CARDLESS = ("runs", "data", "explain", "wsl")
 """Commands that compute nothing on a card."""
 EVENT_WAIT_S = 0.5
 LIBRARY_PATH = "LD_LIBRARY_PATH"
+Command = Callable[[argparse.Namespace, Workspace, Console], int]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return leave_reader()
     except OSError as error:  # not even the refusal could be written to stdout
         console.as_json = False
-        console.refuse(refuse_system(error))
+        _refuse_system(error, console)
         return leave_reader()
     except KeyboardInterrupt:
         return 2
@@ -70,7 +65,13 @@ def _answer(words: list[str], console: Console, *, own_process: bool) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:  # a full disk, a folder that may not be read: the catalogue knows them
-        return console.refuse(refuse_system(error))
+        return _refuse_system(error, console)
+
+
+def _refuse_system(error: OSError, console: Console) -> int:
+    from studio.host.failures import refuse_system
+
+    return console.refuse(refuse_system(error))
 
 
 def quiet_libraries() -> None:
@@ -84,19 +85,27 @@ def quiet_libraries() -> None:
 def _run_command(words: list[str], console: Console, *, own_process: bool) -> int:
     options = parse([word for word in words if word != "--child"], console.catalogue)
     if options.command == "studio" and options.window:
+        from studio.webview_window import require_webview
+
         require_webview()
     workspace = open_workspace(options.workspace)
     if own_process and "--child" not in words:
         # Looking at the graphics cards takes up to 20 s where their driver hangs: not to list runs or to read data. The
         # supervisor looks when it starts its child.
         bare = (*CARDLESS, *SUPERVISED)
-        prepare = child_environment if options.command in bare else prepare_environment
+        prepare = child_environment if options.command in bare else _look_and_prepare
         _take_environment(prepare(workspace, os.environ), options.command in SUPERVISED)
     if options.command in SUPERVISED and "--child" not in words:
         return _supervise(options, workspace)
     # Libraries print as they like; stdout belongs to the answer.
     with redirect_stdout(sys.stderr) if console.as_json else nullcontext():
         return COMMANDS[options.command](options, workspace, console)
+
+
+def _look_and_prepare(workspace: Workspace, environment: Mapping[str, str]) -> dict[str, str]:
+    from studio.host.environment import prepare_environment
+
+    return prepare_environment(workspace, environment)
 
 
 def _take_environment(prepared: dict[str, str], supervised: bool) -> None:
@@ -119,6 +128,7 @@ def not_available(name: str) -> StudioError:
 
 
 def _supervise(options: argparse.Namespace, workspace: Workspace) -> int:
+    from studio.desk.recipes import read_recipe
     from studio.supervise import supervise
 
     words = options.words
@@ -156,6 +166,8 @@ def _open_desk(workspace: Workspace) -> Any:
 
 
 def _train(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.desk.recipes import read_recipe
+
     console.note(text("cli.starting"))
     desk = _open_desk(workspace)
     if options.command == "train":
@@ -331,21 +343,26 @@ def _read_shared(options: argparse.Namespace) -> dict[str, str]:
     return {role: way for role, wanted in roles.items() if wanted}
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace, Workspace, Console], int]] = {
+def _later(module: str, name: str) -> Command:
+    """Return the command `name` of `module`, loaded when it is asked for: the window's two starts need none of them."""
+    return lambda *given: getattr(importlib.import_module(module), name)(*given)
+
+
+COMMANDS: dict[str, Command] = {
     "studio": _studio,
     "demo": _demo,
     "train": _train,
     "resume": _train,
-    "check": reports.check,
-    "plan": reports.plan,
-    "data": reports.data,
-    "doctor": doctor,
-    "explain": explain,
-    "runs": reports.runs,
+    "check": _later("studio.reports", "check"),
+    "plan": _later("studio.reports", "plan"),
+    "data": _later("studio.reports", "data"),
+    "doctor": _later("studio.doctor", "doctor"),
+    "explain": _later("studio.explain", "explain"),
+    "runs": _later("studio.reports", "runs"),
     "chat": _chat,
     "export": _export,
-    "wsl": run_wsl,
-    "bench": bench,
+    "wsl": _later("studio.bridge", "run_wsl"),
+    "bench": _later("studio.bench", "bench"),
 }
 
 if __name__ == "__main__":

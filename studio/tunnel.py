@@ -23,8 +23,7 @@ from typing import Any
 from studio.core.files import trim_log
 from studio.core.text import Text, text
 from studio.desk.pass_phrase import make_phrase, matches
-from studio.desk.share_files import link_file, read_state, state_file
-from studio.desk.sharing import PHRASES_VARIABLE, SESSION_VARIABLE
+from studio.desk.share_files import PHRASES_VARIABLE, SESSION_VARIABLE, link_file, read_state, state_file
 from studio.host.addresses import list_addresses
 from studio.host.environment import prepare_environment
 from studio.host.private_file import write_private

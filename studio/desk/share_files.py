@@ -19,6 +19,10 @@ from studio.host.workspace import Workspace
 WAYS = ("tunnel", "lan")
 ROLES = ("viewer", "owner")
 LOG_LIMIT_BYTES = 1_000_000
+SESSION_VARIABLE = "FINETUNE_STUDIO_SESSION"
+"""Made by the supervisor at its start: what was open under another one is not opened again."""
+PHRASES_VARIABLE = "FINETUNE_STUDIO_PHRASES"
+"""JSON, role -> pass phrase: what the supervisor tells its terminal; taken out of the environment at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

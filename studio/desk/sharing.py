@@ -24,7 +24,9 @@ from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.text import text
 from studio.desk.pass_phrase import hash_phrase, make_phrase, matches
 from studio.desk.share_files import (
+    PHRASES_VARIABLE,
     ROLES,
+    SESSION_VARIABLE,
     WAYS,
     Connection,
     Opening,
@@ -35,16 +37,11 @@ from studio.desk.share_files import (
 )
 from studio.desk.throttle import Throttle
 from studio.host.addresses import list_addresses, list_names
-from studio.host.failures import refuse_system
 from studio.host.private_file import write_private
 from studio.host.workspace import OFFLINE_VARIABLE, Workspace
 
 HOURS = (1, 8, 24)
 EXPIRES_H = 8
-SESSION_VARIABLE = "FINETUNE_STUDIO_SESSION"
-"""Made by the supervisor at its start: what was open under another one is not opened again."""
-PHRASES_VARIABLE = "FINETUNE_STUDIO_PHRASES"
-"""JSON, role -> pass phrase: what the supervisor tells its terminal; taken out of the environment at once."""
 CONNECTIONS = 64
 """Of one role; beyond that the one that was silent longest is given up."""
 AGENT_LETTERS = 160
@@ -186,6 +183,8 @@ class Sharing:
                 self._drop(role)
                 self._window.stop(role)
                 note(self.workspace, "closed", role=role)
+                from studio.host.failures import refuse_system
+
                 raise refuse_system(error) from error
         return self.view()
 

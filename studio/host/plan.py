@@ -14,16 +14,13 @@ from studio.host.layer_memory import read_decoder
 from studio.host.memory import Calibration, estimate_calibration, predict
 from studio.host.memory_planner import choose_policy
 from studio.host.offers import make_offers
+from studio.host.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE
 
 OPS = tuple(NEEDS_DOTS)
 USABLE_VRAM = 0.9
 """Share of a GPU's memory that a run may plan with: the desktop and fragmentation take the rest."""
 EAGER_FAMILIES = ("gemma2",)
 """Families whose attention caps its scores, which PyTorch's fused attention cannot do."""
-KERNELS_VARIABLE = "FINETUNE_STUDIO_KERNELS"
-"""In it a person decides on the kernels of every run whose recipe leaves it open: triton or pytorch."""
-MEMORY_VARIABLE = "FINETUNE_STUDIO_MEMORY_SHARE"
-"""In it a person gives runs only so much of the memory that is free: 0.5 leaves the other half to other programs."""
 DEVICE_KINDS = {"nvidia": "cuda", "amd": "cuda", "intel": "xpu", "apple": "mps"}
 """Maker of a card -> what PyTorch calls the cards that its build drives."""
 

@@ -14,13 +14,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from filelock import FileLock
-
 from studio.core.errors import StudioError
 from studio.core.files import write_json
 from studio.core.text import LANGUAGES, literal, text
-from studio.host.plan import KERNELS_VARIABLE, MEMORY_VARIABLE
-from studio.host.workspace import OFFLINE_VARIABLE, Workspace
+from studio.host.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE, OFFLINE_VARIABLE, Workspace
 
 CARDS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 CHOSEN_VARIABLE = "FINETUNE_STUDIO_CHOSEN"
@@ -96,6 +93,8 @@ def switch_repair(workspace: Workspace, name: str, *, on: bool) -> None:
 
 def _change(workspace: Workspace, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Set what `change` makes of the settings; nobody else changes them meanwhile, in another process neither."""
+    from filelock import FileLock  # takes 20 ms: the window's first page reads settings and changes none
+
     with FileLock(workspace.locks / "settings.lock", timeout=LOCK_WAIT_S, mode=0o600, thread_local=False):
         settings = _load(workspace)
         write_json(workspace.settings, settings | change(settings), lasting=True)

@@ -17,6 +17,10 @@ from studio.core.text import literal, text
 
 WORKSPACE_VARIABLE = "FINETUNE_STUDIO_WORKSPACE"
 OFFLINE_VARIABLE = "FINETUNE_STUDIO_OFFLINE"
+KERNELS_VARIABLE = "FINETUNE_STUDIO_KERNELS"
+"""In it a person decides on the kernels of every run whose recipe leaves it open: triton or pytorch."""
+MEMORY_VARIABLE = "FINETUNE_STUDIO_MEMORY_SHARE"
+"""In it a person gives runs only so much of the memory that is free: 0.5 leaves the other half to other programs."""
 """Whether the person wants no network at all (HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE): then nothing is fetched."""
 LOCAL_VARIABLE = "FINETUNE_STUDIO_LOCAL"
 """In a WSL that works in a workspace of Windows: a folder of the Linux disk, for what a Windows disk cannot hold."""

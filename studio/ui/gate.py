@@ -16,11 +16,12 @@ from urllib.parse import parse_qs
 from studio.core.text import load_catalogue, text
 from studio.host.peer import is_foreign
 from studio.ui.doors import Door, Doors, LocalDoor, PhraseDoor
+from studio.ui.headers import SECURITY_HEADERS
 from studio.ui.keys import Keys, read_cookies
 from studio.ui.limits import Limits, Sessions
 from studio.ui.login import LOGIN_PATH, LOGIN_POLICY, choose_words, login_page, read_phrase
 
-__all__ = ["Gate", "Keys", "READY_PATH", "ROLE", "CALLER", "SECURITY_HEADERS", "UPLOAD_BYTES", "refuse"]
+__all__ = ["Gate", "Keys", "READY_PATH", "ROLE", "CALLER", "UPLOAD_BYTES", "refuse"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -55,19 +56,6 @@ PATHS["owner"] = (
 )
 """All that a page asks for; those with a slash or = at the end are beginnings. Whatever else Gradio has (proxy, login,
 history, monitoring, MCP, code editing, profiling, recording) is closed, also what a later version may add."""
-SECURITY_HEADERS = {
-    # Gradio compiles the templates of its HTML component with Function(), hence 'unsafe-eval'.
-    "content-security-policy": (
-        "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
-        "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; worker-src 'self' blob:; "
-        "object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
 OUR_OWN = ("cookie", "authorization", "forwarded", "via")
 """Headers that end here, beside all that begin with x-: a relay's word for who asks counts for nothing."""
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from studio.core.text import load_catalogue, text
 from studio.host.settings import read_settings
-from studio.ui.doors import Doors, LocalDoor
 from studio.ui.keys import Keys
 from studio.ui.quick_import import import_gradio
 from studio.ui.splash import close_splash, likely_ports, open_splash
@@ -62,6 +61,7 @@ def serve(
         import_gradio()
         from studio.ui.app import build, launch
         from studio.ui.context import Context
+        from studio.ui.doors import Doors, LocalDoor
         from studio.ui.listeners import Listeners
 
         context = Context(desk_factory(), workspace, keys, language)

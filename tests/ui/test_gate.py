@@ -20,7 +20,8 @@ from starlette.testclient import TestClient
 from studio.desk.sharing import Sharing
 from studio.ui import gate
 from studio.ui.doors import Doors, LocalDoor, PhraseDoor
-from studio.ui.gate import SECURITY_HEADERS, Gate
+from studio.ui.gate import Gate
+from studio.ui.headers import SECURITY_HEADERS
 from studio.ui.keys import SESSION_S, Keys
 from studio.ui.limits import ALLOWANCES, Allowance, Limits, Sessions
 

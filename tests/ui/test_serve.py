@@ -17,7 +17,7 @@ from studio.core.errors import StudioError
 from studio.core.text import LANGUAGES
 from studio.host.settings import read_settings
 from studio.ui.api import Api
-from studio.ui.gate import SECURITY_HEADERS
+from studio.ui.headers import SECURITY_HEADERS
 from studio.ui.serve import serve
 from studio.ui.splash import FIRST_PORT, answers, close_splash, likely_ports, open_splash, splash_page
 
