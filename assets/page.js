@@ -18,9 +18,17 @@
     // What was pressed may be gone with its tab: the keys go on from the tab that opened.
     if (pressed !== document.body) setTimeout(() => { if (!pressed.checkVisibility()) part.focus({ preventScroll: true }); });
     scrollTo(0, 0);
-    part.scrollIntoView({ block: "nearest", inline: "center" });
+    centre(part);
     return true;
   }
+
+  // On a phone the row of tabs is longer than the screen; turning it there and back leaves the row somewhere else.
+  function centre(part) {
+    const row = part.parentElement;
+    const [inner, outer] = [part.getBoundingClientRect(), row.getBoundingClientRect()];
+    row.scrollLeft += inner.left + inner.width / 2 - outer.left - outer.width / 2;
+  }
+  addEventListener("resize", () => { const part = button(chosen()); if (part) centre(part); });
 
   // One question with two answers; Escape is no. Returns a promise of the answer.
   function confirm(question, yes) {

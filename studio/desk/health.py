@@ -26,7 +26,7 @@ from studio.host.nvml import sample_gpu
 from studio.host.plan import OPS, choose_device
 from studio.host.remembered import Remembered
 from studio.host.repairs import read_applied, restore_environment
-from studio.host.settings import change_settings, read_settings, switch_repair
+from studio.host.settings import change_settings, keep_choices, read_settings, switch_repair
 from studio.host.verdict import judge
 from studio.host.workspace import Workspace
 
@@ -52,9 +52,10 @@ class Health:
     def examine(self, *, fresh: bool = False, hub: bool = False) -> dict[str, Any]:
         """Return the doctor's report (host/verdict.py); `fresh` probes again, `hub` asks the network too.
 
-        A repair that was switched on is tried in the probes at once; runs have it after a restart of the process.
+        A repair that was switched on is tried in the probes at once; runs have it after a restart of the process. What
+        else the settings choose (card, kernels, memory) is reported as this process has it: as its runs do.
         """
-        environment = prepare_environment(self.workspace, os.environ)
+        environment = keep_choices(prepare_environment(self.workspace, os.environ), os.environ)
         if environment == dict(os.environ) and not (fresh or hub):
             return judge(self.add_experience(self.machine()))
         found = self._worker.submit(lambda: self._detect(environment, fresh=fresh, hub=hub))

@@ -140,6 +140,12 @@ def undo_choices(environment: Mapping[str, str]) -> dict[str, str]:
     return original
 
 
+def keep_choices(environment: Mapping[str, str], process: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment` with the choices that the environment `process` has, in place of its own."""
+    noted = {CHOSEN_VARIABLE: process[CHOSEN_VARIABLE]} if CHOSEN_VARIABLE in process else {}
+    return {**undo_choices(environment), **read_chosen(process), **noted}
+
+
 def _refuse_broken(workspace: Workspace, reason: str) -> StudioError:
     path = str(workspace.settings)
     return StudioError(

@@ -11,6 +11,7 @@ from studio.core.hub_token import NO_MIRROR, Mirror
 from studio.desk import health
 from studio.desk.health import Health
 from studio.host.repairs import read_applied
+from studio.host.settings import change_settings
 from tests.host.facts import make_gpu, make_machine, make_recipe
 
 OLD, NEW = make_gpu(8, (7, 5), "RTX 2080"), make_gpu(24, (8, 9), "RTX 4090")
@@ -56,6 +57,21 @@ def test_a_repair_that_was_switched_waits_for_a_restart(desk_health, workspace, 
     assert desk_health.restart_waits()
     desk_health.switch_repair("drop_compiler", on=True)
     assert not desk_health.restart_waits()
+
+
+@pytest.mark.parametrize("first", ["auto", "off"])
+def test_a_choice_that_waits_for_a_restart_is_not_reported_yet(workspace, monkeypatch, first):
+    change_settings(workspace, kernels=first)
+    environment = health.prepare_environment(workspace, {"PATH": "/bin"})
+    monkeypatch.setattr(health.os, "environ", environment)
+    asked = []
+    monkeypatch.setattr(health, "detect", lambda environment, **_: asked.append(environment) or MACHINE)
+    change_settings(workspace, kernels={"auto": "off", "off": "auto"}[first], memory_share=0.5)
+    made = Health(workspace)
+    made.examine()
+    made.examine(fresh=True)
+    made.close()
+    assert asked == [environment] * 2
 
 
 def test_a_mirror_is_kept_and_a_wrong_address_refused(desk_health, workspace):
