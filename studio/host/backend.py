@@ -112,6 +112,8 @@ def choose_backend(machine: MachineFacts, gpu: Gpu | None, forced: str = "") -> 
         return _fill(row, case)
     # What was asked for concerns the kernels; all else is as the machine's own row has it.
     own = choose_backend(machine, gpu)
+    if forced == "pytorch" and own.row in PROCESSOR_ROWS:
+        return own  # it computes with PyTorch's operations anyway
     kernels = "all" if forced == "triton" and case.right and case.card is not None else "none"
     return dataclasses.replace(own, row=20, kernels=kernels, reason=row.reason(case))
 

@@ -97,6 +97,12 @@ def test_decided_for_the_card_that_trains():
     assert [ask(machine, gpu).row for gpu in (TURING, RTX)] == [5, 4]
 
 
+def test_a_processor_computes_with_pytorch_whether_it_was_asked_to_or_not():
+    machine = make_machine()
+    assert ask(machine, None, "pytorch") == ask(machine, None)
+    assert ask(machine, None, "triton").row == 20, "the wish cannot be met: its own reason says so"
+
+
 @pytest.mark.parametrize(
     ("forced", "level", "kernels"),
     [("triton", "right", "all"), ("triton", "launches", "none"), ("pytorch", "right", "none")],
