@@ -7,7 +7,6 @@ import json
 import os
 import re
 import stat
-import time
 
 import pytest
 from starlette.applications import Starlette
@@ -22,8 +21,6 @@ from studio.ui import gate
 from studio.ui.doors import Doors, LocalDoor, PhraseDoor
 from studio.ui.gate import Gate
 from studio.ui.headers import SECURITY_HEADERS
-from studio.ui.keys import SESSION_S, Keys
-from studio.ui.limits import ALLOWANCES, Allowance, Limits, Sessions
 
 HOST, GUESTS, OUTSIDE = "127.0.0.1:7999", "127.0.0.1:7960", "127.0.0.1:7961"
 JSON = {"content-type": "application/json"}
@@ -408,66 +405,10 @@ def test_a_cookie_of_another_program_at_this_machine_hides_ours_from_nobody(know
         assert known.get("/config", headers={"cookie": header.encode("utf-8")}).status_code == 200
 
 
-def test_sessions_are_given_up_oldest_first_and_nobody_crowds_out_another():
-    sessions = Sessions()
-    assert sessions.claim("mine", "me")
-    assert all(sessions.claim(f"his {i}", "him") for i in range(500))
-    assert not sessions.claim("mine", "him")
-    assert sessions.claim("his 1", "me"), "given up long ago"
-    assert not sessions.claim("his 499", "me")
-
-
-def test_a_caller_is_slowed_down_and_others_are_not(monkeypatch):
-    now = [0.0]
-    limits = Limits(clock=lambda: now[0])
-    monkeypatch.setitem(ALLOWANCES, "viewer", Allowance(2.0, 5.0, 3))
-
-    def ask(caller: str = "a") -> bool:
-        allowed = limits.enter(caller, "viewer")
-        if allowed:
-            limits.leave(caller)
-        return allowed
-
-    assert [ask() for _ in range(7)] == [True] * 5 + [False] * 2
-    assert ask("b")
-    now[0] += 1.0
-    assert [ask() for _ in range(3)] == [True, True, False]
-    now[0] += 100.0
-    assert [limits.enter("a", "viewer") for _ in range(4)] == [True, True, True, False], "three at once"
-
-
 def test_strangers_may_not_ask_without_end(app):
     stranger = browse(app, GUESTS)
     answers = [stranger.get("/").status_code for _ in range(80)]
     assert answers[:50] == [401] * 50 and answers[-1] == 429
-
-
-def test_cookies_are_signed_dated_and_survive_a_restart(keys, workspace):
-    cookie = keys.redeem(keys.url.partition("token=")[2])
-    name = keys.cookie_name
-    assert keys.identify({name: cookie})
-    assert Keys(workspace.root, 7999).identify({name: cookie})
-    body, _, signature = cookie.rpartition(".")
-    old = keys._sign(f"{int(time.time()) - SESSION_S - 5}.a")
-    for forged in ("", "x", body, f"{body}.{'0' * 64}", f"9{body}.{signature}", old, "²." + cookie, "1.ä.ö"):
-        assert not keys.identify({name: forged}), forged
-    assert not keys.identify({})
-
-
-@pytest.mark.parametrize("jump_s", [-10 * SESSION_S, -3600, 3600, 10 * SESSION_S])
-def test_a_clock_that_is_set_puts_out_no_open_page_and_keeps_none_for_longer(workspace, monkeypatch, jump_s):
-    steady = [5.0]
-    keys = Keys(workspace.root, 7999, lambda: steady[0])
-    open_page = {keys.cookie_name: keys.redeem(keys.url.partition("token=")[2])}
-    assert keys.identify(open_page)
-    before = time.time()
-    monkeypatch.setattr(time, "time", lambda: before + jump_s)
-    assert keys.identify(open_page)
-    assert bool(Keys(workspace.root, 7999).identify(open_page)) == (abs(jump_s) < SESSION_S), (
-        "after a restart, a week"
-    )
-    steady[0] += SESSION_S + 5
-    assert not keys.identify(open_page)
 
 
 def test_a_full_disk_opens_the_first_page(app, keys, monkeypatch):
