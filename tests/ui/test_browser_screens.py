@@ -12,10 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from studio.ui.app import TABS
 from tests.slowness import slowness
-from tests.ui.browser import (
-    english_in,
-    labels_of,
-)
+from tests.ui.browser import english_in, labels_of
 from tests.ui.focus import walk
 
 pytestmark = pytest.mark.slow
@@ -58,6 +55,11 @@ OVERFLOW = """() => {
 }"""
 """What stands out of its box: a part that scrolls or ends in an ellipsis says so in its style."""
 
+CHOSEN_IN_VIEW = """() => {
+  const { left, right } = document.querySelector("#tabs > .tab-wrapper button.selected").getBoundingClientRect();
+  return left >= 0 && right <= innerWidth;
+}"""
+
 
 def open_tab(page, name: str) -> float:
     """Open a tab and return the milliseconds until it is painted."""
@@ -94,7 +96,7 @@ def small_run(tmp_path):
 
 
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
-def test_every_screen(small_run, start_studio, language):  # noqa: F811
+def test_every_screen(small_run, start_studio, language):
     window = start_studio(language)
     page = window.open(language)
     page.wait_for_selector("body[data-ready]")
@@ -119,6 +121,9 @@ def test_every_screen(small_run, start_studio, language):  # noqa: F811
         taken_ms = open_tab(page, name)
         switches[name] = min(taken_ms, switches.get(name, taken_ms))
     page.set_viewport_size(NARROW)
+    page.wait_for_timeout(300)
+    if not page.evaluate(CHOSEN_IN_VIEW):
+        wrong[f"{language} narrow"] = "the tab that is open stands out of the row"
     for name in TABS:
         open_tab(page, name)
         page.wait_for_timeout(300)
