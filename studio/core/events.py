@@ -50,7 +50,9 @@ class RunPlanned(RunEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseStarted(RunEvent):
-    """The run entered a phase: wait (for an export), load, prepare, train, evaluate, save, verify."""
+    """The run entered a phase: wait (for an export), download, load, prepare, compile, trial, sample, train, save,
+    verify.
+    """
 
     kind: ClassVar[str] = "phase_started"
     phase: str

@@ -129,3 +129,23 @@ def test_tabs_and_numbers_have_one_name():
         tabs = {said for id, said in words.items() if re.fullmatch(r"ui\.tab\.\w+", id)}
         for id, said in words.items():
             assert set(re.findall(tab, said)) <= tabs and not re.search(other, said), id
+
+
+def phases() -> set[str]:
+    """Return the names of the phases that a run can enter, as they stand in the code that enters them."""
+    found = set()
+    for tree in sources().values():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "phase":
+                found |= {arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant)}
+            elif getattr(node.func, "id", "") == "PhaseStarted":
+                given = [word.value for word in node.keywords if word.arg == "phase"]
+                found |= {value.value for value in given if isinstance(value, ast.Constant)}
+    return found
+
+
+def test_every_phase_has_a_name_in_the_terminal_and_in_the_window():
+    assert {"wait", "download", "compile", "sample", "train"} <= phases()
+    assert {f"{place}.{phase}" for phase in phases() for place in ("phase", "ui.phase")} <= WORDS.keys()
