@@ -19,7 +19,7 @@ from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts, Verdict
 from studio.core.text import Text, text
 from studio.models import modelscope
-from studio.models.shapes import first_int, read_shapes
+from studio.models.shapes import read_shapes
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -210,10 +210,6 @@ def _inspect_folder(folder: Path, source: str, name: str) -> ModelFacts:
         weight_bytes=weight_bytes,
         dtype=dtype,
         quantization=quantization,
-        hidden_size=first_int(shape, "hidden_size", "n_embd", "d_model"),
-        layers=first_int(shape, "num_hidden_layers", "n_layer", "num_layers"),
-        vocabulary=first_int(shape, "vocab_size"),
-        max_positions=first_int(shape, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
         has_chat_template=_has_chat_template(folder),
         trainable=judge_config(config, architecture, quantization),
         **read_shapes(family, shape, shapes),

@@ -8,7 +8,7 @@ from typing import Any
 
 from studio.core.facts import ModelFacts
 from studio.models.catalog import CONFIG_DTYPES, judge_config, name_quantization
-from studio.models.shapes import first_int, read_shapes
+from studio.models.shapes import LAYERS, first_int, read_shapes
 
 PLAIN = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "phi3")
 """Families whose layers are made of the linears that shape_layer() names; of others only the totals are known."""
@@ -38,7 +38,7 @@ def outline_model(
     """
     inner = config.get("text_config")
     shape = inner if isinstance(inner, Mapping) else config
-    if first_int(shape, "num_hidden_layers", "n_layer", "num_layers") > MOST_LAYERS:
+    if first_int(shape, *LAYERS) > MOST_LAYERS:
         shape = {}
     family = str(config.get("model_type", ""))
     quantization = name_quantization(config)
@@ -57,10 +57,6 @@ def outline_model(
         weight_bytes=weight_bytes or counted * DTYPE_BYTES[dtype],
         dtype=dtype,
         quantization=quantization,
-        hidden_size=first_int(shape, "hidden_size", "n_embd", "d_model"),
-        layers=first_int(shape, "num_hidden_layers", "n_layer", "num_layers"),
-        vocabulary=first_int(shape, "vocab_size"),
-        max_positions=first_int(shape, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
         has_chat_template=has_chat_template,
         trainable=judge_config(config, architecture, quantization),
         **read_shapes(family, shape, shapes),

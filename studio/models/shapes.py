@@ -11,6 +11,8 @@ LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)\.weight$")
 """A weight of one layer: `model.layers.3.self_attn.q_proj.weight`."""
 HEADS = re.compile(r"^(lm_head|output|embed_out)\.weight$|\.lm_head\.weight$")
 """Output embeddings with weights of their own."""
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
+"""What configs call the number of layers."""
 WINDOW_PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6}
 """model_type -> every how many layers one sees all tokens, where the config does not say."""
 
@@ -34,6 +36,12 @@ def read_shapes(
     )
     tied = not any(HEADS.search(name) for name in shapes)
     return {
+        "hidden_size": hidden,
+        "layers": first_int(config, *LAYERS),
+        "vocabulary": first_int(config, "vocab_size"),
+        "max_positions": first_int(
+            config, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"
+        ),
         "mlp_width": mlp_width,
         "query_heads": heads,
         "key_heads": key_heads,
@@ -94,7 +102,7 @@ def _windowed(family: str, config: Mapping[str, Any]) -> tuple[bool, ...]:
     if isinstance(kinds, list):
         return tuple(kind == "sliding_attention" for kind in kinds)
     every = first_int(config, "sliding_window_pattern") or WINDOW_PATTERNS.get(family, 0)
-    layers = first_int(config, "num_hidden_layers", "n_layer", "num_layers")
+    layers = first_int(config, *LAYERS)
     return tuple(bool((layer + 1) % every) for layer in range(layers)) if every else ()
 
 
