@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from studio.desk.sharing import Sharing
     from studio.host.workspace import Workspace
 
+POLL_S = 0.02
+"""So long at most the splash page's server takes to stop, for which the app waits."""
 ANSWER_S = 0.5
 """The answer to who asked for the end or for a new start reaches the page before its server is gone."""
 
@@ -47,7 +49,7 @@ def serve(
     restarting = False
     splash = open_splash(ports, language, settings.get("theme", ""), workspace.front_end)
     port = splash.server_address[1]
-    thread = threading.Thread(target=splash.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread = threading.Thread(target=splash.serve_forever, kwargs={"poll_interval": POLL_S}, daemon=True)
     thread.start()
     keys = Keys(workspace.root, port)
     keys.write_address()

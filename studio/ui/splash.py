@@ -6,6 +6,7 @@ import html
 import json
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 FIRST_PORT = 7860
 PORTS = 100
+LEAVING = "/leaving"
+"""Answered when the splash makes room for the app: the page waits for that instead of asking again and again."""
+LEAVING_S = 60.0
 PAGE = Path(__file__).resolve().parents[2] / "assets" / "splash.html"
 
 
@@ -46,6 +50,8 @@ def open_splash(
     folder = find_front_end()
     page = splash_page(language, theme, read_names(folder, front_end)).encode()
 
+    leaving = threading.Event()
+
     class Splash(BaseHTTPRequestHandler):
         """Answers every request of an allowed Host with the splash page, status 503, but for Gradio's own files."""
 
@@ -55,6 +61,8 @@ def open_splash(
             """Answer; the page itself asks again until the app answers."""
             own = self.server.server_address[1]
             allowed = self.headers.get("Host", "") in (f"127.0.0.1:{own}", f"localhost:{own}")
+            if allowed and self.path == LEAVING:
+                leaving.wait(LEAVING_S)
             asset = read_asset(folder, self.path) if allowed else None
             body, kind = asset or (page if allowed else b"", "text/html; charset=utf-8")
             self.send_response(200 if asset else 503 if allowed else 400)
@@ -75,6 +83,11 @@ def open_splash(
         daemon_threads = True
         # On Windows address reuse would let two servers share a port.
         allow_reuse_address = sys.platform != "win32"
+
+        def shutdown(self) -> None:
+            """Let those go who wait for it, then stop."""
+            leaving.set()
+            super().shutdown()
 
     for candidate in ports:
         # With address reuse a bind succeeds beside a server on 0.0.0.0, so ask for an answer too.

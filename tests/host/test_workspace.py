@@ -93,6 +93,8 @@ def test_child_environment_points_into_the_workspace_and_drops_foreign_switches(
     assert {name for name in made if name.upper().startswith("GRADIO_")} == {
         "GRADIO_TEMP_DIR",
         "GRADIO_ANALYTICS_ENABLED",
+        "GRADIO_ANALYTICS_CACHE_FREQUENCY",
+        "GRADIO_ANALYTICS_MAX_EVENTS",
     }
     assert (
         child_environment(workspace, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})["CUDA_DEVICE_ORDER"]

@@ -134,6 +134,17 @@ assert gradio.Textbox and not [f for f in sys.meta_path if type(f).__module__.st
 with gradio.Blocks() as blocks:
     gradio.Textbox().submit(lambda x: x)
 assert gradio.component_meta.create_or_modify_pyi("no", "file", []) is None
+assert not [name for name in sys.modules if name.startswith("pandas.")]
+import pandas, threading
+files = [getattr(module, "__file__", "") for module in list(sys.modules.values())]  # as inspect.getmodule asks all
+assert files and not [name for name in sys.modules if name.startswith("pandas.")]
+found = []
+uses = [lambda: pandas.DataFrame, lambda: __import__("pandas").Series]
+threads = [threading.Thread(target=lambda use=use: found.append(use())) for use in uses * 6]
+[thread.start() for thread in threads], [thread.join() for thread in threads]
+assert len(found) == 12 and pandas.DataFrame({"a": [1, 2]})["a"].sum() == 3
+import pandas.api.types
+assert pandas.api.types.is_list_like([]) and sys.modules["pandas"].DataFrame is pandas.DataFrame and pandas.__file__
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

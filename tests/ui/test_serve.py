@@ -133,6 +133,21 @@ def test_the_splash_answers_its_own_host_only(free_port):
     assert not answers(free_port)
 
 
+def test_who_waits_for_the_app_hears_when_the_splash_makes_room(free_port):
+    splash = open_splash([free_port], "en")
+    threading.Thread(target=splash.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    assert ask(free_port, "/leaving", host="evil.example")[0] == 400, "nobody else is made to wait"
+    heard: list[int] = []
+    waiting = threading.Thread(target=lambda: heard.append(ask(free_port, "/leaving")[0]), daemon=True)
+    waiting.start()
+    waiting.join(0.5)
+    assert waiting.is_alive() and heard == []
+    assert ask(free_port, "/ready")[0] == 503, "others are answered meanwhile"
+    close_splash(splash)
+    waiting.join(5)
+    assert heard == [503]
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_splash_speaks(language):
     page = splash_page(language)
