@@ -49,15 +49,6 @@ FAMILIES = {
 }
 
 
-def pytest_configure(config) -> None:
-    """Hide the graphics cards from tests that are not for them: they compare with what a processor computes.
-
-    Beside a card 48 of 2,780 failed; hidden from them, none that had its packages.
-    """
-    if "not gpu" in config.option.markexpr:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-
-
 def pytest_collection_finish(session) -> None:
     """Leave what the collected modules hold out of every later garbage collection.
 

@@ -84,7 +84,7 @@ def is_error(line) -> bool:
 
     The splash page answers 503 until the app is there; connections end with it, and with a page that is left.
     """
-    ends = ("503", "ERR_CONNECTION", "ERR_SOCKET_NOT_CONNECTED")
+    ends = ("503", "ERR_CONNECTION", "ERR_SOCKET_NOT_CONNECTED", "AbortError", "Connection errored out")
     return line.type == "error" and not any(end in line.text for end in ends)
 
 
