@@ -49,6 +49,11 @@ class Health:
                 self._machine = self._worker.submit(lambda: self._detect(dict(os.environ)))
         return self._machine.result()
 
+    def is_known(self) -> bool:
+        """Return whether `machine` answers at once; at a first start the probes take ten seconds and more."""
+        with self._lock:
+            return self._machine is not None and self._machine.done()
+
     def examine(self, *, fresh: bool = False, hub: bool = False) -> dict[str, Any]:
         """Return the doctor's report (host/verdict.py); `fresh` probes again, `hub` asks the network too.
 

@@ -190,8 +190,9 @@ class RunPage:
         return machine_strip(health.machine(), health.examine()["backend"], health.memory(), self.context.say)
 
     def has_card(self) -> bool:
-        """Whether the machine has a graphics card whose memory can be told."""
-        return bool(self.context.desk.health.machine().gpus)
+        """Whether the machine is known to have a graphics card whose memory can be told; a page never waits for that."""
+        health = self.context.desk.health
+        return health.is_known() and bool(health.machine().gpus)
 
     def _spoken(self, view: LiveView, state: str) -> str:
         """What a screen reader says: the phase when it changes, and the end."""

@@ -107,6 +107,11 @@ class FakeHealth:
     asked: list[dict] = field(default_factory=list)
     kept_mirror: Mirror = NO_MIRROR
 
+    known = True
+
+    def is_known(self) -> bool:
+        return self.known
+
     def machine(self) -> MachineFacts:
         return MACHINE
 

@@ -240,3 +240,17 @@ def test_the_charts_know_from_the_start_whether_there_is_a_card(context, tab):
     later = {"run": "a", "generation": 0, "cursor": {"step": 0, "eval": 0, "gpu": 0}, "card": False}
     assert payload("a", 0, Points(), later, card=False) is None
     assert payload("a", 0, Points(), later, card=True)["card"] is True, "the plan came after the first look"
+
+
+def test_a_page_is_answered_while_the_machine_is_still_examined(context, tab, monkeypatch):
+    """At a first start that takes ten seconds and more: the page must not say that nobody answers."""
+
+    def wait():
+        raise AssertionError("waits for the probes")
+
+    monkeypatch.setattr(context.desk.health, "known", False)
+    monkeypatch.setattr(context.desk.health, "machine", wait)
+    context.desk.start(context.draft())
+    page = Page(tab)
+    page.look()
+    assert page.look() is not None and page.payloads[-1]["card"] is False
