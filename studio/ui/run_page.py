@@ -190,7 +190,7 @@ class RunPage:
         return machine_strip(health.machine(), health.examine()["backend"], health.memory(), self.context.say)
 
     def has_card(self) -> bool:
-        """Whether the machine is known to have a graphics card whose memory can be told; a page never waits for that."""
+        """Whether the machine is known to have a graphics card whose memory can be told; no page waits for that."""
         health = self.context.desk.health
         return health.is_known() and bool(health.machine().gpus)
 
