@@ -34,7 +34,7 @@ class Look:
     number: int = 0
     """Grows with every change of what is to be shown, progress apart."""
     state: str = "none"
-    """none, remote (waits for the word to fetch), fetching, looking, measuring, done, failed, stopped."""
+    """none, remote (waits for the word to go on), asking, fetching, looking, measuring, done, failed, stopped."""
     source: str = ""
     report: Mapping[str, Any] = field(default_factory=dict)
     whole: bool = False
@@ -50,7 +50,7 @@ class Look:
     @property
     def working(self) -> bool:
         """Whether something is being done in the background."""
-        return self.state in ("fetching", "looking", "measuring")
+        return self.state in ("asking", "fetching", "looking", "measuring")
 
 
 class Datasets:
@@ -95,24 +95,12 @@ class Datasets:
         return self._begin(recipe, stop)
 
     def ask_size(self) -> Look:
-        """Ask the network how large the remote source is; waits a few seconds at most. Raises StudioError."""
-        look, stop, recipe = self._look, self._stop, self._recipe
-        if look.state != "remote" or recipe is None:
-            return look
-        size_bytes, questions = self._tools.ask_size(recipe.data, self.workspace)
-        known = {"size_bytes": size_bytes, "asked": True, "report": {"needs_answer": questions}}
-        return self._publish(stop, dataclasses.replace(look, **known))
+        """Ask the network how large the remote source is; returns at once."""
+        return self._go_out("asking", self._ask)
 
     def fetch(self) -> Look:
         """Fetch the remote source, then look at it; returns at once."""
-        with self._lock:
-            recipe, look = self._recipe, self._look
-            if recipe is None or look.state != "remote":
-                return look
-            stop = self._renew()
-        look = self._publish(stop, dataclasses.replace(look, state="fetching"))
-        self._submit(stop, lambda: self._fetch(recipe, stop))
-        return look
+        return self._go_out("fetching", self._fetch)
 
     def cancel(self) -> Look:
         """End the work in the background; what is known stays."""
@@ -191,6 +179,26 @@ class Datasets:
                 self._publish(stop, dataclasses.replace(self._look, state="failed", error=refusal))
 
         self._worker.submit(work).add_done_callback(tell)
+
+    def _go_out(self, state: str, work: Callable[[Recipe, threading.Event], None]) -> Look:
+        """Do `work`, which uses the network, on this counter's own thread."""
+        with self._lock:
+            recipe, look = self._recipe, self._look
+            if recipe is None or look.state != "remote":
+                return look
+            stop = self._renew()
+        look = self._publish(stop, dataclasses.replace(look, state=state))
+        self._submit(stop, lambda: work(recipe, stop))
+        return look
+
+    def _ask(self, recipe: Recipe, stop: threading.Event) -> None:
+        try:
+            size_bytes, questions = self._tools.ask_size(recipe.data, self.workspace)
+        except StudioError as error:
+            self._publish(stop, Look(state="failed", source=recipe.data.source, error=error))
+            return
+        known = {"size_bytes": size_bytes, "asked": True, "report": {"needs_answer": questions}}
+        self._publish(stop, dataclasses.replace(self._look, state="remote", **known))
 
     def _fetch(self, recipe: Recipe, stop: threading.Event) -> None:
         try:

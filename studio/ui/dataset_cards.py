@@ -44,7 +44,7 @@ def format_card(look: Any, say: Say, *, blocked: bool = False) -> str:
     `look`: the desk's Look; `blocked`: training would refuse so many broken rows.
     """
     report = look.report
-    if look.state in ("remote", "fetching"):
+    if look.state in ("remote", "asking", "fetching"):
         return remote_card(look, say)
     if not report:
         return refusal_card(look.error, say) if look.error else note_card(say("ui.dataset.none"))
@@ -107,10 +107,10 @@ def remote_card(look: Any, say: Say) -> str:
     size = size_words(look.size_bytes) if look.size_bytes else ""
     told = "ui.dataset.remote.size" if size else "ui.dataset.remote.unknown"
     asked = f'<p class="law">{escape(say(told, size=size))}</p>' if look.asked else ""
-    if not look.asked:
-        buttons = button(say("ui.dataset.remote.ask"), "size", primary=True)
-    elif look.report.get("needs_answer") or look.state == "fetching":
+    if look.state != "remote" or look.report.get("needs_answer"):
         buttons = ""
+    elif not look.asked:
+        buttons = button(say("ui.dataset.remote.ask"), "size", primary=True)
     else:
         buttons = button(say("ui.dataset.remote.fetch", size=size), "fetch", primary=True)
     return (

@@ -139,7 +139,8 @@ def test_nothing_is_fetched_before_the_word(datasets, tools):
     remote = change_recipe(RECIPE, {"data.source": "https://example.org/chats.jsonl"})
     assert datasets.look(remote).state == "remote"
     assert tools.asked == []
-    assert datasets.ask_size().size_bytes == 5_000_000 and not tools.fetched
+    assert datasets.ask_size().state == "asking", "the network may take seconds: nobody waits for it"
+    assert wait_for(datasets, "remote").size_bytes == 5_000_000 and not tools.fetched
     tools.gate.opened.set()
     datasets.fetch()
     assert wait_for(datasets, "done").whole and tools.asked[:3] == ["size", "fetch", "head"]

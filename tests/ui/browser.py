@@ -15,6 +15,8 @@ CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update"]
 PATIENCE_MS = 60_000
 """How long a page may take for anything: the machine may be busy, and a test that fails has told its reason by then."""
+LOOK_MS = 2_000
+"""How long a page may take to say what it shows."""
 # Names that are the same in every language.
 INTERNATIONAL = {
     "English",
@@ -77,6 +79,20 @@ class Window:
             lambda request: self.complaints.append(request.url) if is_foreign(request.url) else None,
         )
         return page
+
+
+def describe_page(page) -> str:
+    """Return what a page shows, and where its focus is: for the report of a test that failed."""
+    from playwright.sync_api import Error
+
+    words = """(body) => {
+      const at = document.activeElement;
+      return `${body.innerText}\\n\\nfocus: ${at.outerHTML.slice(0, 300)} ${at.value || ""}`;
+    }"""
+    try:
+        return page.locator("body").evaluate(words, timeout=LOOK_MS)
+    except Error as error:  # the page does not even answer that
+        return str(error)
 
 
 def is_error(line) -> bool:

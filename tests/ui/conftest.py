@@ -24,7 +24,7 @@ from studio.core.text import literal, text
 from studio.desk.datasets import Datasets
 from studio.desk.sharing import Sharing
 from studio.host.workspace import child_environment, open_workspace
-from tests.ui.browser import Window, open_chromium, wait_for
+from tests.ui.browser import Window, describe_page, open_chromium, wait_for
 from tests.ui.sample_report import FakeTools
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +43,17 @@ def chromium(running_chromium):
     yield running_chromium
     for context in running_chromium.contexts:
         context.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Add to the report of a failed test what its pages showed."""
+    report = yield
+    browser = item.funcargs.get("chromium")
+    if browser is not None and report.when == "call" and report.failed:
+        pages = [page for context in browser.contexts for page in context.pages]
+        report.sections += [(f"page {page.url}", describe_page(page)) for page in pages]
+    return report
 
 
 @pytest.fixture

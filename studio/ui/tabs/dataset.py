@@ -71,32 +71,34 @@ class DatasetTab(DatasetParts):
             self.chat, self.seen, self.learned, self.packed, self.lengths, self.problems, self.download, self.prepared,
         ]  # fmt: skip
         everything = [*self.fields.values(), *self.parts]
-        on(self.timer.tick, self.tick, [self.page], self.parts)
-        on(self.button.click, self.look_again, state, self.parts)
-        on(tab.select, self.open, [self.page], self.parts)
+        # One after the other, for every page: an answer that was made before another must not be shown after it. The
+        # timer's own would show the last data set again, and rest.
+        in_turn = {"concurrency_id": "dataset-page", "concurrency_limit": 1}
+        on(self.timer.tick, self.tick, [self.page], self.parts, **in_turn)
+        on(self.button.click, self.look_again, state, self.parts, **in_turn)
+        on(tab.select, self.open, [self.page], self.parts, **in_turn)
         for path, part in self.fields.items():
             if path in own:
                 continue
             if path in VIEWED:
-                on(part.input, self.redraw, state, self.parts, trigger_mode="always_last")
+                on(part.input, self.redraw, state, self.parts, trigger_mode="always_last", **in_turn)
             elif path == "data.format":
-                on(part.input, self.reformat, state, everything)
+                on(part.input, self.reformat, state, everything, **in_turn)
             elif isinstance(part, gr.Dropdown | gr.Checkbox):
-                on(part.input, self.look, state, self.parts)
+                on(part.input, self.look, state, self.parts, **in_turn)
             elif path != "data.source":
-                on(part.blur, self._looker(path), state, self.parts)
-                on(part.submit, self._looker(path), state, self.parts)
-        on(self.source.submit, self.bring, state, everything)
-        on(self.source.blur, self.bring, state, everything)
-        on(self.upload.upload, self.take_file, [self.upload], [self.upload, *everything])
-        # One after the other: of two choices made in one breath the first must not be answered last.
-        one_by_one = {"trigger_mode": "multiple", "concurrency_id": "dataset-said", "concurrency_limit": 1}
-        on(self.said.said, self.hear, [self.said, self.page], everything, **one_by_one)
+                on(part.blur, self._looker(path), state, self.parts, **in_turn)
+                on(part.submit, self._looker(path), state, self.parts, **in_turn)
+        on(self.source.submit, self.bring, state, everything, **in_turn)
+        on(self.source.blur, self.bring, state, everything, **in_turn)
+        on(self.upload.upload, self.take_file, [self.upload], [self.upload, *everything], **in_turn)
+        # Of two choices made in one breath both count.
+        on(self.said.said, self.hear, [self.said, self.page], everything, trigger_mode="multiple", **in_turn)
         on(self.save.click, self.save_mapping, inputs, [self.saved])
         shown = [self.page, self.row, self.chat, self.seen, self.learned]
-        on(self.row.input, self.pick, [self.row, *state], shown)
-        on(self.back.click, lambda *values: self.step(-1, *values), state, shown)
-        on(self.forth.click, lambda *values: self.step(1, *values), state, shown)
+        on(self.row.input, self.pick, [self.row, *state], shown, **in_turn)
+        on(self.back.click, lambda *values: self.step(-1, *values), state, shown, **in_turn)
+        on(self.forth.click, lambda *values: self.step(1, *values), state, shown, **in_turn)
 
     # Handlers -----------------------------------------------------------------------------------------------------
 
@@ -159,10 +161,7 @@ class DatasetTab(DatasetParts):
         return self._show(self.context.desk.datasets.view(), page | {"number": -1}, self._read(values))
 
     def hear(self, said: dict, page: dict) -> list[Any]:
-        """Do what a part of our own reports (assets/dataset.js), on the draft as it is then.
-
-        The network may take seconds to answer, in which the form is edited.
-        """
+        """Do what a part of our own reports (assets/dataset.js), on the draft as it is then."""
         datasets, changes = self.context.desk.datasets, {}
         said = said if isinstance(said, dict) else {}
         do, value = str(said.get("do", "")), said.get("value", "")
