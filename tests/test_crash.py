@@ -23,6 +23,8 @@ from tests.launched import (
     write_recipe,
 )
 
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
 STEPS = 60
 """At 0.1 s a look, twice a step, they last long enough for a signal that is sent at step 5."""
 START_S = 200
@@ -76,7 +78,6 @@ def weights(answer: dict) -> dict:
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
-@pytest.mark.slow
 def test_one_abort_comes_back_with_the_same_weights(room, site, recipe, calm, tmp_path):
     done = launch(
         room,
@@ -101,7 +102,6 @@ def test_one_abort_comes_back_with_the_same_weights(room, site, recipe, calm, tm
     assert processes_of(room) == []
 
 
-@pytest.mark.slow
 def test_an_abort_each_time_ends_the_run_after_two_restarts(room, site, recipe):
     done = launch(room, "train", recipe, "--json", paths=(site,), TEST_ABORT_STEP="7")
     assert done.returncode == 1, done.stderr
@@ -121,7 +121,6 @@ def test_an_abort_each_time_ends_the_run_after_two_restarts(room, site, recipe):
     assert healed.returncode == 0 and read_answer(healed.stdout)["state"] == "finished"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_request_to_end_saves_and_resume_finishes_alike(
     room, site, tmp_path, tiny_models, chat_file, calm, number
@@ -153,7 +152,6 @@ def test_a_request_to_end_saves_and_resume_finishes_alike(
     assert weights(read_answer(resumed.stdout)) == calm(recipe)
 
 
-@pytest.mark.slow
 def test_a_request_before_the_first_step_is_not_lost(room, site, recipe):
     process = start(room, "train", recipe, "--json", paths=(site,), TEST_STEP_SLEEP_S="1")
 
@@ -174,7 +172,6 @@ def test_a_request_before_the_first_step_is_not_lost(room, site, recipe):
     assert processes_of(room) == [] and "Traceback" not in stderr
 
 
-@pytest.mark.slow
 def test_one_run_at_a_time_and_no_child_outlives_a_killed_supervisor(
     room, site, tmp_path, tiny_models, chat_file, capsys, monkeypatch
 ):

@@ -88,6 +88,7 @@ def test_the_listener_hears(listener):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_train_chat_and_export_stay_at_home(listener, tmp_path, tiny_models, chat_file):
     folder, lines = listener
     workspace = tmp_path / "workspace"
@@ -106,6 +107,7 @@ def test_train_chat_and_export_stay_at_home(listener, tmp_path, tiny_models, cha
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_demo_stays_at_home(listener, tmp_path):
     folder, lines = listener
     done = launch(tmp_path / "workspace", "demo", "--json", paths=(folder,))
