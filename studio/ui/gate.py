@@ -44,6 +44,7 @@ PATHS = {
     "viewer": (
         *("/config", "/theme.css", "/favicon.ico", "/manifest.json", "/gradio_api/theme.css"),
         *("/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset"),
+        "/gradio_api/app_id",  # a page that lost its connection asks for it, and hears no click before it is told
         *SEEN_PATHS,
         *STREAM_PATHS,
     ),

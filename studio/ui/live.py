@@ -271,7 +271,8 @@ def log_lines(event: RunEvent, every_steps: int = 1) -> Iterable[LogLine]:
         case TrialFinished():
             message = text("ui.log.trial", took=event.took_s, tokens=event.longest_tokens)
         case RunStalled():
-            level, message = "bad", text("ui.log.stalled", step=event.step, message=event.message)
+            level = "bad"
+            message = text(f"ui.log.stalled.{event.action}", step=event.step, message=event.message)
         case StallEnded():
             message = text("ui.log.stall_ended", step=event.step)
         case RunPaused():

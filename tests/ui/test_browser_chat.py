@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -10,6 +11,7 @@ from studio.core.recipe import change_recipe
 from studio.host.workspace import open_workspace
 from tests.ui.browser import (
     show_tab,
+    wait_for,
 )
 from tests.ui.test_chat_tab import HOSTILE
 
@@ -47,8 +49,21 @@ def answered(page, side: str, count: int) -> None:
     page.wait_for_selector("#chat-send:not(:disabled)")
 
 
+@pytest.fixture
+def file_manager(tmp_path, monkeypatch):
+    """The file that names the folder which this computer's file manager was asked to show."""
+    asked = tmp_path / "asked.txt"
+    opener = tmp_path / "bin" / "xdg-open"
+    opener.parent.mkdir()
+    opener.write_text(f"#!/bin/sh\nprintf %s \"$1\" > '{asked}.part' && mv '{asked}.part' '{asked}'\n")
+    opener.chmod(0o755)
+    monkeypatch.setenv("PATH", str(opener.parent), prepend=os.pathsep)
+    monkeypatch.setenv("DISPLAY", ":0")
+    return asked
+
+
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
-def test_talk_stop_test_and_export(start_studio, run, tmp_path, language):  # noqa: F811
+def test_talk_stop_test_and_export(start_studio, run, tmp_path, language, file_manager):  # noqa: F811
     window = start_studio(language)
     page = window.open(language)
     show_tab(page, "chat")
@@ -152,6 +167,9 @@ def test_talk_stop_test_and_export(start_studio, run, tmp_path, language):  # no
         assert (window.workspace.exports / f"{run}-{name}" / "README.md").is_file()
         page.wait_for_selector("#export-start:not(:disabled)")
     assert len(page.query_selector_all("#export-items details")) == 2
+    page.click("#export-result [data-do=open]")
+    wait_for(file_manager.exists)
+    assert file_manager.read_text(encoding="utf-8") == str(window.workspace.exports / f"{run}-merged")
     page.click("#export-result [data-do=delete]")
     page.keyboard.press("Escape")
     page.wait_for_selector("dialog", state="detached")

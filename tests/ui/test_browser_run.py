@@ -121,8 +121,17 @@ def test_nothing_of_a_run_is_lost(tmp_path, chromium, monkeypatch):
             for one in psutil.Process(studio.process.pid).children(recursive=True)
             if "--child" in one.cmdline()
         )
+        # A click that the studio dies of: the page has lost its connection, and must not stay deaf once it is back.
+        child.suspend()
+        page.click("#run-pause")
+        page.wait_for_timeout(500)
         child.kill()
         wait_for_steps(page, before + 30)
+        page.wait_for_selector(".toast-body.error", state="detached")
+        page.click("#run-pause")
+        wait_for_state(page, "paused")
+        page.click("#run-pause")
+        wait_for_state(page, "running")
         devtools.send("Page.setWebLifecycleState", {"state": "active"})
         for one in (page, second):
             wait_for_state(one, "finished")

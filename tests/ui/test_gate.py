@@ -150,7 +150,7 @@ CLOSED = """
 /monitoring /monitoring/summary /gradio_api/monitoring /gradio_api/mcp /gradio_api/mcp/sse /gradio_api/mcp/schema
 /gradio_api/vibe-edit /gradio_api/vibe-code /gradio_api/undo-vibe-edit /gradio_api/vibe-starter-queries /login /logout
 /gradio_api/run-history/connect /gradio_api/run-history/records /gradio_api/runs /gradio_api/deep_link /openapi.json
-/gradio_api/openapi.json /docs /redoc /gradio_api/dev/reload /gradio_api/token /gradio_api/user /gradio_api/app_id
+/gradio_api/openapi.json /docs /redoc /gradio_api/dev/reload /gradio_api/token /gradio_api/user
 /gradio_api/login_check /gradio_api/profiling/traces /gradio_api/profiling/clear /gradio_api/process_recording
 /gradio_api/stream/x/1/2/playlist.m3u8 /gradio_api/custom_component/x/client/component/style.css /svelte/x /proxy=http://x
 /gradio_api/proxy=http://x /gradio_api/file/x /gradio_api/queue/status /robots.txt /pwa_icon /x //gradio_api/queue/join

@@ -20,13 +20,14 @@ from studio.core.events import (
     RunFinished,
     RunPaused,
     RunResumed,
+    RunStalled,
     RunStopped,
     RunUnpaused,
     SampleWritten,
     StepLogged,
     Warned,
 )
-from studio.core.text import literal
+from studio.core.text import literal, load_catalogue
 from studio.ui.live import ALARM_LINES, LOG_LINES, LiveView, fold
 from studio.ui.points import COLUMNS, PAYLOAD_ROWS, Points, payload
 
@@ -118,6 +119,19 @@ def test_the_log_keeps_its_last_lines_and_warnings_longer():
     assert len(view.log) == LOG_LINES + ALARM_LINES
     assert {line.level for line in view.log[:ALARM_LINES]} == {"warn"}
     assert [line.level for line in view.log[ALARM_LINES:]] == ["info", "warn"] * (LOG_LINES // 2)
+
+
+def test_the_log_tells_a_question_from_its_answer():
+    events = [
+        RunStalled(seq=seq, time_s=1.0, step=7, phase="train", waited_s=9.0, verdict="blocked", message=literal("why"),
+                   action=action)
+        for seq, action in enumerate(("ask", "wait", "restart", "stop"), start=1)
+    ]  # fmt: skip
+    words = load_catalogue("en")
+    told = [words.say(line.message) for line in fold(LiveView(), events).log]
+    ends = ("stands still at step 7.", "is waited for.", "goes on from its last checkpoint.", "was stopped.")
+    for line, end in zip(told, ends, strict=True):
+        assert line.endswith(f"{end} why")
 
 
 def unpack(message: dict, kind: str) -> list[tuple]:

@@ -87,6 +87,17 @@ def test_list_grows_while_models_are_looked_for(tab, monkeypatch):
     assert "Good picks" in shown[2]
 
 
+def test_a_choice_made_while_models_are_looked_for_stays_marked(tab, monkeypatch):
+    monkeypatch.setattr("studio.ui.tabs.model.REDRAW_S", 0.0)
+    one = FoundModel(source="demo", name="demo", origin="demo")
+    two = FoundModel(source="/m/b", name="b", origin="folder")
+    monkeypatch.setattr(tab.context.desk.fits, "scan", lambda folders=None: iter([(one, two)]))
+    growing = tab.open(())
+    assert 'data-chosen="demo"' in next(growing)
+    tab.context.edit({"model.source": "/m/b"})
+    assert 'data-chosen="/m/b"' in next(growing)
+
+
 def test_what_cannot_be_trained_is_no_choice_but_told_with_its_reason(tab):
     bad = FoundModel(source=f"/m/{EVIL}", name=EVIL, origin="folder", problem=literal(f"because {EVIL}"))
     shown = model_list([bad], [], [], "demo", tab.say)

@@ -24,7 +24,7 @@ JOIN = "/gradio_api/queue/join"
 OPEN = {
     "viewer": """/ /config /theme.css /favicon.ico /manifest.json /static/x /assets/x /gradio_api/theme.css
     /gradio_api/queue/join /gradio_api/queue/data /gradio_api/cancel /gradio_api/reset
-    /gradio_api/heartbeat/x""",
+    /gradio_api/heartbeat/x /gradio_api/app_id""",
     "owner": """/gradio_api/info /gradio_api/info/ /gradio_api/call/x /gradio_api/call/x/ /gradio_api/call/x/x
     /gradio_api/call/v2/x /gradio_api/call/v2/x/ /gradio_api/call/v2/x/x
     /gradio_api/run/x /gradio_api/run/x/ /gradio_api/component_server

@@ -77,10 +77,10 @@ class HomeTab:
     def look(self) -> list[str]:
         """Return what this machine can do, and what it lacks."""
         desk = self.context.desk
-        report = desk.health.examine()
         free_bytes = shutil.disk_usage(self.context.workspace.root).free
         hero = self._hero(desk.health.machine(), desk.fits.advice(), free_bytes)
-        return [hero, self._missing(report)]
+        # Last, for what came before may take seconds, in which a fix is pressed.
+        return [hero, self._missing(desk.health.examine())]
 
     def hear(self, said: dict) -> Iterator[list[Any]]:
         """Do what a card's button asks. Yields what changes, first of all that it is being done."""

@@ -82,14 +82,18 @@ class ModelTab:
     # Handlers -----------------------------------------------------------------------------------------------------
 
     def open(self, found: tuple[str, ...]) -> Iterator[str]:
-        """Yield the list as models are found, at last with what is advised for this machine."""
-        fits, chosen, drawn_s = self.context.desk.fits, self.context.draft().model.source, 0.0
+        """Yield the list as models are found, at last with what is advised for this machine.
+
+        The chosen one is that of the moment: another may be chosen while models are still being found.
+        """
+        fits, drawn_s = self.context.desk.fits, 0.0
         here: tuple[FoundModel, ...] = ()
         for here in fits.scan():
             if time.monotonic() - drawn_s > REDRAW_S:
                 drawn_s = time.monotonic()
-                yield self._list(here, (), found, chosen)
-        yield self._list(here, fits.picks(), found, chosen)
+                yield self._list(here, (), found, self.context.draft().model.source)
+        picks = fits.picks()
+        yield self._list(here, picks, found, self.context.draft().model.source)
 
     def mark(self, source: str, found: tuple[str, ...]) -> str:
         """Return the list with another model chosen."""
