@@ -45,7 +45,7 @@ TABS = (
 )
 RUN_TABS = ("model", "dataset", "hyperparameters", "training")
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
-PAGE_SCRIPTS = (ASSETS / "page.js", ASSETS / "copies.js")
+PAGE_SCRIPTS = (ASSETS / "page.js", ASSETS / "copies.js", ASSETS / "typed.js")
 """What a page loads once, in this order; each file is one function."""
 SCREEN_STYLES = ASSETS / "style"
 

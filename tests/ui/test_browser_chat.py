@@ -143,6 +143,13 @@ def test_talk_stop_test_and_export(start_studio, run, tmp_path, language, file_m
     assert lines and lines[0]["messages"][0] == {"role": "system", "content": "Answer shortly."}
     assert {turn["role"] for line in lines for turn in line["messages"][1:]} == {"user", "assistant"}
 
+    # A question that is half typed outlives the page.
+    page.fill("#chat-input textarea", QUESTIONS[1][:9])
+    page.reload()
+    page.wait_for_function(
+        "(words) => document.querySelector('#chat-input textarea')?.value === words", arg=QUESTIONS[1][:9]
+    )
+
     # A file of questions becomes a table.
     file = tmp_path / "questions.txt"
     file.write_text("\n".join([*QUESTIONS, HOSTILE[0]]), encoding="utf-8")
@@ -155,6 +162,7 @@ def test_talk_stop_test_and_export(start_studio, run, tmp_path, language, file_m
     with page.expect_download() as table:
         page.click("#chat-test-save")
     assert table.value.suggested_filename.endswith(".csv")
+
     page.click("#chat-state [data-do=unload]")
     page.wait_for_function("!document.querySelector('#chat-state [data-do=unload]')")
 
