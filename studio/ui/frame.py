@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
+from pathlib import Path
 
 import gradio as gr
 
@@ -15,8 +16,7 @@ from studio.ui.live import LiveView
 from studio.ui.style import ICON
 from studio.ui.voice import make_voice, read_said
 
-# Gradio serves every page as English; screen readers choose their voice by it.
-TELL_LANGUAGE = "document.documentElement.lang = element.querySelector('h1').lang;"
+SCRIPT = Path(__file__).resolve().parents[2] / "assets" / "language.js"
 MODES = {"cpu": "cpu", "none": "none", "pytorch": "twins", "triton": "triton", "triton_elementwise": "triton"}
 """Backend of the doctor's report -> what the strip calls it; other backends show their own name."""
 
@@ -28,7 +28,7 @@ class Frame:
         self.context = context
         say = context.say
         with gr.Row(elem_id="header"):
-            gr.HTML(self._brand(), js_on_load=TELL_LANGUAGE, elem_id="brand")
+            make_brand(context.say, context.language, self._words())
             self.machine = gr.HTML("", elem_id="machine")
             self.chip = gr.HTML(chip(None, "", say), elem_id="run-chip")
             self.voice = make_voice("#header", "header-said")
@@ -51,19 +51,28 @@ class Frame:
         health = self.context.desk.health
         return machine_strip(health.machine(), health.examine()["backend"], health.memory(), self.context.say)
 
-    def _brand(self) -> str:
-        """The studio's mark and name with the language that the page is in, the words that page.js needs, and the place
-        where assets/run.js says that the studio does not answer.
-        """
-        say, icon = self.context.say, ICON.read_text(encoding="utf-8")
+    def _words(self) -> str:
+        """The words that page.js needs, and the place where assets/run.js says that the studio does not answer."""
+        say = self.context.say
         words = " ".join(
             f'data-{name}="{escape(say(f"ui.page.{name}"))}"' for name in ("cancel", "done", "silent")
         )
-        name, away = escape(say("ui.brand")), escape(say("ui.page.away"))
-        return (
-            f'<h1 lang={self.context.language}>{icon}<span>{name}</span></h1><i id="page-words" {words}></i>'
-            f'<p id="studio-away" role="status" data-words="{away}"></p>'
-        )
+        away = escape(say("ui.page.away"))
+        return f'<i id="page-words" {words}></i><p id="studio-away" role="status" data-words="{away}"></p>'
+
+
+def make_brand(say: Callable[..., str], language: str, more: str = "", script: str = "") -> gr.HTML:
+    """Return the studio's mark and name, which tell the page its language (assets/language.js), before HTML of `more`.
+
+    script: JavaScript that runs with it.
+    """
+    icon = ICON.read_text(encoding="utf-8")
+    name, lost = escape(say("ui.brand")), escape(say("ui.page.lost"))
+    return gr.HTML(
+        f'<h1 lang="{language}" data-lost="{lost}">{icon}<span>{name}</span></h1>{more}',
+        js_on_load=SCRIPT.read_text(encoding="utf-8") + script,
+        elem_id="brand",
+    )
 
 
 def machine_strip(machine: MachineFacts, backend: str, used: tuple[int, int] | None, say) -> str:

@@ -19,10 +19,9 @@ from studio.core.record import RunRecord
 from studio.core.text import text
 from studio.ui.chart import make_charts
 from studio.ui.context import Context
-from studio.ui.frame import TELL_LANGUAGE
+from studio.ui.frame import make_brand
 from studio.ui.guest_view import Curtain, guest_talk, run_cards, run_list
 from studio.ui.points import payload
-from studio.ui.style import ICON
 from studio.ui.voice import make_voice, read_said
 
 NOTHING = {"run": "", "generation": -1, "cursor": None, "seq": -1, "state": "", "listed": -1.0}
@@ -91,12 +90,7 @@ class GuestPage:
         """Make the components; inside of a gr.Blocks."""
         say = self.context.say
         with gr.Row(elem_id="header"):
-            icon = ICON.read_text(encoding="utf-8")
-            gr.HTML(
-                f"<h1 lang={self.context.language}>{icon}<span>{escape(say('ui.brand'))}</span></h1>",
-                js_on_load=TELL_LANGUAGE + FORGET_PHRASE,
-                elem_id="brand",
-            )
+            make_brand(say, self.context.language, script=FORGET_PHRASE)
             gr.HTML(
                 f'<span class="guest-badge">{escape(say("ui.guest.badge"))}</span>', elem_id="guest-badge"
             )

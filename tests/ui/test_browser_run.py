@@ -126,6 +126,10 @@ def test_nothing_of_a_run_is_lost(tmp_path, chromium, monkeypatch):
         page.click("#run-pause")
         page.wait_for_timeout(500)
         child.kill()
+        lost = load_catalogue("zh-CN").say(text("ui.page.lost"))
+        page.wait_for_function(
+            "(lost) => document.querySelector('[data-testid=toast-text]')?.innerText === lost", arg=lost
+        )
         wait_for_steps(page, before + 30)
         page.wait_for_selector(".toast-body.error", state="detached")
         page.click("#run-pause")
