@@ -182,6 +182,7 @@ class FakeDesk:
         self.sharing = Sharing(self.workspace)
 
     def restart(self) -> bool:
+        self.restarting = self.supervised
         return self.supervised
 
     def hand_over(self, port: int) -> None:

@@ -92,6 +92,7 @@ def test_what_is_missing_comes_with_a_button_that_mends_it(tab, desk):
     assert "Restart now" in answer["missing"], "a repair counts after a restart"
     (answer,) = ask(tab, "restart")
     assert set(answer) == {"go", "missing"} and "comes back by itself" in answer["missing"], "the rest stays"
+    assert tab.look()[1] == answer["missing"], "another drawing leaves it"
     desk.supervised = False
     with pytest.raises(StudioError):
         ask(tab, "restart")

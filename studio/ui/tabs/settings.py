@@ -61,6 +61,8 @@ class SettingsTab:
         Without `wait` what is not known of the token is left open.
         """
         desk, preferences = self.context.desk, self.context.desk.preferences
+        if desk.restarting and not said:  # whoever else draws must not wipe it off
+            card, said = "machine", self.context.say("ui.doctor.restarting")
         state = SettingsState(
             language=self.context.language,
             choices=preferences.read(),
@@ -108,7 +110,7 @@ class SettingsTab:
                     text("ui.doctor.restart.alone.why"),
                     text("ui.doctor.restart.alone.fix"),
                 )
-            return self.draw("machine", say("ui.doctor.restarting"))
+            return self.draw()
         if do == "keep-token":
             preferences.keep_token(field.get("token", ""))
             return self.draw("hub", kept)
