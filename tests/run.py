@@ -1,9 +1,9 @@
 """Runs ruff and the tests: `launch.py test [--all] [--report FOLDER] [--json] [arguments of pytest]`.
 
 The quick tests share the processors, a file at a time, and with `--all` those marked `computing` do so too. The other
-slow ones (browsers, clocks) run one after another, so that none is late because of another; what is marked `long`
-waits, or looks at no clock, and runs beside them, so that both take about as long. `--report` writes a JUnit file of
-each set into a folder.
+slow ones (browsers, clocks) run one after another, so that none is late because of another; beside them, and about as
+long, runs what is marked `long`: it mostly waits, or has minutes for what takes seconds. `--report` writes a JUnit file
+of each set into a folder.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from tests.launched import (
 )
 from tests.slowness import slowness
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.slow
 
 STEPS = 60
 """At 0.1 s a look, twice a step, they last long enough for a signal that is sent at step 5."""
@@ -79,6 +79,7 @@ def weights(answer: dict) -> dict:
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
+@pytest.mark.long
 def test_one_abort_comes_back_with_the_same_weights(room, site, recipe, calm, tmp_path):
     done = launch(
         room,
@@ -103,6 +104,7 @@ def test_one_abort_comes_back_with_the_same_weights(room, site, recipe, calm, tm
     assert processes_of(room) == []
 
 
+@pytest.mark.long
 def test_an_abort_each_time_ends_the_run_after_two_restarts(room, site, recipe):
     done = launch(room, "train", recipe, "--json", paths=(site,), TEST_ABORT_STEP="7")
     assert done.returncode == 1, done.stderr
@@ -122,6 +124,7 @@ def test_an_abort_each_time_ends_the_run_after_two_restarts(room, site, recipe):
     assert healed.returncode == 0 and read_answer(healed.stdout)["state"] == "finished"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_request_to_end_saves_and_resume_finishes_alike(
     room, site, tmp_path, tiny_models, chat_file, calm, number
@@ -153,6 +156,7 @@ def test_a_request_to_end_saves_and_resume_finishes_alike(
     assert weights(read_answer(resumed.stdout)) == calm(recipe)
 
 
+@pytest.mark.long
 def test_a_request_before_the_first_step_is_not_lost(room, site, recipe):
     process = start(room, "train", recipe, "--json", paths=(site,), TEST_STEP_SLEEP_S="1")
 

@@ -130,6 +130,8 @@ def test_nothing_of_a_run_is_lost(tmp_path, chromium, monkeypatch):
         page.wait_for_function(
             "(lost) => document.querySelector('[data-testid=toast-text]')?.innerText === lost", arg=lost
         )
+        size = page.evaluate("getComputedStyle(document.querySelector('.toast-title')).fontSize")
+        assert size == "0px", "Gradio's English word for the kind of message"
         wait_for_steps(page, before + 30)
         page.wait_for_selector(".toast-body.error", state="detached")
         page.click("#run-pause")

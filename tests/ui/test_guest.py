@@ -140,6 +140,7 @@ def test_the_page_has_no_part_that_takes_a_file_or_a_path(context):
     blocks = build_guest(context)
     assert {component["type"] for component in blocks.config["components"]} <= PARTS
     words = json.dumps(blocks.get_config_file(), ensure_ascii=False, default=str)
+    assert context.say("ui.page.lost") in words
     for part in (str(context.workspace.root), str(Path.home())):
         assert part not in words
 

@@ -451,3 +451,19 @@ def test_words_are_copied_on_a_page_with_and_without_a_clipboard_of_its_own(page
         page.click("[data-save-from]")
     assert taken.value.suggested_filename == "recipe.json"
     assert taken.value.path().read_text(encoding="utf-8") == "a recipe"
+
+
+def test_that_the_connection_broke_is_said_in_the_pages_language(page):
+    mount(page, '<div id="part"><h1 lang="zh-CN" data-lost="断开"></h1></div>', "language.js")
+    assert page.evaluate("document.documentElement.lang") == "zh-CN"
+    for said, shown in (
+        ("Connection to the server was lost. Attempting...", "断开"),
+        ("Too long.", "Too long."),
+    ):
+        toast = f'<div class="toast-body error"><p data-testid="toast-text">{said}</p></div>'
+        page.evaluate(
+            "(toast) => { document.getElementById('part').lastElementChild.innerHTML = toast; }", toast
+        )
+        page.wait_for_function(
+            "(shown) => document.querySelector('.toast-body').innerText === shown", arg=shown
+        )

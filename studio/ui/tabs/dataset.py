@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,10 @@ class DatasetTab(DatasetParts):
 
     def bind(self, tab: gr.Tab) -> None:
         """Look on the button, on Enter, on an upload, when a field of the data changes, and when the tab is opened."""
-        on, form = self.context.on, self.form
+        form = self.form
+        # One after the other: an answer that was made before another must not be shown after it. The timer's own would
+        # show the last data set again, and rest.
+        on = partial(self.context.on, concurrency_id="dataset-page", concurrency_limit=1)
         # A hidden tab's timer and state would not run; bind() is called outside of all tabs.
         self.timer = gr.Timer(TICK_S)
         self.page = gr.State(FRESH)
@@ -71,34 +75,31 @@ class DatasetTab(DatasetParts):
             self.chat, self.seen, self.learned, self.packed, self.lengths, self.problems, self.download, self.prepared,
         ]  # fmt: skip
         everything = [*self.fields.values(), *self.parts]
-        # One after the other, for every page: an answer that was made before another must not be shown after it. The
-        # timer's own would show the last data set again, and rest.
-        in_turn = {"concurrency_id": "dataset-page", "concurrency_limit": 1}
-        on(self.timer.tick, self.tick, [self.page], self.parts, **in_turn)
-        on(self.button.click, self.look_again, state, self.parts, **in_turn)
-        on(tab.select, self.open, [self.page], self.parts, **in_turn)
+        on(self.timer.tick, self.tick, [self.page], self.parts)
+        on(self.button.click, self.look_again, state, self.parts)
+        on(tab.select, self.open, [self.page], self.parts)
         for path, part in self.fields.items():
             if path in own:
                 continue
             if path in VIEWED:
-                on(part.input, self.redraw, state, self.parts, trigger_mode="always_last", **in_turn)
+                on(part.input, self.redraw, state, self.parts, trigger_mode="always_last")
             elif path == "data.format":
-                on(part.input, self.reformat, state, everything, **in_turn)
+                on(part.input, self.reformat, state, everything)
             elif isinstance(part, gr.Dropdown | gr.Checkbox):
-                on(part.input, self.look, state, self.parts, **in_turn)
+                on(part.input, self.look, state, self.parts)
             elif path != "data.source":
-                on(part.blur, self._looker(path), state, self.parts, **in_turn)
-                on(part.submit, self._looker(path), state, self.parts, **in_turn)
-        on(self.source.submit, self.bring, state, everything, **in_turn)
-        on(self.source.blur, self.bring, state, everything, **in_turn)
-        on(self.upload.upload, self.take_file, [self.upload], [self.upload, *everything], **in_turn)
+                on(part.blur, self._looker(path), state, self.parts)
+                on(part.submit, self._looker(path), state, self.parts)
+        on(self.source.submit, self.bring, state, everything)
+        on(self.source.blur, self.bring, state, everything)
+        on(self.upload.upload, self.take_file, [self.upload], [self.upload, *everything])
         # Of two choices made in one breath both count.
-        on(self.said.said, self.hear, [self.said, self.page], everything, trigger_mode="multiple", **in_turn)
+        on(self.said.said, self.hear, [self.said, self.page], everything, trigger_mode="multiple")
         on(self.save.click, self.save_mapping, inputs, [self.saved])
         shown = [self.page, self.row, self.chat, self.seen, self.learned]
-        on(self.row.input, self.pick, [self.row, *state], shown, **in_turn)
-        on(self.back.click, lambda *values: self.step(-1, *values), state, shown, **in_turn)
-        on(self.forth.click, lambda *values: self.step(1, *values), state, shown, **in_turn)
+        on(self.row.input, self.pick, [self.row, *state], shown)
+        on(self.back.click, lambda *values: self.step(-1, *values), state, shown)
+        on(self.forth.click, lambda *values: self.step(1, *values), state, shown)
 
     # Handlers -----------------------------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ class HomeTab:
                     "ui.doctor.restart.alone.fix",
                 )
                 raise StudioError(*(text(part) for part in parts))
-            yield self._answer(missing=self._missing({}))
+            yield self._answer(missing=self._restarting())
         else:  # a handler that yields nothing at all would empty what it could have changed
             yield self._answer()
 
@@ -141,12 +141,15 @@ class HomeTab:
         return machine_card(machine, advice, free_bytes, self.context.say, self.icons["descent"])
 
     def _missing(self, report: dict) -> str:
-        """What the machine lacks; once the studio starts anew, that: whoever else draws must not wipe it off."""
-        desk, say = self.context.desk, self.context.say
+        """What the machine lacks; once the studio starts anew, that: another drawing must not wipe it off."""
+        desk = self.context.desk
         waits = desk.health.restart_waits()  # takes a moment, in which the restart may be asked for
         if desk.restarting:
-            return note_card(say("ui.doctor.restarting"), "good")
-        return missing_card(report["problems"], say, restart=waits)
+            return self._restarting()
+        return missing_card(report["problems"], self.context.say, restart=waits)
+
+    def _restarting(self) -> str:
+        return note_card(self.context.say("ui.doctor.restarting"), "good")
 
     def _starts(self, entry: Any, active: str, *, checking: bool = False) -> str:
         """The three cards; `entry` is what the third is about, `active` the run that is on."""
