@@ -10,7 +10,11 @@ from pathlib import Path
 
 from studio_kernels.support import Implementation, Op, Support
 
-__all__ = ["Implementation", "Op", "Support", "fingerprint"]
+__all__ = ["BEGUN", "TESTED_ALONE", "Implementation", "Op", "Support", "fingerprint"]
+BEGUN = "It ended the process."
+"""What the self-test says of an op while it is at it: all that is known, if the process ends there."""
+TESTED_ALONE = ("adamw", "dropout")
+"""Ops that nothing but the self-test proves: who takes over a model sees its results and gradients, not these."""
 
 
 def fingerprint() -> str:

@@ -12,6 +12,9 @@ MOST_ROWS = 4096
 LOGITS_PER_PROCESSOR = 2**19
 """264 MiB of float32 logits on an H200 (132 multiprocessors), 80 MiB on a T4 (40)."""
 
+LEAST_ROWS = 256
+"""Of a tile of whole rows: 256 MiB of logits for 262,144 words."""
+
 
 def portions(rows: int, hidden: int, vocabulary: int, processors: int) -> tuple[int, int]:
     """The rows R and the words C of a tile, for a GPU of that many multiprocessors.
@@ -25,6 +28,19 @@ def portions(rows: int, hidden: int, vocabulary: int, processors: int) -> tuple[
     block_rows = min(rows, _round_up(-(-rows // max(1, blocks)), 128))
     tiles = -(-vocabulary // max(1024, processors * LOGITS_PER_PROCESSOR // max(1, block_rows)))
     return block_rows, _round_up(-(-vocabulary // tiles), 256)
+
+
+def trained_rows(count: int, rows: int, columns: int, vocabulary: int) -> tuple[int, int]:
+    """The rows R and the words C >= V of a tile of whole rows, with about as many bytes as `rows` x `columns`.
+
+    Beside the tile stand the logits' gradients in 16 bits, so a logit takes 6 bytes for 4.
+    What turns a row's exponentials into gradients is known when all its words are done. At least LEAST_ROWS: each
+    block reads and writes dW once, 8 bytes a word and column, for 2 R operations there.
+    """
+    whole = _round_up(vocabulary, 256)
+    most = max(LEAST_ROWS, rows * columns * 4 // 6 // whole // 16 * 16)
+    blocks = -(-count // most)
+    return min(count, _round_up(-(-count // max(1, blocks)), 16)), whole
 
 
 def workspace_bytes(

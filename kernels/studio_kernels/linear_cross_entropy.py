@@ -1,8 +1,9 @@
-"""The loss head: a frozen output embedding and cross-entropy as one, in portions; the full logits never exist.
+"""The loss head: the output embedding and cross-entropy as one, in portions; the full logits never exist.
 
     u = a (x W^T + b)        z = k tanh(u / k)  (z = u without a softcap k)        k'_j = 1 - (z_j / k)^2  (1 without)
     o = log sum_{j != y} exp z_j        loss, pull, push of (o, z_y, mean_j z_j): see `row_loss`
     dx = c a [pull / S sum_{j != y} E_j k'_j W_j + push k'_y W_y - eps mean_j k'_j W_j]
+    dW_j = sum_t c a pull / S E_j k'_j x_t        dW_y has push k'_y in the place of the label's E / S pull
     E_j = exp(z_j - m)        S = sum_{j != y} E_j
 
 N rows (labelled positions), H hidden, V vocabulary; x and dx (N, H), W (V, H), bias b (V,); label y and the row's
@@ -10,12 +11,16 @@ factor c (N,). As in attention with W for keys and values, one pass over W serve
 for a block of R rows and a tile of C words, Z = x W^T in float32, Z turns in place into E k' in the dtype of x, and
 A += (E k') W in float32; S and A are counted from a reference m that moves when a later tile exceeds it.
 The label's own word is left out of E and comes in at the end, weighted by `row_loss`: for a token that the model is
-sure of, a 16-bit E_y would leave a rounding error far above the true gradient. Sources: Milakov and Gimelshein 2018,
-arXiv:1805.02867; Rabe and Staats 2021, arXiv:2112.05682. The gradient was checked against autograd in float64.
+sure of, a 16-bit E_y would leave a rounding error far above the true gradient. Where dW is asked for, a tile holds all
+words of its rows, E k' stays in float32, and the logits' gradients G (R, V), rounded once, serve dx = G W and
+dW += G^T x: E k' rounded before 1 / S would leave 1.5 times the error in dW (measured on an H200).
+Sources: Milakov and Gimelshein 2018, arXiv:1805.02867; Rabe and Staats 2021, arXiv:2112.05682. The gradient was
+checked against autograd in float64.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -25,8 +30,9 @@ from torch.autograd.function import once_differentiable
 from studio_kernels._triton import gpu_support
 from studio_kernels.draws import Draws
 from studio_kernels.head_block import Block, finish_block, turn_tile
-from studio_kernels.head_portions import portions, workspace_bytes
+from studio_kernels.head_portions import portions, trained_rows, workspace_bytes
 from studio_kernels.linear_cross_entropy_kernels import _finish_kernel, _turn_kernel, block_shape
+from studio_kernels.products import multiply_into
 from studio_kernels.row_loss import IGNORE, processors_of, spread
 from studio_kernels.support import Implementation, Op, Support
 from studio_kernels.tuned import choose
@@ -37,20 +43,10 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_WIDTH = 2**20
 
 
-def _multiply(a: Tensor, b: Tensor, out: Tensor, *, add: bool, scale: float = 1.0) -> None:
-    """out = scale a b, plus what `out` holds if `add`; 16-bit factors are multiplied and summed in out's float32."""
-    options = {"beta": float(add), "alpha": scale, "out": out}
-    if a.dtype != out.dtype and a.device.type == "cuda" and torch.version.hip is None:
-        options["out_dtype"] = out.dtype
-    else:
-        # Only CUDA's matrix library gives float32 results of 16-bit factors.
-        a, b = a.to(out.dtype), b.to(out.dtype)
-    torch.addmm(out, a, b, **options)
-
-
 def _forward(
     turn: Callable,
     finish: Callable,
+    unit_of_log: float,
     hidden: Tensor,  # (N, H)
     weight: Tensor,  # (V, H)
     targets: Tensor,  # (N,) labels
@@ -67,6 +63,7 @@ def _forward(
     rows: int = 0,
     columns: int = 0,
     out: Tensor | None = None,  # (N, H), may be `hidden`
+    weight_gradient: Tensor | None = None,  # (V, H) float32
 ) -> tuple[Tensor, Tensor | None]:  # () or (N,) float32, (N, H)
     """The loss and its gradient in `hidden`.
 
@@ -74,9 +71,10 @@ def _forward(
     sum, so it holds `scale`, too, and is None with gradient=False, which takes half the time. Rows whose label is
     `ignore` have loss and gradient 0; any other label that is not in the vocabulary gives a loss that is not finite.
     `rows` and `columns` set R and C (a multiple of 16), 0 leaves them to `portions`. Nothing waits for the device.
+    dW is added to `weight_gradient` where given: a tile then holds all V words of fewer rows, in as many bytes.
 
     Raises:
-        ValueError: hidden and weight differ in dtype.
+        ValueError: hidden and weight differ in dtype, or dW is asked for with label smoothing or z-loss.
     """
     if hidden.dtype != weight.dtype:
         raise ValueError(f"The hidden states are {hidden.dtype}, the output embedding is {weight.dtype}.")
@@ -85,6 +83,10 @@ def _forward(
     wide = torch.promote_types(hidden.dtype, torch.float32)
     own_rows, own_columns = portions(count, width, vocabulary, processors_of(device))
     rows, columns = min(count, rows or own_rows), columns or own_columns
+    if weight_gradient is not None:
+        if label_smoothing or z_loss or not gradient:
+            raise ValueError("The output embedding's gradient comes without label smoothing and z-loss.")
+        rows, columns = trained_rows(count, rows, columns, vocabulary)
     factors = spread(scale, count, wide, device)
     losses = torch.empty(count, dtype=wide, device=device)
     if gradient and out is None:
@@ -113,17 +115,47 @@ def _forward(
             z = tile[:size, : words.shape[0]]
             if bias is not None:
                 z.copy_(bias[start : start + columns].to(wide).expand_as(z)).mul_(unit)
-            _multiply(hidden[part], words.t(), z, add=bias is not None, scale=unit)
+            multiply_into(hidden[part], words.t(), z, add=bias is not None, scale=unit)
             slope = None if slopes is None else slopes[:size, : words.shape[0]]
+            if weight_gradient is not None:
+                shares = turn(block, z, start, wide, None)
+                pulls = _finish_shares(block, shares, factors[part] * logit_scale, unit_of_log, hidden.dtype)
+                multiply_into(pulls, words, block.accumulated, add=False)
+                multiply_into(pulls.t(), hidden[part], weight_gradient, add=True)
+                del shares, pulls  # before the next block makes its own
+                continue
             shares = turn(block, z, start, hidden.dtype if gradient else None, slope)
             if gradient:
-                _multiply(shares, words, block.accumulated, add=start > 0)
+                multiply_into(shares, words, block.accumulated, add=start > 0)
                 del shares  # before the next tile makes its own
             if slope is not None:
-                _multiply(slope, words, means[:size], add=start > 0)
+                multiply_into(slope, words, means[:size], add=start > 0)
         mean = means[:size] if slopes is not None else means
-        finish(block, weight, mean, factors[part], logit_scale, losses[part], out[part] if gradient else None)
+        given = out[part] if gradient and weight_gradient is None else None
+        finish(block, weight, mean, factors[part], logit_scale, losses[part], given)
+        if weight_gradient is not None:
+            out[part].copy_(block.accumulated)
     return losses.sum() if reduction == "sum" else losses, out if gradient else None
+
+
+def _finish_shares(
+    block: Block, shares: Tensor, factors: Tensor, unit_of_log: float, dtype: torch.dtype
+) -> Tensor:
+    """The gradients (R, V) in `dtype` of the logits of whole rows: c a E k' / S pull, and the label's.
+
+    `shares`: E k' (R, V) in float32, used up; `unit_of_log`: what the reference counts in.
+    """
+    kept = block.targets != block.ignore
+    others = block.total.log() + block.reference * unit_of_log
+    pull = torch.sigmoid(others - block.label).mul_(factors).masked_fill_(~kept, 0.0)
+    of_rivals = (pull / block.total.clamp(min=torch.finfo(pull.dtype).tiny))[:, None]
+    out = shares if shares.dtype == dtype else torch.empty_like(shares, dtype=dtype)
+    torch.mul(shares, of_rivals, out=out)
+    if block.softcap:
+        # 0 times infinity
+        pull = (pull * (1 - (block.label / block.softcap).square())).masked_fill_(~kept, 0.0)
+    at = block.targets.clamp(0, block.vocabulary - 1)[:, None]
+    return out.scatter_(1, at, pull.neg_().to(dtype)[:, None])
 
 
 def _column_sums(weight: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
@@ -138,7 +170,7 @@ def reference_forward(
     hidden: Tensor, weight: Tensor, targets: Tensor, **options
 ) -> tuple[Tensor, Tensor | None]:
     """`_forward` with each tile in some six passes of PyTorch."""
-    return _forward(turn_tile, finish_block, hidden, weight, targets, **options)
+    return _forward(turn_tile, finish_block, 1.0, hidden, weight, targets, **options)
 
 
 def _fused_turn(
@@ -186,7 +218,7 @@ def _fused_finish(
 
 def fused_forward(hidden: Tensor, weight: Tensor, targets: Tensor, **options) -> tuple[Tensor, Tensor | None]:
     """`_forward` with each tile in one launch beside the two matrix products."""
-    return _forward(_fused_turn, _fused_finish, hidden, weight, targets, **options)
+    return _forward(_fused_turn, _fused_finish, math.log(2), hidden, weight, targets, **options)
 
 
 def log_probabilities(
@@ -263,10 +295,12 @@ def sample(
     scale: float = 1.0,
     through_autograd: bool = False,
     in_place: bool = False,
+    trained: bool = False,
     **options,
 ) -> Callable[[Implementation], dict[str, Tensor]]:
     """See `Op.sample`: `width` is H. `sure` adds the label's word to x, `ignored` is a share; `in_place`: dx over x.
 
+    `trained`: dW is added to ones.
     `ramp`: by how much the logits rise from the first word to the last, so that later tiles exceed earlier ones.
     """
     draws = Draws(dtype=dtype, device=device, wide=wide, layout=layout)
@@ -291,8 +325,12 @@ def sample(
             return {"loss": loss.detach(), "dhidden": torch.autograd.grad(loss.sum(), leaf)[0]}
         x = draws.place(values.clone()) if in_place else hidden
         given = options | ({"out": x} if in_place else {})
+        if trained:
+            wide_dtype = torch.promote_types(weight.dtype, torch.float32)
+            given["weight_gradient"] = torch.ones_like(weight, dtype=wide_dtype)
         loss, dhidden = implementation.forward(x, weight, targets, scale=factor, **given)
-        return {"loss": loss} | ({} if dhidden is None else {"dhidden": dhidden})
+        found = {"loss": loss} | ({} if dhidden is None else {"dhidden": dhidden})
+        return found | ({"dweight": given["weight_gradient"]} if trained else {})
 
     return run
 

@@ -6,19 +6,25 @@ Run it in a child process, because a broken install can hang or end its process.
 overruling the ones before it: `kernel_tests`, a list with what is known so far, and at the end `triton_level`:
 `launches` when one op ran, `right` when all that ran agree with their twins. An orderly refusal ends with exit code 1
 and its reason as the last line of the standard error.
+
+The first time every op is compiled, on one core. So forked helpers go through a share of the ops each and say nothing:
+what they compiled lies in Triton's cache when this process comes to those ops.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from studio_kernels import _triton
+from studio_kernels import BEGUN, TESTED_ALONE, _triton
 from studio_kernels.dispatch import ERRORS, OPS
 from studio_kernels.support import Implementation, Op
 
@@ -29,6 +35,9 @@ LARGE_ROWS, LARGE_WIDTH = 2048, 4096
 BUDGET_S = 40.0
 """No op is begun later: the caller waits for 60 s, and a slow machine compiles for a second a kernel. What is left out
 is still proved by `fuse` and the decoder before it is used."""
+HELPERS = 4
+"""Each takes 0.5 GB of the card for its context, and 0.3 for what it computes."""
+CORES_A_HELPER = 3
 REPEATS = 10
 AHEAD = 60
 """Matrix products that keep the GPU busy (10 ms on an H200) while Python queues what is measured, 0.6 ms a step."""
@@ -39,8 +48,13 @@ WRONG = "wrong numbers"
 Run = Callable[[Implementation], dict[str, torch.Tensor]]
 
 
-def run(ops: Sequence[Op], device: torch.device, capability: tuple[int, int]) -> None:
-    """Test each of `ops` on `device` and print what came of it."""
+def run(
+    ops: Sequence[Op],
+    device: torch.device,
+    capability: tuple[int, int],
+    begin: Callable[[Op], None] = lambda op: None,
+) -> None:
+    """Test each of `ops` on `device`, print what came of it, then how fast they are; `begin` is called before each."""
     tests: list[dict[str, Any]] = []
     begun_s = time.monotonic()
     for op in ops:
@@ -48,10 +62,19 @@ def run(ops: Sequence[Op], device: torch.device, capability: tuple[int, int]) ->
             continue  # such a card is never given this op: not a defect
         if time.monotonic() - begun_s > BUDGET_S:
             break
+        begin(op)
         # If the process ends here, this is what is known of the op.
-        hand_over(kernel_tests=[*tests, {"op": op.name, "ok": False, "reason": "It ended the process."}])
+        hand_over(kernel_tests=[*tests, {"op": op.name, "ok": False, "reason": BEGUN}])
         tests.append(examine(op, device, capability))
         hand_over(kernel_tests=tests)
+    if device.type == "cuda":  # when the helpers are done, which would keep the card busy
+        by_name = {op.name: op for op in ops}
+        timed = [
+            each | (time_op(by_name[each["op"]], device, capability) if each["ok"] else {}) for each in tests
+        ]
+        if timed:
+            places = {op.name: place for place, op in enumerate(OPS)}
+            hand_over(kernel_tests=sorted(timed, key=lambda each: places[each["op"]]))
     ran = [each for each in tests if each["ok"] or each["reason"].startswith(WRONG)]
     if ran:
         right = all(each["ok"] for each in ran)
@@ -59,13 +82,13 @@ def run(ops: Sequence[Op], device: torch.device, capability: tuple[int, int]) ->
 
 
 def examine(op: Op, device: torch.device, capability: tuple[int, int]) -> dict[str, Any]:
-    """Return op, ok, error, twin_ms, kernel_ms (forward and backward together) and, where it failed, the reason.
+    """Return op, ok, error and, where it failed, the reason.
 
     float32 shows small errors and odd sizes; what is timed, in the 16-bit dtype that the card computes in, is compared,
     too: each kernel is compiled twice.
     """
     result: dict[str, Any] = {"op": op.name, "ok": False, "error": 0.0, "reason": ""}
-    half = torch.bfloat16 if capability >= (8, 0) else torch.float16
+    half = choose_half(capability)
     answers = {
         dtype: op.supports(device_type="cuda", capability=capability, dtype=dtype, width=WIDTH)
         for dtype in (torch.float32, half)
@@ -84,18 +107,31 @@ def examine(op: Op, device: torch.device, capability: tuple[int, int]) -> dict[s
 
 
 def examine_large(op: Op, device: torch.device, dtype: torch.dtype, worst: float) -> dict[str, Any]:
-    """Compare and time; where another program holds the memory, or without a GPU, compare on little data."""
-    large = device.type == "cuda"
+    """Compare on much data; where another program holds the memory, or without a GPU, on little."""
     try:
-        rows, width = (LARGE_ROWS, LARGE_WIDTH) if large else (ROWS, WIDTH)
+        rows, width = (LARGE_ROWS, LARGE_WIDTH) if device.type == "cuda" else (ROWS, WIDTH)
         sample = op.sample(rows=rows, width=width, dtype=dtype, device=device)
-        verdict = judge(compare(op, sample), dtype, worst)
-        if not verdict["ok"] or not large:
-            return verdict
-        speeds = {"twin_ms": op.reference, "kernel_ms": op.triton}
-        return verdict | {name: measure(sample, each, device) for name, each in speeds.items()}
+        return judge(compare(op, sample), dtype, worst)
     except torch.OutOfMemoryError:
         return judge(compare(op, op.sample(rows=ROWS, width=WIDTH, dtype=dtype, device=device)), dtype, worst)
+
+
+def time_op(op: Op, device: torch.device, capability: tuple[int, int]) -> dict[str, float]:
+    """Return twin_ms and kernel_ms, forward and backward together; nothing where memory is short or it cannot run."""
+    dtype = choose_half(capability)
+    if not op.supports(device_type="cuda", capability=capability, dtype=dtype, width=WIDTH).ok:
+        return {}
+    try:
+        sample = op.sample(rows=LARGE_ROWS, width=LARGE_WIDTH, dtype=dtype, device=device)
+        speeds = {"twin_ms": op.reference, "kernel_ms": op.triton}
+        return {name: measure(sample, each, device) for name, each in speeds.items()}
+    except torch.OutOfMemoryError:
+        return {}
+
+
+def choose_half(capability: tuple[int, int]) -> torch.dtype:
+    """Return the 16-bit dtype that a card of this capability computes in."""
+    return torch.bfloat16 if capability >= (8, 0) else torch.float16
 
 
 def judge(error: float, dtype: torch.dtype, worst: float) -> dict[str, Any]:
@@ -135,16 +171,71 @@ def hand_over(**facts: Any) -> None:
     print("FACTS " + json.dumps(facts), flush=True)
 
 
+@contextmanager
+def helpers(
+    shares: Sequence[Sequence[Op]], work: Callable[[Sequence[Op]], None]
+) -> Iterator[Callable[[Op], None]]:
+    """Let a forked process do `work` on each of `shares`; gives a function that waits for the one that has an op.
+
+    Whatever becomes of one is no answer: this process comes to its ops, too. None may have touched the GPU before: a
+    fork cannot use it then.
+    """
+    running: dict[str, int] = {}
+    sys.stdout.flush()
+    for share in shares:
+        child = os.fork()
+        if not child:
+            try:
+                signal.alarm(round(BUDGET_S))  # ends it wherever it stands
+                quiet = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(quiet, 1), os.dup2(quiet, 2)
+                work(share)
+            finally:
+                os._exit(0)
+        running |= {op.name: child for op in share}
+
+    def wait(op: Op) -> None:
+        child = running.get(op.name)
+        if child is not None:
+            os.waitpid(child, 0)
+            for name in [name for name, one in running.items() if one == child]:
+                del running[name]
+
+    try:
+        yield wait
+    finally:
+        for child in set(running.values()):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def count_helpers() -> int:
+    """Return how many helpers are worth while: none where the system cannot fork or all is to be compiled anew."""
+    if not hasattr(os, "fork") or os.environ.get("TRITON_ALWAYS_COMPILE") == "1":
+        return 0
+    return min(HELPERS, (os.cpu_count() or 1) // CORES_A_HELPER)
+
+
+def run_on_best_card(ops: Sequence[Op], begin: Callable[[Op], None] = lambda op: None) -> None:
+    """Test `ops` on the GPU of the highest compute capability. Raises SystemExit where there is none."""
+    if not torch.cuda.is_available():
+        raise SystemExit("PyTorch sees no GPU that Triton could use.")
+    best = max(range(torch.cuda.device_count()), key=torch.cuda.get_device_capability)
+    run(ops, torch.device("cuda", best), torch.cuda.get_device_capability(best), begin)
+
+
 def main() -> int:
-    """Test on the GPU of the highest compute capability."""
+    """Test all ops, with helpers."""
     if not _triton.importable().ok:
         raise SystemExit(_triton.importable().reason)
     if _triton.interpreted():
         raise SystemExit("TRITON_INTERPRET is set: kernels would run in Triton's slow interpreter.")
-    if not torch.cuda.is_available():
-        raise SystemExit("PyTorch sees no GPU that Triton could use.")
-    best = max(range(torch.cuda.device_count()), key=torch.cuda.get_device_capability)
-    run(OPS, torch.device("cuda", best), torch.cuda.get_device_capability(best))
+    parts = count_helpers() + 1
+    # First what a caller in a hurry must wait for.
+    ordered = sorted(OPS, key=lambda op: op.name not in TESTED_ALONE)
+    shares = [ordered[start::parts] for start in range(parts)]
+    with helpers(shares[1:], run_on_best_card) as wait:
+        run_on_best_card([op for share in shares for op in share], wait)
     return 0
 
 

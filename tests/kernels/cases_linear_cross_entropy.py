@@ -18,6 +18,9 @@ def _make_cases():
         yield {"rows": 3, "width": 16, "dtype": dtype, "vocabulary": 5000, "columns": 4608}
         yield {"rows": 1, "width": 64, "dtype": dtype, "vocabulary": 1001}
         yield small | {"ignored": 1.0}
+        yield small | {"trained": True, "sure": 3.0, "row_scale": True}
+        yield small | {"trained": True, "softcap": 3.0, "logit_scale": 1.5, "bias": True, "in_place": True}
+        yield {"rows": 600, "width": 16, "dtype": dtype, "vocabulary": 6144, "trained": True}
     # The loss scale of float16 training, over a row's share of the loss.
     yield {"rows": 7, "width": 100, "dtype": "float16", "scale": 65536.0 / 4096}
     # Later tiles exceed earlier ones by far: the sums are counted anew.
@@ -34,6 +37,7 @@ LARGE = tuple(
     for dtype in DTYPES
     for more in (
         {"sure": 2.0},
+        {"trained": True},
         {"rows": 4096, "softcap": 30.0, "columns": 4096},
         {"label_smoothing": 0.1, "z_loss": 1e-4, "columns": 2000, "sure": 2.0},
     )
@@ -42,5 +46,6 @@ COMPILE = (
     {"width": 4096, "vocabulary": 4112},
     {"width": 100, "vocabulary": 300, "softcap": 30.0, "label_smoothing": 0.1, "z_loss": 1e-4},
     {"width": 100, "vocabulary": 300, "gradient": False},
+    {"width": 100, "vocabulary": 300, "trained": True},
 )
 EDGES = ({"width": 16384, "vocabulary": 257}, {"width": 8, "vocabulary": 1, "label_smoothing": 0.1})

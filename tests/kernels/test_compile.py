@@ -188,6 +188,9 @@ def test_compiles_at_the_edges_of_width_and_dtype(launches, op, target):
         check(launches(op, "EDGES", dtype), target)
 
 
+@pytest.mark.slow
+@pytest.mark.computing
+@pytest.mark.timeout(600)  # lora: 35 s where nothing else computes
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_another_length_needs_no_new_kernel(launches, op):
     """A batch of 65 rows after one of 64 must not compile in mid-training: that is where runs were seen to stand."""

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_no_op_is_begun_when_the_time_is_up(capsys, monkeypatch):
     assert run(capsys, make_op()) == []
 
 
-def test_a_full_card_is_tested_on_little_data_and_not_timed(monkeypatch):
+def test_a_full_card_is_tested_on_little_data_and_not_timed():
     op = make_op()
 
     def sample(*, rows, **options):
@@ -96,8 +97,45 @@ def test_a_full_card_is_tested_on_little_data_and_not_timed(monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return op.sample(rows=rows, **options | {"device": "cpu"})
 
-    found = self_test.examine(dataclasses.replace(op, sample=sample), torch.device("cuda"), (8, 9))
-    assert found == {"op": "glu", "ok": True, "error": 0.0, "reason": ""}
+    full, card = dataclasses.replace(op, sample=sample), torch.device("cuda")
+    assert self_test.examine(full, card, (8, 9)) == {"op": "glu", "ok": True, "error": 0.0, "reason": ""}
+    assert self_test.time_op(full, card, (8, 9)) == {}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only on systems that fork")
+def test_helpers_are_waited_for_before_their_ops_and_none_is_left(tmp_path):
+    first, second, third = op_named("glu"), op_named("rope"), op_named("lora")
+    begun = tmp_path / "third"
+
+    def work(share):
+        if share[0] is third:
+            begun.touch()
+            time.sleep(60)  # ended with the others
+        if share[0] is second:
+            raise RuntimeError("a helper that fails")
+        time.sleep(0.3)
+        (tmp_path / "done").touch()
+
+    started_s = time.monotonic()
+    with self_test.helpers([[first], [second], [third]], work) as wait:
+        wait(op_named("rms_norm"))  # this process's own
+        wait(first)
+        assert (tmp_path / "done").exists()
+        wait(second)
+        while not begun.exists():
+            time.sleep(0.01)
+    assert time.monotonic() - started_s < 30
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_helpers_only_where_they_help(monkeypatch):
+    monkeypatch.delenv("TRITON_ALWAYS_COMPILE", raising=False)
+    for cores, count in ((1, 0), (2, 0), (4, 1), (16, 4), (64, 4)):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        assert self_test.count_helpers() == (count if hasattr(os, "fork") else 0)
+    monkeypatch.setenv("TRITON_ALWAYS_COMPILE", "1")
+    assert self_test.count_helpers() == 0
 
 
 @pytest.mark.parametrize(
