@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,14 @@ from peft.helpers import disable_input_dtype_casting
 
 from studio.core.errors import StudioError
 from studio.core.recipe import AdapterSpec
-from studio.core.text import literal, text
-from studio.models.load import last_line, set_evaluation
+from studio.core.text import Text, literal, load_catalogue, text
+from studio.models.load import set_evaluation
+from studio.models.tokenizer import last_line
+
+LITTLE_REACH = 0.9
+"""A person who asks for an adapter on all layers is told when it reaches less of the weights."""
+NAMES_TOLD = 12
+"""Names of linears in a refusal: no dense family has more kinds."""
 
 
 def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
@@ -42,12 +50,61 @@ def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
         use_rslora=spec.rslora,
         use_dora=spec.dora,
     )
+    linears = [name for name, module in model.named_modules() if _is_linear(module)]
     try:
-        return get_peft_model(model, config)
+        adapted = get_peft_model(model, config)
     except ValueError as error:
-        raise StudioError(
-            text("adapter.targets", targets=targets), literal(last_line(error)), text("adapter.targets.fix")
-        ) from error
+        raise _refuse_targets(targets, literal(last_line(error)), linears) from error
+    missed = [] if targets == "all-linear" else _find_missed(names, adapted.base_model.targeted_module_names)
+    if missed:  # peft says nothing where others match
+        raise _refuse_targets(", ".join(missed), text("adapter.targets.why"), linears)
+    return adapted
+
+
+def measure_reach(model: Any) -> float:
+    """Return the share of the weights between embeddings and head that have an adapter; 1.0 without one.
+
+    peft's all-linear means every linear layer: of experts, which are none, it takes those of some families only.
+    """
+    ends = {id(part.weight) for part in (model.get_input_embeddings(), model.get_output_embeddings()) if part}
+    reached = total = 0
+    for name, parameter in model.named_parameters():
+        if id(parameter) in ends or "lora_" in name or parameter.dim() < 2:
+            continue
+        state = getattr(parameter, "quant_state", None)  # of two weights packed into a byte
+        size = math.prod(state.shape) if state is not None else parameter.numel()
+        total += size
+        reached += size if ".base_layer." in name else 0
+    return reached / total if reached else 1.0
+
+
+def _find_missed(targets: Iterable[str], adapted: Sequence[str]) -> list[str]:
+    """Return which of `targets` name none of the `adapted` modules, by peft's rule for a list of names."""
+    return [one for one in targets if not any(name == one or name.endswith(f".{one}") for name in adapted)]
+
+
+def _is_linear(module: torch.nn.Module) -> bool:
+    """Whether peft could adapt `module` as a matrix: also those of other libraries, and GPT-2's."""
+    weight = getattr(module, "weight", None)
+    return (
+        weight is not None and not list(module.children()) and hasattr(module, "bias") and weight.dim() == 2
+    )
+
+
+def _refuse_targets(targets: str, why: Text, linears: Sequence[str]) -> StudioError:
+    names = list(dict.fromkeys(name.rsplit(".", 1)[-1] for name in linears))
+    if not names:
+        fix = text("adapter.targets.other")
+    elif targets == "all-linear":  # peft names the layers that it does not take
+        refused = load_catalogue("en").say(why)
+        names = [name for name in names if not re.search(rf"\b{re.escape(name)}\b", refused)]
+        fix = text("adapter.targets.all.fix", names=",".join(names[:NAMES_TOLD]))
+    else:
+        fix = text("adapter.targets.fix", names=", ".join(names[:NAMES_TOLD]))
+    what = (
+        text("adapter.targets.all") if targets == "all-linear" else text("adapter.targets", targets=targets)
+    )
+    return StudioError(what, why, fix)
 
 
 def load_adapter(model: Any, folder: Path, *, trainable: bool = False) -> Any:

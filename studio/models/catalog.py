@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import json
 import math
 import os
 import re
 import struct
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts, Verdict
+from studio.core.json_file import TooDeep, parse_json
 from studio.core.text import Text, text
 from studio.models import modelscope
+from studio.models.sdpa import supports_sdpa
 from studio.models.shapes import read_shapes
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HEADER_LIMIT_BYTES = 100_000_000
 """safetensors' own limit for a header."""
-HASH_THREADS = 8
-"""One core hashes 1.1 GB a second: 14 s for an 8B model, whose files are hashed side by side."""
 DTYPE_NAMES = {
     "BF16": "bf16",
     "F16": "fp16",
@@ -35,6 +32,13 @@ DTYPE_NAMES = {
     "F8_E4M3": "fp8",
     "F8_E5M2": "fp8",
 }
+LOADED_LATER = (
+    "generation_config.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+"""What transformers reads beside config.json, long after a run has begun."""
 CONFIG_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 # What bitsandbytes stores beside a quantised weight: scales and code books, no parameters of the model.
 QUANTIZATION_STATE = re.compile(
@@ -60,6 +64,8 @@ class StoredTensor:
     dtype: str
     shape: tuple[int, ...]
     size_bytes: int
+    start_bytes: int
+    """Where its data begins in the file."""
 
 
 def inspect_model(source: str, *, revision: str = "", cache_lookup: bool = True) -> ModelFacts:
@@ -141,22 +147,6 @@ def list_local_models(folders: Iterable[str | Path] = ()) -> tuple[LocalModel, .
     return tuple(first.values())
 
 
-def hash_weights(folder: str | Path) -> str:
-    """Return the SHA-256 over names, sizes and contents of a folder's safetensors: names a base without its path."""
-    paths = sorted(Path(folder).glob("*.safetensors"))
-    with ThreadPoolExecutor(HASH_THREADS) as pool:
-        contents = list(pool.map(_hash_file, paths))
-    digest = hashlib.sha256()
-    for path, content in zip(paths, contents, strict=True):
-        digest.update(f"{path.name}\0{path.stat().st_size}\0{content}\0".encode())
-    return digest.hexdigest()
-
-
-def _hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors that a safetensors file holds, by name.
 
@@ -170,12 +160,13 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         if not 0 < header_bytes <= min(HEADER_LIMIT_BYTES, size_bytes - 8):
             raise _refusal("model.weights.damaged", file=path.name)
         try:
-            entries = json.loads(file.read(header_bytes))
+            entries = parse_json(file.read(header_bytes))
             tensors = {
                 name: StoredTensor(
                     dtype=entry["dtype"],
                     shape=tuple(entry["shape"]),
                     size_bytes=entry["data_offsets"][1] - entry["data_offsets"][0],
+                    start_bytes=8 + header_bytes + entry["data_offsets"][0],
                 )
                 for name, entry in entries.items()
                 if name != "__metadata__"
@@ -190,6 +181,9 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
 
 def _inspect_folder(folder: Path, source: str, name: str) -> ModelFacts:
     config = _read_config(folder, name)
+    for path in (folder / name for name in LOADED_LATER):
+        if path.is_file():
+            _read_json(path)
     tensors, weight_bytes = _read_weights(folder, name)
     quantization = name_quantization(config)
     shape = config.get("text_config", config)
@@ -210,6 +204,7 @@ def _inspect_folder(folder: Path, source: str, name: str) -> ModelFacts:
         weight_bytes=weight_bytes,
         dtype=dtype,
         quantization=quantization,
+        sdpa=supports_sdpa(family, architecture),
         has_chat_template=_has_chat_template(folder),
         trainable=judge_config(config, architecture, quantization),
         **read_shapes(family, shape, shapes),
@@ -252,23 +247,32 @@ def _read_config(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _read_weights(folder: Path, name: str) -> tuple[dict[str, StoredTensor], int]:
+    paths = list_weights(folder)
+    if not paths and any(path.suffix in (".bin", ".pt", ".pth", ".ckpt") for path in folder.iterdir()):
+        raise _refusal("model.pickle_only", name=name)
+    if not paths:
+        raise _refusal("model.weights.missing", name=name)
+    tensors: dict[str, StoredTensor] = {}
+    for path in paths:
+        if not path.is_file():
+            raise _refusal("model.weights.shard_missing", name=name, file=path.name)
+        tensors |= read_header(path)
+    return tensors, sum(path.stat().st_size for path in paths)
+
+
+def list_weights(folder: Path) -> tuple[Path, ...]:
+    """Return the safetensors files that a model in `folder` consists of: its index's, there or not, or the one.
+
+    Raises StudioError for an index that names none.
+    """
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         names = _shard_names(_read_json(index))
         if not names:
             raise _refusal("model.weights.damaged", file=index.name)
-    elif (folder / "model.safetensors").is_file():
-        names = ["model.safetensors"]
-    elif any(path.suffix in (".bin", ".pt", ".pth", ".ckpt") for path in folder.iterdir()):
-        raise _refusal("model.pickle_only", name=name)
-    else:
-        raise _refusal("model.weights.missing", name=name)
-    tensors: dict[str, StoredTensor] = {}
-    for shard in names:
-        if not (folder / shard).is_file():
-            raise _refusal("model.weights.shard_missing", name=name, file=shard)
-        tensors |= read_header(folder / shard)
-    return tensors, sum((folder / shard).stat().st_size for shard in names)
+        return tuple(folder / name for name in names)
+    single = folder / "model.safetensors"
+    return (single,) if single.is_file() else ()
 
 
 def _shard_names(index: Any) -> list[str]:
@@ -279,9 +283,14 @@ def _shard_names(index: Any) -> list[str]:
 
 
 def _read_json(path: Path) -> Any:
-    """Return the JSON data of a file, None when it is not JSON."""
+    """Return the JSON data of a file, None when it is not JSON. Raises StudioError for what is nested too deeply.
+
+    transformers takes no mark before UTF-8, and what is nested deeply ends it with a RecursionError.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
+    except TooDeep as error:
+        raise _refusal("model.deep", file=path.name) from error
     except ValueError:
         return None
 
@@ -325,19 +334,40 @@ def _has_chat_template(folder: Path) -> bool:
     return isinstance(data, dict) and bool(data.get("chat_template"))
 
 
+def read_added_words(folder: Path) -> frozenset[str]:
+    """Return the words of the added tokens of the tokenizer in `folder`, as its files list them."""
+    words: set[str] = set()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        data = _read_json(folder / name) if (folder / name).is_file() else None
+        if isinstance(data, dict):
+            settings = data.get("added_tokens_decoder")
+            tokens = (
+                *(data.get("added_tokens") or ()),
+                *(settings.values() if isinstance(settings, dict) else ()),
+            )
+            words |= {
+                str(token["content"]) for token in tokens if isinstance(token, dict) and "content" in token
+            }
+    return frozenset(words)
+
+
 def judge_config(config: Mapping[str, Any], architecture: str, quantization: str) -> Verdict:
     """Return whether a model with this config can be trained, by what its config alone says."""
     known = _known_decoders()
+    if quantization not in ("none", "nf4", "fp4", "int8"):
+        return Verdict(ok=False, reason=text("model.trainable.quantization", quantization=quantization))
     if config.get("auto_map") and known is not None and architecture not in known:
         return Verdict(ok=False, reason=text("model.trainable.remote_code", architecture=architecture or "?"))
+    if re.search(r"ForConditionalGeneration$|ForImageTextToText$|ForVision2Seq$", architecture) and (
+        "vision_config" in config or "image_token_id" in config or "image_token_index" in config
+    ):
+        return Verdict(ok=False, reason=text("model.trainable.vision", architecture=architecture))
     if not re.search(r"ForCausalLM$|LMHeadModel$", architecture) or "Bert" in architecture:
         return Verdict(ok=False, reason=text("model.trainable.not_decoder", architecture=architecture or "?"))
     if config.get("is_encoder_decoder"):
         return Verdict(ok=False, reason=text("model.trainable.not_decoder", architecture=architecture))
     if known is not None and architecture not in known:
         return Verdict(ok=False, reason=text("model.trainable.unknown", architecture=architecture))
-    if quantization not in ("none", "nf4", "fp4", "int8"):
-        return Verdict(ok=False, reason=text("model.trainable.quantization", quantization=quantization))
     return Verdict(ok=True)
 
 
@@ -361,7 +391,10 @@ def _describe_lightly(folder: Path, source: str, name: str) -> LocalModel | None
     try:
         config = _read_json(folder / "config.json") if (folder / "config.json").is_file() else None
         weights = [path for path in folder.iterdir() if path.suffix == ".safetensors"] if config else []
-    except PermissionError:  # another user's folder is not a model of ours
+    except (
+        PermissionError,
+        StudioError,
+    ):  # another user's folder is no model of ours, nor what cannot be read
         return None
     if not weights:
         return None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from studio_kernels.dispatch import ERRORS, OPS, bind, importable, op_named
@@ -25,11 +25,13 @@ class Fast:
     decoder: Decoder | None
     fused: Fused | None
     refused: Text | None = None
-    """Why the decoder was planned and is not used."""
+    """Why the decoder was planned and is not used: told as what makes the run slower (host/slower.py)."""
     fp8: bool = False
     """Whether the decoder multiplies by frozen weights in 8 bits."""
     fp8_refused: Text | None = None
     """Why that was planned and is not done."""
+    twins: Mapping[str, Text] = field(default_factory=dict)
+    """Ops whose Triton kernel gives other numbers with this model, and why: their PyTorch twin computes them."""
 
     @property
     def ops(self) -> set[str]:
@@ -77,8 +79,7 @@ class Fast:
         first = {(reason.id, repr(reason.values)): reason for _, reason in self.fused.refused}
         reasons = Counter((reason.id, repr(reason.values)) for _, reason in self.fused.refused)
         kept = [text("run.not_swapped", count=count, reason=first[key]) for key, count in reasons.items()]
-        why = () if self.refused is None else (text("run.no_decoder", reason=self.refused),)
-        return (*why, *done, *kept)
+        return (*done, *kept)
 
 
 USED = {"rms_norm", "glu", "rope", "dropout", "nf4", "lora", "linear_cross_entropy", "adamw", "fp8", "flash"}
@@ -94,12 +95,16 @@ def make_fast(
     autocast: torch.dtype | None,
     capability: tuple[int, int] | None = None,
     fp8: bool = False,
+    texts: Sequence[Sequence[int]] | None = None,
+    proved: Callable[[], bool] = lambda: False,
 ) -> Fast:
     """Take `model` (loaded, adapters attached, inside any wrapper) over by a decoder that keeps what `policy` says.
 
     Where there is no policy, or the decoder does not know the model or differs from it, parts of the model are
     swapped instead (see fuse). `kernels`: op -> "triton" or "reference". `capability`: use what such a card can do;
     None: what the device says. `fp8`: multiply by frozen weights in 8 bits, where the decoder computes; not exact.
+    `texts`: token ids of real text, on which the decoder is held against the model; None: drawn ones. `proved`:
+    whether it was seen to be right before, with everything as it is now; then it is not held against the model.
     """
     refused = None
     if policy is not None:
@@ -107,11 +112,18 @@ def make_fast(
         capability = read_capability(device) if capability is None else capability
         if fp8:  # where nobody decided on it, rows are quantised as they are normalised
             kernels = {"fp8": kernels.get("rms_norm", "reference"), **kernels}
-        decoder = _take_over(model, kernels, policy, dtype, autocast, capability)
-        if isinstance(decoder, Decoder):
-            reason = _take_fp8(model, decoder, autocast, capability) if fp8 else None
-            return Fast(decoder, None, fp8=fp8 and reason is None, fp8_refused=reason)
-        refused = decoder
+
+        def find(decoder: Decoder) -> Text | None:
+            return None if proved() else find_difference(model, decoder, autocast, texts)
+
+        decoder, wrong = _take_over(model, kernels, policy, dtype, capability, find)
+        if decoder is not None:
+            twins = {op: wrong for op in _give_up_kernels(decoder, find)} if wrong is not None else {}
+            if wrong is None or twins:
+                reason = _take_fp8(decoder, capability, find) if fp8 else None
+                return Fast(decoder, None, fp8=fp8 and reason is None, fp8_refused=reason, twins=twins)
+            decoder.release()
+        refused = wrong
     # Stock code is the reference, so only what is to be replaced is asked for.
     wanted = {op: name for op, name in kernels.items() if name != "reference" and op in SWAPPED}
     return Fast(None, fuse(model, wanted, autocast=autocast), refused)
@@ -126,10 +138,10 @@ def _take_over(
     kernels: Mapping[str, str],
     policy: MemoryPolicy,
     dtype: torch.dtype,
-    autocast: torch.dtype | None,
     capability: tuple[int, int] | None,
-) -> Decoder | Text:
-    """Return a decoder that was seen to compute what `model` does, or why there is none."""
+    find: Callable[[Decoder], Text | None],
+) -> tuple[Decoder | None, Text | None]:
+    """Return a decoder for `model` and what `find` says of it; without one, why there is none."""
     device = next(model.parameters()).device
     width = model.config.get_text_config().hidden_size
     chosen = {
@@ -139,19 +151,35 @@ def _take_over(
     }
     decoder = take_over(model, bind(chosen), dtype=dtype, policy=policy, capability=capability)
     if isinstance(decoder, Text):
-        return decoder
-    difference = _attempt(lambda: find_difference(model, decoder, autocast))
-    if difference is not None:
-        decoder.release()
-        return difference
-    return decoder
+        return None, decoder
+    return decoder, _attempt(lambda: find(decoder))
+
+
+def _give_up_kernels(decoder: Decoder, find: Callable[[Decoder], Text | None]) -> list[str]:
+    """Give up the Triton kernels with which a wrong decoder is right, and return their ops; [] where none helps.
+
+    One probe for each kernel: it is asked for where the model's own code would compute everything else.
+    """
+    ours = [op for op, name in decoder.kernels.implementations.items() if name == "triton"]
+    for kept in ({"flash"}, set()):  # attention goes last: once given up, it does not come back
+        decoder.rebind({op: "reference" for op in ours if op not in kept})
+        if ours and _attempt(lambda: find(decoder)) is None:
+            break
+    else:
+        return []
+    for op in ours:
+        if op != "flash":
+            decoder.rebind({op: "triton"})
+            if _attempt(lambda: find(decoder)) is not None:
+                decoder.rebind({op: "reference"})
+    return [op for op in ours if decoder.kernels.implementations[op] != "triton"]
 
 
 def _take_fp8(
-    model: nn.Module, decoder: Decoder, autocast: torch.dtype | None, capability: tuple[int, int] | None
+    decoder: Decoder, capability: tuple[int, int] | None, find: Callable[[Decoder], Text | None]
 ) -> Text | None:
     """Let a decoder that was seen to be right multiply in 8 bits, if that comes near; else return why not."""
-    reason = _attempt(lambda: use_fp8(decoder, capability) or find_difference(model, decoder, autocast))
+    reason = _attempt(lambda: use_fp8(decoder, capability) or find(decoder))
     if reason is not None:
         drop_fp8(decoder)
     return reason

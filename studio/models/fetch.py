@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import subprocess
@@ -19,6 +18,7 @@ from studio.core.errors import StudioError
 from studio.core.events import PhaseStarted, RunEvent
 from studio.core.facts import ModelFacts
 from studio.core.hub_token import NO_MIRROR, Mirror, TokenChoice, choose_token
+from studio.core.json_file import parse_json
 from studio.core.text import literal, text
 from studio.models.catalog import inspect_model
 
@@ -163,7 +163,7 @@ def _ask_child(
                     continue
                 if line is None:
                     break
-                heard_s, message = clock(), json.loads(line)
+                heard_s, message = clock(), parse_json(line)
                 if "done_bytes" in message:
                     report(message["done_bytes"], message["total_bytes"])
                 else:

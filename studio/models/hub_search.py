@@ -7,7 +7,6 @@ hub's list, and of each model its config.json and, where its size is not told, t
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 from studio.core.errors import StudioError
 from studio.core.fetcher import end_with_parent, say
 from studio.core.hub_token import NO_MIRROR, Mirror, choose_token
+from studio.core.json_file import parse_json
 from studio.core.text import literal, text
 from studio.models.fetch import LOCKED, OFFLINE, refuse_without_token, show_address, wants_offline
 
@@ -116,7 +116,7 @@ def _ask(
     if late:
         raise _refusal("slow", seconds=round(patience_s), **values)
     try:
-        answer = json.loads(said)
+        answer = parse_json(said)
         if "models" in answer:
             return tuple(HubModel(**model) for model in answer["models"])
         kind, detail = str(answer["error"]), str(answer.get("detail", ""))
@@ -279,7 +279,7 @@ def read_json(path: str, most_bytes: int, query: Mapping[str, Any] | None = None
             data += part
             if len(data) > most_bytes:
                 raise ValueError(f"{path} is larger than {most_bytes} bytes")
-    return json.loads(data)
+    return parse_json(data)
 
 
 if __name__ == "__main__":

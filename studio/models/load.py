@@ -1,18 +1,27 @@
-"""Loads a model and its tokenizer for training or chat: local safetensors only, no remote code, no network."""
+"""Loads a model, with its tokenizer, for training or chat: local safetensors only, no remote code, no network."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    BitsAndBytesConfig,
+    GenerationConfig,
+)
 from transformers.utils import logging as transformers_logging
 
 from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts
 from studio.core.text import literal, text
+from studio.models.tokenizer import last_line, load_tokenizer
+from studio.models.weights import Weights, start_reading
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -27,13 +36,45 @@ class Loaded:
     tokenizer: Any
 
 
+def read_ahead(facts: ModelFacts, device: str) -> Weights | None:
+    """Begin to read the weights of `facts.folder` to a graphics card; None where transformers is to read them itself.
+
+    That is: on a processor, where its mapped files need no memory of their own, and for what is stored quantised.
+    Raises StudioError for a damaged file.
+    """
+    if not device.startswith("cuda") or facts.quantization != "none":
+        return None
+    return start_reading(facts.folder, device)
+
+
 def load_model(
-    facts: ModelFacts, *, device: str, dtype: str, quantization: str = "none", attention: str = "sdpa"
+    facts: ModelFacts,
+    *,
+    device: str,
+    dtype: str,
+    quantization: str = "none",
+    attention: str = "sdpa",
+    tokenizer: Any = None,
+    weights: Weights | None = None,
 ) -> Loaded:
     """Load the model of `facts.folder` with its weights held in `dtype` (bf16, fp16, fp32), or quantised.
 
-    A base that is stored quantised keeps its own quantisation. Raises StudioError for files that cannot be read.
+    A base that is stored quantised keeps its own quantisation. `tokenizer`: where it is loaded already. `weights`: what
+    read_ahead began earlier; this ends it.
+    Raises StudioError for files that cannot be read.
     """
+    weights = read_ahead(facts, device) if weights is None else weights
+    try:
+        model = _load(facts, device, dtype, quantization, attention, weights)
+    finally:
+        if weights is not None:
+            weights.close()
+    return Loaded(model, load_tokenizer(facts) if tokenizer is None else tokenizer)
+
+
+def _load(
+    facts: ModelFacts, device: str, dtype: str, quantization: str, attention: str, weights: Weights | None
+) -> Any:
     if device == "cpu":
         leave_one_core()
     settings: dict[str, Any] = {}
@@ -44,19 +85,26 @@ def load_model(
     transformers_logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(facts.folder, trust_remote_code=False, local_files_only=True)
+        known = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+        if attention == "sdpa" and not getattr(known, "_supports_sdpa", True):
+            attention = "eager"  # transformers would refuse it
         # What config.json says would go before the argument, and may be native code to be fetched from the hub.
         config._attn_implementation = attention
-        model, report = AutoModelForCausalLM.from_pretrained(
-            facts.folder,
-            config=config,
-            dtype=DTYPES[dtype],
-            attn_implementation=attention,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-            **settings,
-        )
+        settings |= {"dtype": DTYPES[dtype], "attn_implementation": attention, "output_loading_info": True}
+        if weights is not None and (cls := _find_class(config)) is not None:
+            model, report = cls.from_pretrained(
+                None, config=config, state_dict=weights.state_dict(), **settings
+            )
+            _name(model, facts.folder)
+        else:
+            model, report = AutoModelForCausalLM.from_pretrained(
+                facts.folder,
+                config=config,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                **settings,
+            )
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         raise StudioError(
             text("model.load", name=facts.name), literal(last_line(error)), text("model.load.fix")
@@ -68,7 +116,24 @@ def load_model(
             text("model.load.fix"),
         )
     set_evaluation(model)
-    return Loaded(model, load_tokenizer(facts))
+    return model
+
+
+def _find_class(config: Any) -> Any:
+    """Return the model's class when its weights are the folder's tensors and nothing else; None for what is composed
+    of several models or names further files, whose loading transformers decides on by the folder.
+    """
+    cls = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    files = getattr(type(config), "extra_files", None)  # transformers 5.17 has none
+    odd = config.sub_configs or files or getattr(config, "transformers_weights", None)
+    return cls if isinstance(cls, type) and not odd else None
+
+
+def _name(model: Any, folder: str) -> None:
+    """Give a model that was loaded from tensors what transformers would have read from `folder`."""
+    model.name_or_path = model.config.name_or_path = folder
+    if (Path(folder) / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
 
 
 def set_evaluation(model: torch.nn.Module) -> None:
@@ -94,25 +159,6 @@ def leave_one_core() -> None:
     torch.set_num_threads(max(1, min(torch.get_num_threads(), cores - 1)))
 
 
-def load_tokenizer(facts: ModelFacts) -> Any:
-    """Load the tokenizer of `facts.folder`; a missing padding token becomes the end-of-text token.
-
-    Raises StudioError when the folder has none that can be read.
-    """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            facts.folder, trust_remote_code=False, local_files_only=True
-        )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise StudioError(
-            text("model.tokenizer", name=facts.name), literal(last_line(error)), text("model.tokenizer.fix")
-        ) from error
-    if tokenizer.pad_token_id is None:
-        # Padding is masked out everywhere, so any token will do.
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
-    return tokenizer
-
-
 def quantization_config(name: str, dtype: str) -> BitsAndBytesConfig:
     """Return bitsandbytes' settings for `nf4` (4 bits, double quantisation; Dettmers et al., 2023) or `int8`."""
     if name == "nf4":
@@ -123,9 +169,3 @@ def quantization_config(name: str, dtype: str) -> BitsAndBytesConfig:
             bnb_4bit_compute_dtype=DTYPES[dtype],
         )
     return BitsAndBytesConfig(load_in_8bit=True)
-
-
-def last_line(error: BaseException) -> str:
-    """Return the last line of an error's message that says something, at most 300 characters."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:300]

@@ -9,6 +9,8 @@ from typing import Any
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)\.weight$")
 """A weight of one layer: `model.layers.3.self_attn.q_proj.weight`."""
+EXPERT = re.compile(r"(?:^|\.)experts\.")
+"""A weight of experts, one by one or together. transformers 5 holds them as parameters of three dimensions."""
 HEADS = re.compile(r"^(lm_head|output|embed_out)\.weight$|\.lm_head\.weight$")
 """Output embeddings with weights of their own."""
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
@@ -50,6 +52,7 @@ def read_shapes(
         "windowed_layers": _windowed(family, config) if window else (),
         "tied_embeddings": tied if shapes else None,
         "linear_parameters": linear_parameters,
+        "expert_parameters": sum(math.prod(shape) for name, shape in shapes.items() if EXPERT.search(name)),
         "linears": linears,
         "norms": norms,
     }
@@ -58,7 +61,7 @@ def read_shapes(
 def _read_layers(
     shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, tuple[int, int]]
 ) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
-    """Return the linears and the norms of a layer, and the parameters of the linears of all layers."""
+    """Return a layer's linears and norms, and the parameters of the linears of all layers, experts left out."""
     linears: dict[str, tuple[int, int]] = {}
     norms: dict[str, int] = {}
     count = 0
@@ -71,7 +74,7 @@ def _read_layers(
             norms[inner] = shape[0]
         if len(shape) != 2:
             continue
-        count += math.prod(shape)
+        count += 0 if EXPERT.search(inner) else math.prod(shape)
         if shape[1] == 1:
             unpacked = known.get(inner.rsplit(".", 1)[-1])
             if unpacked is None or math.prod(unpacked) != shape[0]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, MambaConfig
 
+from studio.core.errors import StudioError
 from studio.core.recipe import AdapterSpec
 from studio.models.adapt import adapt, cast_by_autocast, cast_weights
 
@@ -64,3 +66,43 @@ def test_cast_weights_compute_what_the_same_weights_from_disk_do(make_tiny_model
         assert not torch.equal(
             model.to(torch.bfloat16)(input_ids=tokens).logits, again(input_ids=tokens).logits
         )
+
+
+@pytest.mark.parametrize(
+    ("targets", "missed"),
+    [
+        ("q_proj, v_proj", ""),
+        ("mlp.down_proj", ""),
+        ("q_proj, query", "query"),
+        ("query,value", "query,value"),
+    ],
+)
+def test_a_target_that_names_no_layer_is_refused_also_beside_others(tiny_models, targets, missed):
+    """peft trains the others and says nothing."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_models("llama"))
+    if not missed:
+        adapt(model, AdapterSpec(targets=targets))
+        return
+    with pytest.raises(StudioError) as refusal:
+        adapt(model, AdapterSpec(targets=targets))
+    assert refusal.value.what.values["targets"] == missed
+    named = refusal.value.fix.values["names"]
+    assert "q_proj" in named and "down_proj" in named and "embed_tokens" not in named
+
+
+def test_who_asked_for_all_is_not_told_to_ask_for_all():
+    with pytest.raises(StudioError) as refusal:
+        adapt(torch.nn.Sequential(torch.nn.LayerNorm(4)), AdapterSpec())
+    assert refusal.value.fix.id == "adapter.targets.other"
+
+
+def test_layers_that_peft_does_not_take_are_left_out_of_what_is_offered():
+    """It refuses Mamba's out_proj; whoever has set all-linear is not told to set it."""
+    config = MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1, state_size=4)
+    model = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(StudioError) as refusal:
+        adapt(model, AdapterSpec(rank=2, targets="all-linear"))
+    assert (refusal.value.what.id, refusal.value.fix.id) == ("adapter.targets.all", "adapter.targets.all.fix")
+    names = refusal.value.fix.values["names"].split(",")
+    assert "in_proj" in names and "out_proj" not in names
+    adapt(model, AdapterSpec(rank=2, targets="in_proj,x_proj"))

@@ -12,27 +12,30 @@ from torch import Tensor, nn
 
 from studio.core.policy import LayerPolicy, MemoryPolicy
 from studio.core.text import Text, text
-from studio.models.decoder.adapters import AdapterStore
-from studio.models.decoder.layer import Kept, Layer, Rows
+from studio.models.decoder.embedding import Embedding
+from studio.models.decoder.flat_store import FlatStore
+from studio.models.decoder.kept import Kept
+from studio.models.decoder.layer import Layer, Rows
 from studio.models.decoder.linears import TAIL, Drops, LinearGroup, Part, read_part
 from studio.models.decoder.offload import Offload
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.spec import DecoderSpec, LayerSpec, read_decoder
-from studio.models.decoder.weights import OpenedWeights, ResidentWeights, Scratch, Weights
+from studio.models.decoder.weights import OpenedWeights, ResidentWeights, Scratch, TrainedWeights, Weights
+from studio.models.decoder.whole_store import WholeStore, explain_unlike, list_parameters
 
 
 class Decoder:
     """Takes over the arithmetic of one model, whose modules stay usable beside it.
 
-    Adapter parameters become views of one buffer (`store`), 16-bit base weights views of padded matrices; `release`
-    gives everybody memory of their own again.
+    What is trained, adapters or all weights, becomes views of one buffer (`store`), and frozen 16-bit weights views of
+    padded matrices; `release` gives everybody memory of their own again.
     """
 
     def __init__(
         self,
         spec: DecoderSpec,
         layers: Sequence[Layer],
-        store: AdapterStore,
+        store: FlatStore,
         kernels: Kernels,
         policy: MemoryPolicy,
         scratch: Scratch,
@@ -41,6 +44,10 @@ class Decoder:
         self.layers = tuple(layers)
         self.store = store
         self.kernels = kernels
+        table = getattr(spec.embedding, "weight", None)
+        self.embedding = Embedding(
+            spec.embedding, self.layers[0].qkv.weights.dtype, store.find_gradient(table)
+        )
         self._scratch = scratch
         self._offload = Offload(store.weights.device)
         self._rotary = RotaryTables(spec.rotary, {layer.spec.rotary for layer in self.layers})
@@ -75,8 +82,8 @@ class Decoder:
                 layer.attention = layer.attention.without_triton()
 
     def note_change(self) -> None:
-        """Say that adapter weights have changed: each layer takes over its own when it is next computed."""
-        self.store.version += 1
+        """Say that what is trained has changed: each layer takes over its own when it is next computed."""
+        self.store.note_change()
 
     def forget_opened(self) -> None:
         """Open 4-bit weights anew when they are next needed: a recorded graph must not count on what stood there."""
@@ -95,6 +102,10 @@ class Decoder:
         tables = self._rotary.up_to(documents.longest, self.device)
         return Rows(documents.positions, documents, tables, Drops(seed), self.policy.mlp_chunk_tokens)
 
+    def make_tables(self, longest: int) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return rotary tables for documents of `longest` tokens, which are not kept."""
+        return RotaryTables(self.spec.rotary, self._rotary.kinds).up_to(longest, self.device)
+
     @torch.no_grad()
     def add_gradients(
         self, token_ids: Tensor, rows: Rows, picks: Tensor | None, targets: Tensor, scale: float | Tensor
@@ -103,10 +114,20 @@ class Decoder:
 
         token_ids (T,); picks (N,) rows whose next token `targets` (N,) is trained, None for all rows.
         """
+        x, kept = self.forward_layers(token_ids, rows)
+        loss, dx = self.apply_head(x, picks, targets, scale)
+        upstream = [dx]  # the only place that holds it: a layer takes it out
+        del x, dx
+        self._go_back(upstream, kept, rows, token_ids)
+        return loss
+
+    @torch.no_grad()
+    def forward_layers(self, token_ids: Tensor, rows: Rows) -> tuple[Tensor, list[Kept]]:
+        """Return the last layer's result (T, H), before the last norm, and what is kept for backward_layers()."""
         kept: list[Kept] = []
         away = [i for i, policy in enumerate(self.policy.layers) if policy.offload]
         self._offload.drop()
-        x = self.spec.embedding(token_ids)
+        x = self.embedding.forward(token_ids)
         for i, (layer, policy) in enumerate(zip(self.layers, self.policy.layers, strict=True)):
             x, one = layer.forward(x, rows, self.kernels, policy.keep)
             if policy.offload:
@@ -115,22 +136,33 @@ class Decoder:
                 self._offload.settle()  # what layers on the card keep comes in its place
             kept.append(one)
         self._offload.settle()
-        loss, dx = self._head(x, picks, targets, scale)
-        upstream = [dx]  # the only place that holds it: a layer takes it out
-        del x, one, dx
+        return x, kept
+
+    @torch.no_grad()
+    def backward_layers(self, dx: Tensor, kept: list[Kept], rows: Rows, token_ids: Tensor) -> None:
+        """Add the gradients of layers and embedding, given that of the last layer's result as apply_head() leaves it.
+
+        Empties `kept`.
+        """
+        self._go_back([dx], kept, rows, token_ids)
+
+    def _go_back(self, upstream: list[Tensor], kept: list[Kept], rows: Rows, token_ids: Tensor) -> None:
+        away = [i for i, policy in enumerate(self.policy.layers) if policy.offload]
         for i in reversed(range(len(self.layers))):
             one = kept.pop()
             if self.policy.layers[i].offload:
                 away.pop()
                 one.move_in(self._offload.take(len(away)))
                 self._offload.fetch(len(away) - 1)  # while this layer is computed
-            upstream.append(self.layers[i].backward(one, upstream, rows, self.kernels, first=i == 0))
-        return loss
+            last = i == 0 and self.embedding.gradient is None  # below it nothing is trained
+            upstream.append(self.layers[i].backward(one, upstream, rows, self.kernels, last=last))
+        if self.embedding.gradient is not None:
+            self.embedding.backward(token_ids, upstream.pop()[:, : self.spec.hidden_size])
 
     @torch.no_grad()
     def hidden(self, token_ids: Tensor, rows: Rows) -> Tensor:
         """Return the last layer's result (T, H), before the last norm; nothing is kept."""
-        x = self.spec.embedding(token_ids)
+        x = self.embedding.forward(token_ids)
         for layer in self.layers:
             x, _ = layer.forward(x, rows, self.kernels, None)
         return x
@@ -146,20 +178,25 @@ class Decoder:
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
         """Return the logits (N, V) fp32 of some of the last layer's results: for comparison, not for training."""
-        logits = (self._normalise(x)[0] @ self.spec.head.weight.T).float() * self.spec.logit_scale
+        logits = (self._normalise(x)[0] @ self._head().T).float() * self.spec.logit_scale
         return self.spec.softcap * torch.tanh(logits / self.spec.softcap) if self.spec.softcap else logits
 
     def _normalise(self, x: Tensor) -> tuple[Tensor, Tensor]:
         norm = self.spec.norm
-        y, _, r = self.kernels.rms_norm.forward(x, norm.weight, *norm.options)
+        y, _, r = self.kernels.rms_norm.forward(x, norm.weight, *norm.options, out=torch.empty_like(x))
         return y, r
+
+    def _head(self) -> Tensor:
+        """Return the output embedding (V, H) as it multiplies."""
+        weight = self.spec.head.weight
+        return self.store.computed([weight]) if isinstance(self.store, WholeStore) else weight
 
     def _losses(
         self, hidden: Tensor, targets: Tensor, scale: float | Tensor, gradient: bool
     ) -> tuple[Tensor, Tensor | None]:
         return self.kernels.linear_cross_entropy.forward(
             hidden,
-            self.spec.head.weight,
+            self._head(),
             targets,
             scale=scale,
             softcap=self.spec.softcap,
@@ -168,23 +205,36 @@ class Decoder:
             rows=self.policy.head_rows,
             columns=self.policy.head_columns,
             out=hidden if gradient else None,
+            weight_gradient=self.store.find_gradient(self.spec.head.weight) if gradient else None,
         )
 
-    def _head(
-        self, x: Tensor, picks: Tensor | None, targets: Tensor, scale: float | Tensor
+    @torch.no_grad()
+    def apply_head(
+        self,
+        x: Tensor,
+        picks: Tensor | None,
+        targets: Tensor,
+        scale: float | Tensor,
+        *,
+        out: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the gradient of the last layer's result, wide for its down group."""
+        """Return the summed loss, a () fp32 tensor, and the gradient of `x`, the last layer's result (T, H).
+
+        The gradient (`out` where given) is wide for the down group of that layer (T, H + tail), its tail left free.
+        """
         picked = x if picks is None else x.index_select(0, picks)
         hidden, r = self._normalise(picked)
         loss, dhidden = self._losses(hidden, targets, scale, True)
         del hidden
         loss = loss / scale
         norm, width, down = self.spec.norm, x.shape[1], self.layers[-1].down
-        dx = down.widen_gradient(x.shape[0])
+        dx = down.widen_gradient(x.shape[0]) if out is None else out
+        dw = self.store.find_gradient(norm.module.weight)
+        given = (dhidden, picked, norm.weight, r, norm.offset)
         if picks is None:
-            self.kernels.rms_norm.backward(dhidden, picked, norm.weight, r, norm.offset, out=dx[:, :width])
+            self.kernels.rms_norm.backward(*given, out=dx[:, :width], weight_gradient=dw)
         else:
-            rows = self.kernels.rms_norm.backward(dhidden, picked, norm.weight, r, norm.offset)
+            rows = self.kernels.rms_norm.backward(*given, weight_gradient=dw)
             dx[:, :width].zero_().index_copy_(0, picks, rows)
         return loss, dx
 
@@ -197,10 +247,10 @@ def take_over(
     policy: MemoryPolicy | None = None,
     capability: tuple[int, int] | None = None,
 ) -> Decoder | Text:
-    """Return a Decoder of `model` (inside any peft wrapper, LoRA attached), or the reason why there is none.
+    """Return a Decoder of `model` (inside any peft wrapper), or the reason why there is none.
 
-    `dtype`: of the arithmetic and of opened 4-bit weights; 16-bit base weights must have it. `capability`: compute
-    with what such a card can do; None: what the device says.
+    Trained are either LoRA adapters or all weights, in fp32. `dtype`: of the arithmetic and of opened 4-bit weights;
+    frozen 16-bit weights must have it. `capability`: compute with what such a card can do; None: what the device says.
     """
     spec = read_decoder(model)
     if isinstance(spec, Text):
@@ -214,14 +264,16 @@ def take_over(
     ]
     if unknown:
         return text("model.decoder.unlike", part=unknown[0])
-    ours = [p for part in adapted for p in (part.a, part.b) if p is not None]
-    trained = [p for p in model.parameters() if p.requires_grad]
-    if not ours or {id(p) for p in ours} != {id(p) for p in trained}:
+    ours = [p for layer in parts for group in layer.values() for p in _in_order(group)]
+    trained = {id(p) for p in model.parameters() if p.requires_grad}
+    whole = not ours and trained == set(map(id, list_parameters(spec)))
+    if not whole and (not ours or {id(p) for p in ours} != trained):
         return text("model.decoder.trained")
-    if reason := _refuse_base(adapted, dtype):
+    if whole and (part := explain_unlike(spec)):
+        return text("model.decoder.unlike", part=part)
+    if not whole and (reason := _refuse_base(adapted, dtype)):
         return reason
-    order = [p for layer in parts for group in layer.values() for p in _in_order(group)]
-    store, scratch = AdapterStore(order), Scratch()
+    store, scratch = WholeStore(spec, dtype) if whole else FlatStore([ours]), Scratch()
     attentions: dict[tuple, Attention] = {}
     flash = kernels.implementations["flash"] == "triton"
     layers = [
@@ -238,8 +290,7 @@ def take_over(
 
 
 def _read_parts(layer: LayerSpec) -> dict[str, list[Part | str]]:
-    groups = {"qkv": layer.qkv, "output": (layer.output,), "gate_up": layer.gate_up, "down": (layer.down,)}
-    return {name: [read_part(module) for module in modules] for name, modules in groups.items()}
+    return {name: [read_part(module) for module in modules] for name, modules in layer.groups.items()}
 
 
 def _in_order(group: Sequence[Part]) -> list[nn.Parameter]:
@@ -263,15 +314,18 @@ def _refuse_base(parts: Sequence[Part], dtype: torch.dtype) -> Text | None:
 
 def _group(
     parts: Mapping[str, Sequence[Part]],
-    store: AdapterStore,
+    store: FlatStore,
     scratch: Scratch,
     dtype: torch.dtype,
     number: int,
 ) -> dict[str, LinearGroup]:
     groups = {}
     for place, (name, group) in enumerate(parts.items()):
-        rank = sum(part.rank for part in group)
-        weights = _weights([part.base for part in group], -(-rank // TAIL) * TAIL, dtype, scratch)
+        linears, rank = [part.base for part in group], sum(part.rank for part in group)
+        if isinstance(store, WholeStore):
+            weights: Weights = TrainedWeights(linears, store)
+        else:
+            weights = _weights(linears, -(-rank // TAIL) * TAIL, dtype, scratch)
         groups[name] = LinearGroup(group, weights, store, stream=number * len(parts) + place)
     return groups
 

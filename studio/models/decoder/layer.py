@@ -4,13 +4,12 @@
     n2 = norm(m)        g, u = n2 Wgu^T                    h = act(g) u               y = m + h Wd^T
 
 Gemma puts a norm on each branch before it joins: m = x + norm(a Wo^T), y = m + norm(h Wd^T). T rows, H hidden width,
-I width of the MLP. n1, n2 and h are always computed again; h Wd^T never is. The gradients of all adapters are added
-on the way; nothing else is trained. Rows of gradients are "wide" ([dY | G], see linears.py).
+I width of the MLP. n1, n2 and h are always computed again; h Wd^T never is. The gradients of what is trained, adapters
+or all linears, biases and norms, are added on the way. Rows of gradients are "wide" ([dY | G], see linears.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,9 +18,11 @@ from studio_kernels.dispatch import Kernels
 from torch import Tensor
 
 from studio.core.policy import KEEP_LEVELS, Keep
-from studio.models.decoder.adapters import AdapterStore
+from studio.models.decoder.flat_store import FlatStore
+from studio.models.decoder.kept import Kept, replace_rows
 from studio.models.decoder.linears import Drops, LinearGroup
 from studio.models.decoder.spec import LayerSpec
+from studio.models.decoder.whole_store import norms_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,53 +39,18 @@ class Rows:
     """Rows of one portion of the MLP; 0: all at once."""
 
 
-@dataclass(slots=True)
-class Kept:
-    """What a layer's backward pass finds; None: computed again."""
-
-    x: Tensor | None
-    """(T, H) the layer's input."""
-    qkv: Tensor | None = None
-    """(T, q + 2 k) after rotation; before norms and rotation where query and key are normalised."""
-    attended: Tensor | None = None
-    """(T, q) the attention's result."""
-    statistics: tuple[Tensor, ...] = ()
-    """What the attention's backward pass needs beside it (log-sum-exp)."""
-    branch: Tensor | None = None
-    """(T, H) the output projection's result, where a norm follows it."""
-    middle: Tensor | None = None
-    """(T, H) the residual stream after attention."""
-    gate_up: Tensor | None = None
-    """(T, 2 I)"""
-    down: Tensor | None = None
-    """(T, H) the down projection's result, where a norm follows it: always kept."""
-    u_qkv: Tensor | None = None
-    u_output: Tensor | None = None
-    u_gate_up: Tensor | None = None
-    u_down: Tensor | None = None
-
-    def move_out(self) -> dict[str, Tensor]:
-        """Return the large tensors by name, and let go of them."""
-        names = ("x", "qkv", "attended", "branch", "middle", "gate_up", "down")
-        found = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        for name in found:
-            setattr(self, name, None)
-        return found
-
-    def move_in(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what move_out() gave."""
-        for name, tensor in tensors.items():
-            setattr(self, name, tensor)
-
-
 class Layer:
     """Computes one layer of `spec` with the bound `kernels` (read anew at each call: an op may go to its twin)."""
 
     def __init__(
-        self, spec: LayerSpec, groups: dict[str, LinearGroup], attention: Attention, store: AdapterStore
+        self, spec: LayerSpec, groups: dict[str, LinearGroup], attention: Attention, store: FlatStore
     ) -> None:
         self.spec = spec
         self.store = store
+        self.norm_gradients = {
+            name: store.find_gradient(norm.module.weight) for name, norm in norms_of(spec).items()
+        }
+        """Where each norm's gradient is added, None where it is frozen."""
         self.qkv, self.output = groups["qkv"], groups["output"]
         self.gate_up, self.down = groups["gate_up"], groups["down"]
         self.attention = attention
@@ -126,9 +92,9 @@ class Layer:
             self._version = self.store.version
 
     def backward(
-        self, kept: Kept, upstream: list[Tensor], rows: Rows, kernels: Kernels, *, first: bool = False
+        self, kept: Kept, upstream: list[Tensor], rows: Rows, kernels: Kernels, *, last: bool = False
     ) -> Tensor | None:
-        """Return dx, wide for the layer below (None for the `first` layer, below which nothing is trained).
+        """Return dx, wide for the layer below (None for the `last` that has one, below which nothing is trained).
 
         `upstream`: dy, wide rows (T, H + tail of the down group) whose tail is free, in a list from which it is
         taken, so that its memory goes half-way. Empties `kept`.
@@ -138,7 +104,7 @@ class Layer:
         dmiddle = self._mlp_backward(kept, dy, rows, kernels)
         del dy
         kept.middle = kept.gate_up = kept.down = None
-        return self._attention_backward(kept, dmiddle, rows, kernels, first)
+        return self._attention_backward(kept, dmiddle, rows, kernels, last)
 
     # -- attention -----------------------------------------------------------------------------------------------
 
@@ -223,7 +189,8 @@ class Layer:
 
     @staticmethod
     def _join(norm, branch: Tensor, stream: Tensor, kernels: Kernels) -> Tensor:
-        return kernels.rms_norm.forward(branch, norm.weight, *norm.options, add=stream)[0]
+        out = torch.empty_like(branch)  # in its own dtype, also where the norm's weight is fp32
+        return kernels.rms_norm.forward(branch, norm.weight, *norm.options, add=stream, out=out)[0]
 
     def _small(self, group: LinearGroup, x: Tensor, rows: Rows, kernels: Kernels) -> Tensor:
         u = torch.empty(x.shape[0], group.tail, dtype=x.dtype, device=x.device)
@@ -244,14 +211,15 @@ class Layer:
             )
 
     def _attention_backward(
-        self, kept: Kept, dmiddle: Tensor, rows: Rows, kernels: Kernels, first: bool
+        self, kept: Kept, dmiddle: Tensor, rows: Rows, kernels: Kernels, last: bool
     ) -> Tensor | None:
         spec, hidden = self.spec, kept.x.shape[1]
         dbranch = dmiddle
         if spec.attention_norm is not None:
-            dbranch = self._norm_backward(spec.attention_norm, dmiddle, kept.branch, self.output, kernels)
+            dbranch = self._norm_backward("attention_norm", dmiddle, kept.branch, self.output, kernels)
         self.output.gradients(dbranch, kept.u_output, kernels)
         self.output.gradient_a(dbranch, kept.attended, kernels, rows.drops)
+        self.output.gradient_w(dbranch, kept.attended)
         dattended = self.output.gradient_x(dbranch, kernels, rows.drops)
         del dbranch
         kept.branch = kept.u_output = None
@@ -265,9 +233,12 @@ class Layer:
         dqkv = self.qkv.widen_gradient(dmiddle.shape[0])
         cos, sin = rows.tables[spec.rotary]
         norms = self._head_norms()
+        if norms:
+            sums = self.norm_gradients["query_norm"], self.norm_gradients["key_norm"]
+            norms |= {"qkv": kept.qkv, "norm_gradients": None if sums[0] is None else sums}
         kernels.rope.backward(
             dq, dk, dv, cos, sin, rows.positions, spec.query_heads, spec.key_heads, spec.head_dim,
-            **({"qkv": kept.qkv} | norms if norms else {}), out=dqkv[:, : self.qkv.outputs],
+            **norms, out=dqkv[:, : self.qkv.outputs],
         )  # fmt: skip
         del dq, dk, dv
         kept.qkv = None
@@ -275,29 +246,32 @@ class Layer:
         _, _, r = kernels.rms_norm.forward(kept.x, norm.weight, *norm.options, out=wide[:, :hidden])
         self.qkv.gradients(dqkv, kept.u_qkv, kernels)
         self.qkv.gradient_a(dqkv, wide[:, :hidden], kernels, rows.drops)
+        self.qkv.gradient_w(dqkv, wide[:, :hidden])
         kept.u_qkv = None
         del wide
-        if first:
+        if last:
             return None
         dnormal = self.qkv.gradient_x(dqkv, kernels, rows.drops)
         del dqkv
         dx = self.down.widen_gradient(dnormal.shape[0])
         kernels.rms_norm.backward(
-            dnormal, kept.x, norm.weight, r, norm.offset, ds=dmiddle[:, :hidden], out=dx[:, :hidden]
-        )
+            dnormal, kept.x, norm.weight, r, norm.offset, ds=dmiddle[:, :hidden], out=dx[:, :hidden],
+            weight_gradient=self.norm_gradients["input_norm"],
+        )  # fmt: skip
         kept.x = None
         return dx
 
     def _norm_backward(
-        self, norm, dy: Tensor, branch: Tensor, group: LinearGroup, kernels: Kernels
+        self, name: str, dy: Tensor, branch: Tensor, group: LinearGroup, kernels: Kernels
     ) -> Tensor:
         """Return the gradient before a norm on a branch, wide for `group`, whose result the branch is."""
-        hidden = branch.shape[1]
+        hidden, norm = branch.shape[1], getattr(self.spec, name)
         _, _, r = kernels.rms_norm.forward(branch, norm.weight, *norm.options)
         dbranch = group.widen_gradient(branch.shape[0])
         kernels.rms_norm.backward(
-            dy[:, :hidden], branch, norm.weight, r, norm.offset, out=dbranch[:, :hidden]
-        )
+            dy[:, :hidden], branch, norm.weight, r, norm.offset, out=dbranch[:, :hidden],
+            weight_gradient=self.norm_gradients[name],
+        )  # fmt: skip
         return dbranch
 
     # -- MLP -----------------------------------------------------------------------------------------------------
@@ -370,7 +344,7 @@ class Layer:
         spec, hidden, inner = self.spec, kept.middle.shape[1], self.down.inputs
         ddown = dy
         if spec.output_norm is not None:
-            ddown = self._norm_backward(spec.output_norm, dy, kept.down, self.down, kernels)
+            ddown = self._norm_backward("output_norm", dy, kept.down, self.down, kernels)
         gate_up, u_gate_up = kept.gate_up, kept.u_gate_up
         if gate_up is None:
             gate_up, u_gate_up, _ = self._open_mlp(kept.middle, rows, kernels)
@@ -386,31 +360,18 @@ class Layer:
             u_down = self.down.project(h, wide[:, inner:], kernels, rows.drops)
         self.down.gradient_b(ddown, u_down, kernels)
         self.down.gradient_a(ddown, h, kernels, rows.drops)
+        self.down.gradient_w(ddown, h)
         del wide, h, u_down
         self.gate_up.gradients(gate_up, u_gate_up, kernels)
         normal, norm = self.gate_up.widen(gate_up.shape[0])[:, :hidden], spec.mlp_norm
         _, _, r = kernels.rms_norm.forward(kept.middle, norm.weight, *norm.options, out=normal)
         self.gate_up.gradient_a(gate_up, normal, kernels, rows.drops)
+        self.gate_up.gradient_w(gate_up, normal)
         dnormal = self.gate_up.gradient_x(gate_up, kernels, rows.drops)
         kernels.rms_norm.backward(
-            dnormal, kept.middle, norm.weight, r, norm.offset, ds=dy[:, :hidden], out=out
-        )
-
-
-def replace_rows(kept: Kept, part: slice) -> Kept:
-    """Return the MLP's side of `kept` for some of its rows."""
-
-    def cut(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor[part]
-
-    return Kept(
-        None,
-        middle=cut(kept.middle),
-        gate_up=cut(kept.gate_up),
-        down=cut(kept.down),
-        u_gate_up=cut(kept.u_gate_up),
-        u_down=cut(kept.u_down),
-    )
+            dnormal, kept.middle, norm.weight, r, norm.offset, ds=dy[:, :hidden], out=out,
+            weight_gradient=self.norm_gradients["mlp_norm"],
+        )  # fmt: skip
 
 
 def _own(u: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Linears that read the same rows, as one matrix product that carries their adapters along in its inner dimension.
 
     U = X A^T     Y = X W^T + U (s B)^T = [X | U] [W | s B]^T
-    G = dY (s B)  dX = dY W + G A = [dY | G] [W ; A]      dA = G^T X      dB = s dY^T U
+    G = dY (s B)  dX = dY W + G A = [dY | G] [W ; A]      dA = G^T X      dB = s dY^T U      dW = dY^T X
 
 T rows; X (T, in), Y (T, out), U and G (T, tail); W, A, B of the group's linears below each other, B block-diagonal.
 One matrix M (out + tail, in + tail) holds W above left, s B above right and A below left. The tail is the sum of the
@@ -18,12 +18,16 @@ from typing import Any
 import torch
 from studio_kernels.dispatch import Kernels
 from studio_kernels.lora import Diagonal
+from studio_kernels.products import multiply_into
 from torch import Tensor, nn
 
-from studio.models.decoder.adapters import AdapterStore
+from studio.models.decoder.flat_store import FlatStore
 from studio.models.decoder.weights import Weights
+from studio.models.decoder.whole_store import WholeStore
 
 TAIL = 64
+WIDE = (torch.float32, torch.float64)
+"""What adapters may be stored in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ def read_part(module: nn.Module) -> Part | str:
         return "adapter"
     (name,) = names
     a, b, dropout = module.lora_A[name], module.lora_B[name], module.lora_dropout[name]
-    if a.bias is not None or b.bias is not None or a.weight.dtype != torch.float32:
+    if a.bias is not None or b.bias is not None or a.weight.dtype not in WIDE:
         return "adapter"
     return Part(
         module.base_layer, a.weight, b.weight, float(module.scaling[name]), getattr(dropout, "p", 0.0)
@@ -60,11 +64,9 @@ def read_part(module: nn.Module) -> Part | str:
 
 
 class LinearGroup:
-    """See the file's docstring. `weights` holds W; `store` holds A and B."""
+    """See the file's docstring. `weights` holds W; `store` holds what is trained."""
 
-    def __init__(
-        self, parts: Sequence[Part], weights: Weights, store: AdapterStore | None, stream: int
-    ) -> None:
+    def __init__(self, parts: Sequence[Part], weights: Weights, store: FlatStore | None, stream: int) -> None:
         self.parts = tuple(parts)
         self.weights = weights
         self.stream = stream
@@ -73,9 +75,13 @@ class LinearGroup:
         adapted = [part for part in parts if part.rank]
         self.rank = sum(part.rank for part in adapted)
         self.dropout = max((part.dropout for part in adapted), default=0.0)
+        self.dw = weights.gradient
+        """Where W's gradient is added, None where it is frozen; likewise the bias's."""
+        self.bias = self.dbias = None
         biases = [getattr(part.base, "bias", None) for part in parts]
-        self.bias = None
-        if any(bias is not None for bias in biases):
+        if isinstance(store, WholeStore) and biases[0] is not None:
+            self.bias, self.dbias = store.computed(biases), store.joined(biases)[1]
+        elif any(bias is not None for bias in biases):
             sizes = weights.sizes
             found = [
                 torch.zeros(size, dtype=weights.dtype, device=weights.device) if bias is None else bias
@@ -173,6 +179,15 @@ class LinearGroup:
         if self.tail:
             x = drops.apply(self, x, kernels)
             kernels.lora.gradient_a(dy[:, self.outputs : self.outputs + self.rank], x, out=self.da)
+
+    def gradient_w(self, dy: Tensor, x: Tensor) -> None:
+        """Add dW = dY^T X of wide rows [dY | G], and the bias's gradient, where the weights are trained."""
+        if self.dw is None:
+            return
+        dy = dy[:, : self.outputs]
+        multiply_into(dy.T, x, self.dw, add=True)
+        if self.dbias is not None:
+            self.dbias.add_(dy.sum(0, dtype=self.dbias.dtype))
 
     def gradient_x(self, dy: Tensor, kernels: Kernels, drops: Drops, *, out: Tensor | None = None) -> Tensor:
         """Return dX of wide rows [dY | G], into `out` where given."""

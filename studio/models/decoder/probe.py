@@ -1,64 +1,110 @@
-"""Proves on the spot that our layers compute what the model's own do: each kind, forward and every gradient."""
+"""Proves on the spot that our decoder computes what the model's own code does, held against fp32, on real text.
+
+Two questions, each about a layer's result, its input's gradient and every gradient that it adds to:
+- is it the same arithmetic? Our code in fp32 and the model's own in fp32, on the same weights, are equal but for
+  rounding: what a wrong eps, window or table changes stands out there, and drowns in 16 bits;
+- is it as exact? In the run's dtype, with the run's kernels, our error against fp32 is little more than that of the
+  model's own code: its own rounding is large where activations are, so no fixed limit fits trained weights.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
 from studio_kernels.attention import Documents
+from studio_kernels.dispatch import bind
 from torch import Tensor, nn
+from torch.nn import functional
 
 from studio.core.text import Text, text
 from studio.models.adapt import evaluation_mode
 from studio.models.decoder.decoder import Decoder
-from studio.models.decoder.layer import Layer
-from studio.models.norms import relative_error
+from studio.models.decoder.judge import (
+    TIMES_LOOSE,
+    TRUSTED,
+    TRUSTED_DEPTH,
+    Judge,
+    Measured,
+    errors_of,
+    judge_equal,
+)
+from studio.models.decoder.layer import Layer, Rows
+from studio.models.decoder.reading import LENGTHS, Stream, make_ids, read
+from studio.models.decoder.spec import NO_ROTARY
+from studio.models.decoder.whole_store import WholeStore
+from studio.models.decoder.wide import (
+    Wide,
+    run_embedding,
+    run_head,
+    run_module,
+    widen,
+    widen_layer,
+    without_tf32,
+)
 
-TOKENS = 32
-TOLERANCE = {torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
-"""Largest error, as a share of the largest value: some 15 roundings lie between a layer's input and its gradients; in
-float32 room for TF32 products. A left-out scale, norm or sign is off by far more."""
-FP8_TOLERANCE = 0.25
-"""The same where frozen weights are multiplied in 8 bits. Over layers such errors add up: 0.59 of the largest logit
-after 32 layers of random weights (an 8B shape on an H200)."""
-FP8_LAYERS = 8
-"""Up to so many layers the logits may be off by twice the tolerance, then by the root of their number."""
+ALL_WEIGHTS = 2 * 10**9
+"""Every layer is looked at where all of them hold no more weights: some 20 ms a layer, so below a second."""
+LARGEST_LAYERS = 2
+"""Beyond that one of each kind, the first, the last and so many with the largest activations."""
+LIMIT_TOKENS = 131072
+"""The last document stands at the end of the model's positions, but not beyond this: tables take 1 KB a position."""
+FP16_LARGEST = 8
+"""fp16 ends at 2^16: the largest gradient that is compared is about 2^8."""
+HEAD_SCALE, HEAD_STEP = 64.0, 4
+"""The head is compared on every fourth row, its gradient with such a loss scale."""
+WINDOW_TOKENS = 1024
+"""A window up to this size is exceeded by a text of its own; of larger ones only the number is compared."""
 
 
-def find_difference(model: nn.Module, decoder: Decoder, autocast: torch.dtype | None) -> Text | None:
+def find_difference(
+    model: nn.Module,
+    decoder: Decoder,
+    autocast: torch.dtype | None,
+    texts: Sequence[Sequence[int]] | None = None,
+) -> Text | None:
     """Return what `decoder` computes otherwise than `model`, whose arithmetic it took over, or None.
 
-    Random state, gradients, adapters and training mode are left as found. A kernel that fails raises.
+    `texts`: token ids of real text (see reading.sample_ids); None: drawn ones. Random state, gradients, adapters and
+    training mode are left as found. A kernel that fails raises.
     """
-    device = decoder.device
+    wrong = next((found for found in measure(model, decoder, autocast, texts) if not found.ok), None)
+    if wrong is None:
+        return None
+    return text("model.decoder.mismatch", layer=wrong.layer, part=wrong.part, error=wrong.ours, own=wrong.own)
+
+
+def measure(
+    model: nn.Module,
+    decoder: Decoder,
+    autocast: torch.dtype | None,
+    texts: Sequence[Sequence[int]] | None = None,
+) -> Iterator[Measured]:
+    """Give all comparisons, one after another."""
+    device, store = decoder.device, decoder.store
     devices = range(torch.cuda.device_count()) if device.type == "cuda" else ()
-    with torch.random.fork_rng(devices=devices), evaluation_mode(model), _stirred(decoder):
-        for kind, layer in _kinds(decoder).items():
-            found = _compare_layer(decoder, layer, autocast)
-            if found is not None:
-                name, error = found
-                return text("model.decoder.mismatch", layer=kind, part=name, error=error)
-        error, most = _compare_model(model, decoder, autocast), 2 * _tolerance(decoder, autocast)
-        if not decoder.layers[0].qkv.weights.exact:
-            most *= max(1.0, len(decoder.layers) / FP8_LAYERS) ** 0.5
-        if not error <= most:
-            return text("model.decoder.mismatch", layer=len(decoder.layers), part="logits", error=error)
-    return None
+    held = store.holding(store.rounded) if isinstance(store, WholeStore) else _stirred(decoder)
+    with torch.random.fork_rng(devices=devices), evaluation_mode(model), _untouched(store.gradients), held:
+        yield from _Probe(model, decoder, autocast, texts).compare()
 
 
-def _tolerance(decoder: Decoder, autocast: torch.dtype | None) -> float:
-    weights = decoder.layers[0].qkv.weights
-    if not weights.exact:
-        return FP8_TOLERANCE
-    return TOLERANCE.get(autocast or weights.dtype, TOLERANCE[torch.float32])
+@contextmanager
+def _untouched(gradients: Tensor) -> Iterator[None]:
+    """Leave `gradients` as they are; without any, as before a run's first step, no copy of them is taken."""
+    before = gradients.clone() if gradients.any() else None
+    gradients.zero_()
+    try:
+        yield
+    finally:
+        gradients.zero_() if before is None else gradients.copy_(before)
 
 
 @contextmanager
 def _stirred(decoder: Decoder) -> Iterator[None]:
     """Random numbers in every adapter inside: fresh ones are half zeros, through which no gradient flows."""
-    before, gradients = decoder.store.weights.clone(), decoder.store.gradients.clone()
+    before = decoder.store.weights.clone()
     generator = torch.Generator(decoder.device).manual_seed(0)
     decoder.store.weights.normal_(0.0, 0.02, generator=generator)
     decoder.note_change()
@@ -66,80 +112,307 @@ def _stirred(decoder: Decoder) -> Iterator[None]:
         yield
     finally:
         decoder.store.weights.copy_(before)
-        decoder.store.gradients.copy_(gradients)
         decoder.note_change()
 
 
-def _kinds(decoder: Decoder) -> dict[int, Layer]:
-    """Return one layer of each kind: modules of equal classes, shapes and constants need one proof."""
-    first: dict[tuple, int] = {}
-    for number, layer in enumerate(decoder.layers):
-        spec = layer.spec
-        constants = (spec.activation, spec.scale, spec.window, spec.softcap, spec.rotary, spec.head_dim)
-        shapes = tuple(
-            (group.weights.sizes, group.inputs, group.rank, group.dropout) for group in layer.groups
+class _Probe:
+    """One model, read once; its layers are compared one after another, at most one of them held in fp32."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        decoder: Decoder,
+        autocast: torch.dtype | None,
+        texts: Sequence[Sequence[int]] | None,
+    ) -> None:
+        self.model, self.decoder, self.autocast, self.device = model, decoder, autocast, decoder.device
+        self.config = config = model.config.get_text_config()
+        weights = decoder.layers[0].qkv.weights
+        self.dtype, self.exact = weights.dtype, weights.exact
+        self.judge = Judge(self.dtype, self.exact)
+        self.wide_kernels = bind({})
+        tokens = max(LENGTHS) + 1
+        ids = make_ids(texts, config.vocab_size, tokens).to(self.device)
+        self.text = Stream(read(model, decoder.spec, ids, autocast), LENGTHS)
+        self.long = None
+        windows = [w for layer in decoder.layers if tokens < (w := layer.spec.window) <= WINDOW_TOKENS]
+        if windows:
+            ids = make_ids(texts, config.vocab_size, max(windows) // len(LENGTHS) + tokens).reshape(1, -1)
+            self.long = Stream(read(model, decoder.spec, ids.to(self.device), autocast), (ids.numel(),))
+        self.rows = replace(decoder.make_rows(Documents.of(LENGTHS, self.device)), mlp_rows=0)
+        limit = min(int(getattr(config, "max_position_embeddings", 0) or tokens), LIMIT_TOKENS)
+        self.positions = torch.arange(tokens, device=self.device).repeat(len(LENGTHS), 1)
+        self.far = self.positions.clone()
+        self.far[-1] += max(0, limit - tokens)
+        self.far_tables = decoder.make_tables(max(tokens, limit))
+
+    def compare(self) -> Iterator[Measured]:
+        """Give all comparisons."""
+        yield from self._compare_rows()
+        chosen, first = self._choose()
+        own, exact = (self.text.options_at(self.far, dtype) for dtype in (self.dtype, torch.float32))
+        plain = self.text.options_at(None, torch.float32)
+        rows = replace(self.rows, tables=self.far_tables, positions=self.text.cut(self.far).to(torch.int32))
+        x = self.text.inputs[0].float()
+        like = self.text.cut(x)
+        for number, layer in enumerate(self.decoder.layers):
+            yield from self._compare_constants(number, layer, plain[number])
+            wide = Wide(layer.spec.module, self.dtype)
+            with without_tf32(), torch.no_grad():
+                x = wide.forward(x, plain[number])
+            if number in chosen:
+                given = (own[number], exact[number])
+                yield from self._compare_layer(number, layer, wide, self.text, given, rows)
+            if self.long is not None and layer.spec.window and number in first:
+                given = tuple(self.long.options_at(None, d)[number] for d in (self.dtype, torch.float32))
+                long_rows = self.decoder.make_rows(Documents.of(self.long.lengths, self.device))
+                yield from self._compare_layer(
+                    number, layer, wide, self.long, given, replace(long_rows, mlp_rows=0)
+                )
+            if not self.exact:
+                like = self._widen(layer, fp8=True).forward(like, self.rows, self.wide_kernels, None)[0]
+        yield from self._compare_head()
+        yield from self._compare_all(self.text.cut(x), None if self.exact else like)
+
+    def _choose(self) -> tuple[set[int], set[int]]:
+        """Return which layers are looked at forward and backward, and the first of each kind."""
+        layers, kinds = self.decoder.layers, {}
+        for number, layer in enumerate(layers):
+            kinds.setdefault(_kind(layer), number)
+        first = set(kinds.values())
+        if sum(group.inputs * group.outputs for layer in layers for group in layer.groups) <= ALL_WEIGHTS:
+            return set(range(len(layers))), first
+        sizes = torch.stack([x.abs().max() for x in self.text.inputs[:-1]])
+        largest = sizes.topk(min(LARGEST_LAYERS, len(layers))).indices.tolist()
+        return {*first, *largest, 0, len(layers) - 1}, first
+
+    # -- what is equal or not ------------------------------------------------------------------------------------
+
+    def _compare_rows(self) -> Iterator[Measured]:
+        """The embedding, and where each row stands."""
+        ids, last = self.text.cut(self.text.ids), len(self.decoder.layers)
+        ours = self.decoder.embedding.forward(ids)
+        yield judge_equal(0, "embedding", ours, self.text.cut(self.text.inputs[0]))
+        yield judge_equal(0, "positions", self.rows.positions, self.text.cut(self.positions))
+        starts = torch.tensor((0, *LENGTHS), device=self.device).cumsum(0)
+        yield judge_equal(0, "documents", self.rows.documents.starts, starts)
+        assert len(self.text.inputs) == last + 1, "the model computes other layers than it shows"
+
+    def _compare_constants(self, number: int, layer: Layer, given: dict) -> Iterator[Measured]:
+        """The window and the rotary tables: neither shows in every text."""
+        ours, window = layer.attention.heads.window, self._window(number)
+        if window is not None:
+            yield Measured(number, "window", float(ours), float(window), ours == window)
+        table = given.get("position_embeddings")
+        if table is None or layer.spec.rotary == NO_ROTARY:
+            return
+        mine = self.rows.tables[layer.spec.rotary]
+        for name, one, theirs in zip(("cos", "sin"), mine, table, strict=True):
+            theirs = theirs[-1]
+            yield judge_equal(number, name, one[: theirs.shape[0]], theirs)
+
+    def _window(self, number: int) -> int | None:
+        """Return the window that the model's own mask shows, or where no text exceeds it, that its config names."""
+        for stream in (self.long, self.text):
+            if stream is None:
+                continue
+            mask = stream.options[number].get("attention_mask")
+            if isinstance(mask, Tensor) and mask.dim() == 4:
+                row = mask[0, 0, -1]
+                seen = int((row if row.dtype == torch.bool else row == 0).sum())
+                if seen < row.numel():
+                    return seen
+        kinds, window = (
+            getattr(self.config, "layer_types", None),
+            getattr(self.config, "sliding_window", None),
         )
-        parts = tuple(type(part) for part in spec.module.modules())
-        first.setdefault((constants, shapes, parts), number)
-    return {number: decoder.layers[number] for number in first.values()}
+        if kinds and "sliding" not in kinds[number]:
+            return 0
+        tokens = 0 if self.long is None else self.long.ids.shape[1]
+        # A window that a text would have exceeded and that its mask does not show is not there.
+        return 0 if not window or window < tokens else window
+
+    # -- layers --------------------------------------------------------------------------------------------------
+
+    def _widen(self, layer: Layer, fp8: bool = False) -> Layer:
+        return widen_layer(layer, self.decoder.kernels, self.wide_kernels, fp8=fp8)
+
+    def _compare_layer(
+        self, number: int, layer: Layer, wide: Wide, stream: Stream, given: tuple[dict, dict], rows: Rows
+    ) -> Iterator[Measured]:
+        x = stream.inputs[number]
+        trained = [(name, p) for name, p in layer.spec.module.named_parameters() if p.requires_grad]
+        names, parameters = ["y", "dx", *(name for name, _ in trained)], [p for _, p in trained]
+        generator = torch.Generator().manual_seed(number)
+        dy = torch.randn(sum(stream.lengths), x.shape[2], generator=generator).to(self.device)
+        with without_tf32():
+            truth = wide.run(x.float(), stream.spread(dy), given[1], parameters)
+        truth = [stream.cut(truth[0]), stream.cut(truth[1]), *truth[2:]]
+        if self.dtype == torch.float16:  # as a loss scale does: no gradient beyond its numbers
+            factor = 2.0 ** (FP16_LARGEST - max(t.abs().max() for t in truth[1:]).log2().ceil()).item()
+            dy, truth = dy * factor, [truth[0], *(t * factor for t in truth[1:])]
+        rows_of_x = stream.cut(x).to(self.dtype)
+        if not self.exact:
+            own = self._run(self._widen(layer, fp8=True), rows_of_x, dy, rows, "all", parameters, fp32=True)
+        elif self.dtype == torch.float32 and self.device.type == "cpu":
+            own = truth
+        else:
+            own = self._run_model(layer.spec.module, stream, x, dy, given[0], parameters)
+        if self.dtype != torch.float32 or not self.exact:
+            ours = self._run(self._widen(layer), rows_of_x, dy, rows, "all", parameters, fp32=True)
+            yield from self.judge.compare(number, names, ours, truth, truth, torch.float32)
+            del ours
+        for keep in ("all", "input"):
+            ours = self._run(layer, rows_of_x, dy, rows, keep, parameters)
+            yield from self.judge.compare(number, names, ours, own, truth, self.dtype)
+
+    def _run(
+        self, layer: Layer, x: Tensor, dy: Tensor, rows: Rows, keep: str, parameters: list[nn.Parameter],
+        *, fp32: bool = False,
+    ) -> list[Tensor]:  # fmt: skip
+        """Return y, dx and the gradients by our code."""
+        store, kernels = self.decoder.store, self.wide_kernels if fp32 else self.decoder.kernels
+        for parameter in parameters:
+            store.gradient(parameter).zero_()
+        with torch.no_grad(), without_tf32() if fp32 else nullcontext():
+            y, kept = layer.forward(x.float() if fp32 else x, rows, kernels, keep)
+            upstream = layer.down.widen_gradient(x.shape[0])
+            upstream[:, : x.shape[1]] = dy
+            dx = layer.backward(kept, [upstream], rows, kernels)[:, : x.shape[1]]
+        return [y, dx, *(store.gradient(p).clone() for p in parameters)]
+
+    def _run_model(
+        self, module: nn.Module, stream: Stream, x: Tensor, dy: Tensor, given: dict,
+        parameters: list[nn.Parameter],
+    ) -> list[Tensor]:  # fmt: skip
+        """Return the same by the model's own code, as a step without our decoder runs it."""
+        with self._autocast():
+            y, dx, *rest = run_module(module, x, stream.spread(dy), given, parameters)
+        return [stream.cut(y), stream.cut(dx), *rest]
+
+    # -- head and whole ------------------------------------------------------------------------------------------
+
+    def _compare_head(self) -> Iterator[Measured]:
+        """The last norm, the head, the loss and the embedding, from what the model's last layer gave."""
+        number, decoder = len(self.decoder.layers), self.decoder
+        x, picks, targets = self._picked()
+        scale = HEAD_SCALE
+        with without_tf32():
+            truth = run_head(decoder.spec, x[picks].float(), targets, scale, wide=True)
+        with self._autocast():
+            own = run_head(decoder.spec, x[picks], targets, scale, wide=False)
+        seen = self.text.cut(self.text.logits)[picks]
+        error = errors_of([seen], [truth.logits])[0][0]
+        yield Measured(number, "head", error, TRUSTED, error <= TRUSTED)
+        decoder.store.clear_gradients()
+        with torch.no_grad():
+            logits = decoder.logits(x[picks])
+            loss, dx = decoder.apply_head(x.clone(), picks, targets, torch.tensor(scale, device=self.device))
+        dx = dx[:, : x.shape[1]]
+        yield from self.judge.compare(
+            number, ["logits", "dx"], [logits, dx[picks]], [own.logits, own.dx], [truth.logits, truth.dx],
+            self.dtype,
+        )  # fmt: skip
+        yield self.judge.loss(number, loss, own.loss, truth.loss)
+        norm = decoder.spec.norm
+        wide = widen(norm.module, self.dtype, {})
+        with torch.no_grad():
+            exact = wide(x.float())
+            mine = self.wide_kernels.rms_norm.forward(x.float(), wide.weight, *norm.options)[0]
+        yield from self.judge.compare(number, ["norm"], [mine], [exact], [exact], torch.float32)
+        if truth.gradients:
+            yield from self._compare_ends(own.gradients, truth.gradients)
+
+    def _compare_ends(self, own: list[Tensor], truth: list[Tensor]) -> Iterator[Measured]:
+        """Gradients of the last norm and the head, as _compare_head() left them, and of the embedding's table."""
+        number, decoder, store = len(self.decoder.layers), self.decoder, self.decoder.store
+        table, head, norm = decoder.spec.embedding, decoder.spec.head.weight, decoder.spec.norm.module.weight
+        ids = self.text.cut(self.text.ids)
+        generator = torch.Generator().manual_seed(number)
+        dx = torch.randn(len(ids), table.weight.shape[1], generator=generator).to(self.device)
+        dx *= truth[1].norm() / dx.norm()  # where both share a table, either of them shows
+        exact, theirs = (run_embedding(table, ids, dx.to(self.dtype), wide=wide) for wide in (True, False))
+        if head is table.weight:
+            exact, theirs = exact + truth[1], theirs.float() + own[1].float()
+            truth, own = truth[:1], own[:1]
+        else:
+            truth, own = list(truth), list(own)
+        with torch.no_grad():
+            decoder.embedding.backward(ids, dx.to(self.dtype))
+        names = ["norm.weight", "lm_head.weight"][: len(truth)] + ["embed_tokens.weight"]
+        ours = [store.gradient(p) for p in (norm, head)[: len(truth)]] + [store.gradient(table.weight)]
+        yield from self.judge.compare(number, names, ours, [*own, theirs], [*truth, exact], self.dtype)
+
+    def _compare_all(self, x: Tensor, like: Tensor | None) -> Iterator[Measured]:
+        """Logits and loss of the whole model, from the token ids; `x` and `like`: what all layers give in fp32."""
+        number, decoder = len(self.decoder.layers), self.decoder
+        _, picks, targets = self._picked()
+        ids = self.text.cut(self.text.ids)
+        with without_tf32():
+            truth = run_head(decoder.spec, x[picks], targets, 1.0, wide=True)
+            own = None if like is None else run_head(decoder.spec, like[picks], targets, 1.0, wide=True)
+        if own is None:
+            logits = self.text.cut(self.text.logits)[picks].float()
+            own_logits, own_loss = logits, functional.cross_entropy(logits, targets, reduction="sum")
+        else:
+            own_logits, own_loss = own.logits, own.loss
+        trust = errors_of([own_logits], [truth.logits])[0][0]
+        yield Measured(number, "model", trust, TRUSTED_DEPTH, trust <= TRUSTED_DEPTH)
+        with torch.no_grad():
+            logits = decoder.logits(decoder.hidden(ids, self.rows)[picks])
+        yield from self.judge.compare(
+            number, ["all logits"], [logits], [own_logits], [truth.logits], self.dtype, TIMES_LOOSE
+        )
+        decoder.store.clear_gradients()
+        loss = decoder.add_gradients(ids, self.rows, picks, targets, 1.0)
+        yield self.judge.loss(number, loss, own_loss, truth.loss)
+        if isinstance(decoder.store, WholeStore):
+            yield from self._compare_whole(decoder.store)
+
+    def _compare_whole(self, store: WholeStore) -> Iterator[Measured]:
+        """Gradients that came down through the whole model, as _compare_all() left them: of table and first norm."""
+        spec = self.decoder.spec
+        weights = [spec.embedding.weight, spec.layers[0].input_norm.module.weight]
+        with store.holding(store.weights), without_tf32():
+            truth = self._run_whole(weights)
+        with self._autocast():
+            own = self._run_whole(weights)
+        yield from self.judge.compare(
+            0, ["all embed_tokens.weight", "all input_norm.weight"], [store.gradient(p) for p in weights], own,
+            truth, self.dtype, TIMES_LOOSE,
+        )  # fmt: skip
+
+    def _run_whole(self, weights: list[nn.Parameter]) -> list[Tensor]:
+        """Return the gradients of `weights` by the model's own code, from the token ids to the loss."""
+        _, picks, targets = self._picked()
+        with torch.enable_grad():
+            logits = self.text.cut(self.model(input_ids=self.text.ids, use_cache=False).logits)[picks]
+            loss = functional.cross_entropy(logits.float(), targets, reduction="sum")
+            return list(torch.autograd.grad(loss, weights))
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None)
+
+    def _picked(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the last layer's result as the model has it, some of its rows, and the tokens that follow them."""
+        picks = torch.arange(1, sum(LENGTHS), HEAD_STEP, device=self.device)
+        following = self.text.cut(self.text.ids.roll(-1, 1))[picks]
+        return self.text.cut(self.text.inputs[-1]).to(self.dtype), picks, following
 
 
-def _compare_layer(decoder: Decoder, layer: Layer, autocast: torch.dtype | None) -> tuple[str, float] | None:
-    """Return the first quantity that differs too much, with its error."""
-    dtype, device = layer.qkv.weights.dtype, decoder.device
-    generator = torch.Generator().manual_seed(0)
-    x, dy = (
-        torch.randn(TOKENS, decoder.spec.hidden_size, generator=generator).to(device, dtype) for _ in range(2)
+def _kind(layer: Layer) -> tuple:
+    """Return all that layers of one kind have in common, but for the numbers in their weights."""
+    spec = layer.spec
+    norms = (
+        spec.input_norm, spec.attention_norm, spec.mlp_norm, spec.output_norm, spec.query_norm, spec.key_norm,
+    )  # fmt: skip
+    groups = tuple(
+        (group.weights.sizes, group.inputs, group.bias is not None, type(group.weights), group.dropout)
+        + tuple((part.rank, part.scale) for part in group.parts)
+        for group in layer.groups
     )
-    adapters = [
-        p for group in layer.groups for part in group.parts for p in (part.a, part.b) if p is not None
-    ]
-    documents = Documents.of((TOKENS,), device)
-    rows = replace(decoder.make_rows(documents), mlp_rows=0)  # in one portion, since all of it is kept, too
-    theirs = _run_stock(layer, x, dy, rows.tables[layer.spec.rotary], adapters, autocast)
-    names = ["y", "dx", *(f"adapter {i}" for i in range(len(adapters)))]
-    for keep in ("all", "input"):
-        decoder.store.gradients.zero_()
-        y, kept = layer.forward(x, rows, decoder.kernels, keep)
-        wide = layer.down.widen_gradient(TOKENS)
-        wide[:, : x.shape[1]] = dy
-        dx = layer.backward(kept, [wide], rows, decoder.kernels)[:, : x.shape[1]]
-        ours = [y, dx, *(decoder.store.gradient(p) for p in adapters)]
-        for name, mine, stock in zip(names, ours, theirs, strict=True):
-            error = relative_error(mine, stock)
-            if not error <= _tolerance(decoder, autocast):
-                return name, error
-    return None
-
-
-def _run_stock(
-    layer: Layer, x: Tensor, dy: Tensor, table: tuple[Tensor, Tensor], adapters: list[nn.Parameter],
-    autocast: torch.dtype | None,
-) -> list[Tensor]:  # fmt: skip
-    """Return y, dx and the adapters' gradients by the model's own code and autograd."""
-    module, count = layer.spec.module, x.shape[0]
-    place = torch.arange(count, device=x.device)
-    ahead = place[None, :] > place[:, None]
-    if layer.spec.window:
-        ahead |= place[None, :] <= place[:, None] - layer.spec.window
-    mask = torch.zeros(1, 1, count, count, dtype=x.dtype, device=x.device)
-    mask.masked_fill_(ahead, torch.finfo(x.dtype).min)
-    start = x.clone().requires_grad_()
-    embeddings = tuple(one[:count].to(x.dtype)[None] for one in table)
-    with torch.enable_grad(), torch.autocast(x.device.type, dtype=autocast, enabled=autocast is not None):
-        y = module(start[None], attention_mask=mask, position_ids=place[None], position_embeddings=embeddings)
-        y = (y[0] if isinstance(y, tuple) else y)[0]
-        gradients = torch.autograd.grad(y, [start, *adapters], dy.to(y.dtype))
-    return [y.detach(), *gradients]
-
-
-@torch.no_grad()
-def _compare_model(model: nn.Module, decoder: Decoder, autocast: torch.dtype | None) -> float:
-    """Return the difference of the logits of a few tokens, as a share of their largest value."""
-    config = model.config.get_text_config()
-    ids = torch.arange(2, 10, device=decoder.device).remainder(config.vocab_size)
-    with torch.autocast(decoder.device.type, dtype=autocast, enabled=autocast is not None):
-        stock = model(input_ids=ids[None], use_cache=False).logits[0].float()
-    rows = decoder.make_rows(Documents.of((len(ids),), decoder.device))
-    logits = decoder.logits(decoder.hidden(ids, rows))
-    return relative_error(logits, stock) if logits.shape == stock.shape else float("nan")
+    return (
+        spec.activation, spec.scale, spec.window, spec.softcap, spec.rotary, spec.head_dim, spec.query_heads,
+        spec.key_heads, tuple(norm and norm.options for norm in norms), groups, layer.attention.name,
+        tuple(type(part) for part in spec.module.modules()),
+    )  # fmt: skip

@@ -7,6 +7,8 @@ import inspect
 import torch
 from torch import Tensor, nn
 
+from studio.models.decoder.spec import NO_ROTARY
+
 LENGTH_DEPENDENT = ("dynamic", "longrope")
 """Kinds of rotary embedding whose frequencies hang on the longest position of a batch (transformers' names)."""
 
@@ -39,5 +41,8 @@ class RotaryTables:
     @torch.no_grad()
     def _make(self, like: Tensor, positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         with torch.autocast(like.device.type, enabled=False):
-            cos, sin = self.module(like, positions, kind) if self._by_kind else self.module(like, positions)
+            asked = min(self.kinds - {NO_ROTARY}) if kind == NO_ROTARY and self._by_kind else kind
+            cos, sin = self.module(like, positions, asked) if self._by_kind else self.module(like, positions)
+        if kind == NO_ROTARY:
+            cos, sin = torch.ones_like(cos), torch.zeros_like(sin)
         return cos[0].float().contiguous(), sin[0].float().contiguous()

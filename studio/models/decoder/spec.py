@@ -17,6 +17,9 @@ from studio.core.text import Text, text
 from studio.models.fuse import name_activation
 from studio.models.norms import Norm, is_rms_norm, read_norm
 
+NO_ROTARY = "none"
+"""Every fourth layer of SmolLM3 leaves query and key as they are (NoPE)."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
@@ -45,7 +48,12 @@ class LayerSpec:
     """Tokens that a token sees, itself included; 0: all before it."""
     softcap: float
     rotary: str
-    """Which of the rotary module's tables the layer uses; "" where it has one."""
+    """Which of the rotary module's tables the layer uses; "" where it has one, NO_ROTARY where it rotates nothing."""
+
+    @property
+    def groups(self) -> dict[str, tuple[nn.Module, ...]]:
+        """The linears that read the same rows, by the name of their group."""
+        return {"qkv": self.qkv, "output": (self.output,), "gate_up": self.gate_up, "down": (self.down,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +128,7 @@ def _read_layer(layer: nn.Module, config: Any, kind: str) -> LayerSpec:
     if not hasattr(attention, "sliding_window"):
         window = getattr(config, "sliding_window", None)
     per_layer = isinstance(getattr(config, "rope_parameters", None), dict) and kind in config.rope_parameters
+    rotated = bool(getattr(attention, "use_rope", True))
     return LayerSpec(
         module=layer,
         input_norm=_norm(layer, "input_layernorm"),
@@ -139,7 +148,7 @@ def _read_layer(layer: nn.Module, config: Any, kind: str) -> LayerSpec:
         scale=float(attention.scaling),
         window=int(window or 0),
         softcap=float(getattr(attention, "attn_logit_softcapping", None) or 0.0),
-        rotary=kind if per_layer else "",
+        rotary=(kind if per_layer else "") if rotated else NO_ROTARY,
     )
 
 

@@ -1,4 +1,4 @@
-"""Where a group's frozen weights live: in one 16-bit matrix, or in 4 bits that are opened when needed."""
+"""Where a group's weights live: in one 16-bit matrix, in 4 bits that are opened when needed, or in what is trained."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 from studio_kernels.dispatch import Kernels
 from studio_kernels.nf4 import Nf4
 from torch import Tensor, nn
+
+from studio.models.decoder.whole_store import WholeStore
 
 
 class Weights(ABC):
@@ -25,6 +27,8 @@ class Weights(ABC):
     """Outputs of each linear."""
     dtype: torch.dtype
     device: torch.device
+    gradient: Tensor | None = None
+    """(outputs, inputs) where the gradient of W is added, None while it is frozen."""
     exact: bool = True
     """Whether products are those of the modules' own weights but for rounding."""
 
@@ -96,6 +100,32 @@ class ResidentWeights(Weights):
         for linear in self._linears:
             linear.weight.data = linear.weight.data.clone(memory_format=torch.contiguous_format)
         self._matrix = self._matrix.new_empty(0, 0)
+
+
+class TrainedWeights(Weights):
+    """W is trained itself: a part of a store's flat copy, without tails."""
+
+    tail = 0
+
+    def __init__(self, linears: Sequence[nn.Module], store: WholeStore) -> None:
+        weights = [linear.weight for linear in linears]
+        self.sizes = tuple(weight.shape[0] for weight in weights)
+        self._matrix, self.gradient = store.computed(weights), store.joined(weights)[1]
+        self.outputs, self.inputs = self._matrix.shape
+        self.dtype, self.device = self._matrix.dtype, self._matrix.device
+
+    def matrix(self, kernels: Kernels) -> Tensor:
+        """See Weights."""
+        return self._matrix
+
+    def tails(self) -> tuple[Tensor, Tensor]:
+        """See Weights: there are none."""
+        return self._matrix[self.outputs :], self._matrix[:, self.inputs :]
+
+    def release(self) -> None:
+        """See Weights: the store gives the modules theirs."""
+        self._matrix = self._matrix.new_empty(0, 0)
+        self.gradient = None
 
 
 @dataclass(slots=True)

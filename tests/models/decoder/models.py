@@ -72,3 +72,21 @@ def make_model(
                 parameter.mul_(4.0)  # fresh weights are so small that attention is nearly even
     adapted.config.use_cache = False
     return adapted.eval()
+
+
+def make_whole_model(family: str, *, dtype: torch.dtype = torch.float32, **shape) -> nn.Module:
+    """Return a model of which every weight is trained, in evaluation mode; norms and biases are drawn at random."""
+    torch.manual_seed(0)
+    config_class, extra = FAMILIES[family]
+    config = config_class(**(SHAPE | extra | shape))
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+            elif name.endswith("bias"):
+                parameter.normal_(0.0, 0.2)
+            else:
+                parameter.mul_(4.0)
+    model.config.use_cache = False
+    return model.eval()

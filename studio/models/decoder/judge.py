@@ -1,0 +1,126 @@
+"""How far off is too far: our errors against fp32, beside those of the model's own code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+EQUAL = 1e-4
+"""Largest error of equal arithmetic in fp32, as a root mean square."""
+TIMES = 1.5
+"""Our errors may be so many times those of the model's own code, in the geometric mean over a layer's quantities."""
+TIMES_ONE = 2.0
+"""One of them so many times more. Where one value outweighs all others nothing averages out: of smollm2's 1,500
+errors in bf16 the worst are 1.8 and 1.4 times the own."""
+ASIDE = 64
+"""One of so many values of a vector's gradient, the largest, are looked at apart: in smollm2 one channel of 576 holds
+nine tenths of a norm's, and its error, a single number, was 0.15 to 3.1 times the own from layer to layer."""
+ASIDE_ERROR = 0.5
+"""Largest error of each of those, as a share of its value; 0.17 was seen, and what is left out is off by 1."""
+TIMES_LARGEST = 2.0
+"""The largest error of one value, likewise."""
+TIMES_LOOSE = 2.0
+"""TIMES over all layers at once, each of which was looked at by itself, and for products in 8 bits: what they are
+held against rounds the same way, but other values."""
+ROUNDING = {
+    torch.float32: EQUAL / (TIMES * TIMES_ONE),
+    torch.float16: torch.finfo(torch.float16).eps,
+    torch.bfloat16: torch.finfo(torch.bfloat16).eps,
+}
+"""An own error below this is luck: a value goes through half a dozen roundings of up to half an eps. In float32, with
+products in full, only the order of sums differs: 2e-5 at most in smollm2."""
+TRUSTED, TRUSTED_DEPTH = 0.1, 0.5
+"""Where the model's own head, or all of it, is further from our reading of it in fp32, that reading is wrong."""
+LOSS = 1e-2
+"""What a loss may be off by in 16 bits whatever the model's own is: errors of many tokens cancel by chance."""
+FP8 = 0.5
+"""Largest error with products in 8 bits, as a root mean square: 2.6 % each on random weights."""
+ROUNDING_LARGEST = 4
+"""The largest of many roundings, in ROUNDING."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One comparison: errors as shares of the truth's size, root mean square."""
+
+    layer: int
+    part: str
+    ours: float
+    own: float
+    """The model's own code's in the same dtype, or what equal arithmetic may be off by."""
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Judges what is computed in `dtype`; `exact`: without products in 8 bits."""
+
+    dtype: torch.dtype
+    exact: bool
+
+    def compare(
+        self, number: int, names: Sequence[str], ours: Sequence[Tensor], own: Sequence[Tensor],
+        truth: Sequence[Tensor], dtype: torch.dtype, times: float = TIMES,
+    ) -> Iterator[Measured]:  # fmt: skip
+        floor, least = ROUNDING[dtype], ROUNDING_LARGEST * ROUNDING[dtype]
+        ours, own, truth = list(ours), list(own), list(truth)
+        for place, exact in enumerate(truth):
+            if exact.dim() == 1 and exact.numel() >= ASIDE and dtype != torch.float32:
+                apart, error, rest = set_aside(ours[place], exact)
+                may = max(ASIDE_ERROR, TIMES_ONE * times * set_aside(own[place], exact)[1])
+                yield Measured(number, f"{names[place]}[{apart}]", error, may, error <= may)
+                same = own[place] is exact
+                ours[place], truth[place] = ours[place][rest], exact[rest]
+                own[place] = truth[place] if same else own[place][rest]
+        eight = not self.exact and own is not truth
+        bound, times = (FP8, TIMES_LOOSE) if eight else (float("inf"), times)
+        ratios = []
+        found = zip(names, errors_of(ours, truth), errors_of(own, truth), strict=True)
+        for name, (error, largest), (their, their_largest) in found:
+            near = error <= min(bound, TIMES_ONE * times * max(their, floor))
+            ok = near and largest <= TIMES_ONE * TIMES_LARGEST * max(their_largest, least)
+            shown = (error, their) if not near or ok else (largest, their_largest)
+            ratios.append(max(error, floor) / max(their, floor))
+            yield Measured(number, name, *shown, ok)
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        yield Measured(number, ", ".join(names[:3]), mean, 1.0, mean <= times)
+
+    def loss(self, number: int, ours: Tensor, own: Tensor, truth: Tensor) -> Measured:
+        error, their = (abs(one.item() / truth.item() - 1) for one in (ours, own))
+        floor = EQUAL if self.dtype == torch.float32 else LOSS if self.exact else FP8
+        return Measured(number, "loss", error, their, error <= max(TIMES * their, floor))
+
+
+def judge_equal(number: int, part: str, ours: Tensor, theirs: Tensor) -> Measured:
+    if ours.shape != theirs.shape:
+        return Measured(number, part, float("nan"), 0.0, False)
+    error = errors_of([ours], [theirs])[0][0]
+    return Measured(number, part, error, 0.0, error <= EQUAL)
+
+
+def set_aside(ours: Tensor, truth: Tensor) -> tuple[int, float, Tensor]:
+    """Return which of the largest values of `truth` (n,) is most off, by which share of it, and the others' places."""
+    largest = truth.abs().topk(truth.numel() // ASIDE).indices
+    exact = truth[largest].float()
+    shares = (ours[largest].float() - exact).abs() / exact.abs().clamp_min(torch.finfo(torch.float32).tiny)
+    shares = shares.nan_to_num(float("inf"))
+    rest = torch.ones_like(truth, dtype=torch.bool)
+    rest[largest] = False
+    worst = shares.argmax()
+    return int(largest[worst]), float(shares[worst]), rest
+
+
+def errors_of(found: Sequence[Tensor], truth: Sequence[Tensor]) -> list[tuple[float, float]]:
+    """Return each one's difference from its truth, as shares: root mean squares and largest values. Waits once."""
+    tiny = torch.finfo(torch.float32).tiny
+    errors = []
+    for one, exact in zip(found, truth, strict=True):
+        exact = exact.float()
+        difference = one.float() - exact
+        norm, largest = exact.norm().clamp_min(tiny), exact.abs().max().clamp_min(tiny)
+        errors.append(torch.stack((difference.norm() / norm, difference.abs().max() / largest)))
+    return [tuple(pair) for pair in torch.stack(errors).tolist()]

@@ -1,0 +1,232 @@
+"""One layer in fp32: the model's own modules as the truth, and our arithmetic beside them, where nothing is rounded."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from studio_kernels.attention_library import MATH
+from studio_kernels.dispatch import Kernels
+from torch import Tensor, nn
+from torch.nn import functional
+
+from studio.models.decoder.layer import Layer
+from studio.models.decoder.linears import LinearGroup
+from studio.models.decoder.spec import DecoderSpec
+from studio.models.decoder.weights import Weights
+from studio.models.norms import Norm
+
+
+def widen(module: nn.Module, dtype: torch.dtype, twins: dict[int, nn.Parameter]) -> nn.Module:
+    """Return `module` with fp32 parameters, all else shared; 4-bit weights as its own code opens them, in `dtype`.
+
+    `twins` gets the parameters by the id of the one whose place they take.
+    """
+    state = getattr(module._parameters.get("weight"), "quant_state", None)
+    if state is not None:
+        return _open(module, dtype)
+    twin = copy.copy(module)
+    parameters = dict(module.named_parameters(recurse=False))
+    wide = {name: nn.Parameter(p.detach().float(), p.requires_grad) for name, p in parameters.items()}
+    twins.update({id(p): wide[name] for name, p in parameters.items()})
+    twin.__dict__["_parameters"] = dict(module._parameters) | wide
+    twin.__dict__["_modules"] = {
+        name: None if child is None else widen(child, dtype, twins) for name, child in module._modules.items()
+    }
+    return twin
+
+
+def _open(module: nn.Module, dtype: torch.dtype) -> nn.Linear:
+    from bitsandbytes.functional import dequantize_4bit
+
+    weight, bias = module.weight, module.bias
+    linear = nn.Linear(module.in_features, module.out_features, bias=bias is not None, device="meta")
+    opened = dequantize_4bit(weight.data, weight.quant_state).to(dtype).float()
+    linear.weight = nn.Parameter(opened, requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.detach().to(dtype).float(), requires_grad=False)
+    return linear
+
+
+class Wide:
+    """A layer's module in fp32."""
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        self._twins: dict[int, nn.Parameter] = {}
+        self._module = widen(module, dtype, self._twins)
+
+    def forward(self, x: Tensor, given: dict[str, Any]) -> Tensor:
+        """Return y (D, S, H)."""
+        return _first(self._module(x, **given))
+
+    def run(
+        self, x: Tensor, dy: Tensor, given: dict[str, Any], parameters: list[nn.Parameter]
+    ) -> list[Tensor]:
+        """Return y, dx and the gradients of `parameters`, named by the layer's own."""
+        return run_module(self._module, x, dy, given, [self._twins[id(p)] for p in parameters])
+
+
+def run_module(
+    module: nn.Module,
+    x: Tensor,  # (D, S, H)
+    dy: Tensor,  # (D, S, H)
+    given: dict[str, Any],
+    parameters: list[nn.Parameter],
+) -> list[Tensor]:
+    """Return y, dx and the gradients of `parameters` by autograd; `given`: what the layer takes besides x."""
+    start = x.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        y = _first(module(start, **given))
+        gradients = torch.autograd.grad(y, [start, *parameters], dy.to(y.dtype))
+    return [y.detach(), *gradients]
+
+
+def _first(y: Tensor | tuple) -> Tensor:
+    return y[0] if isinstance(y, tuple) else y
+
+
+class WideWeights(Weights):
+    """fp32 copy of a group's matrix, as it is multiplied by."""
+
+    def __init__(self, base: Weights, kernels: Kernels) -> None:
+        self.base = base
+        self.inputs, self.outputs, self.tail = base.inputs, base.outputs, base.tail
+        self.sizes, self.dtype, self.device = base.sizes, torch.float32, base.device
+        self._matrix = base.matrix(kernels).float()
+
+    def matrix(self, kernels: Kernels) -> Tensor:
+        """See Weights."""
+        return self._matrix
+
+    def tails(self) -> tuple[Tensor, Tensor]:
+        """See Weights."""
+        return self._matrix[self.outputs :, : self.inputs], self._matrix[: self.outputs, self.inputs :]
+
+    def release(self) -> None:
+        """See Weights: they were never anybody's."""
+
+
+class Fp8LikeWeights(WideWeights):
+    """The same rounded to 8 bits and multiplied in fp32: what correct products in 8 bits give, and no more."""
+
+    def __init__(self, base: Weights, kernels: Kernels) -> None:
+        super().__init__(base, kernels)
+        self._kernels = kernels
+        part = self._matrix[: self.outputs, : self.inputs]
+        self._rows, self._columns = self._round(part), self._round(part.T.contiguous()).T
+
+    def _round(self, x: Tensor) -> Tensor:
+        """Return what is left of `x` in 8 bits with a scale a row."""
+        x8, scale = self._kernels.fp8.forward(x)
+        return x8.float() * scale
+
+    def product(self, x: Tensor, kernels: Kernels, *, add: Tensor | None, out: Tensor | None) -> Tensor:
+        """See Weights."""
+        y = self._round(x[:, : self.inputs]) @ self._rows.T
+        y = y.addmm_(x[:, self.inputs :], self.tails()[1].T) if self.tail else y
+        y = y if add is None else y.add_(add)
+        return y if out is None else out.copy_(y)
+
+    def product_apart(self, x: Tensor, u: Tensor, kernels: Kernels, *, add: Tensor | None) -> Tensor:
+        """See Weights."""
+        return self.product(torch.cat((x, u), 1), kernels, add=add, out=None)
+
+    def product_back(self, dy: Tensor, kernels: Kernels, *, out: Tensor) -> Tensor:
+        """See Weights."""
+        out.copy_(self._round(dy[:, : self.outputs]) @ self._columns)
+        return out.addmm_(dy[:, self.outputs :], self.tails()[0]) if dy.shape[1] > self.outputs else out
+
+
+def widen_layer(layer: Layer, kernels: Kernels, wide_kernels: Kernels, *, fp8: bool = False) -> Layer:
+    """Return `layer` in fp32, from the matrices that it multiplies by; its gradients go to the same store.
+
+    `kernels` open its weights; it is computed by `wide_kernels`. `fp8`: with products rounded to 8 bits.
+    """
+    twin = copy.copy(layer)
+    for name in ("qkv", "output", "gate_up", "down"):
+        setattr(twin, name, _widen_group(getattr(layer, name), kernels, wide_kernels, fp8))
+    norms = {
+        name: value for name in layer.spec.__slots__ if isinstance(value := getattr(layer.spec, name), Norm)
+    }
+    wide = {
+        name: replace(norm, module=widen(norm.module, norm.weight.dtype, {})) for name, norm in norms.items()
+    }
+    twin.spec = replace(layer.spec, **wide)
+    twin.attention = replace(layer.attention, packed=MATH, equal=None)
+    twin._version = -1
+    return twin
+
+
+def _widen_group(group: LinearGroup, kernels: Kernels, wide_kernels: Kernels, fp8: bool) -> LinearGroup:
+    twin = copy.copy(group)
+    base = group.weights if group.weights.exact else group.weights.base
+    twin.weights = Fp8LikeWeights(base, wide_kernels) if fp8 else WideWeights(base, kernels)
+    twin.bias = None if group.bias is None else group.bias.float()
+    return twin
+
+
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """Multiply fp32 matrices in full inside: TF32 keeps 10 bits, as many as fp16."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+HEAD_COLUMNS = 8192
+"""Rows of the head that are held in fp32 at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the last norm and the head make of N rows."""
+
+    logits: Tensor
+    """(N, V)"""
+    dx: Tensor
+    """(N, H)"""
+    loss: Tensor
+    """(), the sum."""
+    gradients: list[Tensor]
+    """Of the norm's and of the head's weight, where they are trained."""
+
+
+def run_head(spec: DecoderSpec, x: Tensor, targets: Tensor, scale: float, *, wide: bool) -> Head:
+    """Return the Head of rows x (N, H) by the model's own last norm and head; gradients of `scale` times the loss.
+
+    `wide`: in fp32, portions of the head one after another: as a whole it takes 2 GB in an 8B model.
+    """
+    norm = widen(spec.norm.module, x.dtype, {}) if wide else spec.norm.module
+    start, weight = x.detach().clone().requires_grad_(), spec.head.weight
+    parts = [part.detach() for part in weight.split(HEAD_COLUMNS if wide else spec.head.out_features)]
+    with torch.enable_grad():
+        normal = norm(start)
+        rows = normal.detach()
+        logits = torch.cat([functional.linear(rows, part.to(x.dtype)) for part in parts], 1).requires_grad_()
+        capped = logits.float() * spec.logit_scale
+        if spec.softcap:
+            capped = spec.softcap * torch.tanh(capped / spec.softcap)
+        loss = functional.cross_entropy(capped, targets, reduction="sum")
+        (dlogits,) = torch.autograd.grad(loss * scale, logits)
+        columns = dlogits.split([part.shape[0] for part in parts], 1)
+        dnormal = sum(torch.mm(one, part.to(one.dtype)) for one, part in zip(columns, parts, strict=True))
+        leaves = [start, norm.weight] if weight.requires_grad else [start]
+        dx, *gradients = torch.autograd.grad(normal, leaves, dnormal.to(normal.dtype))
+    if gradients:
+        gradients.append(torch.cat([torch.mm(one.T, rows.to(one.dtype)) for one in columns]))
+    return Head(capped.detach(), dx, loss.detach(), gradients)
+
+
+def run_embedding(module: nn.Module, token_ids: Tensor, dx: Tensor, *, wide: bool) -> Tensor:
+    """Return the gradient (V, H) of the table of `module`, which looked up `token_ids` (T,), by autograd."""
+    module = widen(module, dx.dtype, {}) if wide else module
+    with torch.enable_grad():
+        x = module(token_ids)
+        return torch.autograd.grad(x, module.weight, dx.to(x.dtype))[0]

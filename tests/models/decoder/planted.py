@@ -1,0 +1,215 @@
+"""Faults to plant into one layer of a decoder that is right: each is one that a decoder once had, or could have."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from studio_kernels.attention import Documents, choose_attention
+
+from studio.models.decoder.decoder import Decoder
+from studio.models.decoder.layer import Layer, Rows
+from studio.models.decoder.spec import NO_ROTARY
+
+LEAST_EPS = 1e-2
+"""Less is not felt by some trained models, whose activations have mean squares of hundreds."""
+
+
+def override(layer: Layer, **methods) -> None:
+    """Give one layer other methods."""
+    layer.__class__ = type("Faulty", (Layer,), methods)
+
+
+def change_heads(decoder: Decoder, layer: Layer, **values: float) -> None:
+    """Let one layer compute attention with other Heads, by a backend that can."""
+    heads = dataclasses.asdict(layer.attention.heads) | values
+    layer.attention = choose_attention(device=decoder.device, dtype=layer.qkv.weights.dtype, **heads)
+
+
+def change_rows(decoder: Decoder, change) -> None:
+    make_rows = decoder.make_rows
+    decoder.make_rows = lambda documents, seed=None: change(make_rows(documents, seed))
+
+
+def drop_rotary(decoder: Decoder, layer: Layer) -> None:
+    kind = layer.spec.rotary
+
+    def still(rows: Rows) -> Rows:
+        cos, sin = rows.tables[kind]
+        return replace(rows, tables={**rows.tables, kind: (torch.ones_like(cos), torch.zeros_like(sin))})
+
+    def without(method):
+        return lambda self, *given: method(
+            self, *(still(one) if isinstance(one, Rows) else one for one in given)
+        )
+
+    override(layer, forward=without(Layer.forward), backward=without(Layer.backward))
+
+
+def leave_scale_out(decoder: Decoder, layer: Layer) -> None:
+    change_heads(decoder, layer, scale=1.0)
+
+
+def ignore_norm_weight(decoder: Decoder, layer: Layer) -> None:
+    norm = layer.spec.mlp_norm
+    module = copy.deepcopy(norm.module)
+    module.weight.data.fill_(1 - norm.offset)
+    layer.spec = replace(layer.spec, mlp_norm=replace(norm, module=module))
+
+
+def move_norm(decoder: Decoder, layer: Layer) -> None:
+    spec = layer.spec
+    layer.spec = replace(spec, input_norm=spec.mlp_norm, mlp_norm=spec.input_norm)
+
+
+def swap_heads(decoder: Decoder, layer: Layer) -> None:
+    def views(self, qk, qkv):
+        q, k, v = Layer._views(self, qk, qkv)
+        return q.flip(1), k, v
+
+    override(layer, _views=views)
+
+
+def map_key_heads_wrongly(decoder: Decoder, layer: Layer) -> None:
+    def views(self, qk, qkv):
+        q, k, v = Layer._views(self, qk, qkv)
+        return q, k.flip(1), v.flip(1)
+
+    override(layer, _views=views)
+
+
+def change_bias(decoder: Decoder, layer: Layer) -> None:
+    """Forget the bias, or add one where there is none."""
+    qkv = layer.qkv
+    weight = layer.spec.input_norm.module.weight
+    qkv.bias = None if qkv.bias is not None else torch.full_like(weight[:1], 0.1).expand(qkv.outputs).clone()
+
+
+def change_window(decoder: Decoder, layer: Layer) -> None:
+    """Make the window one token narrower, or give one to a layer that has none."""
+    window = layer.attention.heads.window
+    change_heads(decoder, layer, window=window - 1 if window else 32)
+
+
+def put_adapter_elsewhere(decoder: Decoder, layer: Layer) -> None:
+    diagonal = layer.gate_up.diagonal
+    (a, b, left, middle), (c, d, _, right) = diagonal.blocks
+    layer.gate_up.diagonal = replace(diagonal, blocks=((a, b, middle, right), (c, d, left, middle)))
+
+
+def keep_stale_adapter(decoder: Decoder, layer: Layer) -> None:
+    layer.down.refresh = lambda: None
+
+
+def swap_gate_and_up(decoder: Decoder, layer: Layer) -> None:
+    override(layer, _halves=lambda self, gate_up: Layer._halves(self, gate_up)[::-1])
+
+
+def change_eps(decoder: Decoder, layer: Layer) -> None:
+    norm = layer.spec.mlp_norm
+    layer.spec = replace(layer.spec, mlp_norm=replace(norm, eps=max(100 * norm.eps, LEAST_EPS)))
+
+
+def change_softcap(decoder: Decoder, layer: Layer) -> None:
+    """Leave the scores' cap out, or cap them where none does."""
+    change_heads(decoder, layer, softcap=0.0 if layer.attention.heads.softcap else 1.0)
+
+
+def count_positions_wrongly(decoder: Decoder, layer: Layer) -> None:
+    change_rows(decoder, lambda rows: replace(rows, positions=rows.positions + 1))
+
+
+def leak_between_documents(decoder: Decoder, layer: Layer) -> None:
+    change_rows(
+        decoder, lambda rows: replace(rows, documents=Documents.of((rows.documents.tokens,), decoder.device))
+    )
+
+
+def change_activation(decoder: Decoder, layer: Layer) -> None:
+    other = "silu" if layer.spec.activation != "silu" else "gelu_tanh"
+    layer.spec = replace(layer.spec, activation=other)
+
+
+def drop_residual(decoder: Decoder, layer: Layer) -> None:
+    def join(self, x, attended, rows, kernels):
+        return Layer._join_attention(self, torch.zeros_like(x), attended, rows, kernels)
+
+    override(layer, _join_attention=join)
+
+
+def forget_adapter_scale(decoder: Decoder, layer: Layer) -> None:
+    diagonal = layer.output.diagonal
+    layer.output.diagonal = replace(diagonal, scales=(1.0,))
+
+
+def lose_a_gradient(decoder: Decoder, layer: Layer) -> None:
+    diagonal = layer.qkv.diagonal
+    lost = torch.zeros_like(diagonal.gradients[1])
+    layer.qkv.diagonal = replace(diagonal, gradients=(diagonal.gradients[0], lost, *diagonal.gradients[2:]))
+
+
+def transpose_square(decoder: Decoder, layer: Layer) -> None:
+    """Transpose the largest square corner of the output projection."""
+    weights = layer.output.weights
+    real, width = weights.matrix, min(weights.inputs, weights.outputs)
+
+    def matrix(kernels):
+        found = real(kernels).clone()
+        found[:width, :width] = found[:width, :width].T.clone()
+        return found
+
+    weights.matrix = matrix
+
+
+def interleave_rotary(decoder: Decoder, layer: Layer) -> None:
+    """Rotate neighbours instead of halves, before or after the norms of the heads."""
+    d, heads = layer.spec.head_dim, layer.spec.query_heads + layer.spec.key_heads
+
+    def interleave(qkv):
+        part = qkv[:, : heads * d].unflatten(1, (heads, d // 2, 2))
+        qkv[:, : heads * d] = part.transpose(2, 3).reshape(len(qkv), -1).clone()
+        return qkv
+
+    def rotate(self, qkv, rows, kernels):
+        return Layer._rotate(self, interleave(qkv), rows, kernels)
+
+    def take_heads(self, qkv, rows, kernels):
+        return Layer._heads(self, interleave(qkv.clone()), rows, kernels)
+
+    override(layer, **({"_rotate": rotate} if layer.spec.query_norm is None else {"_heads": take_heads}))
+
+
+def take_wrong_table(decoder: Decoder, layer: Layer) -> None:
+    """Take another kind of layer's table, or, of a single one, the angles of half the position."""
+    others = {one.spec.rotary for one in decoder.layers} - {layer.spec.rotary, NO_ROTARY}
+    if others:
+        layer.spec = replace(layer.spec, rotary=min(others))
+    else:
+        change_rows(decoder, lambda rows: replace(rows, tables=_stretch(rows.tables)))
+
+
+def _stretch(tables: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> dict[str, tuple[torch.Tensor, ...]]:
+    return {
+        kind: tuple(table[torch.arange(len(table), device=table.device) // 2] for table in pair)
+        for kind, pair in tables.items()
+    }
+
+
+FAULTS = {
+    drop_rotary: "llama", leave_scale_out: "llama", ignore_norm_weight: "gemma2", move_norm: "llama",
+    swap_heads: "qwen2", map_key_heads_wrongly: "llama", change_bias: "qwen2", change_window: "mistral",
+    put_adapter_elsewhere: "llama", keep_stale_adapter: "llama", swap_gate_and_up: "qwen2",
+    change_eps: "llama", change_softcap: "gemma2", count_positions_wrongly: "llama",
+    leak_between_documents: "llama", change_activation: "gemma2", drop_residual: "llama",
+    forget_adapter_scale: "llama", lose_a_gradient: "qwen2", transpose_square: "llama",
+    interleave_rotary: "llama", take_wrong_table: "gemma3",
+}  # fmt: skip
+"""And a family of models.py in which each shows most."""
+
+
+def is_felt(fault: Callable[[Decoder, Layer], None], layer: Layer) -> bool:
+    """Whether `fault` changes what `layer` computes: a single key head has no other to be mistaken for."""
+    return fault is not map_key_heads_wrongly or layer.spec.key_heads > 1
