@@ -1,8 +1,9 @@
-"""The result of a run: written without local paths, reloaded into a fresh base and compared before it counts."""
+"""The result of a run: written without local paths, reloaded onto an untouched base and compared before it counts."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import shutil
 from dataclasses import dataclass
@@ -10,17 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel, get_peft_model_state_dict
 
 from studio.core.errors import StudioError
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.files import replace_file
+from studio.core.json_file import read_json
 from studio.core.record import RunRecord
 from studio.core.text import text
+from studio.engine.older_spelling import add_older_spelling
 from studio.models.adapt import evaluation_mode, load_adapter
 from studio.models.load import load_model, set_evaluation
 
 PROBE_TOKENS = 24
 """Tokens of the batch on which the reloaded artefact is compared."""
+SUMMED = 1024
+"""Numbers of 8 bytes in a row that sum_frozen adds up."""
 
 
 def save_artifact(model: Any, tokenizer: Any, folder: Path, facts: ModelFacts, record: RunRecord) -> str:
@@ -37,6 +43,7 @@ def save_artifact(model: Any, tokenizer: Any, folder: Path, facts: ModelFacts, r
         name_base(staging, facts.name)
     else:
         strip_path(staging / "config.json")
+    add_older_spelling(staging)
     (staging / "README.md").write_text(write_card(facts, record), encoding="utf-8")
     final = folder / name
     if final.exists():
@@ -48,14 +55,14 @@ def save_artifact(model: Any, tokenizer: Any, folder: Path, facts: ModelFacts, r
 def name_base(adapter: Path, base: str) -> None:
     """Name the base in adapter_config.json by hub id or folder name: peft writes the local path it was loaded from."""
     path = adapter / "adapter_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
+    config = read_json(path)
     config["base_model_name_or_path"] = base
     path.write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def strip_path(config_path: Path) -> None:
     """Remove `_name_or_path` from a model's config.json: it can hold a local path."""
-    config = json.loads(config_path.read_text(encoding="utf-8"))
+    config = read_json(config_path)
     if config.pop("_name_or_path", None) is not None:
         config_path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
@@ -95,25 +102,97 @@ def write_card(facts: ModelFacts, record: RunRecord) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What the trained model computes on one batch, kept on the CPU to compare the reloaded artefact with."""
+    """What was trained and what it computes on one batch: enough to compare the reloaded artefact with."""
 
     ids: torch.Tensor
     """(1, S) int64"""
     logits: torch.Tensor
     """(S, V) fp32"""
+    weights: dict[str, tuple[torch.dtype, bytes]]
+    """The dtype and a hash of each tensor that an artefact holds, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What is left of a training once its artefact is on disk: enough to check it."""
+
+    facts: ModelFacts
+    plan: BackendPlan
+    tokenizer: Any
+    fingerprint: Fingerprint
+    loss: float
+    base: Any
+    """The base model without the adapter, where it is still what its files hold; else None."""
 
 
 @torch.no_grad()
-def fingerprint(model: Any, token_ids: list[int]) -> Fingerprint:
-    """Return the logits of `model` on (the first PROBE_TOKENS of) `token_ids`."""
+def fingerprint(model: Any, token_ids: list[int], like: Fingerprint | None = None) -> Fingerprint:
+    """Return what `model` holds, and its logits on (the first PROBE_TOKENS of) `token_ids`.
+
+    `like`: what it is to be compared with, in whose dtypes its tensors are hashed: some models load a few of their
+    16-bit tensors as fp32.
+    """
     ids = torch.tensor([token_ids[:PROBE_TOKENS]], device=next(model.parameters()).device)
     with evaluation_mode(model):
         logits = model(input_ids=ids, use_cache=False).logits[0].float().cpu()
-    return Fingerprint(ids.cpu(), logits)
+    stored = dict(model.named_parameters())
+    if isinstance(model, PeftModel):  # without embeddings: it would ask the hub what they were before
+        stored = get_peft_model_state_dict(model, save_embedding_layers=False)
+    dtypes = {name: dtype for name, (dtype, _) in like.weights.items()} if like else {}
+    weights = {}
+    for name, tensor in stored.items():
+        dtype = dtypes.get(name, tensor.dtype)
+        weights[name] = dtype, _sum_bits(tensor.to(dtype))
+    return Fingerprint(ids.cpu(), logits, weights)
 
 
-def load_artifact(folder: Path, record: RunRecord, facts: ModelFacts, plan: BackendPlan) -> Any:
-    """Return the artefact as a user would load it: a fresh base with the adapter on it, or the saved model."""
+@torch.no_grad()
+def sum_frozen(model: Any) -> dict[str, bytes]:
+    """Return a hash of each weight and buffer that training must leave alone, by name; reads them twice.
+
+    Weights that still have the hashes with which they were loaded need not be loaded again to be sure of them.
+    """
+    sums = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.requires_grad:
+            continue
+        parts = [tensor.detach()]
+        state = getattr(tensor, "quant_state", None)  # bitsandbytes: the scales of a 4-bit weight
+        while state is not None:
+            parts += [part for part in (state.absmax, state.offset) if part is not None]
+            state = state.state2
+        sums[name] = b"".join(_sum_bits(part) for part in parts)
+    return sums
+
+
+def _sum_bits(tensor: torch.Tensor) -> bytes:
+    """Return a hash of a tensor's bits: of the sums of their rows and columns as whole numbers of 8 bytes, modulo 2^64.
+
+    A sum of what is moved or swapped would stay the same in one direction, not in both.
+    """
+    flat = tensor.contiguous().view(-1).view(torch.uint8)
+    if flat.storage_offset() % 8:
+        flat = flat.clone()
+    row_bytes = 8 * SUMMED
+    even = len(flat) // row_bytes * row_bytes
+    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+    digest.update(flat[even:].cpu().numpy().tobytes())
+    if even:
+        square = flat[:even].view(torch.int64).view(-1, SUMMED)
+        for dim in (0, 1):
+            digest.update(square.sum(dim).cpu().numpy().tobytes())
+    return digest.digest()
+
+
+def load_artifact(
+    folder: Path, record: RunRecord, facts: ModelFacts, plan: BackendPlan, base: Any = None
+) -> Any:
+    """Return the artefact as a user would load it: a fresh base with the adapter on it, or the saved model.
+
+    base: the base in memory, where it is known to be what its files hold; None reads it.
+    """
+    if base is not None:
+        return load_adapter(base, folder / record.artifact)
     settings = {"device": plan.device.value, "attention": plan.attention.value}
     if not record.adapter:
         saved = dataclasses.replace(facts, folder=str(folder / record.artifact), quantization="none")
@@ -126,12 +205,16 @@ def load_artifact(folder: Path, record: RunRecord, facts: ModelFacts, plan: Back
 def verify_artifact(model: Any, tokenizer: Any, expected: Fingerprint, dtype: str) -> None:
     """Compare a reloaded artefact with the trained model's Fingerprint and let it write a few tokens.
 
-    Raises StudioError when the logits differ by more than rounding (fp32 1e-3, 16-bit 5 % of their spread),
-    or are not finite.
+    Raises StudioError when a tensor is not the one that was trained, to the bit; or when the logits differ by more
+    than rounding (fp32 1e-3, 16-bit 5 % of their spread: a card may choose other kernels for them), or are not finite.
     """
-    ids = expected.ids.to(next(model.parameters()).device)
+    found = fingerprint(model, expected.ids[0].tolist(), expected)
+    changed = [name for name, known in expected.weights.items() if found.weights.get(name) != known]
+    if changed:
+        why = text("trial.differs.why", count=len(changed), first=changed[0])
+        raise StudioError(text("artifact.differs"), why, text("artifact.differs.fix"), exit_code=1)
+    ids, logits = expected.ids.to(next(model.parameters()).device), found.logits
     set_evaluation(model)
-    logits = model(input_ids=ids, use_cache=False).logits[0].float().cpu()
     spread = float(expected.logits.std())
     tolerance = 1e-3 * max(1.0, spread) if dtype == "fp32" else 0.05 * spread + 0.02
     difference = float((logits - expected.logits).abs().max())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -10,16 +11,29 @@ from studio.core.events import RunEvent, Warned
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.recipe import Recipe
 from studio.engine.decoder_step import DecoderStep
+from studio.engine.ends import set_ends
 from studio.engine.generators import seed_all
 from studio.engine.methods import get_method
 from studio.engine.step import Step, StockStep
 from studio.models.adapt import adapt, unwrap
+from studio.models.decoder.reading import sample_ids
 from studio.models.fast import Fast, make_fast
 from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded, load_model
+from studio.models.weights import Weights
 
 
-def load_fast(recipe: Recipe, facts: ModelFacts, plan: BackendPlan) -> tuple[Loaded, Fast]:
-    """Load, attach what is trained, and make it as fast as the plan says."""
+def load_fast(
+    recipe: Recipe,
+    facts: ModelFacts,
+    plan: BackendPlan,
+    tokenizer: Any = None,
+    weights: Weights | None = None,
+    proved: Callable[[], bool] = lambda: False,
+) -> tuple[Loaded, Fast]:
+    """Load, attach what is trained, and make it as fast as the plan says.
+
+    `tokenizer`: where it is loaded already. `weights`: as in load_model. `proved`: as in make_fast.
+    """
     seed_all(recipe.seed)
     if plan.device.value.startswith("cuda"):
         torch.cuda.init()
@@ -32,8 +46,11 @@ def load_fast(recipe: Recipe, facts: ModelFacts, plan: BackendPlan) -> tuple[Loa
         dtype="fp32" if full else plan.dtype.value,
         quantization=plan.quantization.value,
         attention=plan.attention.value,
+        tokenizer=tokenizer,
+        weights=weights,
     )
     loaded.model.config.use_cache = False
+    set_ends(loaded.model, loaded.tokenizer)
     model = adapt(loaded.model, recipe.adapter, recipe.model.adapter)
     fast = make_fast(
         unwrap(model),
@@ -42,6 +59,8 @@ def load_fast(recipe: Recipe, facts: ModelFacts, plan: BackendPlan) -> tuple[Loa
         dtype=DTYPES[plan.dtype.value],
         autocast=AUTOCAST_DTYPES.get(plan.dtype.value),
         fp8=plan.fp8.value,
+        texts=sample_ids(loaded.tokenizer),
+        proved=proved,
     )
     if fast.decoder is None and plan.checkpointing.value:
         unwrap(model).gradient_checkpointing_enable({"use_reentrant": False})
@@ -49,12 +68,18 @@ def load_fast(recipe: Recipe, facts: ModelFacts, plan: BackendPlan) -> tuple[Loa
 
 
 def make_step(
-    loaded: Loaded, plan: BackendPlan, method: str, fast: Fast, emit: Callable[[RunEvent], None]
+    loaded: Loaded,
+    plan: BackendPlan,
+    method: str,
+    fast: Fast,
+    emit: Callable[[RunEvent], None],
+    *,
+    packing: bool = True,
 ) -> Step:
     """Return how micro-batches of the loaded model are computed."""
     pad_id = loaded.tokenizer.pad_token_id
     if fast.decoder is not None:
-        return DecoderStep(fast.decoder, pad_id=pad_id)
+        return DecoderStep(fast.decoder, pad_id=pad_id, packing=packing)
     loss = get_method(method).build_loss(unwrap(loaded.model))
     if loss.note:
         emit(Warned(message=loss.note))

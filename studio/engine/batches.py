@@ -1,6 +1,6 @@
-"""Which examples make up each optimizer step, as a pure function of seed and step, and how they become tensors.
+"""Which examples make up each optimizer step, how they are cut into micro-steps, and how they become tensors.
 
-B: rows of a micro-batch   S: padded length in tokens
+All pure functions of seed, step and lengths. B: rows of a micro-batch   S: padded length in tokens
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from studio.data.pack import Example
+from studio.data.pack import Example, count_documents, measure_lengths
 
 PAD_MULTIPLE = {"cuda": 64, "cpu": 8}
 """Rows are padded to a multiple of this many tokens. On a GPU few lengths remain, so that kernels and libraries that
 prepare themselves for each length do so early; a processor would only compute more."""
+
+MEASURED_STEPS = 1000
+"""Of so many steps the sizes are looked at before the first one, in some 30 ms: they stand for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class StepOrder:
 
     examples: int
     per_step: int
-    """Examples in one optimizer step: micro-batch times accumulation."""
+    """Examples in one optimizer step."""
     seed: int
     _drawn: dict[int, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The permutation of the epoch asked for last: drawing one of 200,000 examples takes 3 ms."""
@@ -42,6 +45,79 @@ class StepOrder:
             self._drawn.clear()
             self._drawn[epoch] = np.random.default_rng([self.seed, epoch]).permutation(self.examples)
         return self._drawn[epoch][place * self.per_step : (place + 1) * self.per_step].tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class RowSizes:
+    """How large the rows of one optimizer step are, the longest first."""
+
+    lengths: tuple[int, ...]
+    """Tokens of each row."""
+    documents: tuple[int, ...]
+    """How many documents each row has."""
+    longest: tuple[int, ...]
+    """An upper bound for the tokens of each row's longest document."""
+
+
+def measure_windows(order: StepOrder, examples: Sequence[Example], steps: int) -> list[RowSizes]:
+    """Return the sizes of the rows of each of the first `steps` steps, of MEASURED_STEPS at most."""
+    all_lengths, all_documents = measure_lengths(examples), count_documents(examples)
+    windows = []
+    for step in range(min(steps, MEASURED_STEPS)):
+        rows = np.asarray(order.indices(step))
+        rows = rows[np.argsort(-all_lengths[rows], kind="stable")]
+        lengths, documents = all_lengths[rows].tolist(), all_documents[rows].tolist()
+        # Of rows with several documents the longest is not known without reading them.
+        windows.append(RowSizes(tuple(lengths), tuple(documents), tuple(lengths)))
+    return windows
+
+
+def cut_rows(
+    lengths: Sequence[int], most_rows: int, own_tokens: int, most_tokens: float = math.inf
+) -> list[int]:
+    """Return how many rows each micro-batch takes of rows of these `lengths`, the longest first.
+
+    Rows of a micro-batch are padded to its longest, and a micro-batch takes as long as `own_tokens` more: the cut with
+    the least of both together, none of more than `most_rows` rows, or of several rows that make more than
+    `most_tokens` with their padding. Found from the last row on; of equal cuts the one
+    with the fewest micro-batches.
+    """
+    best: list[tuple[int, int, int]] = [
+        (0, 0, 0)
+    ]  # of the last i rows: tokens, micro-batches, rows of the first
+    for first in reversed(range(len(lengths))):
+        rest = len(lengths) - first
+        best.append(
+            min(
+                (lengths[first] * rows + own_tokens + best[rest - rows][0], best[rest - rows][1] + 1, rows)
+                for rows in range(1, min(most_rows, rest) + 1)
+                if rows == 1 or lengths[first] * rows <= most_tokens
+            )
+        )
+    sizes, left = [], len(lengths)
+    while left:
+        sizes.append(best[left][2])
+        left -= sizes[-1]
+    return sizes
+
+
+def cut_stream(lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
+    """Return which of the rows of these `lengths` (the longest first) go into one stream together.
+
+    As few streams as `most_tokens` allows (a row that is longer by itself stands alone), as even as can be: each row
+    goes to the shortest so far (Graham, 1969), which leaves the longest at most a third above the best.
+    """
+    count = max(1, -(-sum(lengths) // most_tokens))
+    while True:
+        streams: list[list[int]] = [[] for _ in range(count)]
+        sizes = [0] * count
+        for row, length in enumerate(lengths):
+            place = min(range(count), key=sizes.__getitem__)
+            streams[place].append(row)
+            sizes[place] += length
+        if count >= len(lengths) or max(sizes) <= most_tokens:
+            return [stream for stream in streams if stream]
+        count += 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from studio.host.memory import (
     CALIBRATIONS,
     Calibration,
     count_allocated,
+    count_rows,
     count_tokens,
     fit_calibration,
     is_recorded,
@@ -139,7 +140,9 @@ def calibrate(
     step = trainer.step
     if not isinstance(step, DecoderStep) or (meter is None and step.device.type != "cuda"):
         return None
-    recipe = change_recipe(trainer.recipe, {"optim.micro_batch": trainer.state.micro_batch})
+    longest_tokens = min(trainer.longest_tokens, trainer.recipe.data.max_length)
+    sizes = {"optim.micro_batch": trainer.state.micro_batch, "data.max_length": longest_tokens}
+    recipe = change_recipe(trainer.recipe, sizes)
     shape, tokens = read_decoder(plan, model, recipe), count_tokens(model, recipe)
     if shape is None or is_recorded(shape, tokens, step.decoder.policy):
         return None
@@ -167,9 +170,9 @@ def _choose_sizes(shape: DecoderShape, model: ModelFacts, recipe: Recipe) -> tup
     length = min(longest(model, recipe), most) // LENGTH_STEP * LENGTH_STEP
     if not length:
         return None
-    rows = max(1, min(recipe.optim.micro_batch, most // length))
+    rows = max(1, min(count_rows(recipe), most // length))
     small, large = (
-        change_recipe(recipe, {"data.max_length": size, "optim.micro_batch": rows})
+        change_recipe(recipe, {"data.max_length": size, "optim.micro_batch": rows, "optim.batch_size": rows})
         for size in (length // 2, length)
     )
     return small, large
@@ -202,7 +205,8 @@ def _measure(
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """Return (predicted, measured) bytes of both sizes; None when memory ran out or a kernel failed."""
     decoder, points, generators = step.decoder, [], read_generators()
-    before, gradients = decoder.policy, decoder.store.gradients.cpu().clone()
+    before, gradients = decoder.policy, decoder.store.gradients
+    held = gradients.to("cpu", copy=True) if gradients.any() else None
     step.drop_graphs()  # of the first short rows: their memory would count
     try:
         decoder.follow(policy)
@@ -217,7 +221,7 @@ def _measure(
         return None
     finally:
         decoder.follow(before)
-        decoder.store.gradients.copy_(gradients)
+        gradients.zero_() if held is None else gradients.copy_(held)
         write_generators(generators)
     return points[0], points[1]
 
@@ -233,7 +237,7 @@ def _predict(
     """Return what torch is predicted to hand out in such a micro-step; without moments the optimizer comes later."""
     parts = predict_decoder(plan, model, size, policy, shape, NOTHING_LOST)
     # Nothing is recorded here, so the gradients are there once.
-    parts["gradients"] = 4 * shape.adapter_parameters
+    parts["gradients"] = 4 * shape.trained_parameters
     return count_allocated(parts) - (0 if has_moments else parts["optimizer"])
 
 

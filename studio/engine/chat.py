@@ -20,12 +20,15 @@ from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import literal, text
+from studio.data.deadline import Deadline
 from studio.data.templates.catalogue import read_choice
 from studio.engine.artifact import load_artifact
+from studio.engine.ends import Ends, find_ends
 from studio.engine.folder import RunFolder
 from studio.engine.places import RESULT, find_weights
 from studio.models.adapt import adapt
-from studio.models.load import last_line, load_model, load_tokenizer, set_evaluation
+from studio.models.load import load_model, set_evaluation
+from studio.models.tokenizer import last_line, load_tokenizer
 
 SIDES = ("base", "tuned")
 EMIT_EVERY_S = 0.05
@@ -54,6 +57,8 @@ class Answer:
     """Until the first token."""
     took_s: float
     """Until the last token that there is."""
+    unfinished: bool = False
+    """Whether it was cut off at the limit of tokens: the model had not ended it."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -99,7 +104,7 @@ class Speaker:
             self.base = load_model(facts, **settings).model if full else self.tuned
         for model in self._models():
             set_evaluation(model)
-        self._ends = self._find_ends()
+        self._ends = find_ends(self.tokenizer, self.tuned.generation_config.eos_token_id)
 
     @property
     def size_bytes(self) -> int:
@@ -133,7 +138,7 @@ class Speaker:
         Raises StudioError when the conversation does not fit the model or its template.
         """
         ids = self._prompt_ids(messages)
-        streamer = _Collector(self.tokenizer, emit)
+        streamer = _Collector(self.tokenizer, emit, self._ends, sampling.max_new_tokens)
         settings: dict[str, Any] = {"do_sample": False}
         if sampling.temperature > 0:
             settings = {"do_sample": True, "temperature": sampling.temperature}
@@ -148,7 +153,7 @@ class Speaker:
                 max_new_tokens=sampling.max_new_tokens,
                 repetition_penalty=sampling.repetition_penalty,
                 streamer=streamer,
-                stopping_criteria=StoppingCriteriaList([_StopFlag(should_stop)]),
+                stopping_criteria=self._criteria(len(ids), should_stop),
                 **settings,
             )
         return streamer.answer
@@ -185,14 +190,14 @@ class Speaker:
                 max_new_tokens=max_new_tokens,
                 do_sample=False,
                 repetition_penalty=1.0,
-                stopping_criteria=StoppingCriteriaList([_StopFlag(should_stop)]),
+                stopping_criteria=self._criteria(width, should_stop),
             )
             if should_stop():
                 break
             for i, words in zip(
                 chosen, self.tokenizer.batch_decode(out[:, width:], skip_special_tokens=True), strict=True
             ):
-                answers[i] = words
+                answers[i] = self._ends.cut(words)
             on_progress(start + len(chosen), len(order))
         return answers
 
@@ -227,26 +232,19 @@ class Speaker:
         put_weights(model, weights)
         return model
 
-    def _find_ends(self) -> list[int]:
-        """Return the token ids that end an answer: the model's own, and what the template ends a turn with."""
-        own = self.tuned.generation_config.eos_token_id
-        ends = [*(own if isinstance(own, list) else [own]), self.tokenizer.eos_token_id]
-        if self.tokenizer.chat_template:
-            turns = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "say"}]
-            try:
-                words = self.tokenizer.apply_chat_template(turns, tokenize=False)
-            except TemplateError:
-                words = ""
-            ids = self.tokenizer(words.rpartition("say")[2].strip(), add_special_tokens=False)["input_ids"]
-            ends += [one for one in ids[:1] if one in self.tokenizer.added_tokens_decoder]
-        return sorted({one for one in ends if one is not None})
+    def _criteria(self, prompt_tokens: int, should_stop: Callable[[], bool]) -> StoppingCriteriaList:
+        return StoppingCriteriaList(
+            [_StopFlag(should_stop), *self._ends.criteria(self.tokenizer, prompt_tokens)]
+        )
 
     def _prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         if self.tokenizer.chat_template:
             try:
-                words = self.tokenizer.apply_chat_template(
-                    [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
-                )
+                with Deadline() as deadline:
+                    deadline.begin(0)
+                    words = self.tokenizer.apply_chat_template(
+                        [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+                    )
             except TemplateError as error:
                 raise StudioError(
                     text("chat.template"), literal(last_line(error)), text("chat.template.fix")
@@ -270,7 +268,7 @@ class Speaker:
             if limit:
                 room = limit - settings["input_ids"].shape[1]
                 settings["max_new_tokens"] = max(1, min(settings["max_new_tokens"], room))
-            ends = {"eos_token_id": self._ends} if self._ends else {}
+            ends = {"eos_token_id": list(self._ends.ids)} if self._ends.ids else {}
             return model.generate(pad_token_id=self.tokenizer.pad_token_id, **ends, **settings)
 
 
@@ -293,9 +291,11 @@ def put_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> 
 class _Collector(BaseStreamer):
     """Receives tokens from generate() and emits the answer so far, holding back a half-finished character."""
 
-    def __init__(self, tokenizer: Any, emit: Callable[[Answer], None]) -> None:
+    def __init__(self, tokenizer: Any, emit: Callable[[Answer], None], ends: Ends, limit_tokens: int) -> None:
         self.tokenizer = tokenizer
         self.emit = emit
+        self.ends = ends
+        self.limit_tokens = limit_tokens
         self.ids: list[int] = []
         self.prompt_seen = False
         self.began_s = time.perf_counter()
@@ -311,7 +311,7 @@ class _Collector(BaseStreamer):
         now_s = time.perf_counter()
         self.first_s = self.first_s or now_s - self.began_s
         if now_s - self.told_s >= EMIT_EVERY_S:
-            self._read(now_s)
+            self._read(now_s, growing=True)
             if not self.answer.words.endswith("\ufffd"):
                 self.told_s = now_s
                 self.emit(self.answer)
@@ -320,9 +320,12 @@ class _Collector(BaseStreamer):
         self._read(time.perf_counter())
         self.emit(self.answer)
 
-    def _read(self, now_s: float) -> None:
-        words = self.tokenizer.decode(self.ids, skip_special_tokens=True)
-        self.answer = Answer(words, len(self.ids), self.first_s, now_s - self.began_s)
+    def _read(self, now_s: float, *, growing: bool = False) -> None:
+        said = self.tokenizer.decode(self.ids, skip_special_tokens=True)
+        words = self.ends.cut(said, growing=growing)
+        ended = bool(self.ids) and self.ids[-1] in self.ends.ids or words != said
+        unfinished = not (growing or ended) and len(self.ids) >= self.limit_tokens
+        self.answer = Answer(words, len(self.ids), self.first_s, now_s - self.began_s, unfinished)
 
 
 class _StopFlag(StoppingCriteria):

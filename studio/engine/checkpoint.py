@@ -13,8 +13,9 @@ from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.files import replace_file, write_json
+from studio.core.json_file import read_json
 from studio.core.text import Text, literal, text
-from studio.engine.folder import read_json
+from studio.host.memory import add_spare
 
 NAME = re.compile(r"step-(\d{8})")
 MANIFEST = "manifest.json"
@@ -119,12 +120,12 @@ def newest_valid(folder: Path, on_broken: Callable[[Checkpoint, Text], None]) ->
 
 
 def require_space(folder: Path, needed_bytes: int) -> None:
-    """Raise StudioError when the disk that holds `folder` has less than 1.5 times `needed_bytes` free."""
-    free_bytes = shutil.disk_usage(folder).free
-    if free_bytes < needed_bytes * 1.5:
+    """Raise StudioError when the disk that holds `folder` has not `needed_bytes` free, and some to spare."""
+    free_bytes, room_bytes = shutil.disk_usage(folder).free, add_spare(needed_bytes)
+    if free_bytes < room_bytes:
         raise StudioError(
             text("disk.full", folder=literal(folder.name)),
-            text("disk.full.why", needed_mb=round(needed_bytes * 1.5 / 1e6), free_mb=round(free_bytes / 1e6)),
+            text("disk.full.why", needed_mb=round(room_bytes / 1e6), free_mb=round(free_bytes / 1e6)),
             text("disk.full.fix"),
             exit_code=1,
         )

@@ -15,6 +15,7 @@ from typing import Any
 from studio.core.codec import event_from_json, to_json
 from studio.core.errors import StudioError
 from studio.core.events import Diagnosis, Fix, RunEvent, RunFailed, RunStalled, StepLogged
+from studio.core.json_file import parse_json
 from studio.core.text import Text, text
 from studio.engine.folder import RunFolder
 
@@ -153,7 +154,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     found = []
     for line in lines:
         try:
-            data = json.loads(line)
+            data = parse_json(line)
         except ValueError:
             continue
         if isinstance(data, dict):

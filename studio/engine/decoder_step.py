@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,36 +12,62 @@ from studio_kernels.attention import Documents
 from torch import Tensor
 
 from studio.data.pack import Example
-from studio.engine.batches import PAD_MULTIPLE
+from studio.engine.batches import PAD_MULTIPLE, RowSizes, cut_stream
 from studio.engine.step import Scale
+from studio.host.memory import GRAPH_OPERATIONS
 from studio.models.decoder.decoder import Decoder
-from studio.models.decoder.graph import GraphedDecoder
+from studio.models.decoder.graph import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
 from studio.models.decoder.layer import Rows
 from studio.models.decoder.staging import Staging, split_rows
 
-GRAPH_OPERATIONS = 12e12
-"""Micro-steps of fewer operations are recorded: they take a card 30 ms at most, and Python 80 to launch."""
-GRAPH_TOKENS = 4096
-
 
 class DecoderStep:
-    """Computes with `decoder`; its adapters are one parameter for the optimizer."""
+    """Computes with `decoder`, rows behind each other; its flat buffers are the optimizer's parameters."""
 
     kind = "decoder"
 
-    def __init__(self, decoder: Decoder, *, pad_id: int) -> None:
+    def __init__(self, decoder: Decoder, *, pad_id: int, packing: bool = True) -> None:
+        """`packing`: a micro-step takes as many rows as memory does; else no more than were planned, however short."""
         self.decoder = decoder
+        self._packing = packing
         self.pad_id = pad_id
         self.device = decoder.device
         self.pad_multiple = PAD_MULTIPLE.get(self.device.type, PAD_MULTIPLE["cpu"])
-        weights = torch.nn.Parameter(decoder.store.weights)
-        weights.grad = decoder.store.gradients
-        self.decayed, self.undecayed = [weights], []
+        store, middle = decoder.store, decoder.store.decayed_count
+        self.decayed = _as_parameter(store.weights[:middle], store.gradients[:middle])
+        self.undecayed = _as_parameter(store.weights[middle:], store.gradients[middle:])
         self._drops = any(group.dropout for layer in decoder.layers for group in layer.groups)
         linear = sum(group.inputs * group.outputs for layer in decoder.layers for group in layer.groups)
         self._operations_a_token = 6 * linear
+        self._windows: Sequence[RowSizes] = ()
+        self._steps = 0
+        self._shapes: tuple[int, Shapes | None] = (0, None)
         self._graphs: tuple[int, GraphedDecoder] | None = None
         self._staging = Staging(self.device)
+
+    def expect(self, windows: Sequence[RowSizes], steps: int) -> None:
+        """See Step: by these sizes it is decided which shapes are recorded."""
+        self._windows, self._steps = windows, steps
+        self._shapes = (0, None)
+        self.drop_graphs()
+
+    def cut(self, window: Sequence[Example], most_rows: int, longest_tokens: int) -> list[list[Example]]:
+        """See Step."""
+        most_tokens = most_rows * longest_tokens
+        if most_tokens != self._shapes[0]:
+            self._shapes = most_tokens, self._choose_shapes(most_rows, most_tokens)
+            self.drop_graphs()
+        lengths = [len(example.token_ids) for example in window]
+        return [[window[row] for row in stream] for stream in self._cut(lengths, most_rows, most_tokens)]
+
+    def _cut(self, lengths: Sequence[int], most_rows: int, most_tokens: int) -> list[list[int]]:
+        """Return which rows go together, of rows of these lengths."""
+        if self._packing:
+            return cut_stream(lengths, most_tokens)
+        return [
+            list(range(len(lengths)))[start : start + most_rows]
+            for start in range(0, len(lengths), most_rows)
+        ]
 
     def adamw(self) -> Steps:
         """See Step: the op as the decoder's kernels are bound now."""
@@ -53,12 +80,17 @@ class DecoderStep:
 
     def add_gradients(self, examples: Sequence[Example], trained_tokens: int, scale: Scale) -> Tensor:
         """See Step."""
-        ids, lengths, picks = join(examples, self.pad_id, self.pad_multiple)
         factor = scale(torch.full((), 1.0 / trained_tokens, dtype=torch.float32, device=self.device))
         seed = int(torch.randint(2**62, ())) if self._drops else 0
-        if self._recorded(len(ids)) and len(picks):
-            loss = self._graph().add_gradients(ids, lengths, picks, ids[picks + 1], scale=factor, seed=seed)
-            return loss / trained_tokens
+        graph = self._graph()
+        if graph is not None:
+            ids, lengths, picks = join(examples, self.pad_id, 1)
+            size = graph.fit(lengths) if len(picks) else 0
+            if size:
+                targets = ids[picks + 1]
+                loss = graph.add_gradients(ids, lengths, picks, targets, size=size, scale=factor, seed=seed)
+                return loss / trained_tokens
+        ids, lengths, picks = join(examples, self.pad_id, self.pad_multiple)
         tokens, rows, places, targets = self._place(ids, lengths, picks, seed)
         return self.decoder.add_gradients(tokens, rows, places, targets, factor) / trained_tokens
 
@@ -88,19 +120,51 @@ class DecoderStep:
         rows = self.decoder.make_rows(documents, drawn[0] if self._drops and seed is not None else None)
         return tokens, rows, places, targets
 
-    def _recorded(self, tokens: int) -> bool:
-        small = tokens <= GRAPH_TOKENS and tokens * self._operations_a_token < GRAPH_OPERATIONS
-        kept_here = not any(policy.offload for policy in self.decoder.policy.layers)
-        composed = any(layer.attention.packed.name == "math" for layer in self.decoder.layers)
-        return self.device.type == "cuda" and small and kept_here and not composed
+    def _choose_shapes(self, most_rows: int, most_tokens: int) -> Shapes | None:
+        """Return the shapes that micro-steps of at most so many tokens are recorded in, None where none is."""
+        counts, documents, longest, shortest = [], 1, 1, math.inf
+        for rows in self._windows:
+            for stream in self._cut(rows.lengths, most_rows, most_tokens):
+                counts.append(sum(rows.lengths[row] for row in stream))
+                documents = max(documents, sum(rows.documents[row] for row in stream))
+            longest, shortest = max(longest, *rows.longest), min(shortest, *rows.longest)
+        if (
+            not counts
+            or self.device.type != "cuda"
+            or max(counts) * self._operations_a_token > GRAPH_OPERATIONS
+        ):
+            return None
+        uniform = (
+            longest == shortest and documents * longest >= max(counts) and not longest % SIZE_STEP_TOKENS
+        )
+        if uniform:
+            return Shapes(
+                sizes=tuple(sorted(set(counts))), documents=documents, longest=longest, uniform=True
+            )
+        steps = self._steps * len(counts) // len(self._windows)
+        return Shapes(sizes=choose_sizes(counts, steps), documents=documents, longest=longest)
 
-    def _graph(self) -> GraphedDecoder:
-        """Return the recorder; a new one when policy or kernels have changed since."""
-        now = hash((self.decoder.policy, tuple(self.decoder.kernels.implementations.items())))
+    def _graph(self) -> GraphedDecoder | None:
+        """Return the recorder, a new one when policy or kernels have changed since; None where nothing is recorded."""
+        shapes, decoder = self._shapes[1], self.decoder
+        if shapes is None or any(policy.offload for policy in decoder.policy.layers):
+            return None
+        if any(layer.attention.packed.name == "math" for layer in decoder.layers):
+            return None
+        now = hash((decoder.policy, tuple(decoder.kernels.implementations.items())))
         if self._graphs is None or self._graphs[0] != now:
             self._graphs = None  # lets go of the old graphs' memory first
-            self._graphs = now, GraphedDecoder(self.decoder)
+            self._graphs = now, GraphedDecoder(decoder, shapes)
         return self._graphs[1]
+
+
+def _as_parameter(weights: Tensor, gradients: Tensor) -> list[torch.nn.Parameter]:
+    """Return a part of a flat buffer as the optimizer takes it; none where it is empty."""
+    if not len(weights):
+        return []
+    parameter = torch.nn.Parameter(weights)
+    parameter.grad = gradients
+    return [parameter]
 
 
 def join(

@@ -1,4 +1,4 @@
-"""AdamW for one flat parameter, by the studio's own op: whether a step is applied is decided where its numbers are."""
+"""AdamW for flat parameters, by the studio's own op: whether a step is applied is decided where its numbers are."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ class FlatAdamW(torch.optim.AdamW):
         max_norm: float = 0.0,
         **settings: Any,
     ) -> None:
-        """`groups` hold one parameter, (n,) float32; `compute` gives the op as it is bound at the time.
+        """Each of `groups` holds one parameter, (n,) float32; `compute` gives the op as it is bound at the time.
 
         `max_norm` is the largest norm of a gradient, 0 for any; `settings` are those of torch.optim.AdamW.
 
         Raises:
-            ValueError: there is another number of parameters, or it is not flat float32.
+            ValueError: a group has another number of parameters, or one is not flat float32.
         """
         super().__init__(groups, **settings)
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        if len(parameters) != 1 or parameters[0].ndim != 1 or parameters[0].dtype != torch.float32:
-            raise ValueError("FlatAdamW takes one flat float32 parameter.")
+        flat = all(one.ndim == 1 and one.dtype == torch.float32 for one in parameters)
+        if len(parameters) != len(self.param_groups) or not flat:
+            raise ValueError("FlatAdamW takes one flat float32 parameter a group.")
         self._compute = compute
         device = parameters[0].device
         self._settings = torch.zeros(3, device=device)
@@ -54,29 +55,37 @@ class FlatAdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: None = None, *, loss: Tensor | None = None) -> None:
         """Enqueue one step; the device leaves it out where the gradient's norm or `loss` () is not finite."""
-        (group,) = self.param_groups
-        (weights,) = group["params"]
-        op, (beta1, beta2) = self._compute(), group["betas"]
-        state = self._state_of(weights)
-        if group["lr"] != self._rate:
-            self._settings[RATE].fill_(group["lr"])
-            self._rate = group["lr"]
-        squares = op.squares(weights.grad)
+        groups = [(group, group["params"][0]) for group in self.param_groups]
+        op, (beta1, beta2), rate = self._compute(), groups[0][0]["betas"], groups[0][0]["lr"]
+        states = [self._state_of(weights) for _, weights in groups]
+        if rate != self._rate:
+            self._settings[RATE].fill_(rate)
+            self._rate = rate
+        squares = sum(op.squares(weights.grad) for _, weights in groups)
         if loss is not None:
             squares = squares + (loss - loss)  # nothing, or NaN: infinity from infinity is NaN, too
         counts = self._counts.clone()  # the old ones hold until the step is enqueued
         coefficients = op.advance(squares, self._settings, counts, beta1=beta1, beta2=beta2)
-        op.step(
-            weights.detach(), weights.grad, state["exp_avg"], state["exp_avg_sq"], None, coefficients,
-            epsilon=group["eps"], weight_decay=group["weight_decay"],
-        )  # fmt: skip
-        self._count(state, counts)
+        # One kernel steps all groups, so it compiles or fails at the first: their sizes and places are multiples of 16.
+        for (group, weights), state in zip(groups, states, strict=True):
+            op.step(
+                weights.detach(), weights.grad, state["exp_avg"], state["exp_avg_sq"], None, coefficients,
+                epsilon=group["eps"], weight_decay=group["weight_decay"],
+            )  # fmt: skip
+        for state in states:
+            self._count(state, counts)
         self._coefficients = coefficients
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what load_state_dict() takes; each group has a count of its own, which PyTorch's optimizer raises."""
+        data = super().state_dict()
+        states = {key: state | {"step": state["step"].clone()} for key, state in data["state"].items()}
+        return data | {"state": states}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from state_dict(), or from torch.optim.AdamW's."""
         super().load_state_dict(state_dict)
-        (group,) = self.param_groups
+        group = self.param_groups[0]
         self._counts = torch.zeros_like(self._counts)
         for state in self.state.values():
             applied, corrections = float(state["step"]), state.get("corrections")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import secrets
@@ -12,17 +11,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
 from studio.core.codec import from_json, to_json
 from studio.core.errors import StudioError
 from studio.core.files import replace_file, write_json
+from studio.core.json_file import read_json
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
-from studio.core.text import literal, text
+from studio.core.text import text
 from studio.host.workspace import LOCAL_VARIABLE
 
 LATEST_S = 32_503_680_000.0
@@ -169,24 +168,3 @@ def _created_s(record: Path) -> float:
 def _sound(seconds: float) -> float:
     """Return `seconds`, 0 for what no calendar holds (NaN too): one such record would break every list of runs."""
     return float(seconds) if 0 <= seconds <= LATEST_S else 0.0
-
-
-def read_json(path: Path) -> Any:
-    """Return the JSON data of a file, a UTF-8 mark allowed. Raises StudioError when it is missing or not JSON."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
-        json.dumps(data, ensure_ascii=False).encode(
-            "utf-8"
-        )  # half a character (\\ud800) could not be written again
-        return data
-    except OSError as error:
-        why = literal(error.strerror or str(error))
-        raise StudioError(
-            text("file.unreadable", path=path.name), why, text("file.unreadable.fix")
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise StudioError(
-            text("file.not_json", path=path.name),
-            literal(str(error)),
-            text("file.not_json.fix", path=path.name),
-        ) from error

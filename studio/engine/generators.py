@@ -22,14 +22,15 @@ def read_generators() -> dict[str, Any]:
 
 
 def write_generators(states: dict[str, Any]) -> None:
-    """Set all random generators to read_generators()."""
+    """Set all random generators to read_generators(), of cards those that are visible here, in their order."""
     version, words, gauss = states["python"]
     random.setstate((version, tuple(words), gauss))
     name, keys, place, has_gauss, cached = states["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), place, has_gauss, cached))
     torch.set_rng_state(states["torch"])
-    if states["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(states["cuda"])
+    cards = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    for card, state in zip(cards, states["cuda"], strict=False):  # a run may go on where there are others
+        torch.cuda.set_rng_state(state, card)
 
 
 def seed_all(seed: int) -> None:

@@ -173,3 +173,10 @@ def cap_memory(device: str, share: float = 1.0) -> Iterator[int]:
         yield limit_bytes
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
+def count_vram(device: torch.device) -> int:
+    """Return the bytes that tensors take on a card, 0 elsewhere; memory_allocated() sorts 100 numbers for this one."""
+    if device.type != "cuda":
+        return 0
+    return torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["current"]

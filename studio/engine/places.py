@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.errors import StudioError
+from studio.core.json_file import read_json
 from studio.core.record import RunRecord
 from studio.core.text import Text, text
 from studio.engine.checkpoint import MANIFEST, NAME, list_checkpoints
-from studio.engine.folder import RunFolder, read_json
+from studio.engine.folder import RunFolder
 
 RESULT = ""
 """The name of the place that is a run's checked result."""

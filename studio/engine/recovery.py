@@ -26,6 +26,7 @@ from studio.engine.ladder import (
 from studio.engine.trainer import TrainState
 from studio.host.failures import diagnose
 from studio.host.failures.catalogue import last_line
+from studio.host.memory import Calibration
 from studio.host.plan import free_ram_bytes
 from studio.host.remembered import Load, Remembered
 from studio.models.fast import Fast
@@ -114,6 +115,10 @@ class Recovery:
             recompute(self.model, state)
         if before != (state.micro_batch, recomputes(self.model)):
             self.emit(Warned(step=state.step, message=text("run.fitted_before", count=state.micro_batch)))
+
+    def note_calibration(self, found: Calibration) -> None:
+        """Remember what a run's first steps showed of the card."""
+        self.remember(lambda store: store.note_calibration(self.machine, self.load.gpu, found), TrainState())
 
     def _free(self, error: Exception, state: TrainState) -> None:
         self._write_log(error, state)

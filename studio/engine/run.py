@@ -1,23 +1,23 @@
-"""One run from top to bottom: plan, load, adapt, fuse, prepare, train, save, verify; the only broad `except`."""
+"""One run from top to bottom: prepare, plan, load, adapt, fuse, train, save, verify; the only broad `except`."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
 import torch
 
 from studio.core.codec import to_json
-from studio.core.errors import StudioError
 from studio.core.events import (
     DataPrepared,
+    KernelFellBack,
     PhaseStarted,
     RunEvent,
     RunFailed,
@@ -27,51 +27,56 @@ from studio.core.events import (
     RunStopped,
     Warned,
 )
-from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
+from studio.core.facts import BackendPlan, MachineFacts
 from studio.core.files import write_json
 from studio.core.hub_token import NO_MIRROR, Mirror
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import Text, text
-from studio.data.prepare import PreparationStopped, PreparedData, prepare
-from studio.data.templates.catalogue import read_choice
-from studio.engine.artifact import Fingerprint, fingerprint, load_artifact, save_artifact, verify_artifact
+from studio.data.pack import measure_rows
+from studio.data.prepare import PreparationStopped, PreparedData
+from studio.engine.artifact import (
+    Trained,
+    fingerprint,
+    load_artifact,
+    save_artifact,
+    sum_frozen,
+    verify_artifact,
+)
 from studio.engine.assembly import load_fast, make_step
 from studio.engine.calibrate import keep_what_fits
-from studio.engine.checkpoint import (
-    Checkpoint,
-    list_checkpoints,
-    newest_valid,
-    require_space,
-    save_checkpoint,
-    sweep,
-)
+from studio.engine.checkpoint import list_checkpoints, require_space, save_checkpoint, sweep
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.folder import RunFolder
 from studio.engine.ladder import cap_memory, release_memory, retry_with_memory
+from studio.engine.proof import Proof
 from studio.engine.recovery import Recovery, is_sticky, may_pass
+from studio.engine.resume import resume
+from studio.engine.rows import prepare_rows
 from studio.engine.samples import Samples
 from studio.engine.trainer import Hooks, Trainer, TrainState
-from studio.engine.training_state import read_training, write_training
+from studio.engine.training_state import count_checkpoint, write_training
 from studio.engine.trial import try_out
 from studio.engine.warmup import warm_up
 from studio.engine.watch import watch_gpu
+from studio.host.cards import name_card
 from studio.host.failures import diagnose
-from studio.host.memory import Calibration
 from studio.host.plan import choose_device, gigabytes, limit_memory, memory_share
 from studio.host.plan import plan as make_plan
 from studio.host.remembered import Load, Remembered
+from studio.host.slower import note_loading, say_slower
 from studio.models.adapt import (
+    LITTLE_REACH,
     cast_by_autocast,
     cast_weights,
-    load_trained_state,
+    measure_reach,
     trained_state,
     unwrap,
 )
-from studio.models.catalog import hash_weights
 from studio.models.fast import Fast
 from studio.models.fetch import DownloadStopped, resolve_model
-from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded
+from studio.models.file_hashes import hash_weights
+from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded, read_ahead
 
 
 class Stopped(Exception):
@@ -127,6 +132,7 @@ def run(
     data_cache: Path | None = None,
     should_pause: Callable[[], bool] = lambda: False,
     should_save: Callable[[], bool] = lambda: True,
+    start_s: Mapping[str, float] = MappingProxyType({}),
 ) -> RunRecord:
     """Train by `recipe` in `folder`, from its newest whole checkpoint when it has one; returns the final run.json.
 
@@ -135,6 +141,7 @@ def run(
     when the GPU can no longer be used by this process: a supervised process ends itself there, and the run resumes
     in a new one; when `leave` returns, or is None, the run fails. `data_cache` keeps converted data sets for the next.
     While `should_pause` says so it holds after a step; a stop while `should_save` says no writes no checkpoint.
+    `start_s`: what passed before this call, for the run's timings_s.
     """
     if remembered is not None:
         card = choose_device(machine, recipe)[1]
@@ -143,6 +150,7 @@ def run(
     record = folder.change_record(lambda kept: dataclasses.replace(kept, **now))
     this = Run(recipe, machine, folder, emit, should_stop, beat, record, remembered, mirror, data_cache)
     this.should_pause, this.should_save = should_pause, should_save
+    this.timings_s.update(start_s)
     lost = False
     try:
         with this.exits:
@@ -180,58 +188,62 @@ def _run_phases(this: Run) -> None:
         return
     release_memory()
     with this.phase("verify"):
-        reloaded = load_artifact(this.folder.path, this.record, trained.facts, trained.plan)
+        reloaded = load_artifact(this.folder.path, this.record, trained.facts, trained.plan, trained.base)
         verify_artifact(reloaded, trained.tokenizer, trained.fingerprint, trained.plan.dtype.value)
     this.record = dataclasses.replace(this.record, state="finished")
     this.emit(RunFinished(step=this.record.steps, loss=trained.loss, artifact=this.record.artifact))
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What is left of a training once its artefact is on disk: enough to check it."""
-
-    facts: ModelFacts
-    plan: BackendPlan
-    tokenizer: Any
-    fingerprint: Fingerprint
-    loss: float
-
-
 def _train(this: Run) -> Trained | None:
-    """Load, prepare, train and save; returns None when the person stopped it."""
+    """Prepare, load, train and save; returns None when the person stopped it."""
     recipe, folder = this.recipe, this.folder
     sweep(folder.checkpoints)
-    with this.phase("load"):
-        source, revision = recipe.model.source, recipe.model.revision
-        facts = resolve_model(source, revision, this.emit, this.should_stop, this.mirror)
-        # Beside the loading, which waits for disk and card: 2 s for the 16 GB of an 8-billion model.
+    source, revision = recipe.model.source, recipe.model.revision
+    facts = resolve_model(source, revision, this.emit, this.should_stop, this.mirror)  # a phase of its own
+    with this.phase("prepare"):  # before any weights: what refuses a run for its data takes no loading
+        # Beside preparing and loading, which waits for disk and card: 2 s for the 16 GB of an 8-billion model.
         hashers = ThreadPoolExecutor(1)
         hashing = hashers.submit(hash_weights, Path(facts.folder))
         hashers.shutdown(wait=False)  # a stop does not wait for it
         device, gpu = choose_device(this.machine, recipe)
         budget_bytes = this.exits.enter_context(cap_memory(device.value, memory_share(this.machine)))
-        if gpu is not None and budget_bytes:
-            this.machine = limit_memory(this.machine, gpu, budget_bytes)
-        plan = make_plan(this.machine, recipe, facts)
-        write_json(folder.path / "plan.json", to_json(plan), lasting=True)
-        loaded, fast = load_fast(recipe, facts, plan)
-        if recipe.data.template:  # the trial, the chat and the artefact then speak as the examples do
-            loaded.tokenizer.chat_template = read_choice(recipe.data.template)
-        capped = (text("run.memory_capped", gigabytes=gigabytes(budget_bytes)),) if budget_bytes else ()
-        this.emit(RunPlanned(plan=plan, swaps=(*fast.describe(), *capped)))
-    with this.phase("prepare"):
-        data = prepare(
-            recipe.data,
-            recipe.method,
-            loaded.tokenizer,
-            seed=recipe.seed,
-            cache=this.data_cache,
-            vocabulary=facts.vocabulary,
+        weights = read_ahead(facts, device.value)
+        if weights is not None:
+            this.exits.callback(weights.close)
+        tokenizer, data = prepare_rows(
+            recipe,
+            facts,
+            this.data_cache,
             on_progress=lambda done, total: this.beat("prepare", this.record.steps, done),
             should_stop=this.should_stop,
         )
         if this.record.data_hash not in ("", data.facts.content_hash):
             this.emit(Warned(step=this.record.steps, message=text("run.data_changed")))
+        for warning in data.warnings:
+            this.emit(Warned(step=this.record.steps, message=warning))
+    with this.phase("load"):
+        if gpu is not None and budget_bytes:
+            this.machine = limit_memory(this.machine, gpu, budget_bytes)
+        plan = make_plan(this.machine, recipe, facts, measure_rows(data.train))
+        write_json(folder.path / "plan.json", to_json(plan), lasting=True)
+        card = name_card(this.machine, plan.device.value)
+        proof = Proof(
+            *(this.remembered, this.machine, card, recipe, plan, Path(facts.folder), hashing.result)
+        )
+        loaded, fast = load_fast(recipe, facts, plan, tokenizer, weights, proof.holds)
+        frozen = sum_frozen(loaded.model)
+        capped = (text("run.memory_capped", gigabytes=gigabytes(budget_bytes)),) if budget_bytes else ()
+        plan = note_loading(plan, fast.refused, fast.twins, this.machine, recipe, facts, gpu)
+        this.record = dataclasses.replace(this.record, slower=plan.slower)
+        folder.change_record(lambda kept: dataclasses.replace(kept, slower=plan.slower))  # for lists of runs
+        this.emit(RunPlanned(plan=plan, swaps=(*fast.describe(), *capped)))
+        for op, reason in fast.twins.items():
+            this.emit(KernelFellBack(step=this.record.steps, op=op, reason=reason))
+        for one in plan.slower:
+            this.emit(Warned(step=this.record.steps, message=say_slower(one)))
+        if recipe.adapter.targets == "all-linear" and (reach := measure_reach(loaded.model)) < LITTLE_REACH:
+            words = text("run.adapter_reach", share=round(100 * reach))
+            this.emit(Warned(step=this.record.steps, message=words))
         base_hash = hashing.result()
         if this.record.base_hash not in ("", base_hash):
             this.emit(Warned(step=this.record.steps, message=text("run.base_changed", name=facts.name)))
@@ -241,7 +253,7 @@ def _train(this: Run) -> Trained | None:
             base_hash=base_hash,
             adapter=recipe.adapter.method == "lora",
             data_hash=data.facts.content_hash,
-            gpu=_name_gpu(this.machine, plan.device.value),
+            gpu=card,
         )
         recovery = _make_recovery(this, loaded, plan, fast, budget_bytes)
         trainer = _make_trainer(this, loaded, plan, data, recovery, fast)
@@ -249,30 +261,33 @@ def _train(this: Run) -> Trained | None:
         this.emit(
             DataPrepared(facts=data.facts, total_steps=trainer.total_steps, validation_rows=validation_rows)
         )
-        _resume(this, loaded, trainer)
+        if resume(folder, loaded.model, trainer, this.emit):
+            _record_progress(this, trainer)
+            this.emit(RunResumed(step=trainer.state.step))
         recovery.start_where_it_fitted(trainer.state)
+        if fast.decoder is not None and fast.fp8_refused is None and not fast.twins:
+            recovery.remember(lambda store: store.note_proof(proof.key()), trainer.state)
     autocast = plan.dtype.value in AUTOCAST_DTYPES
     with watch_gpu(plan.device.value, this.emit), cast_by_autocast(loaded.model, autocast):
         if fast.ops or fast.decoder:
             with this.phase("compile"):
                 warm_up(trainer)
-
-                def note(found: Calibration) -> None:
-                    recovery.remember(
-                        lambda store: store.note_calibration(this.machine, this.record.gpu, found),
-                        trainer.state,
-                    )
-
+                note = recovery.note_calibration
                 said = keep_what_fits(trainer, plan, facts, this.machine, note, cap_bytes=budget_bytes)
                 if said is not None:
                     this.emit(Warned(message=said))
         if recipe.limits.trial and trainer.state.step == 0:
             with this.phase("trial"):
-                trial = try_out(trainer, loaded, data, facts, this.record, folder, this.stop_when_asked)
+                trial = try_out(
+                    *(trainer, loaded, data, facts, this.record, folder, this.stop_when_asked),
+                    proved=proof.holds("writing"),
+                )
                 this.emit(trial)
+                if not trial.left_out:
+                    recovery.remember(lambda store: store.note_proof(proof.key("writing")), trainer.state)
         samples = Samples(trainer, loaded.model, loaded.tokenizer, recipe.seed, recipe.limits.samples)
-        trainer.hooks.sample = samples.write
-        if samples.due:
+        trainer.hooks.sample, trainer.hooks.stepped = samples.write, samples.catch_up
+        if samples.due and not samples.can_wait:
             with this.phase("sample"):
                 samples.begin()
         started_s = time.perf_counter()
@@ -309,7 +324,9 @@ def _train(this: Run) -> Trained | None:
             trainer.tell_save_freed,
         )
         this.record = dataclasses.replace(this.record, artifact=artifact)
-    return Trained(facts, plan, loaded.tokenizer, expected, outcome.state.last_loss)
+        kept = this.record.adapter and sum_frozen(model) == frozen
+        base = model.unload() if kept else None
+    return Trained(facts, plan, loaded.tokenizer, expected, outcome.state.last_loss, base)
 
 
 def _make_recovery(this: Run, loaded: Loaded, plan: BackendPlan, fast: Fast, budget_bytes: int) -> Recovery:
@@ -339,8 +356,7 @@ def _make_trainer(
 ) -> Trainer:
     def save(state: TrainState) -> int:
         weights = trained_state(loaded.model)
-        size_bytes = sum(tensor.nbytes for tensor in weights.values()) * 3
-        require_space(this.folder.path, size_bytes)
+        require_space(this.folder.path, count_checkpoint(weights, trainer))
 
         def write(staging: Path) -> None:
             write_training(staging, weights, trainer.state_data())
@@ -351,7 +367,7 @@ def _make_trainer(
 
     trainer = Trainer(
         loaded.model,
-        make_step(loaded, plan, data.method, fast, this.emit),
+        make_step(loaded, plan, data.method, fast, this.emit, packing=this.recipe.data.packing),
         data.train,
         data.validation,
         this.recipe,
@@ -367,32 +383,9 @@ def _make_trainer(
             should_pause=this.should_pause,
             should_save=this.should_save,
         ),
+        micro_batch=plan.micro_batch.value,
     )
     return trainer
-
-
-def _resume(this: Run, loaded: Loaded, trainer: Trainer) -> None:
-    """Go on from the newest whole checkpoint; a broken newer one is reported and left aside as `.broken`."""
-
-    def report(broken: Checkpoint, wrong: Text) -> None:
-        this.emit(
-            Warned(step=broken.step, message=text("run.checkpoint_broken", step=broken.step, reason=wrong))
-        )
-
-    checkpoint = newest_valid(this.folder.checkpoints, report)
-    if checkpoint is None:
-        return
-    weights, state = read_training(checkpoint.path)
-    load_trained_state(loaded.model, weights)
-    if [*state["kind"], "stock"][:3] != trainer.kind:  # runs of older studios know one kind of step
-        raise StudioError(
-            text("run.plan_changed"),
-            text("run.plan_changed.why", before=" / ".join(state["kind"]), now=" / ".join(trainer.kind)),
-            text("run.plan_changed.fix"),
-        )
-    trainer.load_state_data(state)
-    _record_progress(this, trainer)
-    this.emit(RunResumed(step=checkpoint.step))
 
 
 def _record_progress(this: Run, trainer: Trainer) -> None:
@@ -407,11 +400,3 @@ def _record_progress(this: Run, trainer: Trainer) -> None:
         skipped_steps=state.skipped,
         peak_vram_bytes=max(peak, this.record.peak_vram_bytes),
     )
-
-
-def _name_gpu(machine: MachineFacts, device: str) -> str:
-    """Return the name of the GPU that `cuda` or `cuda:i` stands for, "" for the processor."""
-    kind, _, index = device.partition(":")
-    maker = "amd" if machine.torch_hip else "nvidia"
-    cards = [gpu for gpu in machine.gpus if gpu.vendor == maker]
-    return cards[int(index or 0)].name if kind == "cuda" else ""

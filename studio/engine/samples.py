@@ -17,6 +17,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from studio.core.events import SampleWritten, Warned
 from studio.core.text import text
 from studio.data.pack import Example
+from studio.engine.ends import find_ends
 from studio.engine.generators import read_generators, write_generators
 from studio.engine.ladder import is_out_of_memory, let_go
 from studio.engine.trainer import Trainer
@@ -47,6 +48,7 @@ class Samples:
         """Choose up to `count` distinct prompts by `seed`, from the validation rows where there are some."""
         self.trainer, self.model, self.tokenizer = trainer, model, tokenizer
         rows = trainer.validation if len(trainer.validation) else trainer.train_examples
+        self.ends = find_ends(tokenizer, model.generation_config.eos_token_id)
         self.prompts = list(_choose(rows, seed, count)) if count else []
         self.base: list[str] = list(trainer.state.base_answers)
         self.written_step = -1
@@ -57,8 +59,18 @@ class Samples:
 
         A full training that resumes without them goes on without: its weights as they came are gone.
         """
-        there = isinstance(self.model, PeftModel) or not self.trainer.state.step
+        there = self.can_wait or not self.trainer.state.step
         return bool(self.prompts) and not self.base and there
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether what the base says can be asked later, too: its weights stay as they are under an adapter."""
+        return isinstance(self.model, PeftModel)
+
+    def catch_up(self) -> None:
+        """Write what the base answers where that is not known yet: after the first step, which comes 10 s sooner."""
+        if self.due:
+            self.begin()
 
     def begin(self) -> None:
         """Write what the model answers before it has learned anything."""
@@ -66,7 +78,7 @@ class Samples:
         if len(answers) < len(self.prompts):
             return
         self.base = self.trainer.state.base_answers = answers
-        if self.trainer.state.step == 0:
+        if self.trainer.state.step <= 1:
             self._emit(0, answers)
             self.written_step = 0
 
@@ -85,7 +97,7 @@ class Samples:
                     step=step,
                     prompt=self._ask(prompt),
                     answer=answer,
-                    expected=self._words(expected),
+                    expected=self.ends.cut(self._words(expected)),
                     base=before,
                 )
             )
@@ -142,12 +154,14 @@ class Samples:
                 max_time=LIMIT_S,
                 do_sample=False,
                 pad_token_id=pad,
-                stopping_criteria=StoppingCriteriaList([_Watched(trainer)]),
+                stopping_criteria=StoppingCriteriaList(
+                    [_Watched(trainer), *self.ends.criteria(self.tokenizer, width)]
+                ),
             )
         if trainer.hooks.should_stop():
             return []
         answers = self.tokenizer.batch_decode(out[:, width:], skip_special_tokens=True)
-        return [answer.strip() for answer in answers]
+        return [self.ends.cut(answer).strip() for answer in answers]
 
 
 class _Watched(StoppingCriteria):

@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from studio.data.conversation import Conversation, Message
+from studio.data.deadline import Deadline
 from studio.data.render import Renderer
 from studio.data.row import RowError
 
@@ -78,7 +79,9 @@ def render_expected(
             continue
         turns = (*(Message(one["role"], one["content"]) for one in messages), Message("assistant", wanted))
         try:
-            layout = renderer.lay_out(Conversation(turns, kind=kind))
+            with Deadline() as deadline:
+                deadline.begin(len(found) + 1)
+                layout = renderer.lay_out(Conversation(turns, kind=kind))
         except RowError:
             found.append(None)
             continue

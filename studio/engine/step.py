@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -10,7 +12,8 @@ from studio_kernels.adamw import Steps
 from torch import Tensor
 
 from studio.data.pack import Example
-from studio.engine.batches import PAD_MULTIPLE, Batch, collate
+from studio.engine.batches import PAD_MULTIPLE, Batch, RowSizes, collate, cut_rows
+from studio.host.micro_batch import CPU_TOKENS
 from studio.models.load import AUTOCAST_DTYPES
 
 Scale = Callable[[Tensor], Tensor]
@@ -29,6 +32,15 @@ class Step(Protocol):
     adamw: Callable[[], Steps] | None
     """Gives the op that computes AdamW where all that is trained is one flat parameter; None elsewhere."""
 
+    def expect(self, windows: Sequence[RowSizes], steps: int) -> None:
+        """Hear how large the rows of the run's `steps` will be, or of the first of them."""
+
+    def cut(self, window: Sequence[Example], most_rows: int, longest_tokens: int) -> list[list[Example]]:
+        """Return the rows of an optimizer step (the longest first) as its micro-steps.
+
+        None of them needs more memory than `most_rows` rows of `longest_tokens`.
+        """
+
     def clear(self) -> None:
         """Begin a window: no gradients, weights as they are now."""
 
@@ -39,8 +51,13 @@ class Step(Protocol):
         """Return the summed loss, a () fp32 tensor; to be called without gradients, in evaluation mode."""
 
 
+OWN_TOKENS = {"cuda": 4096, "cpu": 64}
+"""Tokens that take as long as a micro-batch takes beside its tokens: a card waits for Python's launches (185 ms for 30
+layers on an H200, where 30,000 tokens/s pass), a processor hardly ever."""
+
+
 class StockStep:
-    """The model's own forward under autocast, and autograd."""
+    """The model's own forward under autocast, and autograd; rows are padded to the longest of their micro-batch."""
 
     kind = "stock"
     adamw = None
@@ -62,6 +79,18 @@ class StockStep:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.decayed = [parameter for parameter in trained if parameter.ndim >= 2]
         self.undecayed = [parameter for parameter in trained if parameter.ndim < 2]
+
+    def expect(self, windows: Sequence[RowSizes], steps: int) -> None:
+        """See Step."""
+
+    def cut(self, window: Sequence[Example], most_rows: int, longest_tokens: int) -> list[list[Example]]:
+        """See Step."""
+        lengths = [len(example.token_ids) for example in window]
+        own_tokens = OWN_TOKENS.get(self.device.type, OWN_TOKENS["cpu"])
+        most_tokens = CPU_TOKENS if self.device.type == "cpu" else math.inf
+        sizes = cut_rows(lengths, most_rows, own_tokens, most_tokens)
+        edges = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+        return [list(window[start:stop]) for start, stop in itertools.pairwise(edges)]
 
     def clear(self) -> None:
         """See Step."""

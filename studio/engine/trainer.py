@@ -25,19 +25,18 @@ from studio.core.events import (
 )
 from studio.core.recipe import Recipe
 from studio.core.text import Text, text
-from studio.data.pack import Example
-from studio.engine.batches import StepOrder, count_trained
+from studio.data.pack import Example, measure_lengths
+from studio.engine.batches import StepOrder, count_trained, measure_windows
 from studio.engine.flat_adamw import FlatAdamW
 from studio.engine.generators import read_generators, write_generators
-from studio.engine.ladder import MemoryExhausted, is_out_of_memory, let_go, retry_with_memory
+from studio.engine.ladder import MemoryExhausted, count_vram, is_out_of_memory, let_go, retry_with_memory
 from studio.engine.optimizer import apply_gradients, build_optimizer, learning_rate
 from studio.engine.pause import stand_still
+from studio.engine.save_interval import is_save_due
 from studio.engine.step import Step
 from studio.models.adapt import evaluation_mode
 from studio.models.load import AUTOCAST_DTYPES
 
-SAVE_INTERVAL_S = 600.0
-"""Without a `save_every`, a checkpoint at least this often: what a power cut may cost."""
 NON_FINITE_LIMIT = 3
 """Steps in a row with a non-finite loss or gradient that end the run."""
 
@@ -59,6 +58,7 @@ class TrainState:
     step: int = 0
     """Optimizer steps done (applied or skipped)."""
     micro_batch: int = 1
+    """A micro-step needs no more memory than so many rows that are as long as the longest; short ones go by more."""
     skipped: int = 0
     skipped_in_a_row: int = 0
     best_eval: float = math.inf
@@ -87,6 +87,8 @@ class Hooks:
     micro-batch was halved in `state`), so do it again; False: the error ends the run."""
     sample: Callable[[], None] = lambda: None
     """Called after each evaluation: writes sample answers."""
+    stepped: Callable[[], None] = lambda: None
+    """Called after each step, before an evaluation: what could wait for the first one."""
     should_pause: Callable[[], bool] = lambda: False
     should_save: Callable[[], bool] = lambda: True
     """False: what is stopped now is thrown away, so no checkpoint is written."""
@@ -114,7 +116,9 @@ class Trainer:
         dtype: str,
         device: torch.device,
         hooks: Hooks,
+        micro_batch: int = 0,
     ) -> None:
+        """`micro_batch`: see TrainState; 0 for all rows of a step at once."""
         self.model = model
         self.step = step
         self.train_examples = train
@@ -123,12 +127,13 @@ class Trainer:
         self.spec = recipe.optim
         self.device = device
         self.hooks = hooks
-        self.order = StepOrder(len(train), self.spec.micro_batch * self.spec.accumulation, recipe.seed)
+        self.order = StepOrder(len(train), self.spec.batch_size, recipe.seed)
+        self.longest_tokens = int(measure_lengths(train).max(initial=1))
         self.total_steps = self.spec.max_steps or max(
             1, math.ceil(self.spec.epochs * self.order.steps_per_epoch)
         )
-        self.state = TrainState(micro_batch=self.spec.micro_batch)
-        self.evaluation_batch = self.spec.micro_batch
+        self.state = TrainState(micro_batch=micro_batch or self.spec.batch_size)
+        self.evaluation_batch = self.state.micro_batch
         self._saved_step, self._saved_s = 0, 0.0
         self._drawn: tuple[int, list[Example]] = (-1, [])
         self.trained = [*step.decayed, *step.undecayed]
@@ -139,6 +144,7 @@ class Trainer:
         self.autocast_dtype = AUTOCAST_DTYPES.get(dtype)
         # fp16 alone needs loss scaling: its smallest normal number is 6e-5, where gradients often lie.
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == "fp16" and device.type == "cuda")
+        step.expect(measure_windows(self.order, train, self.total_steps), self.total_steps)
 
     def train(self) -> Outcome:
         """Run to the end, a stop, or early stopping. Raises NonFinite, and any error that `recover` gives up on."""
@@ -158,7 +164,6 @@ class Trainer:
 
     def _take_steps(self) -> str:
         """Take the steps that are left, with evaluations and checkpoints between them; returns how that ended."""
-        limits = self.recipe.limits
         if self._evaluate_when_due():  # a stop may have cut the last one short
             return "early"
         while self.state.step < self.total_steps:
@@ -169,10 +174,11 @@ class Trainer:
                 self._take_step()
             except StepAbandoned:
                 continue
+            self.hooks.stepped()
             if self._evaluate_when_due():
                 return "early"
-            due = self.state.step % limits.save_every == 0 if limits.save_every else False
-            if due or time.monotonic() - self._saved_s > SAVE_INTERVAL_S:
+            since_s = time.monotonic() - self._saved_s
+            if is_save_due(self.recipe.limits, self.state.step, self.total_steps, self._saved_step, since_s):
                 self._save()
         return "finished"
 
@@ -254,13 +260,13 @@ class Trainer:
         """Forward and backward over the window's micro-batches; returns the mean loss as a () tensor on the device."""
         trained_tokens = max(1, sum(count_trained(example) for example in window))
         total = torch.zeros((), device=self.device)
-        size = self.state.micro_batch
-        for micro, start in enumerate(range(0, len(window), size)):
+        parts = self.step.cut(window, self.state.micro_batch, self.longest_tokens)
+        for micro, part in enumerate(parts):
             # A window may take minutes, and who asks for the end is given 20 s before the process is killed.
             if micro and phase == "train" and self.hooks.should_stop():
                 raise StepAbandoned
             self.hooks.beat(phase, self.state.step + 1, micro)
-            total += self.step.add_gradients(window[start : start + size], trained_tokens, self.scaler.scale)
+            total += self.step.add_gradients(part, trained_tokens, self.scaler.scale)
         return total
 
     def _apply(self, loss_sum: torch.Tensor, rate: float) -> tuple[float, float, bool]:
@@ -405,10 +411,3 @@ class Trainer:
             self.scaler.load_state_dict(data["scaler"])
         self.state = TrainState(**data["state"])
         write_generators(data["generators"])
-
-
-def count_vram(device: torch.device) -> int:
-    """Return the bytes that tensors take on a card, 0 elsewhere; memory_allocated() sorts 100 numbers for this one."""
-    if device.type != "cuda":
-        return 0
-    return torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["current"]

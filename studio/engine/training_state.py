@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from studio.host.memory import OPTIMIZER_BYTES
+
 WEIGHTS = "trained.safetensors"
 STATE = "state.pt"
 
@@ -21,6 +23,20 @@ def write_training(folder: Path, weights: Mapping[str, torch.Tensor], state: Map
     tensors = {name: tensor.contiguous().cpu() for name, tensor in weights.items()}
     save_file(tensors, folder / WEIGHTS)
     torch.save(state, folder / STATE)
+
+
+def count_tensors(tree: Any) -> int:
+    """Return the bytes of the tensors in `tree`, of whatever dictionaries and lists it is made."""
+    if isinstance(tree, torch.Tensor):
+        return tree.nbytes
+    parts = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, (list, tuple)) else ()
+    return sum(map(count_tensors, parts))
+
+
+def count_checkpoint(weights: Mapping[str, torch.Tensor], trainer: Any) -> int:
+    """Return the bytes of a checkpoint of `trainer`; the optimizer counts as after its first step."""
+    moments = OPTIMIZER_BYTES.get(trainer.kind[0], 0) * sum(one.numel() for one in trainer.trained)
+    return count_tensors(weights) + max(count_tensors(trainer.optimizer.state_dict()), moments)
 
 
 def read_training(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

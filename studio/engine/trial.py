@@ -23,8 +23,9 @@ from studio.data.prepare import PreparedData
 from studio.engine.folder import RunFolder
 from studio.engine.generators import read_generators, write_generators
 from studio.engine.ladder import is_out_of_memory
-from studio.engine.trainer import SAVE_INTERVAL_S, Trainer
-from studio.engine.trial_save import try_checkpoint, try_result
+from studio.engine.save_interval import count_saves
+from studio.engine.trainer import Trainer
+from studio.engine.trial_save import check_space, try_checkpoint, try_result
 from studio.host.failures import diagnose
 from studio.models.adapt import evaluation_mode
 from studio.models.load import Loaded
@@ -36,6 +37,8 @@ PASS_SHARE = 0.15
 """Of the budget for one pass over the longest rows: they are passed up to three times."""
 COMPUTING = ("longest", "last", "evaluation", "sample")
 """Parts that are left out where hardly one more pass fits into the time: the model is far too slow here."""
+WRITING = ("sample", "checkpoint", "result")
+"""Parts that hang on the model, its adapter and the versions alone: engine/proof.py keeps that they went well."""
 WORDS_LIMIT = 300
 SAMPLE_TOKENS = 4
 PROMPT_TOKENS = 64
@@ -53,15 +56,18 @@ def try_out(
     record: RunRecord,
     folder: RunFolder,
     between: Callable[[], None],
+    *,
+    proved: bool = False,
 ) -> TrialFinished:
     """Go through everything once; weights, optimizer, loss scale, random generators and data order stay as they are.
 
-    `between` is called before each part; what it raises ends the trial. When memory runs out or a kernel fails, the
+    `between` is called before each part; what it raises ends the trial. `proved`: the writing parts went well in an
+    earlier run of the same model, and only the disk's room is looked at. When memory runs out or a kernel fails, the
     trainer does what it does in training. Raises StudioError, or an exception that the catalogue of failures knows.
     """
     started_s = time.perf_counter()
     generators = read_generators()
-    trial, left_out = Trial(trainer, loaded, data, facts, record, folder), 0
+    trial, left_out = Trial(trainer, loaded, data, facts, record, folder), []
     parts = {
         "rows": trial.check_rows,
         "one": trial.train_on_one,
@@ -77,12 +83,17 @@ def try_out(
         for number, (name, part) in enumerate(parts.items()):
             between()
             trainer.hooks.beat("trial", trainer.state.step, number)
-            if name in COMPUTING and trial.left_s < 2 * trial.pass_s:
-                left_out += 1
+            if (proved and name in WRITING) or (name in COMPUTING and trial.left_s < 2 * trial.pass_s):
+                left_out.append(name)
                 continue
             _say_what_broke(name, part)
-        if left_out:
-            message = text("trial.shortened", seconds=round(trial.pass_s), count=left_out, all=len(parts))
+        if proved:
+            check_space(trainer, folder)
+        too_slow = [name for name in left_out if not (proved and name in WRITING)]
+        if too_slow:
+            message = text(
+                "trial.shortened", seconds=round(trial.pass_s), count=len(too_slow), all=len(parts)
+            )
             trainer.hooks.emit(Warned(message=message))
     finally:
         shutil.rmtree(trial.place, ignore_errors=True)
@@ -98,6 +109,7 @@ def try_out(
         step_s=trial.step_s,
         total_s=trial.total_s,
         peak_vram_bytes=torch.cuda.max_memory_allocated(trainer.device) if on_gpu else 0,
+        left_out=tuple(left_out),
     )
 
 
@@ -154,7 +166,7 @@ class Trial:
         """How long the run will take: its steps, evaluations and checkpoints; the last two also come at its end."""
         limits, steps = self.trainer.recipe.limits, self.trainer.total_steps
         trained_s = self.step_s * steps
-        saves = steps // limits.save_every if limits.save_every else int(trained_s // SAVE_INTERVAL_S)
+        saves = count_saves(limits, steps, trained_s)
         evaluations = steps // limits.eval_every if limits.eval_every else 0
         return trained_s + self.evaluation_s * (evaluations + 1) + self.save_s * (saves + 1)
 
@@ -211,10 +223,10 @@ class Trial:
 
     def train_on_last(self) -> None:
         """Train on the micro-batch that is left over at the end of a pass over the data, where there is one."""
-        order, size = self.trainer.order, self.trainer.state.micro_batch
+        order, trainer = self.trainer.order, self.trainer
         window = [self.data.train[i] for i in order.indices(order.steps_per_epoch - 1)]
         window.sort(key=_length, reverse=True)
-        rows = window[len(window) // size * size :]
+        rows = trainer.step.cut(window, trainer.state.micro_batch, trainer.longest_tokens)[-1]
         if len(rows) > 1:  # one row alone was tried
             self._train_on(self._fit(rows))
 

@@ -19,11 +19,19 @@ from studio.engine.artifact import save_artifact
 from studio.engine.checkpoint import require_space, save_checkpoint, verify_checkpoint
 from studio.engine.folder import RunFolder
 from studio.engine.trainer import Trainer
-from studio.engine.training_state import read_training, write_training
+from studio.engine.training_state import count_checkpoint, count_tensors, read_training, write_training
 from studio.models.adapt import trained_state
 
 SAVE_LIMIT_BYTES = 2**30
 """At most this much of the weights is written and read back: 10 to 20 s on a hard disk."""
+
+
+def check_space(trainer: Trainer, folder: RunFolder) -> int:
+    """Return the bytes of one checkpoint. Raises StudioError when the disk cannot take those of the run."""
+    whole_bytes = count_checkpoint(trained_state(trainer.model), trainer)
+    # One more than is kept: a new one is whole before the oldest goes.
+    require_space(folder.path, whole_bytes * (trainer.recipe.limits.keep_checkpoints + 1))
+    return whole_bytes
 
 
 def try_checkpoint(trainer: Trainer, folder: RunFolder, place: Path) -> float:
@@ -33,10 +41,8 @@ def try_checkpoint(trainer: Trainer, folder: RunFolder, place: Path) -> float:
     the disk cannot take the checkpoints of the run or gives them back changed; OSError, and RuntimeError for tensors
     that share memory.
     """
+    whole_bytes = check_space(trainer, folder)
     weights = trained_state(trainer.model)
-    whole_bytes = 3 * _count_bytes(weights)  # with the optimizer's two moments
-    # One more than is kept: a new one is whole before the oldest goes.
-    require_space(folder.path, whole_bytes * (trainer.recipe.limits.keep_checkpoints + 1))
     written = _first(weights, SAVE_LIMIT_BYTES)
     started_s = time.perf_counter()
     checkpoint, _ = save_checkpoint(
@@ -47,12 +53,12 @@ def try_checkpoint(trainer: Trainer, folder: RunFolder, place: Path) -> float:
     if wrong is not None:
         raise StudioError(text("trial.differs"), wrong, text("trial.differs.fix"), exit_code=1)
     _compare(written, read_training(checkpoint.path)[0])
-    return took_s * whole_bytes / _count_bytes(written)
+    return took_s * whole_bytes / count_tensors(written)
 
 
 def try_result(model: Any, tokenizer: Any, facts: ModelFacts, record: RunRecord, place: Path) -> None:
     """Write the result below `place` as it is after training, an adapter compared; of a large model no weights."""
-    if _count_bytes(trained_state(model)) > SAVE_LIMIT_BYTES:
+    if count_tensors(trained_state(model)) > SAVE_LIMIT_BYTES:
         for part in (tokenizer, model.config, getattr(model, "generation_config", None)):
             if part is not None:
                 part.save_pretrained(place)
@@ -83,7 +89,3 @@ def _first(tensors: Mapping[str, torch.Tensor], limit_bytes: int) -> dict[str, t
             break
         chosen[name] = tensor
     return chosen
-
-
-def _count_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors.values())

@@ -39,11 +39,9 @@ def warm_up(trainer: Trainer) -> None:
 
 
 def row_counts(trainer: Trainer) -> list[int]:
-    """Return the distinct numbers of rows that a run's micro-batches have, the largest first."""
-    size, order = trainer.state.micro_batch, trainer.order
-    windows = {min(order.per_step, order.examples), order.examples % order.per_step}
-    rows = {min(size, window) for window in windows} | {window % size for window in windows}
-    return sorted(rows - {0}, reverse=True)
+    """Return the kinds of micro-batch that a run has, by their rows: several at once, and one."""
+    most = min(trainer.state.micro_batch, trainer.order.per_step, trainer.order.examples)
+    return [most, 1] if most > 1 else [1]
 
 
 def shorten(example: Example) -> Example:

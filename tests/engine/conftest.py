@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from studio.core.events import RunEvent, RunFailed, StepLogged
+from studio.core.facts import MachineFacts
 from studio.core.recipe import DatasetSpec, Limits, ModelChoice, OptimSpec, Recipe, change_recipe
 from studio.core.record import RunRecord
 from studio.engine.folder import RunFolder, create_run
@@ -60,15 +61,36 @@ def recipe(tiny_models, chat_file) -> Recipe:
     return Recipe(
         model=ModelChoice(source=str(tiny_models("llama"))),
         data=DatasetSpec(source=str(chat_file), max_length=64),
-        optim=OptimSpec(learning_rate=1e-2, epochs=2, micro_batch=4, accumulation=2),
+        optim=OptimSpec(learning_rate=1e-2, epochs=2, batch_size=8, micro_batch=4),
         limits=Limits(save_every=2, samples=0),
     )
+
+
+def run_here(
+    recipe: Recipe,
+    machine: MachineFacts,
+    runs: Path,
+    folder: RunFolder | None = None,
+    stop_at: int | None = None,
+    data_cache: Path | None = None,
+) -> Ran:
+    """Run the engine in this process, in a new folder of `runs` or in `folder`, and stop it at `stop_at`."""
+    from studio.engine.run import run
+
+    folder = folder or create_run(runs, recipe)
+    events: list[RunEvent] = []
+
+    def should_stop() -> bool:
+        steps = [event.step for event in events if isinstance(event, StepLogged)]
+        return stop_at is not None and bool(steps) and steps[-1] >= stop_at
+
+    record = run(folder.read_recipe(), machine, folder, events.append, should_stop, data_cache=data_cache)
+    return Ran(folder, record, events)
 
 
 @pytest.fixture
 def ran(tmp_path, machine, recipe):
     """A function `ran(changes={}, folder=None, stop_at=None, base=recipe) -> Ran` that runs the engine here and now."""
-    from studio.engine.run import run
 
     def go(
         changes: dict[str, Any] | None = None,
@@ -77,15 +99,6 @@ def ran(tmp_path, machine, recipe):
         base: Recipe = recipe,
         runs: Path = tmp_path / "runs",
     ) -> Ran:
-        chosen = change_recipe(base, changes or {})
-        folder = folder or create_run(runs, chosen)
-        events: list[RunEvent] = []
-
-        def should_stop() -> bool:
-            steps = [event.step for event in events if isinstance(event, StepLogged)]
-            return stop_at is not None and bool(steps) and steps[-1] >= stop_at
-
-        record = run(folder.read_recipe(), machine, folder, events.append, should_stop)
-        return Ran(folder, record, events)
+        return run_here(change_recipe(base, changes or {}), machine, runs, folder, stop_at)
 
     return go

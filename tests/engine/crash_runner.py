@@ -57,7 +57,7 @@ def main(model: str, data: str, work: str, kills: int) -> None:
         model=ModelChoice(source=model),
         data=DatasetSpec(source=data, max_length=64),
         adapter=AdapterSpec(dropout=0.1),
-        optim=OptimSpec(learning_rate=1e-2, max_steps=STEPS, micro_batch=4, accumulation=2),
+        optim=OptimSpec(learning_rate=1e-2, max_steps=STEPS, batch_size=8, micro_batch=4),
         limits=Limits(save_every=1, keep_checkpoints=2, samples=0),
     )
     calm = create_run(Path(work) / "calm", recipe)

@@ -76,11 +76,12 @@ def norm_forward(x, residual, add, weight, y, s, r, rows, columns, *strides, EPS
 
 
 def norm_backward(
-    dy, s, weight, r, ds, dx, partial, rows, columns, *strides, OFFSET, WEIGHT_GRADIENT, **rest  # noqa: N803
+    dy, s, weight, r, ds, dx, partial, rows, columns, *strides, OFFSET, DS, WEIGHT_GRADIENT, **rest  # noqa: N803
 ) -> None:  # fmt: skip
-    """dx, and dw in one partial sum."""
+    """dx, with what the residual stream brings, and dw in one partial sum."""
     normal, u = s * r[:, None], dy * (weight + OFFSET)
-    dx.copy_(r[:, None] * (u - normal * ((u * normal).sum(-1, keepdim=True) / columns)))
+    given = ds if DS else 0.0
+    dx.copy_(given + r[:, None] * (u - normal * ((u * normal).sum(-1, keepdim=True) / columns)))
     if WEIGHT_GRADIENT:
         partial.zero_()
         partial[0] = (dy * normal).sum(0)

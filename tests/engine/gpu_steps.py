@@ -17,7 +17,7 @@ def step_by(monkeypatch, way: str) -> None:
     if way == "own code":
         monkeypatch.setattr(planning, "decoder_pays", lambda gpu: False)
     elif way == "launched":
-        monkeypatch.setattr(decoder_step, "GRAPH_TOKENS", 0)
+        monkeypatch.setattr(decoder_step, "GRAPH_OPERATIONS", 0)
 
 
 def note_replays(monkeypatch) -> list[int]:

@@ -54,12 +54,11 @@ launches: Counter = Counter()
 made: list = []
 
 
-def plan(machine, recipe, facts):
+def plan(machine, recipe, *of_data):
     """The plan of this processor, but with the kernels that a machine with a GPU would get."""
     there = make_machine(make_gpu(), broken_kernels=machine.broken_kernels)
-    return dataclasses.replace(
-        real_plan(machine, recipe, facts), kernels=real_plan(there, recipe, facts).kernels
-    )
+    kernels = real_plan(there, recipe, *of_data).kernels
+    return dataclasses.replace(real_plan(machine, recipe, *of_data), kernels=kernels)
 
 
 def train(name: str, recipe: Recipe, work: Path, kernel: str = "", switch: str = "") -> None:
@@ -113,7 +112,7 @@ def main(model: str, data: str, work: str) -> None:
         model=ModelChoice(source=model),
         data=DatasetSpec(source=data, max_length=24),
         adapter=AdapterSpec(dropout=0.1, rank=2),
-        optim=OptimSpec(learning_rate=1e-2, max_steps=8, micro_batch=1, accumulation=2),
+        optim=OptimSpec(learning_rate=1e-2, max_steps=8, batch_size=2, micro_batch=1),
         limits=Limits(trial=False, samples=0),
     )
     folder = Path(work)

@@ -51,6 +51,7 @@ def trainer(facts, recipe, monkeypatch):
         step=DecoderStep(decoder, pad_id=0),
         recipe=chosen,
         state=SimpleNamespace(micro_batch=8),
+        longest_tokens=1024,
         optimizer=SimpleNamespace(state={}),
     )
 
@@ -164,6 +165,7 @@ def test_runs_that_have_nothing_to_learn_are_left_alone(trainer, plan, facts, me
         recipe=change_recipe(trainer.recipe, {"data.max_length": 64}),
         state=trainer.state,
         optimizer=trainer.optimizer,
+        longest_tokens=trainer.longest_tokens,
     )
     monkeypatch.setattr(measuring, "is_recorded", lambda shape, tokens, policy: False)
     assert go(short, plan, facts, meter) is None
@@ -190,7 +192,7 @@ def test_a_gpu_is_measured_within_reason(tmp_path, recipe):
     assert isinstance(decoder, Decoder), decoder
     trainer = SimpleNamespace(
         step=DecoderStep(decoder, pad_id=0), recipe=chosen, state=SimpleNamespace(micro_batch=4),
-        optimizer=SimpleNamespace(state={}),
+        optimizer=SimpleNamespace(state={}), longest_tokens=4096,
     )  # fmt: skip
     machine = make_machine(make_gpu(80, torch.cuda.get_device_capability(device)))
     run_plan = planning.plan(machine, chosen, facts)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from studio_kernels.dispatch import bind
 
 import studio.engine.run as engine
-from studio.core.events import EvalLogged, KernelFellBack, MemoryFreed, RunPlanned, RunResumed
+from studio.core.events import EvalLogged, KernelFellBack, MemoryFreed, RunPlanned, RunResumed, Warned
 from studio.core.recipe import change_recipe
 from studio.data.pack import Example
 from studio.engine import assembly
@@ -37,7 +37,8 @@ def own(monkeypatch):
 
 
 def weights(ran: Ran) -> dict[str, torch.Tensor]:
-    return load_file(ran.folder.path / ran.record.artifact / "adapter_model.safetensors")
+    name = "adapter_model.safetensors" if ran.record.adapter else "model.safetensors"
+    return load_file(ran.folder.path / ran.record.artifact / name)
 
 
 def assert_close(one: Ran, other: Ran, atol: float) -> None:
@@ -53,12 +54,14 @@ def says(ran: Ran) -> set[str]:
     return {text.id for text in ran.of(RunPlanned)[0].swaps}
 
 
+@pytest.mark.parametrize("method", ["lora", "full"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
-@pytest.mark.parametrize("packing", [False, True])
-def test_a_run_is_that_of_the_models_own_code(ran, tiny_models, monkeypatch, family, packing):
+@pytest.mark.parametrize("fill", [False, True])
+def test_a_run_is_that_of_the_models_own_code(ran, tiny_models, monkeypatch, family, fill, method):
     changes = {
+        "adapter.method": method,
         "model.source": str(tiny_models(family)),
-        "data.packing": packing,
+        "data.fill": fill,
         "limits.eval_every": 2,
         "data.validation_share": 0.2,
     }
@@ -71,28 +74,55 @@ def test_a_run_is_that_of_the_models_own_code(ran, tiny_models, monkeypatch, fam
     assert losses[0] == pytest.approx(losses[1], abs=2e-4) and losses[0]
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_bits(ran, own):
-    changes = {"adapter.dropout": 0.2, "limits.trial": False}
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"adapter.dropout": 0.2},
+        {"adapter.method": "full"},
+        {"adapter.method": "full", "model.precision": "bf16"},
+    ],
+    ids=str,
+)
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(ran, own, way):
+    changes = {"limits.trial": False} | way
     whole = ran(changes)
     part = ran(changes, stop_at=3)
     assert part.record.state == "stopped"
     rest = ran(changes, folder=part.folder)
-    assert rest.of(RunResumed)[0].step == 3
+    assert rest.of(RunResumed)[0].step == 3 and "run.decoder" in says(rest)
+    assert part.losses + rest.losses == whole.losses
     first, second = weights(whole), weights(rest)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_what_the_decoder_does_not_know_trains_by_the_models_own_code(ran, own, monkeypatch):
-    for changes in ({"adapter.method": "full"}, {"adapter.dora": True}):
-        result = ran(changes | {"limits.trial": False})
-        assert result.record.state == "finished" and "run.decoder" not in says(result), result.log
+    result = ran({"adapter.dora": True, "limits.trial": False})
+    assert result.record.state == "finished" and "run.decoder" not in says(result), result.log
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
+def test_all_weights_in_16_bits_learn_as_in_32(ran, own, optimizer):
+    """The weights that learn stay fp32: what one step changes is less than a 16-bit weight can hold."""
+    changes = {
+        "adapter.method": "full", "limits.trial": False, "optim.optimizer": optimizer, "optim.learning_rate": 1e-4,
+    }  # fmt: skip
+    wide, narrow = (ran(changes | {"model.precision": name}) for name in ("fp32", "bf16"))
+    assert wide.record.state == narrow.record.state == "finished", wide.log + narrow.log
+    assert "run.decoder" in says(wide) and "run.decoder" in says(narrow)
+    assert narrow.losses == pytest.approx(wide.losses, rel=5e-3) and wide.losses[-1] < wide.losses[0]
+    kept = weights(narrow)
+    assert {tensor.dtype for tensor in kept.values()} == {torch.bfloat16}
 
 
 def test_a_decoder_that_differs_is_not_used(ran, own, monkeypatch):
     real = Decoder.logits
     monkeypatch.setattr(Decoder, "logits", lambda self, x: real(self, x) * 1.5)
     result = ran({"limits.trial": False})
-    assert result.record.state == "finished" and "run.no_decoder" in says(result), result.log
+    assert result.record.state == "finished" and "run.decoder" not in says(result), result.log
+    (slower,) = result.record.slower
+    assert slower.id == "decoder" and slower.factor >= 1 and slower == result.of(RunPlanned)[0].plan.slower[0]
+    assert slower.reason.values["reason"].id == "model.decoder.mismatch"
+    assert [one.message.id for one in result.of(Warned)].count("slower.about") == 1
 
 
 def played_backward(dh, gate, up, dgate, dup, h, *rest, **block) -> None:
@@ -141,16 +171,44 @@ def test_a_kernel_that_fails_at_step_4_loses_nothing(tmp_path, machine, recipe, 
     assert fell.losses == switched.losses
 
 
+def test_a_kernel_that_is_wrong_with_this_model_leaves_the_others_fast(
+    ran, machine, tmp_path, monkeypatch, own, recipe
+):
+    made = []
+    real_plan, real_fast = engine.make_plan, assembly.make_fast
+
+    def plan(*arguments):
+        found = real_plan(*arguments)
+        ours = {op: dataclasses.replace(found.kernels[op], value="triton") for op in ("glu", "rms_norm")}
+        return dataclasses.replace(found, kernels={**found.kernels, **ours})
+
+    def wrong_backward(dh, gate, up, dgate, dup, h, *rest, **block):
+        played_backward(dh, gate, up, dgate, dup, h)
+        dup[-1] = 0
+
+    stock = ran({"limits.trial": False})
+    monkeypatch.setattr(engine, "make_plan", plan)
+    monkeypatch.setattr(assembly, "make_fast", lambda *a, **k: made.append(real_fast(*a, **k)) or made[-1])
+    monkeypatch.setitem(COMPUTE["glu"], "backward", wrong_backward)
+    install(monkeypatch, Now(), [])
+    result = ran({"limits.trial": False})
+    assert made[0].ops == {"rms_norm"} and list(made[0].twins) == ["glu"], result.log
+    (fell,) = result.of(KernelFellBack)
+    assert (fell.op, fell.step, fell.reason.id) == ("glu", 0, "model.decoder.mismatch")
+    assert result.losses == pytest.approx(stock.losses, abs=2e-4)
+    assert result.of(RunPlanned)[0].plan.kernels["glu"].value == "reference"
+
+
 def test_when_memory_is_out_less_is_kept_before_the_micro_batch_is_touched(ran, own, monkeypatch):
-    real = Decoder.add_gradients
+    real = DecoderStep.add_gradients
 
     def limited(self, *arguments):
-        if any(layer.keep == "all" for layer in self.policy.layers):
+        if any(layer.keep == "all" for layer in self.decoder.policy.layers):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return real(self, *arguments)
 
     free = ran({"limits.trial": False})
-    monkeypatch.setattr(Decoder, "add_gradients", limited)
+    monkeypatch.setattr(DecoderStep, "add_gradients", limited)
     tight = ran({"limits.trial": False})
     freed = tight.of(MemoryFreed)
     assert freed and {event.rung for event in freed} == {"policy"}, tight.log

@@ -1,7 +1,8 @@
-"""AdamW for one flat parameter: PyTorch's numbers and state, steps that change all or nothing, one wait a step."""
+"""AdamW for flat parameters: PyTorch's numbers and state, steps that change all or nothing, one wait a step."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 
@@ -23,7 +24,7 @@ from studio.engine.flat_adamw import FlatAdamW
 from studio.engine.optimizer import apply_gradients, build_optimizer
 from studio.host import plan as planning
 from studio.models.adapt import adapt, unwrap
-from studio.models.decoder.decoder import Decoder, take_over
+from studio.models.decoder.decoder import take_over
 from tests.engine.fake_kernels import Fault, Kernel, Now
 
 COUNT = 1000
@@ -83,6 +84,37 @@ def test_its_numbers_are_torchs():
     torch.testing.assert_close(weights, expected, rtol=0, atol=2e-6)
     assert [norm for _, norm, _ in told] == pytest.approx(norms, rel=1e-5)
     assert all(applied and loss == 1.0 for loss, _, applied in told)
+
+
+def test_two_groups_share_the_norm_the_count_and_the_verdict():
+    """As all weights have them: matrices that decay, norms and biases that do not."""
+
+    def make_two(op):
+        parts = [torch.nn.Parameter(part) for part in draw(0).split(600)]
+        return build_optimizer([parts[0]], [parts[1]], SPEC, "adamw", CPU, op), parts
+
+    (mine, ours), (theirs, expected) = make_two(lambda: ADAMW.reference), make_two(None)
+    assert isinstance(mine, FlatAdamW) and len(mine.param_groups) == 2
+    for seed in range(8):
+        gradients = draw(seed + 1, scale=10.0 ** (seed % 4 - 2)).split(600)
+        if seed == 5:
+            gradients[1][0] = torch.inf  # in the small group alone: neither is stepped
+        for optimizer, parts in ((mine, ours), (theirs, expected)):
+            for group, part, gradient in zip(optimizer.param_groups, parts, gradients, strict=True):
+                group["lr"], part.grad = 1e-2 / (seed + 1), gradient.clone()
+        mine.step(loss=LOSS)
+        norm = torch.nn.utils.clip_grad_norm_(expected, SPEC.max_grad_norm)
+        if seed != 5:
+            theirs.step()
+        _, told, applied = mine.read(LOSS)
+        assert applied == (seed != 5) and (seed == 5 or told == pytest.approx(float(norm), rel=1e-5))
+        if seed == 3:  # either takes the other's state
+            states = copy.deepcopy((mine.state_dict(), theirs.state_dict()))
+            mine.load_state_dict(states[1])
+            theirs.load_state_dict(states[0])
+    for mine_part, part in zip(ours, expected, strict=True):
+        torch.testing.assert_close(mine_part, part, rtol=0, atol=2e-6)
+    assert {float(state["step"]) for state in mine.state.values()} == {7.0}
 
 
 @pytest.mark.parametrize("mine_first", [True, False])
@@ -316,13 +348,13 @@ def test_a_kernel_that_fails_at_step_4_goes_to_its_twin_and_the_step_is_taken_ag
 
 def spoil(monkeypatch, bad: set[int]) -> None:
     """Make the losses of these micro-steps NaN (two a step)."""
-    real, done = Decoder.add_gradients, iter(range(1000))
+    real, done = DecoderStep.add_gradients, iter(range(1000))
 
     def spoiled(self, *arguments):
         loss = real(self, *arguments)
         return loss * math.nan if next(done) // 2 in bad else loss
 
-    monkeypatch.setattr(Decoder, "add_gradients", spoiled)
+    monkeypatch.setattr(DecoderStep, "add_gradients", spoiled)
     monkeypatch.setattr(engine, "warm_up", lambda trainer: None)
 
 

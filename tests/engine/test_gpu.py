@@ -43,7 +43,7 @@ WAYS = {
         [op for op in DECODER if op != "adamw"],
     ),
     "recompute": ({"limits.activation_checkpointing": "on"}, DECODER),
-    "packing": ({"data.packing": True, "optim.micro_batch": 1}, DECODER),
+    "packing": ({"data.fill": True, "optim.micro_batch": 1}, DECODER),
     "dropout": ({"adapter.dropout": 0.1}, DECODER),
     "twins": ({"limits.kernels": "pytorch"}, []),
     "int8": ({"model.quantization": "int8"}, SWAPS),
@@ -71,7 +71,7 @@ def test_every_way_ends_well_with_our_kernels(ran, machine, monkeypatch, way):
     planned = result.of(RunPlanned)[0]
     assert planned.plan.device.value == "cuda:0"
     said = {words.id: words.values for words in planned.swaps}
-    assert "run.memory_capped" in said and "run.no_decoder" not in said, planned.swaps
+    assert "run.memory_capped" in said and (expected is SWAPS or not planned.plan.slower), planned
     if expected is SWAPS:
         swapped = {s.values["op"]: s.values["count"] for s in planned.swaps if s.id == "run.swapped"}
         assert swapped == SWAPS and "run.decoder" not in said and planned.plan.memory is None, planned.swaps

@@ -87,7 +87,7 @@ def test_too_many_rows_are_halved_until_they_fit(go, error):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"data.packing": True, "optim.micro_batch": 2}, {"adapter.method": "full", "optim.learning_rate": 1e-3}],
+    [{"data.fill": True, "optim.micro_batch": 2}, {"adapter.method": "full", "optim.learning_rate": 1e-3}],
     ids=["packing", "full"],
 )
 def test_packed_blocks_and_all_weights_too(go, changes):
@@ -154,7 +154,7 @@ def test_an_evaluation_of_one_row_that_does_not_fit_says_so(go):
 def test_the_end_of_the_ladder_keeps_what_was_learned(go, training):
     """With no checkpoint asked for: memory is out for good after some steps, and is there again for the resume."""
     changes = {"data.validation_share": 0.3, "limits.eval_every": 2, "adapter.dropout": 0.1}
-    changes |= {"optim.epochs": 4.0, "optim.micro_batch": 1, "optim.accumulation": 8}
+    changes |= {"optim.epochs": 4.0, "optim.batch_size": 8, "optim.micro_batch": 1}
     calm, count = go(changes=changes), []
 
     def full(rows, trains, recomputing):
@@ -249,7 +249,7 @@ def test_the_next_run_starts_where_this_one_fitted(go, tmp_path):
     assert warned.message.id == "run.fitted_before" and warned.message.values["count"] == 2
     other = go(full, {"data.max_length": 60}, store)
     assert other.of(MemoryFreed) and not other.of(Warned), "another length is another load"
-    small = go(full, {"optim.micro_batch": 2, "optim.accumulation": 4}, store)
+    small = go(full, {"optim.batch_size": 8, "optim.micro_batch": 2}, store)
     assert not small.of(Warned), "what was asked for fits"
 
 

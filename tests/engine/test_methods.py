@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from studio.core.events import EvalLogged, RunPlanned, Warned
+from tests.conftest import SHAPE, make_tokenizer
 
 WAYS = {
     "lora": {},
@@ -16,7 +17,7 @@ WAYS = {
     "nf4": {"model.quantization": "nf4"},
     "int8": {"model.quantization": "int8"},
     "full": {"adapter.method": "full", "optim.learning_rate": 3e-3},
-    "packing": {"data.packing": True, "optim.micro_batch": 1},
+    "packing": {"data.fill": True, "optim.micro_batch": 1},
     "linear": {"optim.schedule": "linear"},
     "constant": {"optim.schedule": "constant", "optim.warmup_steps": 2},
     "wsd": {"optim.schedule": "wsd"},
@@ -90,21 +91,62 @@ def test_nf4_gradients_flow_after_an_evaluation(ran):
     assert with_eval.losses == without.losses
 
 
-@pytest.mark.parametrize("form", ["nf4", "int8"])
-def test_a_base_stored_quantised_loads_trains_and_merges(ran, tiny_models, tmp_path, machine, form):
+PLAIN_ATTENTION = {
+    "gemma2": {"head_dim": 8, "query_pre_attn_scalar": 8},
+    "gpt_oss": {"num_local_experts": 4, "head_dim": 8},
+    "gptj": {"n_embd": 32, "n_head": 4, "n_layer": 2, "rotary_dim": 4, "n_positions": 256, "n_inner": 64},
+}
+"""Families that transformers computes without PyTorch's fused attention alone."""
+
+
+@pytest.mark.parametrize("family", PLAIN_ATTENTION)
+def test_what_has_no_fused_attention_trains_and_merges(ran, tmp_path, machine, family):
     from studio.engine.exporters.exporter import ExportJob
     from studio.engine.exporters.merged import MERGED
     from studio.host.plan import plan
     from studio.models.catalog import inspect_model
-    from studio.models.load import load_model, load_tokenizer, set_evaluation
+    from studio.models.load import load_model
 
-    plain = inspect_model(str(tiny_models("llama")))
-    stored = tmp_path / "stored"
-    load_model(plain, device="cpu", dtype="fp32", quantization=form).model.save_pretrained(stored)
-    load_tokenizer(plain).save_pretrained(stored)
-    facts = inspect_model(str(stored))
-    assert facts.quantization == form
-    result = ran({"model.source": str(stored), "optim.epochs": 4})
+    config = CONFIG_MAPPING[family](**(SHAPE | PLAIN_ATTENTION[family]), attn_implementation="eager")
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(tmp_path / family)
+    make_tokenizer(tmp_path / family)
+    facts = inspect_model(str(tmp_path / family))
+    assert load_model(facts, device="cpu", dtype="fp32").model.config._attn_implementation == "eager"
+    result = ran({"model.source": facts.folder, "model.attention": "sdpa", "optim.max_steps": 2})
+    assert result.record.state == "finished", result.log
+    assert result.of(RunPlanned)[0].plan.attention.value == "eager"
+    told = [
+        event.message.values["share"]
+        for event in result.of(Warned)
+        if event.message.id == "run.adapter_reach"
+    ]
+    assert [share < 50 for share in told] == ([True] if family == "gpt_oss" else []), (
+        "experts have no adapter"
+    )
+    target = tmp_path / "merged"
+    target.mkdir()
+    planned = plan(machine, result.folder.read_recipe(), facts)
+    MERGED.write(ExportJob(result.folder.path, result.record, facts, planned, target))
+
+
+@pytest.mark.parametrize("form", ["nf4", "int8"])
+@pytest.mark.parametrize("stored_so", [True, False], ids=["stored", "asked for"])
+def test_a_quantised_base_loads_trains_and_merges(ran, tiny_models, tmp_path, machine, form, stored_so):
+    from studio.engine.exporters.exporter import ExportJob
+    from studio.engine.exporters.merged import MERGED
+    from studio.host.plan import plan
+    from studio.models.catalog import inspect_model
+    from studio.models.load import load_model, set_evaluation
+    from studio.models.tokenizer import load_tokenizer
+
+    facts = inspect_model(str(tiny_models("llama")))
+    if stored_so:
+        stored = tmp_path / "stored"
+        load_model(facts, device="cpu", dtype="fp32", quantization=form).model.save_pretrained(stored)
+        load_tokenizer(facts).save_pretrained(stored)
+        facts = inspect_model(str(stored))
+        assert facts.quantization == form
+    result = ran({"model.source": facts.folder, "model.quantization": form, "optim.epochs": 4})
     assert result.record.state == "finished", result.log
     assert result.losses[-1] < result.losses[0] - 0.2
     target = tmp_path / "merged"
@@ -112,7 +154,7 @@ def test_a_base_stored_quantised_loads_trains_and_merges(ran, tiny_models, tmp_p
     recipe = result.folder.read_recipe()
     MERGED.write(ExportJob(result.folder.path, result.record, facts, plan(machine, recipe, facts), target))
     merged = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
-    base = load_model(facts, device="cpu", dtype="fp32").model
+    base = load_model(facts, device="cpu", dtype="fp32", quantization=form).model
     tuned = PeftModel.from_pretrained(base, result.folder.path / "adapter")
     set_evaluation(tuned)
     ids = torch.arange(2, 12)[None]

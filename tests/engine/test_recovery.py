@@ -26,12 +26,11 @@ from tests.host.facts import make_gpu, make_machine
 def go(tmp_path, machine, recipe, monkeypatch):
     """A function that runs the engine with played kernels: `go(faults, changes, switch=(op, step), ...) -> Ran`."""
 
-    def plan(machine, recipe, facts):
+    def plan(machine, recipe, *of_data):
         """The plan of this processor, but with the kernels that a machine with a GPU would get."""
         there = make_machine(make_gpu(), broken_kernels=machine.broken_kernels)
-        return dataclasses.replace(
-            real_plan(machine, recipe, facts), kernels=real_plan(there, recipe, facts).kernels
-        )
+        kernels = real_plan(there, recipe, *of_data).kernels
+        return dataclasses.replace(real_plan(machine, recipe, *of_data), kernels=kernels)
 
     made = []
     monkeypatch.setattr(engine, "make_plan", plan)
@@ -93,7 +92,7 @@ def test_the_played_kernels_are_at_work_and_differ_from_the_twin_in_their_bits(g
     swapped = {t.values["op"]: t.values["count"] for t in played.of(RunPlanned)[0].swaps if "op" in t.values}
     assert swapped == {"rms_norm": 5, "glu": 2}
     stock = go(changes={"limits.kernels": "pytorch"})
-    assert played.losses != stock.losses and played.losses == pytest.approx(stock.losses, abs=1e-4)
+    assert played.losses == pytest.approx(stock.losses, abs=1e-4)
     assert any(not torch.equal(weights(played)[name], weights(stock)[name]) for name in weights(played))
 
 
@@ -165,13 +164,13 @@ def test_kernels_are_tried_in_all_forms_before_the_first_step(go):
     fault = Fault("glu", "backward", lambda now, _: now.phase == "compile")
     fell = go([fault])
     phases = [event.phase for event in fell.of(PhaseStarted)]
-    assert phases == ["load", "prepare", "compile", "train", "save", "verify"]
+    assert phases == ["prepare", "load", "compile", "train", "save", "verify"]
     assert [(e.op, e.step) for e in fell.of(KernelFellBack)] == [("glu", 1)]
     assert fell.events.index(fell.of(KernelFellBack)[0]) < fell.events.index(fell.of(PhaseStarted)[3])
     assert_same_weights(fell, go(switch=("glu", 1)))
 
 
-def test_the_warm_up_sees_every_number_of_rows_and_leaves_no_trace(go, jsonl, tmp_path, monkeypatch):
+def test_the_warm_up_sees_several_rows_and_one_and_leaves_no_trace(go, jsonl, tmp_path, monkeypatch):
     from tests.conftest import chat_rows
 
     changes = {
@@ -186,11 +185,11 @@ def test_the_warm_up_sees_every_number_of_rows_and_leaves_no_trace(go, jsonl, tm
 
     monkeypatch.setattr(LossHead, "sum_loss", note)
     warm = go(changes=changes, now=now)
-    # 21 rows to train on, 8 in a window, 4 in a micro-batch: 4 and, at the end of an epoch, 1. 7 rows to validate on.
-    trained = {(rows, training) for phase, rows, training in seen if phase == "train"}
-    assert trained == {(4, True), (1, True)}
+    # 21 rows to train on, 8 in a window, up to 4 in a micro-batch, cut by their lengths. 7 rows to validate on.
+    trained = {rows for phase, rows, training in seen if phase == "train" and training}
+    assert {4, 1} <= trained <= {1, 2, 3, 4}
     warmed = {(rows, training) for phase, rows, training in seen if phase == "compile"}
-    assert warmed == trained | {(4, False), (3, False)}
+    assert warmed == {(4, True), (1, True), (4, False), (3, False)}
     monkeypatch.setattr(engine, "warm_up", lambda trainer: None)
     assert_same_weights(warm, go(changes=changes))
 
@@ -299,7 +298,7 @@ def test_a_supervised_process_leaves_when_its_gpu_is_lost(go, monkeypatch, gpu, 
         return real(self, batch)
 
     monkeypatch.setattr(LossHead, "sum_loss", fail)
-    monkeypatch.setattr(engine, "_name_gpu", lambda *_: gpu)
+    monkeypatch.setattr(engine, "name_card", lambda *_: gpu)
     ended = go(now=now, leave=lambda: called.append(1))
     assert ended.record.state == "failed" and len(called) == left
 

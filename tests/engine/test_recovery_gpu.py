@@ -25,7 +25,6 @@ from studio.core.recipe import change_recipe
 from studio.engine import decoder_step, ladder, step
 from studio.engine.folder import create_run
 from studio.host.remembered import Remembered
-from studio.models.decoder import graph
 from studio.models.decoder.decoder import Decoder
 from tests.conftest import chat_rows, make_model
 from tests.engine.conftest import Ran
@@ -54,11 +53,15 @@ class Breakable:
     launches: list = field(default_factory=list)
     capturing: list = field(default_factory=list)
     """Whether a graph was being recorded when it broke."""
+    recording: bool = False
+    """Break only while a graph is being recorded."""
 
     def __getitem__(self, grid):
         def launch(*arguments, **options):
-            if tuple(self.now) == self.place and self.launches.count(self.place) >= self.spared:
-                self.capturing.append(torch.cuda.is_current_stream_capturing())
+            now_recording = torch.cuda.is_current_stream_capturing()
+            there = tuple(self.now) == self.place and self.launches.count(self.place) >= self.spared
+            if there and (now_recording or not self.recording):
+                self.capturing.append(now_recording)
                 return _never_compiles[(1,)](arguments[0], COUNT=4)
             self.launches.append(tuple(self.now))
             return self.kernel[grid](*arguments, **options)
@@ -93,12 +96,12 @@ def go(tmp_path, machine, recipe):
 def test_a_kernel_broken_on_purpose_costs_no_step_and_is_remembered(
     go, monkeypatch, tmp_path, module, way, steps
 ):
-    """At step 7, in the second micro-batch: a real error of Triton's compiler, with the model's own code in the
+    """At step 7: a real error of Triton's compiler, with the model's own code in the
     backward pass on autograd's thread."""
     step_by(monkeypatch, steps)
     op, name = module.__name__.rpartition(".")[2], f"_{way}_kernel"
     calm, now, store = go(), [], Remembered(tmp_path / "remembered.json")
-    broken = Breakable(getattr(module, name), now, ("train", 7, 1))
+    broken = Breakable(getattr(module, name), now, ("train", 7, 0))
     monkeypatch.setattr(module, name, broken)
     fell = go(now=now, store=store)
     assert fell.record.state == "finished", fell.log
@@ -123,9 +126,7 @@ def test_a_kernel_that_breaks_while_a_graph_is_recorded_costs_no_step(go, monkey
     monkeypatch.setattr(glu, "_backward_kernel", watched)
     calm = go(now=now)  # every kernel is loaded now
     assert watched.launches.count(place)
-    if capturing:
-        monkeypatch.setattr(graph.GraphedDecoder, "__init__", meet_all)
-    broken = Breakable(watched.kernel, now, place)
+    broken = Breakable(watched.kernel, now, place, recording=capturing)
     monkeypatch.setattr(glu, "_backward_kernel", broken)
     replays = note_replays(monkeypatch)
     fell = go(now=now)
@@ -133,19 +134,6 @@ def test_a_kernel_that_breaks_while_a_graph_is_recorded_costs_no_step(go, monkey
     assert [(event.op, event.step) for event in fell.of(KernelFellBack)] == [("glu", 1)], fell.log
     assert broken.capturing == [capturing]
     assert fell.losses == pytest.approx(calm.losses, abs=0.02)
-
-
-class MetAll:
-    """The shapes that a recorder has met: all, so that it records each when it first comes."""
-
-    def __contains__(self, shape: tuple) -> bool:
-        return True
-
-
-def meet_all(self, decoder, _real=graph.GraphedDecoder.__init__) -> None:
-    """Make a recorder that has met all shapes."""
-    _real(self, decoder)
-    self._met = MetAll()
 
 
 def list_kernels() -> dict[str, triton.JITFunction]:
@@ -252,8 +240,7 @@ def test_the_ladder_under_a_real_limit(go, large, jsonl, tmp_path, monkeypatch, 
         "model.precision": "fp32",
         "data.source": str(jsonl(tmp_path / "long.jsonl", conversations)),
         "data.max_length": 192,
-        "optim.micro_batch": rows,
-        "optim.accumulation": 1,
+        "optim.batch_size": rows,
         "optim.learning_rate": 1e-3,
         "optim.max_steps": 6,
         "limits.activation_checkpointing": "off",
@@ -296,7 +283,7 @@ def test_the_ladder_under_a_real_limit(go, large, jsonl, tmp_path, monkeypatch, 
 @pytest.mark.parametrize("capturing", [False, True])
 def test_memory_that_runs_out_while_a_graph_is_recorded(go, monkeypatch, capturing):
     """In a shape's first step, and in the recording: less is kept, and it is recorded anew."""
-    real, raised = Decoder.add_gradients, []
+    real, raised = Decoder.forward_layers, []
 
     def limited(self, *arguments):
         loss = real(self, *arguments)
@@ -307,7 +294,7 @@ def test_memory_that_runs_out_while_a_graph_is_recorded(go, monkeypatch, capturi
         return loss
 
     calm = go()
-    monkeypatch.setattr(Decoder, "add_gradients", limited)
+    monkeypatch.setattr(Decoder, "forward_layers", limited)
     replays = note_replays(monkeypatch)
     tight = go()
     assert tight.record.state == "finished" and replays and raised, tight.log

@@ -27,6 +27,7 @@ from studio.core.events import (
 )
 from studio.core.recipe import change_recipe
 from studio.core.text import load_catalogue
+from tests.conftest import chat_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +36,7 @@ def test_events_tell_the_run_in_order(ran):
     result = ran({"data.validation_share": 0.2, "limits.eval_every": 3})
     kinds = [event.kind for event in result.events]
     phases = [event.phase for event in result.of(PhaseStarted)]
-    assert phases == ["load", "prepare", "trial", "train", "save", "verify"]
+    assert phases == ["prepare", "load", "trial", "train", "save", "verify"]
     assert kinds.index("run_planned") < kinds.index("data_prepared") < kinds.index("step_logged")
     assert kinds[-1] == "run_finished"
     steps = result.of(StepLogged)
@@ -44,6 +45,16 @@ def test_events_tell_the_run_in_order(ran):
     assert len(result.of(EvalLogged)) == result.record.total_steps // 3
     assert result.of(CheckpointSaved) and result.of(DataPrepared)[0].facts.rows_used == 24
     assert result.of(RunFinished)[0].artifact == "adapter"
+
+
+def test_the_first_checkpoint_comes_early_by_itself(ran, monkeypatch):
+    chosen = {"limits.save_every": 0, "optim.max_steps": 30, "limits.trial": False}
+    saved = [event.step for event in ran(chosen).of(CheckpointSaved)]
+    assert saved == [2, 30], "5 % of the steps, then the end"
+    monkeypatch.setattr("studio.engine.save_interval.FIRST_SAVE_S", 0.0)
+    assert [event.step for event in ran(chosen).of(CheckpointSaved)] == [1, 30], "or 60 s"
+    saved = [event.step for event in ran(chosen | {"limits.save_every": 20}).of(CheckpointSaved)]
+    assert saved == [20, 30], "what a person set holds"
 
 
 def test_every_choice_has_words_in_both_languages(ran):
@@ -112,7 +123,7 @@ def test_a_stop_in_the_middle_of_a_window_leaves_that_step_to_the_resume(ran, re
     from studio.engine.folder import create_run
     from studio.engine.run import run
 
-    changes = {"adapter.dropout": 0.1, "optim.micro_batch": 2, "optim.accumulation": 4}
+    changes = {"adapter.dropout": 0.1, "optim.batch_size": 8, "optim.micro_batch": 2}
     calm = ran(changes)
     folder = create_run(tmp_path / "cut", change_recipe(recipe, changes))
     events, beats = [], []
@@ -162,6 +173,18 @@ def test_a_data_set_that_changed_between_stop_and_resume_is_told(ran, recipe):
     assert [event.message.id for event in resumed.of(Warned)] == ["run.data_changed"]
 
 
+def test_what_refuses_a_run_for_its_data_comes_before_a_model_is_loaded(ran, jsonl, tmp_path, monkeypatch):
+    monkeypatch.setattr("studio.engine.run.load_fast", lambda *_: pytest.fail("loaded"))
+    data = jsonl(tmp_path / "broken.jsonl", [*chat_rows(10), {"messages": []}])
+    result = ran({"data.source": str(data)})
+    assert result.failure == "refused" and [event.phase for event in result.of(PhaseStarted)] == ["prepare"]
+
+
+def test_rows_left_out_are_told(ran, jsonl, tmp_path):
+    result = ran({"data.source": str(jsonl(tmp_path / "few.jsonl", [*chat_rows(24), {"messages": []}]))})
+    assert [event.message.id for event in result.of(Warned)] == ["data.prepare.left_out"]
+
+
 def test_a_failure_becomes_a_diagnosis_with_its_traceback(ran, jsonl, tmp_path):
     result = ran({"data.source": str(tmp_path / "nowhere.jsonl")})
     assert result.record.state == "failed" and result.failure == "refused"
@@ -193,18 +216,65 @@ def test_a_wrong_artefact_never_counts_as_finished(ran, monkeypatch):
 
     real = module.load_artifact
 
-    def harm_then_load(folder, record, facts, plan):
+    def harm_then_load(folder, record, *rest):
         path = folder / record.artifact / "adapter_model.safetensors"
         tensors = load_file(path)
         name = sorted(tensors)[-1]
         tensors[name] = tensors[name] + 1.0
         save_file(tensors, path, metadata={"format": "pt"})
-        return real(folder, record, facts, plan)
+        return real(folder, record, *rest)
 
     monkeypatch.setattr(module, "load_artifact", harm_then_load)
     result = ran()
     assert result.record.state == "failed"
     assert result.record.diagnosis.what.id == "artifact.differs"
+
+
+@pytest.mark.parametrize("harmed", [False, True])
+def test_the_base_is_read_again_only_where_it_changed_in_memory(ran, monkeypatch, harmed):
+    """A base that training harmed would compute with the adapter what nobody else's does: its files decide."""
+    import studio.engine.artifact as artifact
+    import studio.engine.run as module
+
+    real_fingerprint, real_load, read = module.fingerprint, artifact.load_model, []
+
+    def harm_then_compute(model, ids):
+        if harmed:
+            with torch.no_grad():
+                next(p for n, p in model.named_parameters() if "down_proj.base_layer" in n).mul_(1.5)
+        return real_fingerprint(model, ids)
+
+    monkeypatch.setattr(module, "fingerprint", harm_then_compute)
+    monkeypatch.setattr(
+        artifact, "load_model", lambda *given, **more: read.append(1) or real_load(*given, **more)
+    )
+    result = ran({"optim.epochs": 1})
+    assert bool(read) is harmed
+    assert result.record.state == ("failed" if harmed else "finished")
+    if harmed:
+        assert result.record.diagnosis.what.id == "artifact.differs"
+
+
+def test_a_small_change_on_the_way_to_the_disk_is_seen(ran, monkeypatch):
+    """One tensor of one layer, by a millionth: no logit shows it."""
+    from safetensors.torch import load_file, save_file
+
+    import studio.engine.run as module
+
+    real_save = module.save_artifact
+
+    def save(model, tokenizer, folder, facts, record):
+        name = real_save(model, tokenizer, folder, facts, record)
+        file = folder / name / "adapter_model.safetensors"
+        tensors = load_file(file)
+        first = min(tensors)
+        save_file(tensors | {first: tensors[first] * (1 + 1e-6)}, file)
+        return name
+
+    monkeypatch.setattr(module, "save_artifact", save)
+    result = ran({"optim.epochs": 1, "limits.trial": False})
+    assert result.record.state == "failed" and result.record.diagnosis.what.id == "artifact.differs"
+    assert result.record.diagnosis.why.values["count"] == 1
 
 
 BROKEN_TRITON = """

@@ -37,7 +37,24 @@ def test_answers_come_at_the_start_at_each_evaluation_and_change_no_loss(ran):
         assert event.prompt.startswith("say ") and event.expected.startswith("it is ")
         assert event.base == next(one.base for one in first if one.prompt == event.prompt)
     assert [event.answer for event in written if event.step == last] != [event.base for event in first]
-    assert "sample" in [event.phase for event in with_samples.of(PhaseStarted)]
+    assert "sample" not in [event.phase for event in with_samples.of(PhaseStarted)]
+    kinds = [event.kind for event in with_samples.events if event.kind in ("step_logged", "sample_written")]
+    assert kinds[:5] == ["step_logged", *["sample_written"] * 3, "step_logged"], (
+        "the first step does not wait"
+    )
+
+
+def test_all_weights_are_asked_before_they_change(ran):
+    full = ran(WATCHED | {"adapter.method": "full", "adapter.dropout": 0.0})
+    assert "sample" in [event.phase for event in full.of(PhaseStarted)]
+    kinds = [event.kind for event in full.events if event.kind in ("step_logged", "sample_written")]
+    assert kinds[:4] == [*["sample_written"] * 3, "step_logged"]
+
+
+def test_after_an_evaluation_of_the_first_step_both_answers_are_there(ran):
+    every = ran(WATCHED | {"limits.eval_every": 1})
+    steps = [event.step for event in every.of(SampleWritten)]
+    assert steps[:6] == [0, 0, 0, 1, 1, 1] and all(event.base for event in every.of(SampleWritten))
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])

@@ -54,6 +54,7 @@ def build(recipe):
             "fp32",
             device,
             Hooks(emit=emit, should_stop=lambda: False, save=lambda state: 0, **hooks),
+            micro_batch=chosen.optim.micro_batch,
         )
         return trainer, losses
 

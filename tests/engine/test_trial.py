@@ -20,6 +20,7 @@ from studio.data.pack import Example
 from studio.engine.folder import create_run
 from studio.engine.loss import LossHead
 from studio.engine.trial import PASS_SHARE, Trial, _cut
+from tests.conftest import CHAT_TEMPLATE
 
 LONG = "what is the capital of France, and why is it not Lyon?"
 
@@ -173,7 +174,9 @@ def test_disk_too_small_for_the_checkpoints(ran, monkeypatch):
 
 
 def test_tokenizer_without_an_end(ran, make_tiny_model, tmp_path):
-    folder = make_tiny_model(tmp_path / "model", eos_token_id=None, pad_token_id=None)
+    """Nor has its template an end mark, which would stand for it."""
+    template = CHAT_TEMPLATE.replace("<|end|>", "")
+    folder = make_tiny_model(tmp_path / "model", template=template, eos_token_id=None, pad_token_id=None)
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
     del settings["eos_token"], settings["pad_token"]
@@ -220,7 +223,7 @@ def test_tensors_that_share_memory(ran, monkeypatch):
 
     monkeypatch.setattr(module, "load_model", share)
     result = ran({"adapter.method": "full", "optim.learning_rate": 1e-4})
-    found_before_step_1(result, what="trial.checkpoint.broke", says="gate_proj")
+    found_before_step_1(result, what="failure.shared_tensors", says="LoRA", id="shared_tensors")
 
 
 def test_checkpoint_that_comes_back_changed(ran, monkeypatch):
@@ -242,7 +245,7 @@ def test_model_that_cannot_write(ran, make_tiny_model, tmp_path):
     settings = {"eos_token_id": 0, "cache_implementation": "quantized"}
     (folder / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
     result = ran({"model.source": str(folder)})
-    found_before_step_1(result, what="trial.sample.broke", says="cache")
+    found_before_step_1(result, what="failure.package_missing", says="optimum-quanto", id="package_missing")
 
 
 def test_tokenizer_that_cannot_be_saved_after_training(ran, monkeypatch):
@@ -352,9 +355,9 @@ def test_a_model_that_is_far_too_slow_does_not_take_longer(ran, monkeypatch, pas
         time.sleep(pass_s if slow else 0.0)
         return real(self, *arguments, **options)
 
-    def try_out(*arguments):
+    def try_out(*arguments, **options):
         slow.append(True)
-        finished = module.try_out(*arguments)
+        finished = module.try_out(*arguments, **options)
         slow.clear()
         return finished
 

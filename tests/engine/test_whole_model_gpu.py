@@ -125,7 +125,7 @@ class Case:
         optimizer = torch.optim.AdamW(
             trained, betas=(spec.beta1, spec.beta2), eps=spec.epsilon, weight_decay=spec.weight_decay
         )
-        order = StepOrder(len(rows), spec.micro_batch * spec.accumulation, self.recipe.seed)
+        order = StepOrder(len(rows), spec.batch_size, self.recipe.seed)
         losses = []
         for step in range(spec.max_steps):
             inputs = self.collate([rows[i] for i in order.indices(step)])
@@ -248,9 +248,7 @@ def make_letters_case(
         data=DatasetSpec(
             source=str(write_letters(work / "train.jsonl", rows * steps, 255, 1)), max_length=256
         ),
-        optim=OptimSpec(
-            learning_rate=learning_rate, max_steps=steps, micro_batch=rows, accumulation=1, weight_decay=0.0
-        ),
+        optim=OptimSpec(learning_rate=learning_rate, max_steps=steps, batch_size=rows, weight_decay=0.0),
         limits=Limits(trial=False),
     )
     held_out = DatasetSpec(source=str(write_letters(work / "held.jsonl", 64, 255, 2)), max_length=256)

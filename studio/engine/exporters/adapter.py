@@ -34,7 +34,7 @@ def write(job: ExportJob) -> None:
     """Copy the run's verified adapter, and load the copy onto the base. Raises StudioError for a full run."""
     from studio.engine.artifact import fingerprint, load_artifact, verify_artifact
     from studio.models.adapt import load_adapter
-    from studio.models.load import load_tokenizer
+    from studio.models.tokenizer import load_tokenizer
 
     problem = find_problem(job)
     if problem is not None:

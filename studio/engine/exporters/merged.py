@@ -26,33 +26,42 @@ def memory_bytes(job: ExportJob) -> int:
 def write(job: ExportJob) -> None:
     """Merge in fp32 on the CPU and store as 16 bit: adding small corrections to 16-bit weights would lose part of them.
 
-    A base stored quantised is dequantised first. The files are loaded again and compared with what was stored.
+    A base that was trained on quantised is quantised again and opened: the corrections were learned on those weights.
+    The files are loaded again and compared with what was stored.
     """
     from studio.engine.artifact import verify_artifact, write_card
-    from studio.models.load import load_model, load_tokenizer
+    from studio.engine.older_spelling import add_older_spelling
+    from studio.models.load import load_model
+    from studio.models.tokenizer import load_tokenizer
 
     kept = "fp16" if job.facts.dtype == "fp16" else "bf16"
     artifact = dataclasses.replace(job.facts, folder=str(job.run_folder / job.record.artifact))
     tokenizer = load_tokenizer(artifact)  # with the template that the run's examples were written in
     expected = _write_weights(job, tokenizer, kept)
     tokenizer.save_pretrained(job.target)
+    add_older_spelling(job.target)
     (job.target / "README.md").write_text(write_card(job.facts, job.record), encoding="utf-8")
     gc.collect()  # the merged model makes room for the stored one
     job.begin(text("export.phase.check"))
     stored = dataclasses.replace(job.facts, folder=str(job.target), quantization="none")
-    verify_artifact(load_model(stored, device="cpu", dtype=kept).model, tokenizer, expected, kept)
+    attention = job.plan.attention.value
+    read = load_model(stored, device="cpu", dtype=kept, attention=attention).model
+    verify_artifact(read, tokenizer, expected, kept)
 
 
 def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
     """Store the weights as `kept` (bf16, fp16) and return what they compute."""
     from studio.engine.artifact import fingerprint, strip_path
+    from studio.engine.ends import set_ends
     from studio.models.adapt import cast_weights, load_adapter
     from studio.models.load import DTYPES, load_model
 
     job.begin(text("export.phase.load"))
+    settings = {"device": "cpu", "dtype": "fp32", "attention": job.plan.attention.value}
     if job.record.adapter:
-        base = load_model(job.facts, device="cpu", dtype="fp32").model
-        quantized = job.facts.quantization != "none"
+        trained_on = job.plan.quantization.value
+        base = load_model(job.facts, quantization=trained_on, **settings).model
+        quantized = trained_on != "none"
         plain = base.dequantize() if quantized else base
         tuned = load_adapter(plain, job.run_folder / job.record.artifact)
         job.begin(text("export.phase.merge"))
@@ -62,7 +71,8 @@ def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
         saved = dataclasses.replace(
             job.facts, folder=str(job.run_folder / job.record.artifact), quantization="none"
         )
-        model = load_model(saved, device="cpu", dtype="fp32").model
+        model = load_model(saved, **settings).model
+    set_ends(model, tokenizer)  # whoever loads these files stops where the run's answers end
     cast_weights(model, DTYPES[kept])
     job.begin(text("export.phase.write"))
     model.save_pretrained(job.target, max_shard_size="5GB")

@@ -1,0 +1,86 @@
+"""What ends an answer: token ids, and the words of a template whose end mark is no token of the tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jinja2.exceptions import TemplateError
+from transformers import StoppingCriteria
+
+LOOKED_BACK_TOKENS = 8
+"""So many tokens more than the words have may hold them: pieces that carry what stood before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What ends an answer of one model in its template."""
+
+    ids: tuple[int, ...]
+    """The model's own, the tokenizer's, and the template's where it is one token."""
+    words: str = ""
+    """The template's where it is several pieces; "" where it is one token."""
+
+    def cut(self, answer: str, *, growing: bool = False) -> str:
+        """Return `answer` up to its end mark; of one that is `growing` also without what may become the mark."""
+        if not self.words:
+            return answer
+        answer, mark, _ = answer.partition(self.words)
+        if growing and not mark:
+            parts = (self.words[:length] for length in range(len(self.words) - 1, 0, -1))
+            answer = answer.removesuffix(next(filter(answer.endswith, parts), ""))
+        return answer
+
+    def criteria(self, tokenizer: Any, prompt_tokens: int) -> list[StoppingCriteria]:
+        """Return what ends each row of generate() at the words; nothing where ids do it."""
+        return [EndWords(self.words, tokenizer, prompt_tokens)] if self.words else []
+
+
+class EndWords(StoppingCriteria):
+    """Ends each row whose answer says `words`."""
+
+    def __init__(self, words: str, tokenizer: Any, prompt_tokens: int) -> None:
+        """`prompt_tokens`: where answers begin; the words stand in prompts too."""
+        self.words, self.tokenizer, self.prompt_tokens = words, tokenizer, prompt_tokens
+        self.width = len(tokenizer(words, add_special_tokens=False)["input_ids"]) + LOOKED_BACK_TOKENS
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **settings: Any) -> torch.Tensor:
+        """Return (rows,) bool: whether each row's answer ends here. input_ids: (rows, tokens) int64."""
+        start = max(self.prompt_tokens, input_ids.shape[1] - self.width)
+        said = self.tokenizer.batch_decode(input_ids[:, start:])
+        return torch.tensor([self.words in one for one in said], device=input_ids.device, dtype=torch.bool)
+
+
+def find_ends(tokenizer: Any, own: int | Iterable[int] | None) -> Ends:
+    """Return what ends an answer; `own`: the eos_token_id of the model's generation_config."""
+    ids = [tokenizer.eos_token_id, *([own] if own is None or isinstance(own, int) else own)]
+    mark, words = _find_mark(tokenizer), ""
+    if mark:
+        first = tokenizer(mark, add_special_tokens=False)["input_ids"][0]
+        if first in tokenizer.added_tokens_decoder:
+            ids.append(first)
+        else:
+            words = mark
+    return Ends(tuple(sorted({one for one in ids if one is not None})), words)
+
+
+def set_ends(model: Any, tokenizer: Any) -> Ends:
+    """Let generation with `model`, here and wherever it is loaded from its files, stop at the ids of its Ends."""
+    ends = find_ends(tokenizer, model.generation_config.eos_token_id)
+    if ends.ids:
+        model.generation_config.eos_token_id = list(ends.ids) if len(ends.ids) > 1 else ends.ids[0]
+    return ends
+
+
+def _find_mark(tokenizer: Any) -> str:
+    """Return what the template writes first behind an answer; "" without a template, or where it writes nothing."""
+    if not tokenizer.chat_template:
+        return ""
+    turns = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "say"}]
+    try:
+        words = tokenizer.apply_chat_template(turns, tokenize=False)
+    except TemplateError:
+        return ""
+    return next(iter(words.rpartition("say")[2].split()), "")
