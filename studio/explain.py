@@ -10,16 +10,14 @@ import re
 import stat
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from studio.arguments import parse
 from studio.console import Console, leave_reader
 from studio.core.errors import StudioError
-from studio.core.events import Diagnosis
 from studio.core.text import choose_language, load_catalogue, text
-from studio.host import failures
+from studio.host.failures.answer import explain_words
 
 HEAD_BYTES = 64 * 1024
 TAIL_BYTES = 256 * 1024
@@ -30,12 +28,6 @@ FOREIGN = re.compile(rb"[\x80-\xff]+(?![\x80-\xff]|\Z)")
 """A run of bytes beyond ASCII, without one that may be cut at the end."""
 NO_TEXT = re.compile("[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f\ufffd]")
 NO_TEXT_SHARE = 0.05
-TROUBLE = re.compile(
-    "error|exception|traceback|fail|fatal|abort|cannot|could not|unable|invalid|denied|killed|not found|missing|"
-    "interrupt|crash|fehl|unerwartet|\u9519\u8bef|\u5931\u8d25|\u5f02\u5e38|\u65e0\u6cd5|\u627e\u4e0d\u5230",
-    re.IGNORECASE,
-)
-"""A word of this kind stands in every error text, in the languages that the catalogue has seen."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,26 +57,26 @@ def explain(options: argparse.Namespace, workspace: object, console: Console) ->
         raise _refuse("empty")
     if not whole:
         console.note(text("explain.long", head=HEAD_BYTES // 1024, tail=TAIL_BYTES // 1024))
-    diagnosis = failures.diagnose(words)
-    if diagnosis.id == "unknown":
-        here = tuple(fix for fix in diagnosis.fixes if fix.title.id != "failure.fix.look_at_log")
-        told = "explain.unknown" if TROUBLE.search(words) else "explain.no_error"
-        diagnosis = replace(diagnosis, what=text(told), fixes=here)
-    answer = describe(diagnosis, console)
+    answer = explain_words(words, console.catalogue)
     lines = [answer["what"], answer["why"], *(f"  - {fix}" for fix in answer["fixes"])]
-    if answer["line"] and answer["line"] not in answer["why"]:
+    named = answer["why"]
+    if answer["other"]:
+        other = answer["other"]
+        which = console.catalogue.say(text("explain.which", tell=answer["tell"]))
+        lines = [
+            console.catalogue.say(text("explain.unsure")),
+            which,
+            *("1. " + lines[0], *lines[1:]),
+            *("2. " + other["what"], other["why"], *(f"  - {fix}" for fix in other["fixes"])),
+        ]
+        named += other["why"]
+    if answer["line"] and answer["line"] not in named:
         lines.insert(2, f"  > {answer['line']}")
+    names = [answer, answer["other"]] if answer["other"] else [answer]
     if answer["code"]:
-        lines.append(f"[{answer['code']} {answer['id']}]")
+        lines.append("[" + ", ".join(f"{one['code']} {one['id']}" for one in names) + "]")
     console.answer(answer, lines)
     return 0
-
-
-def describe(diagnosis: Diagnosis, console: Console) -> dict[str, Any]:
-    """Return {id, code, what, why, fixes, line} in words; `line` is the one that it was known by, or the last one."""
-    spoken = console.diagnosis(diagnosis) or {}
-    line = diagnosis.why.values.get("line") or diagnosis.why.values.get("words", "")
-    return spoken | {"code": failures.code_of(diagnosis), "line": str(line)}
 
 
 def read_file(path: Path) -> tuple[str, bool]:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 CHINESE = 'OSError: [WinError 126] 找不到指定的模块。 Error loading "D:\\torch\\lib\\c10.dll"\n'
 GERMAN = 'LINK : fatal error LNK1104: Datei "python312.lib" kann nicht geöffnet werden.\n'
-LIMIT_S = 0.5
+LIMIT_S = 1.0
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def answer(process) -> dict:
 
 def test_a_piped_text_and_a_file_in_both_languages(ask, tmp_path, checkout):
     piped = answer(ask("--json", text=OUT_OF_MEMORY.encode()))
-    assert piped.keys() == {"id", "code", "what", "why", "fixes", "line"}
+    assert piped.keys() == {"id", "code", "what", "why", "fixes", "line", "other", "tell"}
     assert (piped["id"], piped["code"], piped["line"]) == ("gpu_memory", "M1", OUT_OF_MEMORY.strip())
     log = tmp_path / "a log.txt"
     log.write_text(GERMAN, encoding="utf-8")
@@ -108,9 +108,64 @@ def test_harmless_and_unknown_texts_are_answers(ask):
         "",
         "ValueError: the moon is full",
     )
-    assert len(unknown["fixes"]) == 1 and "doctor" in unknown["fixes"][0]
+    assert len(unknown["fixes"]) == 2 and "Search" in unknown["fixes"][0] and "doctor" in unknown["fixes"][1]
+    for words in (
+        "[E] calibration went wrong: exited with code 3",
+        "Fehler beim Laden",
+        "错误：无法读取",
+        "panic: out of tea",
+    ):
+        told = answer(ask("--json", text=f"start\n{words}\nbye\n".encode()))
+        assert (told["id"], told["line"], told["what"]) == (
+            "unknown",
+            words,
+            "The studio does not know this error yet.",
+        )
     calm = answer(ask("--json", text=b"step 60 of 60: loss 0.2\nsaved\n"))
     assert calm["id"] == "unknown" and calm["what"] == "No error is seen in this text."
+
+
+def test_two_causes_are_told_with_the_command_that_tells(ask):
+    words = b"RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`\n"
+    found = answer(ask("--json", text=words))
+    assert (found["id"], found["other"]["id"]) == ("cublas_start", "token_range")
+    assert "CUDA_LAUNCH_BLOCKING=1" in found["tell"]
+    told = ask(text=words).stdout.decode()
+    assert told.startswith("Not sure") and "[C16 cublas_start, D41 token_range]" in told
+    assert all(sentence in told for sentence in (found["what"], found["other"]["what"], found["tell"]))
+
+
+def test_a_person_with_a_program_of_their_own_is_served(ask):
+    assert any(
+        "gradient_accumulation_steps" in fix
+        for fix in answer(ask("--json", text=OUT_OF_MEMORY.encode()))["fixes"]
+    )
+    words = b"TypeError: SFTTrainer.__init__() got an unexpected keyword argument 'tokenizer'\n"
+    fixes = answer(ask("--json", text=words))["fixes"]
+    assert "processing_class" in fixes[0] and "pip install -U trl" in fixes[1]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_secrets_are_masked_in_all_that_is_printed(ask, as_json):
+    secrets = {
+        "hf_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789": "401 Client Error: Unauthorized for url https://x?token={}",
+        "s3cretword": "ProxyError: Cannot connect to proxy http://jane:{}@proxy.corp:8080",
+        "sk-proj-abcdefgh12345678": "ValueError: the moon has the key {}",
+        "AKIAABCDEFGHIJKLMNOP": "ValueError: the moon has the key {}",
+        "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY": "ValueError: aws_secret_access_key = {}",
+        "abcdefgh.12345": "RuntimeError: Authorization: Bearer {}",
+    }
+    for secret, words in secrets.items():
+        done = ask(*(["--json"] if as_json else []), text=words.format(secret).encode())
+        assert done.returncode == 0 and secret not in done.stdout.decode() + done.stderr.decode()
+    kept = answer(
+        ask(
+            "--json",
+            text=b"ValueError: Fast download using 'hf_transfer' is enabled (HF_HUB_ENABLE_HF_TRANSFER=1) but "
+            b"'hf_transfer' package is not available",
+        )
+    )
+    assert kept["id"] == "hf_transfer" and "'hf_transfer' package" in kept["line"]
 
 
 def test_a_reader_who_leaves_is_no_error(checkout, tmp_path):
@@ -177,7 +232,7 @@ def test_at_a_terminal_it_says_how_to_end(checkout):
     assert process.returncode == 0 and b"Ctrl-D" in error and b"M1 gpu_memory" in out
 
 
-def test_it_takes_less_than_half_a_second(ask):
+def test_it_takes_less_than_a_second(ask):
     ask(text=OUT_OF_MEMORY.encode())  # the first run writes the compiled files
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ask(text=(GERMAN * 3000 + OUT_OF_MEMORY).encode())

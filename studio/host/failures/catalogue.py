@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -13,11 +14,15 @@ from studio.core.facts import MachineFacts
 from studio.core.recipe import Recipe
 from studio.core.text import literal, text
 from studio.host.failures import (
+    building,
     data,
+    drift,
     general,
     gpu,
     guest,
     harmless,
+    hub,
+    installing,
     kernels,
     libraries,
     memory,
@@ -26,36 +31,67 @@ from studio.host.failures import (
     numbers,
     process,
     python,
+    several,
     storage,
     tools,
+    training,
+    window,
 )
+from studio.host.failures.evidence import LINE_LIMIT, Verdict, line_at, weigh
 from studio.host.failures.failure import Failure
+from studio.host.failures.reading import Reading
 
 CATALOGUE: tuple[Failure, ...] = (
     *harmless.FAILURES,
+    *window.FAILURES,
     *process.FAILURES,
+    *several.FAILURES,
     *memory.FAILURES,
+    *training.FAILURES,
     *kernels.FAILURES,
     *libraries.FAILURES,
     *tools.FAILURES,
     *gpu.FAILURES,
     *guest.FAILURES,
+    *installing.FAILURES,
     *python.FAILURES,
+    *building.FAILURES,
+    *hub.FAILURES,
     *network.FAILURES,
     *storage.FAILURES,
     *numbers.FAILURES,
     *models.FAILURES,
     *data.FAILURES,
+    *drift.FAILURES,
     *general.FAILURES,
 )
-"""First match wins: what stops everything stands before what may follow from it, a cause before its consequence."""
+"""Of equal evidence the first one wins: what stops everything stands before what may follow from it."""
 ENTRIES: Mapping[str, Failure] = {failure.id: failure for failure in CATALOGUE}
 ORDER = {"blocked": 0, "degraded": 1, "note": 2}
-LINE_LIMIT = 300
 COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+STAMPS = re.compile(
+    r"^(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d{1,9})?Z?\]?(?: ?-| ?\|)?(?: ?\[?(?:ERROR|INFO|"
+    r"WARNING|CRITICAL|FATAL)\]?"
+    r"(?: ?-| ?\||:)?)? ?|\[rank\d+\]: ?)",
+    re.MULTILINE,
+)
+"""What a logger or torchrun writes before each line."""
 TROUBLE = re.compile(
     r"error|exception|fatal|fail|traceback|cannot|could not|abort|crash|\bkilled\b", re.IGNORECASE
 )
+
+TELLING = re.compile(
+    "error|exception|traceback|fail|fatal|abort|cannot|can't|could not|couldn't|unable|invalid|denied|killed|not found|"
+    "missing|interrupt|crash|panic|refused|timed? ?out|conflict|mismatch|incompatible|unsupported|not supported|"
+    "unrecognized|undefined|no such|does not exist|exceeded|corrupt|core dumped|stack trace|"
+    "exit(?:ed)? (?:with )?(?:code|"
+    "status) -?[1-9]|returned non-zero|0x[8c][0-9a-f]{7}|\\bnan\\b|fehl|unerwartet|erreur|errore|erro\\b|"
+    "\u043e\u0448\u0438\u0431\u043a|"
+    "\u9519\u8bef|\u5931\u8d25|\u5f02\u5e38|\u65e0\u6cd5|\u627e\u4e0d\u5230|"
+    "\u62a5\u9519|\u62d2\u7edd|\u30a8\u30e9\u30fc|\uc624\ub958",
+    re.IGNORECASE,
+)
+"""A word of this kind stands in every error text, in the languages that the catalogue has seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +119,12 @@ def find_failures(machine: MachineFacts) -> tuple[Found, ...]:
         if values is not None:
             finds[failure.id] = {"line": values["evidence"], **values}
     for words, mine, otherwise in _observed(machine):
-        entry, values = _recognise(words) or (ENTRIES[otherwise], {"line": last_line(words)})
+        verdict = weigh_text(words)
+        entry, values = (
+            (verdict.first.entry, verdict.first.values)
+            if verdict
+            else (ENTRIES[otherwise], {"line": last_line(words)})
+        )
         # A probe that knows the reason says more than words that only say what followed from it.
         if entry.id in finds:
             continue
@@ -134,12 +175,11 @@ def diagnose(
         if entry is not None:
             return _suit(entry.diagnose({"line": last_line(str(link))}, recipe), machine)
     # The outermost exception that is known wins: an inner one may be a mere attempt that was given up.
-    said = [f"{type(link).__name__}: {link}" for link in chain]
-    said = said or [clean(str(error))]
+    said = [_told(link) for link in chain] or [clean(str(error))]
     for words in said:
-        known = _recognise(words)
-        if known is not None:
-            return _suit(known[0].diagnose(known[1], recipe), machine)
+        verdict = weigh_text(words)
+        if verdict is not None:
+            return _suit(verdict.first.entry.diagnose(verdict.first.values, recipe), machine)
     rest, left_out = _leave_out_harmless(said[0])
     if left_out is not None and not chain and not TROUBLE.search(rest):
         return Diagnosis(
@@ -151,9 +191,15 @@ def diagnose(
     return Diagnosis(
         id="unknown",
         what=text("failure.unknown"),
-        why=literal(last_line(rest if left_out is not None and rest.strip() else said[0])),
+        why=literal(telling_line(rest if left_out is not None and rest.strip() else said[0])),
         fixes=(Fix(title=text("failure.fix.doctor")), Fix(title=text("failure.fix.look_at_log"))),
     )
+
+
+def weigh_text(words: str) -> Verdict | None:
+    """Return what an error text or a log is a sign of; None where nothing is known. Harmless lines do not count."""
+    rest, _ = _leave_out_harmless(clean(words))
+    return weigh(Reading(rest), CATALOGUE)
 
 
 def code_of(diagnosis: Diagnosis) -> str:
@@ -171,8 +217,20 @@ def refuse_system(error: OSError) -> StudioError:
 
 
 def clean(words: str) -> str:
-    """Return `words` without terminal colours, with plain line ends; a progress bar's every state is a line."""
-    return COLOURS.sub("", words).replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+    """Return `words` without colours and time stamps, with plain line ends; a progress bar's every state is a line."""
+    return STAMPS.sub("", COLOURS.sub("", words).replace("\r\n", "\n").replace("\r", "\n").replace("\0", ""))
+
+
+def telling_line(words: str) -> str:
+    """Return the line to search for: of the exception that ended it, else the last one that tells of trouble."""
+    reading = Reading(words)
+    if reading.last is not None:
+        lines = line_at(words, reading.last.start, reading.last.start), reading.last.message
+        # A message may begin on the line below its type.
+        bare = lines[0].rstrip(": ").endswith(reading.last.type)
+        return f"{lines[0]} {lines[1].partition(chr(10))[0]}"[:LINE_LIMIT].strip() if bare else lines[0]
+    told = [line.strip() for line in words.splitlines() if TELLING.search(line)]
+    return told[-1][:LINE_LIMIT] if told else last_line(words)
 
 
 def last_line(words: str) -> str:
@@ -187,32 +245,22 @@ def last_line(words: str) -> str:
     return (named or lines)[-1][:LINE_LIMIT]
 
 
-def _recognise(words: str) -> tuple[Failure, dict[str, str]] | None:
-    """Return the entry whose signature `words` hold, with the values for its blanks; harmless lines do not count."""
-    words, _ = _leave_out_harmless(words)
-    for entry in CATALOGUE:
-        found = None if entry.harmless or entry.signature is None else entry.signature.search(words)
-        if found:
-            values = {name: value or "?" for name, value in found.groupdict().items()}
-            return entry, values | {"line": _line_of(words, found)}
-    return None
+def _told(error: BaseException) -> str:
+    """Return what Python would print of `error`: the places that it went through, its type and its message."""
+    places = "".join(traceback.format_tb(error.__traceback__))
+    return f"{places}{type(error).__name__}: {error}"
 
 
 def _leave_out_harmless(words: str) -> tuple[str, tuple[Failure, str] | None]:
     """Return `words` without the lines that are never a cause, and the first one left out with its entry."""
-    first, spans = None, []
+    first, spans, lower = None, [], words.lower()
     for entry in harmless.FAILURES:
-        for found in entry.signature.finditer(words):
-            first = first or (entry, _line_of(words, found))
+        for found in entry.signature.finditer(words, lower):
+            first = first or (entry, line_at(words, found.start(), found.end()))
             spans.append((words.rfind("\n", 0, found.start()) + 1, words.find("\n", found.end()) + 1))
     for start, end in sorted(set(spans), reverse=True):
         words = words[:start] + (words[end:] if end else "")
     return words, first
-
-
-def _line_of(words: str, found: re.Match[str]) -> str:
-    start, end = words.rfind("\n", 0, found.start()) + 1, words.find("\n", found.end())
-    return " ".join(words[start : end if end >= 0 else None].split())[:LINE_LIMIT]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

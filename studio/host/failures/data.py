@@ -1,5 +1,6 @@
 """Failures of reading and rendering a data set."""
 
+from studio.host.failures.callers import read_column
 from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.remedies import CHECK_DATA
 
@@ -26,6 +27,7 @@ FAILURES = (
         "bad_json",
         said(
             r"\bJSONDecodeError\b",
+            r"ValueError: (?:Trailing data|Expected object or value|Unexpected character found)",
             r"JSON parse error(?!: Column)",
             r"Expecting (?:value|property name|',' delimiter)",
         ),
@@ -33,7 +35,10 @@ FAILURES = (
         code="D33",
     ),
     Failure(
-        "no_padding", said(r"does not have a padding token"), (Remedy("matching_tokenizer"),), code="D34"
+        "no_padding",
+        said(r"does not have a padding token", r"no padding token is defined"),
+        (Remedy("matching_tokenizer"),),
+        code="D34",
     ),
     Failure(
         "no_examples",
@@ -41,14 +46,79 @@ FAILURES = (
             r"num_samples should be a positive integer",
             r"EmptyDatasetError",
             r"doesn't contain any data files",
+            r"Instruction \"?train\"? corresponds to no data",
         ),
         (CHECK_DATA,),
         code="D35",
     ),
     Failure(
+        "dataset_saved",
+        said(
+            r"Couldn't cast\s+_data_files",
+            r"You are trying to load a dataset that was saved using `?save_to_disk",
+        ),
+        (Remedy("load_from_disk"),),
+        code="D80",
+    ),
+    Failure(
         "mixed_columns",
         said(r"\bArrowInvalid\b", r"\bArrowTypeError\b", r"\bDatasetGenerationError\b", r"\bCastError\b"),
-        (CHECK_DATA,),
+        (Remedy("same_columns"), CHECK_DATA),
         code="D36",
+    ),
+    Failure(
+        "dataset_script",
+        said(r"Dataset scripts are no longer supported", r"trust_remote_code` is not supported anymore"),
+        (Remedy("parquet_branch"),),
+        code="D81",
+    ),
+    Failure(
+        "dataset_cache",
+        said(
+            r"dataset cached in a LocalFileSystem is not supported",
+            r"Invalid pattern: '\*\*' can only be an entire path",
+        ),
+        (Remedy("upgrade_datasets"),),
+        code="D82",
+    ),
+    Failure(
+        "dataset_info",
+        said(r"Undefined dataset (?P<name>\S+) in dataset_info\.json", r"Cannot open \S*dataset_info\.json"),
+        (Remedy("dataset_info"),),
+        code="D83",
+    ),
+    Failure(
+        "no_columns",
+        said(r"No columns in the dataset match the model's forward method", r"No columns .{0,40}match"),
+        (Remedy("tokenise_first"),),
+        code="D84",
+    ),
+    Failure(
+        "column_missing",
+        said(
+            r"Column (?:name )?\[?'?(?P<name>[\w]+)'?\]? (?:not in the dataset|doesn't exist)",
+            r"(?:None of|not in index)[^\n]{0,80}\bcolumns\b",
+            r"(?:columns?|field|key) ['\"`](?P<name>\w+)['\"`] (?:is |was )?(?:not found|missing|"
+            r"does not exist|not in)",
+            r"(?:has no|no) (?:column|field|key) (?:named )?['\"`](?P<name>\w+)",
+            r"Column to (?:remove|rename)[^\n]{0,60}not in",
+        ),
+        (Remedy("right_columns"),),
+        code="D85",
+        reader=read_column,
+    ),
+    Failure(
+        "batch_lengths",
+        said(
+            r"Unable to create tensor, you should probably activate",
+            r"expected sequence of length \d+ at dim \d",
+            r"stack expects each tensor to be equal size",
+            r"setting an array element with a sequence",
+            r"too many dimensions 'str'",
+            r"[Tt]ext(?:EncodeInput| input) must be of type|TextInputSequence must be",
+            r"each element in list of batch should be of equal size",
+        ),
+        (Remedy("pad_batch"), Remedy("drop_text_columns")),
+        code="D86",
     ),
 )

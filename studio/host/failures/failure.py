@@ -10,6 +10,7 @@ from studio.core.events import Diagnosis, Fix
 from studio.core.facts import MachineFacts
 from studio.core.recipe import Recipe
 from studio.core.text import text
+from studio.host.failures.reading import Reading
 from studio.host.failures.signature import Signature
 
 Severity = Literal["blocked", "degraded", "note"]
@@ -25,13 +26,26 @@ class Remedy:
 
     name: str
     change: Change | None = None
+    needs: tuple[str, ...] = ()
+    """The values that its words have blanks for: without one of them it is not offered."""
 
-    def offer(self, recipe: Recipe | None) -> Fix | None:
-        """Return the Fix for `recipe`; None when its change would change nothing."""
+    def offer(self, recipe: Recipe | None, values: Mapping[str, object] | None = None) -> Fix | None:
+        """Return the Fix for `recipe`; None when its change would change nothing, or its words lack a value."""
+        known = {name: (values or {}).get(name, "") for name in self.needs}
+        if not all(known.values()):
+            return None
         if self.change is None:
-            return Fix(title=text(f"failure.fix.{self.name}"))
+            return Fix(title=text(f"failure.fix.{self.name}", **known))
         change = self.change(recipe) if callable(self.change) else self.change
         return Fix(title=text(f"failure.fix.{self.name}"), change=change) if change else None
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """The other cause of the same words, by id, and the command that tells, in the words of `failure.tell.NAME`."""
+
+    other: str
+    tell: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +53,7 @@ class Failure:
     """One entry of the catalogue, in the words of `failure.ID` (what) and `failure.ID.why`.
 
     `signature` is searched in "ExceptionName: message" or in a log's text; its named groups fill the words' blanks.
-    An entry without one is picked only by an exception's attribute `failure_id`.
+    An entry without one and without a `reader` is picked only by an exception's attribute `failure_id`.
     """
 
     id: str
@@ -54,6 +68,13 @@ class Failure:
     (English or as the system said it, one line), or None where the machine does not have it."""
     severity: Severity = "degraded"
     """What a found one means: blocked (nothing can train), degraded (a slower or smaller way is taken), note."""
+    strength: float = 1.0
+    """Below 1 for words that say what broke and not why: any cause that the text names wins over them."""
+    unless: Signature | None = None
+    """Words that speak against it."""
+    reader: Callable[[Reading], Mapping[str, str] | None] | None = None
+    """Finds the failure in what was raised and where: the values for the words' blanks, or None."""
+    doubt: Doubt | None = None
     repair: str = ""
     """The Repair (host/repairs.py) that sets it right in our own process; "" for none."""
 
@@ -63,7 +84,7 @@ class Failure:
             id=self.id,
             what=text(f"failure.{self.id}", **values),
             why=text(f"failure.{self.id}.why", **values),
-            fixes=tuple(fix for remedy in self.remedies if (fix := remedy.offer(recipe))),
+            fixes=tuple(fix for remedy in self.remedies if (fix := remedy.offer(recipe, values))),
         )
 
 

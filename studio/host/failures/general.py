@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
-from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.callers import read_import, read_missing
+from studio.host.failures.drift import NEW_NAME, OLDER, UPGRADE, UPGRADE_BOTH
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
 from studio.host.failures.probing import Values, found
 from studio.host.failures.remedies import (
     CLOSE_PROGRAMS,
@@ -15,6 +17,8 @@ from studio.host.failures.remedies import (
     UPDATE_DRIVER,
 )
 
+ECHO = 0.55
+"""What follows from something else: any other line that names a cause weighs more."""
 REQUIRED = ("transformers", "peft", "datasets")
 """What a run needs beside torch, which has an entry of its own."""
 
@@ -38,25 +42,43 @@ FAILURES = (
             r"\bAutotunerError\b",
             r"Failed to compile\. cc_cmd",
             r"PassManager::run failed",
+            r"\bBackendCompilerFailed\b",
+            r"\bInductorError\b",
+            r"torch\._dynamo\.exc\.\w+",
         ),
         (PYTORCH_KERNELS, UPDATE_DRIVER, INSTALL),
         code="S2",
+        strength=ECHO,
     ),
     Failure(
         "package_mismatch",
         said(
             r"\bImportError:? cannot import name",
             r"cannot import name '\w+' from '(?:transformers|torch|trl|peft|accelerate|datasets|huggingface_hub)",
-            r"is required for a normal functioning of this module",
         ),
-        (REBUILD,),
+        (NEW_NAME, UPGRADE_BOTH, UPGRADE, OLDER, REBUILD),
         code="P14",
+        reader=read_import,
     ),
     Failure(
         "package_missing",
-        said(r"No module named '?(?P<module>[\w.]+)"),
-        (INSTALL, REBUILD),
+        said(
+            r"No module named '?(?P<module>[\w.]+)",
+            r"requires? (?:the )?`?(?P<module>[A-Za-z][\w.-]+)`? (?:library|package|to be installed|module)[^\n]{0,60}"
+            r"(?:was not found|not installed|to be installed|pip install|but)",
+            r"requires? `?(?P<module>[\w-]+)`?:? [^\n]{0,60}`?pip install",
+            r"(?P<module>[A-Za-z][\w.-]+) is not installed",
+            r"[Pp]lease (?:first )?install `?(?!it\b|them\b|the\b|this\b|with\b|from\b)(?P<module>[A-Za-z][\w-]+)",
+            r"[Pp]lease (?:run|install|do)? ?(?:it )?(?:with |via |using )?:? ?[`'\"]?pip3? install (?:-U |"
+            r"--upgrade )?(?P<module>[A-Za-z][\w.\[\]-]+)",
+            r"(?:Could not|Unable to) (?:find|import) (?:the )?(?P<module>[A-Za-z][\w-]+) (?:package|library|module)",
+            r"(?:Package|package) '?(?P<module>[A-Za-z][\w.-]+)'? (?:is )?(?:not found|missing)",
+            r"No package metadata was found for (?P<module>[A-Za-z][\w-]+)",
+            r"PackageNotFoundError: (?!No package)(?P<module>[A-Za-z][\w-]+)",
+        ),
+        (Remedy("pip_install", needs=("module",)), INSTALL, REBUILD),
         code="P15",
+        reader=read_missing,
         probe=_lacking,
         severity="blocked",
     ),
@@ -71,12 +93,15 @@ FAILURES = (
         said(r"CUBLAS_STATUS_NOT_INITIALIZED", r"CUSOLVER_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)"),
         (CLOSE_PROGRAMS, RESTART),
         code="C16",
+        doubt=Doubt("token_range", "blocking"),
     ),
     Failure(
         "device_assert",
         said(r"device-side assert", r"CUDA_ERROR_ASSERT"),
         (Remedy("matching_tokenizer"), RESTART, RESUME),
         code="C14",
+        strength=ECHO,
+        doubt=Doubt("token_range", "blocking"),
     ),
     Failure(
         "illegal_access",
@@ -95,8 +120,11 @@ FAILURES = (
     Failure(
         "nccl",
         said(
-            r"NCCL (?:error|WARN).{0,80}(?:unhandled|timeout|failed|invalid)",
-            r"Watchdog caught collective operation timeout",
+            r"NCCL (?:[Ee]rror|WARN).{0,200}(?:unhandled|timeout|failed|invalid|internal|remote)",
+            r"\bnccl(?:Remote|Unhandled\w*|Internal|System)Error\b",
+            r"NCCL (?:operations? have|communicator was) (?:failed|aborted)",
+            r"[Cc]aught collective operation timeout",
+            r"client socket has timed out after|\bDistNetworkError\b",
             r"\bncclUnhandledCudaError\b",
             r"\bncclSystemError\b",
             r"\bncclInternalError\b",
@@ -109,6 +137,15 @@ FAILURES = (
         said(r"DataLoader worker \(pids?(?:\(s\))? [\d, ]+\)"),
         (RESTART, RESUME),
         code="D8",
+        strength=ECHO,
+    ),
+    Failure(
+        "map_died",
+        said(r"abruptly died during map operation"),
+        (Remedy("one_worker"), CLOSE_PROGRAMS),
+        code="D11",
+        strength=ECHO,
+        doubt=Doubt("ram_killed", "one_worker"),
     ),
     Failure(
         # Any other reason for which torch cannot be imported: a look at the machine names it.
@@ -133,5 +170,72 @@ FAILURES = (
         ),
         (PYTORCH_KERNELS, RESUME, Remedy("doctor")),
         code="D10",
+        strength=ECHO,
+    ),
+    Failure(
+        "file_absent",
+        said(
+            r"FileNotFoundError:? \[Errno 2\] No such file or directory:? ?(?P<path>[^\n]*)",
+            r"\[WinError (?:2\][^\n]*['\"]|3\])(?P<path>[^\n]*)",
+            r"FileNotFoundError: (?P<path>[^\n]+)",
+            r"can't open file '?(?P<path>[^'\n]+)'?: \[Errno 2\]",
+            r"Couldn't find a dataset script at|Couldn't find any data file at",
+            r"does not exist(?: or is not a directory)?: ?'?(?P<path>[^'\n]+)",
+        ),
+        (Remedy("check_path"),),
+        code="D68",
+        # What a package's own build misses is a fault of the build.
+        unless=said(r"metadata-generation-failed|subprocess-exited-with-error|egg_info"),
+        strength=0.9,
+    ),
+    Failure(
+        "path_none",
+        said(
+            r"(?:path should be|expected) str(?:ing)?, bytes[^\n]{0,20} os\.PathLike[^\n]{0,40}not NoneType"
+        ),
+        (Remedy("check_path"), Remedy("which_files")),
+        code="D76",
+    ),
+    Failure("interrupted", said(r"\bKeyboardInterrupt\b", r"exited by signal SIGINT"), (RESUME,), code="D69"),
+    Failure(
+        "own_program",
+        said(
+            r"\b(?:SyntaxError|IndentationError|TabError|UnboundLocalError): ",
+            r"unrecognized arguments: ",
+            r"the following arguments are required",
+        ),
+        (Remedy("own_line"),),
+        code="D70",
+        strength=0.9,
+        unless=said(r"Python 3\.13\.8", r"unsloth_compiled_cache"),
+    ),
+    Failure(
+        "recursion",
+        said(r"maximum recursion depth exceeded", r"\bRecursionError\b"),
+        (Remedy("upgrade_all"),),
+        code="D71",
+    ),
+    Failure(
+        "settings_invalid",
+        said(
+            r"\d+ validation errors? for (?P<name>\w+)",
+            r"HfArgumentParser[^\n]*(?:not used|unused)|Some (?:keys|"
+            r"specified arguments) are not used by the HfArgumentParser: \[?(?P<name>[^\]\n]+)",
+            r"is not a valid (?P<name>IntervalStrategy|SchedulerType|OptimizerNames|PaddingStrategy|SaveStrategy)",
+        ),
+        (Remedy("settings_named"),),
+        code="D72",
+    ),
+    Failure(
+        "card_function",
+        said(
+            r"CUDNN_STATUS_(?:INTERNAL_ERROR|NOT_SUPPORTED|BAD_PARAM)",
+            r"CUDA error: (?:operation not (?:supported|permitted)|initialization error|invalid argument|"
+            r"invalid resource handle)",
+            r"cudaErrorNotSupported",
+        ),
+        (RESTART, CLOSE_PROGRAMS, UPDATE_DRIVER),
+        code="C18",
+        doubt=Doubt("gpu_memory", "smi"),
     ),
 )

@@ -65,6 +65,46 @@ def _no_interop(machine: MachineFacts) -> Values | None:
 
 FAILURES = (
     Failure(
+        "wsl_gpu_blocked",
+        said(r"GPU access blocked by the operating system", r"CreateVm/ConfigureGpu"),
+        (Remedy("wsl_gpu_open"), Remedy("wsl_gpu_off")),
+        code="L8",
+    ),
+    Failure(
+        "wsl_virtual",
+        said(
+            r"0x80370102",
+            r"Virtual Machine Platform[^\n]{0,80}(?:enable|feature)",
+            r"HCS_E_HYPERV_NOT_INSTALLED",
+            r"0x80370109",
+        ),
+        (Remedy("enable_virtual"),),
+        code="L9",
+    ),
+    Failure(
+        "wsl_off",
+        said(
+            r"0x8007019e",
+            r"0x8000000d",
+            r"Windows Subsystem for Linux (?:has not been enabled|is not (?:installed|enabled)|has no installed)",
+            r"0x80040326",
+        ),
+        (Remedy("enable_wsl"),),
+        code="L10",
+    ),
+    Failure(
+        "wsl_start",
+        said(
+            r"Wsl/\w+(?:/\w+)*/(?:0x[0-9a-fA-F]{8}|E(?:RROR)?_\w+)",
+            r"WslRegisterDistribution failed",
+            r"Windows Subsystem for Linux instance has terminated",
+            r"Wsl/Service/\S+",
+        ),
+        (Remedy("restart_wsl"),),
+        code="L11",
+        strength=0.9,
+    ),
+    Failure(
         "wsl_no_gpu",
         said(
             r"/dev/dxg.{0,60}(?:No such file|not found|does not exist|cannot)", r"WSL ?1 .{0,40}not support"

@@ -137,11 +137,12 @@ FAILURES = (
         ),
         (NO_BITSANDBYTES, INSTALL),
         code="B1",
+        unless=said(r"BNB_(?:CUDA|ROCM)_VERSION=\d"),
     ),
     Failure(
         "bitsandbytes_absent",
         said(
-            r"No module named '?bitsandbytes",
+            r"No module named '?bitsandbytes(?:'|\s*$)",
             r"requires .{0,40}bitsandbytes",
             r"bitsandbytes is not installed",
             r"bitsandbytes has no library for this processor",
@@ -165,8 +166,9 @@ FAILURES = (
         said(
             r"FlashAttention\d? has been toggled on, but it cannot be used",
             r"Flash Attention \d.{0,30}not available",
-            r"No module named '?flash_attn",
+            r"No module named '?flash_attn(?:'|\s*$)",
             r"FlashAttention only supports (?:Ampere|Turing)",
+            r"Expected is_sm(?:80|8x|90)",
             r"flash_attn_2_cuda.{0,80}(?:undefined symbol|DLL load failed|cannot open)",
             r"DLL load failed while importing flash_attn",
         ),

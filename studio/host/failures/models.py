@@ -1,18 +1,29 @@
 """Failures of loading a model or an adapter."""
 
+from studio.host.failures.callers import read_model_key
 from studio.host.failures.failure import Failure, Remedy, said
-from studio.host.failures.remedies import FETCH_AGAIN, INSTALL, LOCAL_MODEL
+from studio.host.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
 
 FAILURES = (
     Failure(
         "architecture_unknown",
-        said(r"does not recognize this architecture"),
-        (INSTALL, Remedy("other_model")),
+        said(
+            r"does not recognize this architecture",
+            r"Unrecognized configuration class",
+            r"Unrecognized model in",
+            r"Model architectures? \[?\S+ (?:are|is) not supported",
+        ),
+        (Remedy("upgrade_transformers"), Remedy("other_model")),
         code="D50",
+        reader=read_model_key,
     ),
     Failure(
         "remote_code",
-        said(r"trust_remote_code=True", r"contains custom code which must be executed"),
+        said(
+            r"(?:requires you to execute|contains custom code)[\s\S]{0,400}trust_remote_code",
+            r"set the option `trust_remote_code=True`",
+            r"contains custom code which must be executed",
+        ),
         (Remedy("other_model"),),
         code="D51",
     ),
@@ -29,7 +40,75 @@ FAILURES = (
         code="D53",
     ),
     Failure(
-        "weights_shape", said(r"You set `ignore_mismatched_sizes` to `False`"), (FETCH_AGAIN,), code="D54"
+        "weights_shape",
+        said(
+            r"You set `ignore_mismatched_sizes` to `False`",
+            r"Trying to set a tensor of shape [^\n]{1,200}\(which has shape",
+        ),
+        (FETCH_AGAIN,),
+        code="D54",
+    ),
+    Failure(
+        "weights_names",
+        said(
+            r"(?:Missing|Unexpected) key\(s\) in state_dict",
+            r"KeyError: '(?:base_model|model|lm_head|transformer|_orig_mod|module)\.[\w.]+'",
+            r"Error\(s\) in loading state_dict for (?!.*\n?.*size mismatch)",
+        ),
+        (Remedy("matching_adapter"), Remedy("matching_versions")),
+        code="D56",
+        unless=said(r"size mismatch for"),
+    ),
+    Failure(
+        "tokenizer_newer",
+        said(
+            r"data did not match any variant of untagged enum",
+            r"Unsupported (?:tokenizer|serialization) version",
+        ),
+        (Remedy("upgrade_tokenizers"),),
+        code="D57",
+    ),
+    Failure(
+        "sentencepiece_missing",
+        said(
+            r"requires the SentencePiece library",
+            r"(?:requires|need|install)[^\n]{0,60}`?sentencepiece`?",
+            r"requires the protobuf library",
+            r"'NoneType' object has no attribute 'from_pretrained'",
+            r"Converting from (?:SentencePiece and )?Tiktoken failed",
+            r"`?tiktoken`? (?:is|and|or)[^\n]{0,60}(?:required|install|blobfile)",
+        ),
+        (Remedy("sentencepiece"),),
+        code="D58",
+    ),
+    Failure(
+        "tokenizer_class",
+        said(r"Tokenizer class \S+ does not exist or is not currently imported"),
+        (Remedy("upgrade_transformers"), Remedy("check_tokenizer_class")),
+        code="D59",
+    ),
+    Failure(
+        "adapter_layer",
+        said(r"Target module [\s\S]{0,2000}? is not supported"),
+        (Remedy("linear_targets"), Remedy("all_linear", {"adapter.targets": "all-linear"})),
+        code="D73",
+    ),
+    Failure(
+        "targets_unnamed",
+        said(r"Please specify `target_modules`"),
+        (Remedy("name_targets"), Remedy("all_linear", {"adapter.targets": "all-linear"})),
+        code="D74",
+    ),
+    Failure(
+        "torch_load_blocked",
+        said(
+            r"serious vulnerability issue in `?torch\.load",
+            r"Weights only load failed",
+            r"WeightsUnpickler error",
+            r"Unsupported global: GLOBAL",
+        ),
+        (Remedy("safetensors_or_newer"), Remedy("trusted_file")),
+        code="D75",
     ),
     Failure(
         "tokenizer_missing",
@@ -37,6 +116,8 @@ FAILURES = (
             r"Couldn't instantiate the backend tokenizer",
             r"Can't load tokenizer for",
             r"Unable to load vocabulary",
+            r"sentencepiece[\s\S]{0,600}TypeError: not a string",
+            r"sentencepiece_processor\.cc|model_proto->ParseFromArray",
         ),
         (FETCH_AGAIN, LOCAL_MODEL),
         code="D55",

@@ -6,7 +6,16 @@ from studio.host.failures.remedies import CHECK_DATA, LEAVE_FP16, LOWER_RATE, RE
 FAILURES = (
     Failure(
         "non_finite",
-        said(r"\bnon-?finite\b", r"loss is nan", r"\bloss['\"]?\s*[:=]?\s*['\"]?nan\b", r"\bNonFinite\b"),
+        said(
+            r"\bnon-?finite\b",
+            r"loss is nan",
+            r"\bloss['\"]?\s*[:=]?\s*['\"]?nan\b",
+            r"\bNonFinite\b",
+            r"\b(?:grad[_ ]?norm|eval_loss|train_loss|loss)['\"]?\s*[:=|]?\s*['\"]?[+-]?(?:nan|inf)\b",
+            r"(?:Gradient|gradient|Loss) (?:overflow|is (?:nan|inf))",
+            r"Current loss scale already at minimum",
+            r"found (?:NaN|Inf) in",
+        ),
         (LOWER_RATE, LEAVE_FP16, CHECK_DATA),
         code="D40",
     ),
@@ -45,6 +54,13 @@ FAILURES = (
             r"mat1 and mat2 (?:to have|must have) the same dtype",
             r"expected scalar type \w+ but found",
             r"expected m1 and m2 to have the same dtype",
+            r"Input type \([\w.:]+\) and (?:weight|bias) type \([\w.:]+\) should be the same",
+            r"self and mat2 must have the same dtype",
+            r"should either all have the same dtype",
+            r"Index put requires the source and destination dtypes match",
+            r"(?:query|tensors?|inputs?)[^\n]{0,60}(?:to have the same dtype|should have the same dtype|"
+            r"must be the same dtype)",
+            r"FlashAttention only supports? fp16 and bf16|only support fp16 and bf16 data type",
         ),
         (Remedy("use_fp32", {"model.precision": "fp32"}), RESUME),
         code="D43",

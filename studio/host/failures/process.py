@@ -17,9 +17,17 @@ FAILURES = (
         said(
             r"Retrying \(Retry\(total=[\s\S]{0,9000}?No matching distribution found",
             r"Retrying \(Retry\(total=[\s\S]{0,9000}?satisfies the requirement",
+            r"pip\._vendor[\s\S]{0,400}?(?:ReadTimeoutError|ConnectTimeoutError|NewConnectionError|IncompleteRead)",
+            r"host='(?:files\.pythonhosted|pypi|download\.pytorch|packages)[\w.]*'[^\n]{0,200}(?:timed out|"
+            r"Max retries|NewConnection)",
         ),
         (Remedy("pip_mirror"),),
         code="N12",
+        unless=said(
+            r"certificate verify failed",
+            r"ProxyError|Cannot connect to proxy",
+            r"SSL module is not available",
+        ),
     ),
     Failure(
         "multi_gpu_windows",
@@ -48,7 +56,7 @@ FAILURES = (
     ),
     Failure(
         "port_taken",
-        said(r"Cannot find empty port", r"Address already in use", r"WinError 10048\b", r"\[Errno 98\]"),
+        said(r"Cannot find empty port", r"[Aa]ddress already in use", r"WinError 10048\b", r"\[Errno 98\]"),
         (Remedy("other_port"),),
         code="D9",
     ),

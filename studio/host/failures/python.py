@@ -57,7 +57,7 @@ FAILURES = (
     Failure(
         "python_unsuited",
         said(
-            r"No matching distribution found for (?:torch|bitsandbytes|unsloth)\b",
+            r"No matching distribution found for (?:torch|bitsandbytes|unsloth)(?:==[\d.+\w]+)?\s*$",
             r"requires a different Python",
             r"Package '[^'\n]+' requires .{0,20}Python",
             r"(?:torch|bitsandbytes|tokenizers|pyarrow)\S*\.whl is not a supported wheel on this platform",
@@ -65,6 +65,7 @@ FAILURES = (
         ),
         (Remedy("full_python"),),
         code="P1",
+        unless=said(r"\(from versions: \d", r"Retrying \(Retry"),
         probe=_unsuited_python,
         severity="blocked",
     ),

@@ -9,14 +9,11 @@ from studio.host.failures.failure import Remedy
 
 
 def halve_batch(recipe: Recipe | None) -> dict[str, Any]:
-    """Halve the micro-batch and keep the examples of a step: the result stays the same."""
+    """Halve how many examples go at once; those of a step stay, and so does the result."""
     if recipe is None:
         return {"optim.micro_batch": 1}
-    micro_batch = recipe.optim.micro_batch // 2
-    if micro_batch < 1:
-        return {}
-    examples = recipe.optim.micro_batch * recipe.optim.accumulation
-    return {"optim.micro_batch": micro_batch, "optim.accumulation": -(-examples // micro_batch)}
+    most = min(recipe.optim.batch_size, recipe.optim.micro_batch or recipe.optim.batch_size)
+    return {"optim.micro_batch": most // 2} if most > 1 else {}
 
 
 def shorten(recipe: Recipe | None) -> dict[str, Any]:

@@ -15,24 +15,68 @@ class Signature:
     """
 
     def __init__(self, *patterns: str) -> None:
-        self.patterns = patterns
-        self._plain = tuple(plain_part(pattern).lower() for pattern in patterns)
+        self.patterns = tuple(part for pattern in patterns for part in alternatives(pattern))
+        self._needed = tuple(
+            tuple(word.lower() for word in needed_words(pattern)) for pattern in self.patterns
+        )
 
-    def search(self, words: str) -> re.Match[str] | None:
-        """Return the first match of the first pattern that has one."""
-        return next(self.finditer(words), None)
+    def search(self, words: str, lower: str = "") -> re.Match[str] | None:
+        """Return the first match of the first pattern that has one; `lower` is `words` in small letters."""
+        return next(self.finditer(words, lower), None)
 
-    def finditer(self, words: str) -> Iterator[re.Match[str]]:
+    def finditer(self, words: str, lower: str = "") -> Iterator[re.Match[str]]:
         """Yield every match, pattern by pattern."""
-        lower = words.lower()
-        for pattern, plain in zip(self.patterns, self._plain, strict=True):
-            if plain in lower:
+        lower = lower or words.lower()
+        for pattern, needed in zip(self.patterns, self._needed, strict=True):
+            if any(word in lower for word in needed):
                 yield from _compile(pattern).finditer(words)
 
 
 @cache
 def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+
+
+def alternatives(pattern: str) -> list[str]:
+    """Return the parts of `pattern` between bars that stand in no group: each has a plain part of its own."""
+    parts, depth, position = [""], 0, 0
+    while position < len(pattern):
+        sign = pattern[position]
+        length = 2 if sign == "\\" else pattern.index("]", position + 2) + 1 - position if sign == "[" else 1
+        depth += (sign == "(") - (sign == ")")
+        if sign == "|" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += pattern[position : position + length]
+        position += length
+    return parts
+
+
+def needed_words(pattern: str) -> tuple[str, ...]:
+    """Return plain words of which every match of `pattern` holds one: its plain part, or a part of each in a group."""
+    best: tuple[str, ...] = (plain_part(pattern),)
+    for group in groups(pattern):
+        words = tuple(word for part in alternatives(group) for word in needed_words(part))
+        if min(map(len, words)) > min(map(len, best)):
+            best = words
+    return best
+
+
+def groups(pattern: str) -> Iterator[str]:
+    """Yield what stands in the groups of `pattern` that every match goes through, without those inside them."""
+    depth, position, start = 0, 0, 0
+    while position < len(pattern):
+        sign = pattern[position]
+        if sign == "(" and not depth:
+            start = position
+        depth += (sign == "(") - (sign == ")")
+        if sign == ")" and not depth:
+            inside = re.fullmatch(r"\(\?(?::|P<\w+>)([\s\S]*)\)", pattern[start : position + 1])
+            if inside and pattern[position + 1 : position + 2] not in ("?", "*", "{"):
+                yield inside.group(1)
+        position += (
+            2 if sign == "\\" else pattern.index("]", position + 2) + 1 - position if sign == "[" else 1
+        )
 
 
 def plain_part(pattern: str) -> str:

@@ -30,9 +30,10 @@ FAILURES = (
         said(
             r"No space left on device",
             r"\bErrno 28\b",
+            # A limit of a file's size, and a quota, as Rust says them: `File too large (os error 27)`.
+            r"\(os error (?:27|28|122)\)",
             r"WinError 112\b",
             r"Not enough free disk space",
-            r"Disk quota exceeded",
             # torch.save on a full disk (measured): no word of a disk.
             r"unexpected pos \d+",
             r"PytorchStreamWriter failed writing",
@@ -40,13 +41,30 @@ FAILURES = (
         (FREE_DISK, RESUME),
         code="M8",
         probe=_little_disk,
+        unless=said(r"/dev/shm|</torch_\d|shared memory|inotify|file watch"),
+    ),
+    Failure("quota", said(r"[Qq]uota exceeded", r"\[Errno 122\]"), (Remedy("quota"),), code="M11"),
+    Failure(
+        "watch_limit",
+        said(r"inotify watch limit reached", r"file watch limit|inotify[^\n]{0,80}No space left"),
+        (Remedy("more_watches"),),
+        code="M12",
+    ),
+    Failure(
+        "rename_failed",
+        said(
+            r"(?:FileExistsError|FileNotFoundError|PermissionError|OSError):? \[(?:Errno|"
+            r"WinError) \d+\][^\n]*['\"] -> ['\"][^\n]*",
+        ),
+        (Remedy("one_process"), Remedy("allow_in_antivirus_own")),
+        code="D26",
     ),
     Failure(
         "read_only", said(r"Read-only file system", r"\[Errno 30\]"), (Remedy("other_workspace"),), code="D20"
     ),
     Failure(
         "permission",
-        said(r"\bPermissionError\b", r"\[Errno 13\]", r"WinError 5\b", r"Permission denied"),
+        said(r"\bPermissionError\b", r"\[Errno 13\]", r"WinError 5\b", r"Permission denied(?! \(publickey)"),
         (Remedy("permission"), Remedy("other_workspace")),
         code="D21",
         probe=_unwritable_workspace,
@@ -72,6 +90,7 @@ FAILURES = (
             r"MetadataIncompleteBuffer",
             r"invalid JSON in header",
             r"incomplete metadata, file not fully covered",
+            r"EOFError: Ran out of input",
             r"unexpected EOF, expected \d+ more bytes",
             r"PytorchStreamReader failed reading zip archive",
         ),

@@ -187,12 +187,16 @@ FAILURES = (
     Failure(
         "compiler_override",
         said(
-            r"CalledProcessError: Command '\['[^'\n]*(?:gcc|g\+\+|clang|clang-cl|cl|cc)(?:\.exe)?', '[^\n]{0,300}"
-            r"(?:cuda_utils|__triton_launcher|main)\.c",
+            # A compiler of Perl, of MinGW or of another environment; the system's own one is not at fault.
+            r"CalledProcessError: Command '\['[^'\n]*(?:Strawberry|[Mm]in[Gg][Ww]|[Mm]sys|[Cc]ygwin|Perl|"
+            r"Rtools|TDM-GCC|Dev-Cpp)"
+            r"[^'\n]*(?:gcc|g\+\+|clang|cc)(?:\.exe)?', '[^\n]{0,300}(?:cuda_utils|__triton_launcher|main)\.c",
+            r"sorry, unimplemented: 64-bit mode not compiled in",
             r"PermissionError: \[WinError 5\][^\n]*\n[^\n]*cc_cmd",
         ),
         (Remedy("unset_compiler"), PYTORCH_KERNELS),
         code="T3",
+        strength=0.9,
         probe=unless_right(_dead_compiler),
         repair="drop_compiler",
     ),
@@ -222,12 +226,18 @@ FAILURES = (
         said(
             r"\bUnicodeEncodeError\b",
             r"codec can't encode",
-            r"'(?:gbk|charmap|mbcs|cp\d+|big5|shift_jis|cp949|euc_kr)' codec can't decode",
+            r"_readerthread[\s\S]{0,2000}codec can't decode",
         ),
         (Remedy("use_launcher"), RESTART),
         code="T5",
         probe=_other_console,
         severity="note",
+    ),
+    Failure(
+        "read_as_local",
+        said(r"'(?:gbk|charmap|mbcs|cp\d+|big5|shift_jis|cp949|euc_kr|gb2312|ascii)' codec can't decode"),
+        (Remedy("utf8_mode"), Remedy("open_utf8")),
+        code="T22",
     ),
     Failure(
         "path_too_long",

@@ -1,0 +1,60 @@
+"""What an error text means, in words: one cause, or two and the command that tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from studio.core.events import Diagnosis, Fix
+from studio.core.text import Catalogue, text
+from studio.host import failures
+from studio.host.failures.catalogue import TELLING
+from studio.host.failures.failure import Remedy
+from studio.host.failures.reading import Reading
+from studio.host.redact import redact
+
+
+def explain_words(words: str, catalogue: Catalogue) -> dict[str, Any]:
+    """Return {id, code, what, why, fixes, line, other, tell} of a text, in words, without secrets.
+
+    `line` is the one that it was known by, or the one to search for; `other` is the second cause (None where the first
+    one is sure), and `tell` the command that tells them apart.
+    """
+    verdict = failures.weigh_text(words)
+    first = verdict.first if verdict else None
+    diagnosis = first.entry.diagnose(first.values) if first else _unknown(failures.diagnose(words), words)
+    answer = _spoken(diagnosis, first.entry.remedies if first else (), catalogue)
+    line = diagnosis.why.values.get("line") or diagnosis.why.values.get("words", "")
+    answer |= {"line": str(first.values["line"] if first else line), "other": None, "tell": ""}
+    if verdict and verdict.second:
+        second = verdict.second
+        answer["other"] = _spoken(
+            second.entry.diagnose({**verdict.first.values, **second.values}), second.entry.remedies, catalogue
+        )
+        answer["tell"] = catalogue.say(text(f"failure.tell.{verdict.tell}"))
+    return redact(answer)
+
+
+def _spoken(diagnosis: Diagnosis, remedies: Sequence[Remedy], catalogue: Catalogue) -> dict[str, Any]:
+    """Return {id, code, what, why, fixes} in words; what helps says also what to do in a program of one's own."""
+    say = catalogue.say
+    fixes = [say(fix.title) for fix in diagnosis.fixes]
+    # A fix that names the package says already what these two say in general.
+    named = any(fix.title.values for fix in diagnosis.fixes)
+    for remedy in remedies:
+        own = f"failure.own.{remedy.name}"
+        if catalogue.has(own) and not (named and remedy.name in ("install", "rebuild")):
+            fixes.append(catalogue.say(text("explain.own", advice=text(own))))
+    said = {"id": diagnosis.id, "what": say(diagnosis.what), "why": say(diagnosis.why)}
+    return said | {"code": failures.code_of(diagnosis), "fixes": fixes}
+
+
+def _unknown(diagnosis: Diagnosis, words: str) -> Diagnosis:
+    """Return `diagnosis` in the words of this command where nothing is known: the line to search for, if any."""
+    if diagnosis.id != "unknown":
+        return diagnosis
+    if not TELLING.search(words) and not Reading(words).raised:
+        return replace(diagnosis, what=text("explain.no_error"), fixes=diagnosis.fixes[:1])
+    search = Fix(title=text("explain.search"))
+    return replace(diagnosis, what=text("explain.unknown"), fixes=(search, diagnosis.fixes[0]))

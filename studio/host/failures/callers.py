@@ -1,0 +1,266 @@
+"""Reads from a traceback who called, who was called and what is lacking there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from studio.host.failures.packages import LIBRARIES, OWN_MODULES, REPLACED, owner_of, pip_name
+from studio.host.failures.reading import MODEL_CODE, Raised, Reading
+
+Values = Mapping[str, str] | None
+STUDIO = re.compile(r"[\\/]studio[\\/](?:core|data|desk|engine|host|models|ui)[\\/]")
+CALL = re.compile(
+    r"(?P<call>[\w.<>]+)\(\) (?:got an unexpected keyword argument '(?P<name>\w+)'|got multiple values for "
+    r"(?:keyword )?argument '(?P<twice>\w+)'|missing \d+ required (?:positional|"
+    r"keyword-only) arguments?: '(?P<lacks>\w+)'|"
+    r"takes (?:from )?\d+ (?:to \d+ )?positional arguments? but \d+ (?:was|were) given|takes no arguments)"
+)
+MODULE_ATTRIBUTE = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
+ATTRIBUTE = re.compile(
+    r"(?:'(?P<owner>[\w.]+)' object|type object '(?P<kind>\w+)') has no attribute '(?P<name>\w+)'"
+)
+IMPORT = re.compile(
+    r"cannot import name '?(?P<name>\w+)'? from (?:partially initialized module )?'?(?P<module>[\w.]+)"
+)
+MODULE = re.compile(r"No module named '?(?P<module>[\w.]+)")
+PIP = re.compile(r"\bpip3? install (?:-{1,2}[\w-]+ )*[`'\"]?(?P<module>[A-Za-z][\w.-]+)(?![\w.-]*[<>=~\[])")
+NAME = re.compile(r"name '(?P<name>\w+)' is not defined")
+KEY = re.compile(r"^'?(?P<key>[^'\n]{1,80})'?$")
+BUILT_IN = frozenset(
+    "list dict str int float tuple bool set NoneType function method builtin_function_or_method".split()
+)
+MODEL_TYPES = re.compile(
+    r"(?:llama|qwen|mi[sx]tral|gemma|phi|deepseek|falcon|bloom|gpt|glm|chatglm|internlm|baichuan|yi|olmo|granite|cohere|"
+    r"starcoder|stablelm|mamba|minicpm|smollm|command|exaone|ernie|kimi|hunyuan|nemotron|mllama|llava|pixtral|opt)"
+    r"[\w.-]*"
+)
+COLUMNS = re.compile(
+    r"text|instructions?|inputs?|outputs?|messages|conversations?|prompts?|completions?|chosen|rejected|labels?|input_ids|"
+    r"attention_mask|from|value|role|content|questions?|answers?|responses?|quer(?:y|ies)|images?|system|history|train|test|"
+    r"validation|None"
+)
+DATA_CODE = re.compile(
+    r"_map_single|\bmap|collat|preprocess|tokeni[sz]e|format|convert|prompt|example|dataset|align|transform_row"
+)
+
+
+def _package_of_call(raised: Raised, call: str) -> str:
+    """Return the package that a call belongs to: by the class's name, else by where it was made."""
+    named = next((owner for part in call.split(".") if (owner := owner_of(part))), "")
+    return named or next((package for package in raised.packages[:2] if package in LIBRARIES), "")
+
+
+def _values(raised: Raised, name: str, package: str) -> dict[str, str]:
+    """Return the values for the words: whose name it is, what replaced it, and which other package asked for it."""
+    # A decorator of huggingface_hub or torch around another package's function asks for nothing itself.
+    callers = [other for other in raised.packages if other in LIBRARIES and other not in (package, "torch")]
+    values = {"name": name, "package": package and pip_name(package), "new": REPLACED.get(name, "")}
+    values["caller"] = pip_name(callers[0]) if callers and raised.packages[0] == callers[0] else ""
+    return values
+
+
+def _read_call(reading: Reading) -> Values:
+    """A call that does not fit what it calls; `package` is "" where the program's own function may be meant."""
+    raised = reading.last
+    found = CALL.search(raised.message) if raised and raised.type == "TypeError" else None
+    if raised is None or found is None:
+        return None
+    call = found["call"].replace(".__init__", "")
+    name = found["name"] or found["twice"] or found["lacks"] or ""
+    return {"call": call, **_values(raised, name, _package_of_call(raised, call))}
+
+
+def read_argument(reading: Reading) -> Values:
+    """A call with an argument that the installed version does not have, or without one that it wants."""
+    found = _read_call(reading)
+    bare = reading.last is not None and not reading.last.frames
+    return found if found and (found["package"] or bare) else None
+
+
+def read_own_argument(reading: Reading) -> Values:
+    """A call of a function that belongs to no known package."""
+    return None if read_argument(reading) or _in_studio(reading) else _read_call(reading)
+
+
+def _in_studio(reading: Reading) -> bool:
+    """Return whether the exception was raised in the studio's own code, whose faults are not the person's."""
+    frames = reading.last.frames if reading.last else ()
+    return bool(frames) and STUDIO.search(frames[-1].path) is not None
+
+
+def read_adapter_argument(reading: Reading) -> Values:
+    """A setting in an adapter's file that the installed peft does not know."""
+    found = read_argument(reading)
+    raised = reading.last
+    if (
+        not found
+        or raised is None
+        or not found["call"].endswith("Config")
+        or "unexpected" not in raised.message
+    ):
+        return None
+    by_peft = any(frame.package == "peft" for frame in raised.frames)
+    return found if owner_of(found["call"]) == "peft" and (by_peft or not raised.frames) else None
+
+
+def read_attribute(reading: Reading) -> Values:
+    """An attribute that a package's module or class does not have in the installed version."""
+    raised = reading.last
+    if raised is None or raised.type != "AttributeError" or MODEL_CODE in raised.packages[:2]:
+        return None
+    module = MODULE_ATTRIBUTE.search(raised.message)
+    if module:
+        root = module["module"].partition(".")[0]
+        return _values(raised, module["name"], root) if root in LIBRARIES else None
+    found = ATTRIBUTE.search(raised.message)
+    if not found:
+        return None
+    owner = found["owner"] or found["kind"]
+    innermost = raised.packages[0] if raised.packages else ""
+    package = owner_of(owner) or (innermost if innermost in LIBRARIES and owner not in BUILT_IN else "")
+    return _values(raised, found["name"], package) if package else None
+
+
+def read_value_kind(reading: Reading) -> Values:
+    """An attribute that a plain value lacks: the wrong kind of value, or a version that wants another kind."""
+    raised = reading.last
+    found = ATTRIBUTE.search(raised.message) if raised and raised.type == "AttributeError" else None
+    if raised is None or not found or found["owner"] in (None, "NoneType") or read_attribute(reading):
+        return None
+    if read_model_code(reading):
+        return None
+    package = next((package for package in raised.packages if package in LIBRARIES), "")
+    return {**_values(raised, found["name"], package), "kind": found["owner"]}
+
+
+def read_model_code(reading: Reading) -> Values:
+    """Program code that came with a model and was written for another transformers."""
+    raised = reading.last
+    wrong = raised is not None and raised.type in (
+        "AttributeError",
+        "ImportError",
+        "TypeError",
+        "NameError",
+        "KeyError",
+    )
+    return {"package": "transformers"} if wrong and raised and MODEL_CODE in raised.packages[:2] else None
+
+
+def read_import(reading: Reading) -> Values:
+    """A name that a package does not have, or no longer has, in the installed version."""
+    raised = reading.last
+    if raised is None or raised.type not in ("ImportError", "ModuleNotFoundError", "RuntimeError"):
+        return None
+    found = IMPORT.search(raised.message)
+    if found:
+        values = _values(raised, found["name"], found["module"].partition(".")[0])
+        return None if "circular import" in raised.message and values["package"] not in LIBRARIES else values
+    part = MODULE.search(raised.message)
+    root, dot, rest = part["module"].partition(".") if part else ("", "", "")
+    if dot and root in LIBRARIES and f"'{root}' is not a package" not in raised.message:
+        return _values(raised, rest, root)
+    return None
+
+
+def read_name(reading: Reading) -> Values:
+    """A name that is not defined inside an installed package."""
+    raised = reading.last
+    found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
+    if raised is None or found is None or not raised.packages:
+        return None
+    innermost = raised.packages[0]
+    return None if innermost in ("", "python", MODEL_CODE) else _values(raised, found["name"], innermost)
+
+
+def read_own_name(reading: Reading) -> Values:
+    """A name that is not defined in the program itself."""
+    raised = reading.last
+    found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
+    own = not _in_studio(reading) and (
+        raised is not None
+        and raised.packages[:1] == ("",)
+        and "unsloth_compiled" not in raised.frames[-1].path
+    )
+    return {"name": found["name"], "package": owner_of(found["name"])} if found and own else None
+
+
+def read_bare_name(reading: Reading) -> Values:
+    """A name that is not defined, without the place."""
+    raised = reading.last
+    found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
+    package = owner_of(found["name"]) if found else ""
+    return {"name": found["name"], "package": package} if found and raised and not raised.frames else None
+
+
+def _key(reading: Reading) -> tuple[Raised, str] | None:
+    raised = reading.last
+    if raised is None or raised.type != "KeyError":
+        return None
+    found = KEY.match(raised.message.partition("\n")[0].strip())
+    return (raised, found["key"]) if found else None
+
+
+def read_model_key(reading: Reading) -> Values:
+    """A model type that the installed transformers has no entry for."""
+    found = _key(reading)
+    if found is None:
+        return None
+    raised, key = found
+    told = any(
+        re.search(r"configuration_auto|auto_factory|modeling_auto|model_type", frame.path)
+        for frame in raised.frames
+    )
+    bare = not raised.frames and MODEL_TYPES.fullmatch(key.lower())
+    return {"name": key} if told or bare else None
+
+
+def read_column(reading: Reading) -> Values:
+    """A column, or a key in a row, that the data do not have."""
+    found = _key(reading)
+    if found is None:
+        return None
+    raised, key = found
+    if _in_studio(reading):
+        return None
+    at_work = raised.packages[:1] == ("datasets",) or any(
+        DATA_CODE.search(frame.function) or DATA_CODE.search(re.split(r"[\\/]", frame.path)[-1])
+        for frame in raised.frames[-3:]
+    )
+    return {"name": key} if at_work or COLUMNS.fullmatch(key.lower()) else None
+
+
+def read_variable(reading: Reading) -> Values:
+    """An environment variable that is not set."""
+    found = _key(reading)
+    if found is None:
+        return None
+    raised, key = found
+    asked = any(
+        "os" in frame.path.rpartition("/")[2] and frame.package == "python" for frame in raised.frames[-1:]
+    )
+    return {"name": key} if asked or re.fullmatch(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+", key) else None
+
+
+def read_missing(reading: Reading) -> Values:
+    """A package that is not installed."""
+    raised = reading.last
+    found = MODULE.search(raised.message) if raised else None
+    if (
+        raised
+        and not found
+        and raised.type in ("ImportError", "PackageNotFoundError", "RuntimeError", "ValueError")
+    ):
+        found = PIP.search(raised.message)
+    if raised is None or found is None or read_import(reading) or read_own_module(reading):
+        return None
+    return {"module": pip_name(found["module"])}
+
+
+def read_own_module(reading: Reading) -> Values:
+    """A file of the program itself that Python does not find."""
+    raised = reading.last
+    found = MODULE.search(raised.message) if raised and raised.type == "ModuleNotFoundError" else None
+    if raised is None or found is None or found["module"].partition(".")[0] not in OWN_MODULES:
+        return None
+    return {"module": found["module"]} if raised.packages[:1] in ((), ("",)) else None

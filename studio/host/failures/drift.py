@@ -1,0 +1,145 @@
+"""Failures of packages whose names changed between versions, and of calls and names in the program itself."""
+
+from studio.host.failures.callers import (
+    read_adapter_argument,
+    read_argument,
+    read_attribute,
+    read_bare_name,
+    read_model_code,
+    read_name,
+    read_own_argument,
+    read_own_module,
+    read_own_name,
+    read_value_kind,
+    read_variable,
+)
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
+from studio.host.failures.remedies import REBUILD
+
+NEW_NAME = Remedy("new_name", needs=("name", "new"))
+UPGRADE_BOTH = Remedy("upgrade_both", needs=("package", "caller"))
+UPGRADE = Remedy("upgrade_package", needs=("package",))
+OLDER = Remedy("older_package", needs=("package",))
+
+FAILURES = (
+    Failure(
+        "adapter_newer",
+        None,
+        (Remedy("upgrade_peft"), Remedy("trim_adapter")),
+        code="V5",
+        reader=read_adapter_argument,
+    ),
+    Failure(
+        "model_code",
+        None,
+        (Remedy("model_transformers"), Remedy("without_remote_code")),
+        code="V6",
+        reader=read_model_code,
+    ),
+    Failure("api_argument", None, (NEW_NAME, UPGRADE_BOTH, UPGRADE, OLDER), code="V1", reader=read_argument),
+    Failure(
+        "own_argument",
+        None,
+        (Remedy("own_call"), NEW_NAME),
+        code="V14",
+        reader=read_own_argument,
+        doubt=Doubt("api_argument", "versions"),
+    ),
+    Failure(
+        "api_attribute", None, (NEW_NAME, UPGRADE_BOTH, UPGRADE, OLDER), code="V2", reader=read_attribute
+    ),
+    Failure(
+        "value_kind",
+        None,
+        (Remedy("look_at_value"), UPGRADE),
+        code="V9",
+        reader=read_value_kind,
+        doubt=Doubt("api_attribute", "versions"),
+    ),
+    Failure(
+        "unsloth_compiled",
+        said(
+            r"Failed to create dynamic compiled modules",
+            r"File \"[^\"\n]*unsloth_compiled_cache[^\n]*\n(?:[^\n]*\n){0,2}?(?:NameError|IndentationError|"
+            r"SyntaxError|TypeError)",
+        ),
+        (Remedy("clear_compiled"),),
+        code="V7",
+    ),
+    Failure("api_name", None, (UPGRADE, Remedy("companions"), OLDER), code="V3", reader=read_name),
+    Failure(
+        "own_name",
+        None,
+        (Remedy("import_name", needs=("name", "package")), Remedy("own_program")),
+        code="V8",
+        reader=read_own_name,
+    ),
+    Failure(
+        "bare_name",
+        None,
+        (Remedy("import_name", needs=("name", "package")), Remedy("own_program")),
+        code="V10",
+        reader=read_bare_name,
+        doubt=Doubt("api_name", "last_frame"),
+    ),
+    Failure(
+        "version_required",
+        said(
+            r"(?P<need>[\w-]+(?:\[[\w,-]+\])?\s?[<>=!~]=?\s?[^\s:`]+) is required for a normal functioning",
+            r"requires `?(?P<need>[A-Za-z][\w-]*(?:\[[\w,-]+\])?\s?[<>=!~]=\s?[\d.]+\w*)`?[^\n]{0,80}"
+            r"(?:[Pp]lease|install|but|found)",
+            r"(?:requires|needs?) (?:a )?(?P<need>(?:torch|PyTorch|transformers|peft|trl|accelerate|"
+            r"bitsandbytes|datasets|vllm|"
+            r"triton|numpy) (?:version )?(?:>=? ?|at least )?v?\d[\d.]+)",
+            r"(?P<need>[A-Za-z][\w-]+ ?(?:>=|==|<=|<|>) ?[\d.]+\w*) (?:is required|must be installed)",
+            r"Found an incompatible version of (?P<need>[\w-]+)",
+            r"install `?(?P<need>[A-Za-z][\w-]*(?:\[[\w,-]+\])?(?:>=|==|<=|~=|<|>)[\d.]+\w*)",
+            r"(?P<need>[A-Za-z][\w-]+) (?:package )?version v?[\d.]+ or (?:higher|newer|later|above|greater)",
+            r"[Pp]lease (?:upgrade|update|downgrade) (?:your )?`?(?P<need>(?:torch|transformers|peft|trl|"
+            r"accelerate|bitsandbytes|"
+            r"datasets|unsloth|unsloth_zoo|triton|vllm|tokenizers|numpy|huggingface[_-]hub|"
+            r"gradio)`?(?: version)?(?: to)? ?[\d.]*)",
+        ),
+        (Remedy("install_needed", needs=("need",)), REBUILD),
+        code="V4",
+        unless=said(r"ERROR: (?:Package|Ignored)", r"depends on"),
+    ),
+    Failure(
+        "package_old",
+        said(
+            r"mutable default [^\n]{1,200} is not allowed: use default_factory",
+            r"module '(?:inspect|collections|asyncio|fractions|pkgutil)' has no attribute '(?!ImpImporter)\w+'",
+            r"cannot import name '\w+' from '(?:collections|inspect|fractions|asyncio)'",
+            r"use_2to3 is invalid",
+        ),
+        (Remedy("newer_package"),),
+        code="V16",
+    ),
+    Failure(
+        "protobuf_old",
+        said(r"Descriptors cannot (?:not )?be created directly", r"must be regenerated with protoc"),
+        (Remedy("protobuf"),),
+        code="V15",
+    ),
+    Failure(
+        "own_module",
+        None,
+        (Remedy("own_folder"),),
+        code="V11",
+        reader=read_own_module,
+    ),
+    Failure(
+        "shadowed_module",
+        said(
+            r"partially initialized module '(?P<module>[\w.]+)'[^\n]{0,200}circular import",
+            r"cannot import name '\w+' from '(?P<module>[\w.]+)' \((?![^)\n]*(?:site|"
+            r"dist)-packages)(?!unknown)[^)\n]{1,200}"
+            r"[\\/](?:datasets|transformers|torch|trl|peft|triton|accelerate|tokenizers|random|logging|types|copy|queue|token)\.py\)",
+        ),
+        (Remedy("rename_file", needs=("module",)), REBUILD),
+        code="V12",
+    ),
+    Failure(
+        "variable_unset", None, (Remedy("set_variable", needs=("name",)),), code="V13", reader=read_variable
+    ),
+)

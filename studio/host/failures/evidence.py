@@ -1,0 +1,89 @@
+"""Weighs what speaks for each known failure in a text, and says when two are equally likely."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from studio.host.failures.failure import Failure
+from studio.host.failures.reading import Reading
+
+MARGIN = 0.1
+"""Two causes whose evidence weighs this much alike, in different places of a text, are both named."""
+LEAST = 0.3
+"""Less is no evidence: a word in a path, in a line of code."""
+LINE_LIMIT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What speaks for one failure: how much, where, and the values for the blanks of its words."""
+
+    entry: Failure
+    weight: float
+    position: int
+    end: int
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The likeliest failure, and the other one that it could be, with the name of the command that tells."""
+
+    first: Evidence
+    second: Evidence | None = None
+    tell: str = ""
+
+
+def weigh(reading: Reading, catalogue: Iterable[Failure]) -> Verdict | None:
+    """Return what `reading` is a sign of; None where nothing is.
+
+    Of equal weight, the entry wins that stands first in the catalogue: a cause stands before its consequence.
+    """
+    entries = {entry.id: entry for entry in catalogue}
+    every = [found for entry in entries.values() if (found := _look(entry, reading)) is not None]
+    every.sort(key=lambda found: -round(found.weight, 2))
+    if not every:
+        return None
+    first = every[0]
+    doubt = first.entry.doubt
+    if doubt is not None:
+        other = next((found for found in every if found.entry.id == doubt.other), None)
+        second = other or Evidence(entries[doubt.other], 0.0, first.position, first.end, first.values)
+        return Verdict(first, second, doubt.tell)
+    for found in every[1:]:
+        if found.weight < first.weight - MARGIN:
+            break
+        within = first.position <= found.position <= first.end
+        apart = not within and not reading.same_place(first.position, found.position)
+        if apart and found.entry.strength == first.entry.strength:
+            return Verdict(first, found, "first_line")
+    return Verdict(first)
+
+
+def _look(entry: Failure, reading: Reading) -> Evidence | None:
+    """Return the strongest evidence for `entry`; None where there is none, or where something speaks against it."""
+    if entry.harmless or (entry.unless is not None and entry.unless.search(reading.words, reading.lower)):
+        return None
+    best: Evidence | None = None
+    for match in (
+        entry.signature.finditer(reading.words, reading.lower) if entry.signature is not None else ()
+    ):
+        weight = reading.weigh(match.start(), match.end()) * entry.strength
+        if weight >= LEAST and (best is None or weight > best.weight):
+            values = {name: value or "?" for name, value in match.groupdict().items()}
+            line = line_at(reading.words, match.start(), match.end())
+            best = Evidence(entry, weight, match.start(), match.end(), values | {"line": line})
+    seen = entry.reader(reading) if entry.reader is not None else None
+    if seen is not None and reading.last is not None:
+        weight = reading.weigh(reading.last.start, reading.last.start) * entry.strength
+        if best is None or weight >= best.weight:
+            line = line_at(reading.words, reading.last.start, reading.last.start)
+            best = Evidence(entry, weight, reading.last.start, reading.last.start, {"line": line, **seen})
+    return best
+
+
+def line_at(words: str, start: int, end: int) -> str:
+    """Return the line, or lines, between two positions as one line."""
+    begin, stop = words.rfind("\n", 0, start) + 1, words.find("\n", end)
+    return " ".join(words[begin : stop if stop >= 0 else None].split())[:LINE_LIMIT]

@@ -1,0 +1,153 @@
+"""Failures of pip, uv and conda: no such version, no wheel, clashing requirements, files in use."""
+
+from __future__ import annotations
+
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
+
+FAILURES = (
+    Failure(
+        "build_isolation",
+        said(
+            r"(?:get_requires_for_build_wheel|prepare_metadata_for_build|Getting requirements to build wheel|"
+            r"build_meta\.py|"
+            r"pip-build-env|setup\.py egg_info|Preparing metadata|build_wheel)[\s\S]{0,4000}?"
+            r"No module named '?(?P<module>torch|numpy|packaging|wheel|psutil|Cython|setuptools|pybind11)",
+        ),
+        (Remedy("no_isolation"),),
+        code="K1",
+        # A build whose own backend is broken is another matter.
+        unless=said(r"No module named '?(?:distutils|pkg_resources)"),
+    ),
+    Failure(
+        "distutils_gone",
+        said(r"No module named '?(?P<module>distutils|pkg_resources|imp)(?:\.\w+)*'?\s*$"),
+        (Remedy("setuptools_80"),),
+        code="K2",
+    ),
+    Failure(
+        "pip_conflict",
+        said(
+            r"ResolutionImpossible",
+            r"these package versions have conflicting dependencies",
+            r"(?P<who>[\w.-]+ \S+) (?:requires|has requirement) [^\n]{1,120}, but you (?:have|"
+            r"'ll have) (?P<has>[^\n]{1,60}?)(?: which is incompatible|\.$)",
+            r"No solution found when resolving dependencies",
+            r"LibMambaUnsatisfiableError|UnsatisfiableError|PackagesNotFoundError",
+        ),
+        (Remedy("fresh_environment"), Remedy("loosen_pins")),
+        code="K3",
+        strength=0.9,
+    ),
+    Failure("pip_managed", said(r"externally[- ]managed"), (Remedy("make_venv"),), code="K4"),
+    Failure(
+        "pip_hash",
+        said(r"DO NOT MATCH THE HASHES", r"Hash mismatch|HashMismatch|hashes? (?:did|do) not match"),
+        (Remedy("pip_no_cache"),),
+        code="K5",
+    ),
+    Failure(
+        "pip_in_use",
+        said(
+            r"Could not install packages due to an (?:OSError|EnvironmentError): \[WinError (?:5|32)\]",
+            r"WinError (?:5|32)\][^\n]{0,200}(?:pip-uninstall|\.pyd|\.dll|Scripts)",
+            r"failed to remove (?:file|directory)[^\n]{0,200}(?:os error (?:5|32)|being used)",
+        ),
+        (Remedy("close_python"),),
+        code="K6",
+    ),
+    Failure(
+        "pip_denied",
+        said(r"Could not install packages due to an (?:OSError|EnvironmentError): \[Errno 13\]"),
+        (Remedy("make_venv"),),
+        code="K7",
+    ),
+    Failure(
+        "pip_absent",
+        said(
+            r"No module named '?(?:pip|ensurepip|venv)\b",
+            r"\bpip3?(?:\.exe)?'? ?(?:: command not found|is not recognized|: not found)",
+            r"ensurepip is not available",
+        ),
+        (Remedy("ensure_pip"),),
+        code="K8",
+    ),
+    Failure(
+        "no_ssl",
+        said(
+            r"SSL module is not available",
+            r"No module named '?_ssl",
+            r"Can't connect to HTTPS URL because the SSL module",
+        ),
+        (Remedy("full_python_own"),),
+        code="K9",
+    ),
+    Failure(
+        "wheel_other",
+        said(
+            r"(?P<wheel>\S+\.whl) is not a supported wheel on this platform",
+            r"has no wheels with a matching Python (?:ABI|version|implementation)|"
+            r"doesn't have a (?:source distribution or )?wheel for the current platform",
+        ),
+        (Remedy("fitting_wheel"), Remedy("python_312")),
+        code="K10",
+    ),
+    Failure(
+        "no_version",
+        said(
+            r"Could not find a version that satisfies the requirement (?P<package>[^\s(]+)[^\n]*\(from version"
+            r"s: (?!none)[^)\n]*\d",
+            r"Ignored the following versions that require a different python version",
+            r"Because there is no version of (?P<package>[\w-]+)",
+            r"Because (?P<package>[\w-]+) was not found in the package registry",
+        ),
+        (Remedy("listed_version"), Remedy("python_312")),
+        code="K11",
+    ),
+    Failure(
+        "no_wheel",
+        said(
+            r"Could not find a version that satisfies the requirement (?P<package>[^\s(]+)[^\n]*\(from version"
+            r"s: none\)",
+            r"No matching distribution found for (?P<package>\S+)",
+        ),
+        (Remedy("python_312"), Remedy("spelt_package")),
+        code="K12",
+        strength=0.95,
+        doubt=Doubt("pip_unreachable", "pip_index"),
+    ),
+    Failure(
+        "pip_requirement",
+        said(
+            r"Invalid requirement",
+            r"InvalidRequirement|Invalid version: '|InvalidVersion",
+            r"Could not open requirements file",
+        ),
+        (Remedy("check_requirement"),),
+        code="K13",
+    ),
+    Failure(
+        "command_missing",
+        said(
+            r"'(?P<command>[\w.-]+)' is not recognized as (?:an internal|the name|a name)",
+            r"\[WinError 2\][^\n'\"]*$",
+            r"(?:^|[\s:])(?P<command>[\w.-]+): (?:command )?not found\s*$",
+            r"The term '(?P<command>[\w.-]+)' is not recognized",
+            r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<command>[\w-]+)'",
+            r"(?P<command>git|nvcc|cmake|ninja|ffmpeg|make|conda|node|npm|"
+            r"uv)(?:\.exe)? (?:executable )?(?:was )?not found",
+            r"Failed to (?:execute|find) '?(?P<command>git|nvcc|cmake|ninja|make)'?",
+            r"command '(?P<command>[\w+-]+)' failed: No such file",
+            r"Cannot find command '(?P<command>[\w-]+)'",
+            r"'(?P<command>[\w.-]+)' \u4e0d\u662f\u5185\u90e8\u6216\u5916\u90e8\u547d\u4ee4",
+        ),
+        (Remedy("install_command", needs=("command",)),),
+        code="K14",
+        unless=said(r"No such file or directory: '(?:gcc|cc|x86_64-linux-gnu-gcc)'"),
+    ),
+    Failure(
+        "glibc_old",
+        said(r"version `?(?P<needs>GLIBC(?:XX)?_[\d.]+|CXXABI_[\d.]+)'? not found"),
+        (Remedy("newer_system"), Remedy("conda_libstdcxx")),
+        code="K15",
+    ),
+)

@@ -1,0 +1,116 @@
+"""Which package a name belongs to, how pip calls it, and what replaced names that newer versions dropped."""
+
+from __future__ import annotations
+
+import re
+
+OWNERS = (
+    (
+        "trl",
+        r"(?:SFT|DPO|GRPO|PPO|KTO|ORPO|CPO|BCO|XPO|RLOO|GKD|Reward|PRM|OnlineDPO|NashMD)(?:Trainer|Config|v2Trainer)"
+        r"|DataCollatorForCompletionOnlyLM|ModelConfig|ScriptArguments|AutoModelForCausalLMWithValueHead",
+    ),
+    (
+        "peft",
+        r"\w*Lora\w*|Peft\w*|IA3\w*|AdaLora\w*|PromptTuning\w*|get_peft_model\w*|prepare_model_for_\w+_training",
+    ),
+    ("unsloth", r"Fast(?:Language|Vision|Text|)Model|Unsloth\w*|is_bfloat16_supported"),
+    (
+        "accelerate",
+        r"Accelerator\w*|DataLoaderConfiguration|FullyShardedDataParallelPlugin|dispatch_model|init_empty_weights",
+    ),
+    ("datasets", r"load_dataset|Dataset(?:Dict)?|IterableDataset|load_from_disk"),
+    ("huggingface_hub", r"hf_hub_download|snapshot_download|HfApi|HfFolder|InferenceClient|cached_download"),
+    ("bitsandbytes", r"(?:Linear|Params|Int)(?:4bit|8bit\w*|8Params)|\w*AdamW?8bit"),
+    ("gradio", r"Blocks|Chatbot|ChatInterface|Textbox|Dropdown|Interface|Dataframe"),
+    (
+        "transformers",
+        r"(?:Seq2Seq)?Trainer|(?:Seq2Seq)?TrainingArguments|\w+For(?:CausalLM|ConditionalGeneration|SequenceClassification"
+        r"|QuestionAnswering|MaskedLM|TokenClassification)|\w*PreTrainedModel|\w*PretrainedConfig|\w+Tokenizer(?:Fast|Base)?"
+        r"|\w*Processor|DataCollator\w*|BitsAndBytesConfig|GenerationConfig|\w*Cache|Auto\w+|pipeline|Hf\w*Parser"
+        r"|\w+(?:Attention|DecoderLayer|RotaryEmbedding|MLP|RMSNorm)",
+    ),
+)
+LIBRARIES = frozenset(
+    "torch torchvision torchaudio transformers trl peft datasets accelerate bitsandbytes triton unsloth unsloth_zoo "
+    "tokenizers safetensors huggingface_hub gradio gradio_client pydantic starlette fastapi numpy pandas pyarrow scipy "
+    "sklearn deepspeed vllm xformers flash_attn optimum auto_gptq gptqmodel awq autoawq evaluate diffusers torchao "
+    "llamafactory axolotl sentence_transformers lightning pytorch_lightning wandb tensorboard sentencepiece tiktoken "
+    "google fsspec httpx requests urllib3 setuptools packaging PIL cv2 matplotlib jinja2 ray llama_cpp gguf mlx "
+    "modelscope swift llmtuner timm einops kernels liger_kernel".split()
+)
+PIP_NAMES = {
+    "PIL": "pillow",
+    "sklearn": "scikit-learn",
+    "skimage": "scikit-image",
+    "cv2": "opencv-python",
+    "yaml": "pyyaml",
+    "bs4": "beautifulsoup4",
+    "dotenv": "python-dotenv",
+    "google.protobuf": "protobuf",
+    "google": "protobuf",
+    "llama_cpp": "llama-cpp-python",
+    "Crypto": "pycryptodome",
+    "socksio": "httpx[socks]",
+    "OpenSSL": "pyopenssl",
+    "awq": "autoawq",
+    "flash_attn": "flash-attn",
+    "rouge_chinese": "rouge-chinese",
+    "fitz": "pymupdf",
+    "docx": "python-docx",
+    "git": "gitpython",
+    "mpi4py": "mpi4py",
+}
+REPLACED = {
+    "tokenizer": "processing_class=...",
+    "evaluation_strategy": "eval_strategy=...",
+    "max_seq_length": "max_length=... (in SFTConfig)",
+    "dataset_text_field": "SFTConfig(dataset_text_field=...)",
+    "packing": "SFTConfig(packing=...)",
+    "use_auth_token": "token=...",
+    "load_in_4bit": "quantization_config=BitsAndBytesConfig(load_in_4bit=True)",
+    "load_in_8bit": "quantization_config=BitsAndBytesConfig(load_in_8bit=True)",
+    "no_cuda": "use_cpu=...",
+    "use_mps_device": "use_cpu=False",
+    "per_gpu_train_batch_size": "per_device_train_batch_size=...",
+    "dispatch_batches": "dataloader_config=DataLoaderConfiguration(dispatch_batches=...)",
+    "even_batches": "dataloader_config=DataLoaderConfiguration(even_batches=...)",
+    "use_flash_attention_2": 'attn_implementation="flash_attention_2"',
+    "torch_dtype": "dtype=...",
+    "num_items_in_batch": "**kwargs",
+    "max_prompt_length": "max_length=... (in the Config)",
+    "seen_tokens": "get_seq_length()",
+    "get_max_length": "get_max_cache_shape()",
+    "get_usable_length": "get_seq_length()",
+    "prepare_model_for_int8_training": "prepare_model_for_kbit_training",
+    "DataCollatorForCompletionOnlyLM": "SFTConfig(completion_only_loss=True)",
+    "AdamW": "torch.optim.AdamW",
+    "HfFolder": "get_token",
+    "cached_download": "hf_hub_download",
+    "load_metric": "evaluate.load",
+    "concurrency_count": "default_concurrency_limit=...",
+    "show_api": 'api_visibility="private"',
+    "object": "object",
+    "int": "int",
+    "float": "float",
+    "bool": "bool",
+}
+"""Old names of well-known packages, and what took their place."""
+OWN_MODULES = frozenset(
+    "src utils util common config configs lib modules tools helpers models scripts core data".split()
+)
+"""Names that programs give to their own files; no package of that name is meant."""
+
+
+def owner_of(name: str) -> str:
+    """Return the package that the class or function `name` belongs to; "" where none is known to."""
+    # A program's own class is mostly named after the one that it is made from.
+    return next(
+        (package for package, pattern in OWNERS if re.fullmatch(rf"[A-Z]?[a-z]*(?:{pattern})", name)), ""
+    )
+
+
+def pip_name(module: str) -> str:
+    """Return what pip calls the package of `module`."""
+    root = module.partition(".")[0]
+    return PIP_NAMES.get(module) or PIP_NAMES.get(root) or root

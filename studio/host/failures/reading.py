@@ -1,0 +1,215 @@
+"""A pasted text in its parts: what was raised, by whom, and how much each line says about the cause."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+FINAL, DIRECT_CAUSE, EARLIER, TOLD, ASIDE, NOTHING = 1.0, 0.95, 0.6, 0.8, 0.6, 0.0
+"""What a line weighs: of the last exception; of what it was raised from; of one that went by before; a program's own
+error line; any other line; a place in the code, whose path and source say nothing about the cause."""
+WRAPPED = 0.65
+"""An exception that only passes on that something failed."""
+MESSAGE_LINES = 40
+LEAD = re.compile(r"^(?:\s*(?:\[[^\]\n]{1,40}\][: ]|\(\w[^)\n]{0,40}\) |[|\u2502\u2570\u256d]|E  ))+")
+"""What torchrun, ray, rich and pytest write before a line."""
+NAME = (
+    r"(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Interrupt|SystemExit|OutOfResources|Failed|Timeout|"
+    r"NotFound|Disconnected|IsEnabled|TritonMissing)"
+)
+RAISED = re.compile(rf"^(?:\S[^\n:(]{{0,60}}?[\s\]>:-])??(?P<name>{NAME})(?::[ \t]|:?[ \t]*$)")
+ODDLY_NAMED = re.compile(
+    r"^(?P<name>(?:[A-Za-z_]\w{0,60}\.){1,8}[A-Z]\w{2,60}|[A-Z][a-z]\w{2,60})(?::[ \t]|$)"
+)
+"""An exception whose name does not say that it is one: known by the places above it and its want of an indent."""
+IPYTHON_HEAD = re.compile(rf"^{NAME}[ \t]{{2,}}Traceback \(most recent call last\)")
+FRAME = re.compile(r"""^\s*File "(?P<path>[^"\n]+)"(?:, line \d+)?(?:,? in (?P<function>[\w.<>]+))?""")
+NOTEBOOK_FRAME = re.compile(
+    r"^\s*(?:File )?\[?(?P<path>(?:[A-Za-z]:|"
+    r"~)?[^\s:()\[\]<>\"]{0,200}[/\\][^:()\[\]\n\"]{1,200}?\.pyx?)(?:\]\([^)]*\))?(?::\d+)?"
+    r",? in (?P<function>[\w.<>]+)"
+)
+SOURCE = re.compile(
+    r"^\s*(?:-+> ?\d*|\u2771? ?\d+ \u2502|\d+ {1,8}\S|\d+\s*$|[\^~\s-]{3,}$|Cell In|raise \w+\(|<ipython|"
+    r"warnings?\.warn\()"
+)
+TROUBLE = re.compile(
+    r"\b(?:error|fatal|failed|cannot|can't|could not|unable|not found|missing|denied|mismatch|conflict|abort|killed|"
+    r"unsupported|not supported|is required)",
+    re.IGNORECASE,
+)
+LINK = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)")
+PLACE = re.compile(r"[\\/](?:site|dist)-packages[\\/](?P<package>\w+)")
+MODEL_CODE = "transformers_modules"
+STANDARD = re.compile(
+    r"[\\/](?:lib[\\/])?[Pp]ython(?:3[\d.]*)?[\\/](?:lib[\\/])?[\w\\/]+\.py$|<frozen|^<string>", re.IGNORECASE
+)
+SHORT_PATHS = re.compile(
+    r"^/?(?P<package>transformers|torch|trl|peft|datasets|accelerate|bitsandbytes|gradio|gradio_client|triton|unsloth|"
+    r"unsloth_zoo|huggingface_hub|deepspeed|vllm|axolotl|llamafactory)[\\/]"
+)
+WRAPPERS = re.compile(
+    r"ChildFailedError|CalledProcessError|DatasetGenerationError|BackendCompilerFailed|RemoteTraceback|"
+    r"(?:Failed to import [\w.]+ because of the following error)|ProcessRaisedException|MaxRetryError|"
+    r"An error happened while trying to locate the file|returned non-zero exit status|subprocess-exited-with-error"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A place in the code. `package` is the installed package it belongs to, "" for a program's own file."""
+
+    path: str
+    function: str
+    package: str
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception in a text: its bare type and message, the places that it went through, and where it stands."""
+
+    type: str
+    message: str
+    frames: tuple[Frame, ...]
+    start: int
+    linked: bool
+    """Whether it came of the one before it."""
+
+    @property
+    def wraps(self) -> bool:
+        """Whether it only passes on that something failed."""
+        return WRAPPERS.search(f"{self.type}: {self.message}") is not None
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages that it went through, the innermost first, each once; "" is the program's own code."""
+        return tuple(dict.fromkeys(frame.package for frame in reversed(self.frames)))
+
+
+class Reading:
+    """A text without colours and harmless lines, cut into exceptions and lines that weigh."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+        self.lower = words.lower()
+        self.raised: tuple[Raised, ...] = ()
+        self._starts: list[int] = []
+        self._weights: list[float] = []
+        self._blocks: list[int] = []
+        """Of each line, the exception that it belongs to; -1 for none."""
+        self._read()
+
+    @property
+    def last(self) -> Raised | None:
+        """The exception that ended the program: the last one that does not only pass another one on."""
+        return next(
+            (one for one in reversed(self.raised) if not one.wraps), self.raised[-1] if self.raised else None
+        )
+
+    def weigh(self, start: int, end: int) -> float:
+        """Return the weight of the heaviest line between two positions."""
+        first, last = self._line_at(start), self._line_at(max(start, end - 1))
+        return max(self._weights[first : last + 1], default=NOTHING)
+
+    def same_place(self, one: int, other: int) -> bool:
+        """Return whether two positions lie in one line, or in one chain of exceptions."""
+        first, second = self._line_at(one), self._line_at(other)
+        chains = self._chain_of(self._blocks[first]), self._chain_of(self._blocks[second])
+        return first == second or (chains[0] == chains[1] >= 0)
+
+    def _line_at(self, position: int) -> int:
+        return max(0, bisect_right(self._starts, position) - 1)
+
+    def _chain_of(self, block: int) -> int:
+        while block > 0 and self.raised[block].linked:
+            block -= 1
+        return block
+
+    def _read(self) -> None:
+        found: list[Raised] = []
+        frames: list[Frame] = []
+        linked, left, source_next = False, 0, False
+        for start, line in _lines(self.words):
+            self._starts.append(start)
+            bare = LEAD.sub("", line)
+            block, weight = -1, ASIDE
+            frame = _frame_of(bare)
+            name = None if frame else RAISED.match(bare.strip())
+            name = name or (ODDLY_NAMED.match(bare) if frames and not frame else None)
+            if frame:
+                frames.append(frame)
+                weight, left, source_next = NOTHING, 0, True
+            elif LINK.match(bare.strip()):
+                linked, left, source_next = True, 0, False
+            elif "Traceback (most recent call last)" in bare or IPYTHON_HEAD.match(bare):
+                frames, left, source_next, weight = [], 0, False, NOTHING
+            elif name and not name["name"].endswith("Warning"):
+                message = bare.strip()[name.end("name") :].lstrip(": \t")
+                kind = name["name"].rpartition(".")[2]
+                found.append(Raised(kind, message, tuple(frames), start, linked and bool(found)))
+                frames, linked, left, source_next = [], False, MESSAGE_LINES, False
+                block = len(found) - 1
+            elif not bare.strip() or "%|" in bare:
+                left = left if found and left == MESSAGE_LINES and not found[-1].message else 0
+                source_next = False
+            elif left:
+                left -= 1
+                block = len(found) - 1
+                found[-1] = _extend(found[-1], bare.strip())
+            elif (source_next and bare[:1].isspace()) or SOURCE.match(bare):
+                weight, source_next = NOTHING, False
+            elif TROUBLE.search(bare):
+                weight = TOLD
+            self._weights.append(weight)
+            self._blocks.append(block)
+        self.raised = tuple(found)
+        weights = _weigh_raised(self.raised)
+        self._weights = [
+            weights[block] if block >= 0 else weight
+            for weight, block in zip(self._weights, self._blocks, strict=True)
+        ]
+
+
+def _lines(words: str) -> Iterator[tuple[int, str]]:
+    start = 0
+    for line in words.split("\n"):
+        yield start, line[:2000]
+        start += len(line) + 1
+
+
+def _frame_of(line: str) -> Frame | None:
+    if ".py" not in line and 'File "' not in line:
+        return None
+    found = FRAME.match(line) or NOTEBOOK_FRAME.match(line)
+    if not found:
+        return None
+    path = found["path"]
+    return Frame(path, found["function"] or "", package_of(path))
+
+
+def package_of(path: str) -> str:
+    """Return the package that owns the file `path`; "" for a program's own, "python" for Python's."""
+    if MODEL_CODE in path:
+        return MODEL_CODE
+    place = PLACE.search(path) or SHORT_PATHS.match(path)
+    if place:
+        return place["package"]
+    return "python" if STANDARD.search(path) else ""
+
+
+def _extend(raised: Raised, line: str) -> Raised:
+    message = f"{raised.message}\n{line}" if raised.message else line
+    return Raised(raised.type, message, raised.frames, raised.start, raised.linked)
+
+
+def _weigh_raised(raised: tuple[Raised, ...]) -> list[float]:
+    """Return the weight of each exception: the last one's is full, unless it only passes another one on."""
+    weights: list[float] = []
+    weight = FINAL
+    for one in reversed(raised):
+        weights.append(min(weight, WRAPPED) if one.wraps else weight)
+        if not one.wraps:
+            weight = weight * DIRECT_CAUSE if one.linked else EARLIER
+    return weights[::-1]

@@ -1,0 +1,82 @@
+"""Failures of several cards or processes at work together: NCCL, torchrun, DeepSpeed."""
+
+from studio.host.failures.failure import Failure, Remedy, said
+
+FAILURES = (
+    Failure(
+        "nccl_one_card",
+        said(r"Duplicate GPU detected", r"ncclInvalidUsage"),
+        (Remedy("one_rank_a_card"),),
+        code="D60",
+    ),
+    Failure(
+        "process_group",
+        said(
+            r"Default process group has not been initialized",
+            r"environment variable (?P<name>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
+            r"init_process_group[^\n]{0,60}(?:not|never) (?:been )?called",
+            r"No backend type associated with device type",
+        ),
+        (Remedy("start_with_torchrun"),),
+        code="D61",
+    ),
+    Failure(
+        "deepspeed_config",
+        said(
+            r"Please correct the following DeepSpeed config values",
+            r"Check batch related parameters",
+            r"DeepSpeed config .{0,80}(?:mismatch|inconsisten)",
+        ),
+        (Remedy("deepspeed_auto"),),
+        code="D62",
+    ),
+    Failure(
+        "sharded_quantised",
+        said(
+            r"Must flatten tensors with (?:uniform|the same) dtype",
+            r"DeepSpeed ZeRO-?3 (?:is|are) (?:not compatible|incompatible)",
+            r"'weight' must be 2-D",
+            r"(?:FSDP|DeepSpeed)[^\n]{0,100}(?:not|isn't) (?:compatible|supported) with",
+        ),
+        (Remedy("one_dtype"), Remedy("one_gpu_own")),
+        code="D63",
+    ),
+    Failure(
+        "ddp_mapped",
+        said(
+            r"You can't train a model that has been loaded with `?device_map='auto'`? in any distributed mode",
+            r"device_map='auto'[^\n]{0,80}distributed",
+            r"loaded in (?:8-bit|4-bit) precision on a different device than the one you're training on",
+        ),
+        (Remedy("map_by_rank"),),
+        code="D64",
+    ),
+    Failure(
+        "gpu_number",
+        said(
+            r"invalid device ordinal",
+            r"Device index must be|device >= 0 && device < num_gpus|Invalid device id",
+        ),
+        (Remedy("count_cards"),),
+        code="D65",
+    ),
+    Failure(
+        "cuda_forked",
+        said(
+            r"Cannot re-initialize CUDA in forked subprocess",
+            r"cudaErrorInitializationError[\s\S]{0,400}(?:fork|DataLoader)",
+        ),
+        (Remedy("spawn"),),
+        code="D66",
+    ),
+    Failure(
+        "pickle",
+        said(
+            r"Can't (?:pickle|get) (?:local object|attribute|<function)",
+            r"cannot pickle '[^'\n]+' object",
+            r"\bPicklingError",
+        ),
+        (Remedy("top_level_function"),),
+        code="D67",
+    ),
+)

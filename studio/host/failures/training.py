@@ -1,0 +1,243 @@
+"""Failures of training itself: gradients, number formats, devices, and settings that contradict each other."""
+
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
+from studio.host.failures.remedies import RECOMPUTE, SHORTER, SMALLER_BATCH, SMALLER_MODEL, USE_FP16
+
+FAILURES = (
+    Failure(
+        "no_gradient",
+        said(
+            r"element 0 of tensors does not require grad",
+            r"None of the inputs have requires_grad=True[^\n]*\n(?:[^\n]*\n){0,40}?[^\n]*does not require grad",
+            r"optimizer got an empty parameter list",
+            r"trainable params: 0 \|\|[\s\S]{0,6000}?(?:Error|error)\b",
+        ),
+        (Remedy("input_grads"), Remedy("trainable_part")),
+        code="R1",
+        unless=said(r"purely quantized"),
+    ),
+    Failure(
+        "purely_quantised",
+        said(
+            r"fine-tuning on purely quantized models",
+            r"purely quantized model",
+            r"quantization method do(?:es)? not support training",
+        ),
+        (Remedy("attach_adapter"), Remedy("keep_adapter")),
+        code="R2",
+    ),
+    Failure(
+        "unscale_fp16",
+        said(
+            r"Attempting to unscale FP16 gradients",
+            r"unscale_\(\) (?:is being called|has already been called)",
+        ),
+        (Remedy("float_weights"),),
+        code="R3",
+    ),
+    Failure(
+        "two_devices",
+        said(
+            r"Expected all tensors to be on the same device",
+            r"found at least two devices",
+            r"tensors (?:should|must) be on the same device",
+            r"is on device \S+ but expected (?:on )?\S+",
+            r"Expected \w+ (?:to be )?on (?:cuda|cpu)\S*,? (?:but|got)",
+            r"indices should be either on cpu or on the same device",
+            r"module must have its parameters and buffers on device cuda:\d+ \(device_ids\[0\]\)",
+            r"Pointer argument \(at \d+\) cannot be accessed from Triton \(cpu tensor\?\)",
+        ),
+        (Remedy("one_device"),),
+        code="R4",
+    ),
+    Failure(
+        "quantised_move",
+        said(
+            r"`\.to` is not supported for `?(?:4-bit|8-bit)",
+            r"`\.(?:to|cuda|half|float)\(?\)?` is not supported for",
+            r"Calling `(?:cuda|to|half|float)\(?\)?` is not supported for `?(?:4-bit|8-bit|GPTQ)",
+        ),
+        (Remedy("leave_in_place"),),
+        code="R5",
+    ),
+    Failure(
+        "offload_quantised",
+        said(
+            r"Some modules are dispatched on the CPU or the disk",
+            r"You can't train a model that has been loaded (?:in 8-bit precision )?with CPU or disk offload",
+            r"The current `?device_map`? had weights offloaded to the disk",
+            r"can't train a model that has been loaded in 8-bit precision on a different device",
+        ),
+        (Remedy("whole_on_card"), SMALLER_MODEL),
+        code="R6",
+    ),
+    Failure(
+        "bf16_unsupported",
+        said(
+            r"Your setup doesn't support bf16",
+            r"bf16/gpu",
+            r"[Bb]f(?:loat)?16 is (?:not supported|only supported) (?:on|by|with|for)",
+            r"Bfloat16 is only supported on GPUs with compute capability",
+            r"bfloat16 is not supported on (?:this|your)",
+            r"BFloat16 gemm in CUDA requires Ampere",
+        ),
+        (USE_FP16, Remedy("fp16_own")),
+        code="R7",
+    ),
+    Failure(
+        "fp16_needs_card",
+        said(
+            r"FP16 Mixed precision training with AMP.{0,80}can only be used on CUDA",
+            r"fp16 mixed precision requires a GPU",
+            r"\"\w+\" not implemented for '(?:Half|BFloat16)'",
+        ),
+        (Remedy("float_on_processor"), Remedy("cuda_torch")),
+        code="R8",
+    ),
+    Failure(
+        "backward_twice",
+        said(r"Trying to backward through the graph a second time"),
+        (Remedy("no_reentrant"), Remedy("one_backward")),
+        code="R9",
+    ),
+    Failure(
+        "ready_twice",
+        said(r"Expected to mark a variable ready only once", r"marked as ready twice"),
+        (Remedy("no_reentrant"),),
+        code="R10",
+    ),
+    Failure(
+        "unused_parameters",
+        said(
+            r"Expected to have finished reduction in the prior iteration",
+            r"parameters that were not used in producing loss",
+        ),
+        (Remedy("find_unused"),),
+        code="R11",
+    ),
+    Failure(
+        "changed_in_place",
+        said(
+            r"modified by an inplace operation",
+            r"a leaf Variable that requires grad is being used in an in-place",
+        ),
+        (Remedy("no_reentrant"), Remedy("own_in_place")),
+        code="R12",
+    ),
+    Failure(
+        "checkpoint_tensors",
+        said(
+            r"Recomputed values for the following tensors have different metadata",
+            r"A different number of tensors was saved during the original forward",
+        ),
+        (Remedy("no_reentrant"), Remedy("deterministic_forward")),
+        code="R13",
+    ),
+    Failure(
+        "strategy_match",
+        said(
+            r"load_best_model_at_end requires the (?:save and eval|saving steps|save) ",
+            r"requires the save and eval strategy to match",
+        ),
+        (Remedy("same_strategy"),),
+        code="R14",
+    ),
+    Failure(
+        "eval_data_absent",
+        said(
+            r"requires an eval_dataset",
+            r"evaluation requires an eval_dataset",
+            r"but no eval_dataset was? (?:given|passed|provided)",
+            r"You have set `?args\.eval_strategy`? to .{0,40} but you didn't pass an `?eval_dataset",
+        ),
+        (Remedy("give_eval_data"),),
+        code="R15",
+    ),
+    Failure(
+        "meta_tensor",
+        said(
+            r"Cannot copy out of meta tensor",
+            r"Tensor on device (?:meta|cuda:\d+) is not on the expected device meta",
+            r"is on the meta device",
+        ),
+        (Remedy("device_map_card"), Remedy("upgrade_loading")),
+        code="R16",
+    ),
+    Failure(
+        "shared_tensors",
+        said(
+            r"Some tensors share memory, this will lead to duplicate memory",
+            r"The weights trying to be saved contained shared tensors",
+        ),
+        (Remedy("train_adapters"), Remedy("save_pretrained")),
+        code="R17",
+    ),
+    Failure(
+        "checkpoint_absent",
+        said(
+            r"No valid checkpoint found in output directory",
+            r"Can't find a valid checkpoint at",
+            r"Unable to find latest (?:file|checkpoint)",
+        ),
+        (Remedy("name_checkpoint"),),
+        code="R18",
+    ),
+    Failure(
+        "all_masked",
+        said(
+            r"[Aa]ll labels (?:in your dataset )?are -100",
+            r"Could not find (?:response|instruction) key .{0,200} in (?:the following instance|token)",
+        ),
+        (Remedy("right_marker"),),
+        code="R19",
+    ),
+    Failure(
+        "tensor_shapes",
+        said(
+            r"mat1 and mat2 shapes cannot be multiplied",
+            r"The size of tensor a \(\d+\) must match the size of tensor b",
+            r"Expected input batch_size \(\d+\) to match target batch_size",
+            r"shape '\[[^\]\n]+\]' is invalid for input of size",
+            r"shape mismatch: value tensor of shape",
+            r"Sizes of tensors must match except in dimension",
+            r"The expanded size of the tensor",
+            r"split_with_sizes expects split_sizes to sum exactly",
+        ),
+        (Remedy("look_at_shapes"), Remedy("matching_versions")),
+        code="R20",
+        strength=0.9,
+    ),
+    Failure(
+        "zero_steps",
+        said(
+            r"train_steps_per_second.{0,20}inf",
+            r"max_steps must be positive|num_train_epochs.{0,60}(?:must|should) be positive",
+            r"args\.max_steps must be set to a positive value if dataloader does not have a length",
+        ),
+        (Remedy("set_steps"),),
+        code="R21",
+    ),
+    Failure(
+        "generation_length",
+        said(r"Input length of input_ids is \d+, but `?max_(?:length|new_tokens)`? is set to"),
+        (Remedy("new_tokens"),),
+        code="R22",
+    ),
+    Failure(
+        "cublas_call",
+        said(r"CUBLAS_STATUS_(?:NOT_SUPPORTED|INVALID_VALUE|ARCH_MISMATCH|INTERNAL_ERROR|MAPPING_ERROR)"),
+        (Remedy("clean_library_path"), Remedy("fp16_own")),
+        code="R23",
+        doubt=Doubt("bf16_unsupported", "card_and_path"),
+    ),
+    Failure(
+        "server_memory",
+        said(
+            r"less than desired GPU memory utilization",
+            r"No available memory for the cache blocks",
+            r"(?:max seq len|maximum number of tokens).{0,120}KV cache",
+        ),
+        (Remedy("less_utilization"), SHORTER, SMALLER_BATCH, RECOMPUTE),
+        code="R24",
+    ),
+)

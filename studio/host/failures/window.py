@@ -1,0 +1,52 @@
+"""Failures of a page's own libraries, its address and its link."""
+
+from studio.host.failures.failure import Failure, Remedy, said
+
+FAILURES = (
+    Failure(
+        "window_libraries",
+        said(
+            r"(?:gradio|starlette|fastapi|gradio_client|"
+            r"jinja2)[\\/][\s\S]{0,3000}?(?:argument of type 'bool' is not iterable|unhashable type: 'dict')",
+            r"argument of type 'bool' is not iterable",
+            r"No API found[\s\S]{0,200}gradio",
+            r"(?:gradio|fastapi|starlette)[\\/][\s\S]{0,3000}?(?:PydanticSchemaGenerationError|PydanticUserError|pydantic[\w.]*\.\w*Error)",
+            r"cannot import name '(?:HfFolder|RootModel|field_validator|TypeAdapter|"
+            r"_TemplateResponse)' from '(?:huggingface_hub|pydantic|starlette)",
+            r"TemplateResponse\(\) got|Router\.__init__\(\) got an unexpected keyword argument 'on_startup'",
+        ),
+        (Remedy("window_upgrade"),),
+        code="W1",
+    ),
+    Failure(
+        "share_link",
+        said(r"Could not create share link", r"Missing file: \S*frpc", r"frpc_\w+"),
+        (Remedy("share_other_way"),),
+        code="W2",
+    ),
+    Failure(
+        "master_port",
+        said(
+            r"server socket has failed to (?:listen|bind)",
+            r"EADDRINUSE",
+            r"(?:torch|c10d|TCPStore|rendezvous|MASTER_PORT|master_port|deepspeed|"
+            r"torchrun)[\s\S]{0,400}?[Aa]ddress already in use",
+        ),
+        (Remedy("free_master_port"),),
+        code="W3",
+        unless=said(r"uvicorn|gradio|Cannot find empty port"),
+    ),
+    Failure(
+        "port_of_another",
+        said(
+            r"(?:uvicorn|ollama|jupyter|tensorboard|vllm|llama-server|listen tcp|nginx|"
+            r"docker)[^\n]{0,300}(?:[Aa]ddress already in use|Only one usage of each socket|"
+            r"port is already allocated|10048)",
+            r"listen tcp [^\n]{0,60}bind:",
+            r"TensorBoard could not bind to port",
+            r"port is already allocated",
+        ),
+        (Remedy("find_port_owner"),),
+        code="W4",
+    ),
+)
