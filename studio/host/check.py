@@ -7,11 +7,13 @@ import math
 from collections.abc import Iterator
 
 from studio.core.errors import Problem
-from studio.core.facts import DataFacts, MachineFacts, ModelFacts
+from studio.core.events import Fix
+from studio.core.facts import BackendPlan, DataFacts, MachineFacts, ModelFacts
 from studio.core.fields import Knob, knobs_of
 from studio.core.recipe import Recipe, read_value
-from studio.core.text import literal, text
-from studio.host.memory import checkpoint_bytes, predict
+from studio.core.text import Text, literal, text
+from studio.host.duration import check_duration
+from studio.host.memory import count_disk, count_left_out, predict
 from studio.host.memory_planner import advise
 from studio.host.plan import (
     bitsandbytes_reason,
@@ -21,15 +23,13 @@ from studio.host.plan import (
     plan,
     plan_backend,
 )
+from studio.host.slower import say_slower
 from studio.host.versions import gate
 
-DISK_MARGIN = 1.5
 FULL_RATE_LIMIT = 1e-4
 """Above this, full fine-tuning of a model of over 50 million parameters usually forgets what it knew."""
 ADAPTER_RATE_LIMIT = 2e-2
 SMALL_MODEL = 50_000_000
-TEMPLATE_FREE = ("text", "prompt_completion", "pretokenized")
-"""Formats that are rendered without a chat template where there is none."""
 
 
 def check(
@@ -52,9 +52,13 @@ def check(
     if data is not None:
         problems += _check_data(recipe, data)
     if model is not None:
-        problems += _check_model(recipe, model, data)
+        problems += _check_model(recipe, model)
     if model is not None and model.parameters and ranges_hold:
-        problems += _check_room(recipe, machine, model, free_disk_bytes)
+        chosen = plan(machine, recipe, model)
+        problems += _check_room(recipe, machine, model, chosen, free_disk_bytes)
+        problems += _check_experts(model, chosen)
+        problems += _check_slower(recipe, chosen)
+        problems += check_duration(recipe, machine, model, chosen, data)
     return tuple(sorted(problems, key=lambda problem: problem.severity != "error"))
 
 
@@ -63,17 +67,12 @@ def estimate_steps(recipe: Recipe, data: DataFacts | None) -> int:
     optim = recipe.optim
     if optim.max_steps:
         return optim.max_steps
-    if (
-        data is None
-        or not data.rows_used
-        or recipe.data.packing
-        or min(optim.micro_batch, optim.accumulation) < 1
-    ):
+    if data is None or not data.rows_used or recipe.data.fill or optim.batch_size < 1:
         return 0
     rows = data.rows_used - (
         0 if recipe.data.validation else int(data.rows_used * recipe.data.validation_share)
     )
-    return math.ceil(math.ceil(rows / (optim.micro_batch * optim.accumulation)) * optim.epochs)
+    return math.ceil(math.ceil(rows / optim.batch_size) * optim.epochs)
 
 
 def _check_knobs(recipe: Recipe) -> Iterator[Problem]:
@@ -171,21 +170,21 @@ def _check_data(recipe: Recipe, data: DataFacts) -> Iterator[Problem]:
     share = recipe.data.validation_share
     if share and not recipe.data.validation and data.rows_used * share < 1:
         yield _problem("data.validation_share", "check.validation_empty", rows=data.rows_used)
-    if recipe.data.packing and data.tokens:
-        effective = recipe.optim.micro_batch * recipe.optim.accumulation
+    if recipe.data.fill and data.tokens:
+        effective = recipe.optim.batch_size
         blocks = max(1, data.tokens // max(1, recipe.data.max_length))
         if blocks < effective:
-            yield _warning("data.packing", "check.packing_few", blocks=blocks, batch=effective)
+            yield _warning("data.fill", "check.fill_few", blocks=blocks, batch=effective)
     if data.rows_cut > data.rows_used // 2:
         values = {"cut": data.rows_cut, "rows": data.rows_used, "length": recipe.data.max_length}
         yield _warning("data.max_length", "check.many_cut", **values)
 
 
-def _check_model(recipe: Recipe, model: ModelFacts, data: DataFacts | None) -> Iterator[Problem]:
+def _check_model(recipe: Recipe, model: ModelFacts) -> Iterator[Problem]:
     if not model.trainable.ok:
         reason = model.trainable.reason or literal(model.architecture)
         message = text("check.not_trainable", name=model.name, reason=reason)
-        yield Problem(field="model.source", message=message, fix=text("check.not_trainable.fix"))
+        yield Problem(field="model.source", message=message, fix=_name_way(model.trainable.reason))
     if not model.folder:
         return
     if model.max_positions and recipe.data.max_length > model.max_positions:
@@ -203,15 +202,22 @@ def _check_model(recipe: Recipe, model: ModelFacts, data: DataFacts | None) -> I
         yield _warning(
             "optim.learning_rate", "check.rate_high", rate=recipe.optim.learning_rate, usual="0.00002"
         )
-    talks = data is not None and data.format not in TEMPLATE_FREE and recipe.method != "pretrain"
-    if talks and not (model.has_chat_template or recipe.data.template):
-        yield _problem("model.source", "check.no_template", name=model.name)
+
+
+def _name_way(reason: Text | None) -> Text:
+    """Return what to do about a model that cannot be trained for `reason`."""
+    known = ("model.trainable.quantization", "model.trainable.vision", "model.trainable.unknown")
+    id = reason.id if reason is not None and reason.id in known else "check.not_trainable"
+    return text(f"{id}.fix")
 
 
 def _check_room(
-    recipe: Recipe, machine: MachineFacts, model: ModelFacts, free_disk_bytes: int | None
+    recipe: Recipe,
+    machine: MachineFacts,
+    model: ModelFacts,
+    chosen: BackendPlan,
+    free_disk_bytes: int | None,
 ) -> Iterator[Problem]:
-    chosen = plan(machine, recipe, model)
     _, gpu = choose_device(machine, recipe)
     has = gpu.vram_bytes if gpu else machine.ram_bytes
     needed = sum(predict(chosen, model, recipe, calibration=choose_calibration(machine, gpu)).values())
@@ -219,13 +225,49 @@ def _check_room(
         id = "check.memory_gpu" if gpu else "check.memory_ram"
         fix = text("check.memory.fix", advice=advise(recipe, model))
         message = text(id, needed=gigabytes(needed), has=gigabytes(has))
-        yield Problem(field="optim.micro_batch", message=message, fix=fix, severity="warning")
+        yield Problem(field="data.max_length", message=message, fix=fix, severity="warning")
     if free_disk_bytes is None:
         return
-    # One more than is kept: the new checkpoint is complete before the oldest goes. The result is one more.
-    room = DISK_MARGIN * checkpoint_bytes(chosen, model, recipe) * (recipe.limits.keep_checkpoints + 2)
-    if room > free_disk_bytes:
-        yield _problem("", "check.disk", needed=gigabytes(room), has=gigabytes(free_disk_bytes))
+    kept = recipe.limits.keep_checkpoints
+    each, room = (count_disk(chosen, model, recipe, keep=keep) for keep in (0, kept))
+    if room <= free_disk_bytes:
+        return
+    problem = _problem(
+        "",
+        "check.disk",
+        needed=gigabytes(room),
+        count=kept + 1,
+        each=gigabytes(each),
+        has=gigabytes(free_disk_bytes),
+    )
+    smaller = range(kept - 1, 0, -1)
+    fewer = next((n for n in smaller if count_disk(chosen, model, recipe, n) <= free_disk_bytes), 0)
+    if fewer:
+        fix = text("check.disk.fewer", count=fewer)
+        way = Fix(title=fix, change={"limits.keep_checkpoints": fewer})
+        problem = dataclasses.replace(problem, field="limits.keep_checkpoints", fix=fix, ways=(way,))
+    yield problem
+
+
+def _check_experts(model: ModelFacts, chosen: BackendPlan) -> Iterator[Problem]:
+    """What a quantisation does not reach: a person who asks for 4 bits reckons with a quarter of the memory."""
+    share, left_bytes = count_left_out(chosen, model)
+    if left_bytes:
+        values = {
+            "value": chosen.quantization.value,
+            "share": round(100 * share),
+            "left": gigabytes(left_bytes),
+        }
+        yield _warning("model.quantization", "check.experts", **values)
+
+
+def _check_slower(recipe: Recipe, chosen: BackendPlan) -> Iterator[Problem]:
+    """What makes the run clearly slower than it could be, as far as that is known before the model is loaded."""
+    for one in chosen.slower:
+        wanted = (one.id, read_value(recipe, one.field) if one.field else "")
+        own_wish = wanted in (("card", "cpu"), ("kernels", "pytorch"))
+        fix = text(f"slower.{one.id}.wanted.fix" if own_wish else f"slower.{one.id}.fix")
+        yield Problem(field=one.field, message=say_slower(one), fix=fix, severity="warning")
 
 
 def _problem(field: str, id: str, **values: object) -> Problem:

@@ -9,9 +9,9 @@ from studio.core.facts import KernelTest, MachineFacts
 from studio.core.text import Text, literal, text
 from studio.host import versions
 from studio.host.backend import PROCESSOR_ROWS, Backend
+from studio.host.cards import choose_card, explain_card, list_driven
 from studio.host.features import can_compile, dotted, has_bf16, has_fp8, old_driver
 from studio.host.offers import launcher
-from studio.host.plan import choose_card
 from studio.host.repairs import choose_repairs
 
 LEVELS = ("installed", "importable", "compiles", "launches", "right")
@@ -81,6 +81,7 @@ def look_through(machine: MachineFacts, backend: Backend, problems: Sequence[dic
         _check("system", _say_system(machine)),
         _check("python", _say_python(machine)),
         _check("gpus", _say_gpus(machine), "ok" if machine.gpus else "note"),
+        *_look_at_choice(machine, backend),
         *_look_at_driver(machine, backend),
         _look_at_torch(machine, backend),
         *_look_at_triton(machine, backend),
@@ -235,6 +236,13 @@ def _look_at_broken(machine: MachineFacts) -> Iterable[Check]:
     for op, reason in machine.broken_kernels.items():
         evidence = text("checkup.kernel.fell_back", reason=literal(reason))
         yield _check("kernel", evidence, "warn", text("checkup.kernel.fix"), op=op)
+
+
+def _look_at_choice(machine: MachineFacts, backend: Backend) -> Iterable[Check]:
+    """Which of several cards trains, and why."""
+    gpu = choose_card(machine)
+    if gpu is not None and backend.row not in PROCESSOR_ROWS and len(list_driven(machine)) > 1:
+        yield _check("card", explain_card(machine, gpu))
 
 
 def _look_at_formats(machine: MachineFacts, backend: Backend) -> Iterable[Check]:

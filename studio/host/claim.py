@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 from studio.core.errors import StudioError
 from studio.core.files import write_file
 from studio.core.heartbeat import PARENT_VARIABLE, read_beat
+from studio.core.json_file import read_json
 from studio.core.text import text
 from studio.host.handover import refuse_handed_over
 from studio.host.workspace import Workspace
@@ -147,17 +148,17 @@ def read_address(workspace: Workspace) -> str:
     file = workspace.root / ADDRESS_FILE
     try:
         written_s = file.stat().st_mtime
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_json(file)
         return str(data["url"]) if is_alive(int(data["pid"]), written_s) else ""
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, StudioError, ValueError, OverflowError, KeyError, TypeError):
         return ""
 
 
 def _read_holder(file: Path) -> Holder | None:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_json(file)
         return Holder(**{name: data[name] for name in Holder.__slots__})
-    except (OSError, ValueError, KeyError, TypeError):
+    except (StudioError, KeyError, TypeError):
         return None
 
 

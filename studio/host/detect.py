@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -79,21 +79,30 @@ def detect(
     timeout_s: float = 60.0,
     fresh: bool = False,
     hub: bool = False,
+    importable: Callable[[bool], None] = lambda known: None,
+    hurry: Callable[[], bool] | None = None,
 ) -> MachineFacts:
     """Return all facts of this machine; every library is probed in a child that gets `environment` and `timeout_s`.
 
     What the probes found is kept in the file `cache` and holds until something that it depends on changes or `fresh`
     asks anew; an answer that did not come in time is not kept. Takes 0.1 s with kept answers, 3 to 8 s without a GPU,
-    some 20 s with one. The hub is asked only with `hub`.
+    some 20 s with one. The hub is asked only with `hub`. `importable` is told as soon as it is known whether torch and
+    Triton can be imported here, which is long before the kernels are proved; it may be told again.
+
+    `hurry`: for who proves kernels by itself before they are used. Once it says so, the kernels' test ends as soon as
+    those have passed that nothing else proves, and none was wrong; what is kept then serves only who gives `hurry`.
     """
     facts = look_around(environment, workspace_root)
     key = stamp(facts)
     found = None if fresh or cache is None else read_kept(cache, key)
-    if found is None:
-        found, complete = probe(facts, environment, timeout_s, fresh=fresh)
+    if found is None or (found.get("cut") and hurry is None):
+        found, complete = probe(
+            facts, environment, timeout_s, fresh=fresh, importable=importable, hurry=hurry
+        )
         if cache is not None and complete:
             keep_facts(cache, key, found)
     facts = fill(facts, found)
+    importable(not facts.torch_error and not (facts.triton_level == "installed" and facts.triton_error))
     if hub:
         root = facts.places["workspace"].path if "workspace" in facts.places else ""
         mirror = read_settings(Workspace(Path(root))).get("hub_endpoint", "") if root else ""
@@ -103,21 +112,51 @@ def detect(
 
 
 def probe(
-    facts: MachineFacts, environment: Mapping[str, str], timeout_s: float, *, fresh: bool = False
+    facts: MachineFacts,
+    environment: Mapping[str, str],
+    timeout_s: float,
+    *,
+    fresh: bool = False,
+    importable: Callable[[bool], None] = lambda known: None,
+    hurry: Callable[[], bool] | None = None,
 ) -> tuple[dict[str, Any], bool]:
     """Return (what the probes found, as JSON data; whether all of them answered in time).
 
-    torch is imported once without a GPU, and a second time by the kernels' test with one.
+    torch is imported once without a GPU, and a second time by the kernels' test with one. `importable`, `hurry`: as in
+    detect.
     """
+    said: dict[str, Any] = {}
+
+    def hear(part: Mapping[str, Any]) -> None:
+        said.update(part)
+        if "torch_sees_gpu" in said and (facts.triton_level == "absent" or "triton_level" in said):
+            importable(True)
+
+    def is_enough(part: Mapping[str, Any]) -> bool:
+        from studio_kernels import TESTED_ALONE
+
+        done = _drop_begun(part.get("kernel_tests", ()))
+        passed = {test["op"] for test in done if test["ok"]}
+        return hurry() and len(passed) == len(done) and passed >= {*TESTED_ALONE}
 
     def run(module: str, *arguments: str, **extra: str) -> Answer:
-        return run_child(module, arguments, timeout_s=timeout_s, environment={**environment, **extra})
+        enough = is_enough if module == KERNELS and hurry is not None else None
+        variables = {**environment, **extra}
+        return run_child(
+            module, arguments, timeout_s=timeout_s, environment=variables, heard=hear, enough=enough
+        )
+
+    def import_torch() -> Answer:
+        words = ["bitsandbytes"] if quantizes else []
+        answer = run(TORCH, *words)
+        # From a slow or busy disk 2 GiB of libraries may take longer than the limit; then they are in memory.
+        return run(TORCH, *words) if answer.timed_out else answer
 
     on_gpu = bool(facts.gpus) and bool(facts.torch_cuda or facts.torch_hip or facts.torch_xpu)
     quantizes = on_gpu and "bitsandbytes" in facts.packages
     with ThreadPoolExecutor(max_workers=3) as pool:
         linux = pool.submit(_list_linux) if facts.windows is not None else None
-        torch = pool.submit(run, TORCH, *(["bitsandbytes"] if quantizes else []))
+        torch = pool.submit(import_torch)
         triton = pool.submit(_probe_triton, facts, run, on_gpu, fresh)
         loads = pool.submit(run, BITSANDBYTES) if "bitsandbytes" in facts.packages and not on_gpu else None
     answers = [torch.result(), *triton.result()]
@@ -158,6 +197,7 @@ FOUND = (
     "torch_hip",
     "torch_xpu",
     "torch_sees_gpu",
+    "processor_rate",
     "triton_level",
     "triton_error",
     "triton_compiler",
@@ -193,10 +233,13 @@ def _probe_triton(
     # A kernel compiled earlier would hide a compiler that fails today.
     always = {"TRITON_ALWAYS_COMPILE": "1"}
     words = [*(["--helper"] if nvidia else []), *(["--torch"] if facts.torch_hip else [])]
-    first = run(TRITON, *words, *choose_targets(facts), **always)
-    if not on_gpu or first.error or first.facts.get("triton_level") != "compiles":
+    # Beside each other: what the kernels' test says counts only where the compiler was found to work.
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        kernels = pool.submit(run, KERNELS, **(always if fresh else {})) if on_gpu else None
+        first = run(TRITON, *words, *choose_targets(facts), **always)
+    if kernels is None or first.error or first.facts.get("triton_level") != "compiles":
         return (first,)
-    return first, run(KERNELS, **(always if fresh else {}))
+    return first, kernels.result()
 
 
 def _read_torch(facts: MachineFacts, answer: Answer, quantizes: bool) -> dict[str, Any]:
@@ -209,10 +252,20 @@ def _read_torch(facts: MachineFacts, answer: Answer, quantizes: bool) -> dict[st
     return found | {"torch_error": answer.error if "torch" in facts.packages else ""} | reason
 
 
+def _drop_begun(tests: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the kernels' tests without one that was only begun."""
+    from studio_kernels import BEGUN
+
+    return [test for test in tests if test["reason"] != BEGUN]
+
+
 def _read_triton(answers: tuple[Answer, ...]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for answer in answers:
         found |= answer.facts
+        if answer.cut:
+            done = _drop_begun(answer.facts["kernel_tests"])
+            found |= {"kernel_tests": done, "triton_level": "right", "cut": True}
         if answer.error:
             found["triton_error"] = answer.error
     failed = [test for test in found.get("kernel_tests", ()) if not test["ok"]]

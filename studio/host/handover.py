@@ -7,7 +7,6 @@ has BRIDGE_VARIABLE in its environment, keeps it fresh too, so that it stands un
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from studio.core.errors import StudioError
 from studio.core.files import write_json
+from studio.core.json_file import read_json
 from studio.core.text import text
 from studio.host.workspace import Workspace
 
@@ -66,8 +66,8 @@ def refuse_handed_over(workspace: Workspace) -> None:
     file = workspace.root / MARKER
     try:
         age_s = time.time() - file.stat().st_mtime
-        distribution = str(json.loads(file.read_text(encoding="utf-8"))["distribution"])
-    except (OSError, ValueError, KeyError, TypeError):
+        distribution = str(read_json(file)["distribution"])
+    except (OSError, StudioError, KeyError, TypeError):
         return
     if age_s < FRESH_S:
         raise StudioError(

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.codec import to_json
+from studio.core.errors import StudioError
 from studio.core.facts import Distribution, Gpu, KernelTest, MachineFacts, Tool
 from studio.core.files import write_file
+from studio.core.json_file import read_json
 from studio.host.probes.packages import find_package
 from studio.host.probes.variables import NETWORK
 
@@ -60,8 +62,8 @@ def stamp(facts: MachineFacts) -> str:
 def read_kept(file: Path, key: str) -> dict[str, Any] | None:
     """Return what was kept under `key`; None without it, or when the file cannot be read."""
     try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        kept = read_json(file, halves=True)
+    except StudioError:
         return None
     if not isinstance(kept, dict) or kept.get("key") != key or not isinstance(kept.get("found"), dict):
         return None

@@ -13,6 +13,7 @@ from itertools import groupby
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
 from studio.core.recipe import Recipe
+from studio.core.text import Text, text
 
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 TAIL_STEP = 64
@@ -30,6 +31,8 @@ BRANCH_NORMS = {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
 NORMS = {"input_layernorm", "post_attention_layernorm", *HEAD_NORMS, *BRANCH_NORMS}
 HEAD_ROWS, HEAD_LOGITS = 4096, 132 * 2**19
 """The loss head's own choice of a portion on an H200, fewer elsewhere (studio_kernels/linear_cross_entropy.py)."""
+LEAST_HEAD_ROWS = 256
+"""Of a portion that holds whole rows of logits (studio_kernels/head_portions.py)."""
 SCORES_BYTES = 3 * 64 * 2**20
 """Blocks of scores where attention is composed of matrix products (studio_kernels/attention_math.py)."""
 COMPOSED = ("glu", "dropout", "linear_cross_entropy")
@@ -54,7 +57,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecoderShape:
-    """A decoder of equal layers, with the adapters of one recipe."""
+    """A decoder of equal layers, with what one recipe trains of it."""
 
     layers: int
     hidden: int
@@ -64,8 +67,10 @@ class DecoderShape:
     key_heads: int
     head_dim: int
     groups: Mapping[str, Group]
-    adapter_parameters: int
-    """Of all layers."""
+    trained_parameters: int
+    """Of the adapters of all layers, or of the whole model."""
+    whole: bool
+    """Whether all weights are trained, and no adapters."""
     head_norms: bool
     branch_norms: bool
     dropout: bool
@@ -90,20 +95,34 @@ class DecoderShape:
         return self.key_heads * self.head_dim
 
 
-def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> DecoderShape | None:
-    """Return the shape of the studio's own decoder for this run; None where the model's own forward trains instead.
+def explain_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Text | None:
+    """Return why the model's own forward trains and not the studio's own decoder; None where the decoder does.
 
-    That is so for full fine-tuning, DoRA, 8-bit weights, and layers of another structure.
+    That is so for DoRA, 8-bit weights, and layers of another structure.
     """
-    spec = recipe.adapter
-    if spec.method != "lora" or spec.dora or plan.quantization.value not in ("none", "nf4"):
+    spec, stored = recipe.adapter, plan.quantization.value
+    if spec.dora and spec.method == "lora":
+        return text("plan.stock.dora")
+    if stored not in ("none", "nf4"):
+        return text("plan.stock.quantization", value=stored)
+    known = {name for forms in GROUPS.values() for names in forms for name in names}
+    strange = [*sorted(set(model.linears) - known), *sorted(set(model.norms) - NORMS)]
+    strange += [n for n in sorted(HEAD_NORMS) if n in model.norms and model.norms[n] != model.head_dim]
+    if strange:
+        return text("model.decoder.unlike", part=", ".join(strange[:3]))
+    if not model.query_heads or _read_groups(model, recipe) is None:
+        return text("plan.stock.structure", architecture=model.architecture)
+    return None
+
+
+def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> DecoderShape | None:
+    """Return the shape of the studio's own decoder for this run; None where explain_stock() has a reason."""
+    if explain_stock(plan, model, recipe) is not None:
         return None
-    groups = _read_groups(model, recipe)
-    if groups is None or not set(model.norms) <= NORMS or not model.query_heads:
-        return None
-    if any(name in model.norms and model.norms[name] != model.head_dim for name in HEAD_NORMS):
-        return None
+    spec, groups = recipe.adapter, _read_groups(model, recipe)
+    whole = spec.method == "full"
     adapted = [shape for name, shape in model.linears.items() if is_target(name, spec.targets)]
+    adapters = model.layers * spec.rank * sum(map(sum, adapted))
     windowed = model.windowed_layers or (True,) * model.layers
     return DecoderShape(
         layers=model.layers,
@@ -114,10 +133,11 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         key_heads=model.key_heads,
         head_dim=model.head_dim,
         groups=groups,
-        adapter_parameters=model.layers * spec.rank * sum(map(sum, adapted)),
+        trained_parameters=model.parameters if whole else adapters,
+        whole=whole,
         head_norms=bool(HEAD_NORMS & set(model.norms)),
         branch_norms=bool(BRANCH_NORMS & set(model.norms)),
-        dropout=spec.dropout > 0,
+        dropout=spec.dropout > 0 and not whole,
         composed_attention=plan.attention.value == "eager" and not _by_triton(plan, "flash"),
         composed=not all(_by_triton(plan, op) for op in COMPOSED if op in plan.kernels),
         fp8=bool(plan.fp8.value),
@@ -138,13 +158,14 @@ def is_target(name: str, targets: str) -> bool:
 
 def _read_groups(model: ModelFacts, recipe: Recipe) -> dict[str, Group] | None:
     groups, known = {}, 0
+    rank = recipe.adapter.rank if recipe.adapter.method == "lora" else 0
     for group, forms in GROUPS.items():
         form = next((names for names in forms if set(names) <= set(model.linears)), None)
         if form is None:
             return None
         known += len(form)
         shapes = [model.linears[name] for name in form]
-        ranks = recipe.adapter.rank * sum(is_target(name, recipe.adapter.targets) for name in form)
+        ranks = rank * sum(is_target(name, recipe.adapter.targets) for name in form)
         groups[group] = Group(
             inputs=shapes[0][1],
             outputs=sum(outputs for outputs, _ in shapes),
@@ -251,12 +272,18 @@ def head_bytes(shape: DecoderShape, tokens: int, head_rows: int = 0, head_column
     if not columns:
         tiles = -(-shape.vocabulary // max(1024, HEAD_LOGITS // max(1, rows)))
         columns = -(-shape.vocabulary // tiles)
+    if shape.whole:  # a row's words all at once: the output embedding's gradient needs their sum first
+        whole = -(-shape.vocabulary // 256) * 256
+        rows = min(tokens, max(LEAST_HEAD_ROWS, rows * columns * 4 // 6 // whole))
+        columns = whole
     tile = rows * min(columns, shape.vocabulary)
-    composed = 0
+    narrow = e if e < 4 else 0
+    # The logits' gradients beside the tile.
+    beside = tile * narrow if shape.whole else 0
     if shape.composed:
         # The exponentials beside the tile, slopes where logits are capped, and the labels' words.
-        composed = tile * ((e if e < 4 else 0) + 4 * shape.composed_attention) + e * rows * hidden
-    return 4 * (tile + rows * hidden) + composed + 4 * e * tokens * hidden
+        beside = tile * (narrow + 4 * shape.composed_attention) + e * rows * hidden
+    return 4 * (tile + rows * hidden) + beside + 4 * e * tokens * hidden
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.policy import MemoryPolicy
-from studio.core.recipe import Recipe
+from studio.core.recipe import Recipe, change_recipe
 from studio.host.layer_memory import (
     DTYPE_BYTES,
     LIBRARY_BYTES,
@@ -23,6 +23,7 @@ from studio.host.layer_memory import (
 NF4_BYTES = 0.5 + 1 / 64 + 4 / 16384
 """4 bits a weight, a one-byte scale for 64 weights, a four-byte scale for 256 of those scales."""
 OPTIMIZER_BYTES = {"adamw": 8, "adamw_8bit": 2, "paged_adamw_8bit": 2}
+SPARE_DISK_BYTES = 2**30
 LOSS_CHUNK_BYTES = 256 * 2**20
 """fp32 logits of one chunk of the loss head (engine/loss.py)."""
 ASSUMED_TIED_BELOW = 3_000_000_000
@@ -51,8 +52,8 @@ CONTEXT_RANGE = (200 * 2**20, 1536 * 2**20)
 """What a driver counts beyond it is other programs' memory, which comes and goes."""
 LEAST_SPAN_BYTES = 256 * 2**20
 """Two measured steps that differ by less say nothing of fragmentation: blocks are handed out in up to 20 MiB."""
-GRAPH_TOKENS, GRAPH_OPERATIONS = 4096, 12e12
-"""Up to how many tokens, and operations, a micro-step is recorded as a graph (engine/decoder_step.py)."""
+GRAPH_OPERATIONS = 40e12
+"""Micro-steps of fewer operations are recorded as graphs: they take a card 80 ms, and as long to launch."""
 
 
 def estimate_calibration(vram_bytes: int) -> Calibration:
@@ -70,12 +71,14 @@ def predict(
 ) -> dict[str, int]:
     """Return peak bytes by part, whose sum is the peak.
 
-    With a `policy` (or one in `plan`) the studio's own decoder trains: weights, adapters (in fp32 and rounded),
-    gradients, optimizer, activations (kept for the backward pass), workspace (the largest of what attention, MLP and
-    loss need while they are computed), dequantization (room for opened 4-bit weights), fragmentation, context.
+    With a `policy` (or one in `plan`) the studio's own decoder trains: weights (trained ones in fp32 and rounded),
+    adapters (likewise), gradients, optimizer, activations (kept for the backward pass), workspace (the largest of what
+    attention, MLP and loss need while they are computed), dequantization (room for opened 4-bit weights),
+    fragmentation, context.
     Without, or for a run that the decoder cannot do, the model's own forward trains: weights, adapters, gradients,
     optimizer, activations, loss, context. All zero but the context for a model whose shape is not known yet.
     """
+    recipe = settle_rows(plan, recipe)
     policy = policy or plan.memory
     shape = read_decoder(plan, model, recipe) if policy is not None else None
     calibration = calibration or CALIBRATIONS[_device(plan)]
@@ -95,7 +98,7 @@ def predict_decoder(
     """Return what predict() does for a run of the decoder of this `shape`."""
     tokens = count_tokens(model, recipe)
     kept, needed = peak_of_layers(shape, tokens, policy)
-    width, groups, trained = shape.element_bytes, shape.groups.values(), shape.adapter_parameters
+    width, groups, trained = shape.element_bytes, shape.groups.values(), shape.trained_parameters
     quantized = plan.quantization.value == "nf4"
     # Rounded adapters lie beside the weights: as rows and columns of their own for opened ones, else inside the matrix.
     rounded = sum(group.tail * (group.inputs + group.outputs) for group in groups)
@@ -107,10 +110,11 @@ def predict_decoder(
     library = LIBRARY_BYTES if _device(plan) == "cuda" else 0
     linear = count_linear_parameters(model)
     copies = 2 * linear if plan.fp8.value else 0  # each weight in 8 bits twice, for both directions
+    weights = _weight_bytes(plan, model, linear, _trained_width(width) if shape.whole else width)
     parts = {
-        "weights": _weight_bytes(plan, model, linear, width) + copies,
-        "adapters": 4 * trained + width * shape.layers * (rounded + corners),
-        "gradients": 4 * trained * (1 + (library > 0 and is_recorded(shape, tokens, policy))),
+        "weights": weights + copies,
+        "adapters": 0 if shape.whole else 4 * trained + width * shape.layers * (rounded + corners),
+        "gradients": 4 * trained,
         "optimizer": OPTIMIZER_BYTES[plan.optimizer.value] * trained,
         "activations": kept,
         "workspace": needed + library,
@@ -121,9 +125,9 @@ def predict_decoder(
 
 
 def is_recorded(shape: DecoderShape, tokens: int, policy: MemoryPolicy) -> bool:
-    """Return whether micro-steps of so many tokens are recorded as graphs: the gradients are there twice meanwhile."""
+    """Return whether micro-steps of so many tokens are recorded as graphs."""
     linear = shape.layers * sum(group.inputs * group.outputs for group in shape.groups.values())
-    small = tokens <= GRAPH_TOKENS and 6 * linear * tokens < GRAPH_OPERATIONS
+    small = 6 * linear * tokens <= GRAPH_OPERATIONS
     away = any(layer.offload for layer in policy.layers)
     return small and not away and not shape.composed_attention
 
@@ -155,7 +159,20 @@ def fit_calibration(points: tuple[tuple[int, int], tuple[int, int]]) -> Calibrat
 
 def count_tokens(model: ModelFacts, recipe: Recipe) -> int:
     """Return T: the tokens of a micro-batch whose examples are as long as they may be."""
-    return recipe.optim.micro_batch * longest(model, recipe)
+    return count_rows(recipe) * longest(model, recipe)
+
+
+def count_rows(recipe: Recipe) -> int:
+    """Return the most rows of a micro-batch that the recipe allows: all of a step where it sets no limit."""
+    return min(recipe.optim.batch_size, recipe.optim.micro_batch or recipe.optim.batch_size)
+
+
+def settle_rows(plan: BackendPlan, recipe: Recipe) -> Recipe:
+    """Return `recipe` with as many rows at once as `plan` has decided on, where it has and the recipe allows them."""
+    planned = plan.micro_batch.value
+    return (
+        change_recipe(recipe, {"optim.micro_batch": min(planned, count_rows(recipe))}) if planned else recipe
+    )
 
 
 def longest(model: ModelFacts, recipe: Recipe) -> int:
@@ -168,13 +185,24 @@ def loaded_bytes(plan: BackendPlan, model: ModelFacts) -> int:
     return _weight_bytes(plan, model, count_linear_parameters(model), DTYPE_BYTES[plan.dtype.value])
 
 
+def count_left_out(plan: BackendPlan, model: ModelFacts) -> tuple[float, int]:
+    """Return which share of the layers' weights the plan's quantisation reaches, and the bytes of what it leaves out.
+
+    bitsandbytes takes linear layers only.
+    """
+    reached, left = count_linear_parameters(model), model.expert_parameters
+    if plan.quantization.value == "none" or model.quantization != "none" or not left:
+        return 1.0, 0
+    return reached / (reached + left), left * DTYPE_BYTES[plan.dtype.value]
+
+
 def count_linear_parameters(model: ModelFacts) -> int:
     """Return the parameters of the linears inside the layers; without their shapes, all but the embeddings."""
     if model.linear_parameters:
         return model.linear_parameters
     tied = model.tied_embeddings
     copies = 1 if tied or (tied is None and model.parameters < ASSUMED_TIED_BELOW) else 2
-    return max(0, model.parameters - copies * model.vocabulary * model.hidden_size)
+    return max(0, model.parameters - model.expert_parameters - copies * model.vocabulary * model.hidden_size)
 
 
 def count_adapter_parameters(model: ModelFacts, rank: int, targets: str = "all-linear") -> int:
@@ -195,6 +223,21 @@ def checkpoint_bytes(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> in
     """Return the size of one checkpoint on disk: what is trained and the optimizer's state."""
     trained = _count_trained(model, recipe)
     return 4 * trained + OPTIMIZER_BYTES[plan.optimizer.value] * trained
+
+
+def count_disk(plan: BackendPlan, model: ModelFacts, recipe: Recipe, keep: int | None = None) -> int:
+    """Return the most bytes that a run's folder takes, with `keep` checkpoints in the place of the recipe's.
+
+    One more than is kept: a new one is whole before the oldest goes. The result takes less than that one, which comes
+    when the last checkpoint is written.
+    """
+    kept = recipe.limits.keep_checkpoints if keep is None else keep
+    return add_spare(checkpoint_bytes(plan, model, recipe) * (kept + 1))
+
+
+def add_spare(size_bytes: int) -> int:
+    """Return the room that a disk should have for `size_bytes`: half as much again, at most 1 GiB."""
+    return size_bytes + min(size_bytes // 2, SPARE_DISK_BYTES)
 
 
 def _count_trained(model: ModelFacts, recipe: Recipe) -> int:
@@ -218,12 +261,11 @@ def _predict_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> dict
     """
     full = recipe.adapter.method == "full"
     width = DTYPE_BYTES[plan.dtype.value]
-    # Full fine-tuning keeps fp32 weights, and beside them the 16-bit copies that the arithmetic uses.
-    kept = (4 + width if width < 4 else 4) if full else width
+    kept = _trained_width(width) if full else width
     trained, tokens = _count_trained(model, recipe), count_tokens(model, recipe)
     gradients, loss = 4 * trained, _loss_bytes(model, tokens, width)
     activations = _activation_bytes(plan, model, recipe, tokens, width)
-    if recipe.optim.accumulation == 1:
+    if count_rows(recipe) == recipe.optim.batch_size:
         # A step of one micro-batch starts without gradients, and they come as activations go: the larger counts.
         activations -= min(gradients, activations)
     return {
@@ -234,6 +276,11 @@ def _predict_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> dict
         "activations": activations,
         "loss": loss,
     }
+
+
+def _trained_width(width: int) -> int:
+    """Return the bytes of a trained weight: fp32, and beside it the 16-bit copy that the arithmetic uses."""
+    return 4 + width if width < 4 else 4
 
 
 def _weight_bytes(plan: BackendPlan, model: ModelFacts, linear: int, width: int) -> int:
@@ -259,7 +306,7 @@ def _activation_bytes(plan: BackendPlan, model: ModelFacts, recipe: Recipe, toke
     a_layer = tokens * width * kept
     if plan.attention.value == "eager":
         heads = max(1, hidden // 64)
-        a_layer += recipe.optim.micro_batch * heads * longest(model, recipe) ** 2 * (2 * width + 4)
+        a_layer += count_rows(recipe) * heads * longest(model, recipe) ** 2 * (2 * width + 4)
     if plan.checkpointing.value:
         # Each layer's input, and one layer in full with its gradients: by then the loss has let go of its memory.
         again = max(0, 2 * a_layer - _loss_bytes(model, tokens, width))

@@ -28,10 +28,10 @@ from studio.host.memory import (
     Calibration,
     count_allocated,
     count_tokens,
-    is_recorded,
     longest,
     predict,
     predict_decoder,
+    settle_rows,
 )
 
 STEP_DOWN_SHARE = 0.2
@@ -67,6 +67,7 @@ def choose_policy(
     `ram_bytes`: the machine's own free memory, of which half may hold what layers keep. A recipe that wants its
     activations recomputed, or not, is obeyed. Raises ValueError for a run that the decoder cannot do.
     """
+    recipe = settle_rows(plan, recipe)
     load = _read_load(plan, model, recipe, ram_bytes)
     calibration = calibration or _calibration(plan)
     sum_peak = _Sum(load, plan, model, recipe, calibration)
@@ -93,8 +94,6 @@ def advise(recipe: Recipe, model: ModelFacts) -> Text:
     """Return the change that makes a run fit at the least cost."""
     if recipe.limits.activation_checkpointing == "off":
         return text("check.memory.checkpointing")
-    if recipe.optim.micro_batch > 1:
-        return text("check.memory.micro_batch")
     if recipe.adapter.method == "full":
         return text("check.memory.lora")
     if recipe.model.quantization != "nf4" and model.quantization == "none":
@@ -110,20 +109,16 @@ class _Sum:
     def __init__(
         self, load: Load, plan: BackendPlan, model: ModelFacts, recipe: Recipe, calibration: Calibration
     ) -> None:
-        away = MemoryPolicy(layers=AWAY[:1] * load.shape.layers)  # of which no graph is recorded
+        away = MemoryPolicy(layers=AWAY[:1] * load.shape.layers)
         parts = predict_decoder(plan, model, recipe, away, load.shape, calibration)
         kept, needed = peak_of_layers(load.shape, load.tokens, away)
         self.common = count_allocated(parts) - kept - needed
         self.calibration = calibration
         opened = sum(rows * columns for rows, columns in (g.shape for g in load.shape.groups.values()))
         self.opened_bytes = load.shape.element_bytes * opened
-        small = is_recorded(load.shape, load.tokens, MemoryPolicy(layers=ON_CARD[:1]))
-        self.recorded_bytes = 4 * load.shape.adapter_parameters * (small and _on_gpu(plan))
 
     def __call__(self, one: Candidate) -> int:
         allocated = self.common + one.peak_bytes + one.cached_layers * self.opened_bytes
-        if self.recorded_bytes and not any(layer.offload for layer in one.layers):
-            allocated += self.recorded_bytes
         lost = int((self.calibration.fragmentation - 1) * allocated)
         return allocated + lost + self.calibration.context_bytes
 

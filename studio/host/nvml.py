@@ -90,6 +90,18 @@ def sample_gpu(index: int) -> tuple[float, int, float, float] | None:
     )
 
 
+def list_free_bytes() -> tuple[int, ...]:
+    """Return what each NVIDIA card that CUDA will see has free just now, in its order; () where nothing tells."""
+    nvml = open_nvml()
+    if nvml is None:
+        return ()
+    try:
+        seen = [nvml.nvmlDeviceGetMemoryInfo(handle) for handle in visible_handles(nvml, os.environ)]
+    except nvml.NVMLError:
+        return ()
+    return tuple(max(0, int(memory.total) - int(memory.used)) for memory in seen)
+
+
 def list_cards() -> tuple[tuple[str, Gpu], ...]:
     """Return (UUID, Gpu) of every NVIDIA card of this machine, also of those that CUDA_VISIBLE_DEVICES hides."""
     nvml = open_nvml()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 
-from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts
-from studio.core.recipe import Recipe
+from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts, RowLengths
+from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Text, literal, text
 from studio.host import versions
 from studio.host.backend import NEEDS_DOTS, PROCESSOR_ROWS, Backend, choose_backend, runs_fast
+from studio.host.cards import choose_card, explain_card, gigabytes, number_card
 from studio.host.features import dotted, has_bf16, has_fp8, old_driver, triton_words
 from studio.host.layer_memory import read_decoder
 from studio.host.memory import Calibration, estimate_calibration, predict
-from studio.host.memory_planner import choose_policy
+from studio.host.micro_batch import choose_decoder_rows, choose_own_rows, explain
 from studio.host.offers import make_offers
+from studio.host.slower import find_slower
 from studio.host.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE
 
 OPS = tuple(NEEDS_DOTS)
@@ -25,8 +27,15 @@ DEVICE_KINDS = {"nvidia": "cuda", "amd": "cuda", "intel": "xpu", "apple": "mps"}
 """Maker of a card -> what PyTorch calls the cards that its build drives."""
 
 
-def plan(machine: MachineFacts, recipe: Recipe, model: ModelFacts) -> BackendPlan:
-    """Return the BackendPlan of `recipe` on `machine`. A forced value that cannot work is replaced, saying so."""
+def plan(
+    machine: MachineFacts, recipe: Recipe, model: ModelFacts, rows: RowLengths | None = None
+) -> BackendPlan:
+    """Return the BackendPlan of `recipe` on `machine`. A forced value that cannot work is replaced, saying so.
+
+    `rows`: how long they are, where the data has been read; else all count as long as the recipe lets them be.
+    """
+    if rows is not None:
+        recipe = change_recipe(recipe, {"data.max_length": min(rows.longest_tokens, recipe.data.max_length)})
     device, gpu = choose_device(machine, recipe)
     backend = plan_backend(machine, recipe)
     optimizer = _choose_optimizer(machine, recipe.optim.optimizer, backend, gpu)
@@ -48,19 +57,30 @@ def plan(machine: MachineFacts, recipe: Recipe, model: ModelFacts) -> BackendPla
     if fp8.value:
         kernels = {**draft.kernels, "fp8": _choose_kernel("fp8", machine, recipe, backend, gpu)}
         draft = dataclasses.replace(draft, kernels=kernels)
-    return plan_memory(dataclasses.replace(draft, fp8=fp8), machine, recipe, model, gpu)
+    done = plan_memory(dataclasses.replace(draft, fp8=fp8), machine, recipe, model, gpu, rows)
+    slower = find_slower(done, machine, recipe, model, gpu, decoder_pays=decoder_pays(gpu))
+    return dataclasses.replace(done, slower=slower)
 
 
 def plan_memory(
-    draft: BackendPlan, machine: MachineFacts, recipe: Recipe, model: ModelFacts, gpu: Gpu | None
+    draft: BackendPlan,
+    machine: MachineFacts,
+    recipe: Recipe,
+    model: ModelFacts,
+    gpu: Gpu | None,
+    rows: RowLengths | None = None,
 ) -> BackendPlan:
-    """Return `draft` with what is kept for the backward pass: layer by layer where the studio's own decoder trains."""
-    if not decoder_pays(gpu) or read_decoder(draft, model, recipe) is None:
-        return dataclasses.replace(
-            draft, checkpointing=_choose_checkpointing(draft, machine, recipe, model, gpu)
-        )
+    """Return `draft` with how many rows go at once, and what is kept for the backward pass.
+
+    That is decided layer by layer where the studio's own decoder trains. `rows`: how long they are, where known.
+    """
+    shape = read_decoder(draft, model, recipe) if decoder_pays(gpu) else None
+    if shape is None:
+        return _plan_own_code(draft, machine, recipe, model, gpu)
     calibration = choose_calibration(machine, gpu)
-    choice = choose_policy(draft, model, recipe, *memory_budget(machine, gpu), calibration=calibration)
+    micro_batch, choice = choose_decoder_rows(
+        draft, model, recipe, shape, *memory_budget(machine, gpu), calibration=calibration, rows=rows
+    )
     recomputes, reason = any(layer.keep != "all" for layer in choice.policy.layers), choice.reason
     if choice.fits and recipe.limits.activation_checkpointing != "auto":
         reason = text("plan.wanted", value=text("plan.on" if recomputes else "plan.off"))
@@ -70,6 +90,7 @@ def plan_memory(
     return dataclasses.replace(
         draft,
         memory=choice.policy,
+        micro_batch=micro_batch,
         checkpointing=Choice(value=recomputes, reason=reason),
         optimizer=optimizer,
     )
@@ -94,7 +115,8 @@ def memory_budget(machine: MachineFacts, gpu: Gpu | None) -> tuple[int, int]:
     ram_bytes, share = free_ram_bytes(machine), memory_share(machine)
     if gpu is None:
         return int(USABLE_VRAM * share * ram_bytes), 0
-    return min(int(USABLE_VRAM * share * gpu.vram_bytes), gpu.free_bytes or gpu.vram_bytes), ram_bytes
+    has_bytes = gpu.cap_bytes or gpu.free_bytes or gpu.vram_bytes
+    return min(int(USABLE_VRAM * share * gpu.vram_bytes), has_bytes), ram_bytes
 
 
 def memory_share(machine: MachineFacts) -> float:
@@ -109,7 +131,7 @@ def memory_share(machine: MachineFacts) -> float:
 def limit_memory(machine: MachineFacts, gpu: Gpu, cap_bytes: int) -> MachineFacts:
     """Return `machine` with what torch may hold of `gpu` now, where other programs hold the rest."""
     beside_bytes = choose_calibration(machine, gpu).context_bytes
-    limited = dataclasses.replace(gpu, free_bytes=cap_bytes + beside_bytes)
+    limited = dataclasses.replace(gpu, cap_bytes=cap_bytes + beside_bytes)
     return dataclasses.replace(machine, gpus=tuple(limited if one is gpu else one for one in machine.gpus))
 
 
@@ -134,22 +156,6 @@ def forced_kernels(machine: MachineFacts, recipe: Recipe | None) -> str:
     return setting if setting in ("triton", "pytorch") else ""
 
 
-def choose_card(machine: MachineFacts) -> Gpu | None:
-    """Return the card with the most memory among those that the installed torch can drive.
-
-    Where it can drive none, the largest NVIDIA card, which is then told why it cannot be used; None without either.
-    """
-    drives = {
-        "nvidia": bool(machine.torch_cuda),
-        "amd": bool(machine.torch_hip),
-        "intel": machine.torch_xpu,
-        "apple": machine.system == "Darwin" and machine.architecture == "arm64",
-    }
-    driven = [gpu for gpu in machine.gpus if drives.get(gpu.vendor) and versions.has_code(machine, gpu)]
-    nvidia = [gpu for gpu in machine.gpus if gpu.vendor == "nvidia"]
-    return max(driven or nvidia, key=lambda gpu: gpu.vram_bytes, default=None)
-
-
 def choose_device(machine: MachineFacts, recipe: Recipe) -> tuple[Choice, Gpu | None]:
     """Return the device to train on and its Gpu, None for the processor.
 
@@ -161,15 +167,9 @@ def choose_device(machine: MachineFacts, recipe: Recipe) -> tuple[Choice, Gpu | 
     gpu, backend = choose_card(machine), choose_backend(machine, choose_card(machine))
     if gpu is None or backend.row in PROCESSOR_ROWS:
         return Choice(value="cpu", reason=_explain_processor(machine, gpu, backend.row)), None
-    same = [one for one in machine.gpus if one.vendor == gpu.vendor]
-    kind, index = DEVICE_KINDS[gpu.vendor], next(i for i, one in enumerate(same) if one is gpu)
+    index, kind = number_card(machine, gpu), DEVICE_KINDS[gpu.vendor]
     value = kind if kind == "mps" else f"{kind}:{index}"
-    values = {"gpu": gpu.name, "gigabytes": gigabytes(gpu.vram_bytes)}
-    larger = [one.name for one in same if one.vram_bytes > gpu.vram_bytes]
-    if larger:
-        return Choice(value=value, reason=text("plan.device.best_gpu", others=larger, **values)), gpu
-    id = "plan.device.gpu" if len(same) == 1 else "plan.device.largest_gpu"
-    return Choice(value=value, reason=text(id, **values)), gpu
+    return Choice(value=value, reason=explain_card(machine, gpu)), gpu
 
 
 def _explain_processor(machine: MachineFacts, gpu: Gpu | None, row: int) -> Text:
@@ -191,11 +191,6 @@ def _explain_processor(machine: MachineFacts, gpu: Gpu | None, row: int) -> Text
     oldest, _ = versions.code_range(machine.torch_cuda, machine.packages.get("torch", ""))
     id = "plan.device.old_gpu" if gpu.capability < oldest else "plan.device.new_gpu"
     return text(id, gpu=gpu.name, capability=dotted(gpu), build=machine.torch_cuda)
-
-
-def gigabytes(size_bytes: float) -> str:
-    """Return a size for a person: GiB with one digit, called GB as graphics cards are sold; small ones as 0.012."""
-    return f"{size_bytes / 2**30:.1f}" if size_bytes >= 0.05 * 2**30 else f"{size_bytes / 2**30:.3f}"
 
 
 def bitsandbytes_reason(machine: MachineFacts) -> str:
@@ -228,6 +223,8 @@ def _choose_dtype(wanted: str, machine: MachineFacts, gpu: Gpu | None) -> Choice
 def _choose_attention(wanted: str, model: ModelFacts, backend: Backend, gpu: Gpu | None) -> Choice:
     if model.family in EAGER_FAMILIES:
         return Choice(value="eager", reason=text("plan.attention.capped", family=model.family))
+    if not model.sdpa:
+        return Choice(value="eager", reason=text("plan.attention.plain", family=model.family))
     if wanted != "auto":
         return Choice(value=wanted, reason=text("plan.wanted", value=wanted))
     if gpu is not None and backend.attention != "sdpa":
@@ -256,6 +253,8 @@ def _choose_quantization(
     old = gpu is not None and gpu.vendor == "nvidia" and gpu.capability < versions.gate("int8")
     if gpu is not None and (backend.four_bit == "off" or (wanted == "int8" and old)):
         return Choice(value="none", reason=text("plan.quantization.gpu", value=wanted, gpu=gpu.name))
+    if model.expert_parameters:
+        return Choice(value=wanted, reason=text("plan.quantization.experts", value=wanted))
     return Choice(value=wanted, reason=text(f"plan.quantization.{wanted}"))
 
 
@@ -305,22 +304,51 @@ def _choose_multi_gpu(machine: MachineFacts, gpu: Gpu | None) -> Choice:
     return Choice(value="single", reason=text(id, count=count))
 
 
-def _choose_checkpointing(
+def _plan_own_code(
     draft: BackendPlan, machine: MachineFacts, recipe: Recipe, model: ModelFacts, gpu: Gpu | None
-) -> Choice:
+) -> BackendPlan:
+    """Return `draft` with what the model's own code takes at once, and whether its activations are computed again."""
     wanted = recipe.limits.activation_checkpointing
+    if not model.parameters:
+        known = wanted != "auto"
+        reason = text("plan.wanted", value=text("plan.on" if wanted == "on" else "plan.off"))
+        unknown = Choice(
+            value=gpu is not None,
+            reason=text("plan.checkpointing.unknown" if gpu else "plan.checkpointing.cpu"),
+        )
+        return dataclasses.replace(
+            draft,
+            checkpointing=Choice(value=wanted == "on", reason=reason) if known else unknown,
+            micro_batch=Choice(value=1, reason=text("plan.micro_batch.unknown")),
+        )
+    draft = dataclasses.replace(
+        draft, checkpointing=Choice(value=wanted == "on", reason=draft.checkpointing.reason)
+    )
+    calibration, budget_bytes = choose_calibration(machine, gpu), memory_budget(machine, gpu)[0]
+    count, again = choose_own_rows(
+        draft,
+        model,
+        recipe,
+        budget_bytes,
+        calibration=calibration,
+        may_recompute=gpu is not None and wanted == "auto",
+    )
+    steps = -(-recipe.optim.batch_size // count)
+    draft = dataclasses.replace(
+        draft,
+        micro_batch=Choice(value=count, reason=explain(recipe, count, steps, stream=False, cpu=gpu is None)),
+    )
     if wanted != "auto":
         value = text("plan.on" if wanted == "on" else "plan.off")
-        return Choice(value=wanted == "on", reason=text("plan.wanted", value=value))
-    if gpu is None:
-        return Choice(value=False, reason=text("plan.checkpointing.cpu"))
-    if not model.parameters:
-        return Choice(value=True, reason=text("plan.checkpointing.unknown"))
-    needed = sum(predict(draft, model, recipe, calibration=choose_calibration(machine, gpu)).values())
-    values = {"needed": gigabytes(needed), "has": gigabytes(gpu.vram_bytes)}
-    if needed <= USABLE_VRAM * gpu.vram_bytes:
-        return Choice(value=False, reason=text("plan.checkpointing.fits", **values))
-    return Choice(value=True, reason=text("plan.checkpointing.tight", **values))
+        reason = text("plan.wanted", value=value)
+    elif gpu is None:
+        reason = text("plan.checkpointing.cpu")
+    else:
+        needed = sum(predict(draft, model, recipe, calibration=calibration).values())
+        values = {"needed": gigabytes(needed), "has": gigabytes(gpu.vram_bytes)}
+        reason = text("plan.checkpointing.tight" if again else "plan.checkpointing.fits", **values)
+    value = wanted == "on" or again
+    return dataclasses.replace(draft, checkpointing=Choice(value=value, reason=reason))
 
 
 def _choose_kernel(

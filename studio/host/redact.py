@@ -36,14 +36,19 @@ SECRETS = (
         rf"\1\2{SECRET}",
     ),
     (
-        re.compile(r"\b(api[_-]?key|access[_-]?token|password|secret)(['\"]?\s*[=:]\s*['\"]?)[^\s'\"<,}]+"),
+        re.compile(
+            r"(?<![A-Za-z])((?:[A-Za-z]{1,20}[_-]){0,3}(?:api[_-]?key|access[_-]?(?:token|key)|(?:auth|hub|hf)[_-]?token|"
+            r"password|passwd|secret(?:[_-]key)?))(['\"]?\s*[=:]\s*['\"]?)(?![\[<(])[^\s'\"<,}]+",
+            re.IGNORECASE,
+        ),
         rf"\1\2{SECRET}",
     ),
-    (re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}"), SECRET),
+    # A capital or a digit tells a token from a name such as hf_transfer.
+    (re.compile(r"\b(?:hf|api_org)_(?=[a-z]{0,40}[A-Z0-9])[A-Za-z0-9]{8,}"), SECRET),
     (re.compile(r"\b(?:sk|rk|pk)-[A-Za-z0-9_-]{8,}"), SECRET),
     (re.compile(r"\b(?:gh[opsur]|github_pat|glpat|xox[abp])[_-][A-Za-z0-9_-]{8,}"), SECRET),
     (re.compile(r"\bms-[0-9a-f]{8}-[0-9a-f-]{20,}"), SECRET),
-    (re.compile(r"\bAKIA[0-9A-Z]{16}\b"), SECRET),
+    (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), SECRET),
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+"), SECRET),
     (re.compile(r"\b[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}\b"), "<email>"),
 )

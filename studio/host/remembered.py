@@ -1,8 +1,7 @@
-"""What earlier runs learned of this machine: kernels that failed on it, and how much fitted into its memory."""
+"""What earlier runs learned of this machine: failed kernels, what fitted into memory, speed, proofs."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,10 +9,13 @@ from pathlib import Path
 
 from studio.core.codec import from_json, to_json
 from studio.core.errors import StudioError
-from studio.core.facts import MachineFacts
+from studio.core.facts import MachineFacts, MeasuredSpeed
 from studio.core.files import write_json
+from studio.core.json_file import read_json
 from studio.host.memory import Calibration
 
+MOST_SPEEDS = 40
+MOST_PROOFS = 200
 ROOMIER = 1.1
 """With this many times the memory free, a run tries again what did not fit before: another program had held it."""
 
@@ -88,6 +90,10 @@ class Memory:
     kernels: tuple[KernelVerdict, ...] = ()
     fits: tuple[Fit, ...] = ()
     overheads: tuple[Overhead, ...] = ()
+    speeds: tuple[MeasuredSpeed, ...] = ()
+    """The newest first; one of each kind of run."""
+    proofs: tuple[str, ...] = ()
+    """Keys of engine/proof.py, the newest first."""
 
 
 class Remembered:
@@ -99,8 +105,8 @@ class Remembered:
     def read(self) -> Memory:
         """Return all that is remembered."""
         try:
-            return from_json(Memory, json.loads(self.path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, RecursionError, StudioError):
+            return from_json(Memory, read_json(self.path))
+        except StudioError:
             return Memory()
 
     def broken_kernels(self, machine: MachineFacts, gpu: str | None = None) -> dict[str, str]:
@@ -155,7 +161,7 @@ class Remembered:
         broken = {**machine.broken_kernels, **self.broken_kernels(machine, gpu)}
         found = self.calibration(machine, gpu)
         known = {"context_bytes": found.context_bytes, "fragmentation": found.fragmentation} if found else {}
-        return replace(machine, broken_kernels=broken, **known)
+        return replace(machine, broken_kernels=broken, speeds=self.read().speeds, **known)
 
     def calibration(self, machine: MachineFacts, gpu: str) -> Calibration | None:
         """Return what was measured of the card `gpu` with the torch that `machine` has now; None when nothing was."""
@@ -178,6 +184,27 @@ class Remembered:
         def add(memory: Memory) -> Memory:
             others = (o for o in memory.overheads if (o.gpu, o.torch) != (one.gpu, one.torch))
             return replace(memory, overheads=(*others, one))
+
+        self._change(add)
+
+    def note_speed(self, one: MeasuredSpeed) -> None:
+        """Remember how fast a run was, in place of what was known of its kind. Raises OSError."""
+
+        def kind(speed: MeasuredSpeed) -> tuple[object, ...]:
+            return speed.gpu, speed.path, speed.quantization, speed.method, speed.parameters
+
+        def add(memory: Memory) -> Memory:
+            others = (each for each in memory.speeds if kind(each) != kind(one))
+            return replace(memory, speeds=(replace(one, time_s=time.time()), *others)[:MOST_SPEEDS])
+
+        self._change(add)
+
+    def note_proof(self, key: str) -> None:
+        """Remember the key of what a run proved (engine/proof.py). Raises OSError."""
+
+        def add(memory: Memory) -> Memory:
+            others = (one for one in memory.proofs if one != key)
+            return replace(memory, proofs=(key, *others)[:MOST_PROOFS])
 
         self._change(add)
 

@@ -6,12 +6,12 @@ Pure: facts in, changes of environment variables out. Every repair that is appli
 from __future__ import annotations
 
 import hashlib
-import json
 import ntpath
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from studio.core.facts import MachineFacts
+from studio.core.json_file import parse_json
 from studio.core.text import Text, text
 from studio.host.versions import installed_triton, minor_of
 
@@ -113,7 +113,7 @@ def restore_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def read_applied(environment: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
     """Return what each repair changed in `environment`: name -> {variable: value before, None for unset}."""
     try:
-        found = json.loads(environment.get(APPLIED_VARIABLE, "{}"))
+        found = parse_json(environment.get(APPLIED_VARIABLE, "{}"))
         return {str(name): dict(changes) for name, changes in found.items()}
     except (ValueError, TypeError, AttributeError):
         return {}

@@ -16,6 +16,7 @@ from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.files import write_json
+from studio.core.json_file import parse_json
 from studio.core.text import LANGUAGES, literal, text
 from studio.host.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE, OFFLINE_VARIABLE, Workspace
 
@@ -50,10 +51,10 @@ def _load(workspace: Workspace) -> dict[str, Any]:
     try:
         # Notepad of older Windows puts a mark before what a person edits there.
         words = workspace.settings.read_text(encoding="utf-8-sig")
-        settings = json.loads(words) if words.strip() else {}  # empty after a power cut: nothing is lost
+        settings = parse_json(words) if words.strip() else {}  # empty after a power cut: nothing is lost
     except FileNotFoundError:
         return {}
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _refuse_broken(workspace, str(error)) from error
     if not isinstance(settings, dict):
         raise _refuse_broken(workspace, json.dumps(settings)[:80])
@@ -155,6 +156,6 @@ def _refuse_broken(workspace: Workspace, reason: str) -> StudioError:
 
 def _read_before(environment: Mapping[str, str]) -> dict[str, str | None]:
     try:
-        return dict(json.loads(environment.get(CHOSEN_VARIABLE, "{}")))
+        return dict(parse_json(environment.get(CHOSEN_VARIABLE, "{}")))
     except (ValueError, TypeError):
         return {}

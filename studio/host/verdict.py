@@ -7,11 +7,12 @@ from typing import Any
 from studio.core.facts import Gpu, MachineFacts
 from studio.core.text import Text, literal, text
 from studio.host.backend import PROCESSOR_ROWS, Backend
+from studio.host.cards import choose_card
 from studio.host.checkup import look_through
 from studio.host.failures import find_failures, general
 from studio.host.failures.catalogue import Found
 from studio.host.offers import make_offers
-from studio.host.plan import choose_card, plan_backend, triton_hidden
+from studio.host.plan import plan_backend, triton_hidden
 from studio.host.repairs import REPAIRS, choose_repairs
 
 REQUIRED = ("torch", *general.REQUIRED)

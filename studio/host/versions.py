@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.facts import Gpu, MachineFacts
+from studio.core.json_file import read_json
 
 TABLES = Path(__file__).resolve().parents[2] / "assets" / "versions.json"
 
@@ -35,7 +35,7 @@ class Release:
 @cache
 def read_tables() -> Mapping[str, Any]:
     """Return assets/versions.json; a figure in it is {"is": value, "evidence": R, P, D or K}."""
-    return json.loads(TABLES.read_text(encoding="utf-8"))
+    return read_json(TABLES)
 
 
 def gate(name: str) -> Pair:

@@ -13,21 +13,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from studio.core.errors import StudioError
+from studio.core.files import write_file
 from studio.core.text import literal, text
 
 WORKSPACE_VARIABLE = "FINETUNE_STUDIO_WORKSPACE"
 OFFLINE_VARIABLE = "FINETUNE_STUDIO_OFFLINE"
+"""Whether the person wants no network at all (HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE): then nothing is fetched."""
 KERNELS_VARIABLE = "FINETUNE_STUDIO_KERNELS"
 """In it a person decides on the kernels of every run whose recipe leaves it open: triton or pytorch."""
 MEMORY_VARIABLE = "FINETUNE_STUDIO_MEMORY_SHARE"
 """In it a person gives runs only so much of the memory that is free: 0.5 leaves the other half to other programs."""
-"""Whether the person wants no network at all (HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE): then nothing is fetched."""
 LOCAL_VARIABLE = "FINETUNE_STUDIO_LOCAL"
 """In a WSL that works in a workspace of Windows: a folder of the Linux disk, for what a Windows disk cannot hold."""
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """How torch lays out a GPU's memory; torch before 2.9 reads the second alone. Segments that grow lose 2 to 4 % of it
 between blocks instead of 6 to 10 %; Windows and its WSL do not have them."""
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
+NOT_WRITABLE = (*FULL_DISK, errno.EROFS)
+RESERVE_BYTES = 8 * 2**20
+"""Of a file that is given up when the disk is full: enough for the window to open, in which runs can be deleted."""
+FILE_ENDINGS = (".json", ".key", ".lock")
+"""Of what lies in the workspace itself."""
 LONGEST_TMP = 70
 """Characters: data workers put sockets there (32 characters more), and the path of a socket ends at 107."""
 
@@ -119,6 +125,11 @@ class Workspace:
         return self.root / f"remembered-{sys.platform}.json"
 
     @property
+    def reserve(self) -> Path:
+        """Room that is kept for the day on which the disk is full."""
+        return self.root / "cache" / "reserve.bin"
+
+    @property
     def locks(self) -> Path:
         """Where the claims lie: inside WSL not beside those that Windows holds, which cannot be opened there."""
         return Path(os.environ.get(LOCAL_VARIABLE) or self.root)
@@ -138,11 +149,12 @@ class Workspace:
         )
 
 
-def open_workspace(path: str | None = None) -> Workspace:
+def open_workspace(path: str | None = None, *, writes: bool = True) -> Workspace:
     """Return the workspace at `path`, else at $FINETUNE_STUDIO_WORKSPACE, else in the per-user data folder.
 
     What is absent is made, with mode 0700; what is there is closed to other accounts when it is a workspace of this
-    one's. Raises StudioError when the place is no folder, not writable or full.
+    one's. On a full disk the reserve is given up. Raises StudioError when the place is no folder, not writable or full;
+    a workspace that is there opens on a full or read-only disk all the same for what `writes` nothing of its own.
     """
     chosen = path or os.environ.get(WORKSPACE_VARIABLE)
     if not chosen:
@@ -151,20 +163,65 @@ def open_workspace(path: str | None = None) -> Workspace:
         chosen = str(user_data_path("finetune-studio", appauthor=False))
     try:
         workspace = Workspace(Path(os.path.expanduser(chosen)).absolute())
+        _require_name(workspace)
         mine = _is_mine(workspace)
+        if workspace.root.is_dir():
+            _require_files(workspace)
         for folder in (workspace.root, *workspace.folders):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if mine:
             with suppress(OSError):  # a disk without such modes
                 workspace.root.chmod(workspace.root.stat().st_mode & ~0o077)
-        probe = workspace.tmp / f"writable-{os.getpid()}"
-        try:
-            probe.write_bytes(b"studio" * 700)
-        finally:
-            probe.unlink(missing_ok=True)
+        _require_room(workspace)
     except OSError as error:
-        raise refuse_workspace(chosen, error) from error
+        kept = not writes and error.errno in NOT_WRITABLE and workspace.runs.is_dir()
+        if not kept:
+            raise refuse_workspace(chosen, error) from error
     return workspace
+
+
+def _require_name(workspace: Workspace) -> None:
+    """Raise StudioError for a path that is no text: libraries that print or store it fail long after the start."""
+    try:
+        str(workspace.root).encode("utf-8")
+    except UnicodeEncodeError as error:
+        shown = os.fsencode(workspace.root).decode("utf-8", "backslashreplace")
+        what, why = text("workspace.unusable", path=shown), text("workspace.name")
+        raise StudioError(what, why, text("workspace.name.fix", variable=WORKSPACE_VARIABLE)) from error
+
+
+def _require_files(workspace: Workspace) -> None:
+    """Raise StudioError when a folder or a pipe stands where the studio keeps a file: opening one may never return."""
+    with os.scandir(workspace.root) as entries:
+        named = [entry for entry in entries if entry.name.endswith(FILE_ENDINGS)]
+    # A link that leads nowhere is replaced by a file.
+    odd = next((entry for entry in named if not entry.is_file() and os.path.exists(entry.path)), None)
+    if odd is not None:
+        parts = (text(f"workspace.odd{part}", name=odd.name, path=odd.path) for part in ("", ".why", ".fix"))
+        raise StudioError(*parts)
+
+
+def _require_room(workspace: Workspace) -> None:
+    """Write and delete a small file; where there is no room for it, give the reserve up. Raises OSError."""
+    probe = workspace.tmp / f"writable-{os.getpid()}"
+    try:
+        probe.write_bytes(b"studio" * 700)
+    except OSError as error:
+        if error.errno not in FULL_DISK or not workspace.reserve.is_file():
+            raise
+        workspace.reserve.unlink()
+        probe.write_bytes(b"studio" * 700)
+    finally:
+        with suppress(OSError):  # it was never made
+            probe.unlink()
+
+
+def keep_reserve(workspace: Workspace) -> None:
+    """Make the reserve where there is none and the disk has plenty; a disk that refuses it is no failure."""
+    with suppress(OSError):
+        if not workspace.reserve.is_file() and shutil.disk_usage(workspace.root).free > 20 * RESERVE_BYTES:
+            # Nothing that a disk could compress away.
+            write_file(workspace.reserve, os.urandom(RESERVE_BYTES))
 
 
 def _is_mine(workspace: Workspace) -> bool:
@@ -196,6 +253,13 @@ def refuse_workspace(path: str, error: OSError) -> StudioError:
     )
 
 
+def refuse_gone(workspace: Workspace, error: OSError) -> StudioError | None:
+    """Return the StudioError for a workspace that was taken away; None when `error` is about another thing."""
+    if not isinstance(error, FileNotFoundError) or workspace.root.is_dir():
+        return None
+    return StudioError(*(text(f"workspace.gone{part}") for part in ("", ".why", ".fix")))
+
+
 def child_environment(workspace: Workspace, base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for a process of the studio, made from `base` before its interpreter starts.
 
@@ -204,7 +268,12 @@ def child_environment(workspace: Workspace, base: Mapping[str, str]) -> dict[str
     and use the user's own cache.
     """
     # Windows matches names of variables without case.
-    environment = {name: value for name, value in base.items() if not name.upper().startswith("GRADIO_")}
+    environment = {
+        name: value
+        for name, value in base.items()
+        # transformers reads docstrings as it is imported, which an optimised interpreter leaves out.
+        if not name.upper().startswith("GRADIO_") and name.upper() != "PYTHONOPTIMIZE"
+    }
     environment |= {
         WORKSPACE_VARIABLE: str(workspace.root),
         "PYTHONUTF8": "1",
@@ -223,6 +292,9 @@ def child_environment(workspace: Workspace, base: Mapping[str, str]) -> dict[str
         "HF_HUB_OFFLINE": "1",
         OFFLINE_VARIABLE: base.get(OFFLINE_VARIABLE) or ("1" if _wants_offline(base) else "0"),
         "TOKENIZERS_PARALLELISM": "false",
+        # bitsandbytes asks torch.compile for six functions that no run calls, which imports all of its compiler: 1.9 s
+        # of each start. Nothing of ours is compiled by it.
+        "TORCHDYNAMO_DISABLE": base.get("TORCHDYNAMO_DISABLE", "1"),
     }
     local = base.get(LOCAL_VARIABLE)
     if local:  # a Windows disk has no sockets, and thousands of small files take minutes there

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import studio_kernels
 
 from studio.core.codec import from_json, to_json
 from studio.core.facts import Distribution, Gpu, KernelTest, MachineFacts, Tool, WindowsFacts
@@ -44,11 +45,19 @@ class Probes:
 
     def __init__(self, **answers):
         self.answers, self.asked = answers, []
+        self.then: dict[str, Answer] = {}
+        """What a module answers from the second time on, where that is something else."""
 
-    def __call__(self, name, arguments=(), *, timeout_s, environment):
+    def __call__(self, name, arguments=(), *, timeout_s, environment, heard=None, enough=None):
         name = name.rpartition(".")[2]
         self.asked.append((name, *arguments))
-        return self.answers.get(name, Answer())
+        answer = self.answers.get(name, Answer())
+        self.answers[name] = self.then.get(name, answer)
+        if heard:
+            heard(answer.facts)
+        if enough and enough(answer.facts):
+            return dataclasses.replace(answer, cut=True)
+        return answer
 
 
 @pytest.fixture
@@ -119,6 +128,66 @@ def test_an_answer_that_did_not_come_in_time_is_not_kept(probes, tmp_path):
     assert not kept.exists()
 
 
+def test_libraries_on_a_slow_disk_get_a_second_try(probes, tmp_path):
+    """The first import reads 2 GiB, the second finds them in memory."""
+    kept = tmp_path / "facts.json"
+    fake = probes(torch_import=Answer(error="It did not answer within 60 s.", timed_out=True))
+    fake.then = {"torch_import": Answer(facts={"torch_sees_gpu": False})}
+    assert detect(cache=kept).torch_error == ""
+    assert [name for name, *_ in fake.asked].count("torch_import") == 2 and kept.exists()
+
+
+BEGUN = {"op": "rope", "ok": False, "reason": studio_kernels.BEGUN}
+ALONE = [{"op": op, "ok": True, "reason": ""} for op in studio_kernels.TESTED_ALONE]
+
+
+@pytest.mark.parametrize(
+    ("tests", "ready", "level"),
+    [
+        ([*ALONE, BEGUN], True, "right"),
+        ([*ALONE], True, "right"),
+        ([*ALONE, BEGUN], False, "compiles"),
+        ([BEGUN], True, "compiles"),
+        ([TESTS[0], ALONE[0], BEGUN], True, "compiles"),
+        ([*ALONE, TESTS[1]], True, "compiles"),
+        ([*ALONE, TESTS[1], BEGUN], True, "compiles"),
+    ],
+    ids=[
+        "those alone",
+        "none begun",
+        "nobody waits",
+        "none ran yet",
+        "one of those is missing",
+        "the last was wrong",
+        "one was wrong",
+    ],
+)
+def test_who_waits_gets_what_is_known_of_the_kernels(probes, tests, ready, level):
+    probes(triton_levels=Answer(facts=COMPILES), self_test=Answer(facts={"kernel_tests": tests}))
+    machine = make_machine(make_gpu(), triton_level="importable", torch_cuda="13.0")
+    found, _ = find(machine, hurry=lambda: ready)
+    assert found.triton_level == level
+    if level == "right":
+        assert [one.op for one in found.kernel_tests] == [*studio_kernels.TESTED_ALONE]
+        assert not found.triton_error
+
+
+def test_what_was_cut_short_serves_only_who_is_in_a_hurry(probes, tmp_path, monkeypatch):
+    machine = make_machine(make_gpu(), triton_level="importable", torch_cuda="13.0")
+    monkeypatch.setattr(module, "look_around", lambda *arguments: machine)
+    kept, right = tmp_path / "facts.json", {"kernel_tests": ALONE, "triton_level": "right"}
+    fake = probes(
+        triton_levels=Answer(facts=COMPILES), self_test=Answer(facts={"kernel_tests": [*ALONE, BEGUN]})
+    )
+    assert detect(cache=kept, hurry=lambda: True).triton_level == "right"
+    asked = len(fake.asked)
+    assert detect(cache=kept, hurry=lambda: True).triton_level == "right" and len(fake.asked) == asked
+    fake.answers["self_test"] = Answer(facts=right)
+    assert detect(cache=kept).triton_level == "right" and len(fake.asked) == 2 * asked
+    detect(cache=kept)
+    assert len(fake.asked) == 2 * asked
+
+
 def test_what_a_stamp_depends_on():
     machine = make_machine(make_gpu(), driver="581.29", environment={"CC": "cc"})
     changes = (
@@ -169,14 +238,34 @@ def test_every_kernel_is_tested_with_a_gpu(probes):
     ]
 
 
-def test_no_kernel_is_run_when_none_compiles(probes):
+def test_no_kernel_counts_when_none_compiles(probes):
     error = (
         "PTXASError: PTXAS error: Internal Triton PTX codegen error\n`ptxas` stderr:\nUnsupported .version"
     )
-    fake = probes(triton_levels=Answer(facts={"triton_level": "importable"}, error=error))
+    probes(
+        triton_levels=Answer(facts={"triton_level": "importable"}, error=error),
+        self_test=Answer(facts={"kernel_tests": TESTS, "triton_level": "right"}),
+    )
     machine, _ = find(make_machine(make_gpu(), triton_level="installed"))
     assert machine.triton_level == "importable" and machine.triton_error == error
-    assert "self_test" not in {name for name, *_ in fake.asked}
+    assert not machine.kernel_tests
+
+
+@pytest.mark.parametrize(
+    ("torch_says", "triton_says", "expected"),
+    [
+        ({"torch_sees_gpu": True}, Answer(facts=COMPILES), True),
+        ({"torch_sees_gpu": True}, Answer(error="ImportError: libtriton"), False),
+        ({}, Answer(facts=COMPILES), False),
+    ],
+)
+def test_that_libraries_can_be_imported_is_told_before_the_kernels_are_proved(
+    probes, torch_says, triton_says, expected
+):
+    told = []
+    probes(torch_import=Answer(facts=torch_says), triton_levels=triton_says)
+    find(make_machine(make_gpu(), triton_level="installed"), importable=told.append)
+    assert bool(told) is expected and all(told)
 
 
 def test_a_gpu_beside_a_cpu_build_runs_no_kernel(probes):

@@ -36,12 +36,12 @@ DESIGN = [
 
 
 def parts(changes=None, model=None, machine=MACHINE, policy=None, calibration=None):
-    model, recipe = model or make_model(), make_recipe(changes)
+    model, recipe = model or make_model(), make_recipe({"optim.batch_size": 2} | (changes or {}))
     return predict(plan(machine, recipe, model), model, recipe, policy, calibration=calibration)
 
 
 def decoder(changes=None, model=None, machine=MACHINE):
-    model, recipe = model or make_decoder(), make_recipe(changes)
+    model, recipe = model or make_decoder(), make_recipe({"optim.batch_size": 2} | (changes or {}))
     return read_decoder(plan(machine, recipe, model), model, recipe)
 
 
@@ -73,7 +73,7 @@ def test_every_part_is_there_and_none_negative():
         make_model(folder="", parameters=0, hidden_size=0, layers=0, vocabulary=0),
     ):
         assert_sound(parts(model=model), stock)
-        assert_sound(parts({"adapter.method": "full", "optim.accumulation": 1}, model), stock)
+        assert_sound(parts({"adapter.method": "full", "optim.batch_size": 1}, model), stock)
     ours = ["weights", "adapters", "gradients", "optimizer", "activations", "workspace", "dequantization"]
     for level in ("input", "all"):
         assert_sound(parts(QLORA, make_decoder(), policy=keep(level)), [*ours, "fragmentation", "context"])
@@ -87,7 +87,7 @@ def assert_sound(predicted, names):
 
 def test_what_grows_and_what_shrinks():
     base = parts()
-    assert parts({"optim.micro_batch": 4})["activations"] == pytest.approx(2 * base["activations"], rel=0.01)
+    assert parts({"optim.batch_size": 4})["activations"] == pytest.approx(2 * base["activations"], rel=0.01)
     assert parts({"adapter.rank": 32})["adapters"] == 2 * base["adapters"]
     assert parts({"optim.optimizer": "adamw_8bit"})["optimizer"] == base["optimizer"] / 4
     off, on = (parts({"limits.activation_checkpointing": word})["activations"] for word in ("off", "on"))
@@ -104,9 +104,29 @@ def test_full_fine_tuning_keeps_fp32_weights_beside_their_16_bit_copies():
     assert full["weights"] + full["gradients"] + full["optimizer"] == pytest.approx(16 * 8.03e9, rel=0.01)
 
 
+def test_all_weights_by_the_decoder_need_no_adapters_and_whole_rows_of_logits():
+    model, changes = make_decoder(), {"adapter.method": "full", "data.max_length": 2048}
+    shape, adapted = decoder(changes, model), decoder({"data.max_length": 2048}, model)
+    assert shape.whole and shape.trained_parameters == model.parameters
+    assert all(group.tail == 0 for group in shape.groups.values())
+    found = parts(changes, model, policy=MemoryPolicy(layers=(LayerPolicy(),) * model.layers))
+    assert found["adapters"] == found["dequantization"] == 0 and "loss" not in found
+    assert found["weights"] + found["gradients"] + found["optimizer"] == 18 * model.parameters
+    # A tile of all words and its logits' gradients take as many bytes as a tile otherwise, but no fewer rows than a
+    # block of their gradient needs.
+    words = -(-shape.vocabulary // 256) * 256
+    for tokens, portion, logits in ((100, (0, 0), 100 * words), (4096, (512, 4096), 256 * words)):
+        size = head_bytes(shape, tokens, *portion) - 8 * tokens * shape.hidden
+        assert size == (4 + 2) * logits + 4 * logits // words * shape.hidden
+    whole, portions = (head_bytes(one, 4096) for one in (shape, adapted))
+    assert whole == pytest.approx(portions, rel=0.2)
+
+
 def test_gradients_take_the_place_of_activations_in_a_step_of_one_micro_batch():
     changes = {"adapter.method": "full", "optim.optimizer": "adamw_8bit"}
-    several, one = (parts(changes | {"optim.accumulation": count}) for count in (2, 1))
+    several, one = (
+        parts(changes | {"optim.batch_size": size, "optim.micro_batch": 8}, make_small()) for size in (16, 8)
+    )
     assert several["activations"] - one["activations"] == min(several["gradients"], several["activations"])
 
 
@@ -130,7 +150,6 @@ def test_the_models_own_forward_needs_what_was_measured(row):
     )
     choices = {
         "data.max_length": int(row["tokens"]),
-        "optim.accumulation": 1,
         "optim.optimizer": row["optimizer"],
         "model.quantization": row["quantization"],
         "adapter.method": "full" if row["way"] == "full" else "lora",
@@ -244,7 +263,6 @@ def test_the_peak_is_where_most_is_kept_and_needed_at_once():
 @pytest.mark.parametrize(
     "changes, model",
     [
-        ({"adapter.method": "full"}, {}),
         ({"adapter.dora": True}, {}),
         ({"model.quantization": "int8"}, {}),
         ({}, {"linears": {}}),

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from studio.core.facts import Choice
 from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy, list_runs
-from studio.core.text import load_catalogue
+from studio.core.text import literal, load_catalogue
 from studio.host.candidates import HEAD_PORTIONS, PINNED_SHARE, Load, list_candidates
 from studio.host.layer_memory import moved_bytes, peak_of_layers, read_decoder
 from studio.host.layer_work import HEAD_SHARES, OPENING_OPERATIONS, head_work, slowdown
-from studio.host.memory import Calibration, predict
+from studio.host.memory import Calibration, count_rows, predict
 from studio.host.memory_planner import choose_policy, longest_context, step_down
 from studio.host.plan import limit_memory, memory_budget, plan, plan_memory
 from tests.host.facts import make_decoder, make_gpu, make_machine, make_recipe
@@ -20,13 +21,14 @@ from tests.host.facts import make_decoder, make_gpu, make_machine, make_recipe
 MACHINE = make_machine(make_gpu(24))
 GIB = 2**30
 RAM = 64 * GIB
-QLORA = {"model.quantization": "nf4", "data.max_length": 2048}
+QLORA = {"model.quantization": "nf4", "data.max_length": 2048, "optim.batch_size": 2}
 
 
 def make_run(changes=None, layers=32, **values):
     """A plan, a model and a recipe, as the planner takes them."""
     model, recipe = make_decoder(layers, **values), make_recipe(QLORA | (changes or {}))
-    return plan(MACHINE, recipe, model), model, recipe
+    made = plan(MACHINE, recipe, model)
+    return dataclasses.replace(made, micro_batch=Choice(value=0, reason=literal(""))), model, recipe
 
 
 def choose(gigabytes, changes=None, ram=RAM, **values):
@@ -44,7 +46,7 @@ def slowness(policy, run):
     shape, (_, model, recipe) = read_decoder(*run), run
     heads = [portion[0] for portion in HEAD_PORTIONS]
     linear = sum(group.inputs * group.outputs for group in shape.groups.values())
-    tokens = recipe.optim.micro_batch * min(recipe.data.max_length, model.max_positions)
+    tokens = count_rows(recipe) * min(recipe.data.max_length, model.max_positions)
     length = min(recipe.data.max_length, model.max_positions)
     more = HEAD_SHARES[heads.index(policy.head_rows)] * head_work(shape)
     more -= OPENING_OPERATIONS * linear * policy.cached_layers / tokens
@@ -66,7 +68,7 @@ budgets = st.floats(4, 90)
 runs = st.fixed_dictionaries(
     {
         "data.max_length": st.sampled_from([64, 512, 2048, 4096, 16384, 65536]),
-        "optim.micro_batch": st.integers(1, 4),
+        "optim.batch_size": st.integers(1, 4),
         "adapter.rank": st.sampled_from([1, 8, 16, 64, 200]),
         "adapter.targets": st.sampled_from(["all-linear", "q_proj, v_proj", "down_proj"]),
         "adapter.dropout": st.sampled_from([0.0, 0.1]),
@@ -85,7 +87,7 @@ def test_more_memory_is_never_slower_and_what_fits_fits(changes, low, high, ram,
     for budget, choice in ((low, small), (high, large)):
         assert choice.fits == (sum(choice.parts.values()) <= budget * GIB)
         assert choice.parts == predict(*run, choice.policy)
-        tokens, shape = run[2].optim.micro_batch * run[2].data.max_length, read_decoder(*run)
+        tokens, shape = run[2].optim.batch_size * run[2].data.max_length, read_decoder(*run)
         away = sum(moved_bytes(shape, layer.keep) for layer in choice.policy.layers if layer.offload)
         assert away * tokens <= ram * GIB * PINNED_SHARE
         assert len(choice.policy.layers) == layers
@@ -109,7 +111,7 @@ def test_a_candidate_says_what_its_policy_needs_and_takes(changes, head_norms, b
     windows = {"sliding_window": 1024, "windowed_layers": (True, False) * 3} if windowed else {}
     run = make_run(changes, 6, norms=norms, **windows)
     shape, length = read_decoder(*run), run[2].data.max_length
-    tokens = run[2].optim.micro_batch * length
+    tokens = run[2].optim.batch_size * length
     load = Load(shape=shape, tokens=tokens, document_tokens=length, ram_bytes=8 * GIB, opened=True)
     candidates = list(list_candidates(load))
     policies = [one.policy for one in candidates]
@@ -147,7 +149,7 @@ def test_what_each_budget_of_an_8b_model_buys():
 
 def test_with_the_memory_that_another_trainer_takes_by_default():
     """8 billion parameters, 4 bits, as measured on an H200 (tokens/s as a share of all kept): 78 % at 7,078 MiB."""
-    changes = QLORA | {"optim.optimizer": "adamw_8bit", "optim.accumulation": 1}
+    changes = QLORA | {"optim.optimizer": "adamw_8bit", "optim.batch_size": 2}
 
     def share(tokens, batch, mib):
         run = make_run(changes | {"data.max_length": tokens, "optim.micro_batch": batch})
@@ -224,7 +226,6 @@ def test_a_recipe_that_decides_on_recomputing_is_obeyed():
 
 def test_it_says_what_to_change():
     advice = {
-        "check.memory.micro_batch": {},
         "check.memory.max_length": {"optim.micro_batch": 1},
         "check.memory.nf4": {"optim.micro_batch": 1, "model.quantization": "none"},
         "check.memory.smaller_model": {"optim.micro_batch": 1, "data.max_length": 256},
@@ -246,7 +247,7 @@ def test_the_decision_takes_less_than_200_ms_for_80_layers():
 
 def test_a_run_without_the_decoder_has_no_policy():
     with pytest.raises(ValueError, match="no policy"):
-        choose_policy(*make_run({"adapter.method": "full", "model.quantization": "none"}), GIB, GIB)
+        choose_policy(*make_run({"adapter.dora": True}), GIB, GIB)
 
 
 def test_the_longest_context_just_fits():
@@ -350,9 +351,12 @@ def test_the_plan_takes_the_policy_in_and_leaves_other_runs_as_they_are():
     wanted = make_run({"limits.activation_checkpointing": "on"})
     made = plan_memory(wanted[0], MACHINE, wanted[2], wanted[1], gpu)
     assert made.checkpointing.value is True and made.checkpointing.reason.id == "plan.wanted"
-    full = make_run({"adapter.method": "full", "model.quantization": "none"})
-    made = plan_memory(full[0], MACHINE, full[2], full[1], gpu)
-    assert made.memory is None and made.checkpointing.value == full[0].checkpointing.value
+    other = make_run({"adapter.dora": True})
+    made = plan_memory(other[0], MACHINE, other[2], other[1], gpu)
+    assert made.memory is None and made.checkpointing.value == other[0].checkpointing.value
+    whole = make_run({"adapter.method": "full", "model.quantization": "none"})
+    made = plan_memory(whole[0], MACHINE, whole[2], whole[1], gpu)
+    assert made.memory is not None and made.checkpointing.reason.id == "plan.memory.too_large"
 
 
 def test_memory_of_the_machine_counts_as_it_is_free():

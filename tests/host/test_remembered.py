@@ -7,8 +7,9 @@ import json
 
 import pytest
 
+from studio.core.facts import MeasuredSpeed
 from studio.host.memory import Calibration
-from studio.host.remembered import Load, Remembered, survey
+from studio.host.remembered import MOST_SPEEDS, Load, Remembered, survey
 from tests.host.facts import make_gpu, make_machine
 
 GPU = make_gpu(name="RTX 4090")
@@ -127,3 +128,17 @@ def test_what_a_card_takes_beyond_is_remembered_for_this_card_and_torch(store):
     assert len(store.read().overheads) == 2
     newer = dataclasses.replace(MACHINE, packages={**MACHINE.packages, "torch": "9.9"})
     assert store.calibration(newer, GPU.name) is None
+
+
+def test_the_speed_of_each_kind_of_run_is_remembered_and_told_to_the_next_plan(store):
+    kind = {"gpu": GPU.name, "path": "decoder", "quantization": "none", "method": "lora", "parameters": 10**9}
+    for run, speed in (("first", 10.0), ("second", 20.0)):
+        store.note_speed(MeasuredSpeed(run=run, tokens_per_s=speed, reckoned_tokens_per_s=40.0, **kind))
+    other = {**kind, "parameters": 10**8}
+    store.note_speed(MeasuredSpeed(run="small", tokens_per_s=90.0, reckoned_tokens_per_s=40.0, **other))
+    machine = Remembered(store.path).add_experience(MACHINE, GPU.name)
+    assert [one.run for one in machine.speeds] == ["small", "second"] and machine.speeds[0].time_s > 0
+    for number in range(MOST_SPEEDS + 5):
+        other = {**kind, "parameters": number}
+        store.note_speed(MeasuredSpeed(run=str(number), tokens_per_s=1.0, reckoned_tokens_per_s=1.0, **other))
+    assert len(store.read().speeds) == MOST_SPEEDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -23,7 +24,9 @@ from studio.host.workspace import (
     Workspace,
     child_environment,
     clear_caches,
+    keep_reserve,
     open_workspace,
+    refuse_gone,
 )
 
 
@@ -84,12 +87,83 @@ def test_full_disk_and_unwritable_are_told_apart(tmp_path, monkeypatch, number, 
     assert refused.value.why.id == f"workspace.{kind}" and refused.value.fix.id == f"workspace.{kind}.fix"
 
 
+@pytest.mark.parametrize("name", ["share.json", "gate.key", "studio.lock", "settings.json"])
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_something_else_in_a_files_place_is_named_at_once(tmp_path, name, kind):
+    workspace = open_workspace(str(tmp_path / "w"))
+    if kind == "pipe" and sys.platform == "win32":
+        return
+    (os.mkdir if kind == "folder" else os.mkfifo)(workspace.root / name)
+    with pytest.raises(StudioError) as refused:
+        open_workspace(str(workspace.root))
+    assert refused.value.what.id == "workspace.odd" and refused.value.what.values["name"] == name
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names there are bytes")
+def test_a_name_that_is_no_text_is_refused_before_anything_is_made(tmp_path):
+    with pytest.raises(StudioError) as refused:
+        open_workspace(os.fsdecode(bytes(tmp_path) + b"/\xff\xfe"))
+    assert refused.value.why.id == "workspace.name" and r"\xff\xfe" in refused.value.what.values["path"]
+    assert not any(tmp_path.iterdir())
+
+
+def fill_disk(monkeypatch, number: int, is_full=lambda: True) -> None:
+    write = Path.write_bytes
+
+    def fail(self, data):
+        if is_full():
+            raise OSError(number, os.strerror(number))
+        return write(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+
+
+@pytest.mark.parametrize("number", [28, 122, 30])
+def test_what_only_reads_opens_a_workspace_on_a_full_or_read_only_disk(tmp_path, monkeypatch, number):
+    root = tmp_path / "w"
+    fill_disk(monkeypatch, number)
+    root.mkdir()
+    monkeypatch.setattr(Path, "mkdir", lambda *_, **__: None)
+    with pytest.raises(StudioError):  # there is nothing to read yet
+        open_workspace(str(root), writes=False)
+    monkeypatch.undo()
+    workspace = open_workspace(str(root))
+    fill_disk(monkeypatch, number)
+    assert open_workspace(str(root), writes=False) == workspace
+    with pytest.raises(StudioError):
+        open_workspace(str(root))
+
+
+def test_a_full_disk_takes_the_reserve_and_plenty_of_room_makes_it_anew(workspace, monkeypatch):
+    keep_reserve(workspace)
+    size_bytes = workspace.reserve.stat().st_size
+    assert size_bytes == 8 * 2**20 and len(set(workspace.reserve.read_bytes()[:4096])) > 200
+    fill_disk(monkeypatch, 28, workspace.reserve.is_file)
+    open_workspace(str(workspace.root))
+    assert not workspace.reserve.exists() and not any(workspace.tmp.iterdir())
+    monkeypatch.undo()
+    usage = shutil.disk_usage(workspace.root)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10 * size_bytes))
+    keep_reserve(workspace)
+    assert not workspace.reserve.exists(), "too little is left to keep some back"
+    monkeypatch.undo()
+    keep_reserve(workspace)
+    assert workspace.reserve.stat().st_size == size_bytes
+
+
 def test_child_environment_points_into_the_workspace_and_drops_foreign_switches():
     workspace = Workspace(Path("/w"))
-    base = {"GRADIO_SHARE": "True", "gradio_mcp_server": "True", "HF_HOME": "/hub", "PATH": "/bin"}
+    base = {
+        "GRADIO_SHARE": "True",
+        "gradio_mcp_server": "True",
+        "HF_HOME": "/hub",
+        "PATH": "/bin",
+        "PYTHONOPTIMIZE": "2",
+    }
     made = child_environment(workspace, base)
     assert made["TRITON_CACHE_DIR"] == str(workspace.triton_cache)
     assert made["TMPDIR"] == str(workspace.tmp) and made["GRADIO_TEMP_DIR"] == str(workspace.gradio_temp)
+    assert "PYTHONOPTIMIZE" not in made
     assert {name for name in made if name.upper().startswith("GRADIO_")} == {
         "GRADIO_TEMP_DIR",
         "GRADIO_ANALYTICS_ENABLED",
@@ -237,3 +311,10 @@ def test_clear_caches_goes_on_where_a_file_vanishes(workspace):
         for thread in threads:
             thread.join()
     assert workspace.tmp.is_dir()
+
+
+def test_a_workspace_that_is_gone_has_its_own_words(workspace):
+    missing = FileNotFoundError(2, "No such file or directory")
+    assert refuse_gone(workspace, missing) is None and refuse_gone(workspace, OSError(28, "full")) is None
+    shutil.rmtree(workspace.root)
+    assert refuse_gone(workspace, missing).what.id == "workspace.gone"

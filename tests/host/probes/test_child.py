@@ -1,6 +1,7 @@
 """Whatever a child process does is an answer: it may fail, hang, die, be absent or leave others behind."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -34,6 +35,46 @@ def test_facts_are_merged_and_survive_what_comes_later():
     )
     assert answer.facts == {"a": 2, "b": [3]}
     assert answer.error == "It ended with exit code 5."
+
+
+@pytest.mark.skipif(not hasattr(os, "pread"), reason="Windows: what a child said is read at its end")
+def test_what_a_child_knows_already_is_heard_while_it_runs(tmp_path):
+    """It goes on only once it was heard."""
+    sign, heard = tmp_path / "heard", []
+    code = (
+        "import os, sys, time; print('FACTS {\"a\": 1}', flush=True)\n"
+        f"while not os.path.exists({str(sign)!r}): time.sleep(0.02)\n"
+        "print('FACTS {\"b\": 2}', flush=True)"
+    )
+
+    def hear(facts):
+        heard.append(dict(facts))
+        sign.touch()
+
+    answer = ask_program([sys.executable, "-c", code], timeout_s=20, environment=os.environ, heard=hear)
+    assert heard[0] == {"a": 1} and answer.facts == {"a": 1, "b": 2} and not answer.error
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "pread"), reason="only on systems that can read what another process writes"
+)
+def test_a_child_that_said_enough_is_ended_with_what_it_started(tmp_path):
+    code = (
+        "import subprocess, sys, time\n"
+        "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "print('FACTS {\"other\": %d}' % other.pid, flush=True); time.sleep(60)"
+    )
+    started = time.monotonic()
+    answer = ask_program(
+        [sys.executable, "-c", code],
+        timeout_s=50,
+        environment=os.environ,
+        enough=lambda facts: "other" in facts,
+    )
+    assert answer.cut and not answer.error and not answer.timed_out and time.monotonic() - started < 30
+    assert not psutil.pid_exists(answer.facts["other"]) or (
+        psutil.Process(answer.facts["other"]).status() == psutil.STATUS_ZOMBIE
+    )
 
 
 def test_the_whole_text_of_the_last_exception_is_kept():
@@ -82,6 +123,20 @@ def test_a_hang_ends_and_takes_its_children_with_it(tmp_path):
     assert not psutil.pid_exists(answer.facts["child"]) or (
         psutil.Process(answer.facts["child"]).status() == psutil.STATUS_ZOMBIE
     )
+
+
+@pytest.mark.parametrize(
+    ("does", "ends"), [("while time.time() < t: pass", True), ("time.sleep(2.4)", False)]
+)
+def test_a_child_that_gets_on_is_waited_for(tmp_path, does, ends):
+    (tmp_path / "slow.py").write_text(
+        f"import time\nt = time.time() + 2.4\ndef work():\n    {does}\nwork()\nprint('FACTS {{\"a\": 1}}')"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    answer = run_child("slow", timeout_s=1.5, environment=variables)
+    assert answer.timed_out is not ends and (answer.facts == {"a": 1}) is ends
+    if not ends and hasattr(signal, "SIGUSR1"):
+        assert answer.error.startswith("It did not answer within 1.5 s. It was in work (")
 
 
 def test_a_probe_whose_parent_was_killed_ends_by_itself(tmp_path):
