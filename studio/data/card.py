@@ -148,12 +148,15 @@ def show_source(source: str) -> str:
     """Return a source as messages name it: an address without its user, password and query."""
     if "://" not in source:
         return source
+    outer, chained, inner = source.partition("::")
+    if chained and "://" not in outer:  # simplecache::https://host/file
+        return f"{outer}::{show_source(inner)}"[:120]
     try:
         parts = urlsplit(source)
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
         return source.partition("?")[0][:120]
-    return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"[:120]
+    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"[:120]
 
 
 def refuse(kind: str, source: str, **values: object) -> StudioError:

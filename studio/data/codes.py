@@ -35,6 +35,7 @@ CODES: Mapping[str, Code] = {
     for number, effect in (
         ("E101", "refused"),  # cannot be read: broken JSON, a cell too many, no object
         ("E110", "refused"),  # characters that are not in the file's encoding, lone surrogates, NUL
+        ("E111", "refused"),  # one object has the same key twice
         ("E120", "refused"),  # a column or key is missing, or of the wrong kind
         ("E121", "refused"),  # null
         ("E122", "refused"),  # empty
@@ -43,6 +44,7 @@ CODES: Mapping[str, Code] = {
         ("E132", "noted"),  # the last turn is a question: used up to the last answer
         ("E133", "noted"),  # two questions in a row
         ("E134", "noted"),  # the system message is not the first
+        ("E135", "refused"),  # a flag that keeps an answer out of training is not clear
         ("E140", "refused"),  # tool call without a result's call, or arguments that are no object
         ("E150", "refused"),  # image missing or not readable
         ("E160", "noted"),  # longer than the limit: cut

@@ -15,6 +15,7 @@ import numpy as np
 
 from studio.core.errors import StudioError
 from studio.core.files import replace_file
+from studio.core.json_file import read_json
 from studio.core.recipe import DatasetSpec
 from studio.core.text import text
 from studio.data.conversation import Conversation
@@ -32,7 +33,7 @@ from studio.data.source import Source, open_source
 from studio.data.traits import Traits
 
 MANIFEST = "manifest.json"
-VERSION = 1
+VERSION = 3
 """Changes with anything that makes a converted data set look different."""
 EDGE_BYTES = 2**16
 """So much of a file's head and tail goes into its key, beside its size and time."""
@@ -41,7 +42,7 @@ POOL_BYTES = 96 * 2**20
 WORKERS = 2
 """Each takes 150 MB."""
 POLL_S = 0.5
-READING_FIELDS = ("format", "mapping", "encoding", "sheet", "config", "split")
+READING_FIELDS = ("format", "mapping", "speaker", "encoding", "sheet", "config", "split")
 Progress = Callable[[int, int], None]
 """(done, in all): bytes while reading, rows while tokenising."""
 
@@ -200,7 +201,15 @@ def make_key(source: Source, understanding: Understanding, spec: DatasetSpec) ->
     facts += [getattr(spec, name) for name in READING_FIELDS]
     for name, files in source.splits.items():
         for file in files:
-            facts += [name, file.name, file.member, file.container, file.packing, file.encoding, file.sheet]
+            facts += [
+                name,
+                file.name,
+                file.member.name if file.member else "",
+                file.container,
+                file.packing,
+                file.encoding,
+                file.sheet,
+            ]
             facts += _mark_file(file.path, digest)
     digest.update(json.dumps(facts, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:24]
@@ -217,8 +226,8 @@ def _mark_file(path: Path, digest: Any) -> list[Any]:
 
 def _read_manifest(folder: Path) -> dict[str, Any] | None:
     try:
-        return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):  # the power went before the disk had it
+        return read_json(folder / MANIFEST)
+    except StudioError:  # the power went before the disk had it
         return None
 
 

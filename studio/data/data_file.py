@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,8 +19,9 @@ from studio.data.charset import detect_encoding, read_head
 from studio.data.containers import CONTAINERS, images, workbook
 from studio.data.containers.container import HEAD_BYTES, Container, ReadOptions, refuse_file
 from studio.data.folder import find_suffix
-from studio.data.packing import open_unpacked
+from studio.data.packing import Member, open_unpacked
 from studio.data.question import Question
+from studio.data.reshape import Reshape
 from studio.data.row import Row
 
 IMAGE_FOLDER = "imagefolder"
@@ -32,6 +34,12 @@ BINARY_SUFFIXES = {
     ".xlsm": "workbook_broken",
 }
 """What is wrong with a file of this ending that does not begin as such a file does."""
+MARKED = (b"%PDF", b"{\\rtf", b"<", b"%!PS", b"\\documentclass")
+"""Texts begin so that are written for another program to show."""
+CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+LEAST_LINES = 5
+ALIKE_LINES = 50
+"""So many lines, and no fewer than LEAST_LINES, have as many tabs or commas each where they are a table."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,8 +49,8 @@ class DataFile:
     name: str
     """As it is shown, with / between folders; "" where the source is one file."""
     path: Path
-    member: str = ""
-    """Its name inside the zip `path`."""
+    member: Member | None = None
+    """Of the zip `path`."""
     container: str = ""
     """"" until look_into has seen; jsonl json csv tsv xlsx parquet arrow txt md imagefolder."""
     packing: str = ""
@@ -53,9 +61,17 @@ class DataFile:
     """On the disk; of a member: after unpacking."""
     sheet: str = ""
     """Of a workbook."""
+    reshapes: tuple[Reshape, ...] = ()
+    """How its rows become examples, one step behind the other."""
 
     def rows(self) -> Iterator[Row]:
-        """Yield every row in order, broken ones included, in bounded memory. Raises StudioError."""
+        """Yield every row in order, broken ones included, in bounded memory but for talks. Raises StudioError."""
+        rows = self._rows()
+        for reshape in self.reshapes:
+            rows = reshape.apply(rows)
+        yield from rows
+
+    def _rows(self) -> Iterator[Row]:
         with refusing(self.path), open_stream(self) as stream:
             options = ReadOptions(name=self.shown_name, sheet=self.sheet)
             if self.container == IMAGE_FOLDER:
@@ -68,7 +84,7 @@ class DataFile:
     @property
     def shown_name(self) -> str:
         """Its name for messages."""
-        return PurePosixPath(self.member or self.name).name or self.path.name
+        return PurePosixPath(self.member.name if self.member else self.name).name or self.path.name
 
 
 def look_into(
@@ -100,7 +116,23 @@ def look_into(
     for container in CONTAINERS:
         if not container.binary and container.accepts(head, suffix):
             return replace(file, container=container.name, encoding=encoding), asked
-    raise refuse_file(name, "kind")
+    guessed = _guess_container(head, suffix)
+    if not guessed:
+        raise refuse_file(name, "kind")
+    return replace(file, container=guessed, encoding=encoding), asked
+
+
+def _guess_container(head: bytes, suffix: str) -> str:
+    """Return how a text lies in a file whose ending says nothing: in tabs, commas, or plainly; "" for no plain text."""
+    known = any(suffix in one.suffixes for one in CONTAINERS)
+    if known or head.lstrip().startswith(MARKED) or len(CONTROL.findall(head)) > 0.001 * len(head):
+        return ""
+    lines = [line for line in head.decode("utf-8", "replace").splitlines()[:ALIKE_LINES] if line.strip()]
+    for delimiter, container in (("\t", "tsv"), (",", "csv"), (";", "csv")):
+        counts = {line.count(delimiter) for line in lines}
+        if len(lines) >= LEAST_LINES and len(counts) == 1 and counts.pop():
+            return container
+    return "txt"
 
 
 def _choose_encoding(

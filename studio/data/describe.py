@@ -14,12 +14,21 @@ from studio.core.recipe import DatasetSpec
 from studio.core.text import literal, text
 from studio.data.codes import CODES
 from studio.data.convert import Converted, Progress
-from studio.data.gather import Gathered, gather, is_trainable, open_questions, refuses_training
+from studio.data.deadline import Deadline
+from studio.data.gather import (
+    Gathered,
+    gather,
+    is_trainable,
+    open_questions,
+    refuses_training,
+    tell_split,
+)
 from studio.data.lengths import Lengths, count_places
 from studio.data.preview import PreviewRow, show_plain, show_rendered
 from studio.data.problems import KEPT, Problems
 from studio.data.render import Rendered
-from studio.data.row import RowProblem
+from studio.data.row import RowProblem, name_place
+from studio.data.sniff import UNSURE
 from studio.data.statistics import Statistics, measure
 from studio.data.tokens import dress
 from studio.data.traits import join_traits
@@ -131,7 +140,9 @@ def note_duplicates(found: Gathered, statistics: Statistics) -> None:
         return
     converted, duplicates = found.converted, Problems()
     for row, first in pairs[:KEPT].tolist():
-        message = text("data.row.E190", line=converted.place(first)["line"])
+        place = converted.place(first)
+        unit, number = name_place(place["line"], place["row"])
+        message = text(f"data.row.E190.{unit}", number=number)
         duplicates.add(RowProblem(code="E190", message=message, **converted.place(row)))
     duplicates.counts["E190"] = len(pairs)
     found.problems.join(duplicates)
@@ -141,19 +152,17 @@ def report(found: Gathered, statistics: Statistics | None, rows: int) -> dict[st
     """Return what is known as the object of `launch.py data`, with `rows` examples."""
     converted = found.converted
     source, understanding = converted.source, converted.understanding
+    unsure = any(one.id == "speaker" for one in source.questions)
     refused = refuses_training(found.rows_read, found.refused) and not found.spec.accept_bad_rows
     return {
         "source": found.spec.source,
         "container": source.container,
         "encoding": source.encoding,
         "format": understanding.format.name if understanding.format else None,
-        "confidence": understanding.confidence,
+        "confidence": min(understanding.confidence, UNSURE) if unsure else understanding.confidence,
         "reason": understanding.reason,
         "mapping": dict(understanding.mapping),
-        "needs_answer": [
-            {"question": one.question, "choices": list(one.choices), "field": one.field}
-            for one in open_questions(converted)
-        ],
+        "needs_answer": [one.to_dict() for one in open_questions(converted)],
         "rows_read": found.rows_read,
         "rows_used": found.rows_used if converted.has_rows else 0,
         "rows_quarantined": found.refused,
@@ -167,7 +176,7 @@ def report(found: Gathered, statistics: Statistics | None, rows: int) -> dict[st
         "refused": refused,
         "splits": {name: _show_split(converted, name) for name in converted.splits},
         "notes": dict(found.notes),
-        "source_notes": list(source.notes),
+        "source_notes": [*source.notes, *tell_split(found)],
         "quarantine": str(found.quarantine) if found.quarantine is not None else None,
     }
 
@@ -221,7 +230,9 @@ def list_examples(found: Gathered, rows: int) -> list[PreviewRow]:
         row = int(found.tokens.rows[place])
         conversation = dress(shards[row], found.spec)
         ids, trained = found.tokens.example(place)
-        words = found.renderer.lay_out(conversation).text
+        with Deadline() as deadline:
+            deadline.begin(_place(found, row)[1])
+            words = found.renderer.lay_out(conversation).text
         rendered = Rendered(token_ids=ids, trained=trained, text=words, cut=False)
         shown.append(
             show_rendered(conversation, rendered, found.renderer.tokenizer, limit, *_place(found, row))

@@ -45,6 +45,11 @@ class Examples(LazySequence):
             trained[0] = False
         return Example(ids[start:stop], trained, (stop - start,))
 
+    @property
+    def documents(self) -> np.ndarray:
+        """int64 [examples]"""
+        return np.ones(len(self), dtype=np.int64)
+
     def pick(self, places: np.ndarray) -> Examples:
         """Return the examples at `places`, in that order."""
         return Examples(self.tokens, self.chosen[places], self.starts[places], self.stops[places])
@@ -78,6 +83,11 @@ class Joined(LazySequence):
     def make(self, i: int) -> Example:
         """Return example `i`."""
         return self.parts[int(self.part[i])].make(int(self.place[i]))
+
+    @property
+    def documents(self) -> np.ndarray:
+        """int64 [examples]"""
+        return np.ones(len(self), dtype=np.int64)
 
     def pick(self, places: np.ndarray) -> Joined:
         """Return the examples at `places`, in that order."""

@@ -15,7 +15,7 @@ import numpy as np
 from studio.core.errors import StudioError
 from studio.core.files import replace_file
 from studio.core.recipe import DatasetSpec
-from studio.core.text import text
+from studio.core.text import Text, text
 from studio.data.conversation import TRAINABLE
 from studio.data.convert import Converted, PreparationStopped, Progress, convert
 from studio.data.examples import Cutting
@@ -26,11 +26,12 @@ from studio.data.reading import CONTROL
 from studio.data.render import Renderer
 from studio.data.row import RowProblem
 from studio.data.sniff import Understanding
+from studio.data.templates.fitting import find_fitting
 from studio.data.tokens import Tokens, count_notes, tokenise
 from studio.data.transforms import Selection, apply
 
-REFUSED_ROWS = 100
-REFUSED_SHARE = 0.01
+REFUSED_SHARE = 0.05
+"""Of real chats 2 % have an empty turn: what is more than twice that is a wrong format, or a broken file."""
 UNCLEAR_RULE = "format_unclear"
 UNTRAINED = tuple(name for name in ("preference", "kto", "rl", "vision") if name not in TRAINABLE)
 """Formats (named as the kind of their rows) that no method learns from."""
@@ -226,8 +227,8 @@ def is_trainable(understanding: Understanding) -> bool:
 
 
 def refuses_training(rows_read: int, rows_refused: int) -> bool:
-    """Return whether so many rows are broken that a person must look first: over 1 %, or over 100."""
-    return rows_refused > REFUSED_ROWS or rows_refused > REFUSED_SHARE * rows_read
+    """Return whether so large a share of the rows is broken that a person must look first."""
+    return rows_refused > REFUSED_SHARE * rows_read
 
 
 def open_questions(converted: Converted) -> tuple[Question, ...]:
@@ -254,13 +255,27 @@ def refuse_kind(name: str) -> StudioError:
 def refuse_rows(rows_read: int, rows_refused: int, problems: Problems) -> StudioError:
     """Return the refusal to train on a source with so many broken rows."""
     first = problems.first_refused
-    return StudioError(
-        text("data.prepare.refused", refused=rows_refused, read=rows_read),
-        first.sentence
-        if first is not None
-        else text("data.prepare.refused", refused=rows_refused, read=rows_read),
-        text("data.prepare.refused.fix"),
-    )
+    what = text("data.prepare.refused", **_count_refused(rows_read, rows_refused, problems))
+    return StudioError(what, first.sentence if first is not None else what, text("data.prepare.refused.fix"))
+
+
+def tell_refused(rows_read: int, rows_refused: int, problems: Problems) -> Text:
+    """Return how many rows a run goes on without, of what kind."""
+    return text("data.prepare.left_out", **_count_refused(rows_read, rows_refused, problems))
+
+
+def tell_split(found: Gathered) -> tuple[Text, ...]:
+    """Return that the chosen template's end mark is no token of the model's, where it is none."""
+    if found.renderer is None or not found.renderer.split_end:
+        return ()
+    first = find_fitting(found.renderer.added)[0]
+    values = {"name": found.spec.template, "mark": found.renderer.split_end, "first": first}
+    return (text("sentence.two", first=text("data.template.split", **values),
+                 second=text("data.template.split.fix", **values)),)  # fmt: skip
+
+
+def _count_refused(rows_read: int, rows_refused: int, problems: Problems) -> dict[str, object]:
+    return {"refused": f"{rows_refused:,}", "read": f"{rows_read:,}", "kinds": problems.kinds()}
 
 
 def validation_of(spec: DatasetSpec, format: str) -> DatasetSpec:
@@ -284,5 +299,14 @@ def validation_of(spec: DatasetSpec, format: str) -> DatasetSpec:
 def source_of(spec: DatasetSpec, name: str) -> DatasetSpec:
     """Return the recipe's part for a further source: what was said of the first one's file does not hold for it."""
     return replace(
-        spec, source=name, format="auto", mapping={}, encoding="auto", sheet="", config="", split="", mix={}
+        spec,
+        source=name,
+        format="auto",
+        mapping={},
+        speaker="",
+        encoding="auto",
+        sheet="",
+        config="",
+        split="",
+        mix={},
     )

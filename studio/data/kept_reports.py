@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.codec import from_json, to_json
+from studio.core.errors import StudioError
 from studio.core.files import write_file
+from studio.core.json_file import read_json
 from studio.core.recipe import DatasetSpec
 from studio.data.convert import identify
 
@@ -59,8 +61,8 @@ def read_report(cache: Path, name: str) -> dict[str, Any] | None:
     if not name:
         return None
     try:
-        found = json.loads((cache / name).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        found = read_json(cache / name, halves=True)
+    except StudioError:
         return None
     return from_json(Kept, {"report": found}).report
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from studio.core.errors import StudioError
 from studio.core.files import write_file
+from studio.core.json_file import parse_json
 from studio.core.text import Text, text
 from studio.data.formats import FORMATS
 from studio.data.formats.cells import shorten
@@ -84,8 +85,8 @@ def _parse(path: Path, found: bytes) -> SavedMapping | None:
     if len(found) > READ_BYTES:
         return None
     try:
-        said = json.loads(found.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
+        said = parse_json(found.decode("utf-8-sig"))
+    except ValueError:
         return None
     if (
         not isinstance(said, dict)

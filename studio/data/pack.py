@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from studio.core.facts import RowLengths
+
 GROUP_TOKENS = 4 * 2**20
 
 
@@ -55,6 +57,16 @@ class Packed(LazySequence):
     def __len__(self) -> int:
         return len(self.edges) - 1
 
+    @property
+    def documents(self) -> np.ndarray:
+        """int64 [rows]"""
+        return np.diff(self.edges)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [rows]"""
+        return np.add.reduceat(measure_lengths(self.examples)[self.numbers], self.edges[:-1])
+
     def make(self, i: int) -> Example:
         """Return row `i`."""
         return _join([self.examples[k] for k in self.numbers[self.edges[i] : self.edges[i + 1]].tolist()])
@@ -73,6 +85,17 @@ class Blocks(LazySequence):
     def __len__(self) -> int:
         whole, rest = divmod(int(self.edges[-1]), self.max_length)
         return whole + (rest > 1)  # A single token has nothing before it to be predicted from.
+
+    @property
+    def documents(self) -> np.ndarray:
+        """int64 [blocks]"""
+        return np.ones(len(self), dtype=np.int64)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [blocks]"""
+        starts = np.arange(len(self), dtype=np.int64) * self.max_length
+        return np.minimum(starts + self.max_length, self.edges[-1]) - starts
 
     @property
     def tokens(self) -> int:
@@ -100,6 +123,18 @@ def measure_lengths(examples: Sequence[Example]) -> np.ndarray:
     """Return int64 [examples]: tokens of each."""
     known = getattr(examples, "lengths", None)
     return np.asarray([len(one.token_ids) for one in examples] if known is None else known, dtype=np.int64)
+
+
+def measure_rows(examples: Sequence[Example]) -> RowLengths:
+    """Return how long the rows are, for the plan."""
+    lengths = measure_lengths(examples)
+    return RowLengths(longest_tokens=int(lengths.max()), mean_tokens=float(lengths.mean()))
+
+
+def count_documents(examples: Sequence[Example]) -> np.ndarray:
+    """Return int64 [examples]: documents of each."""
+    known = getattr(examples, "documents", None)
+    return np.asarray([len(one.lengths) for one in examples] if known is None else known, dtype=np.int64)
 
 
 def pack(examples: Sequence[Example], max_length: int) -> Packed:

@@ -21,7 +21,6 @@ from studio.core.text import Text, text
 from studio.data.convert import PreparationStopped, Progress, understand_source
 from studio.data.examples import CUT_RULE, EMPTY_RULE, Joined, join_examples
 from studio.data.gather import (
-    REFUSED_ROWS,
     Gathered,
     choose_method,
     gather,
@@ -32,6 +31,8 @@ from studio.data.gather import (
     refuse_unclear,
     refuses_training,
     source_of,
+    tell_refused,
+    tell_split,
     validation_of,
 )
 from studio.data.pack import Example, join_blocks, pack
@@ -39,7 +40,7 @@ from studio.data.source import open_source
 from studio.data.split import choose_validation
 from studio.data.transforms import list_evaluation
 
-__all__ = ["REFUSED_ROWS", "PreparationStopped", "PreparedData", "prepare", "refuses_training"]
+__all__ = ["PreparationStopped", "PreparedData", "prepare", "refuses_training"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +53,8 @@ class PreparedData:
     facts: DataFacts
     method: str
     """`sft` or `pretrain`."""
+    warnings: tuple[Text, ...] = ()
+    """What a person should know before it is learned: rows left out, a template that does not fit."""
     keeps: Any = None
     """The folder of the tokens, where it is to go with them."""
 
@@ -144,12 +147,18 @@ def prepare(
         train, validation = blocks
     else:
         trained = sum(part.count_trained() for part in counted)
-        if spec.packing:
+        if spec.fill:
             train = pack(train.pick(np.random.default_rng(seed).permutation(len(train))), spec.max_length)
     if not len(train):
         raise refuse_nothing(sources[0])
     facts = dataclasses.replace(facts, tokens=tokens, trained_tokens=trained)
-    return PreparedData(train=train, validation=validation, facts=facts, method=method, keeps=keeps)
+    left_out = (
+        tell_refused(found.rows_read, found.refused, found.problems) for found in sources if found.refused
+    )
+    warnings = (*tell_split(sources[0]), *left_out, *_tell_cut(sources))
+    return PreparedData(
+        train=train, validation=validation, facts=facts, method=method, warnings=warnings, keeps=keeps
+    )
 
 
 def check_usable(found: Gathered) -> None:
@@ -251,6 +260,16 @@ def _say_validation() -> Iterator[None]:
     except StudioError as error:
         where = text("data.problem.validation", problem=error.what)
         raise StudioError(where, error.why, error.fix, error.exit_code) from error
+
+
+def _tell_cut(sources: Sequence[Gathered]) -> Iterable[Text]:
+    """Yield how many rows the maximum length leaves out or shortens, though nobody asked for that."""
+    beyond = sum(found.filtered[CUT_RULE] for found in sources)
+    if beyond:
+        yield text(f"data.rule.{CUT_RULE}", rows=beyond)
+    cut = sum(found.cutting.cut for found in sources)
+    if cut:
+        yield text("data.note.cut", rows=cut)
 
 
 def _note(sources: Sequence[Gathered]) -> Iterable[Text]:

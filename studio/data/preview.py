@@ -15,6 +15,8 @@ from studio.core.recipe import DatasetSpec
 from studio.core.text import Text
 from studio.data.conversation import Conversation, Message
 from studio.data.convert import understand_source
+from studio.data.deadline import Deadline
+from studio.data.forecast import forecast
 from studio.data.gather import choose_method, is_trainable, refuse_unclear
 from studio.data.problems import Problems
 from studio.data.question import Question
@@ -23,6 +25,7 @@ from studio.data.row import Row, RowError, RowProblem
 from studio.data.sampling import SAMPLE_ROWS
 from studio.data.sniff import Understanding
 from studio.data.source import Source, open_source
+from studio.data.templates.fitting import ask_template
 from studio.data.tokens import dress
 
 CELL_CHARACTERS = 2000
@@ -92,6 +95,8 @@ class Preview:
     """The same one by one, and what was noted."""
     whole: bool = False
     """Whether the head is all there is."""
+    expected: tuple[int, int] = (0, 0)
+    """(rows that can be used, their tokens) of the whole data set, as the head suggests."""
     refusal: StudioError | None = None
     """Why the rows cannot be trained on as they are: a question is open, or no chat template."""
 
@@ -133,9 +138,12 @@ def preview(
         limit = None if uncut or method == "pretrain" else spec.max_length
         shown, error = show_rows(head, source, understanding, spec, renderer, limit, problems)
         refusal = refusal or error
+        if error is not None and renderer is not None and not renderer.source:
+            questions = (*questions, ask_template(renderer.added))
     else:
         for problem in filter(None, (row.problem for row in head)):
             problems.add(problem)
+    whole = len(head) < SAMPLE_ROWS and len(head) == len(source.sample) and is_small(source)
     return Preview(
         source=spec.source,
         container=source.container,
@@ -150,7 +158,8 @@ def preview(
         questions=questions,
         problems=problems.sentences(),
         found=problems,
-        whole=len(head) < SAMPLE_ROWS and len(head) == len(source.sample) and is_small(source),
+        whole=whole,
+        expected=forecast(source, len(head), [one.conversation for one in shown], spec, whole=whole),
         refusal=refusal,
     )
 
@@ -185,7 +194,10 @@ def show_rows(
             rendered = None
             if renderer is not None and refusal is None:
                 conversation = dress(conversation, spec)
-                rendered = renderer.tokenize([renderer.lay_out(conversation)], None)[0]
+                with Deadline() as deadline:
+                    deadline.begin(row.row)
+                    layout = renderer.lay_out(conversation)
+                rendered = renderer.tokenize([layout], None)[0]
         except RowError as error:
             problem = RowProblem(
                 code=error.code or "E181", message=error.message, line=row.line, row=row.row, file=name

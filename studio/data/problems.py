@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 from studio.core.codec import from_json, to_json
@@ -61,6 +62,16 @@ class Problems:
     def refused(self) -> int:
         """How many problems keep a row out, which is one a row."""
         return sum(count for code, count in self.counts.items() if is_refused(code))
+
+    def kinds(self) -> Text:
+        """Return how many rows of which kind cannot be used, the most frequent kind first."""
+        counts = sorted((-count, code) for code, count in self.counts.items() if is_refused(code))
+        named = [
+            text(f"data.refused.{code if code in CODES else 'other'}", rows=f"{-count:,}")
+            for count, code in counts
+        ]
+        named = named or [text("data.refused.other", rows=f"{self.refused:,}")]
+        return reduce(lambda first, next: text("data.refused.list", first=first, next=next), named)
 
     def sentences(self) -> tuple[Text, ...]:
         """Return a sentence for each kept problem that refuses a row, then one that counts the rest."""

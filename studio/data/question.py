@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from studio.core.text import Text
 
@@ -16,5 +17,16 @@ class Question:
     question: Text
     choices: tuple[str, ...]
     """Values that `field` can take, the likeliest first."""
+    names: tuple[Text, ...] = ()
+    """What each choice means, in the order of `choices`; () where they speak for themselves."""
     field: str
     """Recipe field that answers it: `data.format`, `data.mapping.output`, `data.encoding`, ..."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as reports have it."""
+        return {
+            "question": self.question,
+            "choices": list(self.choices),
+            "names": list(self.names),
+            "field": self.field,
+        }

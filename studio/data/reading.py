@@ -107,7 +107,9 @@ class Stretch:
 
 def split_files(file: DataFile) -> Iterator[tuple[int, int]]:
     """Yield (start, stop) of the stretches in which a file is read; (0, 0) is all of it."""
-    plain = file.container == "jsonl" and not file.packing and file.encoding in STRETCHED
+    plain = (
+        file.container == "jsonl" and not file.packing and file.encoding in STRETCHED and not file.reshapes
+    )
     if not plain or file.size_bytes <= RANGE_BYTES:
         yield 0, 0
         return
@@ -207,7 +209,7 @@ class Sorter:
             if chosen is None:
                 continue
             try:
-                conversation = chosen.read(row.values, mapping)
+                conversation = chosen.convert(row.values, mapping)
                 if conversation.images:
                     check_images(conversation, self.part.file.path.parent)
                 written, exact = write_conversation(conversation)

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
+from studio.core.errors import StudioError
 from studio.core.files import write_file
 from studio.core.hub_token import NO_MIRROR, UNWANTED, VARIABLES, choose_token
+from studio.core.json_file import parse_json, read_json
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, literal
 from studio.data.card import SUFFIXES, FetchStopped, choose, refuse, show_source
@@ -206,8 +208,8 @@ def _root(source: str, cache: Path) -> Path:
 
 def _read_listing(source: str, cache: Path) -> Mapping[str, Any] | None:
     try:
-        return json.loads((_root(source, cache) / LISTING).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # none, or one that was cut by a power failure: asked for again
+        return read_json(_root(source, cache) / LISTING)
+    except StudioError:  # none, or one that was cut by a power failure: asked for again
         return None
 
 
@@ -233,7 +235,7 @@ def _ask(
                     continue
                 if line is None:
                     break
-                message = json.loads(line)
+                message = parse_json(line)
                 if "done_bytes" not in message:
                     answer = message
                 elif on_progress is not None:

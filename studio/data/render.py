@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from studio.core.errors import StudioError
 from studio.core.text import text
 from studio.data.control import ControlWords, say_value
 from studio.data.conversation import Conversation, Message
@@ -27,6 +26,7 @@ from studio.data.template import ChatTemplate, compile_like
 from studio.data.template_child import require_safe
 from studio.data.template_turns import TurnWriter
 from studio.data.templates.catalogue import is_ours, read_choice
+from studio.data.templates.fitting import find_split_end, refuse_missing
 
 SHAPES_KEPT = 1024
 """Skeletons that are kept; a data set has few shapes unless every row brings tools of its own."""
@@ -104,6 +104,8 @@ class Renderer:
         self.eos = tokenizer.eos_token or ""
         self.encoder = Encoder(tokenizer)
         added = {token.content: token.special for token in tokenizer.added_tokens_decoder.values()}
+        self.added = frozenset(added)
+        """The words of all added tokens."""
         words = ControlWords(added)
         self.controls = ControlWords(
             (*(word for word in added if added[word]), *tokenizer.all_special_tokens)
@@ -114,6 +116,8 @@ class Renderer:
         with_tools = source if template else _read_own(tokenizer, tools=True)
         self.source = source
         """The chat template in use; "" when there is none."""
+        self.split_end = find_split_end(source, self.added) if template else ""
+        """The mark that ends an answer, where the tokenizer has no token for it; "" where it has, or another end."""
         self._masks: dict[bool, Mask] = {}
         self._turn_words: set[str] = set()
         for tools, own in ((False, source), (True, with_tools)):
@@ -167,11 +171,7 @@ class Renderer:
             return self._lay_out_chat(messages, conversation.tools)
         if kind == "completion":
             return self._join_completion(messages)
-        raise StudioError(
-            text("data.render.no_template"),
-            text("data.render.no_template.why"),
-            text("data.render.no_template.fix"),
-        )
+        raise refuse_missing(self.added)
 
     def _lay_out_chat(self, messages: Sequence[Message], tools: Tools) -> Layout:
         mask = self._masks.get(bool(tools)) or next(iter(self._masks.values()))

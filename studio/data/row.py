@@ -36,10 +36,16 @@ class RowProblem:
 
     @property
     def sentence(self) -> Text:
-        """The problem with its place: "Line 12: ..." or "train.jsonl, line 12: ..."."""
+        """The problem with its place: "Line 12: ..." or "train.jsonl, row 12: ...", where lines hold several rows."""
+        unit, number = name_place(self.line, self.row)
         if self.file:
-            return text("data.problem.in_file", file=self.file, line=self.line, problem=self.message)
-        return text("data.problem.at", line=self.line, problem=self.message)
+            return text(f"data.problem.{unit}.in_file", file=self.file, problem=self.message, number=number)
+        return text(f"data.problem.{unit}", problem=self.message, number=number)
+
+
+def name_place(line: int, row: int) -> tuple[str, int]:
+    """Return how a person finds a row, and its number: by "line", or by "row" where one line holds several."""
+    return ("row", row) if row > line else ("line", line)
 
 
 RAW_BYTES = 2**20

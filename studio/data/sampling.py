@@ -64,7 +64,8 @@ def sample_middle(files: Sequence[tuple[DataFile, int]], rows: int) -> tuple[Row
 
 
 def _can_seek(file: DataFile) -> bool:
-    return file.container == "jsonl" and not file.packing and file.encoding in ONE_BYTE_NEWLINES
+    plain = file.container == "jsonl" and not file.packing and not file.reshapes
+    return plain and file.encoding in ONE_BYTE_NEWLINES
 
 
 def _read_place(file: DataFile, place: int, size_bytes: int = PLACE_BYTES) -> list[Row]:

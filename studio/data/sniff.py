@@ -7,6 +7,7 @@ answered.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +16,20 @@ from pathlib import Path
 from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
+from studio.data.asking import (
+    ask_columns,
+    ask_counting,
+    ask_format,
+    ask_labels,
+    ask_rest,
+    ask_role,
+    find_rest,
+)
+from studio.data.columns import measure_columns, repeats
 from studio.data.conversation import Conversation
 from studio.data.formats import FORMATS
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
+from studio.data.formats.choices import find_series
 from studio.data.formats.format import Format, Mapped, Match, Score
 from studio.data.formats.notes import Note
 from studio.data.mapping_file import read_mapping
@@ -28,6 +40,8 @@ ACCEPT = 0.85
 """From here on a format is taken without a question."""
 PRESELECT = 0.5
 """From here on the best format is offered, and asked about; below there is none."""
+UNSURE = 0.8
+"""What is asked about is no surer than this."""
 MARGIN = 0.2
 """The best format must be ahead of the second by this much."""
 BEATEN = 0.5
@@ -52,6 +66,10 @@ class Understanding:
     """What only the person can answer; nothing is learned before."""
     ranked: tuple[tuple[str, float, Text], ...]
     """(format, score, reason) of every format that was tried, the best first."""
+    columns: tuple[str, ...] = ()
+    """The columns that were looked at; each has its role, or none."""
+    declined: tuple[str, ...] = ()
+    """Roles of which the person said that no column has them."""
 
     @property
     def readable(self) -> bool:
@@ -65,13 +83,21 @@ class Understanding:
         """
         if self.format is None:
             return self
-        asked = {question.field.removeprefix("data.mapping.") for question in self.questions}
-        taken = set(self.mapping.values())
-        free = [name for name in columns if name not in taken]
+        asked = {question.field.removeprefix("data.mapping.") for question in self.questions} | {
+            *self.declined
+        }
+        seen = {*self.columns, *self.mapping.values()}
+        free = [name for name in columns if name not in seen]
         if not free:
             return self
-        late = self.format.match(free).mapping
-        late = {role: name for role, name in late.items() if role not in self.mapping and role not in asked}
+        needed = {role for roles in self.format.required for role in roles.split("|")}
+        held = {role: name for role, name in self.mapping.items() if role in needed}
+        late = self.format.match((*held.values(), *free), held).mapping
+        late = {
+            role: name
+            for role, name in late.items()
+            if role not in self.mapping and role not in asked and role not in needed
+        }
         return dataclasses.replace(self, mapping={**self.mapping, **late}) if late else self
 
     def read_row(self, row: Row) -> tuple[Conversation, tuple[Note, ...]]:
@@ -81,7 +107,7 @@ class Understanding:
         """
         if row.problem is not None:
             raise RowError(row.problem.code, row.problem.message)
-        conversation = self.format.read(row.values, self.mapping)
+        conversation = self.format.convert(row.values, self.mapping)
         return conversation, self.format.notes(conversation)
 
 
@@ -94,8 +120,15 @@ def understand(
     the mapping that was saved beside the data, or in `cache` (see mapping_file). Raises StudioError for a format or
     mapping that cannot be; what is merely unclear becomes a question.
     """
-    rows = rows[:SAMPLE_ROWS]
     columns = tuple(name for name in columns if isinstance(name, str))
+    found = _understand(columns, rows[:SAMPLE_ROWS], spec, cache)
+    declined = tuple(role for role, name in spec.mapping.items() if not name)
+    return dataclasses.replace(found, columns=columns, declined=declined)
+
+
+def _understand(
+    columns: tuple[str, ...], rows: Sequence[Values], spec: DatasetSpec, cache: Path | None
+) -> Understanding:
     chosen = dict(spec.mapping)
     _check_columns(chosen, columns)
     if spec.format != "auto":
@@ -106,7 +139,7 @@ def understand(
         saved, note = read_mapping(spec.source, columns, cache)
         if saved is not None:
             reason = text("data.format.saved", format=saved.format, file=shorten(saved.path.name))
-            return _take(_find_format(saved.format), columns, rows, dict(saved.mapping), reason)
+            return _take(_find_format(saved.format), columns, rows, dict(saved.mapping), reason, settled=True)
     found = _choose(columns, rows, chosen)
     return dataclasses.replace(found, reason=_join(found.reason, note)) if note else found
 
@@ -138,42 +171,79 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
     best = order[0]
     score = scores[best.name]
     names = tuple(format.name for format in order)
-    if score.confidence < PRESELECT:
-        question = Question(
-            id="format",
-            question=text("data.sniff.unknown", columns=show_names(columns)),
-            choices=names,
-            field="data.format",
-        )
-        reason = text("data.sniff.unknown.why", columns=show_names(columns))
+    complete = bool(chosen) and all(
+        any(chosen.get(role) for role in roles.split("|")) for roles in best.required
+    )
+    asked_for = dict(chosen)
+    if best.name == "rl" and "answer" not in score.match.mapping and score.confidence < ACCEPT:
+        # A question alone is learned from by rewards; where other columns hold words, one may be the answer.
+        asked_for = {"prompt": score.match.mapping["prompt"], **chosen} if score.match.mapping else asked_for
+    half = "prompt" in asked_for and "completion" not in asked_for and best.name == "rl"
+    half = half and _has_answer(columns, rows, asked_for)
+    if (score.confidence < PRESELECT and not complete) or half:
         return Understanding(
             format=None,
-            mapping={},
+            mapping={role: name for role, name in chosen.items() if name},
             confidence=score.confidence,
-            reason=reason,
-            questions=(question,) if rows else (),  # where no row can be read, no answer would help
+            reason=text("data.sniff.unknown.why", columns=show_names(columns)),
+            # where no row can be read, no answer would help
+            questions=ask_columns(columns, rows, asked_for, names) if rows else (),
             ranked=ranked,
         )
-    rivals = tuple(name for name, confidence, _ in ranked if score.confidence - confidence < MARGIN)
+    rivals = tuple(
+        name
+        for name, confidence, _ in ranked
+        if score.confidence - confidence < MARGIN
+        and (name == best.name or not _tells_the_same(scores[name].match, score.match, rows))
+    )
     asked: tuple[Question, ...] = ()
-    if len(rivals) > 1:
+    if complete:
+        score = dataclasses.replace(score, confidence=1.0)
+    elif len(rivals) > 1:
         what = text("data.sniff.ambiguous", formats=list(rivals), columns=show_names(columns))
-        asked = (Question(id="format", question=what, choices=rivals, field="data.format"),)
+        asked = (ask_format(what, rivals),)
     elif score.confidence < ACCEPT:
         what = text("data.sniff.unsure", format=best.name, columns=show_names(columns))
-        asked = (Question(id="format", question=what, choices=names, field="data.format"),)
-    found = _settle(best, score.match, columns, rows, score, asked)
+        asked = (ask_format(what, names),)
+    found = _settle(best, score.match, columns, rows, score, asked, chosen)
     return dataclasses.replace(found, ranked=ranked)
 
 
+def _has_answer(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> bool:
+    """Return whether a column beside the question may be its answer: words of any kind, or short ones and none named.
+
+    Whoever names the question alone is asked for the answer; whoever wants rewards names the format.
+    """
+    rest = measure_columns([name for name in columns if name not in chosen.values()], rows).values()
+    return any(one.is_prose or ("prompt" in chosen and one.spoken) for one in rest)
+
+
+def _tells_the_same(match: Match, other: Match, rows: Sequence[Values]) -> bool:
+    """Return whether all that a format would use stands in the columns of the other one, too."""
+    if {*match.mapping.values()} <= {*other.mapping.values()}:
+        return False
+    others = [*other.mapping.values()]
+    mine = [name for name in match.mapping.values() if name not in others]
+    return not match.doubtful and all(repeats(name, others, rows) for name in mine)
+
+
 def _take(
-    format: Format, columns: Sequence[str], rows: Sequence[Values], chosen: Mapped, reason: Text
+    format: Format,
+    columns: Sequence[str],
+    rows: Sequence[Values],
+    chosen: Mapped,
+    reason: Text,
+    *,
+    settled: bool = False,
 ) -> Understanding:
-    """Return the understanding of a format that was said. Raises StudioError when the columns cannot be that."""
+    """Return the understanding of a format that was said. Raises StudioError when the columns cannot be that.
+
+    settled: whether the person has said before what becomes of all columns.
+    """
     unknown = [role for role in chosen if role not in format.roles]
     if unknown:
         raise _refuse_role(unknown[0], list(format.roles))
-    match = format.match(columns, chosen, rows)
+    match = format.match(columns, chosen, rows, said=True)
     asked: list[Question] = []
     for role in match.missing:
         kind = format.kinds.get(role, lambda cell: True)
@@ -188,10 +258,10 @@ def _take(
                 text("data.sniff.missing.why", columns=show_names(columns)),
                 text("data.sniff.missing.fix", role=role),
             )
-        what = text("data.sniff.which", role=role, columns=show_names(free))
-        asked.append(_ask_column(role, what, free))
+        asked.append(ask_role(role, free, rows))
     score = Score(confidence=1.0, reason=reason, match=match)
-    return _settle(format, match, columns, rows, score, tuple(asked))
+    settled = settled or all(any(chosen.get(role) for role in roles.split("|")) for roles in format.required)
+    return _settle(format, match, columns, rows, score, tuple(asked), None if settled else chosen, said=True)
 
 
 def _settle(
@@ -201,14 +271,35 @@ def _settle(
     rows: Sequence[Values],
     score: Score,
     asked: tuple[Question, ...],
+    chosen: Mapped | None,
+    *,
+    said: bool = False,
 ) -> Understanding:
-    """Return the understanding of a format with a question for each role that is in doubt."""
+    """Return the understanding of a format with a question for each role that is in doubt, and for what is left over.
+
+    chosen: None where nothing is to be asked about columns that are left over; said: the person named the format.
+    """
     for role, names in match.doubtful.items():
-        what = text("data.sniff.doubtful", role=role, columns=show_names(names))
-        asked += (_ask_column(role, what, names),)
+        asked += (ask_role(role, names, rows),)
+    if chosen is not None and not asked and not (said and format.name == "text"):
+        spared = [name for names in match.doubtful.values() for name in names]
+        spared += find_series(columns) if "choices" in match.mapping else ()
+        if format.beside != "never" or format.name == "text":
+            asked += ask_rest(
+                format, match.mapping, chosen, find_rest(format, match.mapping, spared, columns, rows)
+            )
+        if not asked:
+            asked += ask_counting(match.mapping, chosen, rows)
+        if not asked and format.name == "text":
+            asked += ask_labels(match.mapping, columns, rows)
+    if asked and not said:
+        score = dataclasses.replace(score, confidence=min(score.confidence, UNSURE))
     reasons = [*match.notes]
     worded = [
-        match.mapping[role] for role in format.required if role in match.mapping and format.name != "rl"
+        match.mapping[role]
+        for roles in format.required
+        for role in roles.split("|")
+        if role in match.mapping and format.name != "rl"
     ]
     numbers = [name for name in worded if any(isinstance(row.get(name), (int, float)) for row in rows)]
     if numbers and format.name in ("alpaca", "prompt_completion"):
@@ -216,6 +307,8 @@ def _settle(
     if "reasoning" in match.mapping:
         reasons.append(text("data.sniff.reasoning", column=shorten(match.mapping["reasoning"])))
     spared = {*match.mapping.values(), *(name for names in match.doubtful.values() for name in names)}
+    if "choices" in match.mapping:
+        spared |= {*find_series(columns)}
     rest = [name for name in columns if name not in spared]
     if rest:
         id = "data.sniff.passed_on" if format.name == "rl" else "data.sniff.unused"
@@ -227,12 +320,6 @@ def _settle(
         reason=_join(score.reason, *reasons),
         questions=asked,
         ranked=((format.name, score.confidence, score.reason),),
-    )
-
-
-def _ask_column(role: str, question: Text, names: Sequence[str]) -> Question:
-    return Question(
-        id=f"mapping.{role}", question=question, choices=tuple(names), field=f"data.mapping.{role}"
     )
 
 
@@ -278,8 +365,12 @@ def _check_columns(chosen: Mapping[str, str], columns: Sequence[str]) -> None:
 
 
 def _refuse_role(role: str, roles: Sequence[str]) -> StudioError:
+    # A part's second and further columns (material_2) follow from its first.
+    first = [
+        name for name in roles if (stem := re.sub(r"_(from_)?\d$", "", name)) == name or stem not in roles
+    ]
     return StudioError(
         text("data.sniff.no_role", role=shorten(role)),
         text("data.sniff.no_role.why"),
-        text("data.sniff.no_role.fix", roles=list(roles)),
+        text("data.sniff.no_role.fix", roles=first),
     )

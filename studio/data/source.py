@@ -17,10 +17,14 @@ from studio.data.containers import images, workbook
 from studio.data.containers.container import HEAD_BYTES, refuse_file
 from studio.data.data_file import IMAGE_FOLDER, DataFile, look_into, refuse_system, refusing
 from studio.data.folder import Plan, find_split, list_files, plan_files
+from studio.data.formats.cells import show_names
+from studio.data.media import refuse_media, refuse_placeholders
 from studio.data.packing import detect_packing, list_members
 from studio.data.question import Question
+from studio.data.reshape import find_reshapes
 from studio.data.row import Row, list_columns
 from studio.data.sampling import SAMPLE_ROWS, sample_head, sample_middle
+from studio.data.talks.step import list_unread
 
 DEMO = "demo"
 DEMO_FILE = Path(__file__).resolve().parents[2] / "assets" / "demo_data" / "train.jsonl"
@@ -125,10 +129,13 @@ def _open_file(path: Path, spec: DatasetSpec) -> Source:
             packing = "" if packing == "zip" else packing
             found = DataFile(name="", path=path, packing=packing, size_bytes=path.stat().st_size)
             return _assemble(spec, {"train": [found]})
-        members = {member.name: member.size_bytes for member in list_members(path)}
-    plan = _plan(members, spec)
+        members = {member.name: member for member in list_members(path)}
+    plan = _plan({name: member.size_bytes for name, member in members.items()}, spec)
     splits = {
-        split: [DataFile(name=n, path=path, member=n, packing="zip", size_bytes=members[n]) for n in names]
+        split: [
+            DataFile(name=n, path=path, member=members[n], packing="zip", size_bytes=members[n].size_bytes)
+            for n in names
+        ]
         for split, names in plan.splits.items()
     }
     return _assemble(spec, splits, plan)
@@ -233,6 +240,22 @@ def _assemble(
     sample, sampled_bytes = sample_head(opened["train"])
     if not sample and not questions:
         raise _refuse("empty", spec.source[:200])
+    if not spec.mapping:
+        refuse_media(list_columns(sample), [row.values for row in sample])
+    reshapes, asked = find_reshapes(spec, sample, opened["train"][0].container)
+    if reshapes:
+        questions += asked
+        notes += [reshape.note for reshape in reshapes]
+        opened = {
+            split: tuple(replace(file, reshapes=reshapes) for file in files)
+            for split, files in opened.items()
+        }
+        sample, sampled_bytes = sample_head(opened["train"])
+    if not spec.mapping:
+        refuse_placeholders(list_columns(sample), [row.values for row in sample])
+    unread = list_unread(list_columns(sample), [row.values for row in sample])
+    if unread:
+        notes.append(text("data.reshape.unread", keys=show_names(unread)))
     if workbook.has_bare_formulas([row.values for row in sample]):
         notes.append(text("data.source.formulas"))
     first = opened["train"][0]

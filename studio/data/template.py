@@ -7,6 +7,7 @@ the same environment (jinja2's immutable sandbox with the same filters and funct
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -33,6 +34,11 @@ TEMPLATE_ERRORS = (
 )
 """What a template can raise over a conversation that it does not take."""
 MESSAGE_CHARACTERS = 160
+LARGEST = 2**24
+LARGEST_BITS = 2**16
+"""Of what one operator of a template makes: characters or items, and the binary digits of a power."""
+LONG_BLANK = re.compile(r"%[^a-zA-Z%]*\d{6}")
+"""A blank of the operator % that is filled up to 100,000 characters and more."""
 
 
 class ChatTemplate:
@@ -179,6 +185,37 @@ def check_name(name: object) -> None:
         raise jinja2.exceptions.SecurityError(f"the name {name!r} is not allowed")
 
 
+class TooLarge(jinja2.TemplateRuntimeError):
+    """One operator of a template would make more than LARGEST."""
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """The sandbox, with a bound on what one operator makes: that is a step of C, which no deadline interrupts."""
+
+    intercepted_binops = frozenset(("*", "**", "%"))
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Return the operator's result. Raises TooLarge."""
+        if operator == "**":
+            huge = (
+                isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > LARGEST_BITS
+            )
+        elif operator == "*":
+            huge = _measure(left) * _measure(right) > LARGEST
+        else:
+            huge = isinstance(left, str) and LONG_BLANK.search(left) is not None
+        if huge:
+            raise TooLarge(f"the result of {operator} is too large")
+        return super().call_binop(context, operator, left, right)
+
+
+def _measure(value: Any) -> int:
+    """Return how much of a product `value` is: the length of a text or list, the size of a whole number."""
+    if isinstance(value, (str, bytes, list, tuple)):
+        return len(value)
+    return abs(value) if isinstance(value, int) else 1
+
+
 def make_environment(today: datetime) -> ImmutableSandboxedEnvironment:
     """Return the environment that chat templates are written for; strftime_now says `today`."""
 
@@ -197,9 +234,7 @@ def make_environment(today: datetime) -> ImmutableSandboxedEnvironment:
             value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
         )
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    )
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = today.strftime

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from studio.core.errors import StudioError
 from studio.core.files import write_json
+from studio.core.json_file import parse_json, read_json
 from studio.core.text import text
 
 TIME_S = 10.0
@@ -62,8 +63,8 @@ def judge(source: str, cache: Path | None = None) -> Verdict:
     digest = hashlib.sha256(f"{VERSION}\0{source}".encode("utf-8", "surrogatepass")).hexdigest()
     place = cache / "templates" / f"{digest}.json"
     try:
-        return Verdict(**json.loads(place.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return Verdict(**read_json(place))
+    except (StudioError, TypeError):
         verdict = _judge_once(source)
     place.parent.mkdir(parents=True, exist_ok=True)
     write_json(place, asdict(verdict))
@@ -91,7 +92,7 @@ def _judge_once(source: str) -> Verdict:
         answer.seek(0)
         lines = answer.read().decode("utf-8", errors="replace").splitlines()
     try:
-        return Verdict(**json.loads(lines[-1]))
+        return Verdict(**parse_json(lines[-1]))
     except (IndexError, ValueError, TypeError):
         return Verdict("large")  # It died before it could say: of its memory, or of too deep a recursion.
 
@@ -126,7 +127,7 @@ def try_out(source: str) -> Verdict:
     from jinja2 import TemplateSyntaxError
     from jinja2.exceptions import SecurityError
 
-    from studio.data.template import PROBES, REFERENCE_DATE, TEMPLATE_ERRORS, make_environment
+    from studio.data.template import PROBES, REFERENCE_DATE, TEMPLATE_ERRORS, TooLarge, make_environment
 
     environment = make_environment(REFERENCE_DATE)
     try:
@@ -155,10 +156,10 @@ def try_out(source: str) -> Verdict:
                         return Verdict("large")
             except SecurityError as error:
                 return Verdict("escape", str(error)[:160])
+            except (MemoryError, TooLarge):
+                return Verdict("large")
             except TEMPLATE_ERRORS:
                 continue  # It may refuse a conversation.
-            except MemoryError:
-                return Verdict("large")
     return Verdict()
 
 

@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 
 from studio.core.files import replace_file
+from studio.core.json_file import read_json
 from studio.core.recipe import DatasetSpec
 from studio.data.conversation import Conversation
 from studio.data.convert import Converted, PreparationStopped, Progress
+from studio.data.deadline import Deadline
 from studio.data.kept import hold, note_use
 from studio.data.problems import Problems, read_problems
 from studio.data.quarantine import NAME as QUARANTINE
@@ -50,7 +52,7 @@ class Tokens:
     """The tokens of one split's rows in their order; n rows, t tokens together."""
 
     def __init__(self, folder: Path) -> None:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        manifest = read_json(folder / "manifest.json")
         self.folder = folder
         self.key: str = manifest["key"]
         self.problems: Problems = read_problems(manifest["problems"])
@@ -207,13 +209,14 @@ def _tokenise_all(
     try:
         found = shards.read(None if rows is None else rows.tolist())
         done = 0
-        for batch in _batches(found):
-            if should_stop is not None and should_stop():
-                raise PreparationStopped
-            writer.add(batch, renderer, spec)
-            done += len(batch)
-            if on_progress is not None:
-                on_progress(done, total)
+        with Deadline(number=lambda row: converted.place(row, split)["row"]) as deadline:
+            for batch in _batches(found):
+                if should_stop is not None and should_stop():
+                    raise PreparationStopped
+                writer.add(batch, renderer, spec, deadline)
+                done += len(batch)
+                if on_progress is not None:
+                    on_progress(done, total)
         writer.close(folder.name)
         assert done == total == writer.used + len(writer.refused), "rows lost while they were tokenised"
         shutil.rmtree(folder, ignore_errors=True)
@@ -243,16 +246,24 @@ class TokenWriter:
         self._write("edges", [0])
         self._quarantine = QuarantineWriter(folder / "refused.jsonl")
 
-    def add(self, batch: Sequence[tuple[int, Conversation]], renderer: Renderer, spec: DatasetSpec) -> None:
+    def add(
+        self,
+        batch: Sequence[tuple[int, Conversation]],
+        renderer: Renderer,
+        spec: DatasetSpec,
+        deadline: Deadline,
+    ) -> None:
         """Render and tokenise rows; those that cannot be are set aside."""
         layouts: list[Layout] = []
         kept: list[tuple[int, Conversation]] = []
         for row, conversation in batch:
+            deadline.begin(row)
             try:
                 layouts.append(renderer.lay_out(dress(conversation, spec)))
                 kept.append((row, conversation))
             except RowError as error:
                 self._refuse(row, conversation, error)
+        deadline.rest()
         try:
             rendered: Sequence[Rendered] = renderer.tokenize(layouts, None)
         except RowError:  # of one row: the others are found one by one

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import http.client
-import json
 import re
 import ssl
 import sys
@@ -25,6 +24,7 @@ from typing import Any
 
 from studio.core.fetcher import end_with_parent, require_space, say
 from studio.core.files import replace_file
+from studio.core.json_file import parse_json
 from studio.data.web import Refused, Web
 
 LIMIT_BYTES = 200 * 10**9
@@ -54,7 +54,7 @@ KINDS = {
 
 def main() -> int:
     """Do what the first line of the standard input asks and return the exit code."""
-    wish = json.loads(sys.stdin.buffer.readline())
+    wish = parse_json(sys.stdin.buffer.readline())
     end_with_parent()
     try:
         say(answer(wish))
@@ -101,7 +101,7 @@ def list_repository(web: Web, repository: str) -> dict[str, Any]:
     if len(data) > LISTING_LIMIT_BYTES:
         raise Refused("large")
     try:
-        found = json.loads(data)
+        found = parse_json(data)
         version = str(found["sha"])
         if not re.fullmatch(r"[0-9a-f]{7,64}", version):
             raise ValueError(version)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import http.client
 import ipaddress
+import socket
 import ssl
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 TIMEOUT_S = 30.0
+NAT64 = ipaddress.ip_network("64:ff9b::/96")
+SPECIAL = ipaddress.ip_network("192.0.0.0/24")
+"""Kept for protocols; Python calls some of it public."""
 
 
 class Refused(Exception):
@@ -52,22 +57,37 @@ class Web:
         parts = urllib.parse.urlsplit(address)
         if parts.scheme != "https" and not (parts.scheme == "http" and self._is_endpoint(address)):
             raise Refused("redirect", address[:200])
-        if not parts.hostname:
+        if not parts.hostname or "\\" in address or any(sign <= " " for sign in address):
             raise Refused("redirect", address[:200])
         if parts.hostname not in self.named:
             self.require_public(parts.hostname)
 
     def require_public(self, host: str) -> None:
         """Raise Refused when `host` is written as an address of this machine or its network."""
-        try:
-            found = ipaddress.ip_address(host.partition("%")[0])
-        except ValueError:
-            if host == "localhost" or host.endswith((".localhost", ".local", ".internal")):
-                raise Refused("redirect", host) from None
+        name = host.rstrip(".").lower()  # a dot at the end is the same name
+        found = _read_ip(name)
+        if found is None:
+            if not name or name == "localhost" or name.endswith((".localhost", ".local", ".internal")):
+                raise Refused("redirect", host)
             return
-        mapped = getattr(found, "ipv4_mapped", None) or found
-        if not mapped.is_global or mapped.is_multicast:
+        inner = _unwrap(found)
+        if not inner.is_global or inner.is_multicast or inner in SPECIAL:
             raise Refused("redirect", host)
+
+    def connect_public(self, address: tuple[str, int], *options: Any) -> socket.socket:
+        """Return a connection to `address`. Raises Refused, before any is opened, when one of its machines is inside.
+
+        What is looked up is what is connected to: a name whose next answer is another one gains nothing.
+        """
+        machines = _look_up(*address)
+        for machine in machines:
+            self.require_public(machine)
+        for machine in machines[:-1]:
+            try:
+                return socket.create_connection((machine, address[1]), *options)
+            except OSError:
+                continue
+        return socket.create_connection((machines[-1], address[1]), *options)
 
     def _is_endpoint(self, address: str) -> bool:
         return bool(self.endpoint) and _origin(address) == _origin(self.endpoint)
@@ -97,12 +117,43 @@ class _Https(urllib.request.HTTPSHandler):
 
         class Connection(http.client.HTTPSConnection):
             def connect(self) -> None:
+                # A public name may belong to a private address.
+                if self._tunnel_host and self._tunnel_host not in web.named:
+                    with suppress(OSError):  # behind a proxy a machine need not know any name of outside
+                        for machine in _look_up(self._tunnel_host, self._tunnel_port or 443):
+                            web.require_public(machine)
+                elif not self._tunnel_host and self.host not in web.named:
+                    self._create_connection = web.connect_public
                 super().connect()
-                # A public name may belong to a private address; through a proxy there is only the proxy's to see.
-                if not self._tunnel_host and self.host not in web.named:
-                    web.require_public(self.sock.getpeername()[0])
 
         return self.do_open(Connection, req, context=self.context)
+
+
+def _read_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address that `host` is, in any spelling that a system takes (127.1, 0x7f000001); None for a name."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        pass
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(host))
+    except (OSError, UnicodeError):
+        return None
+
+
+def _unwrap(found: Any) -> Any:
+    """Return the IPv4 address that an IPv6 one leads to: mapped, by 6to4, Teredo or NAT64; else `found`."""
+    if found.version == 4:
+        return found
+    teredo = found.teredo
+    through = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF) if found in NAT64 else None
+    return found.ipv4_mapped or found.sixtofour or through or (teredo and teredo[1]) or found
+
+
+def _look_up(host: str, port: int) -> list[str]:
+    """Return the addresses of `host`, at least one. Raises OSError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(one[4][0]) for one in found))
 
 
 def _origin(address: str) -> tuple[str, str | None, int | None]:

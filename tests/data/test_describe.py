@@ -149,3 +149,13 @@ def test_control_signs_are_noted_without_and_refused_with_a_tokenizer(tmp_path, 
             ("E191", 8, effect)
         ]
         assert found["rows_used"] == used
+
+
+def test_a_row_is_named_where_one_line_holds_them_all(tmp_path):
+    rows = [{"instruction": f"q{i}", "output": "" if i == 4 else "a"} for i in range(9)]
+    for name, unit in (("one.json", "row"), ("many.jsonl", "line")):
+        lines = [json.dumps(rows)] if name == "one.json" else map(json.dumps, rows)
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (problem,) = look(tmp_path / name)["problems"]
+        assert problem["message"].id == f"data.problem.{unit}"
+        assert problem["message"].values["number"] == 5

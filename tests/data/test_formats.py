@@ -11,7 +11,7 @@ from studio.data.codes import CODES
 from studio.data.conversation import Conversation, Message, read_stored
 from studio.data.formats import FORMATS
 from studio.data.formats.cells import is_blank, shorten, show_names
-from studio.data.formats.format import simplify
+from studio.data.formats.names import simplify
 from studio.data.formats.vision import check_images
 from studio.data.row import RowError
 
@@ -198,11 +198,10 @@ def test_pretokenized(values, ids, labels):
         ("alpaca", {"instruction": "hi", "output": "\u200b\u2060"}, "E122", "data.row.blank"),
         ("alpaca", {"instruction": None, "output": "x"}, "E121", "data.row.null"),
         ("alpaca", {"instruction": "hi", "output": float("nan")}, "E121", "data.row.null"),
-        ("alpaca", {"instruction": "hi", "input": [3], "output": "x"}, "E120", "data.row.not_text"),
         ("alpaca", {"instruction": "hi", "output": "x", "history": "b"}, "E120", "data.row.history"),
         ("prompt_completion", {"prompt": "hi", "completion": b"x"}, "E120", "data.row.not_text"),
         ("prompt_completion", {"prompt": "hi", "completion": [USER]}, "E131", "data.row.no_answer"),
-        ("prompt_completion", {"prompt": "hi", "completion": ["a"]}, "E120", "data.row.turn_shape"),
+        ("prompt_completion", {"prompt": "hi", "completion": ["", None]}, "E122", "data.row.blank"),
         ("text", {"text": None}, "E121", "data.row.null"),
         ("text", {"text": "\n"}, "E122", "data.row.blank"),
         ("text", {"text": 42}, "E120", "data.row.not_text"),
@@ -240,7 +239,7 @@ def test_bad_row(name, values, code, message):
 @pytest.mark.parametrize("name", BY_NAME)
 def test_missing_cell(name):
     format = BY_NAME[name]
-    mapping = {role: names[0] for role, names in format.roles.items()}
+    mapping = {role: names[0] for role, names in format.roles.items() if names}
     with pytest.raises(RowError) as refusal:
         format.read({"other": "x"}, mapping)
     assert refusal.value.code == "E120"

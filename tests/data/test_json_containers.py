@@ -69,6 +69,10 @@ def test_lines_have_their_places():
         (b'{"a": "x\0y"}', "E110", "nul"),
         (b'{"a": ["x\\u0000y"]}', "E110", "nul"),
         (b'{"x\\u0000": 1}', "E110", "nul"),
+        (b'{"a": 1, "b": 2, "a": 3}', "E111", "key_twice"),
+        (b'{"a" : 1, "a" : 1}', "E111", "key_twice"),
+        (b'{"a":[{"b":"x\\":y","c":{"d":1,"d":2}}]}', "E111", "key_twice"),
+        (b'{"a":99999999999999999999999,"a":2}', "E111", "key_twice"),
         (b"\0" * 100, "E110", "nul"),
         (b'{"a": "caf\xe9"}', "E110", "not_utf8"),
         (b'{"a": "\xed\xa0\x80"}', "E110", "not_utf8"),
@@ -100,7 +104,6 @@ def test_the_character_where_json_breaks(english):
         ('{"a": 123456789012345678901234567890}', 123456789012345678901234567890),
         ('{"a": -9223372036854775809}', -9223372036854775809),
         ('{"a": 18446744073709551616, "t": "long enough to be looked at"}', 18446744073709551616),
-        ('{"a": 1, "a": 2}', 2),
         ('{"a": Infinity}', float("inf")),
         ('{"a": 1.0}', 1.0),
         ('{"a": "\\\\u0000"}', "\\u0000"),
@@ -378,3 +381,15 @@ def test_memory_is_bounded():
 def test_depth_is_one_that_rows_can_be_written_with():
     deep = b'{"a": ' * (json_text.DEPTH - 1) + b"[]" + b"}" * (json_text.DEPTH - 1)
     assert orjson.dumps([[json_text.parse_json(deep)]])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"a":{"b":1},"c":{"b":1}}',
+        b'{"a":"{\\"x\\":1,\\"x\\":2}","b":[{"c":1},{"c":2}]}',
+        b'{"a":"\\": \\" : ","b" :12345678901234567890123456789}',
+    ],
+)
+def test_a_key_that_comes_again_elsewhere_is_no_fault(line):
+    assert show(read_lines(line)) == [(1, json.loads(line))]

@@ -10,14 +10,14 @@ from studio.core.recipe import DatasetSpec
 from studio.data.mapping_file import ENDING, read_mapping, save_mapping
 from studio.data.sniff import understand
 
-ROW = {"ask": "a", "reply": "b"}
-MAPPING = {"prompt": "ask", "completion": "reply"}
+ROW = {"xa": "a", "xb": "b"}
+MAPPING = {"prompt": "xa", "completion": "xb"}
 
 
 @pytest.fixture
 def source(tmp_path):
     path = tmp_path / "数据 1.csv"
-    path.write_text("ask,reply\na,b\n", encoding="utf-8")
+    path.write_text("xa,xb\na,b\n", encoding="utf-8")
     return path
 
 
@@ -39,7 +39,7 @@ def test_saved_and_applied_again(source, english):
 
 def test_what_the_person_says_now_wins(source):
     save_mapping(str(source), "prompt_completion", MAPPING)
-    other = {"prompt": "reply", "completion": "ask"}
+    other = {"prompt": "xb", "completion": "xa"}
     assert look(source, format="prompt_completion", mapping=other).mapping == other
     assert look(source, mapping=other).mapping == other
 
@@ -48,7 +48,7 @@ def test_a_mapping_that_fits_no_more(source, english):
     path = save_mapping(str(source), "prompt_completion", MAPPING)
     found = look(source, {"prompt": "a", "completion": "b"})
     assert found.format.name == "prompt_completion" and found.mapping["prompt"] == "prompt"
-    assert "no column ask" in english(found.reason) and path.name in english(found.reason)
+    assert "no column xa" in english(found.reason) and path.name in english(found.reason)
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_a_mapping_that_fits_no_more(source, english):
         b"\xff\xfe",
         b"[]",
         b"[" * 50_000,
-        b'{"version": 2, "format": "text", "mapping": {"text": "ask"}}',
-        b'{"version": 1, "format": "wizard", "mapping": {"text": "ask"}}',
-        b'{"version": 1, "format": ["text"], "mapping": {"text": "ask"}}',
+        b'{"version": 2, "format": "text", "mapping": {"text": "xa"}}',
+        b'{"version": 1, "format": "wizard", "mapping": {"text": "xa"}}',
+        b'{"version": 1, "format": ["text"], "mapping": {"text": "xa"}}',
         b'{"version": 1, "format": "text", "mapping": {}}',
         b'{"version": 1, "format": "text", "mapping": {"text": 5}}',
-        b'{"version": 1, "format": "text", "mapping": {"text": "ask", "wizard": "reply"}}',
-        b'{"version": 1, "format": "text", "mapping": {"text": "ask"}, "x": "' + b"x" * 70_000 + b'"}',
+        b'{"version": 1, "format": "text", "mapping": {"text": "xa", "wizard": "xb"}}',
+        b'{"version": 1, "format": "text", "mapping": {"text": "xa"}, "x": "' + b"x" * 70_000 + b'"}',
     ],
 )
 def test_a_file_that_is_no_mapping_is_noted(source, words, english):

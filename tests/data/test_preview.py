@@ -41,7 +41,7 @@ def test_question_still_shows_the_rows(tmp_path, jsonl, tokenizer_of):
     path = jsonl(tmp_path / "a.jsonl", [{"a": "<b>x</b>", "b": None, "c": [1]}])
     shown = preview(DatasetSpec(source=str(path)), tokenizer_of("chatml"))
     assert shown.format == "" and shown.refusal.what.id == "data.unclear"
-    assert shown.questions[0].field == "data.format"
+    assert shown.questions[0].field == "data.mapping.text"
     assert shown.rows == ({"a": "<b>x</b>", "b": "", "c": "[1]"},)
 
 

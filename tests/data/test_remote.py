@@ -417,10 +417,17 @@ def test_where_an_address_may_not_lead(site, tmp_path, target):
 
 def test_addresses_of_this_network():
     asked = web.Web("", "")
-    for address in ("10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "0.0.0.0", "224.0.0.1", "fd00::1"):
+    inside = """10.0.0.1 ::ffff:10.0.0.1 fe80::1%eth0 0.0.0.0 224.0.0.1 fd00::1 127.1 0x7f000001 2130706433 0177.1
+        localhost. a.localhost. x.internal. LOCALHOST 64:ff9b::7f00:1 2002:7f00:1:: 2002:a00:1:: 192.0.0.8 192.0.0.1
+        2001:0:4136:e378:8000:63bf:80ff:fffe 127.0.0.1. ."""
+    for address in inside.split():
         with pytest.raises(web.Refused):
             asked.require_public(address)
-    asked.require_public("93.184.215.14")
+    for address in ("93.184.215.14", "example.org", "example.org.", "2606:2800:21f::1", "64:ff9b::5db8:d70e"):
+        asked.require_public(address)
+    for address in (r"https://127.0.0.1\@example.org/", "https://example.org/a b", "https:///x"):
+        with pytest.raises(web.Refused):
+            asked.require(address)
 
 
 def test_a_public_name_of_a_private_address(site, monkeypatch):
@@ -430,7 +437,15 @@ def test_a_public_name_of_a_private_address(site, monkeypatch):
     def answer(host, *arguments, **options):
         return look_up("127.0.0.1" if host == "public.test" else host, *arguments, **options)
 
+    connected = []
+    create = socket.create_connection
+
+    def connect(address, *options, **named):
+        connected.append(address)
+        return create(address, *options, **named)
+
     monkeypatch.setattr(socket, "getaddrinfo", answer)
+    monkeypatch.setattr(socket, "create_connection", connect)
     port = site.server_address[1]
     site.pages["/y.csv"] = (200, {}, b"a,b\n")
     site.pages["/x.csv"] = (302, {"Location": f"https://public.test:{port}/y.csv"}, b"")
@@ -438,6 +453,7 @@ def test_a_public_name_of_a_private_address(site, monkeypatch):
         web.Web("", "").open(f"{site.address}/x.csv")
     assert refusal.value.kind == "redirect"
     assert [path for path, *_ in site.asked] == ["/x.csv"]
+    assert port not in [address[1] for address in connected[1:]], "not even a connection is opened"
     with web.Web("", "").open(
         f"https://public.test:{port}/y.csv"
     ) as opened:  # named by the person: theirs to know
@@ -468,5 +484,7 @@ def test_a_certificate_that_is_not_trusted(site, tmp_path, monkeypatch):
 
 
 def test_messages_keep_keys_to_themselves():
+    assert remote.show_source("file:///etc/passwd") == "file:///etc/passwd"
+    assert remote.show_source("simplecache::http://me:word@x/y?t=1") == "simplecache::http://x/y"
     shown = remote.show_source("https://me:word@host.example:8443/a/b.csv?token=secret#x")
     assert shown == "https://host.example:8443/a/b.csv"

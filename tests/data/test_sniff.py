@@ -215,36 +215,58 @@ def test_a_likely_format_is_offered_and_asked_about(row, format):
         ({"question": "a", "answer": "b", "solution": "c"}, "completion"),
         ({"instruction": "a", "output": "b", "response": "c"}, "output"),
         ({"prompt": "a", "question": "b", "answer": "c"}, "prompt"),
-        ({"instruction": "a", "input": "b", "context": "d", "output": "c"}, "input"),
     ],
 )
 def test_two_columns_are_a_question(row, role, english):
     found = look(row)
     assert fields(found) == [f"data.mapping.{role}"] and role not in found.mapping
-    assert found.readable == (role == "input")
+    assert not found.readable
     assert len(found.questions[0].choices) == 2
-    assert all(choice in english(found.questions[0].question) for choice in found.questions[0].choices)
+    asked = found.questions[0]
+    assert all(
+        english(name).startswith(choice) for choice, name in zip(asked.choices, asked.names, strict=True)
+    )
     for choice in found.questions[0].choices:
         answered = look(row, format=found.format.name, **{role: choice})
         assert answered.mapping[role] == choice and not answered.questions
 
 
-@pytest.mark.parametrize("other", ["b", "", None, {"no": "text"}])
+@pytest.mark.parametrize("other", ["b", "", None, {"no": 5}])
 def test_two_columns_without_doubt(other, english):
     found = look({"question": "a", "answer": "b", "solution": other})
     assert found.mapping["completion"] == "answer" and found.questions == ()
     assert "solution holds" in english(found.reason)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [{"a": "x", "b": "y"}, {"messages": "not a list"}, {"text": None}, {"chosen": "a"}, {"input_ids": ["a"]}],
-)
-def test_unknown_is_a_question(row):
+@pytest.mark.parametrize("row", [{"messages": "not a list"}, {"chosen": "a"}, {"input_ids": ["a"]}])
+def test_a_known_name_without_what_it_names_is_a_question(row):
     found = look(row)
     assert found.format is None and found.mapping == {} and not found.readable
     assert fields(found) == ["data.format"] and len(found.questions[0].choices) == 10
     assert found.confidence < PRESELECT
+
+
+def test_unknown_names_are_asked_for_the_question_and_the_answer(english):
+    rows = [{"wann": f"2024-01-{i:02}", "kunde": f"Was kostet Artikel {i}?", "wir": f"Er kostet {i} Euro heute."}
+            for i in range(1, 9)]  # fmt: skip
+    found = look(*rows)
+    assert found.format is None and not found.readable
+    assert fields(found) == ["data.mapping.prompt", "data.mapping.completion"]
+    assert [question.choices[0] for question in found.questions] == ["kunde", "wir"]
+    assert "Was kostet Artikel 1?" in english(found.questions[0].names[0])
+    half = look(*rows, prompt="kunde")
+    assert fields(half) == ["data.mapping.completion"] and not half.readable
+    whole = look(*rows, prompt="kunde", completion="wir")
+    assert whole.format.name == "prompt_completion" and not whole.questions and whole.confidence == 1
+
+
+@pytest.mark.parametrize(
+    "row", [{"text": None}, {"a": 3, "b": 0.5}, {"id": "x1", "url": "https://example.org/a"}]
+)
+def test_what_holds_no_words_is_refused(row):
+    with pytest.raises(StudioError) as refusal:
+        look(row)
+    assert refusal.value.what.id == "data.sniff.nothing"
 
 
 def test_no_rows_is_a_question():
@@ -278,8 +300,11 @@ def test_columns_that_appear_late():
     late = found.extend(["messages", "id", "tools", "system", "conversation"])
     assert late.mapping == {"messages": "messages", "tools": "tools", "system": "system"}
     assert found.extend(["messages", "id"]) is found
-    asked = look({"instruction": "a", "input": "b", "context": "d", "output": "c"})
-    assert "input" not in asked.extend(["instruction", "input", "context", "output", "inputs"]).mapping
+    beside = look({"instruction": "a", "input": "b", "context": "d e", "output": "c"})
+    assert beside.mapping == {
+        "instruction": "instruction", "input": "input", "output": "output", "material": "context"
+    }  # fmt: skip
+    assert beside.extend(["instruction", "input", "context", "output", "inputs"]).mapping == beside.mapping
 
 
 def test_read_row():

@@ -179,7 +179,7 @@ def test_parquet(tmp_path):
         ("a.csv", b"q,a\n", "data.source.empty", "data.source.empty.why"),
         ("a.parquet", b"", "data.source.empty", "data.source.empty.why"),
         ("a.csv", b"q,q\n1,2\n", "data.source.unreadable", "data.source.header"),
-        ("a.xyz", b"something", "data.source.unreadable", "data.source.kind"),
+        ("a.xyz", b"%PDF-1.7 something", "data.source.unreadable", "data.source.kind"),
         ("a.jsonl", '{"a": "b"}'.encode("utf-32"), "data.source.unreadable", "data.source.encoding"),
         ("a.parquet", b"PAR1 not really", "data.source.unreadable", "data.source.parquet_broken"),
         ("a.parquet", b"something else", "data.source.unreadable", "data.source.parquet_broken"),
@@ -372,3 +372,17 @@ def test_a_large_file_is_looked_at_in_a_second(tmp_path):
         started_s = time.perf_counter()
         open_path(one).sample_more(1000)
         assert time.perf_counter() - started_s < 1.5, one.name  # some 0.1, 0.4 and 0.2 on an idle machine
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "container"),
+    [
+        ("wiki.train.tokens", " = A title = \n\n Words of an article .\n\n Others .\n", "txt"),
+        ("pairs.data", "".join(f"a {i}\tb {i}\n" for i in range(9)), "tsv"),
+        ("export", "ask,say\n" + "".join(f"a {i},b {i}\n" for i in range(9)), "csv"),
+    ],
+)
+def test_an_ending_that_says_nothing(tmp_path, name, content, container):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    assert open_source(DatasetSpec(source=str(path))).container == container

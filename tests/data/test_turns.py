@@ -188,7 +188,7 @@ def test_system():
         ({"role": "user", "content": []}, "E122", "data.row.turn_blank"),
         ({"role": "user", "content": 5}, "E120", "data.row.turn_not_text"),
         ({"role": "user", "content": {"a": 1}}, "E120", "data.row.turn_not_text"),
-        ({"role": "user", "content": [{"type": "image"}]}, "E120", "data.row.turn_not_text"),
+        ({"role": "user", "content": [{"type": "image"}]}, "E150", "data.row.media.image"),
         ({"role": "user", "content": [{"type": "text", "text": 5}]}, "E120", "data.row.turn_not_text"),
         ({"role": "wizard" * 100, "content": "hi"}, "E130", "data.row.role"),
         ({"role": ["user"], "content": "hi"}, "E130", "data.row.role"),

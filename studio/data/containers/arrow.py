@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
@@ -145,7 +144,7 @@ def _refer(value: Mapping[str, Any] | None, reference: str, checked: bool) -> st
 def _find_feature(schema: Any, name: str) -> str:
     """Return what the datasets library says a column is: "Image", "Audio", ..., or ""."""
     try:
-        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        features = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
         return str(features[name]["_type"])
     except (ValueError, KeyError, TypeError):
         return ""

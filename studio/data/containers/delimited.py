@@ -23,6 +23,8 @@ LEAST_BYTES = 2**16
 """Each such mark halves RECORD_BYTES down to this, so that a file full of them is not read again and again."""
 HEAD_BYTES = 2**20
 HEAD_LINES = 2000
+LEAST_LINES = 5
+"""A text file with fewer lines is not taken for a table by its tabs."""
 CELL_CHARACTERS = 2**31 - 1
 """The csv module's own limit of 131,072 refuses long documents; RECORD_BYTES is the limit here."""
 
@@ -137,6 +139,15 @@ def accept(suffixes: tuple[str, ...], head: bytes, suffix: str) -> bool:
     return suffix in suffixes
 
 
+def accept_tabs(head: bytes, suffix: str) -> bool:
+    """Return whether it is a table with tabs: by the name, or, in a text file, since every line has as many."""
+    if suffix in (".tsv", ".tab"):
+        return True
+    lines = [line for line in head.split(b"\n")[:-1] if line.strip()][:LAYOUT_RECORDS]
+    counts = {line.count(b"\t") for line in lines}
+    return suffix in (".txt", ".text") and len(lines) >= LEAST_LINES and len(counts) == 1 and counts != {0}
+
+
 def read_layout(
     stream: BinaryIO, encoding: str, options: ReadOptions = DEFAULTS, preferred: str = ","
 ) -> Layout:
@@ -205,6 +216,6 @@ CSV = Container(
 TSV = Container(
     name="tsv",
     suffixes=(".tsv", ".tab"),
-    accepts=partial(accept, (".tsv", ".tab")),
+    accepts=accept_tabs,
     iterate=partial(iterate, "\t"),
 )

@@ -1,4 +1,4 @@
-"""JSON lines: one object a line."""
+"""JSON lines: one object a line, or one list of turns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import BinaryIO
 from studio.core.text import text
 from studio.data.charset import to_utf8
 from studio.data.containers.container import DEFAULTS, Container, ReadOptions
-from studio.data.containers.json_text import parse_json, read_object
+from studio.data.containers.json_text import is_talk, parse_json, read_object
 from studio.data.lines import LINE_BYTES, LineReader
 from studio.data.row import Row, broken_row
 
@@ -19,6 +19,8 @@ def accept(head: bytes, suffix: str) -> bool:
     """Return whether the first line holds a whole object and more follow, or the name says so and nothing else does."""
     first, _, rest = head.lstrip().partition(b"\n" if b"\n" in head else b"\r")
     first, following = first.strip(), rest.lstrip()[:1]
+    if first.startswith(b"[") and following in (b"[", b"") and _is_talk(first):
+        return following == b"[" or suffix in SUFFIXES
     if suffix in SUFFIXES:
         pretty = first in (b"{", b"[") or (
             first[-1:] in (b"{", b"[", b",") and following in (b'"', b"}", b"]")
@@ -34,6 +36,13 @@ def accept(head: bytes, suffix: str) -> bool:
 def _is_object(data: bytes) -> bool:
     try:
         return isinstance(parse_json(data), dict)
+    except ValueError:
+        return False
+
+
+def _is_talk(data: bytes) -> bool:
+    try:
+        return is_talk(parse_json(data))
     except ValueError:
         return False
 

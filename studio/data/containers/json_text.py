@@ -20,6 +20,13 @@ TWO_DIGITS = re.compile(rb"[0-9]{2}")
 MANY_DIGITS = re.compile(rb"[0-9]{%d}" % DIGITS)
 
 
+TALK = "messages"
+"""The column of a row that is a list of turns instead of an object."""
+TURN_KEYS = frozenset(
+    ("role", "from", "speaker", "author", "sender", "human", "user", "question", "text", "utterance")
+)
+
+
 class TooDeep(ValueError):
     """A JSON text is nested deeper than DEPTH."""
 
@@ -28,12 +35,20 @@ class Nul(ValueError):
     """A JSON text holds the character NUL, as it is or as an escape."""
 
 
+class KeyTwice(ValueError):
+    """An object has the same key twice: one of the two values would be lost without a word."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
 def parse_json(data: bytes) -> object:
-    """Return the value of one JSON text in UTF-8; of keys that come twice the last counts.
+    """Return the value of one JSON text in UTF-8.
 
     NaN and infinities are read, and integers of any size stay exact (orjson.dumps refuses those beyond 64 bits).
-    Raises TooDeep, Nul, UnicodeError (broken characters, half a surrogate pair), json.JSONDecodeError (with the
-    place of the break) or ValueError (an integer beyond 4,300 digits).
+    Raises TooDeep, KeyTwice, Nul, UnicodeError (broken characters, half a surrogate pair), json.JSONDecodeError (with
+    the place of the break) or ValueError (an integer beyond 4,300 digits).
     """
     try:
         value = orjson.loads(data)
@@ -46,7 +61,34 @@ def parse_json(data: bytes) -> object:
         raise Nul
     if data.count(b"{") + data.count(b"[") > DEPTH and _measure_depth(value) > DEPTH:
         raise TooDeep
+    keys = _count_keys(data)
+    if keys and keys != (len(value) if isinstance(value, dict) else 0):
+        _require_single_keys(data, value, keys)
     return value
+
+
+def _count_keys(data: bytes) -> int:
+    """Return how many keys stand in a JSON text, by their usual spellings; the words of texts may add to that."""
+    return data.count(b'":') + data.count(b'" :')
+
+
+def _require_single_keys(data: bytes, value: object, keys: int) -> None:
+    """Raise KeyTwice when a key was lost: `keys` are more than the value has, written again with its texts."""
+    try:
+        if _count_keys(orjson.dumps(value)) >= keys:
+            return
+    except TypeError:  # a number beyond 64 bits
+        pass
+
+    def collect(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for key, part in pairs:
+            if key in found:
+                raise KeyTwice(key)
+            found[key] = part
+        return found
+
+    json.loads(data, object_pairs_hook=collect)
 
 
 def _parse_slowly(data: bytes, too_deep: bool) -> object:
@@ -89,8 +131,19 @@ def _list_parts(value: object) -> list:
     return value if isinstance(value, list) else []
 
 
+def is_talk(value: object) -> bool:
+    """Return whether a value is a list of turns: of objects with a speaker, of pairs, or of texts."""
+    if not isinstance(value, list) or not value:
+        return False
+    if all(isinstance(one, dict) for one in value):
+        return not TURN_KEYS.isdisjoint(value[0]) and len(value) > 1
+    if all(isinstance(one, str) for one in value):
+        return len(value) > 1
+    return all(isinstance(one, list) and is_talk(one) for one in value)
+
+
 def read_object(data: bytes, line: int, row: int, offset: int, raw: bytes) -> Row:
-    """Return the Row that the JSON text `data` (UTF-8) holds; what is no object becomes a broken row.
+    """Return the Row that the JSON text `data` (UTF-8) holds; what is no object and no talk becomes a broken row.
 
     line, row, offset, raw: as in RowProblem.
     """
@@ -106,10 +159,14 @@ def read_object(data: bytes, line: int, row: int, offset: int, raw: bytes) -> Ro
         code, message = "E110", text("data.row.nul")
     except TooDeep:
         code, message = "E101", text("data.row.too_deep", levels=DEPTH)
+    except KeyTwice as error:
+        code, message = "E111", text("data.row.key_twice", key=error.key[:80])
     except ValueError:
         code, message = "E101", text("data.row.number_too_long")
     else:
         if isinstance(value, dict):
             return Row(line, value, None, row, offset, raw)
+        if is_talk(value):
+            return Row(line, {TALK: value}, None, row, offset, raw)
         code, message = "E101", text("data.row.not_object")
     return broken_row(line, code, message, row=row, offset=offset, raw=raw)

@@ -8,7 +8,9 @@ from typing import BinaryIO
 
 from studio.core.text import text
 from studio.data.containers.container import DEFAULTS, ROW_BYTES, Container, ReadOptions, refuse_file
-from studio.data.containers.json_text import parse_json, read_object
+from studio.data.containers.json_rows import find_rows
+from studio.data.containers.json_talk import find_talk
+from studio.data.containers.json_text import TALK, parse_json, read_object
 from studio.data.containers.json_window import BLANKS, JsonWindow, find_list, find_values, scan
 from studio.data.row import RAW_BYTES, Row, broken_row
 
@@ -48,6 +50,9 @@ def iterate(stream: BinaryIO, encoding: str, options: ReadOptions = DEFAULTS) ->
     if window.peek() == b"{":
         yield from _read_objects(window, reader)
         return
+    if window.peek() == b"[" and (talk := find_talk(window)):
+        yield Row(window.line, {TALK: talk}, None, 1, window.offset)
+        return
     while window.peek() == b"[":
         window.move(window.place + 1)
         yield from reader.read_list()
@@ -63,7 +68,7 @@ def _read_objects(window: JsonWindow, reader: _Reader) -> Iterator[Row]:
             value = parse_json(window.data[begin:end])
         except ValueError:
             value = None
-        rows = _find_columns(value) if isinstance(value, dict) else None
+        rows = find_rows(value) if isinstance(value, dict) else None
         if rows is not None:
             yield from _number(rows, window)
             return
@@ -105,7 +110,7 @@ def _load_columns(window: JsonWindow, name: str) -> list[dict] | None:
     if not end and not window.ended:
         raise refuse_file(name, "json_large", megabytes=COLUMNS_BYTES >> 20)
     try:
-        return _find_columns(parse_json(window.data[begin:end])) if end else None
+        return find_rows(parse_json(window.data[begin:end])) if end else None
     except ValueError:
         return None
 
@@ -116,24 +121,6 @@ def _number(rows: list[dict], window: JsonWindow) -> Iterator[Row]:
             yield Row(window.line, values, None, row, window.offset)
         else:
             yield broken_row(window.line, "E101", text("data.row.not_object"), row=row, offset=window.offset)
-
-
-def _find_columns(value: dict) -> list[dict] | None:
-    """Return the rows of an object of columns: lists of one length, or objects with the same numbers as keys."""
-    parts = list(value.values())
-    if not parts:
-        return None
-    if all(isinstance(part, list) for part in parts) and len({len(part) for part in parts}) == 1:
-        if all(part and all(isinstance(item, dict) for item in part) for part in parts):
-            return None
-        return [dict(zip(value, cells, strict=True)) for cells in zip(*parts, strict=True)]
-    if all(isinstance(part, dict) and part for part in parts):
-        if all(key.isdigit() for key in value):
-            return parts
-        keys = list(parts[0])
-        if all(key.isdigit() for key in keys) and all(list(part) == keys for part in parts):
-            return [{column: part[key] for column, part in value.items()} for key in keys]
-    return None
 
 
 def _find_wrapped(data: bytes) -> int | None:

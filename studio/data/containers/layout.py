@@ -21,6 +21,9 @@ NAME_CHARACTERS = 200
 NUMBER = re.compile(r"[+-]?\d+([.,]\d+)*([eE][+-]?\d+)?%?")
 QUOTED = re.compile(r'\s+".*"\s*')
 YEAR = re.compile(r"(19|20)\d\d")
+LOOKED_AT = 50
+LEAST_ROWS = 3
+SENTENCE_WORDS = 4
 TEXT_NAMES = {"text", "content", "document", "sentence", "paragraph", "body"}
 """No titles of a table, whatever follows."""
 SHOWN = {"\t": "tab", " ": "blank"}
@@ -138,10 +141,31 @@ def _find_header(records: Sequence[Record], header_row: int) -> int | None:
             sum(bool(cell.strip()) for cell in others) > 1 for _, others in records[place + 1 : TITLE_RECORDS]
         )
         if len(cells) == width and not padded_title:
-            return None if _is_data(cells) else place
+            return None if _is_data(cells) or _is_like_the_rest(cells, records[place + 1 :]) else place
         if len(cells) > 1 and not only_first:  # names, above rows with another number of cells
             return None if _is_data(cells) else place
     return 0
+
+
+def _is_like_the_rest(cells: Sequence[str], records: Sequence[Record]) -> bool:
+    """Return whether the first row looks as those below do: sentences above sentences, or a label that comes again."""
+    rows = [others for _, others in records[:LOOKED_AT] if len(others) == len(cells)]
+    if len(rows) < LEAST_ROWS:
+        return False
+    like = unlike = 0
+    for place, cell in enumerate(cells):
+        below = [others[place].strip() for others in rows if others[place].strip()]
+        if not below or not cell.strip():
+            continue
+        words = sorted(len(other.split()) for other in below)[len(below) // 2]
+        if words >= SENTENCE_WORDS:
+            # The questions of a form are names: what stands below answers them, in words of its own.
+            asks = cell.strip().endswith("?") and not any(other.endswith("?") for other in below)
+            same = len(cell.split()) >= max(SENTENCE_WORDS, words // 2) and not asks
+            like, unlike = like + same, unlike + (not same)
+        elif len({*below}) <= len(below) / 2 and cell.strip() in below:
+            like += 1
+    return like > 0 and not unlike
 
 
 def _is_data(cells: Sequence[str]) -> bool:

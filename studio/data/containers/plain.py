@@ -23,6 +23,9 @@ PIECE_BYTES = 4 * 2**20
 HEADING = re.compile(r"#{1,6}\s")
 HEADINGS = re.compile(r"^#{1,6}\s", re.MULTILINE)
 BLANK_LINE = re.compile(r"\S[^\n]*\n[ \t]*\n\s*\S")
+DIVIDER = re.compile(r"[ \t]*(?:<\|endoftext\|>|<\|end_of_text\|>|</s>|<eos>|<EOS>)[ \t]*")
+"""A line of its own between two documents of a corpus."""
+DIVIDERS = re.compile(rf"^{DIVIDER.pattern}$", re.MULTILINE)
 FENCE = re.compile(r" {0,3}(```|~~~)")
 
 
@@ -32,16 +35,18 @@ def accept(suffixes: tuple[str, ...], head: bytes, suffix: str) -> bool:
 
 
 def choose_pieces(head: bytes, options: ReadOptions = DEFAULTS, *, markdown: bool = False) -> Choice:
-    """Return what a row is (file, paragraphs, sections or lines) and why.
+    """Return what a row is (file, documents, paragraphs, sections or lines) and why.
 
     head: the first HEAD_BYTES of the file as UTF-8, all of it when it is shorter. A file of up to 16 KiB is one
     row; a larger one is cut at blank lines, Markdown at its headings, and at every line where it has neither.
     """
     if options.pieces:
         return Choice(value=options.pieces, reason=text("data.plain.chosen"))
+    words = head.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    if DIVIDERS.search(words):
+        return Choice(value="documents", reason=text("data.plain.documents"))
     if len(head) <= ONE_ROW_BYTES:
         return Choice(value="file", reason=text("data.plain.file", kilobytes=ONE_ROW_BYTES >> 10))
-    words = head.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
     if markdown and len(HEADINGS.findall(words)) > 1:
         return Choice(value="sections", reason=text("data.plain.sections"))
     if BLANK_LINE.search(words):
@@ -114,6 +119,11 @@ def _gather(reader: LineReader, pieces: str, markdown: bool) -> Iterator[_Piece]
             words = line[2].decode(codec).removesuffix("\r")
         except UnicodeDecodeError:
             words = None
+        if pieces == "documents" and words is not None and DIVIDER.fullmatch(words):
+            if piece.first:
+                yield piece
+                piece = _Piece()
+            continue
         blank = words is not None and not words.strip()
         within = fenced
         if markdown and words and FENCE.match(words):

@@ -29,6 +29,9 @@ LISTS: Names = (
 INSTRUCTION: Names = (
     "instruction",
     "instructions",
+    "definition",
+    "task_definition",
+    "task_description",
     "指令",
     "指示",
     "任务",
@@ -156,33 +159,32 @@ TEXT: Names = (
     "testo",
     "текст",
 )
+_SIDES = ("response", "answer", "output", "completion", "text", "message", "messages", "reply", "summary", "content",
+          "conversation", "turns", "solution", "code", "translation")  # fmt: skip
+
+
+def _combine(words: Names) -> Names:
+    """Return `words` alone, before and behind each word for an answer: `rejected`, `rejected_text`, `text_rejected`."""
+    behind = (f"{word}_{side}" for word in words for side in _SIDES)
+    before = (f"{side}_{word}" for word in words for side in _SIDES)
+    return (*words, *behind, *before)
+
+
 CHOSEN: Names = (
-    "chosen",
-    "chosen_response",
-    "response_chosen",
-    "answer_chosen",
-    "preferred",
-    "win",
-    "winner",
-    "better",
-    "accepted",
+    *_combine(
+        ("chosen", "preferred", "accepted", "winning", "win", "winner", "better", "selected", "upvoted")
+    ),
     "优选",
     "采纳",
     "选中",
 )
 REJECTED: Names = (
-    "rejected",
-    "rejected_response",
-    "response_rejected",
-    "answer_rejected",
-    "dispreferred",
-    "lose",
-    "loser",
-    "worse",
+    *_combine(("rejected", "dispreferred", "non_preferred", "nonpreferred", "unpreferred", "losing", "lose", "loser",
+               "worse", "reject", "downvoted", "unchosen", "not_chosen")),
     "拒绝",
     "劣选",
     "落选",
-)
+)  # fmt: skip
 LABEL: Names = (
     "label",
     "kto_tag",
@@ -221,8 +223,52 @@ IMAGES: Names = (
     "pictures",
     "photo",
     "image_path",
+    "file_name",
+    "filename",
+    "image_file",
+    "image_filename",
+    "img_path",
+    "image_name",
     "图片",
     "图像",
     "图",
 )
 CAPTIONS: Names = ("caption", "description", "captions", "描述", "图片描述", "说明")
+MATERIAL: Names = tuple(
+    (
+        "context contexts passage passages article articles document documents background paragraph paragraphs "
+        "story table tables schema db_schema database_schema sql_context create_table fact facts evidence "
+        "evidences knowledge abstract persona personas personality hint hints support premise hypothesis "
+        "transcript snippet snippets excerpt case scenario situation email report review note notes material "
+        "retrieved_documents retrieved_contexts search_results references_text history chat_history "
+        "conversation_history dialogue_history code buggy_code code_snippet input inputs 上下文 材料 文章 背景 "
+        "背景知识 参考资料 资料 原文 段落 表格 文脈 本文 kontext absatz artikel hintergrund contexto pasaje "
+        "artículo contexte passage_texte contesto контекст "
+    ).split()
+)
+"""Columns that hold what is to be read before a question is answered."""
+SOURCES: Names = tuple(
+    (
+        "text document article content body passage dialogue dialog conversation transcript email email_body "
+        "review paragraph story abstract description docstring concepts triples tripleset meaning_representation "
+        "mr source src sentence utterance q ques request ask task issue ticket title subject ctx goal premise "
+        "hypothesis context code diff 原文 正文 文本 内容 "
+    ).split()
+)
+"""Columns that are the prompt where there is no question: what is summed up, translated, rewritten, carried out."""
+PRODUCTS: Names = tuple(
+    (
+        "summary summaries highlights tldr tl;dr sql sql_query query code python_code python program translation "
+        "corrected correction simplified simplification paraphrase rewrite rewritten headline human_reference "
+        "ref lex references target tgt a ans resp label_text resolution commit_message 摘要 总结 译文 翻译 标题 "
+        "zusammenfassung resumen résumé "
+    ).split()
+)
+"""Columns that are the answer where none is called so."""
+CHOICES: Names = tuple(
+    (
+        "choices options option choice answer_choices answer_options endings candidates alternatives 选项 選項 "
+        "optionen opciones opzioni "
+    ).split()
+)
+"""Columns that hold what an answer is chosen from."""

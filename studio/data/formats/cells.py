@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from studio.core.text import Text, text
@@ -15,6 +16,10 @@ BLANKS = (
 )
 """White space and signs without width."""
 BLANK = frozenset(BLANKS)
+ADDRESS = re.compile(r"\s*(https?://|www\.|/|[A-Za-z]:\\|data:)\S*\s*")
+CODED = re.compile(r"[\w.:/+-]*\d[\w.:/+-]*|[\d\s:.,/TZ+-]+|[^\s@]+@[^\s@]+\.\w+")
+"""An id, a date, a hash, an address: one word with a digit in it, or digits alone."""
+MAIL = re.compile(r"[^\s@]+@[^\s@]+\.\w+")
 SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 8
 
@@ -29,6 +34,16 @@ def is_empty(cell: object) -> bool:
     if type(cell) is str:
         return is_blank(cell)
     return cell is None or cell != cell or (isinstance(cell, (list, tuple, dict)) and not cell)
+
+
+def is_coded(words: str) -> bool:
+    """Return whether a text says nothing in words: an id, a date, a number, an address."""
+    return bool(ADDRESS.fullmatch(words) or CODED.fullmatch(words.strip()))
+
+
+def is_address(words: str) -> bool:
+    """Return whether a text is an address of mail, of a page, or of a file, and nothing else."""
+    return bool(ADDRESS.fullmatch(words) or MAIL.fullmatch(words.strip()))
 
 
 def holds_words(cell: object) -> bool:

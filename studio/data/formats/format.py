@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from studio.core.text import Text, text
 from studio.data.conversation import Conversation
-from studio.data.formats.cells import Values, is_empty, shorten, show_names
+from studio.data.formats.cells import Values, is_address, is_empty, shorten, show_names
+from studio.data.formats.choices import find_key, find_series
+from studio.data.formats.material import MATERIALS, find_material, put_material
+from studio.data.formats.names import find_core, list_words, simplify
 from studio.data.formats.notes import Note, note_turns
 
 Mapped = Mapping[str, str]
 """Role -> column name."""
 Kind = Callable[[object], bool]
 """Whether a cell that is not empty can play a role."""
-NAME_CHARACTERS = 100
+YIELDING = ("query",)
+"""Names that give way to any other of the same role: beside a `question`, a `query` is what answers it."""
+LOOKED_AT = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,37 +72,127 @@ class Format:
     """Formats whose columns are a part of this one's: when this one fits they lose."""
     loose: tuple[str, ...] = ()
     """Roles for which the first of several columns is good enough, since nothing is lost with the others."""
+    fallback: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Role -> names that play it only where no other column does: an `article` is the prompt beside a `summary`."""
+    said: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """As `fallback`, but only where the person said that the data has this format."""
+    beside: Literal["named", "chosen", "never"] = "named"
+    """Whether columns join its rows as material: by their names, only where a person says so, or not at all."""
+    rivals: tuple[str, ...] = ()
+    """Roles for which also a column whose name only resembles is asked about: two answers, of which one is learned."""
+    settle: Callable[[Sequence[str], Mapped, Sequence[Values]], dict[str, str]] = field(
+        default=lambda columns, mapping, sample: dict(mapping)
+    )
+    """(columns, mapping, sample) -> the mapping as the values make it."""
     adopt: Callable[[Sequence[str], Sequence[Values]], dict[str, str]] = field(
         default=lambda columns, sample: {}
     )
     """(columns, sample) -> a mapping by values alone, for a data set in which no name is known."""
 
     def match(
-        self, columns: Sequence[str], chosen: Mapped | None = None, sample: Sequence[Values] = ()
+        self,
+        columns: Sequence[str],
+        chosen: Mapped | None = None,
+        sample: Sequence[Values] = (),
+        *,
+        said: bool = False,
     ) -> Match:
-        """Return which of `columns` play this format's roles; what a person has `chosen` wins ("": no column)."""
+        """Return which of `columns` play this format's roles; what a person has `chosen` wins ("": no column).
+
+        said: whether the person said that the data has this format.
+        """
         chosen = chosen or {}
-        taken = {column for column in chosen.values() if column}
-        index: dict[str, list[str]] = {}
+        series = find_series(columns) if "choices" not in chosen else ()
+        if "choices" not in self.roles:
+            # Options that another column chooses from are no answers.
+            told = bool(series) and bool(sample) and bool(find_key(columns, series[0], sample))
+            return self._match(columns, chosen, sample, said, series if told else ())
+        if series and not {*series} & {*chosen.values()}:
+            found = self._match(columns, {"choices": series[0], **chosen}, sample, said, series)
+            if not found.missing and any(
+                role in found.mapping or role in found.doubtful for role in ("prompt", "instruction")
+            ):
+                return found
+        return self._match(columns, chosen, sample, said, ())
+
+    def _match(
+        self,
+        columns: Sequence[str],
+        chosen: Mapped,
+        sample: Sequence[Values],
+        said: bool,
+        series: Sequence[str],
+    ) -> Match:
+        """As match; `series`: columns that hold an option each."""
+        taken = {column for column in chosen.values() if column} | {*series}
+        exact: dict[str, list[str]] = {}
+        cores: dict[str, list[str]] = {}
+        words: dict[str, list[str]] = {}
         for name in columns:
             if isinstance(name, str) and name not in taken:
-                index.setdefault(simplify(name), []).append(name)
+                exact.setdefault(simplify(name), []).append(name)
+                cores.setdefault(find_core(name), []).append(name)
+                for word in list_words(name):
+                    words.setdefault(word, []).append(name)
         mapping: dict[str, str] = {}
         doubtful: dict[str, tuple[str, ...]] = {}
         notes: list[Text] = []
+
+        def find(role: str, aliases: Sequence[str], index: Mapping[str, Sequence[str]]) -> list[str]:
+            found = [name for alias in aliases if alias for name in index.get(alias, ()) if name not in taken]
+            sure = index is exact
+            return [name for name in dict.fromkeys(found) if self._suits(role, name, sample, sure=sure)]
+
+        def take(role: str, names: Sequence[str]) -> None:
+            if len(names) > 1:
+                doubtful[role] = tuple(names)
+            else:
+                mapping[role] = names[0]
+            taken.update(names)
+
         for role, aliases in self.roles.items():
             if role in chosen:
                 if chosen[role]:
                     mapping[role] = chosen[role]
                 continue
-            found = [name for alias in aliases for name in index.get(alias, ())]
-            if len(found) > 1 and role not in self.loose:
-                found, said = self._compare(role, found, sample)
-                notes += said
-            if len(found) > 1 and role not in self.loose:
-                doubtful[role] = tuple(found)
-            elif found:
-                mapping[role] = found[0]
+            if role in MATERIALS or not aliases:
+                continue
+            found = find(role, aliases, exact)
+            if not found or role in self.rivals:
+                found = list(dict.fromkeys([*found, *find(role, aliases, cores)]))
+            if not found and (
+                role == "reasoning" or any(role in roles.split("|") for roles in self.required)
+            ):
+                found = find(role, aliases, words)
+            if sample and found and _hold_nothing(found, sample):
+                names = (*aliases, *self.fallback.get(role, ()))
+                others = [*find(role, names, exact), *find(role, names, cores), *find(role, aliases, words)]
+                full = [name for name in dict.fromkeys(others) if not _hold_nothing([name], sample)]
+                # An empty column plays no role where another that is not named so may.
+                found = full or ([] if _hold_words(set(columns) - taken, sample) else found)
+            if len(found) > 1:
+                found = [name for name in found if simplify(name) not in YIELDING] or found
+            if role in self.loose:
+                found = found[:1]
+            elif len(found) > 1:
+                found, told = self._compare(role, found, sample)
+                notes += told
+            if found:
+                take(role, found)
+        for extra in (self.fallback, self.said) if said else (self.fallback,):
+            for role, aliases in extra.items():
+                if role in mapping or role in doubtful or chosen.get(role) == "":
+                    continue
+                found = find(role, aliases, exact) or find(role, aliases, cores)
+                if sample:
+                    found = [name for name in found if not _hold_nothing([name], sample)]
+                if found:
+                    take(role, found[:1])
+        free = [name for name in columns if name not in taken]
+        mapping = self.settle([*free, *mapping.values()], mapping, sample)
+        if self.beside == "named":
+            rest = [name for name in columns if name not in taken and name not in mapping.values()]
+            mapping |= find_material(rest, chosen, sample)
         missing = tuple(
             roles.split("|")[0]
             for roles in self.required
@@ -137,13 +232,18 @@ class Format:
             shape = 0.75 + shape / 4
         exact = all(
             any(
-                role in mapping and simplify(mapping[role]) == self.roles[role][0]
+                role in mapping and simplify(mapping[role]) in self.roles[role][:1]
                 for role in roles.split("|")
             )
             for roles in self.required
         )
         confidence = 0.5 + 0.4 * shape + 0.1 * exact - self.doubt(columns, mapping, sample)
         return Score(confidence=round(max(0.0, confidence), 3), reason=reason, match=match)
+
+    def convert(self, values: Values, mapping: Mapped) -> Conversation:
+        """Return the Conversation of a row, with its material before the first question. Raises RowError."""
+        conversation = self.read(values, mapping)
+        return put_material(conversation, values, mapping) if MATERIALS[0] in mapping else conversation
 
     def prove(self, mapping: Mapped, sample: Sequence[Values]) -> tuple[int, int, int]:
         """Return how many rows hold all that is required, how many something else in its place, how many a part of it.
@@ -176,6 +276,22 @@ class Format:
                 parts += 0 < told < len(groups)
         return fits, against, parts
 
+    def _suits(self, role: str, name: str, sample: Sequence[Values], *, sure: bool = False) -> bool:
+        """Return whether what a column holds can play a role; `sure`: its name is the role's, and not one like it.
+
+        What a format requires is judged by `prove`, row by row.
+        """
+        if sure and any(role in roles.split("|") for roles in self.required):
+            return True
+        kind = self.kinds.get(role, lambda cell: True)
+        cells = [row[name] for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
+        if sure and not cells:  # an empty column of thoughts hides one that is filled
+            return role != "reasoning" or not sample
+        if not sure and cells and all(isinstance(cell, str) and is_address(cell) for cell in cells):
+            return False
+        fits = sum(map(kind, cells))
+        return 2 * fits >= len(cells) if sure else bool(cells) and fits == len(cells)
+
     def _compare(self, role: str, names: list[str], sample: Sequence[Values]) -> tuple[list[str], list[Text]]:
         """Return `names` without those that cannot be meant: empty, of another kind, or the same as the first."""
         if not sample:
@@ -196,11 +312,15 @@ class Format:
         return [name for name in left if name not in same], notes
 
 
-def simplify(name: str) -> str:
-    """Return a column name in lower case with underscores; without blanks and invisible signs around it."""
-    if not isinstance(name, str) or len(name) > NAME_CHARACTERS:
-        return ""
-    name = name.strip("\ufeff\u200b\u200c\u200d\u2060 \t\r\n").lower()
-    if not name.isascii():
-        name = unicodedata.normalize("NFKC", name).strip()
-    return name.replace(" ", "_").replace("-", "_")
+def _hold_words(names: Iterable[str], sample: Sequence[Values]) -> bool:
+    """Return whether a column holds texts of several words."""
+    return any(
+        isinstance(cell := row.get(name), str) and " " in cell.strip()
+        for name in names
+        for row in sample[:LOOKED_AT]
+    )
+
+
+def _hold_nothing(names: Sequence[str], sample: Sequence[Values]) -> bool:
+    """Return whether all cells of these columns are empty."""
+    return all(is_empty(row.get(name)) for name in names for row in sample[:LOOKED_AT])

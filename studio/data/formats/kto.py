@@ -9,6 +9,7 @@ from studio.data.conversation import Conversation
 from studio.data.formats.aliases import ANSWERS, INSTRUCTION, LABEL, LISTS, QUESTIONS, SYSTEM, TOOLS
 from studio.data.formats.cells import Values, holds_text, is_empty, require, require_words, shorten
 from studio.data.formats.format import Format, Mapped
+from studio.data.formats.material import MATERIALS
 from studio.data.formats.sides import holds_side, read_question, read_side
 from studio.data.formats.tool_calls import check_calls, holds_tools
 from studio.data.formats.turns import finish_chat, holds_turns, read_turns
@@ -118,6 +119,7 @@ FORMAT = Format(
         "label": LABEL,
         "system": SYSTEM,
         "tools": TOOLS,
+        **dict.fromkeys(MATERIALS, ()),
     },
     required=("prompt|input|messages", "completion|messages", "label"),
     kinds={

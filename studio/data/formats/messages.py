@@ -5,18 +5,27 @@ from functools import partial
 from studio.data.formats.aliases import LISTS, REASONING, SYSTEM, TOOLS
 from studio.data.formats.cells import holds_text
 from studio.data.formats.format import Format
+from studio.data.formats.material import MATERIALS, holds_material
 from studio.data.formats.tool_calls import holds_tools
-from studio.data.formats.turns import holds_turns_by, read_chat
+from studio.data.formats.turns import doubt_open, holds_turns_by, read_chat
 
 FORMAT = Format(
     name="messages",
-    roles={"messages": LISTS, "system": SYSTEM, "tools": TOOLS, "reasoning": REASONING},
+    roles={
+        "messages": LISTS,
+        "system": SYSTEM,
+        "tools": TOOLS,
+        "reasoning": REASONING,
+        **dict.fromkeys(MATERIALS, ()),
+    },
     required=("messages",),
     kinds={
         "messages": holds_turns_by("role"),
         "system": holds_text,
         "tools": holds_tools,
-        "reasoning": holds_text,
+        "reasoning": holds_material,
     },
+    doubt=doubt_open,
+    beside="chosen",
     read=partial(read_chat, list_role="messages"),
 )

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from studio.core.text import text
 from studio.data.conversation import Conversation, Message
-from studio.data.formats.aliases import CHOSEN, INSTRUCTION, QUESTIONS, REJECTED, SYSTEM, TOOLS
+from studio.data.formats.aliases import (
+    ANSWERS,
+    CHOSEN,
+    INSTRUCTION,
+    LISTS,
+    QUESTIONS,
+    REJECTED,
+    SYSTEM,
+    TOOLS,
+)
 from studio.data.formats.cells import Values, holds_text, is_empty, read_cell, read_optional
 from studio.data.formats.format import Format, Mapped
+from studio.data.formats.material import MATERIALS
+from studio.data.formats.pairs import find_pair, sort_pair
 from studio.data.formats.sides import has_turns, holds_side, read_question
 from studio.data.formats.tool_calls import holds_tools, read_tools
 from studio.data.formats.turns import put_system_first, read_turns
@@ -21,7 +33,11 @@ ROLES = ("chosen", "rejected")
 
 def read(values: Values, mapping: Mapped) -> Conversation:
     """The prompt has a column of its own, or is what both answers begin with."""
-    sides = [_read_answer(values, mapping[role]) for role in ROLES]
+    if "chosen" in mapping:
+        sides = [_read_answer(values, mapping[role]) for role in ROLES]
+    else:
+        pair = dict(zip(ROLES, sort_pair(values, mapping), strict=True))
+        sides = [_read_answer(pair, role) for role in ROLES]
     asked = any(role in mapping and not is_empty(values.get(mapping[role])) for role in ("prompt", "input"))
     if all(isinstance(side, str) for side in sides):
         if _same_words(*sides):
@@ -33,7 +49,11 @@ def read(values: Values, mapping: Mapped) -> Conversation:
             prompt = [Message("user", words)]
         chosen, rejected = ([Message("assistant", side)] for side in sides)
     else:
-        turns = [[Message("assistant", side)] if isinstance(side, str) else side for side in sides]
+        talk = next(side for side in sides if not isinstance(side, str))
+        # Beside a whole talk, an answer in words takes the place of the talk's last turn.
+        turns = [
+            [*talk[:-1], Message("assistant", side)] if isinstance(side, str) else side for side in sides
+        ]
         prompt, chosen, rejected = _part_turns(*turns)
         if not any(message.role == "user" for message in prompt):
             if not asked:
@@ -116,6 +136,15 @@ def _part_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
     return prompt, *answers
 
 
+def settle(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> dict[str, str]:
+    """Return `mapping`, with two answers and the column that says which is better where nothing is called rejected."""
+    if "rejected" in mapping or "first" in mapping or "rated" in mapping:
+        return dict(mapping)
+    pair = find_pair(columns, sample)
+    rest = {role: name for role, name in mapping.items() if name not in pair.values() and role != "chosen"}
+    return {**rest, **pair} if pair else dict(mapping)
+
+
 FORMAT = Format(
     name="preference",
     roles={
@@ -123,10 +152,17 @@ FORMAT = Format(
         "input": ("input",),
         "chosen": CHOSEN,
         "rejected": REJECTED,
+        "first": (),
+        "second": (),
+        "better": (),
+        "first_score": (),
+        "second_score": (),
+        "rated": (),
         "system": SYSTEM,
         "tools": TOOLS,
+        **dict.fromkeys(MATERIALS, ()),
     },
-    required=("chosen", "rejected"),
+    required=("chosen|first|rated", "rejected|second|rated"),
     kinds={
         "prompt": holds_side,
         "input": holds_text,
@@ -136,5 +172,7 @@ FORMAT = Format(
         "tools": holds_tools,
     },
     read=read,
+    fallback={"chosen": (*ANSWERS, *LISTS)},
+    settle=settle,
     beats=("messages", "sharegpt", "prompt_completion", "alpaca", "text", "rl", "kto"),
 )

@@ -89,6 +89,7 @@ FORMAT = Format(
     required=("input_ids",),
     kinds={"input_ids": holds_ids, "labels": holds_ids, "attention_mask": holds_ids, "mask": holds_ids},
     read=read,
+    beside="never",
     notes=note_nothing,
     beats=("messages", "sharegpt", "prompt_completion", "alpaca", "text", "rl"),
 )

@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from studio.data.conversation import Conversation, Message
-from studio.data.formats.aliases import ANSWERS, INPUT, QUESTIONS, REASONING, SYSTEM, TOOLS
-from studio.data.formats.cells import Values, holds_text, is_blank, read_cell, read_optional
+from studio.data.formats.aliases import (
+    ANSWERS,
+    CHOICES,
+    INPUT,
+    LABEL,
+    PRODUCTS,
+    QUESTIONS,
+    REASONING,
+    SOURCES,
+    SYSTEM,
+    TOOLS,
+)
+from studio.data.formats.asked import HISTORY, holds_answer, holds_asked, holds_history, read_asked
+from studio.data.formats.cells import Values, holds_text, is_blank, read_optional
+from studio.data.formats.choices import counts_from, find_key, holds_options
 from studio.data.formats.format import Format, Mapped
-from studio.data.formats.sides import has_turns, holds_side, read_side
+from studio.data.formats.material import MATERIALS, holds_material, read_thoughts
+from studio.data.formats.sides import has_turns, read_side
 from studio.data.formats.tool_calls import check_calls, find_calls, holds_tools
-from studio.data.formats.turns import finish_chat
+from studio.data.formats.turns import finish_chat, holds_turns
 
 MATERIAL = ("context", "kontext", "contexto", "contexte", "上下文")
 """Inputs that stand beside a question and are none."""
@@ -18,6 +32,7 @@ COMPLETIONS = (
     "completion",
     *(name for name in ANSWERS if name != "completion"),
     "solution",
+    "solutions",
     "target",
     "targets",
 )
@@ -30,33 +45,34 @@ PROMPTS = (
 
 def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
     """Return 0.3 where prompts are turns and the other column is text called answer or solution: a check's."""
-    named = mapping["completion"].strip().lower() in ("answer", "solution")
+    completion = mapping.get("completion") or mapping["completion_from_1"]
+    named = completion.strip().lower() in ("answer", "solution")
     rows = [row for row in sample[:50] if row.get(mapping["prompt"])]
-    turned = [
-        has_turns(row[mapping["prompt"]]) and isinstance(row.get(mapping["completion"]), str) for row in rows
-    ]
+    turned = [has_turns(row[mapping["prompt"]]) and isinstance(row.get(completion), str) for row in rows]
     return 0.3 if named and turned and all(turned) else 0.0
 
 
 def read(values: Values, mapping: Mapped) -> Conversation:
-    """Two texts become a `completion`; where one side is a list of turns, both join into a chat."""
-    prompt, completion = mapping["prompt"], mapping["completion"]
-    if has_turns(values.get(prompt)) or has_turns(values.get(completion)):
+    """Two texts become a `completion`; where a side is a list of turns, or turns go before, all join into a chat."""
+    prompt, completion = mapping["prompt"], mapping.get("completion") or mapping["completion_from_1"]
+    if holds_turns(values.get(prompt)) or holds_turns(values.get(completion)):
         messages = read_side(values, prompt, "user") + read_side(values, completion, "assistant")
         if any(message.tool_calls or message.role == "tool" for message in messages):
             check_calls(messages)
         return finish_chat(values, mapping, messages)
-    question = Message("user", read_cell(values, prompt))
-    answer = Message("assistant", read_cell(values, completion))
-    if len(mapping) == 2:
-        return Conversation((question, answer), "", "completion")
+    turns = read_asked(values, mapping, "prompt", "completion")
+    if len(mapping) == 2 and len(turns) == 2:
+        return Conversation(tuple(turns), "", "completion")
+    if len(turns) > 2:
+        return finish_chat(values, mapping, turns)
+    question, answer = turns
     if "tools" in mapping:
         found = finish_chat(values, mapping, [question, answer])
         if found.tools and (calls := find_calls(answer.content)):
             called = found.messages[-1]._replace(content="", tool_calls=calls)
             found = found._replace(messages=(*found.messages[:-1], called))
         return found._replace(kind="chat" if found.tools else "completion")
-    reasoning = read_optional(values, mapping, "reasoning")
+    reasoning = read_thoughts(values, mapping)
     if not is_blank(reasoning):
         answer = answer._replace(reasoning=reasoning)
     system = read_optional(values, mapping, "system")
@@ -64,23 +80,62 @@ def read(values: Values, mapping: Mapped) -> Conversation:
     return Conversation((*front, question, answer), "", "completion")
 
 
+def _lists(column: str, sample: Sequence[Values]) -> bool:
+    """Return whether a column holds lists of texts."""
+    cells = [row[column] for row in sample[:50] if row.get(column)]
+    return bool(cells) and all(isinstance(cell, (list, tuple)) and len(cell) > 1 for cell in cells)
+
+
+def settle(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> dict[str, str]:
+    """Return `mapping` with the column that names the right one of its options, and how that counts them."""
+    found = dict(mapping)
+    free = [name for name in columns if name not in found.values()]
+    answer = found.get("completion", "")
+    if (
+        "choices" not in found
+        and answer
+        and _lists(answer, sample)
+        and (key := find_key(free, answer, sample))
+    ):
+        # A list of answers beside the number of the right one is a list of options.
+        found["choices"], found["completion"] = answer, key
+    if "choices" in found:
+        if not (answer or "completion_from_1" in found) and (key := find_key(free, found["choices"], sample)):
+            found["completion"] = key
+        if "completion" in found and counts_from(found["completion"], found["choices"], sample) == 1:
+            found["completion_from_1"] = found.pop("completion")
+    return found
+
+
 FORMAT = Format(
     name="prompt_completion",
     roles={
         "prompt": PROMPTS,
         "completion": COMPLETIONS,
+        "completion_from_1": (),
         "system": SYSTEM,
         "tools": TOOLS,
         "reasoning": REASONING,
+        "history": HISTORY,
+        "choices": CHOICES,
+        **dict.fromkeys(MATERIALS, ()),
     },
-    required=("prompt", "completion"),
+    required=("prompt", "completion|completion_from_1"),
     kinds={
-        "prompt": holds_side,
-        "completion": holds_side,
+        "prompt": holds_asked,
+        "completion": holds_answer,
+        "completion_from_1": holds_answer,
         "system": holds_text,
         "tools": holds_tools,
-        "reasoning": holds_text,
+        "reasoning": holds_material,
+        "history": holds_history,
+        "choices": holds_options,
     },
     read=read,
     doubt=doubt,
+    rivals=("completion",),
+    loose=("choices",),
+    fallback={"prompt": SOURCES, "completion": PRODUCTS},
+    said={"completion": LABEL},
+    settle=settle,
 )

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from studio.data.conversation import Conversation
 from studio.data.formats.aliases import ANSWERS, CHOSEN, EXPECTED, LISTS, QUESTIONS, SYSTEM, TEXT, TOOLS
 from studio.data.formats.cells import Values, holds_text, is_empty, read_optional, require
-from studio.data.formats.format import Format, Mapped, simplify
+from studio.data.formats.format import Format, Mapped
+from studio.data.formats.material import MATERIALS
+from studio.data.formats.names import simplify
 from studio.data.formats.sides import has_turns, holds_side, read_question
 from studio.data.formats.tool_calls import holds_tools, read_tools
 from studio.data.formats.turns import put_system_first
@@ -38,12 +40,15 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
     ]
     if any(not is_empty(row.get(name)) for name in others for row in rows):
         return 0.5
+    listed = simplify(mapping["prompt"]) in LISTS
     if "answer" not in mapping:
-        return 0.2
-    if simplify(mapping["answer"]) in SURE:
-        return 0.0
+        return 0.6 if listed else 0.2
     asked = [row for row in rows if not is_empty(row.get(mapping["prompt"]))]
     if asked and all(has_turns(row[mapping["prompt"]]) for row in asked):
+        return 0.0
+    if listed:
+        return 0.6
+    if simplify(mapping["answer"]) in SURE:
         return 0.0
     answers = [row.get(mapping["answer"]) for row in rows if not is_empty(row.get(mapping["answer"]))]
     if not answers or sum(map(is_checkable, answers)) < 0.9 * len(answers):
@@ -73,10 +78,11 @@ def read(values: Values, mapping: Mapped) -> Conversation:
 FORMAT = Format(
     name="rl",
     roles={
-        "prompt": ("prompt", "problem", *(name for name in QUESTIONS if name != "problem")),
+        "prompt": ("prompt", "problem", *(name for name in QUESTIONS if name != "problem"), *LISTS),
         "answer": EXPECTED,
         "system": SYSTEM,
         "tools": TOOLS,
+        **dict.fromkeys(MATERIALS, ()),
     },
     required=("prompt",),
     kinds={"prompt": holds_side, "system": holds_text, "tools": holds_tools},

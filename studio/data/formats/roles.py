@@ -31,6 +31,9 @@ SPELLINGS: Mapping[str, Role] = {
     "model": "assistant",
     "ai": "assistant",
     "agent": "assistant",
+    "moss": "assistant",
+    "llm": "assistant",
+    "ai_assistant": "assistant",
     "助手": "assistant",
     "tool": "tool",
     "function": "tool",
@@ -41,6 +44,7 @@ SPELLINGS: Mapping[str, Role] = {
     "function_response": "tool",
     "工具": "tool",
     "function_call": "assistant",
+    "functionresponse": "tool",
     "tool_call": "assistant",
     "tool_calls": "assistant",
 }

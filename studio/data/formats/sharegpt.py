@@ -5,8 +5,9 @@ from functools import partial
 from studio.data.formats.aliases import LISTS, REASONING, SYSTEM, TOOLS
 from studio.data.formats.cells import holds_text
 from studio.data.formats.format import Format
+from studio.data.formats.material import MATERIALS, holds_material
 from studio.data.formats.tool_calls import holds_tools
-from studio.data.formats.turns import holds_turns_by, read_chat
+from studio.data.formats.turns import doubt_open, holds_turns_by, read_chat
 
 FORMAT = Format(
     name="sharegpt",
@@ -15,13 +16,16 @@ FORMAT = Format(
         "system": SYSTEM,
         "tools": TOOLS,
         "reasoning": REASONING,
+        **dict.fromkeys(MATERIALS, ()),
     },
     required=("conversations",),
     kinds={
         "conversations": holds_turns_by("from"),
         "system": holds_text,
         "tools": holds_tools,
-        "reasoning": holds_text,
+        "reasoning": holds_material,
     },
+    doubt=doubt_open,
+    beside="chosen",
     read=partial(read_chat, list_role="conversations"),
 )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from studio.data.conversation import Message, Role
-from studio.data.formats.cells import Values, holds_words, is_empty, read_cell, read_optional
+from studio.data.formats.cells import Values, holds_words, is_empty, read_cell, read_optional, require_words
 from studio.data.formats.turns import find_turns, holds_turns, is_turn, read_turns
 
 
 def holds_side(cell: object) -> bool:
     """Return whether a cell is words or turns."""
-    return holds_words(cell) or holds_turns(cell)
+    named = isinstance(cell, Mapping) and any(isinstance(one, str) for one in cell.values())
+    return holds_words(cell) or holds_turns(cell) or named
 
 
 def has_turns(cell: object) -> bool:
@@ -21,13 +22,17 @@ def has_turns(cell: object) -> bool:
             return False
         turns = find_turns(cell)
         return bool(turns) and is_turn(turns[0])
-    return isinstance(cell, (list, tuple, Mapping))
+    return isinstance(cell, (list, tuple)) or (isinstance(cell, Mapping) and is_turn(cell))
 
 
 def read_side(values: Values, column: str, speaker: Role) -> list[Message]:
     """Return a cell as turns; words become one turn of `speaker`. Raises RowError."""
     if has_turns(values.get(column)):
         return read_turns(values, column)
+    cell = values.get(column)
+    if isinstance(cell, Mapping):  # a question among facts about it: its longest text
+        texts = [one for one in cell.values() if isinstance(one, str)]
+        return [Message(speaker, require_words(max(texts, key=len, default=""), column))]
     return [Message(speaker, read_cell(values, column))]
 
 

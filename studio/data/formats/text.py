@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from studio.data.conversation import Conversation
-from studio.data.formats.aliases import CHOSEN, IMAGES, LABEL, LISTS, REJECTED, TEXT
+from studio.data.formats.aliases import CHOSEN, IMAGES, LABEL, LISTS, PRODUCTS, REJECTED, TEXT
 from studio.data.formats.cells import Values, holds_text, is_blank, is_empty, read_text
-from studio.data.formats.format import Format, Mapped, simplify
+from studio.data.formats.format import Format, Mapped
+from studio.data.formats.names import simplify
 from studio.data.formats.notes import note_nothing
 from studio.data.formats.turns import CONTENT_KEYS, find_turns
+from studio.data.formats.vision import holds_images
 
 LOOKED_AT = 50
 """Rows in which the text is searched for what stands in the other columns."""
@@ -23,7 +25,10 @@ ROW_IS_TURN = frozenset({"parent_id", "role", "message_id", "turn", "speaker"})
 
 
 def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
-    """Return 0.5 where the text only repeats the other columns joined, 0.3 where a row is one turn of a longer talk."""
+    """Return 0.5 where the text only repeats the other columns joined, 0.3 where a row is one turn of a longer talk.
+
+    0.3 also where something was made of the text: a summary, a translation, code.
+    """
     column = mapping["text"]
 
     def repeats(row: Values) -> bool:
@@ -34,9 +39,19 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
     if rows and sum(map(repeats, rows)) > len(rows) / 2:
         return 0.5
     named = {simplify(name) for name in columns}
+    if any(holds_images(row.get(name)) for row in rows for name in columns if simplify(name) in IMAGES):
+        return 0.5
+    if any(simplify(name) in PRODUCTS and _is_said(name, sample) for name in columns if name != column):
+        return 0.3
     if simplify(column) not in TEXT:
         return 0.25
     return 0.3 if named & ROW_IS_TURN else 0.0
+
+
+def _is_said(name: str, sample: Sequence[Values]) -> bool:
+    """Return whether most cells of a column are sentences, or code."""
+    cells = [row.get(name) for row in sample[:LOOKED_AT]]
+    return 2 * sum(isinstance(cell, str) and len(cell.split()) > 2 for cell in cells) > len(cells)
 
 
 def _list_words(cell: object) -> Iterator[str]:
@@ -78,6 +93,7 @@ FORMAT = Format(
     required=("text",),
     kinds={"text": holds_text},
     read=read,
+    beside="never",
     notes=note_nothing,
     doubt=doubt,
     adopt=adopt,

@@ -133,7 +133,7 @@ def read_tools(values: Values, column: str) -> tuple[Mapping[str, Any], ...]:
     if isinstance(tools, Sequence) and not isinstance(tools, (str, bytes)):
         tools = [_parse(tool) if isinstance(tool, str) else tool for tool in tools]
         if all(isinstance(tool, Mapping) for tool in tools):
-            return tuple(map(_wrap, tools))
+            return tuple(_wrap(own) for tool in tools for own in _unpack(tool))
     raise RowError("E120", text("data.row.tools", column=shorten(column), found=name_kind(cell)))
 
 
@@ -142,6 +142,23 @@ def holds_tools(cell: object) -> bool:
     if isinstance(cell, str):
         return cell.lstrip()[:1] in ("[", "{")
     return isinstance(cell, (Mapping, list, tuple))
+
+
+def _unpack(tool: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the functions of a tool as hosted services nest them: a list of declarations, a specification."""
+    for key in ("functionDeclarations", "function_declarations", "tools"):
+        inner = tool.get(key)
+        if isinstance(inner, list) and all(isinstance(one, Mapping) for one in inner):
+            return [own for one in inner for own in _unpack(one)]
+    inner = tool.get("toolSpec", tool)
+    tool = inner if isinstance(inner, Mapping) else tool
+    schema = next(
+        (tool[key] for key in ("input_schema", "inputSchema") if isinstance(tool.get(key), Mapping)), None
+    )
+    if schema is None or "parameters" in tool:
+        return [tool]
+    described = {key: value for key, value in tool.items() if key not in ("input_schema", "inputSchema")}
+    return [{**described, "parameters": schema.get("json", schema)}]
 
 
 def _wrap(tool: Mapping[str, Any]) -> Mapping[str, Any]:

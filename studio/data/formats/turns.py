@@ -7,30 +7,32 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from studio.core.text import text
 from studio.data.containers.json_text import parse_json
 from studio.data.conversation import Conversation, Message
+from studio.data.formats.aliases import ANSWERS, EXPECTED
 from studio.data.formats.cells import BLANK, Values, is_blank, name_kind, read_optional, require, shorten
+from studio.data.formats.flags import check_mask, is_learned
+from studio.data.formats.material import read_thoughts
+from studio.data.formats.names import simplify
+from studio.data.formats.parts import ATTACHED, is_placeholder, read_content, refuse_attached
 from studio.data.formats.roles import CALLERS, SPELLINGS, read_role
 from studio.data.formats.tool_calls import check_calls, read_calls, read_tools
 from studio.data.row import RowError
 
 ROLE_KEYS = ("role", "from", "speaker")
-CONTENT_KEYS = ("content", "value", "text", "message")
+CONTENT_KEYS = ("content", "value", "text", "message", "parts", "refusal")
 CALL_KEYS = ("tool_calls", "function_call")
 REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
-WEIGHT_KEYS = ("weight", "train")
-"""Where files say with 0 or false that an answer is not to be learned."""
-IMAGE_TYPES = ("image", "image_url", "input_image")
+LEADS = BLANK | {"<"}
+ENDS = frozenset(">\n")
+"""With these signs words begin or end that are looked at closely: they may say nothing, or stand for an image."""
 REPR_CHARACTERS = 2**20
 """Longer cells in Python's own notation are not read: its parser needs a hundred times their memory."""
 TRANSCRIPT = re.compile(r"(?:\A|\n\n)\s*(USER|ASSISTANT|FUNCTION RESPONSE):")
 """How a talk written as one text begins each turn, as the sets of Glaive for function calling have it."""
 SPEAKERS = {"USER": "user", "ASSISTANT": "assistant", "FUNCTION RESPONSE": "tool"}
 TRANSCRIPT_END, TRANSCRIPT_SYSTEM = "<|endoftext|>", "SYSTEM: "
-Part = Mapping[str, Any]
 
 
 def find_turns(cell: object) -> Sequence[object] | None:
@@ -98,6 +100,21 @@ def holds_turns_by(role_key: str) -> Any:
     return holds
 
 
+def doubt_open(columns: Sequence[str], mapping: Mapping[str, str], sample: Sequence[Values]) -> float:
+    """Return 0.5 where hardly a talk holds an answer, and another column does."""
+    if not any(simplify(name) in (*ANSWERS, *EXPECTED) for name in columns if name not in mapping.values()):
+        return 0.0
+    found = [find_turns(row.get(column)) for row in sample[:50] for column in mapping.values()]
+    talks = [turns for turns in found if turns and is_turn(turns[0])]
+    answered = sum(any(isinstance(turn, Mapping) and _is_answer(turn) for turn in turns) for turns in talks)
+    return 0.5 if talks and answered < 0.1 * len(talks) else 0.0
+
+
+def _is_answer(turn: Mapping[str, object]) -> bool:
+    spelling = next((turn[key] for key in ROLE_KEYS if turn.get(key) is not None), None)
+    return read_role(spelling) == "assistant"
+
+
 def read_turns(values: Values, column: str, images: bool = False) -> list[Message]:
     """Return the turns of a cell as Messages; `images`: turns may hold images. Raises RowError."""
     cell = require(values, column)
@@ -116,13 +133,19 @@ def read_turns(values: Values, column: str, images: bool = False) -> list[Messag
             spelling = turn.get("role")
             if content is None:
                 content, spelling = turn.get("value"), turn.get("from")
-            if type(content) is str and content and content[0] not in BLANK and type(spelling) is str:
+            if type(content) is str and content and content[0] not in LEADS and type(spelling) is str:
                 role = SPELLINGS.get(spelling)
-                if role is not None and role != "tool" and spelling not in CALLERS:
+                if (
+                    role is not None
+                    and role != "tool"
+                    and spelling not in CALLERS
+                    and content[-1] not in ENDS
+                ):
                     messages.append(Message(role, content))
                     continue
-        message = _read_turn(number, turn, images)
-        if message is not None:
+        if type(turn) is dict and "mask" in turn:
+            check_mask(number, turns)
+        for message in _read_turn(number, turn, images):
             messages.append(message)
             calls = calls or message.role == "tool" or bool(message.tool_calls)
     if not messages:
@@ -132,8 +155,8 @@ def read_turns(values: Values, column: str, images: bool = False) -> list[Messag
     return messages
 
 
-def _read_turn(number: int, turn: object, images: bool) -> Message | None:
-    """Return one turn; None for an empty system message, which says nothing."""
+def _read_turn(number: int, turn: object, images: bool) -> list[Message]:
+    """Return one turn, behind the results of calls that stand in its parts; [] for an empty system message."""
     if not isinstance(turn, Mapping):
         raise RowError("E120", text("data.row.turn_shape", number=number, found=name_kind(turn)))
     spelling = next((turn[key] for key in ROLE_KEYS if turn.get(key) is not None), None)
@@ -142,27 +165,32 @@ def _read_turn(number: int, turn: object, images: bool) -> Message | None:
     role = read_role(spelling)
     if role is None:
         raise RowError("E130", text("data.row.role", number=number, role=shorten(spelling, 40)))
-    content_key = next((key for key in CONTENT_KEYS if turn.get(key) is not None), None)
-    found = turn.get(content_key) if content_key else None
+    content_key = next((key for key in CONTENT_KEYS if turn.get(key) not in (None, [])), None)
+    found = turn.get(content_key) if content_key else turn.get("content")
     written = next((turn[key] for key in CALL_KEYS if turn.get(key)), None)
     if written is None and str(spelling).strip().lower() in CALLERS:
         written, found = found, ""
         if written is None or (isinstance(written, str) and is_blank(written)):
             raise RowError("E140", text("data.row.call_shape", number=number))
     calls = read_calls(number, written) if written is not None else ()
-    if content_key is None and not calls and role != "tool":
+    if content_key is None and found is None and not calls and role != "tool":
         if any(key in turn for key in CONTENT_KEYS):
             raise RowError("E121", text("data.row.turn_null", number=number))
         raise RowError("E120", text("data.row.turn_missing", number=number, key=_key_of(turn, CONTENT_KEYS)))
-    content, parts, thoughts = _read_content(number, found, role == "tool", images)
+    if not images and not ATTACHED.keys().isdisjoint(turn):
+        refuse_attached(number, turn)
+    content, parts, thoughts, called, results, learned = read_content(number, found, role == "tool", images)
+    if not images and role in ("user", "system") and is_placeholder(content):
+        raise RowError("E150", text("data.row.placeholder", number=number, sign=shorten(content.strip(), 24)))
     reasoning = _read_reasoning(number, turn) or thoughts if role == "assistant" else ""
-    if is_blank(content) and not calls and not parts and role != "tool":
-        if role == "system":
-            return None
+    calls += called
+    if is_blank(content) and not calls and not parts and (role != "tool" or results):
+        if role == "system" or results:
+            return list(results)
         raise RowError("E122", text("data.row.turn_blank", number=number))
     name = turn.get("name")
     call_id = turn.get("tool_call_id") if role == "tool" else None
-    return Message(
+    message = Message(
         role,
         content,
         reasoning,
@@ -170,8 +198,9 @@ def _read_turn(number: int, turn: object, images: bool) -> Message | None:
         name if isinstance(name, str) else "",
         str(call_id) if call_id is not None else "",
         parts,
-        role != "assistant" or not any(turn.get(key) == 0 for key in WEIGHT_KEYS),
+        (is_learned(number, turn) and learned) or role != "assistant",
     )
+    return [*results, message]
 
 
 def _key_of(turn: Mapping[str, object], keys: Sequence[str]) -> str:
@@ -185,58 +214,6 @@ def _read_reasoning(number: int, turn: Mapping[str, object]) -> str:
     if not isinstance(found, str):
         raise RowError("E120", text("data.row.turn_not_text", number=number, found=name_kind(found)))
     return "" if is_blank(found) else found
-
-
-def _read_content(
-    number: int, found: object, of_tool: bool, images: bool
-) -> tuple[str, tuple[Part, ...], str]:
-    """Return the words of a turn, its parts where one is an image, and thoughts that stand in parts of their own."""
-    if found is None:
-        return "", (), ""
-    if isinstance(found, str):
-        return found, (), ""
-    if isinstance(found, (list, tuple)):
-        read = _read_parts(found, images)
-        if read is not None:
-            return read
-    if of_tool and isinstance(found, (list, tuple, Mapping, int, float)):
-        return _write_json(found), (), ""
-    raise RowError("E120", text("data.row.turn_not_text", number=number, found=name_kind(found)))
-
-
-def _read_parts(found: Sequence[object], images: bool) -> tuple[str, tuple[Part, ...], str] | None:
-    """Return what `_read_content` does of a list of parts; None when one of them is neither words nor an image."""
-    words: list[str] = []
-    thoughts: list[str] = []
-    parts: list[Part] = []
-    has_image = False
-    for part in found:
-        if isinstance(part, str):
-            words.append(part)
-            parts.append({"type": "text", "text": part})
-            continue
-        if not isinstance(part, Mapping):
-            return None
-        kind = part.get("type")
-        if kind in ("thinking", "reasoning") and isinstance(part.get(kind, part.get("text")), str):
-            thoughts.append(part.get(kind, part.get("text")))
-        elif kind in IMAGE_TYPES and images:
-            has_image = True
-            parts.append({key: value for key, value in part.items() if value is not None})
-        elif isinstance(part.get("text"), str) and kind not in IMAGE_TYPES:
-            words.append(part["text"])
-            parts.append({"type": "text", "text": part["text"]})
-        else:
-            return None
-    return "".join(words), tuple(parts) if has_image else (), "\n".join(thoughts)
-
-
-def _write_json(value: object) -> str:
-    """Return a result of a function, which files also give as an object, in the words that a model reads."""
-    try:
-        return orjson.dumps(value, default=str).decode("utf-8")
-    except TypeError as error:
-        raise RowError("E120", text("data.row.result_shape")) from error
 
 
 def read_chat(
@@ -256,7 +233,7 @@ def finish_chat(values: Values, mapping: Mapping[str, str], messages: list[Messa
     """Return the Conversation of `messages` and the columns beside: system, tools, reasoning. Raises RowError."""
     system = read_optional(values, mapping, "system").removeprefix(TRANSCRIPT_SYSTEM)
     messages = put_system_first(messages, system)
-    messages = put_reasoning(messages, read_optional(values, mapping, "reasoning"))
+    messages = put_reasoning(messages, read_thoughts(values, mapping))
     tools = read_tools(values, mapping["tools"]) if "tools" in mapping else ()
     return make_chat(messages, tools)
 

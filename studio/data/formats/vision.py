@@ -20,9 +20,9 @@ from studio.data.formats.cells import (
     shorten,
 )
 from studio.data.formats.format import Format, Mapped
+from studio.data.formats.parts import IMAGE_TYPES
 from studio.data.formats.sides import holds_side
 from studio.data.formats.turns import (
-    IMAGE_TYPES,
     find_turns,
     holds_turns,
     is_turn,
@@ -87,7 +87,7 @@ def read(values: Values, mapping: Mapped) -> Conversation:
         messages = [Message("user", asked, parts=parts), Message("assistant", read_cell(values, answer))]
     messages = put_system_first(messages, read_optional(values, mapping, "system"))
     shown = [part for message in messages for part in message.parts if part.get("type") in IMAGE_TYPES]
-    own = tuple(found for part in shown if (found := _read_part(part)))
+    own = tuple(found for part in shown if (found := _read_part(part, mapping.get("messages", ""))))
     if images and shown and len(shown) != len(images) + len(own):
         raise RowError("E150", text("data.row.image.count", shown=len(shown), found=len(images) + len(own)))
     awaited = (
@@ -120,14 +120,19 @@ def _name_image(value: object, column: str, place: str) -> str:
     return value
 
 
-def _read_part(part: Mapping[str, object]) -> str:
-    """Return the path or address that an image part names; "" for one that stands for the next of the row's images."""
-    for key in ("image", "image_url", "path", "url"):
+def _read_part(part: Mapping[str, object], column: str) -> str:
+    """Return the path or address that an image part names; "" for one that stands for the next of the row's images.
+
+    column: where the part stands, for images whose bytes are in it.
+    """
+    for key in ("image", "image_url", "path", "url", "source"):
         found = part.get(key)
         if isinstance(found, Mapping):
+            if found.get("data") or found.get("bytes"):
+                return f"{IN_ROW}{column}"
             found = found.get("url") or found.get("path")
         if isinstance(found, str) and found:
-            return found
+            return f"{IN_ROW}{column}" if found.startswith("data:") else found
     return ""
 
 
@@ -171,6 +176,7 @@ FORMAT = Format(
         "system": holds_text,
     },
     read=read,
+    beside="never",
     doubt=doubt,
     beats=("messages", "sharegpt", "prompt_completion", "alpaca", "text", "rl"),
     loose=("caption",),

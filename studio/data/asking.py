@@ -1,0 +1,240 @@
+"""What a person is asked about columns: which holds the question, which the answer, what becomes of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from studio.core.errors import StudioError
+from studio.core.text import Text, text
+from studio.data.columns import Column, joins, measure_columns, repeats
+from studio.data.formats.aliases import (
+    ANSWERS,
+    CHOSEN,
+    IMAGES,
+    LABEL,
+    LISTS,
+    PRODUCTS,
+    QUESTIONS,
+    REJECTED,
+    SOURCES,
+)
+from studio.data.formats.cells import Values, shorten, show_names
+from studio.data.formats.choices import counts_from, read_options
+from studio.data.formats.format import Format, Mapped
+from studio.data.formats.material import MATERIALS
+from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
+from studio.data.question import Question
+
+SHARE = 0.15
+"""A column with less of a row's letters, and ..."""
+MOSTLY = 0.95
+"""Of the rows: what holds less is rather not asked for first, for the others would be left out."""
+CHARACTERS = 200
+"""... fewer of them than this is left out with a note and no question."""
+THOUGHTS = frozenset(
+    "explanation explanations rationale rationales reason reasons analysis steps derivation proof justification "
+    "exp commentary 解析 解释 分析 explicación erklärung".split()
+)
+"""Names of what explains an answer, which may be learned as thoughts before it."""
+ASIDE = frozenset(
+    "comments feedback critique judgement judgment extra_info extra metadata meta raw original original_text "
+    "annotation source url tags license licence copyright attribution disclaimer incorrect distractor distractors "
+    "negative negatives wrong rejected test tests check checks verification constraints seed seeds "
+    "generations generation".split()
+)
+"""Words in the names of what is rather left out."""
+
+
+def ask_format(question: Text, formats: Sequence[str]) -> Question:
+    """Return the question what the data is, with the meaning of each format."""
+    names = tuple(text(f"knob.data.format.choice.{name}") for name in formats)
+    return Question(id="format", question=question, choices=tuple(formats), names=names, field="data.format")
+
+
+def ask_columns(
+    columns: Sequence[str], rows: Sequence[Values], chosen: Mapped, formats: Sequence[str]
+) -> tuple[Question, ...]:
+    """Return what to ask of a data set none of whose names are known: its question and its answer, or its text.
+
+    What was `chosen` is not asked again. formats: the likeliest first, to be asked for where a name is known and what
+    it names is not there. Raises StudioError where no column holds words.
+    """
+    known = measure_columns([name for name in columns if name not in chosen.values()], rows)
+    spoken = [one for one in known.values() if one.spoken and not BLOCKING & {*part_name(one.name)}]
+    spoken = spoken or [one for one in known.values() if one.spoken]
+    prose = [one for one in spoken if one.is_prose and not one.is_labels]
+    named = {*LISTS, *CHOSEN, *REJECTED, *LABEL, *IMAGES, "input_ids"}
+    if len(columns) == 1 and spoken and simplify(spoken[0].name) in named:
+        what = text("data.sniff.unknown", columns=show_names(columns))
+        return (ask_format(what, tuple(formats)),)
+    if not spoken and not chosen:
+        raise StudioError(
+            text("data.sniff.nothing"),
+            text("data.sniff.nothing.why", columns=show_names(columns)),
+            text("data.sniff.nothing.fix"),
+        )
+    if "prompt" not in chosen and "completion" not in chosen and len(spoken) == 1:
+        if _holds_lists(spoken[0].name, rows):
+            what = text("data.ask.turns", column=shorten(spoken[0].name))
+            return (ask_format(what, ("messages",)),)
+        return (_ask("text", "data.ask.text", spoken),)
+    asked = []
+    first = prose or spoken
+    question = max(
+        first,
+        key=lambda one: (
+            not _hints(one, (*ANSWERS, *PRODUCTS)),
+            one.filled > MOSTLY,
+            one.asks > 0.3,
+            _hints(one, (*QUESTIONS, *SOURCES)),
+            -first.index(one),
+        ),
+    )
+    if "prompt" not in chosen:
+        order = [question, *(one for one in spoken if one is not question)]
+        asked.append(_ask("prompt", "data.ask.prompt", order))
+    if "completion" not in chosen:
+        labels = [
+            one for one in known.values() if _hints(one, LABEL) and one not in spoken and one.distinct > 1
+        ]
+        rest = [one for one in (*labels, *spoken) if "prompt" in chosen or one is not question]
+        rest.sort(
+            key=lambda one: (
+                not _hints(one, (*ANSWERS, *PRODUCTS, *LABEL)),
+                one.filled < MOSTLY,
+                one.is_labels,
+                not one.is_prose,
+            )
+        )
+        asked.append(
+            _ask("completion", "data.ask.completion", [*rest, *([] if "prompt" in chosen else [question])])
+        )
+    return tuple(asked)
+
+
+def _holds_lists(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column's cells are lists of several texts."""
+    cells = [row[name] for row in rows if row.get(name)]
+    return all(isinstance(cell, (list, tuple)) for cell in cells) and any(len(cell) > 1 for cell in cells)
+
+
+def _hints(column: Column, names: Sequence[str]) -> bool:
+    return simplify(column.name) in names or find_core(column.name) in names
+
+
+def find_rest(
+    format: Format, mapping: Mapped, spared: Sequence[str], columns: Sequence[str], rows: Sequence[Values]
+) -> list[Column]:
+    """Return the columns that carry a good part of a row's words, and which neither `mapping` nor `spared` names.
+
+    What only repeats the columns in use does not count.
+    """
+    used = [name for name in columns if name in {*mapping.values(), *spared}]
+    known = measure_columns(columns, rows)
+    # Of two columns for the same role the person, or a format's own order, has chosen one.
+    rivals = {name for role in mapping for name in format.roles.get(role, ()) if role not in MATERIALS}
+    rest = [one for name, one in known.items() if name not in used and one.is_prose]
+    rest = [one for one in rest if not {simplify(one.name), find_core(one.name)} & rivals]
+    # A licence or a source that is the same in every row is no part of it.
+    rest = [one for one in rest if one.distinct > 1 or not {*part_name(one.name)} & ASIDE]
+    whole = sum(known[name].characters for name in used) + sum(one.characters for one in rest)
+    heavy = [one for one in rest if one.characters >= min(SHARE * whole, CHARACTERS)]
+    return [one for one in heavy if not repeats(one.name, used, rows) and not joins(one.name, used, rows)]
+
+
+def ask_rest(format: Format, mapping: Mapped, chosen: Mapped, rest: Sequence[Column]) -> tuple[Question, ...]:
+    """Return what to ask about the columns `rest`, which hold much text that would not be learned from."""
+    if not rest:
+        return ()
+    if format.name == "text":
+        names = show_names([one.name for one in rest])
+        what = text("data.ask.beside_text", columns=names)
+        return (ask_format(what, ("text", "prompt_completion")),)
+    thoughts = [one for one in rest if {*part_name(one.name)} & THOUGHTS]
+    if thoughts and "reasoning" in format.roles and "reasoning" not in mapping and "reasoning" not in chosen:
+        return (_ask("reasoning", "data.ask.thoughts", thoughts[:1], none=True),)
+    rest = [one for one in rest if one not in thoughts or "reasoning" not in chosen]
+    free = [role for role in MATERIALS if role in format.roles and role not in mapping]
+    if not rest or not free or any(chosen.get(role) == "" for role in MATERIALS):
+        return ()
+    aside = [one for one in rest if {*part_name(one.name)} & ASIDE or one in thoughts]
+    order = [one for one in rest if one not in aside]
+    return (_ask(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)
+
+
+def ask_counting(mapping: Mapped, chosen: Mapped, rows: Sequence[Values]) -> tuple[Question, ...]:
+    """Return the question from which number an answer counts its options; () where the rows tell."""
+    column, choices = mapping.get("completion", ""), mapping.get("choices", "")
+    if (
+        not (column and choices)
+        or "completion_from_1" in chosen
+        or counts_from(column, choices, rows) is not None
+    ):
+        return ()
+    row = next(
+        row for row in rows if len(read_options(row, choices)) > 1 and str(row.get(column)).strip().isdigit()
+    )
+    words = [one for _, one in read_options(row, choices)]
+    number = int(str(row[column]))
+    names = (
+        text("data.ask.counting.0", option=shorten(words[min(number, len(words) - 1)]), number=number),
+        text("data.ask.counting.1", option=shorten(words[max(number - 1, 0)]), number=number),
+    )
+    what = text("data.ask.counting", column=shorten(column))
+    return (
+        Question(
+            id="mapping.completion_from_1",
+            question=what,
+            choices=("", column),
+            names=names,
+            field="data.mapping.completion_from_1",
+        ),
+    )
+
+
+def ask_labels(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> tuple[Question, ...]:
+    """Return the question whether labels beside a text are to be learned; () where there are none."""
+    known = measure_columns([name for name in columns if name not in mapping.values()], rows)
+    named = [one for one in known.values() if _hints(one, LABEL) and one.rows and one.distinct > 1]
+    labels = named or [one for one in known.values() if one.spoken and one.is_labels]
+    if not labels:
+        return ()
+    what = text("data.ask.labels", column=shorten(labels[0].name), sample=labels[0].sample)
+    return (ask_format(what, ("prompt_completion", "text")),)
+
+
+def _ask(
+    role: str, id: str, columns: Sequence[Column], *, none: bool = False, none_first: bool = False
+) -> Question:
+    """Return the question which of `columns` plays a role; `none`: it may be none of them."""
+    choices: list[tuple[str, Text]] = [(one.name, name_column(one)) for one in columns]
+    if none:
+        nothing = ("", text(f"{id}.none"))
+        choices = [nothing, *choices] if none_first else [*choices, nothing]
+    return Question(
+        id=f"mapping.{role}",
+        question=text(id, columns=show_names([one.name for one in columns])),
+        choices=tuple(choice for choice, _ in choices),
+        names=tuple(name for _, name in choices),
+        field=f"data.mapping.{role}",
+    )
+
+
+def name_column(column: Column) -> Text:
+    """Return a column with the beginning of its first cell."""
+    return text("data.ask.column", column=shorten(column.name), sample=column.sample)
+
+
+def ask_role(role: str, names: Sequence[str], rows: Sequence[Values]) -> Question:
+    """Return the question which of the columns `names` plays a role."""
+    known: Mapping[str, Column] = measure_columns(names, rows)
+    asked = {"instruction": "prompt", "output": "completion"}.get(role, role)
+    told = text(f"data.ask.{asked}" if asked in ("prompt", "completion", "text") else "data.ask.role",
+                role=text(f"ui.dataset.role.{role}"))  # fmt: skip
+    return Question(
+        id=f"mapping.{role}",
+        question=told,
+        choices=tuple(names),
+        names=tuple(name_column(known[name]) for name in names),
+        field=f"data.mapping.{role}",
+    )

@@ -1,0 +1,137 @@
+"""What the columns of a data set hold, seen in a sample: how many words, whether they repeat, whether they label."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from studio.data.formats.cells import Values, is_coded, is_empty, shorten
+from studio.data.formats.material import is_numbers, say_material
+from studio.data.formats.names import BLOCKING, part_name
+
+LOOKED_AT = 200
+CELL_CHARACTERS = 20_000
+WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+"""Letters of scripts that put no space between words."""
+WORDY = 3.5
+"""Words of an average cell from which on a column is prose: names, categories and dates have fewer."""
+LABELS_SHARE = 0.5
+"""Of the rows, as many different values at most has a column of labels, ..."""
+TOKENS = 5
+"""A list of as many single words is a text that was cut into its words."""
+MOST_LABELS = 200
+"""... and so many at most."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """What a column holds."""
+
+    name: str
+    filled: float
+    """Share of the rows in which it holds something."""
+    characters: float
+    """Of an average row."""
+    words: float
+    """Of an average cell that is not empty; in scripts without spaces half the letters."""
+    distinct: int
+    """Different cells."""
+    rows: int
+    """Cells that are not empty."""
+    asks: float
+    """Share of the cells that end in a question mark."""
+    sample: str
+    """The first cell that holds something, in one line."""
+    spoken: bool
+    """Whether its cells are text, or hold text: no numbers, addresses, ids, truth values."""
+
+    @property
+    def is_prose(self) -> bool:
+        """Whether it holds sentences, and not the same few ones again and again."""
+        varied = self.distinct > max(1, 0.1 * self.rows) or self.words >= 2 * WORDY
+        return self.spoken and self.words >= WORDY and varied
+
+    @property
+    def is_labels(self) -> bool:
+        """Whether it holds few short values that come again and again."""
+        few = 1 < self.distinct <= min(MOST_LABELS, max(2, LABELS_SHARE * self.rows))
+        return (
+            few
+            and self.words <= 4
+            and not BLOCKING
+            & {*part_name(self.name)} - {"type", "category", "tag", "tags", "rating", "level"}
+        )
+
+
+def measure_columns(columns: Sequence[str], rows: Sequence[Values]) -> dict[str, Column]:
+    """Return what each of `columns` holds, by name, as the first rows show it."""
+    return {name: _measure(name, rows[:LOOKED_AT]) for name in columns}
+
+
+def _measure(name: str, rows: Sequence[Values]) -> Column:
+    cells = [row.get(name) for row in rows]
+    cells = [cell for cell in cells if not is_empty(cell)]
+    said = [say_material(cell)[:CELL_CHARACTERS] for cell in cells]
+    filled = [words for words in said if words.strip()]
+    coded = sum(map(is_coded, filled))
+    numbers = sum(
+        isinstance(cell, (bool, int, float)) or is_numbers(cell) or _is_tokens(cell) for cell in cells
+    )
+    return Column(
+        name=name,
+        filled=len(filled) / max(1, len(rows)),
+        characters=sum(map(len, filled)) / max(1, len(rows)),
+        words=sum(map(count_words, filled)) / max(1, len(filled)),
+        distinct=len({*filled}),
+        rows=len(filled),
+        asks=sum(words.rstrip().endswith(("?", "？")) for words in filled) / max(1, len(filled)),
+        sample=shorten(filled[0], 60) if filled else "",
+        spoken=bool(filled) and coded + numbers < len(filled) / 2,
+    )
+
+
+def _is_tokens(cell: object) -> bool:
+    """Return whether a list holds a text word by word."""
+    if not isinstance(cell, (list, tuple)) or len(cell) < TOKENS:
+        return False
+    return (
+        all(isinstance(one, str) for one in cell)
+        and sum(len(one.split()) > 1 for one in cell) < len(cell) / 10
+    )
+
+
+def count_words(words: str) -> float:
+    """Return how many words a text has; two letters of a script without spaces count as one."""
+    wide = len(WIDE.findall(words))
+    return len(words.split()) + wide / 2
+
+
+def repeats(name: str, others: Sequence[str], rows: Sequence[Values]) -> bool:
+    """Return whether most cells of a column stand, word for word, in the columns `others`."""
+    seen = same = 0
+    for row in rows[:LOOKED_AT]:
+        words = say_material(row.get(name)).strip() if not is_empty(row.get(name)) else ""
+        if words:
+            seen += 1
+            same += any(_stands_in(words, row.get(other)) for other in others)
+    return bool(seen) and same > seen / 2
+
+
+def joins(name: str, others: Sequence[str], rows: Sequence[Values]) -> bool:
+    """Return whether most cells of a column are the columns `others` joined, as in a prompt that is written out."""
+    seen = same = 0
+    for row in rows[:LOOKED_AT]:
+        filled = [other for other in others if not is_empty(row.get(other))]
+        if not is_empty(row.get(name)) and filled:
+            seen += 1
+            same += all(_stands_in(say_material(row[other]).strip(), row[name]) for other in filled)
+    return len(others) > 1 and bool(seen) and same > seen / 2
+
+
+def _stands_in(words: str, cell: object) -> bool:
+    """Return whether a cell holds `words`, or all their lines; white space aside."""
+    if is_empty(cell):
+        return False
+    whole = "".join(say_material(cell).split())
+    return all("".join(line.split()) in whole for line in words.splitlines())

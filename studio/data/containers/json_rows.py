@@ -1,0 +1,126 @@
+"""Where the rows of one JSON object lie: in columns, under ids, as pandas or the hub write them, deeper inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from studio.data.containers.json_text import TALK, is_talk
+
+LEAST_PARTS = 3
+"""So many objects with the same keys are rows under their ids; two may be the two sides of one."""
+LEVELS = 4
+SIDES = frozenset(
+    ("messages", "conversations", "prompt", "chosen", "rejected", "completion", "input", "output")
+)
+"""Names of columns that hold turns; other names of several talks are their ids."""
+KEY_WORDS = 3
+"""Words of an average key from which on keys are questions, or texts, and no names."""
+Rows = list[dict[str, Any]]
+
+
+def find_rows(value: Mapping[str, Any], level: int = 0) -> Rows | None:
+    """Return the rows of an object that is a whole file; None where it is a row itself, or a list in it has them."""
+    found = _find_table(value) or _find_columns(value) or _find_keyed(value)
+    if found is not None or level >= LEVELS:
+        return found
+    if level:
+        lists = [part for part in value.values() if _holds_rows(part)]
+        if len(lists) == 1:
+            return lists[0]
+    elif (main := _find_main(value)) is not None:
+        return main
+    inner = [part for part in value.values() if isinstance(part, dict) and part]
+    others = [part for part in value.values() if isinstance(part, list) and part]
+    deeper = [rows for part in inner if (rows := find_rows(part, level + 1))]
+    return deeper[0] if len(deeper) == 1 and not others else None
+
+
+def _holds_rows(part: object) -> bool:
+    return (
+        isinstance(part, list)
+        and bool(part)
+        and all(isinstance(one, dict) for one in part)
+        and not {"role", "from"} & part[0].keys()
+    )
+
+
+def _find_main(value: Mapping[str, Any]) -> Rows | None:
+    """Return the list of objects that holds the file's words, where several are and the others hold names alone.
+
+    An export names its participants, channels or labels before what was written.
+    """
+    lists = [part for part in value.values() if _holds_rows(part)]
+    if len(lists) < 2:
+        return None
+    long, *others = sorted(lists, key=_count_words, reverse=True)
+    if len(long) < LEAST_PARTS or any(
+        _count_words(part) >= KEY_WORDS * _count_texts(part) for part in others
+    ):
+        return None
+    return long if _count_words(long) >= KEY_WORDS * len(long) else None
+
+
+def _list_texts(part: Rows) -> list[str]:
+    return [cell for row in part for cell in row.values() if isinstance(cell, str)]
+
+
+def _count_words(part: Rows) -> int:
+    return sum(len(words.split()) for words in _list_texts(part))
+
+
+def _count_texts(part: Rows) -> int:
+    return max(1, len(_list_texts(part)))
+
+
+def _find_table(value: Mapping[str, Any]) -> Rows | None:
+    """Return the rows of a table as pandas splits it into columns, index and data, or as the hub's viewer sends it."""
+    columns, data, rows = value.get("columns"), value.get("data"), value.get("rows")
+    if (
+        isinstance(columns, list)
+        and isinstance(data, list)
+        and data
+        and all(isinstance(n, str) for n in columns)
+    ):
+        if all(isinstance(row, list) and len(row) == len(columns) for row in data):
+            return [dict(zip(columns, row, strict=True)) for row in data]
+    if "features" in value and isinstance(rows, list) and rows:
+        if all(isinstance(row, dict) and isinstance(row.get("row"), dict) for row in rows):
+            return [row["row"] for row in rows]
+    return None
+
+
+def _find_columns(value: Mapping[str, Any]) -> Rows | None:
+    """Return the rows of an object of columns: lists of one length, or objects with the same numbers as keys."""
+    parts = list(value.values())
+    if not parts:
+        return None
+    if all(isinstance(part, list) for part in parts) and len({len(part) for part in parts}) == 1:
+        if all(part and all(isinstance(item, dict) for item in part) for part in parts):
+            return None
+        return [dict(zip(value, cells, strict=True)) for cells in zip(*parts, strict=True)]
+    if all(isinstance(part, dict) and part for part in parts):
+        if all(key.isdigit() for key in value):
+            return parts
+        keys = list(parts[0])
+        if all(key.isdigit() for key in keys) and all(list(part) == keys for part in parts):
+            return [{column: part[key] for column, part in value.items()} for key in keys]
+    return None
+
+
+def _find_keyed(value: Mapping[str, Any]) -> Rows | None:
+    """Return the rows of an object whose keys are their ids, or questions."""
+    parts = list(value.values())
+    if len(parts) < LEAST_PARTS:
+        return None
+    if all(isinstance(part, dict) and part for part in parts):
+        shared = {*parts[0]}.intersection(*parts)
+        every = {*parts[0]}.union(*parts)
+        return parts if 2 * len(shared) >= len(every) else None
+    if all(is_talk(part) and isinstance(part[0], dict) for part in parts) and SIDES.isdisjoint(value):
+        return [{TALK: part} for part in parts]
+    if all(isinstance(part, str) for part in parts) and sum(
+        len(key.split()) for key in value
+    ) >= KEY_WORDS * len(parts):
+        return [{"column_1": key, "column_2": part} for key, part in value.items()]
+    return None

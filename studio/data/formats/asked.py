@@ -1,0 +1,256 @@
+"""A question and its answer in columns of their own, whatever they hold: words, lists, options, turns."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+
+from studio.core.text import text
+from studio.data.conversation import Message
+from studio.data.formats.cells import (
+    BLANK,
+    Values,
+    holds_words,
+    is_blank,
+    is_empty,
+    name_kind,
+    read_cell,
+    require,
+    require_words,
+    say_scalar,
+    shorten,
+)
+from studio.data.formats.choices import choose, read_options, say_options
+from studio.data.formats.material import WORD_CHARACTERS, holds_material, is_numbers, say_material
+from studio.data.formats.names import part_name
+from studio.data.formats.sides import holds_side
+from studio.data.formats.turns import find_turns, holds_turns, is_turn, read_turns
+from studio.data.row import RowError
+
+HISTORY = (
+    "history",
+    "chat_history",
+    "conversation_history",
+    "dialogue_history",
+    "previous_turns",
+    "past_turns",
+    "历史",
+)
+TEXT_KEYS = (
+    "text",
+    "spans",
+    "human_readable",
+    "input_text",
+    "answer_text",
+    "answer",
+    "answers",
+    "value",
+    "body",
+    "content",
+    "response",
+    "ground_truth",
+)
+SCORE_KEYS = (
+    "is_selected",
+    "is_accepted",
+    "accepted",
+    "selected",
+    "score",
+    "pm_score",
+    "votes",
+    "upvotes",
+    "rating",
+)
+
+
+ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=\w+)?\)", re.S)
+WRITTEN = ("{'", "[{'", "['", "array([")
+"""How lists and objects begin in Python's own notation."""
+WRITTEN_CHARACTERS = 100_000
+TALKS = frozenset("dialog dialogue dialogs utterances turns conversation history chat context talk".split())
+"""Words in the name of a column whose list of texts is a talk."""
+
+
+def say_question(values: Values, column: str) -> str:
+    """Return the words of a question's cell; a list, a table or an object as lines. Raises RowError."""
+    cell = values.get(column)
+    if not isinstance(cell, (list, tuple, Mapping)):
+        return read_cell(values, column)
+    short = isinstance(cell, (list, tuple)) and all(
+        isinstance(one, str) and len(one) <= WORD_CHARACTERS for one in cell
+    )
+    return require_words(", ".join(cell) if short else say_material(cell), column)
+
+
+def say_answer(cell: object, column: str) -> str:
+    """Return the words of an answer's cell; of several the best rated, else the first. Raises RowError."""
+    if isinstance(cell, str):
+        opened = open_written(cell)
+        return require_words(cell, column) if opened is None else say_answer(opened, column)
+    if isinstance(cell, Mapping):
+        inner = _find_inner(cell)
+        if inner is None:
+            raise RowError("E122", text("data.row.blank", column=shorten(column)))
+        return say_answer(inner, column)
+    if isinstance(cell, (list, tuple)):
+        filled = [one for one in cell if not is_empty(one)]
+        if not filled:
+            raise RowError("E122", text("data.row.blank", column=shorten(column)))
+        return say_answer(_pick(filled), column)
+    return say_scalar(cell, column)
+
+
+def _find_inner(cell: Mapping[str, object]) -> object:
+    """Return what an object holds of words: a field that is called so, or its only text; None for neither."""
+    inner = next((cell[key] for key in TEXT_KEYS if not is_empty(cell.get(key))), None)
+    if inner is not None:
+        return inner
+    texts = [one for one in cell.values() if isinstance(one, str) and not is_blank(one)]
+    if len(texts) == 1:
+        return texts[0]
+    lists = [
+        one for one in cell.values() if isinstance(one, (list, tuple)) and one and isinstance(one[0], str)
+    ]
+    return max(lists, key=lambda one: len(str(one[0])), default=None)
+
+
+def open_written(cell: str) -> object:
+    """Return the list or object that pandas wrote as text, with its arrays; None for any other text."""
+    if not cell.startswith(WRITTEN) or len(cell) > WRITTEN_CHARACTERS:
+        return None
+    plain = ARRAY.sub(r"\1", cell.strip())
+    try:
+        found = ast.literal_eval(plain)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return found if isinstance(found, (list, dict)) else None
+
+
+def _pick(answers: Sequence[object]) -> object:
+    """Return the answer that is marked as the best, else the first."""
+    if all(isinstance(one, Mapping) for one in answers):
+        for key in SCORE_KEYS:
+            if all(isinstance(one.get(key), (bool, int, float)) for one in answers):
+                return max(answers, key=lambda one: one[key])
+    return answers[0]
+
+
+def holds_answer(cell: object) -> bool:
+    """Return whether a cell is an answer, or a list or object of answers."""
+    if holds_words(cell):
+        return True
+    if isinstance(cell, Mapping):
+        inner = _find_inner(cell)
+        return is_turn(cell) or (inner is not None and holds_answer(inner))
+    if isinstance(cell, (list, tuple)):
+        return holds_turns(cell) or any(holds_answer(one) for one in cell if one is not None)
+    return False
+
+
+def holds_asked(cell: object) -> bool:
+    """Return whether a cell is a question, turns, or what can be said as a question: lists, objects."""
+    return holds_side(cell) or (holds_material(cell) and not is_numbers(cell))
+
+
+def list_words(cell: object) -> list[str]:
+    """Return the texts of a list that holds nothing else, also one in an object beside numbers; [] for another cell."""
+    if isinstance(cell, Mapping):
+        cell = next((cell[key] for key in TEXT_KEYS if isinstance(cell.get(key), (list, tuple))), None)
+    if not isinstance(cell, (list, tuple)) or not all(isinstance(one, str) for one in cell):
+        return []
+    return list(cell)
+
+
+def holds_history(cell: object) -> bool:
+    """Return whether a cell holds earlier turns as a list; a history in words is material."""
+    return isinstance(cell, (list, tuple)) or (isinstance(cell, str) and find_turns(cell) is not None)
+
+
+def read_plain(values: Values, question: str, answer: str) -> list[Message] | None:
+    """Return two columns of words as turns, the usual row; None where there is more to them."""
+    asked, said = values.get(question), values.get(answer)
+    if (
+        type(asked) is str
+        and type(said) is str
+        and asked
+        and said
+        and asked[0] not in BLANK
+        and said[0] not in BLANK
+        and not said.startswith(WRITTEN)
+    ):
+        return [Message("user", asked), Message("assistant", said)]
+    return None
+
+
+def read_asked(values: Values, mapping: Mapping[str, str], question: str, answer: str) -> list[Message]:
+    """Return question and answer as turns: roles `question` and `answer` of `mapping`, with `choices` and `history`.
+
+    Lists of as many questions as answers are a talk; options stand below the question, and the answer is the words of
+    one. Raises RowError.
+    """
+    asked, said = mapping[question], mapping.get(answer) or mapping[f"{answer}_from_1"]
+    if "choices" not in mapping and "history" not in mapping:
+        plain = read_plain(values, asked, said)
+        if plain is not None:
+            return plain
+    turns = _read_history(values, mapping["history"]) if "history" in mapping else []
+    questions, answers = list_words(values.get(asked)), list_words(values.get(said))
+    if len(questions) > 1 and len(questions) == len(answers):
+        for one, other in zip(questions, answers, strict=True):
+            turns += [
+                Message("user", require_words(one, asked)),
+                Message("assistant", require_words(other, said)),
+            ]
+        return turns
+    if len(questions) > 1 and TALKS & {*part_name(asked)}:
+        turns += [Message("assistant" if (len(questions) - i) % 2 == 0 else "user", require_words(one, asked))
+                  for i, one in enumerate(questions)]  # fmt: skip
+        words = turns.pop().content
+    else:
+        words = say_question(values, asked)
+    cell = require(values, said)
+    if "choices" in mapping:
+        words, answered = _read_choice(values, mapping, words, cell, said, first=int(answer not in mapping))
+    else:
+        answered = say_answer(cell, said)
+    return [*turns, Message("user", words), Message("assistant", answered)]
+
+
+def _read_choice(
+    values: Values, mapping: Mapping[str, str], words: str, cell: object, said: str, first: int
+) -> tuple[str, str]:
+    """Return the question with its options below, and the words of the option that the answer means."""
+    options = read_options(values, mapping["choices"])
+    if not options:
+        beside = values.get(mapping["choices"])
+        return words if is_empty(beside) else f"{words}\n\n{beside}", say_answer(cell, said)
+    answer = cell if isinstance(cell, (int, float)) else say_answer(cell, said)
+    chosen = choose(options, answer, said, first)
+    if not all(one.strip() in words for _, one in options):
+        words = f"{words}\n\n{say_options(options)}"
+    return words, say_answer(answer, said) if chosen is None else chosen
+
+
+def _read_history(values: Values, column: str) -> list[Message]:
+    """Return earlier turns: pairs of question and answer, turns, or texts in turn. Raises RowError."""
+    cell = values.get(column)
+    if is_empty(cell):
+        return []
+    if isinstance(cell, str) and (found := find_turns(cell)) is not None:
+        cell = found
+    if isinstance(cell, (list, tuple)):
+        if holds_turns(cell):
+            return read_turns({column: cell}, column)
+        if all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in cell) and all(
+            isinstance(one, str) for pair in cell for one in pair
+        ):
+            return [
+                Message(role, words)
+                for pair in cell
+                for role, words in zip(("user", "assistant"), pair, strict=True)
+                if not is_blank(words)
+            ]
+        if all(isinstance(one, str) for one in cell) and len(cell) % 2 == 0:
+            return [Message("assistant" if i % 2 else "user", words) for i, words in enumerate(cell)]
+    raise RowError("E120", text("data.row.history", column=shorten(column), found=name_kind(cell)))

@@ -1,0 +1,218 @@
+"""Questions with options: how options are written in a row, and which of them an answer means.
+
+The rule, which the preview shows: options stand below the question, a letter each; what is learned is the words of the
+option, also where the file names it by letter or number.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping, Sequence
+
+from studio.core.text import text
+from studio.data.containers.json_text import parse_json
+from studio.data.formats.cells import Values, is_empty, shorten
+from studio.data.formats.names import part_name
+from studio.data.row import RowError
+
+Options = Sequence[tuple[str, str]]
+"""(mark, words) of each."""
+WORD_KEYS = ("text", "content", "value", "answer", "option")
+MARK_KEYS = ("label", "key", "id", "letter", "option", "mark")
+SERIES = re.compile(r"^(.*?)([a-hA-H]|[0-9])$")
+"""Columns that hold an option each: `A` to `D`, `option_1` to `option_4`, `opa` to `opd`, `ending0` to `ending3`."""
+SERIES_WORDS = frozenset(
+    "option options choice choices op opt ending sol answer ans alternative candidate selection".split()
+)
+LETTERED = re.compile(
+    r"(?:^|[\n,;|]|\s{1,3}|(?<=\s))\s*[(\[]?([A-H])\s?[).:\]]\s*(.+?)(?=(?:[\n,;|]|\s+)\s*[(\[]?[A-H]\s?[).:\]]\s|$)",
+    re.S,
+)
+LETTER = re.compile(r"[(\[]?([A-Za-z])[)\].:]?")
+MOST = 12
+LOOKED_AT = 200
+KEY_WORDS = frozenset(
+    "answer answers key correct right label labels gold target solution cop idx index choice ans true best".split()
+)
+"""Words in the name of a column that says which option is right."""
+
+
+def find_series(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns that hold an option each, in order; () where there are none."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for name in columns:
+        found = SERIES.match(name.strip()) if isinstance(name, str) else None
+        if found:
+            groups.setdefault(found[1].lower(), []).append((found[2].lower(), name))
+    for front, members in groups.items():
+        marks = sorted(mark for mark, _ in members)
+        words = {*part_name(front)}
+        named = not front.strip(" _-.") or words & SERIES_WORDS or front.strip(" _-.").lower() in SERIES_WORDS
+        first = marks[0] in ("a", "0", "1")
+        steady = all(ord(b) == ord(a) + 1 for a, b in zip(marks, marks[1:], strict=False))
+        if named and first and steady and 2 <= len(marks) <= MOST:
+            return tuple(name for _, name in sorted(members))
+    return ()
+
+
+def read_options(values: Values, column: str) -> Options:
+    """Return the options of a row: those of a list, an object, lettered text or a series of columns; () for none."""
+    cell = values.get(column)
+    series = find_series([name for name in values if isinstance(name, str)])
+    if column in series:
+        filled = [values[name] for name in series if not is_empty(values.get(name))]
+        return tuple(zip(string.ascii_uppercase, map(str, filled), strict=False))
+    return part_options(cell)
+
+
+def part_options(cell: object) -> Options:
+    """Return the options that one cell holds; () where it holds none."""
+    if isinstance(cell, str):
+        if cell.lstrip()[:1] in ("[", "{"):
+            try:
+                return part_options(parse_json(cell.encode("utf-8", "surrogatepass")))
+            except ValueError:
+                return _part_repr(cell)
+        lettered = [(mark, words.strip(" \n,;|")) for mark, words in LETTERED.findall(cell)]
+        marks = [mark for mark, _ in lettered]
+        if len(marks) >= 2 and marks == list(string.ascii_uppercase[: len(marks)]):
+            return tuple(lettered)
+        for sign in ("\n", "|", ";"):
+            parts = [part.strip() for part in cell.split(sign)]
+            if 2 <= len(parts) <= MOST and all(parts):
+                return tuple(zip(string.ascii_uppercase, parts, strict=False))
+        return ()
+    if isinstance(cell, Mapping):
+        words = next((cell[key] for key in WORD_KEYS if isinstance(cell.get(key), (list, tuple))), None)
+        if words is not None:
+            marks = next((cell[key] for key in MARK_KEYS if isinstance(cell.get(key), (list, tuple))), None)
+            return _mark(words, marks)
+        if all(isinstance(one, (str, int, float)) for one in cell.values()) and len(cell) <= MOST:
+            return tuple((str(mark).strip(), str(one)) for mark, one in cell.items() if one is not None)
+        return ()
+    if isinstance(cell, (list, tuple)) and 2 <= len(cell) <= MOST:
+        if all(isinstance(one, (str, int, float)) for one in cell):
+            # Some files write the letter into each option.
+            lettered = [re.match(r"\s*[(\[]?([A-H])[).:\]]\s+(.+)", str(one), re.S) for one in cell]
+            if all(lettered):
+                return tuple((found[1], found[2].strip()) for found in lettered)
+            return _mark(cell, None)
+        if all(isinstance(one, Mapping) for one in cell):
+            words = [next((one[key] for key in WORD_KEYS if one.get(key) is not None), None) for one in cell]
+            marks = [next((one[key] for key in MARK_KEYS if one.get(key) is not None), None) for one in cell]
+            return _mark(words, marks) if all(word is not None for word in words) else ()
+    return ()
+
+
+def _part_repr(cell: str) -> Options:
+    import ast
+
+    if len(cell) > 100_000:
+        return ()
+    try:
+        return part_options(ast.literal_eval(cell.strip().replace("' '", "', '").replace("'\n '", "', '")))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return ()
+
+
+def _mark(words: Sequence[object], marks: Sequence[object] | None) -> Options:
+    known = marks is not None and len(marks) == len(words) and all(mark is not None for mark in marks)
+    chosen = [str(mark).strip() for mark in marks] if known else string.ascii_uppercase
+    return tuple(zip(chosen, map(str, words), strict=False))
+
+
+def holds_options(cell: object) -> bool:
+    """Return whether a cell holds options, or, of a series of columns, one of them."""
+    return isinstance(cell, (str, int, float)) or bool(part_options(cell))
+
+
+def say_options(options: Options) -> str:
+    """Return options as they stand below the question."""
+    letters = string.ascii_uppercase
+    return "\n".join(f"{letters[place]}. {words}" for place, (_, words) in enumerate(options))
+
+
+def choose(options: Options, answer: object, column: str, first: int = 0) -> str | None:
+    """Return the words of the option that `answer` means: its words, its mark, or its number counted from `first`.
+
+    None for an answer in words of its own. Raises RowError for a number or letter without an option.
+    """
+    words = [one.strip() for _, one in options]
+    if isinstance(answer, bool):
+        return None
+    if isinstance(answer, float) and answer.is_integer():
+        answer = int(answer)
+    said = str(answer).strip()
+    if said in words:
+        return said
+    marks = [mark.strip().lower() for mark, _ in options]
+    letter = LETTER.fullmatch(said)
+    mark = (letter[1] if letter else said).lower()
+    if mark in marks:
+        return words[marks.index(mark)]
+    place = None
+    if letter:
+        place = string.ascii_lowercase.find(letter[1].lower())
+    elif re.fullmatch(r"-?\d{1,3}", said):
+        place = int(said) - first
+    if place is None:
+        # "B. Paris", "(b) Paris": the letter and the words of one option.
+        begun = re.match(r"[(\[]?([A-Ha-h])[)\].:]\s*(.+)", said, re.S)
+        if begun and begun[2].strip() in words:
+            return begun[2].strip()
+        return None
+    if not 0 <= place < len(words):
+        raise RowError("E120", text("data.row.no_option", column=shorten(column), found=shorten(said, 20)))
+    return words[place]
+
+
+def find_key(columns: Sequence[str], choices: str, sample: Sequence[Values]) -> str:
+    """Return which of `columns` names an option of `choices` row by row, and by its own name says so; "" for none."""
+    rows = [(row, options) for row in sample[:LOOKED_AT] if len(options := read_options(row, choices)) > 1]
+    if 2 * len(rows) <= len(sample[:LOOKED_AT]):
+        return ""
+    series = {choices, *find_series([name for name in sample[0] if isinstance(name, str)])}
+    fitting = [name for name in columns if name not in series and _names_options(name, rows)]
+    named = [name for name in fitting if KEY_WORDS & {*part_name(name)}]
+    return named[0] if named else ""
+
+
+def _names_options(column: str, rows: Sequence[tuple[Values, Options]]) -> bool:
+    """Return whether a column holds a mark, a number or the words of an option in nearly all rows."""
+    told = named = 0
+    for row, options in rows:
+        cell = row.get(column)
+        if is_empty(cell) or not isinstance(cell, (str, int, float)) or isinstance(cell, bool):
+            continue
+        told += 1
+        said = str(int(cell) if isinstance(cell, float) and cell.is_integer() else cell).strip()
+        number = re.fullmatch(r"\d{1,2}", said) is not None and int(said) <= len(options)
+        known = {part.strip().lower() for option in options for part in option}
+        letter = LETTER.fullmatch(said)
+        place = string.ascii_lowercase.find(letter[1].lower()) if letter else -1
+        named += number or said.lower() in known or 0 <= place < len(options)
+    return told > 0 and named >= 0.95 * told and 2 * told >= len(rows)
+
+
+def counts_from(column: str, choices: str, sample: Sequence[Values]) -> int | None:
+    """Return from which number a column counts the options, 0 or 1; None where the sample does not tell.
+
+    0 for one that gives letters or words.
+    """
+    lowest_is_zero = highest_is_last = numbers = False
+    for row in sample:
+        answer = row.get(column)
+        if isinstance(answer, float) and answer.is_integer():
+            answer = int(answer)
+        if is_empty(answer) or isinstance(answer, bool) or not re.fullmatch(r"\s*\d{1,3}\s*", str(answer)):
+            continue
+        options = read_options(row, choices)
+        if not options or str(answer).strip() in [one.strip() for part in options for one in part]:
+            continue
+        numbers = True
+        lowest_is_zero |= int(answer) == 0
+        highest_is_last |= int(answer) == len(options)
+    if not numbers or lowest_is_zero:
+        return 0
+    return 1 if highest_is_last else None

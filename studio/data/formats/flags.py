@@ -1,0 +1,112 @@
+"""Keys by which files say whether a turn, or a part of one, is learned: `weight`, `train`, `loss`, `mask`, ..."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Literal
+
+from studio.core.text import text
+from studio.data.formats.cells import name_kind, shorten
+from studio.data.formats.names import part_name
+from studio.data.formats.roles import read_role
+from studio.data.row import RowError
+
+Sense = Literal["", "learned", "kept_out"]
+LEARNED = frozenset(
+    "weight train training trainable trained learn learned learnable loss supervise supervised backprop".split()
+)
+KEPT_OUT = frozenset(
+    "mask masked ignore ignored skip skipped exclude excluded untrained untrainable freeze frozen".split()
+)
+TURNED = frozenset("no not without dont non".split())
+"""Words that turn the sense of a flag: `no_loss`, `do_not_train`."""
+BESIDE = frozenset(
+    "is on in to for do use used of the this turn turns message messages msg token tokens compute calculate model "
+    "assistant answer output content part text role from with flag backward include included target scale factor "
+    "coefficient apply contributes on".split()
+)
+"""Words beside those of a flag; any other makes something else of the name: `loss_value`, `training_data`."""
+TRUE = frozenset(("true", "yes", "y", "on", "1", "1.0"))
+FALSE = frozenset(("false", "no", "n", "off", "0", "0.0"))
+SIGNS = (
+    ("训练", "learned"),
+    ("学习", "learned"),
+    ("损失", "learned"),
+    ("忽略", "kept_out"),
+    ("屏蔽", "kept_out"),
+)
+"""Signs of flags in names that are not parted into words."""
+AROUND = ("metadata", "meta", "extra", "info", "attributes")
+"""Objects beside a turn in which flags stand, too."""
+DETAILS = ("training_detail", "train_detail", "training_details")
+"""Lists that keep stretches of an answer out, which are learned or left as a whole here."""
+
+
+@lru_cache(maxsize=1024)
+def find_sense(key: object) -> Sense:
+    """Return what a true value of `key` says: the turn is learned, or kept out of it; "" where it is no flag.
+
+    `loss_mask` and the like are 1 where something is learned, `mask` alone where it is kept out.
+    """
+    words = part_name(key)
+    if len(words) == 1 and not words[0].isascii() and len(words[0]) <= 8:
+        return next((sense for sign, sense in SIGNS if sign in words[0]), "")
+    learns, hides = LEARNED.intersection(words), KEPT_OUT.intersection(words)
+    if not (learns or hides) or not {*words} <= LEARNED | KEPT_OUT | TURNED | BESIDE:
+        return ""
+    away = bool(hides - {"mask"}) if learns else bool(hides)
+    return "kept_out" if away != bool(TURNED.intersection(words)) else "learned"
+
+
+def is_learned(number: int, holder: Mapping[str, object]) -> bool:
+    """Return whether the turn `number`, or the part of it that is `holder`, may be learned.
+
+    Raises RowError (E135) for a value that says neither yes nor no, and for stretches of an answer.
+    """
+    learned = True
+    for key, value in holder.items():
+        sense = find_sense(key)
+        if not sense:
+            if key in AROUND and isinstance(value, Mapping):
+                learned = learned and is_learned(number, value)
+            if key in DETAILS and value:
+                raise RowError("E135", text("data.row.flag_stretch", number=number, key=shorten(key)))
+            continue
+        said = read_flag(value)
+        if said is None and value is not None:
+            found = name_kind(value) if isinstance(value, (list, Mapping)) else shorten(value, 40)
+            raise RowError("E135", text("data.row.flag", number=number, key=shorten(key), found=found))
+        if said is not None and said != (sense == "learned"):
+            learned = False
+    return learned
+
+
+def check_mask(number: int, turns: Sequence[object]) -> None:
+    """Raise RowError (E135) where `mask` could as well say what is learned: questions carry the value of no mask.
+
+    `mask` hides a turn. Where it hides no question but an answer, it may be the other way round.
+    """
+    said: dict[bool, set[bool | None]] = {True: set(), False: set()}
+    for turn in turns:
+        if isinstance(turn, Mapping) and "mask" in turn:
+            spelling = next((turn[key] for key in ("role", "from", "speaker") if key in turn), None)
+            said[read_role(spelling) == "assistant"].add(read_flag(turn["mask"]))
+    if False in said[False] and True in said[True]:
+        raise RowError("E135", text("data.row.flag_mask", number=number))
+
+
+def read_flag(value: object) -> bool | None:
+    """Return the truth value of a flag; None for null and for what is none."""
+    if isinstance(value, (bool, int, float)):
+        return bool(value) if value in (0, 1) else None
+    word = value.strip().lower() if isinstance(value, str) else ""
+    return True if word in TRUE else False if word in FALSE else None
+
+
+def join_parts(number: int, learned: Iterable[bool]) -> bool:
+    """Return whether an answer of parts is learned. Raises RowError (E135) where only some of them are."""
+    said = {*learned}
+    if len(said) > 1:
+        raise RowError("E135", text("data.row.flag_parts", number=number))
+    return said != {False}

@@ -1,0 +1,115 @@
+"""What stands beside a question and belongs to it: an article, a table, a schema, a context of any kind.
+
+The rule, which the preview shows: material stands before the question, with an empty line between; where there are
+several, each below the name of its column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from studio.data.conversation import Conversation, Message
+from studio.data.formats.aliases import MATERIAL
+from studio.data.formats.cells import Values, is_address, is_blank, is_empty, say_scalar
+from studio.data.formats.names import find_core, simplify
+
+MATERIALS = ("material", "material_2", "material_3", "material_4")
+"""Roles, in the order in which their columns are read."""
+LOOKED_AT = 50
+WORD_CHARACTERS = 24
+"""A longer line is more than a word, also in scripts without spaces."""
+
+
+def find_material(
+    columns: Sequence[str], chosen: Mapping[str, str], sample: Sequence[Values]
+) -> dict[str, str]:
+    """Return role -> column for those of `columns` whose names say that they are material, in their order.
+
+    What a person has `chosen` stands; after a role that was said to have no column, no other gets one.
+    """
+    mapping: dict[str, str] = {}
+    found = [name for name in columns if simplify(name) in MATERIAL or find_core(name) in MATERIAL]
+    found = [name for name in found if not sample or _is_read(name, sample[:LOOKED_AT])]
+    for role in MATERIALS:
+        if role in chosen:
+            if not chosen[role]:
+                break
+            mapping[role] = chosen[role]
+        elif found:
+            mapping[role] = found.pop(0)
+    return mapping
+
+
+def _is_read(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column's cells are there to be read: most hold more than single words, marks and numbers."""
+    cells = [row[name] for row in rows if not is_empty(row.get(name))]
+    lines = [line for cell in cells for line in say_lines(cell)]
+    read = sum(
+        (len(line.split()) > 1 or len(line) > WORD_CHARACTERS) and not is_address(line) for line in lines
+    )
+    return bool(lines) and 2 * read >= len(lines)
+
+
+def holds_material(cell: object) -> bool:
+    """Return whether a cell holds words that a model could read, at any depth."""
+    return not is_empty(cell) and any(not is_blank(line) for line in say_lines(cell))
+
+
+def is_numbers(cell: object) -> bool:
+    """Return whether a list or an object holds nothing but numbers, such as an embedding."""
+    if isinstance(cell, Mapping):
+        return bool(cell) and all(map(is_numbers, cell.values()))
+    if isinstance(cell, (list, tuple)):
+        return bool(cell) and all(map(is_numbers, cell[:50]))
+    return isinstance(cell, (bool, int, float))
+
+
+def say_material(cell: object) -> str:
+    """Return a cell of any shape as text: lists a line each, objects as "name: value"."""
+    return cell if isinstance(cell, str) else "\n".join(say_lines(cell))
+
+
+def say_lines(cell: object, name: str = "") -> Iterator[str]:
+    """Yield the lines of `say_material`; `name` stands before the first."""
+    front = f"{name}: " if name else ""
+    if isinstance(cell, str):
+        if cell:
+            yield front + cell
+    elif isinstance(cell, Mapping):
+        for key, value in cell.items():
+            yield from say_lines(value, f"{front}{key}")
+    elif isinstance(cell, (list, tuple)):
+        cells = [one for one in cell if one is not None]
+        if name or not all(isinstance(one, str) for one in cells):
+            flat = all(isinstance(one, (str, int, float)) for one in cells)
+            if flat and cells and all(len(str(one)) <= 40 for one in cells):
+                yield front + " | ".join(map(str, cells))
+                return
+        for one in cells:
+            yield from say_lines(one, name)
+    elif isinstance(cell, (bool, int, float)):
+        yield front + say_scalar(cell, name)
+
+
+def read_thoughts(values: Values, mapping: Mapping[str, str]) -> str:
+    """Return what an answer thought before it spoke: the words of the column `reasoning`; "" for none."""
+    return say_material(values.get(mapping["reasoning"])) if "reasoning" in mapping else ""
+
+
+def put_material(conversation: Conversation, values: Values, mapping: Mapping[str, str]) -> Conversation:
+    """Return `conversation` with its material before the first question."""
+    columns = [mapping[role] for role in MATERIALS if role in mapping]
+    parts = [(column, say_material(values.get(column))) for column in columns]
+    parts = [(column, words.strip()) for column, words in parts if not is_blank(words)]
+    if not parts:
+        return conversation
+    named = len(columns) > 1
+    read = "\n\n".join(f"{column}:\n{words}" if named else words for column, words in parts)
+    messages = list(conversation.messages)
+    place = next((i for i, message in enumerate(messages) if message.role == "user"), None)
+    if place is None:
+        place = sum(message.role == "system" for message in messages[:1])
+        messages.insert(place, Message("user", read))
+    elif read not in messages[place].content:
+        messages[place] = messages[place]._replace(content=f"{read}\n\n{messages[place].content}")
+    return conversation._replace(messages=tuple(messages))

@@ -1,0 +1,65 @@
+"""What a column's name says: how it is spelled for comparison, and what is left without words that only qualify."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+NAME_CHARACTERS = 100
+HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+WORD = re.compile(r"[^\W\d_]+")
+QUALIFIERS = frozenset(
+    "the a an of my your new raw clean cleaned str string text txt content contents body value field column col "
+    "words user human person customer client student patient assistant model ai bot llm gpt chatgpt machine agent "
+    "doctor teacher expert system_generated generated predicted final gold golden correct true best right expected "
+    "full long short original translated processed formatted en eng english zh chinese de german fr french es "
+    "spanish main first initial given ground pretokenized canonical reference official detailed stem sft train "
+    "training example sample data item row target source src tgt in out".split()
+)
+"""Words that say whose, which or how, and not what: without them `user_question` is a question."""
+BLOCKING = frozenset(
+    "id ids idx index no num number count len length size score scores rating rank url uri link href path file type "
+    "kind category tag tags source_url lang language date time timestamp start end offset span position hash key "
+    "version incorrect wrong false bad negative neg distractor rejected worse hard tokens token embedding vector "
+    "logprob probability prob confidence quality difficulty level name names title author status flag is has was "
+    "metadata meta eval grade verified".split()
+)
+"""Words that make something else of a name: `answer_start` is no answer."""
+
+
+def simplify(name: str) -> str:
+    """Return a column name in lower case with underscores; without blanks and invisible signs around it."""
+    if not isinstance(name, str) or len(name) > NAME_CHARACTERS:
+        return ""
+    name = name.strip("\ufeff\u200b\u200c\u200d\u2060 \t\r\n").lower()
+    if not name.isascii():
+        name = unicodedata.normalize("NFKC", name).strip()
+    return name.replace(" ", "_").replace("-", "_")
+
+
+@lru_cache(maxsize=1024)
+def part_name(name: str) -> tuple[str, ...]:
+    """Return the words of a column name: ("user", "question") of `userQuestion` or `User question 2`."""
+    if not isinstance(name, str) or len(name) > NAME_CHARACTERS:
+        return ()
+    words = HUMP.sub("_", unicodedata.normalize("NFKC", name))
+    return tuple(word.lower() for word in WORD.findall(words))
+
+
+@lru_cache(maxsize=1024)
+def find_core(name: str) -> str:
+    """Return what a column name says without the words that only qualify: `question` of `user_question`.
+
+    "" where a word makes something else of it, as in `answer_start`.
+    """
+    words = part_name(name)
+    if BLOCKING & {*words}:
+        return ""
+    return "_".join(word for word in words if word not in QUALIFIERS)
+
+
+def list_words(name: str) -> tuple[str, ...]:
+    """Return the words of a column name that could say what it is: () where one makes something else of it."""
+    words = part_name(name)
+    return () if BLOCKING & {*words} else tuple(word for word in words if word not in QUALIFIERS)

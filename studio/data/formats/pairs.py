@@ -1,0 +1,154 @@
+"""Two answers in columns of their own and a column that says which is the better one: a preference, not yet sorted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from studio.core.text import text
+from studio.data.formats.cells import Values, is_empty, shorten
+from studio.data.formats.names import part_name
+from studio.data.row import RowError
+
+SIDES = re.compile(r"^(.*?)[_ ]?([01ab12AB])$")
+ANSWER_WORDS = frozenset(
+    "response answer output completion text reply summary ref reference conversation message".split()
+)
+BETTER_WORDS = frozenset(
+    "better preferred preference winner chosen label labels choice best overall selected".split()
+)
+FIRST = frozenset(
+    ("0", "a", "model_a", "response_a", "answer_a", "left", "first", "response_0", "assistant_a")
+)
+SECOND = frozenset(
+    ("1", "b", "model_b", "response_b", "answer_b", "right", "second", "response_1", "assistant_b")
+)
+LOOKED_AT = 200
+
+
+RANK_KEYS = ("rank", "ranking", "position")
+"""Numbers of which the lowest is the best."""
+SCORE_KEYS = (
+    "overall_score",
+    "score",
+    "rating",
+    "fine-grained_score",
+    "reward",
+    "overall",
+    "pm_score",
+    "elo",
+)
+"""Numbers of which the highest is the best."""
+RATED_KEYS = ("response", "answer", "text", "output", "completion", "content", "summary")
+
+
+def find_pair(columns: Sequence[str], sample: Sequence[Values]) -> dict[str, str]:
+    """Return the roles of two answers and what tells the better one; {} where there are none.
+
+    `first`, `second` and `better`, a verdict; or with `first_score` and `second_score`; or `rated`, a list of answers
+    with scores or ranks.
+    """
+    for name in columns:
+        cells = [row.get(name) for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
+        if cells and all(isinstance(cell, (list, tuple)) and _rate(cell) is not None for cell in cells):
+            return {"rated": name}
+    fronts: dict[str, dict[str, str]] = {}
+    for name in columns:
+        found = SIDES.match(name) if isinstance(name, str) else None
+        if found and ANSWER_WORDS & {*part_name(found[1])}:
+            fronts.setdefault(found[1].lower(), {})[found[2].lower()] = name
+    for sides in fronts.values():
+        marks = sorted(sides)
+        if marks not in (["0", "1"], ["1", "2"], ["a", "b"]):
+            continue
+        rows = [row for row in sample[:LOOKED_AT] if isinstance(row.get(sides[marks[0]]), (str, list))]
+        scores = _find_scores(columns, marks, rows)
+        if scores:
+            return {"first": sides[marks[0]], "second": sides[marks[1]], **scores}
+        named = [name for name in columns if name not in sides.values() and BETTER_WORDS & {*part_name(name)}]
+        for name in named:
+            cells = [row.get(name) for row in rows if not is_empty(row.get(name))]
+            if marks == ["a", "b"] and all(str(cell) in ("0", "1") for cell in cells):
+                continue  # 1 may mean the second answer, or that the first one is better
+            if cells and all(find_side(cell, marks) is not None or _is_tie(cell) for cell in cells):
+                return {"first": sides[marks[0]], "second": sides[marks[1]], "better": name}
+    return {}
+
+
+def _find_scores(columns: Sequence[str], marks: Sequence[str], rows: Sequence[Values]) -> dict[str, str]:
+    found: dict[str, dict[str, str]] = {}
+    for name in columns:
+        parts = SIDES.match(name) if isinstance(name, str) else None
+        if parts and {"score", "scores", "rating", "reward", "votes"} & {*part_name(parts[1])}:
+            found.setdefault(parts[1].lower(), {})[parts[2].lower()] = name
+    for sides in found.values():
+        numbers = [row.get(name) for row in rows for name in sides.values()]
+        if sorted(sides) == list(marks) and numbers and all(_number(cell) is not None for cell in numbers):
+            return {"first_score": sides[marks[0]], "second_score": sides[marks[1]]}
+    return {}
+
+
+def _number(cell: object) -> float | None:
+    try:
+        return None if cell is None or isinstance(cell, bool) else float(cell)
+    except (TypeError, ValueError):
+        return None
+
+
+def _rate(cell: Sequence[object]) -> tuple[object, object] | None:
+    """Return the best and the worst answer of a list with scores or ranks; None where it is no such list."""
+    if len(cell) < 2 or not all(isinstance(one, Mapping) for one in cell):
+        return None
+    words = next((key for key in RATED_KEYS if all(not is_empty(one.get(key)) for one in cell)), None)
+    for keys, best in ((RANK_KEYS, min), (SCORE_KEYS, max)):
+        for key in keys:
+            if words and all(_number(one.get(key)) is not None for one in cell):
+                worst = max if best is min else min
+                top, low = (find(cell, key=lambda one: _number(one[key])) for find in (best, worst))
+                return (top[words], low[words]) if _number(top[key]) != _number(low[key]) else (None, None)
+    return None
+
+
+def find_side(cell: object, marks: Sequence[str] = ("0", "1")) -> int | None:
+    """Return 0 or 1 for the side that a verdict names, `marks` being how the columns are marked; None for neither."""
+    if isinstance(cell, (bool, float)) and cell in (0, 1):
+        cell = int(cell)
+    said = str(cell).strip().lower()
+    if said in marks:
+        return marks.index(said)
+    if said == "2" and marks[0] == "a":
+        return 1
+    return 0 if said in FIRST else 1 if said in SECOND else None
+
+
+def _is_tie(cell: object) -> bool:
+    return isinstance(cell, str) and cell.strip().lower().startswith(
+        ("tie", "both", "neither", "equal", "same")
+    )
+
+
+def sort_pair(values: Values, mapping: Mapping[str, str]) -> tuple[object, object]:
+    """Return the better and the worse answer's cells. Raises RowError where a row does not tell them apart."""
+    if "rated" in mapping:
+        cell = values.get(mapping["rated"])
+        found = _rate(cell) if isinstance(cell, (list, tuple)) else None
+        if found is None or found[0] is None:
+            raise _refuse(mapping["rated"], None)
+        return found
+    first, second = mapping["first"], mapping["second"]
+    if "first_score" in mapping:
+        scores = [_number(values.get(mapping[role])) for role in ("first_score", "second_score")]
+        if None in scores or scores[0] == scores[1]:
+            raise _refuse(mapping["first_score"], values.get(mapping["first_score"]))
+        side = int(scores[1] > scores[0])
+    else:
+        cell = values.get(mapping["better"])
+        side = None if is_empty(cell) else find_side(cell, [name[-1].lower() for name in (first, second)])
+        if side is None:
+            raise _refuse(mapping["better"], cell)
+    cells = (values.get(first), values.get(second))
+    return cells if side == 0 else cells[::-1]
+
+
+def _refuse(column: str, found: object) -> RowError:
+    return RowError("E180", text("data.row.no_better", column=shorten(column), found=shorten(found, 40)))

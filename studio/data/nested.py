@@ -1,0 +1,85 @@
+"""Rows that hold lists of questions and answers, such as an article with its paragraphs: a row becomes several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from studio.core.text import Text, text
+from studio.data.formats.cells import Values, is_empty, shorten
+from studio.data.formats.names import part_name
+from studio.data.row import Row
+from studio.data.talks.sides import find_side
+
+LEVELS = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nested:
+    """Where the rows lie inside of rows."""
+
+    path: tuple[str, ...]
+    """Names of the lists from the row inwards."""
+
+    @property
+    def consumed(self) -> tuple[str, ...]:
+        """Columns that are gone in what it yields."""
+        return self.path[:1]
+
+    @property
+    def note(self) -> Text:
+        """What a person should know."""
+        return text("data.reshape.nested", column=" / ".join(map(shorten, self.path)))
+
+    def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield a Row for each object of the innermost list, with the columns around it."""
+        number = 0
+        for row in rows:
+            made = list(_unfold(row.values, self.path)) if row.problem is None else []
+            for values in made or (row.values,):
+                number += 1
+                yield Row(row.line, values, row.problem, number, row.offset, row.raw)
+
+
+def _unfold(values: Values, path: Sequence[str]) -> Iterator[Values]:
+    if not path:
+        yield values
+        return
+    around = {name: cell for name, cell in values.items() if name != path[0]}
+    items = values.get(path[0])
+    for item in items if isinstance(items, (list, tuple)) else ():
+        if isinstance(item, Mapping):
+            yield from _unfold({**around, **item}, path[1:])
+
+
+def find_nested(columns: Sequence[str], rows: Sequence[Values]) -> Nested | None:
+    """Return where rows lie inside of rows; None where rows ask and answer themselves, or no list does."""
+    if any(_asks_and_answers(row) for row in rows):
+        return None
+    for name in columns:
+        cells = [row[name] for row in rows if not is_empty(row.get(name))]
+        paths = {path for cell in cells if (path := _find_path(cell, LEVELS)) is not None}
+        if cells and len(paths) == 1 and all(_find_path(cell, LEVELS) is not None for cell in cells):
+            return Nested(path=(name, *paths.pop()))
+    return None
+
+
+def _find_path(cell: object, levels: int) -> tuple[str, ...] | None:
+    """Return the names that lead from a list to objects that ask and answer; None where it holds none."""
+    items = [one for one in cell if isinstance(one, Mapping)] if isinstance(cell, (list, tuple)) else []
+    if not items or len(items) < len(cell) or not levels:
+        return None
+    if all(map(_asks_and_answers, items)):
+        return ()
+    for name in items[0]:
+        path = _find_path(items[0].get(name), levels - 1)
+        if path is not None:
+            return (str(name), *path)
+    return None
+
+
+def _asks_and_answers(values: Values) -> bool:
+    """Return whether an object holds a question and its answer."""
+    sides = {find_side(name) for name, cell in values.items() if isinstance(cell, str)}
+    answers = "assistant" in sides or any("answers" in part_name(name) for name in values)
+    return "user" in sides and answers

@@ -1,0 +1,397 @@
+"""Rows that are not examples yet: messages become talks, texts become turns, objects in cells become columns."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from studio.core.recipe import DatasetSpec
+from studio.core.text import Text, text
+from studio.data.formats.aliases import ANSWERS, INSTRUCTION, LISTS, QUESTIONS
+from studio.data.formats.cells import Values, is_blank, is_empty, shorten
+from studio.data.formats.names import part_name, simplify
+from studio.data.formats.pairs import find_pair
+from studio.data.nested import Nested, find_nested
+from studio.data.question import Question
+from studio.data.row import Row, list_columns
+from studio.data.speakers import Speakers, find_speakers
+from studio.data.talks.step import Headed, Talks, find_talks
+from studio.data.transcripts import GAP_S, Transcript, find_transcript, read_time_s
+
+SPEAKER = ("role", "inbound", "is_inbound", "sender_type", "author_type", "author_role", "speaker_role", "speaker",
+           "author", "sender", "from", "author_id", "user", "username", "user_name", "sender_name", "speaker_id",
+           "speaker_idx", "speaker_name", "participant", "participant_id", "who", "party", "name", "character",
+           "agent", "from_user", "userid", "user_id", "message_from", "actor", "sprecher", "absender", "autor",
+           "说话人", "发言人", "发送者", "角色")  # fmt: skip
+WORDS = ("text", "message", "content", "utterance", "body", "msg", "message_text", "turn_text", "sentence", "line",
+         "dialogue_text", "comment", "post", "transcript", "nachricht", "mensaje", "内容", "消息", "文本")  # fmt: skip
+GROUP = ("conversation_id", "dialogue_id", "dialog_id", "thread_id", "conv_id", "session_id", "chat_id", "ticket_id",
+         "message_tree_id", "conversationid", "dialogueid", "dialogid", "threadid", "sessionid", "convid", "chatid",
+         "topic_id", "case_id", "call_id", "thread", "conversation", "dialogue", "dialog", "ticket", "session",
+         "issue_id", "episode_id", "episode", "conversation_no", "conv", "thread_ts", "tree_id", "scene_id", "chat",
+         "room", "channel_id", "gespräch_id", "对话id", "会话id", "对话编号")  # fmt: skip
+ORDER = ("turn", "turn_id", "turn_idx", "turn_index", "turn_number", "turn_no", "utterance_idx", "utterance_id", "seq",
+         "sequence", "position", "order", "index", "idx", "message_index", "message_no", "step", "timestamp", "time",
+         "created_at", "created", "date", "datetime", "sent_at", "created_utc", "ts", "zeit", "datum", "时间",
+         "轮次")  # fmt: skip
+REPLY = ("parent_id", "in_reply_to", "reply_to", "in_response_to_tweet_id", "parent_message_id", "parent",
+         "in_reply_to_id", "reply_to_id", "reply_to_message_id", "in_reply_to_status_id", "parent_comment_id",
+         "quoted_message_id", "replied_to")  # fmt: skip
+OWN_ID = ("message_id", "id", "tweet_id", "post_id", "comment_id", "msg_id", "uuid", "status_id")
+LIFTED = ("data", "row", "example", "item", "translation", "qa", "sample", "fields", "record", "inputs", "outputs",
+          "payload", "_source", "attributes", "instance", "qa_pair", "pair", "content", "body")  # fmt: skip
+"""Names of objects that only wrap the columns of a row."""
+LEAST_TURNS = 1.5
+"""Messages in an average talk from which on a column is taken to group them."""
+JUDGED_ROWS = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Threads:
+    """Which columns make talks of rows that hold a message each."""
+
+    words: str
+    speaker: str
+    group: str
+    """"" where only replies tell what belongs together."""
+    order: str
+    """"" for the order of the rows."""
+    reply: str
+    """"" for talks without branches."""
+    own_id: str
+
+    @property
+    def consumed(self) -> tuple[str, ...]:
+        """Columns that are gone in what it yields."""
+        return (self.words, self.speaker, self.group, self.order, self.reply, self.own_id)
+
+    @property
+    def note(self) -> Text:
+        """What a person should know."""
+        values = {
+            "group": shorten(self.group or self.reply),
+            "speaker": shorten(self.speaker),
+            "order": self.order,
+        }
+        return text("data.reshape.threads" if self.group or self.reply else "data.reshape.silence", **values)
+
+    def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield a Row a talk, in the order of their first messages; broken rows as they are.
+
+        All messages are held until the last is read: those of a talk may stand anywhere.
+        """
+        if not (self.group or self.reply):
+            yield from self._part_by_silence(rows)
+            return
+        talks: dict[object, list[Row]] = {}
+        for row in rows:
+            if row.problem is not None:
+                yield row
+            else:
+                talks.setdefault(_key(row.values.get(self.group)) if self.group else None, []).append(row)
+        number = 0
+        for talk in talks.values():
+            for branch in self._part(talk):
+                number += 1
+                yield self._join(branch, number)
+
+    def _part_by_silence(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield a Row a stretch of messages between which nobody was silent for GAP_S."""
+        number, last_s, talk = 0, None, []
+        for row in rows:
+            if row.problem is not None:
+                yield row
+                continue
+            now_s = read_time_s(row.values.get(self.order))
+            if talk and now_s is not None and last_s is not None and abs(now_s - last_s) > GAP_S:
+                number += 1
+                yield self._join(talk, number)
+                talk = []
+            last_s = now_s if now_s is not None else last_s
+            talk.append(row)
+        if talk:
+            yield self._join(talk, number + 1)
+
+    def _part(self, talk: list[Row]) -> Iterator[list[Row]]:
+        """Yield the messages of a talk in order; with replies, those from the root to each last one."""
+        if not self.reply:
+            if self.order:
+                talk = sorted(talk, key=lambda row: _rank(row.values.get(self.order)))
+            yield talk
+            return
+        yield from follow(talk, self.own_id, self.reply)
+
+    def _join(self, talk: Sequence[Row], number: int) -> Row:
+        first = talk[0]
+        turns: list[dict[str, object]] = []
+        for row in talk:
+            speaker, words = row.values.get(self.speaker), _say(row.values.get(self.words))
+            if isinstance(speaker, Mapping):
+                speaker = next((speaker[key] for key in ("name", "username", "id") if speaker.get(key)), None)
+            if isinstance(speaker, bool) or simplify(self.speaker) in ("inbound", "is_inbound"):
+                speaker = "user" if str(speaker).lower() in ("true", "1") else "assistant"
+            if turns and turns[-1]["role"] == speaker and isinstance(words, str):
+                turns[-1]["content"] = f"{turns[-1]['content']}\n{words}"
+            elif not (words is None or (isinstance(words, str) and is_blank(words))):
+                turns.append({"role": speaker, "content": words})
+        own = {*self.consumed}
+        shared = {
+            name: cell
+            for name, cell in first.values.items()
+            if name not in own and len(talk) > 1 and all(row.values.get(name) == cell for row in talk)
+        }
+        return Row(first.line, {"messages": turns, **shared}, None, number, first.offset, first.raw)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chain:
+    """Rows that hold a question and its answer, and name the row that they go on from."""
+
+    question: str
+    answer: str
+    reply: str
+    own_id: str
+
+    @property
+    def consumed(self) -> tuple[str, ...]:
+        """Columns that are gone in what it yields."""
+        return (self.question, self.answer, self.reply, self.own_id)
+
+    @property
+    def note(self) -> Text:
+        """What a person should know."""
+        return text("data.reshape.chain", reply=shorten(self.reply))
+
+    def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield a Row for each last turn, with all before it; broken rows as they are. All rows are held meanwhile."""
+        held: list[Row] = []
+        for row in rows:
+            if row.problem is not None:
+                yield row
+            else:
+                held.append(row)
+        for number, path in enumerate(follow(held, self.own_id, self.reply), start=1):
+            turns = []
+            for row in path:
+                turns.append({"role": "user", "content": row.values.get(self.question)})
+                turns.append({"role": "assistant", "content": row.values.get(self.answer)})
+            first = path[0]
+            rest = {name: cell for name, cell in first.values.items() if name not in self.consumed}
+            yield Row(first.line, {"messages": turns, **rest}, None, number, first.offset, first.raw)
+
+
+def follow(rows: Sequence[Row], own_id: str, reply: str) -> Iterator[list[Row]]:
+    """Yield the rows from a root to each last one; `reply` names the row before, by its `own_id`."""
+    known = {_key(row.values.get(own_id)): row for row in rows}
+    answered = {_key(row.values.get(reply)) for row in rows}
+    for row in rows:
+        own = _key(row.values.get(own_id))
+        if own in answered:
+            continue
+        path, seen = [row], {own}
+        while (above := _key(path[-1].values.get(reply))) in known and above not in seen:
+            seen.add(above)
+            path.append(known[above])
+        yield path[::-1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lift:
+    """Objects whose fields are the columns."""
+
+    columns: tuple[str, ...]
+
+    @property
+    def consumed(self) -> tuple[str, ...]:
+        """Columns that are gone in what it yields."""
+        return self.columns
+
+    @property
+    def note(self) -> Text:
+        """What a person should know."""
+        return text("data.reshape.lift", columns=", ".join(map(shorten, self.columns)))
+
+    def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield each Row with the fields of its objects as columns, named as they are where that is free."""
+        for row in rows:
+            if row.problem is None:
+                values = {name: cell for name, cell in row.values.items() if name not in self.columns}
+                for column in self.columns:
+                    cell = row.values.get(column)
+                    for name, value in cell.items() if isinstance(cell, Mapping) else ((column, cell),):
+                        values[name if name not in values else f"{column}.{name}"] = value
+                row = Row(row.line, values, None, row.row, row.offset, row.raw)
+            yield row
+
+
+Reshape = Lift | Nested | Talks | Headed | Threads | Chain | Transcript | Speakers
+TALK_FORMATS = ("auto", "messages", "sharegpt")
+PLAIN_FORMATS = ("text", "alpaca", "pretokenized")
+
+
+def find_reshapes(
+    spec: DatasetSpec, sample: Sequence[Row], container: str
+) -> tuple[tuple[Reshape, ...], tuple[Question, ...]]:
+    """Return the steps by which rows become examples, and what to ask; none where they are examples already.
+
+    Nothing is reshaped whose columns the person has named, and no talks are made for who wants another format.
+    """
+    steps: list[Reshape] = []
+    named = {column for column in spec.mapping.values() if column}
+
+    def look(find: Callable[[Sequence[str], Sequence[Values]], Reshape | None]) -> None:
+        rows = sample
+        for step in steps:
+            rows = tuple(step.apply(rows))
+        found = find(list_columns(rows), [row.values for row in rows[:JUDGED_ROWS] if row.values])
+        if found and not named & {*found.consumed}:
+            steps.append(found)
+
+    asked: tuple[Question, ...] = ()
+
+    def give_roles(columns: Sequence[str], rows: Sequence[Values]) -> Reshape | None:
+        nonlocal asked
+        found, asked = find_speakers(columns, rows, spec.speaker)
+        return found
+
+    def give_turns(columns: Sequence[str], rows: Sequence[Values]) -> Reshape | None:
+        return find_talks(columns, rows, sure=spec.format in TALK_FORMATS[1:])
+
+    if find_pair(list_columns(sample), [row.values for row in sample[:JUDGED_ROWS]]):
+        return (), ()  # answers that are compared, whose lists are no talks
+    plain = spec.format in PLAIN_FORMATS
+    if not plain:
+        look(give_turns)
+    if not steps:
+        look(_find_lift)
+        look(find_nested)
+        if not plain:
+            look(give_turns)
+    if spec.format in TALK_FORMATS:
+        before = len(steps)
+        look(_find_threads)
+        if len(steps) == before:
+            look(_find_chain)
+        if len(steps) == before:
+            look(lambda columns, rows: find_transcript(columns, rows, container))
+        look(give_roles)
+    return tuple(steps), asked
+
+
+def _find_threads(columns: Sequence[str], rows: Sequence[Values]) -> Threads | None:
+    named = {simplify(name): name for name in columns}
+    words = next((name for name in _rank_names(columns, WORDS) if _is_words(name, rows)), "")
+    speaker = next(
+        (name for name in _rank_names(columns, SPEAKER) if name != words and _is_speaker(name, rows)), ""
+    )
+    if not words or not speaker:
+        return None
+    taken = {words, speaker}
+    if any(
+        name in named and named[name] not in taken and _is_words(named[name], rows)
+        for name in (*ANSWERS, *QUESTIONS, *LISTS)
+    ):
+        return None
+    reply = next((named[name] for name in REPLY if name in named), "")
+    own_id = next((named[name] for name in OWN_ID if name in named and named[name] != reply), "")
+    if not own_id or not _links(reply, own_id, rows):
+        reply = ""
+    group = next(
+        (name for name in _rank_names(columns, GROUP) if name not in taken and _groups(name, rows)), ""
+    )
+    order = next((name for name in _rank_names(columns, ORDER) if name not in {*taken, group}), "")
+    if not (group or reply) and not (order and _are_times(order, rows)):
+        return None
+    return Threads(words=words, speaker=speaker, group=group, order=order, reply=reply, own_id=own_id)
+
+
+def _rank_names(columns: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the columns that are called like `known`, in its order, then those with such a word in their names."""
+    named = {simplify(name): name for name in columns}
+    exact = [named[name] for name in known if name in named]
+    words = {*known}
+    alike = [name for name in columns if name not in exact and len(part_name(name)) <= 3]
+    return [*exact, *(name for name in alike if words & {*part_name(name)})]
+
+
+def _find_chain(columns: Sequence[str], rows: Sequence[Values]) -> Chain | None:
+    named = {simplify(name): name for name in columns}
+    question = next((named[n] for n in (*INSTRUCTION, "prompt", *QUESTIONS) if n in named), "")
+    answer = next((named[n] for n in ANSWERS if n in named), "")
+    reply = next((named[name] for name in REPLY if name in named), "")
+    own_id = next((named[name] for name in OWN_ID if name in named and named[name] != reply), "")
+    if not (question and answer and reply and own_id) or not _links(reply, own_id, rows):
+        return None
+    return Chain(question=question, answer=answer, reply=reply, own_id=own_id)
+
+
+def _find_lift(columns: Sequence[str], rows: Sequence[Values]) -> Lift | None:
+    found = [name for name in columns if simplify(name) in LIFTED and _is_object(name, rows)]
+    if "inputs" not in map(simplify, found):
+        found = [name for name in found if simplify(name) != "outputs"]
+    return Lift(columns=tuple(found)) if found else None
+
+
+def _is_object(name: str, rows: Sequence[Values]) -> bool:
+    cells = [row[name] for row in rows if not is_empty(row.get(name))]
+    return bool(cells) and all(
+        isinstance(cell, Mapping)
+        and "role" not in cell
+        and any(not is_empty(value) for value in cell.values())
+        for cell in cells
+    )
+
+
+def _is_words(name: str, rows: Sequence[Values]) -> bool:
+    cells = [_say(row[name]) for row in rows if not is_empty(row.get(name))]
+    return bool(cells) and all(isinstance(cell, str) for cell in cells) and len({*cells}) > len(cells) / 4
+
+
+def _say(cell: object) -> object:
+    """Return the words of a message; exports write one with links and bold words as a list of parts."""
+    if not isinstance(cell, list):
+        return cell
+    parts = [part.get("text") if isinstance(part, Mapping) else part for part in cell]
+    return "".join(parts) if all(isinstance(part, str) for part in parts) else cell
+
+
+def _is_speaker(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether few short values come again and again."""
+    cells = [str(row[name]) for row in rows if not is_empty(row.get(name))]
+    wrapped = any(isinstance(row.get(name), Mapping) for row in rows)
+    short = max(map(len, cells), default=0) <= 60 or wrapped
+    return len(cells) > len(rows) / 2 and short and len({*cells}) <= max(2, 0.8 * len(cells))
+
+
+def _groups(name: str, rows: Sequence[Values]) -> bool:
+    cells = [_key(row.get(name)) for row in rows if not is_empty(row.get(name))]
+    return len(cells) == len(rows) and len(cells) >= LEAST_TURNS * len({*cells})
+
+
+def _links(reply: str, own_id: str, rows: Sequence[Values]) -> bool:
+    """Return whether a good part of the rows name another row as the one that they answer."""
+    known = {_key(row.get(own_id)) for row in rows}
+    answers = [_key(row.get(reply)) for row in rows if reply and not is_empty(row.get(reply))]
+    return len(answers) >= len(rows) / 4 and 2 * sum(one in known for one in answers) >= len(answers)
+
+
+def _are_times(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds times that rise, as in an export of one long chat."""
+    times = [read_time_s(row.get(name)) for row in rows]
+    known = [one for one in times if one is not None]
+    rising = sum(after >= before for before, after in itertools.pairwise(known))
+    return len(known) >= 0.9 * len(times) and max(rising, len(known) - 1 - rising) >= 0.9 * (len(known) - 1)
+
+
+def _key(cell: object) -> str:
+    """Return a cell as what it is compared by: csv files write 7 as "7" or "7.0"."""
+    words = str(cell).strip()
+    return words[:-2] if words.endswith(".0") else words
+
+
+def _rank(cell: object) -> tuple[int, float, str]:
+    try:
+        return 0, float(cell), ""
+    except (TypeError, ValueError):
+        return 1, 0.0, str(cell)

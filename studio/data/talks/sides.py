@@ -1,0 +1,111 @@
+"""Which side of a talk a key names: who asks, who answers, who sets the scene; and the keys of a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Literal
+
+from studio.data.formats.names import part_name, simplify
+from studio.data.formats.roles import read_role
+
+Side = Literal["", "user", "assistant", "system"]
+ASKING = frozenset(
+    "human user question query prompt instruction input inputs prompter q ask asker customer client patient student "
+    "问 问题 用户 人类 提问".split()
+)
+ANSWERING = frozenset(
+    "assistant answer response reply bot gpt chatgpt model ai agent moss chatbot completion output a claude doctor "
+    "salesman teacher 答 回答 助手 答案".split()
+)
+SETTING = frozenset("system preamble 系统".split())
+MORE = frozenset(
+    "utterance utt text content message msg turn side says said value prompt str line statement".split()
+)
+"""Words beside those of a side; any other makes something else of a name: `user_id`, `answer_start`."""
+SPEAKER_KEYS = ("role", "from", "speaker", "sender", "author", "type", "name", "who", "from_user", "participant",
+                "actor_type", "sender_role", "author_role", "speaker_idx", "speaker_id")  # fmt: skip
+WORD_KEYS = (
+    "content",
+    "value",
+    "parts",
+    "text",
+    "utterance",
+    "message",
+    "mes",
+    "body",
+    "msg",
+    "words",
+    "data",
+    "refusal",
+    "tool_calls",
+    "function_call",
+)
+
+
+@lru_cache(maxsize=4096)
+def find_side(key: object) -> Side:
+    """Return the side whose words stand under `key`; "" where it names none, or something beside the words."""
+    words = part_name(key)
+    if not words or len(words) > 3 or not {*words} <= ASKING | ANSWERING | SETTING | MORE:
+        return ""
+    if ANSWERING.intersection(words):
+        return "assistant"
+    if ASKING.intersection(words):
+        return "user"
+    return "system" if SETTING.intersection(words) else ""
+
+
+def find_speaker(turn: Mapping[str, object]) -> object:
+    """Return who speaks a turn, as its file spells it; None where it names nobody."""
+    for key in ("is_user", "is_human", "isUser", "isHuman", "human", "from_user", "is_bot", "isBot", "bot"):
+        if isinstance(turn.get(key), bool):
+            return "user" if turn[key] is ("bot" not in key.lower()) else "assistant"
+    for key in SPEAKER_KEYS:
+        cell = turn.get(key)
+        if isinstance(cell, Mapping):  # the author as an object of its own
+            cell = cell.get("role") or cell.get("name")
+        if key == "type" and (not isinstance(cell, str) or read_role(cell) is None):
+            continue
+        if isinstance(cell, (str, int)) and cell != "":
+            return cell
+    return _find_named(turn)
+
+
+def _find_named(turn: Mapping[str, object]) -> object:
+    """Return the speaker under a key that elsewhere is a speaker itself: `{"user": "customer", "text": ...}`."""
+    if any(isinstance(turn.get(key), str) for key in ("text", "content", "message", "utterance", "body")):
+        for key in ("user", "agent", "speaker_role", "sender_type", "author_type"):
+            cell = turn.get(key)
+            if isinstance(cell, str) and 0 < len(cell.split()) <= 3:
+                return cell
+    return None
+
+
+def find_words(turn: Mapping[str, object]) -> object:
+    """Return the words of a turn, as text or parts; None where it has none."""
+    for key in WORD_KEYS:
+        cell = turn.get(key)
+        if key == "data":
+            cell = cell.get("content") if isinstance(cell, Mapping) else None
+        if key == "message" and isinstance(cell, Mapping):
+            cell = find_words(cell)
+        if isinstance(cell, Mapping) and "parts" in cell:
+            cell = cell["parts"]
+        elif isinstance(cell, Mapping) and isinstance(cell.get("text"), str):
+            cell = cell["text"]
+        if cell is not None and cell != []:
+            return cell
+    return None
+
+
+def is_list_name(key: object) -> bool:
+    """Return whether a column of this name holds a talk, so that what has no speaker is one, too."""
+    return not TALK_WORDS.isdisjoint(part_name(key)) or simplify(str(key)) in TALK_NAMES
+
+
+TALK_WORDS = frozenset(
+    "conversation conversations dialog dialogue dialogs dialogues chat chats turns utterances messages exchanges "
+    "rounds talk talks thread".split()
+)
+TALK_NAMES = frozenset(("对话", "会话", "消息", "對話", "會話", "訊息", "多轮对话", "log"))

@@ -1,0 +1,231 @@
+"""Lists of turns in any form as lists of turns with `role` and `content`, which the formats read."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from studio.data.containers.json_text import parse_json
+from studio.data.formats.cells import is_blank
+from studio.data.formats.flags import find_sense
+from studio.data.formats.names import part_name
+from studio.data.formats.parts import CALL_TYPES, RESULT_TYPES
+from studio.data.formats.roles import read_role
+from studio.data.formats.turns import CONTENT_KEYS
+from studio.data.speakers import guess_role
+from studio.data.talks.sides import SPEAKER_KEYS, WORD_KEYS, find_side, find_speaker, find_words
+
+Turn = dict[str, Any]
+Turns = list[Turn]
+NUMBERED = re.compile(r"\D{0,12}(\d{1,4})")
+LEAD = re.compile(
+    r"\s*[<\[*#]*\|?\s*([A-Za-z][A-Za-z _-]{0,24}?|[\u4e00-\u9fff]{1,4})\s*\|?[>\]*]*\s*[:：]\s*"
+)
+"""How words begin that name their speaker: `User: `, `<|Human|>: `, `**Bot**: `."""
+END = re.compile(r"\s*<(?:eo[a-z]|\|end[a-z_]*\|)>\s*\Z")
+NOTHING = frozenset(("none", "null", "n/a", "na", "nan", "-"))
+PROSE_WORDS = 3
+SEGMENT = {"label", "text"}
+"""Keys of a segment of a text that says itself whether it is learned."""
+TEXT_CHARACTERS = 2**20
+"""Longer cells in Python's own notation are not read: its parser needs a hundred times their memory."""
+
+
+def to_turns(cell: object, named: bool) -> Turns | None:
+    """Return the turns of a cell with `role` and `content`; None where it holds none.
+
+    named: whether its column's name says that it is a talk, so that texts without speakers alternate.
+    """
+    if isinstance(cell, str):
+        cell = parse_text(cell)
+    if isinstance(cell, Mapping):
+        return _from_object(cell, named)
+    if not isinstance(cell, (list, tuple)) or not cell:
+        return None
+    if all(isinstance(one, Mapping) for one in cell):
+        return _from_objects(cell, named)
+    if all(isinstance(one, (list, tuple)) and len(one) == 2 for one in cell):
+        return _from_pairs(cell, named)
+    if all(isinstance(one, str) for one in cell):
+        return _from_texts(cell, named)
+    return None
+
+
+def parse_text(words: str) -> object:
+    """Return the list or object that is written in a text: as JSON, or in Python's notation; None for other words."""
+    start = words.lstrip()[:1]
+    if start not in ("[", "{") or len(words) < 8:
+        return None
+    try:
+        return parse_json(words.encode("utf-8", "surrogatepass"))
+    except ValueError:
+        pass
+    if len(words) > TEXT_CHARACTERS or words.strip()[-1:] not in ("]", "}"):
+        return None
+    for written in (words.strip(), re.sub(r"\}\s*\n\s*\{", "}, {", words.strip())):  # numpy writes no commas
+        try:
+            return ast.literal_eval(written)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+    return None
+
+
+def is_plain(cell: object) -> bool:
+    """Return whether the formats read a cell as it is: turns with a role and words, also written as text."""
+    if isinstance(cell, str):
+        return cell.lstrip().startswith(("[{", "[ {", "[\n")) and is_plain(_try_parse(cell))
+    return (
+        isinstance(cell, (list, tuple))
+        and bool(cell)
+        and all(
+            isinstance(one, Mapping)
+            and any(isinstance(one.get(key), str) for key in ("role", "from"))
+            and any(key in one for key in (*CONTENT_KEYS, "tool_calls", "function_call"))
+            for one in cell
+        )
+    )
+
+
+def _try_parse(words: str) -> object:
+    try:
+        return parse_json(words.encode("utf-8", "surrogatepass"))
+    except ValueError:
+        try:
+            return ast.literal_eval(words.strip()) if len(words) <= TEXT_CHARACTERS else None
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+
+
+def to_turn(value: object) -> Turn | None:
+    """Return one object with a speaker and words as a turn, with its other keys; None for another object."""
+    if not isinstance(value, Mapping):
+        return None
+    kind = value.get("type")
+    if kind in CALL_TYPES or kind in RESULT_TYPES:
+        return {"role": "assistant" if kind in CALL_TYPES else "tool", "content": [dict(value)]}
+    speaker, words = find_speaker(value), find_words(value)
+    if speaker is None or words is None:
+        return None
+    rest = {
+        key: cell
+        for key, cell in value.items()
+        if key not in (*SPEAKER_KEYS, *WORD_KEYS, "is_user") or key in ("tool_calls", "function_call")
+    }
+    name = value.get("name")
+    if isinstance(name, str) and name != speaker:
+        rest["name"] = name
+    return {"role": str(speaker), "content": words if words is not value.get("tool_calls") else None, **rest}
+
+
+def _from_segments(cell: Sequence[Mapping[str, object]]) -> Turns | None:
+    """Return segments of a text, each with whether it is learned, as turns; None for other objects."""
+    if not all({*one} == SEGMENT and isinstance(one["label"], bool) for one in cell):
+        return None
+    found: Turns = []
+    for one in cell:
+        role = "assistant" if one["label"] else "user"
+        words = re.sub(r"^<s>|</s>$", "", str(one["text"]))
+        if found and found[-1]["role"] == role:
+            found[-1]["content"] += words
+        else:
+            found.append({"role": role, "content": words})
+    return found
+
+
+def _from_objects(cell: Sequence[Mapping[str, object]], named: bool) -> Turns | None:
+    if segments := _from_segments(cell):
+        return segments
+    if all(len(one) == 1 and isinstance(next(iter(one.values())), Mapping) for one in cell):
+        cell = [next(iter(one.values())) for one in cell]
+    found: Turns = []
+    for one in cell:
+        turn = to_turn(one)
+        turns = [turn] if turn else _from_sides(one)
+        if not turns:
+            return None
+        found += turns
+    roles = [read_role(turn["role"]) or guess_role(turn["role"]) for turn in found]
+    known = all(roles) and all(to_turn(one) or _names_speakers(one) for one in cell)
+    return found if named or known else None
+
+
+def _names_speakers(one: Mapping[str, object]) -> bool:
+    """Return whether keys name who speaks, and not only what is said: `human`, not `question`."""
+    return any(read_role(word) for key in one for word in part_name(key))
+
+
+def _from_sides(one: Mapping[str, object]) -> Turns:
+    """Return the turns of an object whose keys are the speakers: `{"human": ..., "assistant": ...}`."""
+    said: dict[str, Any] = {}
+    rest: dict[str, object] = {}
+    for key, cell in one.items():
+        side = find_side(key)
+        if find_sense(key):
+            rest[key] = cell
+        elif side and isinstance(cell, str) and side not in said:
+            words = strip_marks(cell)
+            if not is_blank(words) and words.lower() not in NOTHING:
+                said[side] = words
+        elif isinstance(cell, str) and not is_blank(cell):
+            words = strip_marks(cell)
+            if words.lower() not in NOTHING:
+                rest[str(key)] = words
+    if len(said) == 1 and any(
+        len(words.split()) >= PROSE_WORDS for words in rest.values() if isinstance(words, str)
+    ):
+        return []  # one side is known, and the words of the other stand under a key that is not
+    order = [side for side in ("system", "user", "assistant") if side in said]
+    return [{"role": side, "content": said[side], **(rest if side == order[-1] else {})} for side in order]
+
+
+def strip_marks(words: str) -> str:
+    """Return words without the speaker's name in front and the sign at the end that some files write around them."""
+    if words.startswith("<|") and (lead := LEAD.match(words)):
+        words = words[lead.end() :]
+    return END.sub("", words)
+
+
+def _from_pairs(cell: Sequence[Sequence[object]], named: bool) -> Turns | None:
+    if not all(one is None or isinstance(one, str) for pair in cell for one in pair):
+        return None
+    if all(isinstance(pair[0], str) and read_role(pair[0]) for pair in cell):
+        return [{"role": str(pair[0]), "content": pair[1]} for pair in cell]
+    if not named:
+        return None
+    sides = [side for pair in cell for side in zip(("user", "assistant"), pair, strict=True)]
+    return [{"role": role, "content": words} for role, words in sides if words]
+
+
+def _from_texts(cell: Sequence[str], named: bool) -> Turns | None:
+    if cell[0].lstrip().startswith("{"):
+        turns = [parse_text(one) for one in cell]
+        return _from_objects(turns, named) if all(isinstance(one, Mapping) for one in turns) else None
+    leads = [LEAD.match(one) for one in cell]
+    roles = [lead and (read_role(lead[1]) or find_side(lead[1])) for lead in leads]
+    if all(roles):
+        said = [one[lead.end() :] for one, lead in zip(cell, leads, strict=True)]
+        return [{"role": role, "content": words} for role, words in zip(roles, said, strict=True)]
+    if not named or len(cell) < 2 or any(roles):
+        return None
+    return [{"role": ("user", "assistant")[i % 2], "content": one} for i, one in enumerate(cell)]
+
+
+def _from_object(cell: Mapping[str, object], named: bool) -> Turns | None:
+    """Return the turns of an object of lists, or of one whose keys number the turns."""
+    if cell and all(isinstance(one, (list, tuple)) for one in cell.values()):
+        if len({len(one) for one in cell.values()}) != 1:
+            return None
+        keys = {*cell}
+        if not (keys & {*SPEAKER_KEYS} and keys & {*WORD_KEYS}):
+            return None
+        rows = zip(*cell.values(), strict=True)
+        return _from_objects([dict(zip(cell, row, strict=True)) for row in rows], named)
+    numbers = [NUMBERED.fullmatch(str(key)) for key in cell]
+    if not cell or not all(numbers):
+        return None
+    order = sorted(
+        zip((int(one[1]) for one in numbers), cell.values(), strict=True), key=lambda pair: pair[0]
+    )
+    return to_turns([value for _, value in order], named)

@@ -1,0 +1,330 @@
+"""Talks that are written as one text: templates of models, instruction forms, names with a colon, messenger exports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from studio.core.text import Text, text
+from studio.data.formats.aliases import ANSWERS
+from studio.data.formats.cells import Values, is_blank, shorten
+from studio.data.formats.names import simplify
+from studio.data.row import Row
+
+Turn = tuple[str, str, str]
+"""(who speaks, when, the words)"""
+ENDS = re.compile(
+    r"(?:<\|im_end\|>|<\|eot_id\|>|<\|end_of_text\|>|<\|begin_of_text\|>|<end_of_turn>|<bos>|<eos>|<\|end\|>|<\|endoftext\|>|"
+    r"</s>|<s>|<\|eom_id\|>)\s*"
+)
+USERS = ("human", "user", "instruction", "question", "q", "prompt", "prompter", "customer", "client", "usr",
+         "frage", "f", "问", "用户", "问题", "指令", "pregunta", "usuario", "nutzer", "benutzer", "kunde",
+         "utilisateur")  # fmt: skip
+MODELS = ("assistant", "response", "answer", "a", "output", "bot", "ai", "gpt", "chatgpt", "model", "agent",
+          "completion", "antwort", "answers", "reply", "chatbot", "claude", "答", "助手", "回答", "respuesta",
+          "asistente", "assistent", "support", "operator", "advisor")  # fmt: skip
+BESIDE = ("input", "context", "eingabe", "kontext", "输入")
+SYSTEMS = ("system", "系统")
+WHO = "|".join(
+    re.escape(word) for word in sorted((*USERS, *MODELS, *BESIDE, *SYSTEMS), key=len, reverse=True)
+)
+TIME = r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4},?\s+\d{1,2}[:.]\d{2}(?:[:.]\d{2})?(?:\s?[APap]\.?\s?[Mm]\.?)?"
+NAME = r"[^\W\d_][^\n:<>\[\]{}\"“”=/\\]{0,30}?"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Style:
+    """One way to write a talk as text: what stands before each turn."""
+
+    name: str
+    mark: re.Pattern[str]
+    """With the groups `who` and, in messengers, `time`."""
+    timed: bool = False
+    single: bool = False
+    """Whether a question and its answer are a talk of their own where a plain file holds many."""
+
+
+STYLES: tuple[Style, ...] = (
+    Style(name="chatml", mark=re.compile(r"<\|im_start\|>\s*(?P<who>\w+)[^\n]*\n")),
+    Style(name="headers", mark=re.compile(r"<\|start_header_id\|>\s*(?P<who>\w+)\s*<\|end_header_id\|>\s*")),
+    Style(name="turns", mark=re.compile(r"<start_of_turn>\s*(?P<who>\w+)\s*\n")),
+    Style(
+        name="bars",
+        mark=re.compile(r"<\|?(?P<who>system|user|assistant|prompter|human|bot|model|ai)\|?>\s*:?\s*", re.I),
+    ),
+    Style(name="inst", mark=re.compile(r"(?:<s>\s*)?(?P<who>\[INST\]|\[/INST\])\s*")),
+    Style(
+        name="headings",
+        mark=re.compile(rf"(?<!#)#{{2,4}}[ \t]*(?P<who>{WHO})[ \t]*\d*[ \t]*(?::[ \t]*\n?|\n)", re.I | re.M),
+        single=True,
+    ),
+    Style(
+        name="whatsapp",
+        mark=re.compile(
+            rf"^[\u200e\u200f]?\[?(?P<time>{TIME})\]?\s*[-–:]?\s*(?P<who>[^:\n]{{1,40}}):\s", re.M
+        ),
+        timed=True,
+    ),
+    Style(
+        name="irc",
+        mark=re.compile(
+            r"^\[?(?P<time>(?:[\d./-]{6,10}[ T])?\d{1,2}:\d{2}(?::\d{2})?)\]?\s*<\s*[@+~&%]?(?P<who>[^>\n]{1,30})>\s",
+            re.M,
+        ),
+        timed=True,
+    ),
+    Style(
+        name="telegram",
+        mark=re.compile(r"^(?P<who>[^\n,\[]{1,40}), \[(?P<time>[^\]\n]{8,25})\]:?[ \t]*\n?", re.M),
+        timed=True,
+    ),
+    Style(
+        name="discord", mark=re.compile(r"^(?P<who>\S.{0,30}?) — (?P<time>[^\n]{5,30})\n", re.M), timed=True
+    ),
+    Style(
+        name="words",
+        mark=re.compile(
+            rf"^\s*[\[<*]{{0,3}}(?P<who>{WHO})\s*\d*[\]>*]{{0,3}}\s*[:：][\]>*]{{0,3}}[ \t]*", re.I | re.M
+        ),
+        single=True,
+    ),
+    Style(
+        name="names",
+        mark=re.compile(rf"^[ \t]*[*]{{0,2}}(?P<who>{NAME})[*]{{0,2}}[:：][*]{{0,2}}[ \t]+", re.M),
+    ),
+)
+"""The first that fits is taken: those whose marks stand for nothing else come first."""
+LOOKED_AT = 50
+LOOKED_CHARACTERS = 8000
+"""Of each text: whether it is a talk shows at its beginning."""
+SHARE = 0.8
+"""Of the sample's rows so many are talks, else the column is text that quotes some."""
+GAP_S = 8 * 3600.0
+"""Silence in a messenger after which another talk begins."""
+MOST_NAMES = 6
+"""Different speakers in one talk, where only a colon tells that a name is one."""
+FORMATS_OF_TIME = ("%d.%m.%y", "%d.%m.%Y", "%m.%d.%y", "%m.%d.%Y", "%Y.%m.%d", "%y.%m.%d")
+
+
+def part_transcript(words: str, style: Style) -> list[Turn]:
+    """Return the turns of a text; what stands before the first mark is a system's turn. [] where there is none."""
+    words = words.replace("\r\n", "\n")
+    marks = list(style.mark.finditer(words))
+    if not marks:
+        return []
+    turns: list[Turn] = []
+    before = ENDS.sub("", words[: marks[0].start()]).strip()
+    if before and not style.timed:
+        turns.append(("system", "", before))
+    for mark, following in zip(marks, [*marks[1:], None], strict=True):
+        said = words[mark.end() : following.start() if following else len(words)]
+        said = ENDS.sub("", said).strip()
+        who = mark["who"].strip()
+        if style.name == "inst":
+            who = "user" if who == "[INST]" else "assistant"
+            if said.startswith("<<SYS>>") and "<</SYS>>" in said:
+                system, _, said = said.removeprefix("<<SYS>>").partition("<</SYS>>")
+                turns.append(("system", "", system.strip()))
+                said = said.strip()
+        turns.append((who, mark["time"] if style.timed else "", said))
+    return turns
+
+
+def name_role(who: str) -> str:
+    """Return the role that a word before a turn stands for; "" for a name, "beside" for material of the question."""
+    word = who.strip().lower()
+    for role, words in (("user", USERS), ("assistant", MODELS), ("system", SYSTEMS), ("beside", BESIDE)):
+        if word in words:
+            return role
+    return ""
+
+
+def find_style(cells: Sequence[str], *, alone: bool) -> Style | None:
+    """Return how the texts of a column write talks; None where they are texts.
+
+    alone: whether the column is all that the rows hold: only then a name before a colon is taken for a speaker.
+    """
+    for style in STYLES:
+        if style.name == "names" and not alone:
+            continue
+        if sum(_is_talk(cell, style) for cell in cells) >= SHARE * len(cells):
+            return style
+    return None
+
+
+def _is_talk(words: str, style: Style) -> bool:
+    words = words[:LOOKED_CHARACTERS]
+    turns = part_transcript(words, style)
+    speakers = [who.lower() for who, _, _ in turns]
+    known = {name_role(who) for who in speakers}
+    if style.name == "names":
+        lines = [line for line in words.splitlines() if line.strip()]
+        marked = len(style.mark.findall(words))
+        repeated = len(turns) >= 2 and len({*speakers}) <= MOST_NAMES and speakers[0] != "system"
+        return repeated and len({*speakers}) >= 2 and marked >= 0.6 * len(lines)
+    if style.timed:
+        return len(turns) >= 1
+    if not {"user", "assistant"} <= known:
+        return False
+    # Marks that are plain words must open the text, or nearly: else it is a text that quotes a talk.
+    opens = style.mark.search(words)
+    return style.name not in ("words", "headings") or opens.start() < max(600, 0.4 * len(words))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transcript:
+    """A column whose texts are talks."""
+
+    column: str
+    style: str
+    apart: bool = False
+    """Whether each question with its answer is a talk of its own."""
+
+    @property
+    def consumed(self) -> tuple[str, ...]:
+        """Columns that are gone in what it yields."""
+        return (self.column,)
+
+    @property
+    def note(self) -> Text:
+        """What a person should know."""
+        return text(
+            f"data.reshape.{'exported' if self._style.timed else 'transcript'}", column=shorten(self.column)
+        )
+
+    @property
+    def _style(self) -> Style:
+        return next(style for style in STYLES if style.name == self.style)
+
+    def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield each Row with its text as turns; of a messenger's export a Row a stretch without long silence."""
+        if self._style.timed:
+            yield from self._gather(rows)
+            return
+        number = 0
+        for row in rows:
+            cell = row.values.get(self.column) if row.problem is None else None
+            if not isinstance(cell, str):
+                yield row
+                continue
+            turns = _join_beside(part_transcript(cell, self._style))
+            for talk in _part_pairs(turns) if self.apart else [turns]:
+                number += 1
+                yield self._make_row(row, talk, number if self.apart else row.row)
+
+    def _make_row(self, row: Row, turns: Sequence[Mapping[str, str]], number: int) -> Row:
+        values = {name: cell for name, cell in row.values.items() if name != self.column}
+        open_end = any(simplify(name) in ANSWERS for name in values)
+        said = [turn for turn in turns if turn["content"]] if open_end else list(turns)
+        values = {"prompt" if open_end else "messages": said, **values}
+        return Row(row.line, values, None, number, row.offset, row.raw)
+
+    def _gather(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Join all rows, which may be lines or pieces of one export, and part them where nobody wrote for GAP_S."""
+        first: Row | None = None
+        pieces: list[str] = []
+        for row in rows:
+            if row.problem is not None:
+                yield row
+            elif isinstance(cell := row.values.get(self.column), str):
+                first = first or row
+                pieces.append(cell)
+        if first is None:
+            return
+        number, last_s, talk = 0, None, []
+        for who, when, words in part_transcript("\n".join(pieces), self._style):
+            now_s = read_time_s(when)
+            if talk and now_s is not None and last_s is not None and now_s - last_s > GAP_S:
+                number += 1
+                yield self._make_row(first, talk, number)
+                talk = []
+            last_s = now_s if now_s is not None else last_s
+            if not is_blank(words):
+                talk.append({"speaker": who, "content": words})
+        if talk:
+            yield self._make_row(first, talk, number + 1)
+
+
+def _join_beside(turns: Sequence[Turn]) -> list[dict[str, str]]:
+    """Return turns as objects; material joins its question, a speaker's turns in a row are one."""
+    found: list[dict[str, str]] = []
+    for who, _, words in turns:
+        role = name_role(who)
+        key, speaker = ("role", role) if role else ("speaker", who)
+        if role == "beside":
+            key, speaker = "role", "user"
+        if is_blank(words) and role != "assistant":
+            continue
+        if found and found[-1].get(key) == speaker:
+            found[-1]["content"] += f"\n\n{words}" if role == "beside" else f"\n{words}"
+        else:
+            found.append({key: speaker, "content": words})
+    return found
+
+
+def _part_pairs(turns: Sequence[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
+    """Yield talks that begin with each question."""
+    talk: list[dict[str, str]] = []
+    for turn in turns:
+        if turn.get("role") == "user" and any(one.get("role") == "assistant" for one in talk):
+            yield talk
+            talk = []
+        talk.append(turn)
+    if talk:
+        yield talk
+
+
+def read_time_s(when: object) -> float | None:
+    """Return the seconds of a messenger's time; None where it is not read. Days before months where both could be."""
+    if isinstance(when, (int, float)):
+        return float(when) / 1000 if when > 1e11 else float(when)
+    if not isinstance(when, str):
+        return None
+    try:
+        return datetime.fromisoformat(
+            when.strip().replace("Z", "+00:00").replace(" UTC", "+00:00")
+        ).timestamp()
+    except ValueError:
+        pass
+    if re.fullmatch(r"\d{9,13}(\.\d+)?", when.strip()):
+        return read_time_s(float(when))
+    found = re.match(r"\[?(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}),?\s+(\d{1,2})[:.](\d{2})", when)
+    if not found:
+        return None
+    day = re.sub(r"[/-]", ".", found[1])
+    for form in FORMATS_OF_TIME:
+        try:
+            date = datetime.strptime(day, form)
+        except ValueError:
+            continue
+        hours = int(found[2]) % 24 + (12 if re.search(r"[Pp]\.?\s?[Mm]", when) and int(found[2]) < 12 else 0)
+        return date.timestamp() + 3600 * hours + 60 * int(found[3])
+    return None
+
+
+def find_transcript(columns: Sequence[str], rows: Sequence[Values], container: str) -> Transcript | None:
+    """Return the column whose texts are talks; None where there is none, or where other columns hold the talk."""
+    texts = [
+        name
+        for name in columns
+        if sum(isinstance(row.get(name), str) and not is_blank(row[name]) for row in rows) > len(rows) / 2
+    ]
+    lengths = {name: _mean(name, rows) for name in texts}
+    long = [name for name in texts if lengths[name] >= 0.5 * max(lengths.values())]
+    if len(long) != 1:
+        return None
+    cells = [
+        row[long[0]]
+        for row in rows[:LOOKED_AT]
+        if isinstance(row.get(long[0]), str) and not is_blank(row[long[0]])
+    ]
+    style = find_style(cells, alone=len(texts) == 1)
+    if style is None:
+        return None
+    return Transcript(column=long[0], style=style.name, apart=style.single and container in ("txt", "md"))
+
+
+def _mean(name: str, rows: Sequence[Values]) -> float:
+    return sum(len(cell) for row in rows if isinstance(cell := row.get(name), str)) / max(1, len(rows))

@@ -1,0 +1,249 @@
+"""What stands beside a question: material, options and columns left over are used by a rule, or asked about."""
+
+import pytest
+
+from studio.core.recipe import DatasetSpec
+from studio.data.formats.choices import choose, counts_from, find_series, part_options
+from studio.data.formats.material import say_material
+from studio.data.formats.names import find_core
+from studio.data.row import Row, RowError
+from studio.data.sniff import understand
+
+STORY = "Every morning the mail boat number {} crosses the bay, brings bread to the island and takes the pupils back."
+
+
+def look(rows, **values):
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return understand(columns, rows, DatasetSpec(source="x", **values))
+
+
+def first(found, rows):
+    conversation, _ = found.read_row(Row(1, rows[0]))
+    return [(message.role, message.content) for message in conversation.messages]
+
+
+@pytest.mark.parametrize(
+    "name", ["context", "passage", "article", "db_schema", "Kontext", "上下文", "patient_case"]
+)
+def test_material_stands_before_its_question(name):
+    rows = [
+        {"id": i, name: STORY.format(i), "question": f"Who goes by boat {i}?", "answer": "The pupils"}
+        for i in range(9)
+    ]
+    found = look(rows)
+    assert not found.questions and found.mapping["material"] == name
+    assert first(found, rows) == [
+        ("user", f"{STORY.format(0)}\n\nWho goes by boat 0?"),
+        ("assistant", "The pupils"),
+    ]
+
+
+def test_several_kinds_of_material_are_named():
+    rows = [
+        {"facts": ["It rained.", "It froze."], "hint": f"Think of {i}.", "question": "Why?", "answer": "Ice."}
+        for i in range(9)
+    ]
+    told = first(look(rows), rows)[0][1]
+    assert told == "facts:\nIt rained.\nIt froze.\n\nhint:\nThink of 0.\n\nWhy?"
+
+
+def test_a_column_that_carries_much_text_is_never_left_out_in_silence():
+    rows = [{"question": "Who goes?", "answer": "Pupils", "lagebild": STORY.format(i)} for i in range(9)]
+    found = look(rows)
+    asked = found.questions[0]
+    assert (
+        asked.field == "data.mapping.material"
+        and asked.choices == ("lagebild", "")
+        and found.confidence <= 0.8
+    )
+    used = look(rows, mapping={"material": "lagebild"})
+    assert not used.questions and STORY.format(0) in first(used, rows)[0][1]
+    left = look(rows, mapping={"material": ""})
+    assert not left.questions and first(left, rows)[0][1] == "Who goes?"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"source": "web", "url": "https://example.org/a/b", "created": "2024-01-02 10:00", "score": 0.5},
+        {"text": "Question: Who goes by boat? Answer: The pupils, every day."},
+        {"tokens": STORY.split()},
+        {"licence": "This text may be used by anybody for any purpose at all."},
+    ],
+    ids=["facts about the row", "the same once more", "words cut apart", "the same in every row"],
+)
+def test_what_says_nothing_new_is_not_asked_about(more):
+    rows = [{"question": "Who goes by boat?", "answer": "The pupils, every day.", **more} for _ in range(9)]
+    assert look(rows).questions == ()
+
+
+def test_an_explanation_is_asked_about_as_thoughts():
+    rows = [
+        {
+            "question": f"{i} + 1?",
+            "answer": str(i + 1),
+            "rationale": f"Counting one further from {i} gives {i + 1}.",
+        }
+        for i in range(9)
+    ]
+    found = look(rows)
+    assert found.questions[0].field == "data.mapping.reasoning" and found.questions[0].choices == (
+        "rationale",
+        "",
+    )
+
+
+def test_labels_beside_a_text_are_asked_about():
+    rows = [{"text": STORY.format(i), "label": i % 2} for i in range(9)]
+    found = look(rows)
+    assert found.questions[0].field == "data.format" and found.questions[0].choices == (
+        "prompt_completion",
+        "text",
+    )
+    told = look(rows, format="prompt_completion")
+    assert not told.questions and first(told, rows)[1] == ("assistant", "0")
+
+
+OPTIONS = ["sand", "water", "dust", "rock"]
+LETTERS = dict(zip("ABCD", OPTIONS, strict=True))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"choices": OPTIONS, "answer": 1},
+        {"choices": {"text": OPTIONS, "label": list("ABCD")}, "answerKey": "B"},
+        {"options": [{"label": mark, "text": words} for mark, words in LETTERS.items()], "answer": "B"},
+        {"options": LETTERS, "correct": "b"},
+        {"options": str(OPTIONS), "label": "1"},
+        {"options": "A) sand B) water C) dust D) rock", "answer": "B"},
+        {"options": [f"{mark}. {words}" for mark, words in LETTERS.items()], "answer": "(B)"},
+        {"A": "sand", "B": "water", "C": "dust", "D": "rock", "answer": "B"},
+        {"option1": "sand", "option2": "water", "option3": "dust", "correct_option": 2},
+        {"ending0": "sand", "ending1": "water", "label": "1"},
+        {"answers": OPTIONS, "correct_answer_id": 1},
+        {"choices": OPTIONS, "answer": "water"},
+    ],
+    ids=str,
+)
+def test_the_words_of_an_option_are_learned(row):
+    counted = {name: cell for name, cell in row.items() if name == "correct_option"}
+    rows = [{"question": "What is wet?", **row}] * 5
+    # Rows that tell from which number the options are counted.
+    lasts = {"answer": 0, "label": "0", "correct_answer_id": 0, "correct_option": 3}
+    rows += [
+        {
+            "question": "?",
+            **row,
+            **{name: lasts[name] for name in row if name in lasts and str(row[name]).isdigit()},
+        }
+    ]
+    found = look(rows)
+    assert not found.questions, found.questions
+    told = first(found, rows)
+    assert told[0][1].startswith("What is wet?\n\nA. sand\nB. water") and told[1] == ("assistant", "water")
+    assert ("completion_from_1" in found.mapping) is bool(counted)
+
+
+def test_where_counting_begins_is_asked_where_rows_do_not_tell():
+    rows = [{"question": "What is wet?", "choices": OPTIONS, "answer": 1}] * 5
+    found = look(rows)
+    assert found.questions[0].field == "data.mapping.completion_from_1" and found.confidence <= 0.8
+    assert first(look(rows, mapping={"completion_from_1": "answer"}), rows)[1][1] == "sand"
+    assert first(look(rows, mapping={"completion_from_1": ""}), rows)[1][1] == "water"
+
+
+def test_options_and_answers():
+    assert counts_from("a", "c", [{"a": 0, "c": OPTIONS}]) == 0
+    assert counts_from("a", "c", [{"a": 4, "c": OPTIONS}]) == 1
+    assert counts_from("a", "c", [{"a": "B", "c": OPTIONS}]) == 0
+    options = part_options(OPTIONS)
+    assert choose(options, "B. water", "a") == "water" and choose(options, "all of them", "a") is None
+    with pytest.raises(RowError):
+        choose(options, 4, "a")
+    assert find_series(["id", "opa", "opb", "opc"]) == ("opa", "opb", "opc")
+    assert (
+        find_series(["a", "b"]) == ("a", "b")
+        and find_series(["v1", "v2"]) == ()
+        and find_series(["B", "C"]) == ()
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "core"),
+    [
+        ("user_question", "question"), ("questionText", "question"), ("GPT4 Answer", "answer"), ("answer_start", ""),
+        ("question_id", ""), ("incorrect_answers", ""), ("final-response", "response"), ("text", ""),
+    ],
+)  # fmt: skip
+def test_what_is_left_of_a_name(name, core):
+    assert find_core(name) == core
+
+
+def test_any_cell_is_said_in_words():
+    assert say_material({"title": ["Boats", "Bread"], "n": 3}) == "title: Boats | Bread\nn: 3"
+    assert say_material([{"q": "a b"}, {"q": "c"}]) == "q: a b\nq: c"
+    assert say_material(["One.", "Two."]) == "One.\nTwo." and say_material("as it is\n") == "as it is\n"
+
+
+def test_a_column_that_was_left_out_stays_out_when_rows_are_read():
+    """Only columns that come later may still take a role: an address is no letter, and "no" is an answer."""
+    rows = [
+        {
+            "customer_email": f"c{i}@mail.example",
+            "notes": STORY.format(i),
+            "question": f"Q{i}?",
+            "answer": "A",
+        }
+        for i in range(9)
+    ]
+    found = look(rows, mapping={"material": ""})
+    assert "material" not in found.extend((*rows[0], "hint")).mapping
+    found = look([{"email": row["customer_email"], "question": "Who?", "answer": "A"} for row in rows])
+    assert found.mapping.keys() == {"prompt", "completion"}
+    assert found.extend(("email", "question", "answer")).mapping == found.mapping
+    assert found.extend(("email", "question", "answer", "context")).mapping["material"] == "context"
+
+
+def test_an_empty_column_gives_way_to_one_that_holds_the_question():
+    rows = [
+        {"q_id": f"a{i}", "title": f"Why is {i} odd?", "document": "", "answers": "So."} for i in range(9)
+    ]
+    found = look(rows)
+    assert "document" not in found.mapping.values() and "title" in found.mapping.values()
+
+
+def test_who_names_the_question_is_asked_for_the_answer():
+    rows = [{"xa": f"What is {i}?", "xb": f"It is {i}.", "id": i} for i in range(9)]
+    for mapping, asked in ({"prompt": "xa"}, "completion"), ({"completion": "xb"}, "prompt"):
+        found = look(rows, mapping=mapping)
+        assert [question.field for question in found.questions] == [f"data.mapping.{asked}"]
+        assert found.mapping == mapping
+    assert not look(rows, mapping={"prompt": "xa", "completion": "xb"}).questions
+
+
+def test_what_is_asked_for_first_is_likely():
+    rows = [
+        {
+            "intent": f"sort {i} numbers",
+            "rewritten": f"sort {i} of them" if i % 2 else None,
+            "snippet": f"s({i})",
+        }
+        for i in range(20)
+    ]
+    found = look(rows)
+    choices = {question.field: question.choices for question in found.questions}
+    assert not choices or choices["data.mapping.completion"][0] != "rewritten"
+
+
+def test_an_answer_that_pandas_wrote_is_opened():
+    cell = "{'text': array(['Marta Linwood'], dtype=object), 'answer_start': array([70], dtype=int32)}"
+    rows = [{"question": f"Who built {i}?", "answers": cell} for i in range(9)]
+    assert first(look(rows), rows)[-1] == ("assistant", "Marta Linwood")
+
+
+def test_lists_of_texts_are_asked_about():
+    rows = [
+        {"id": str(i), "data": [f"Tell me of {i}.", "Gladly.", "And then?", "The end."]} for i in range(9)
+    ]
+    assert look(rows).questions[0].field == "data.format" and look(rows).questions[0].choices == ("messages",)

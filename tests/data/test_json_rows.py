@@ -1,0 +1,106 @@
+"""Rows are found in whatever object a JSON file is, and talks where they are lists instead of objects."""
+
+import io
+import json
+
+import pytest
+
+from studio.data.containers import json_lines, json_whole
+from studio.data.containers.json_rows import find_rows
+
+ROWS = [{"question": f"q{i}", "answer": f"a{i}"} for i in range(3)]
+TALK = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+
+
+def read(value, indent=None) -> list:
+    data = json.dumps(value, indent=indent).encode()
+    return [
+        row.values if row.problem is None else row.problem.code
+        for row in json_whole.iterate(io.BytesIO(data), "utf-8")
+    ]
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"columns": ["question", "answer"], "index": [0, 1, 2], "data": [list(row.values()) for row in ROWS]},
+        {"features": [{"name": "question"}], "rows": [{"row_idx": i, "row": row} for i, row in enumerate(ROWS)]},
+        {f"id_{i}": row for i, row in enumerate(ROWS)},
+        {"meta": {"made": "here"}, "talks": {f"id_{i}": row for i, row in enumerate(ROWS)}},
+        {"dataset": {"name": "x", "examples": ROWS}},
+        {"took": 3, "hits": {"total": 3, "hits": ROWS}},
+        {"question": {str(i): row["question"] for i, row in enumerate(ROWS)},
+         "answer": {str(i): row["answer"] for i, row in enumerate(ROWS)}},
+        {"version": "1", "data": ROWS},
+    ],
+)  # fmt: skip
+def test_rows_of_an_object(value, indent):
+    assert read(value, indent) == ROWS
+
+
+def test_a_square_table_is_read_by_its_columns():
+    value = {"columns": ["a", "b"], "index": [0, 1], "data": [[1, 2], [3, 4]]}
+    assert read(value) == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"question": "q", "answer": "a"},
+        {"messages": TALK},
+        {"request": {"messages": TALK}, "response": {"id": 1}},
+        {"chosen": TALK, "rejected": TALK, "prompt": TALK},
+        {"chat": {"title": "t", "messages": TALK}},
+        {"id": 1, "a": {"x": 1}, "b": {"y": 2}, "c": {"z": 3}},
+    ],
+)
+def test_an_object_that_is_a_row(value):
+    assert find_rows(value) is None and read(value) == [value]
+
+
+def test_talks_under_their_ids_and_answers_under_their_questions():
+    assert read({f"talk {i}": TALK for i in range(3)}) == [{"messages": TALK}] * 3
+    texts = {f"Is this number {i}?": f"It is {i}." for i in range(3)}
+    assert read(texts)[1] == {"column_1": "Is this number 1?", "column_2": "It is 1."}
+    assert read({"name": "x", "place": "y", "time": "z"}) == [{"name": "x", "place": "y", "time": "z"}]
+
+
+def test_lists_of_lists():
+    for talk in (TALK, ["hi", "hello"], [["hi", "hello"]]):
+        assert read([talk, talk]) == read([talk, talk], 1) == [{"messages": talk}] * 2
+    assert read([[1, 2], TALK]) == ["E101", {"messages": TALK}]
+
+
+def test_a_file_that_is_one_talk():
+    assert read(TALK) == [{"messages": TALK}]
+    table = [turn | {"thread": 1} for turn in TALK]
+    assert read(table) == table
+
+
+@pytest.mark.parametrize("talk", [TALK, ["hi", "hello"], [["hi", "hello"], ["so", "no"]]])
+def test_lines_that_are_talks(talk):
+    line = json.dumps(talk).encode()
+    assert json_lines.accept(line + b"\n" + line, ".jsonl") and json_lines.accept(
+        line + b"\n" + line, ".json"
+    )
+    assert json_lines.accept(line, ".jsonl") and not json_lines.accept(line, ".json")
+    rows = list(json_lines.iterate(io.BytesIO(line + b"\n" + line + b"\n[1, 2]"), "utf-8"))
+    assert [row.values for row in rows] == [{"messages": talk}] * 2 + [{}]
+    assert [(row.line, row.row, row.offset) for row in rows] == [
+        (1, 1, 0),
+        (2, 2, len(line) + 1),
+        (3, 3, 2 * len(line) + 2),
+    ]
+
+
+def test_a_line_that_is_a_table_is_none():
+    assert not json_lines.accept(b'[{"a": 1}, {"a": 2}]', ".jsonl")
+
+
+def test_an_export_that_names_its_people_first():
+    messages = [{"sender_name": "Jo", "content": f"That is the {i}th message here."} for i in range(9)]
+    people = [{"name": "Jo"}, {"name": "Mo"}, {"name": "Flo"}]
+    assert read({"participants": people, "messages": messages, "title": "Jo and Mo"}) == messages
+    other = [{"note": f"Another list of long words, number {i}."} for i in range(9)]
+    assert "E101" in read({"messages": messages, "notes": other})

@@ -1,0 +1,34 @@
+"""Questions that lie inside of their articles become rows, with what stands around them."""
+
+from studio.data.nested import find_nested
+from studio.data.row import Row
+
+ARTICLE = {
+    "title": "Mills",
+    "paragraphs": [
+        {
+            "context": "Wind turns it.",
+            "qas": [{"question": "What turns it?", "answers": [{"text": "Wind"}], "id": 1}],
+        },
+        {
+            "context": "It grinds.",
+            "qas": [{"question": "What does it do?", "answers": [{"text": "It grinds"}], "id": 2}],
+        },
+    ],
+}
+
+
+def test_questions_of_an_article():
+    step = find_nested(["title", "paragraphs"], [ARTICLE])
+    assert step.path == ("paragraphs", "qas")
+    made = list(step.apply([Row(3, ARTICLE, None, 1, 7), Row(9, {"title": "none"}, None, 2, 70)]))
+    assert [row.values.get("context") for row in made] == ["Wind turns it.", "It grinds.", None]
+    assert made[0].values == {"title": "Mills", "context": "Wind turns it.", "question": "What turns it?",
+                              "answers": [{"text": "Wind"}], "id": 1}  # fmt: skip
+    assert [(row.line, row.row, row.offset) for row in made] == [(3, 1, 7), (3, 2, 7), (9, 3, 70)]
+
+
+def test_rows_that_ask_themselves_stay():
+    row = {"question": "q", "answer": "a", "more": [{"question": "x", "answer": "y"}]}
+    assert find_nested(["question", "answer", "more"], [row]) is None
+    assert find_nested(["tags"], [{"tags": [{"name": "a"}]}]) is None

@@ -1,0 +1,186 @@
+"""Messages, transcripts and exports become talks; objects in cells become columns; speakers become roles."""
+
+import json
+
+import pytest
+
+from studio.core.recipe import DatasetSpec
+from studio.data.describe import describe
+from studio.data.transcripts import STYLES, part_transcript, read_time_s
+
+ROLES = ("user", "assistant")
+
+
+@pytest.fixture
+def tell(tmp_path):
+    """A function: rows, or the words of a file -> the report of `data`."""
+
+    def run(content, name="rows.jsonl", **values):
+        path = tmp_path / name
+        if not isinstance(content, str):
+            content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in content)
+        path.write_text(content, encoding="utf-8")
+        return describe(DatasetSpec(source=str(path), **values), rows=3)
+
+    return run
+
+
+def turns(report, place=0):
+    return [(turn["role"], turn["content"]) for turn in report["preview"][place]["messages"]]
+
+
+def asked(report):
+    return {one["field"]: one["choices"] for one in report["needs_answer"]}
+
+
+def test_a_message_a_row_is_grouped_and_ordered(tell):
+    rows = [
+        {
+            "conversation_id": f"c{i % 4}",
+            "turn": i // 4,
+            "speaker": ("Customer", "Agent")[i // 4 % 2],
+            "text": f"words {i}",
+        }
+        for i in range(16)
+    ]
+    report = tell(list(reversed(rows)))
+    assert not report["needs_answer"] and report["rows_read"] == report["rows_used"] == 4
+    talks = {tuple(turns(report, place)) for place in range(3)}
+    assert (
+        ("user", "words 3"),
+        ("assistant", "words 7"),
+        ("user", "words 11"),
+        ("assistant", "words 15"),
+    ) in talks
+
+
+def test_replies_are_followed_to_each_last_one(tell):
+    rows = [
+        {"tweet_id": 1, "inbound": True, "text": "Where is my parcel?", "in_response_to_tweet_id": None},
+        {"tweet_id": 2, "inbound": False, "text": "Which number does it have?", "in_response_to_tweet_id": 1},
+        {"tweet_id": 3, "inbound": True, "text": "It is number 7.", "in_response_to_tweet_id": 2},
+        {"tweet_id": 4, "inbound": False, "text": "It arrives today.", "in_response_to_tweet_id": 3},
+        {"tweet_id": 5, "inbound": False, "text": "Please call us instead.", "in_response_to_tweet_id": 1},
+    ]
+    report = tell(rows)
+    assert report["rows_used"] == 2
+    assert [len(turns(report, place)) for place in (0, 1)] == [4, 2]
+    assert [role for role, _ in turns(report, 0)] == [*ROLES, *ROLES]
+
+
+def test_whose_messages_are_learned_is_asked_where_people_have_names(tell):
+    rows = [
+        {"thread_id": i // 4, "author": ("Anna", "Ben")[i % 2], "message": f"words number {i}"}
+        for i in range(24)
+    ]
+    report = tell(rows)
+    assert asked(report)["data.speaker"][0] == "Ben"
+    told = tell(rows, speaker="Anna")
+    assert not told["needs_answer"] and turns(told)[0] == ("assistant", "words number 0")
+
+
+def test_speakers_without_names_answer_second(tell):
+    rows = [
+        {"dialog": [{"speaker": f"speaker{1 + i % 2}", "utterance": f"words {i}"} for i in range(4)]}
+        for _ in range(6)
+    ]
+    report = tell(rows)
+    assert not report["needs_answer"] and [role for role, _ in turns(report)] == [*ROLES, *ROLES]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "<|im_start|>user\nhow?<|im_end|>\n<|im_start|>assistant\nso<|im_end|>\n",
+        "<|start_header_id|>user<|end_header_id|>\n\nhow?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nso<|eot_id|>",
+        "<bos><start_of_turn>user\nhow?<end_of_turn>\n<start_of_turn>model\nso<end_of_turn>",
+        "<|user|>\nhow?</s>\n<|assistant|>\nso</s>",
+        "<s>[INST] how? [/INST] so </s>",
+        "### Instruction:\nhow?\n\n### Response:\nso",
+        "### Human: how?### Assistant: so",
+        "Human: how?\n\nAssistant: so",
+        "Q: how?\nA: so",
+        "<human>: how?\n<bot>: so",
+        "Frage: how?\nAntwort: so",
+    ],
+)
+def test_talks_in_one_text_are_read_as_turns(tell, words):
+    report = tell([{"text": words, "source": "web"}] * 5)
+    assert report["format"] == "messages" and not report["needs_answer"]
+    assert turns(report) == [("user", "how?"), ("assistant", "so")]
+
+
+def test_system_prompts_and_inputs_of_such_texts(tell):
+    llama = "<s>[INST] <<SYS>>\nBe kind.\n<</SYS>>\n\nhow? [/INST] so </s><s>[INST] why? [/INST] thus </s>"
+    assert turns(tell([{"text": llama}] * 5)) == [
+        ("system", "Be kind."), ("user", "how?"), ("assistant", "so"), ("user", "why?"), ("assistant", "thus"),
+    ]  # fmt: skip
+    alpaca = (
+        "Below is a task.\n\n### Instruction:\nSum up.\n\n### Input:\nA long day.\n\n### Response:\nLong."
+    )
+    assert turns(tell([{"text": alpaca}] * 5)) == [
+        ("system", "Below is a task."), ("user", "Sum up.\n\nA long day."), ("assistant", "Long."),
+    ]  # fmt: skip
+
+
+def test_a_text_that_quotes_a_talk_stays_a_text(tell):
+    words = "The book tells of two friends, and of a long winter in the north, when nothing grew. " * 12
+    report = tell([{"text": f"{words}\nQ: Who wrote it?\nA: Nobody knows."}] * 5)
+    assert report["format"] == "text"
+
+
+def test_a_text_is_learned_as_it_is_where_the_person_says_so(tell):
+    report = tell([{"text": "Q: how?\nA: so"}] * 5, format="text")
+    assert report["format"] == "text" and report["preview"][0]["text"] == "Q: how?\nA: so"
+
+
+def test_a_plain_file_of_questions_is_as_many_examples(tell):
+    report = tell("".join(f"Q: how {i}?\nA: so {i}\n\n" for i in range(9)), name="faq.txt")
+    assert report["rows_used"] == 9 and turns(report, 1) == [("user", "how 1?"), ("assistant", "so 1")]
+
+
+def test_an_exported_chat_is_cut_at_long_silence(tell):
+    lines = "".join(
+        f"{day:02}.03.24, 10:{minute:02} - {who}: words {day} {minute}\n"
+        for day in (1, 2, 5)
+        for minute, who in enumerate(("Marta Lind", "Jonas", "Marta Lind", "Jonas"))
+    )
+    report = tell(lines, name="chat.txt", speaker="Jonas")
+    assert report["rows_used"] == 3 and not report["needs_answer"]
+    assert turns(report, 1)[:2] == [("user", "words 2 0"), ("assistant", "words 2 1")]
+
+
+def test_fields_of_an_object_are_columns(tell):
+    report = tell(
+        [
+            {"inputs": {"question": f"how {i}?"}, "outputs": {"answer": "so"}, "meta": {"n": i}}
+            for i in range(5)
+        ]
+    )
+    assert turns(report) == [("user", "how 0?"), ("assistant", "so")]
+    pair = tell([{"translation": {"de": f"Das Boot {i}", "en": f"The boat {i}"}} for i in range(5)])
+    assert asked(pair) == {"data.mapping.prompt": ["de", "en"], "data.mapping.completion": ["en", "de"]}
+
+
+def test_times_are_read_in_many_spellings():
+    known = {
+        read_time_s(when)
+        for when in ("2024-03-01T10:00:00Z", "2024-03-01 10:00:00+00:00", 1709287200, "1709287200000")
+    }
+    assert known == {1709287200.0}
+    assert read_time_s("1/3/24, 3:05 PM") - read_time_s("1/3/24, 2:05 PM") == 3600
+    assert read_time_s("soon") is None and read_time_s(None) is None
+
+
+def test_every_style_parts_nothing_where_nothing_is():
+    assert all(part_transcript("Only words, no talk", style) == [] for style in STYLES)
+
+
+def test_names_are_known_by_their_words(tell):
+    rows = [
+        {"chat_room": f"r{i // 4}", "sender_handle": ("Ann", "Bo")[i % 2], "message_body": f"These are words {i}.",
+         "sent_time_ms": 1600000000000 + i * 1000}
+        for i in range(40)
+    ]  # fmt: skip
+    found = tell(rows, speaker="Bo")
+    assert found["rows_used"] == 10 and [role for role, _ in turns(found)] == ["user", "assistant"] * 2
