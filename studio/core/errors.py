@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from studio.core.events import Fix
 from studio.core.text import Text, load_catalogue, text
 
 
@@ -39,6 +40,10 @@ class Problem:
     """Dotted path in the recipe, such as `optim.learning_rate`; "" when it belongs to none."""
     message: Text
     fix: Text
+    ways: tuple[Fix, ...] = ()
+    """Ways out that are a change of the recipe: one click."""
+    choices: tuple[str, ...] = ()
+    """Values of `field` that settle it, the best first; () where it is no choice."""
     severity: Literal["error", "warning"] = "error"
 
 

@@ -162,6 +162,13 @@ class TrialFinished(RunEvent):
     total_s: float
     """How long the whole run will take at most."""
     peak_vram_bytes: int = 0
+    left_out: tuple[str, ...] = ()
+    """Parts that the time did not allow, or that went well in an earlier run of the same model and versions."""
+
+    @property
+    def saving_known(self) -> bool:
+        """Whether an earlier run answered and saved with the same model and versions: the time never leaves it out."""
+        return "result" in self.left_out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

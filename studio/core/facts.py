@@ -33,7 +33,9 @@ class Gpu:
     display: bool | None = None
     """Whether a display hangs on it; None when the driver does not tell."""
     free_bytes: int = 0
-    """What one process may take of its memory now, beside what other programs hold; 0 when nobody looked."""
+    """What other programs leave of its memory just now (host/cards.py); 0 when nobody looked."""
+    cap_bytes: int = 0
+    """What the run that has begun on it may take, with what lies beside torch; 0 before one has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,6 +161,27 @@ class KernelTest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredSpeed:
+    """How fast a run on this machine was, beside what had been reckoned: the next ones are reckoned by it."""
+
+    run: str
+    gpu: str
+    """Name of the card; "" for the processor."""
+    path: str
+    """decoder or stock: whose code computed the steps."""
+    quantization: str
+    method: str
+    """lora or full"""
+    parameters: int
+    """Of the base model."""
+    tokens_per_s: float
+    """Median over its last steps, padding not counted."""
+    reckoned_tokens_per_s: float
+    """What host/speed.py says of it without any measurement."""
+    time_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MachineFacts:
     """Raw facts of the machine, one JSON object without conclusions: those are drawn in studio/host from these."""
 
@@ -242,6 +265,10 @@ class MachineFacts:
     """Of the GPU's memory, what libraries and driver hold beside torch's own, as an earlier run measured it."""
     fragmentation: float = 0.0
     """What torch held as a multiple of what it handed out, measured likewise; 0: not measured yet."""
+    speeds: tuple[MeasuredSpeed, ...] = ()
+    """What earlier runs on this machine measured, the newest first."""
+    processor_rate: float = 0.0
+    """Operations a second of a product of fp32 matrices on all cores, measured once; 0: not measured."""
     hub: str = ""
     """Whether the model hub answers: "" not asked, `ok`, else the error."""
     hub_endpoint: str = ""
@@ -286,8 +313,12 @@ class ModelFacts:
     """Whether each layer has that window; () where all layers are alike."""
     tied_embeddings: bool | None = None
     """Whether output and input embeddings are the same weights; None when unknown."""
+    sdpa: bool = True
+    """Whether transformers can compute its attention by PyTorch's fused one."""
     linear_parameters: int = 0
-    """Weights of the linear layers inside all layers together."""
+    """Weights of the linear layers inside all layers together, experts left out."""
+    expert_parameters: int = 0
+    """Weights of the experts of all layers, which bitsandbytes leaves as they are: they are no linear layers."""
     linears: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Name inside a layer, such as `self_attn.q_proj` -> (outputs, inputs)."""
     norms: Mapping[str, int] = field(default_factory=dict)
@@ -311,6 +342,9 @@ class DataFacts:
     tokens: int = 0
     """Tokens of the rows used, after cutting; 0 when nothing was tokenised yet."""
     trained_tokens: int = 0
+    expected_rows: int = 0
+    expected_tokens: int = 0
+    """What the head suggests of all rows (data/forecast.py), where they were not counted; 0: nothing."""
     rows_cut: int = 0
     rows_dropped: Mapping[str, int] = field(default_factory=dict)
     """Rule -> rows, for rows that a named rule left out: rows_read = rows_used + rows_refused + these."""
@@ -327,12 +361,33 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Slower:
+    """Something that costs a run time, and how much."""
+
+    id: str
+    """decoder, kernels, memory, precision, card, rows or padding (host/slower.py)."""
+    reason: Text
+    factor: float
+    """How many times as long the run takes for it."""
+    field: str = ""
+    """Dotted path of the setting that decides it; "" for none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Offer:
     """Something that the person may do for a better run."""
 
     title: Text
     why: Text
     command: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowLengths:
+    """How long the rows of a data set are, cut as a run cuts them."""
+
+    longest_tokens: int
+    mean_tokens: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -359,3 +414,7 @@ class BackendPlan:
     """What the studio's own decoder keeps for its backward pass; None where the model's own forward trains."""
     fp8: Choice = Choice(value=False, reason=Text(id="plan.fp8.off"))
     """Whether the studio's own decoder multiplies by frozen weights in 8 bits: faster, and not exact."""
+    micro_batch: Choice = Choice(value=0, reason=Text(id="plan.micro_batch.one"))
+    """How many rows of a step go at once, were all as long as the longest; 0 in runs of older studios."""
+    slower: tuple[Slower, ...] = ()
+    """What makes it clearly slower than it could be, the costliest first."""

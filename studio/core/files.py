@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+LOG_LIMIT_BYTES = 5_000_000
+"""A studio may stay up for weeks, and a program may print every request."""
 HELD = (5, 32, 33)
 """Windows' error codes for access denied, sharing violation and lock violation."""
 
@@ -37,6 +40,20 @@ def trim_log(path: Path, limit_bytes: int) -> Path:
         if path.stat().st_size > limit_bytes:
             replace_file(path, path.with_name(f"{path.name}.1"))
     return path
+
+
+def cut_log(log: BinaryIO, path: Path, limit_bytes: int) -> None:
+    """Empty the log at `path`, which `log` and other processes are writing, when it is longer than `limit_bytes`.
+
+    What it held is kept as `NAME.1`. A disk that refuses leaves it growing.
+    """
+    with suppress(OSError):
+        if os.fstat(log.fileno()).st_size > limit_bytes:
+            shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+            log.truncate(0)
+            log.seek(
+                0
+            )  # Windows' writers share the place of this one; elsewhere they write at the end anyhow
 
 
 def write_file(path: Path, content: bytes, *, private: bool = False, lasting: bool = False) -> None:

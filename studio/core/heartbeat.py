@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from studio.core.errors import StudioError
 from studio.core.files import write_file
+from studio.core.json_file import read_json
 
 PARENT_VARIABLE = "FINETUNE_STUDIO_PARENT"
 """Environment variable in which a supervised process finds its supervisor's pid."""
@@ -181,9 +183,9 @@ def take_restart(heartbeat: Path) -> str | None:
     """Return the run of request_restart, once; None when none was named."""
     path = heartbeat.with_name("restart.json")
     try:
-        run = json.loads(path.read_text(encoding="utf-8"))["run"]
+        run = read_json(path)["run"]
         path.unlink()
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, StudioError, KeyError, TypeError):
         return None
     return run if isinstance(run, str) else None
 
@@ -197,7 +199,7 @@ def read_safer(run: str, environment: Mapping[str, str] = os.environ) -> frozens
 
 def _read(kind: type, path: Path) -> Any:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
         return kind(**{name: data[name] for name in kind.__slots__})
-    except (OSError, ValueError, KeyError, TypeError):
+    except (StudioError, KeyError, TypeError):
         return None

@@ -9,7 +9,6 @@ hang with the service behind it. The token goes only into the environment of the
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from studio.core.json_file import parse_json
 
 HUB = "https://huggingface.co"
 ANSWER_S = 20.0
@@ -133,6 +134,6 @@ def _ask(wish: str, given: str = "") -> dict[str, str]:
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
             check=False,
         )
-        return json.loads(answer.stdout)
+        return parse_json(answer.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return {}

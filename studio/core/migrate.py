@@ -11,7 +11,7 @@ from studio.core.recipe import RECIPE_VERSION
 from studio.core.record import RECORD_VERSION
 from studio.core.text import text
 
-QUEUE_VERSION = 1
+QUEUE_VERSION = 2
 NEWEST = {
     "recipe": RECIPE_VERSION,
     "record": RECORD_VERSION,
@@ -19,8 +19,40 @@ NEWEST = {
     "queue": QUEUE_VERSION,
 }
 
-# (kind, version lifted from) -> the function that lifts it by one. Version 1 is the first, so there is nothing to lift.
-LIFTS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+def _lift_recipe_1(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Rows of a step in one number, where they were micro-batch (2) times accumulation (4); packing filled steps."""
+    optim, data = recipe.get("optim"), recipe.get("data")
+    lifted = dict(recipe)
+    if isinstance(optim, Mapping) and "batch_size" not in optim:
+        rest = {key: value for key, value in optim.items() if key not in ("micro_batch", "accumulation")}
+        factors = (optim.get("micro_batch", 2), optim.get("accumulation", 4))
+        # What is no number is left to be refused by its name.
+        if all(isinstance(factor, int) for factor in factors):
+            lifted["optim"] = {**rest, "batch_size": factors[0] * factors[1]}
+    if isinstance(data, Mapping) and isinstance(data.get("packing"), bool) and "fill" not in data:
+        rest = {key: value for key, value in data.items() if key != "packing"}
+        lifted["data"] = {**rest, "fill": data["packing"]}
+    return lifted
+
+
+def _lift_queue_1(queue: dict[str, Any]) -> dict[str, Any]:
+    """The recipes of its items, each of which tells its own version."""
+
+    def lift_item(item: Any) -> Any:
+        if not isinstance(item, Mapping) or not isinstance(item.get("recipe"), Mapping):
+            return item
+        return {**item, "recipe": lift("recipe", item["recipe"])}
+
+    items = queue.get("items")
+    return {**queue, "items": [lift_item(item) for item in items]} if isinstance(items, list) else queue
+
+
+# (kind, version lifted from) -> the function that lifts it by one.
+LIFTS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {
+    ("recipe", 1): _lift_recipe_1,
+    ("queue", 1): _lift_queue_1,
+}
 
 
 def lift(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:

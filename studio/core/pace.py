@@ -8,12 +8,13 @@ Both judges use it, the thread inside the engine's process and the supervisor ou
 
 from __future__ import annotations
 
-import json
 import os
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
+
+from studio.core.json_file import parse_json
 
 BUDGETS_VARIABLE = "FINETUNE_STUDIO_BUDGETS"
 """Environment variable with a JSON object of seconds that replace entries of BUDGETS_S (for tests)."""
@@ -107,7 +108,7 @@ class Pace:
 
 def read_budgets(environment: Mapping[str, str] = os.environ) -> dict[str, float]:
     """Return BUDGETS_S with what BUDGETS_VARIABLE replaces. Raises ValueError when that is no object of seconds."""
-    given = json.loads(environment.get(BUDGETS_VARIABLE) or "{}")
+    given = parse_json(environment.get(BUDGETS_VARIABLE) or "{}")
     unknown = set(given) - set(BUDGETS_S)
     if unknown:
         raise ValueError(f"{BUDGETS_VARIABLE}: no budget is called {', '.join(sorted(unknown))}")

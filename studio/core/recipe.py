@@ -8,7 +8,7 @@ from typing import Any
 
 from studio.core.fields import knob
 
-RECIPE_VERSION = 1
+RECIPE_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +47,7 @@ class DatasetSpec:
         level="common",
     )
     mapping: dict[str, str] = knob({})
+    speaker: str = knob("")
     encoding: str = knob("auto")
     sheet: str = knob("")
     config: str = knob("")
@@ -67,7 +68,8 @@ class DatasetSpec:
         useful=(512, 1024, 2048, 4096, 8192),
     )
     too_long: str = knob("cut", choices=("cut", "drop", "split"), effect="own")
-    packing: bool = knob(False, level="common", memory="more", time="less")
+    packing: bool = knob(True, time="less")
+    fill: bool = knob(False, level="common", time="less")
     train_on: str = knob("answers", choices=("answers", "last_answer", "everything"))
     reasoning: str = knob("keep", choices=("keep", "drop"), effect="own")
     system_prompt: str = knob("", memory="more", time="more")
@@ -102,19 +104,10 @@ class OptimSpec:
         3.0, unit="epochs", minimum=0.0, maximum=1000, level="basic", time="more", useful=(1, 2, 3, 5)
     )
     max_steps: int = knob(0, unit="steps", minimum=0, maximum=10_000_000, level="common", time="more")
-    micro_batch: int = knob(
-        2,
-        unit="examples",
-        minimum=1,
-        maximum=4096,
-        level="common",
-        memory="more",
-        time="less",
-        useful=(1, 2, 4, 8),
+    batch_size: int = knob(
+        8, unit="examples", minimum=1, maximum=65536, level="common", effect="own", useful=(4, 8, 16, 32, 64)
     )
-    accumulation: int = knob(
-        4, unit="steps", minimum=1, maximum=4096, level="common", useful=(1, 2, 4, 8, 16)
-    )
+    micro_batch: int = knob(0, unit="examples", minimum=0, maximum=65536, memory="more", time="less")
     optimizer: str = knob(
         "adamw", choices=("adamw", "adamw_8bit", "paged_adamw_8bit"), level="common", effect="own"
     )
@@ -148,7 +141,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """One run: `{"version": 1, "model": {...}, "data": {...}, ...}`; all but two keys have a default."""
+    """One run: `{"version": 2, "model": {...}, "data": {...}, ...}`; all but two keys have a default."""
 
     version: int = RECIPE_VERSION
     name: str = knob("", level="common")

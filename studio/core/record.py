@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from studio.core.events import Diagnosis
+from studio.core.facts import Slower
 
 RECORD_VERSION = 1
 RunState = Literal["waiting", "running", "paused", "stopped", "failed", "finished"]
@@ -40,4 +41,6 @@ class RunRecord:
     timings_s: Mapping[str, float] = field(default_factory=dict)
     peak_vram_bytes: int = 0
     skipped_steps: int = 0
+    slower: tuple[Slower, ...] = ()
+    """What made it clearly slower than it could have been, the costliest first."""
     diagnosis: Diagnosis | None = None

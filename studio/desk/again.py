@@ -16,7 +16,8 @@ from studio.data.convert import convert
 from studio.data.gather import source_of
 from studio.host.failures import refuse_system
 from studio.host.plan import choose_device
-from studio.models.catalog import hash_weights, inspect_model
+from studio.models.catalog import inspect_model
+from studio.models.file_hashes import hash_weights
 
 
 def find_differences(

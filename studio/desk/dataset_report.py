@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from studio.data.gather import Gathered
 from studio.data.lengths import Lengths, summarize
 from studio.data.mapping_file import save_mapping as write_mapping
 from studio.data.preview import preview
-from studio.data.question import Question
 from studio.data.source import open_source
 from studio.host.workspace import Workspace
 from studio.models.catalog import inspect_model
@@ -96,7 +95,7 @@ def look_at_head(recipe: Recipe, workspace: Workspace, *, tokens: bool) -> dict[
         "confidence": head.confidence,
         "reason": head.reason,
         "mapping": dict(head.mapping),
-        "needs_answer": list_questions(head.questions),
+        "needs_answer": [one.to_dict() for one in head.questions],
         "refusal": None if head.questions else head.refusal,  # the question itself is shown
         "columns": head.columns,
         "rows": head.rows,
@@ -214,7 +213,7 @@ def ask_size(spec: DatasetSpec, workspace: Workspace) -> tuple[int | None, list[
     Connects. Raises StudioError.
     """
     facts = remote.look_remote(spec, workspace.data_cache)
-    return facts.size_bytes, list_questions(facts.questions)
+    return facts.size_bytes, [one.to_dict() for one in facts.questions]
 
 
 def fetch(
@@ -248,14 +247,9 @@ def load_tokenizer(model: ModelFacts | None) -> Any | None:
     """Return the model's tokenizer; None without a model. Raises StudioError."""
     if model is None:
         return None
-    from studio.models.load import load_tokenizer as load
+    from studio.models.tokenizer import load_tokenizer as load
 
     return load(model)
-
-
-def list_questions(questions: Sequence[Question]) -> list[dict[str, Any]]:
-    """Return questions as a report has them."""
-    return [{"question": one.question, "choices": list(one.choices), "field": one.field} for one in questions]
 
 
 def list_specials(tokenizer: Any | None, texts: Iterable[str]) -> tuple[str, ...]:

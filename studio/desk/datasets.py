@@ -21,7 +21,7 @@ from studio.desk.dataset_report import Cut, Measured
 from studio.desk.worker import Worker
 from studio.host.workspace import Workspace
 
-VIEW_FIELDS = ("max_length", "packing", "validation_share", "accept_bad_rows")
+VIEW_FIELDS = ("max_length", "packing", "fill", "validation_share", "accept_bad_rows")
 """Fields of DatasetSpec that change neither which rows are read nor what their tokens are: no new report for them."""
 Progress = Callable[[int, int], None]
 
@@ -123,6 +123,14 @@ class Datasets:
         """Return what the length limit does to all rows; None before they are measured, or without a tokenizer."""
         measured = self._measured
         return self._tools.cut_at(measured, limit) if measured else None
+
+    def count(self, recipe: Recipe) -> tuple[int, int]:
+        """Return (usable rows, their tokens once, after the cut) of the recipe's data; 0 for what is not measured."""
+        look = self.view()
+        if not look.whole or look.source != recipe.data.source or identify(self.recipe) != identify(recipe):
+            return 0, 0
+        cut = self.cut_at(recipe.data.max_length)
+        return look.report.get("rows_used", 0), cut.tokens - cut.tokens_lost if cut else 0
 
     def roles(self, format: str) -> tuple[str, ...]:
         """Return the roles that columns can play in a format; those of every format for `auto`."""

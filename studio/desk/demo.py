@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
+from studio.core.json_file import parse_json
 from studio.core.record import RunRecord
 from studio.core.text import LOCALES, Text, text
 from studio.desk.desk import Desk
@@ -67,7 +67,7 @@ def run_demo(
 
 def read_held_out() -> tuple[list[list[dict[str, str]]], list[str]]:
     """Return the held-out prompts (each without its answer) and the answers."""
-    rows = [json.loads(line)["messages"] for line in HELD_OUT.read_text(encoding="utf-8").splitlines()]
+    rows = [parse_json(line)["messages"] for line in HELD_OUT.read_text(encoding="utf-8").splitlines()]
     return [row[:-1] for row in rows], [row[-1]["content"] for row in rows]
 
 

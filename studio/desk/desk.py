@@ -16,7 +16,7 @@ from studio.core.heartbeat import PARENT_VARIABLE, request_restart
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import text
-from studio.desk.checking import find_problems, preview_recipe
+from studio.desk.checking import find_problems, look, preview_recipe
 from studio.desk.datasets import Datasets
 from studio.desk.exports import Export, Exports
 from studio.desk.fits import Fits
@@ -33,6 +33,7 @@ from studio.desk.shelf import Shelf
 from studio.desk.talks import Talks
 from studio.desk.worker import Worker
 from studio.host.plan import plan
+from studio.host.speed import Rows, read_rows
 from studio.host.workspace import Workspace
 from studio.models.catalog import LocalModel, inspect_model, list_local_models
 
@@ -98,13 +99,25 @@ class Desk:
 
     def check(self, recipe: Recipe) -> tuple[Problem, ...]:
         """Return every Problem of `recipe` at once; a source that cannot be read is one of them."""
-        machine, free_bytes = self.health.machine(), shutil.disk_usage(self.workspace.root).free
-        return self._light.call(lambda: find_problems(recipe, machine, free_bytes, self.workspace.data_cache))
+        machine = self.health.add_experience(self.health.now(), recipe)
+        free_bytes, counted = shutil.disk_usage(self.workspace.root).free, self.datasets.count(recipe)
+        cache = self.workspace.data_cache
+        return self._light.call(lambda: find_problems(recipe, machine, free_bytes, cache, counted))
 
     def plan(self, recipe: Recipe) -> BackendPlan:
         """Return what a run of `recipe` would use on this machine. Raises StudioError for an unreadable model."""
         facts = inspect_model(recipe.model.source, revision=recipe.model.revision)
-        return plan(self.health.add_experience(self.health.machine(), recipe), recipe, facts)
+        return plan(self.health.add_experience(self.health.now(), recipe), recipe, facts)
+
+    def count_rows(self, recipe: Recipe) -> Rows:
+        """Return the rows of the recipe's data and their tokens: as measured, else as its head suggests."""
+        counted = self.datasets.count(recipe)
+        if all(counted):
+            return Rows(count=counted[0], tokens=counted[1])
+        try:
+            return self._light.call(lambda: read_rows(look(recipe.data, self.workspace.data_cache)))
+        except StudioError:
+            return Rows()  # what is wrong with it the check says
 
     # Runs -------------------------------------------------------------------------------------------------------
 

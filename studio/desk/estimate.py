@@ -16,15 +16,16 @@ from studio.core.codec import to_json
 from studio.core.errors import Problem, StudioError
 from studio.core.facts import BackendPlan, DataFacts, MachineFacts, ModelFacts
 from studio.core.recipe import Recipe, change_recipe
-from studio.core.text import literal
+from studio.core.text import Text, literal, text
 from studio.data import remote
 from studio.desk.checking import look
 from studio.desk.datasets import Look, identify
 from studio.desk.fit import judge_peak, knows_shape
 from studio.desk.pace import Pace, Paces
 from studio.host.check import estimate_steps
-from studio.host.memory import checkpoint_bytes, predict
+from studio.host.memory import count_disk, predict
 from studio.host.plan import choose_calibration, choose_device, memory_budget, plan
+from studio.host.speed import Duration, Rows, predict_duration, read_rows
 from studio.host.workspace import Workspace
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "launch.py"
@@ -56,6 +57,8 @@ class RunEstimate:
     steps: int = 0
     pace: Pace | None = None
     """How fast an earlier run of its kind was; None where none was measured."""
+    expected: Duration | None = None
+    """How long it trains as reckoned; None where its rows or the model's shape are not known."""
     disk_bytes: int = 0
     free_disk_bytes: int = 0
     download_bytes: int = 0
@@ -82,12 +85,21 @@ class RunEstimate:
             return self.pace.step_s
         if not (self.rows and self.tokens and self.pace.tokens_per_s):
             return None
-        return self.tokens / self.rows * optim.micro_batch * optim.accumulation / self.pace.tokens_per_s
+        return self.tokens / self.rows * optim.batch_size / self.pace.tokens_per_s
 
     @property
     def total_s(self) -> float | None:
-        """Seconds that all steps take together."""
-        return self.steps * self.step_s if self.steps and self.step_s else None
+        """Seconds that all steps take together: as a run of its kind took, else as reckoned."""
+        if self.steps and self.step_s:
+            return self.steps * self.step_s
+        return self.expected.seconds if self.expected else None
+
+    @property
+    def time_reason(self) -> Text | None:
+        """What total_s was told from."""
+        if self.steps and self.step_s:
+            return text("ui.card.time.measured", run=self.pace.run)
+        return self.expected.speed.reason if self.expected else None
 
     @property
     def recipe_json(self) -> str:
@@ -112,16 +124,16 @@ class Estimates:
         self._desk = desk
         self._find = find
         self._lock = threading.Lock()
-        self._checked: tuple[str, tuple[Problem, ...], int] = ("", (), 0)
+        self._checked: tuple[str, tuple[Problem, ...], int, Rows] = ("", (), 0, Rows())
         self._planned: tuple[str, MachineFacts, ModelFacts, _Planned] | None = None
         self._paces = Paces(workspace.runs)
 
     def judge(self, recipe: Recipe) -> RunEstimate:
         """Return what is known at once: a few milliseconds of arithmetic."""
-        machine = self._desk.health.machine()
+        machine = self._desk.health.now()
         gpu = choose_device(machine, recipe)[1]
         with self._lock:
-            checked, problems, rows = self._checked
+            checked, problems, rows, expected = self._checked
         estimate = RunEstimate(
             recipe=recipe,
             budget_bytes=memory_budget(machine, gpu)[0],
@@ -139,26 +151,31 @@ class Estimates:
             model = self._find(recipe.model.source, recipe.model.revision)
         except StudioError as error:
             return dataclasses.replace(estimate, model_error=error)
-        return self._add_plan(dataclasses.replace(estimate, model=model), machine)
+        known = estimate.rows and estimate.tokens
+        known_rows = Rows(count=estimate.rows, tokens=estimate.tokens) if known else expected
+        if not known and checked != _key(recipe):
+            known_rows = Rows()
+        return self._add_plan(dataclasses.replace(estimate, model=model), machine, known_rows)
 
     def examine(self, recipe: Recipe, *, fresh: bool = False) -> RunEstimate:
         """Return judge() with the problems; those of the recipe examined last are kept unless `fresh`."""
         key = _key(recipe)
         if fresh or self._checked[0] != key:
             problems = self._desk.check(recipe)
-            rows = self._count_rows(recipe)
+            rows, expected = self._count_rows(recipe)
             with self._lock:
-                self._checked = (key, problems, rows)
+                self._checked = (key, problems, rows, expected)
         return self.judge(recipe)
 
-    def _count_rows(self, recipe: Recipe) -> int:
-        """Return the usable rows of a data set whose head is all of it, else 0."""
+    def _count_rows(self, recipe: Recipe) -> tuple[int, Rows]:
+        """Return the usable rows of a data set whose head is all of it, else 0; and what the head suggests of all."""
         if not recipe.data.source.strip():
-            return 0
+            return 0, Rows()
         try:
-            return look(recipe.data, self.workspace.data_cache).rows_used
+            data = look(recipe.data, self.workspace.data_cache)
         except StudioError:
-            return 0  # it is among the problems
+            return 0, Rows()  # it is among the problems
+        return data.rows_used, read_rows(data)
 
     def _add_data(self, estimate: RunEstimate, rows: int) -> RunEstimate:
         recipe, datasets = estimate.recipe, self._desk.datasets
@@ -167,9 +184,7 @@ class Estimates:
             seen = Look()
         tokens = 0
         if seen.whole:
-            rows = seen.report.get("rows_used", 0)
-            cut = datasets.cut_at(recipe.data.max_length)
-            tokens = cut.tokens - cut.tokens_lost if cut else 0
+            rows, tokens = datasets.count(recipe)
         away = self._is_away(recipe)
         return dataclasses.replace(
             estimate,
@@ -190,7 +205,7 @@ class Estimates:
         except StudioError:
             return True  # it holds no such part: the check says so
 
-    def _add_plan(self, estimate: RunEstimate, machine: MachineFacts) -> RunEstimate:
+    def _add_plan(self, estimate: RunEstimate, machine: MachineFacts, rows: Rows) -> RunEstimate:
         recipe, facts = estimate.recipe, estimate.model.facts
         if not estimate.model.here:
             size_bytes = estimate.download_bytes + estimate.model.weight_bytes
@@ -198,7 +213,8 @@ class Estimates:
         if facts is None or not (knows_shape(facts) and _has_sound_numbers(recipe)):
             return estimate
         gpu = choose_device(machine, recipe)[1]
-        planned = self._plan(self._desk.health.add_experience(machine, recipe), recipe, facts)
+        machine = self._desk.health.add_experience(machine, recipe)
+        planned = self._plan(machine, recipe, facts)
         return dataclasses.replace(
             estimate,
             plan=planned.plan,
@@ -206,6 +222,7 @@ class Estimates:
             verdict=planned.verdict,
             disk_bytes=count_disk(planned.plan, facts, recipe),
             pace=self._paces.find(recipe, gpu.name if gpu else ""),
+            expected=predict_duration(planned.plan, machine, facts, recipe, gpu, rows),
         )
 
     def _plan(self, machine: MachineFacts, recipe: Recipe, facts: ModelFacts) -> _Planned:
@@ -248,7 +265,7 @@ def make_plan(machine: MachineFacts, recipe: Recipe, facts: ModelFacts) -> _Plan
 
 def count_steps(recipe: Recipe, rows: int, tokens: int) -> int:
     """Return the optimizer steps, 0 when unknown; packed rows count by their tokens."""
-    if recipe.optim.max_steps or not (recipe.data.packing and tokens):
+    if recipe.optim.max_steps or not (recipe.data.fill and tokens):
         facts = DataFacts(
             source="",
             format="",
@@ -262,13 +279,8 @@ def count_steps(recipe: Recipe, rows: int, tokens: int) -> int:
         )
         return estimate_steps(recipe, facts)
     share = 0.0 if recipe.data.validation else recipe.data.validation_share
-    each = max(1, recipe.data.max_length * recipe.optim.micro_batch * recipe.optim.accumulation)
+    each = max(1, recipe.data.max_length * recipe.optim.batch_size)
     return max(1, round(tokens * (1 - share) * recipe.optim.epochs / each))
-
-
-def count_disk(chosen: BackendPlan, facts: ModelFacts, recipe: Recipe) -> int:
-    """Return the most bytes that a run's folder takes: its checkpoints, one more while it is written, the result."""
-    return checkpoint_bytes(chosen, facts, recipe) * (recipe.limits.keep_checkpoints + 2)
 
 
 def write_command(machine: MachineFacts, workspace: Path) -> str:
@@ -285,10 +297,7 @@ def write_command(machine: MachineFacts, workspace: Path) -> str:
 
 def _has_sound_numbers(recipe: Recipe) -> bool:
     """Whether the planner can work with the recipe: the check tells what is wrong with it."""
-    return (
-        min(recipe.optim.micro_batch, recipe.optim.accumulation, recipe.adapter.rank) >= 1
-        and recipe.data.max_length >= 1
-    )
+    return min(recipe.optim.batch_size, recipe.adapter.rank, recipe.data.max_length) >= 1
 
 
 def _key(recipe: Recipe) -> str:

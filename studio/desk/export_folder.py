@@ -13,7 +13,7 @@ from pathlib import Path
 
 from studio.core.errors import StudioError
 from studio.core.files import replace_file, write_json
-from studio.engine.folder import read_json
+from studio.core.json_file import read_json
 from studio.host.claim import is_alive
 
 NOTE = "studio-export.json"

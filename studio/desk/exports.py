@@ -17,6 +17,7 @@ import psutil
 
 from studio.core.errors import StudioError
 from studio.core.files import write_json
+from studio.core.json_file import read_json
 from studio.core.text import Text, text
 from studio.desk.export_folder import (
     NOTE,
@@ -34,11 +35,11 @@ from studio.desk.worker import Worker
 from studio.engine.checkpoint import require_space
 from studio.engine.exporters import EXPORTERS, get_exporter
 from studio.engine.exporters.exporter import Exporter, ExportJob, ExportStopped
-from studio.engine.folder import RUN_NAME, read_json
+from studio.engine.folder import RUN_NAME
 from studio.host.failures import refuse_system
 from studio.host.settings import read_settings
 from studio.host.workspace import Workspace, count_bytes
-from studio.models.catalog import hash_weights
+from studio.models.file_hashes import hash_weights
 
 TARGETS = tuple(exporter.name for exporter in EXPORTERS)
 NAME = re.compile(f"{RUN_NAME.pattern}-({'|'.join(TARGETS)})")

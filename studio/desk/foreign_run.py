@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import re
@@ -19,11 +18,12 @@ from studio.core.codec import event_from_json, from_json
 from studio.core.errors import StudioError
 from studio.core.events import EVENTS, EVENTS_VERSION
 from studio.core.files import replace_file
+from studio.core.json_file import parse_json, read_json
 from studio.core.migrate import lift
 from studio.core.record import RunRecord
 from studio.core.text import literal, text
 from studio.engine.checkpoint import require_space
-from studio.engine.folder import RUN_NAME, RunFolder, read_json
+from studio.engine.folder import RUN_NAME, RunFolder
 from studio.models.catalog import read_header
 
 TOP_FILES = {
@@ -196,8 +196,8 @@ def _judge_events(source: Path, path: Path) -> None:
 
 def _read_event(line: bytes) -> dict[str, Any]:
     try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
+        event = parse_json(line)
+    except ValueError:
         return {}
     return event if isinstance(event, dict) else {}
 

@@ -8,7 +8,8 @@ import re
 import subprocess
 import sys
 import threading
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from studio.core.hub_token import Mirror, takes_token
 from studio.core.recipe import Recipe
 from studio.core.text import Text, literal, text
 from studio.desk.worker import Worker
+from studio.host.cards import choose_card, look_at_memory
 from studio.host.detect import detect
 from studio.host.environment import prepare_environment
 from studio.host.nvml import sample_gpu
@@ -41,16 +43,37 @@ class Health:
         self._worker = Worker("probes")
         self._lock = threading.Lock()
         self._machine: Future | None = None
+        self._importable: Future[bool] = Future()
+        self._hurry: Callable[[], bool] | None = None
 
     def machine(self) -> MachineFacts:
         """Return the facts as this process has them; found out once, which can take seconds."""
-        with self._lock:
-            if self._machine is None:
-                self._machine = self._worker.submit(lambda: self._detect(dict(os.environ)))
-        return self._machine.result()
+        return self._begin().result()
 
-    def is_known(self) -> bool:
-        """Return whether `machine` answers at once; at a first start the probes take ten seconds and more."""
+    def wait_importable(self) -> bool:
+        """Return whether torch and Triton are known to be imported here without harm; waits until that is known.
+
+        The probes of a first start answer it in 3 s, and take ten and more to their end.
+        """
+        self._begin()
+        return self._importable.result()
+
+    def hurry(self, ready: Callable[[], bool]) -> None:
+        """Let the first look end once `ready` says so, with those kernels tested that nothing else proves.
+
+        To be called before anything else asks. For a process that trains, whose decoder proves every kernel that it
+        uses with the model itself, or that uses none.
+        """
+        self._hurry = ready
+
+    def now(self) -> MachineFacts:
+        """Return the facts with what the graphics cards have free just now: other programs come and go."""
+        return look_at_memory(self.machine())
+
+    def is_known(self, within_s: float = 0.0) -> bool:
+        """Return whether `machine` answers within this time; at a first start the probes take ten seconds and more."""
+        if within_s:
+            wait([self._begin()], timeout=within_s)
         with self._lock:
             return self._machine is not None and self._machine.done()
 
@@ -62,12 +85,12 @@ class Health:
         """
         environment = keep_choices(prepare_environment(self.workspace, os.environ), os.environ)
         if environment == dict(os.environ) and not (fresh or hub):
-            return judge(self.add_experience(self.machine()))
+            return judge(self.add_experience(self.now()))
         found = self._worker.submit(lambda: self._detect(environment, fresh=fresh, hub=hub))
         if read_applied(environment) == read_applied(os.environ):
             with self._lock:
                 self._machine = found
-        return judge(self.add_experience(found.result()))
+        return judge(self.add_experience(look_at_memory(found.result())))
 
     def add_experience(
         self, machine: MachineFacts, recipe: Recipe | None = None, run: str = ""
@@ -149,23 +172,42 @@ class Health:
         change_settings(self.workspace, mirror_token=allowed)
 
     def memory(self) -> tuple[int, int] | None:
-        """Return (bytes used, bytes in all) of the first graphics card's memory; None without one. Takes about 1 ms."""
-        gpus = self.machine().gpus
-        sample = sample_gpu(0) if gpus else None
-        return (sample[1], gpus[0].vram_bytes) if sample else None
+        """Return (bytes used, bytes in all) of the memory of the card that trains; None without one. Takes some ms."""
+        machine = self.now()
+        card = choose_card(machine)
+        if card is None:
+            return None
+        sample = sample_gpu(next(i for i, gpu in enumerate(machine.gpus) if gpu is card))
+        return (sample[1], card.vram_bytes) if sample else None
 
     def close(self) -> None:
         """Let the thread end after what it does now."""
         self._worker.close(0.1)
 
+    def _begin(self) -> Future:
+        with self._lock:
+            if self._machine is None:
+                self._machine = self._worker.submit(lambda: self._detect(dict(os.environ)))
+            return self._machine
+
     def _detect(self, environment: dict[str, str], *, fresh: bool = False, hub: bool = False) -> MachineFacts:
-        return detect(
-            environment=environment,
-            workspace_root=self.workspace.root,
-            cache=self.workspace.facts,
-            fresh=fresh,
-            hub=hub,
-        )
+        try:
+            return detect(
+                environment=environment,
+                workspace_root=self.workspace.root,
+                cache=self.workspace.facts,
+                fresh=fresh,
+                hub=hub,
+                importable=self._note_importable,
+                hurry=self._hurry,
+            )
+        finally:
+            self._note_importable(False)
+
+    def _note_importable(self, known: bool) -> None:
+        with self._lock:
+            if not self._importable.done():
+                self._importable.set_result(known)
 
 
 def hide_broken_triton(machine: MachineFacts) -> Text | None:

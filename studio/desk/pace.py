@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from studio.core.errors import StudioError
+from studio.core.json_file import parse_json
 from studio.core.recipe import Recipe
 from studio.engine.folder import RunFolder
 
@@ -120,7 +120,7 @@ def read_pace(folder: RunFolder) -> Pace | None:
         if b'"step_logged"' not in line:
             continue
         try:
-            event = json.loads(line)
+            event = parse_json(line)
             steps.append((float(event["time_s"]), float(event["tokens_per_s"])))
         except (ValueError, KeyError, TypeError):
             continue  # a torn last line
@@ -152,4 +152,4 @@ def _kind(recipe: Recipe) -> tuple[object, ...]:
 def _steps(recipe: Recipe) -> tuple[object, ...]:
     """What decides how much a step holds."""
     data, optim = recipe.data, recipe.optim
-    return data.source, data.max_length, data.packing, optim.micro_batch, optim.accumulation
+    return data.source, data.max_length, data.fill, optim.batch_size

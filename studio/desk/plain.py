@@ -69,10 +69,7 @@ a style or a format barely improves."""
 FULL_SHARE = 0.8
 """Of the card: 16-bit weights beyond this leave no room for the run itself."""
 COMFORTABLE_SHARE = 0.5
-PACKABLE_ROWS = 1000
-"""With fewer examples packing leaves too few steps."""
 WEIGHT_BYTES = 2
-MICRO_BATCHES = {"auto": 2, "save": 1, "fast": 8}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,7 +164,7 @@ def count_steps(recipe: Recipe, rows: int) -> int:
     """Return about how many steps the recipe takes over `rows` examples that are not packed; 0 without rows."""
     if recipe.optim.max_steps:
         return recipe.optim.max_steps
-    return math.ceil(math.ceil(rows / _effective(recipe)) * recipe.optim.epochs)
+    return math.ceil(math.ceil(rows / max(1, recipe.optim.batch_size)) * recipe.optim.epochs)
 
 
 def _is_set(wish: Wish, control: str, recipe: Recipe, scope: Scope) -> bool:
@@ -205,7 +202,7 @@ def _length(goal: str, length: str, recipe: Recipe, scope: Scope) -> list[Change
     rows = scope.rows or ROWS_UNKNOWN
     kind = goal if goal in PASSES else "style"
     passes = next(passes for most, passes in PASSES[kind][length] if most is None or rows <= most)
-    steps = math.ceil(math.ceil(rows / _effective(recipe)) * passes)
+    steps = math.ceil(math.ceil(rows / max(1, recipe.optim.batch_size)) * passes)
     most = MOST_STEPS[kind][length]
     capped = steps > most
     values = {"passes": f"{passes:g}", "rows": f"{rows:,}", "steps": f"{min(steps, most):,}"}
@@ -241,38 +238,30 @@ def _room(goal: str, room: str, recipe: Recipe, scope: Scope) -> list[Change]:
     full = recipe.adapter.method == "full"
     share = {"auto": COMFORTABLE_SHARE, "save": 0.0, "fast": FULL_SHARE}[room]
     four_bit = scope.four_bit and not full and scope.weights_share > share
-    effective = _effective(recipe)
-    micro = _micro_batch(room, effective, scope)
-    packing = goal == "continue" or (room == "fast" and scope.rows >= PACKABLE_ROWS)
+    most = 1 if room == "save" else 0
+    fill = goal == "continue"
     checkpointing = {"auto": "auto", "save": "on", "fast": "off"}[room]
-    batch = text("plain.why.batch", effective=effective)
     return [
         Change(
             path="model.quantization",
             value="nf4" if four_bit else "none",
             reason=text("plain.why.four_bit" if four_bit else "plain.why.sixteen_bit"),
         ),
-        Change(path="optim.micro_batch", value=micro, reason=batch),
-        Change(path="optim.accumulation", value=effective // micro, reason=batch),
+        Change(
+            path="optim.micro_batch",
+            value=most,
+            reason=text(
+                "plain.why.one_at_a_time" if most else "plain.why.batch", effective=recipe.optim.batch_size
+            ),
+        ),
         Change(
             path="limits.activation_checkpointing",
             value=checkpointing,
             reason=text(f"plain.why.checkpointing_{checkpointing}"),
         ),
         Change(
-            path="data.packing",
-            value=packing,
-            reason=text("plain.why.packing" if packing else "plain.why.no_packing"),
+            path="data.fill",
+            value=fill,
+            reason=text("plain.why.fill" if fill else "plain.why.no_fill"),
         ),
     ]
-
-
-def _micro_batch(room: str, effective: int, scope: Scope) -> int:
-    """The largest part of the effective batch that the choice allows; the batch itself never changes."""
-    small = 0 < scope.parameters < SMALL_MODEL  # fits anywhere, and one example at a time would only be slow
-    most = MICRO_BATCHES["fast"] if small and room == "auto" else MICRO_BATCHES[room]
-    return max(size for size in range(1, min(most, effective) + 1) if effective % size == 0)
-
-
-def _effective(recipe: Recipe) -> int:
-    return max(1, recipe.optim.micro_batch) * max(1, recipe.optim.accumulation)

@@ -12,11 +12,11 @@ from studio.core.codec import from_json, to_json
 from studio.core.errors import StudioError
 from studio.core.fields import knobs_of
 from studio.core.files import write_json
+from studio.core.json_file import read_json, read_words
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe, change_recipe, read_value
 from studio.core.record import RunRecord
 from studio.core.text import LOCALES, Text, literal, text
-from studio.engine.folder import read_json
 from studio.host.workspace import Workspace
 
 BUILT_IN = ("quick", "style", "facts", "format", "long", "low_memory", "full")
@@ -36,7 +36,7 @@ BOUND = (
     *(
         f"data.{name}"
         for name in (
-            "source", "format", "mapping", "encoding", "sheet", "config", "split", "mix", "validation",
+            "source", "format", "mapping", "speaker", "encoding", "sheet", "config", "split", "mix", "validation",
             "system_prompt", "template", "filters", "take", "accept_bad_rows",
         )
     ),
@@ -173,16 +173,10 @@ def read(words: str) -> Recipe:
         raise StudioError(
             text("preset.too_large"), text("preset.too_large.why"), text("preset.too_large.fix")
         )
-    try:
-        data = json.loads(words.removeprefix("\ufeff"))
-        json.dumps(data, ensure_ascii=False).encode("utf-8")
-    except (ValueError, RecursionError) as error:
-        raise StudioError(
-            text("file.not_json", path=name), literal(str(error)), text("file.not_json.fix", path=name)
-        ) from error
+    data = read_words(words, name)
     if not isinstance(data, dict):
         raise StudioError(
-            text("file.not_json", path=name), text("recipe.not_object"), text("file.not_json.fix", path=name)
+            text("file.no_object", path=name), text("recipe.not_object"), text("file.no_object.fix")
         )
     return from_json(Recipe, lift("recipe", data))
 

@@ -19,13 +19,14 @@ from studio.core.codec import from_json, to_json
 from studio.core.errors import Problem, StudioError
 from studio.core.files import replace_file, write_json
 from studio.core.heartbeat import PARENT_VARIABLE
+from studio.core.json_file import read_json
 from studio.core.migrate import QUEUE_VERSION, lift
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import Text, text
 from studio.desk.checking import refuse
 from studio.desk.running import Running
-from studio.engine.folder import RunFolder, read_json
+from studio.engine.folder import RunFolder
 from studio.host.failures import refuse_system
 
 ENDED_KEPT = 50

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from studio.core.codec import from_json
 from studio.core.errors import StudioError
+from studio.core.json_file import read_json
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe
 from studio.core.text import LOCALES, text
-from studio.engine.folder import read_json
+from studio.models.catalog import inspect_model
 
 DEMO_RECIPE = LOCALES.parent / "recipes" / "demo.json"
 
@@ -21,18 +24,10 @@ def read_recipe(path: str | Path) -> Recipe:
     Raises StudioError with every problem of its keys and types at once.
     """
     file = Path(path)
-    if file.exists() and not file.is_file() and not file.is_dir():  # /dev/zero has no end
-        raise StudioError(
-            text("file.unreadable", path=file.name),
-            text("data.source.special"),
-            text("data.source.special.fix"),
-        )
     data = read_json(file)
     if not isinstance(data, dict):
         raise StudioError(
-            text("file.not_json", path=file.name),
-            text("recipe.not_object"),
-            text("file.not_json.fix", path=file.name),
+            text("file.no_object", path=file.name), text("recipe.not_object"), text("file.no_object.fix")
         )
     recipe = from_json(Recipe, lift("recipe", data))
     base = file.absolute().parent
@@ -40,7 +35,7 @@ def read_recipe(path: str | Path) -> Recipe:
     def place(source: str) -> str:
         return str(base / source) if source and (base / source).exists() else source
 
-    return dataclasses.replace(
+    recipe = dataclasses.replace(
         recipe,
         model=dataclasses.replace(
             recipe.model, source=place(recipe.model.source), adapter=place(recipe.model.adapter)
@@ -49,3 +44,21 @@ def read_recipe(path: str | Path) -> Recipe:
             recipe.data, source=place(recipe.data.source), validation=place(recipe.data.validation)
         ),
     )
+    return fit_length(recipe, data)
+
+
+def fit_length(recipe: Recipe, written: Mapping[str, Any]) -> Recipe:
+    """Return `recipe` with no longer examples than its model reads, where `written`, its JSON, does not say how long.
+
+    The default is what most models take; one that reads 512 tokens would refuse a recipe for a number that nobody set.
+    """
+    data = written.get("data")
+    if not recipe.model.source or (isinstance(data, Mapping) and "max_length" in data):
+        return recipe
+    try:
+        most = inspect_model(recipe.model.source, revision=recipe.model.revision).max_positions
+    except (StudioError, OSError):  # the check says what is wrong with the model
+        return recipe
+    if not 0 < most < recipe.data.max_length:
+        return recipe
+    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, max_length=most))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from studio.core.json_file import parse_json
 from studio.core.record import RunRecord
 from studio.engine.checkpoint import list_checkpoints
 from studio.engine.folder import RunFolder
@@ -130,7 +130,7 @@ def _follow(events: Any) -> list[tuple[int, float]]:
 
 def _parse(line: bytes) -> dict[str, Any]:
     try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
+        data = parse_json(line)
+    except ValueError:
         return {}
     return data if isinstance(data, dict) else {}

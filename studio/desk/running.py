@@ -23,6 +23,7 @@ from studio.core.events import (
     RunFailed,
     RunFinished,
     RunPaused,
+    RunPlanned,
     RunResumed,
     RunUnpaused,
     StepLogged,
@@ -287,6 +288,8 @@ class Running:
                 told |= {"loss": loss} if math.isfinite(loss) else {}
             case EvalLogged(loss=loss) if math.isfinite(loss):
                 told = {"eval_loss": loss}
+            case RunPlanned(plan=plan):
+                told = {"slower": plan.slower}
             case RunPaused():
                 told = {"state": "paused"}
             case RunUnpaused():

@@ -13,6 +13,7 @@ from typing import Any
 from studio.core.codec import from_json
 from studio.core.errors import StudioError
 from studio.core.files import trim_log
+from studio.core.json_file import read_json
 from studio.core.text import Text
 from studio.host.workspace import Workspace
 
@@ -67,11 +68,11 @@ def link_file(workspace: Workspace) -> Path:
 def read_state(workspace: Workspace) -> dict[str, Any]:
     """Return what is noted as open, as _save() wrote it; {} for nothing and for a damaged file."""
     try:
-        state = json.loads(state_file(workspace).read_text(encoding="utf-8"))
+        state = read_json(state_file(workspace))
         for part, cls in (("openings", Opening), ("connections", Connection)):
             if not all(one.role in ROLES for one in [from_json(cls, data) for data in state[part]]):
                 return {}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, StudioError):
+    except (KeyError, TypeError, AttributeError, StudioError):
         return {}
     return state if all(one["way"] in WAYS for one in state["openings"]) else {}
 
@@ -88,10 +89,10 @@ def read_links(
         changed = path.stat().st_mtime_ns
         if changed == known[0]:
             return known
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = read_json(path)
         links = told["links"].items() if told.get("session") == session else ()
         return changed, {role: one for role, one in links if isinstance(one, Mapping)}
-    except (OSError, ValueError, KeyError, AttributeError, RecursionError):
+    except (OSError, KeyError, TypeError, AttributeError, StudioError):
         return 0, {}
 
 

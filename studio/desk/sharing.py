@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from studio.core.errors import StudioError
 from studio.core.heartbeat import PARENT_VARIABLE
+from studio.core.json_file import parse_json
 from studio.core.text import text
 from studio.desk.pass_phrase import hash_phrase, make_phrase, matches
 from studio.desk.share_files import (
@@ -108,7 +109,7 @@ class Sharing:
 
     def begin(self, window: Window, wishes: Mapping[str, str]) -> None:
         """Go on with what this supervisor's studio had open, else open `wishes` (role -> way). Raises StudioError."""
-        phrases = json.loads(os.environ.pop(PHRASES_VARIABLE, "{}"))
+        phrases = parse_json(os.environ.pop(PHRASES_VARIABLE, "{}"))
         session = os.environ.get(SESSION_VARIABLE, "")
         kept = read_state(self.workspace)
         with self._changing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from studio.core.errors import StudioError
 from studio.core.facts import MachineFacts, Verdict
 from studio.core.fields import knobs_of
 from studio.core.files import write_json
+from studio.core.json_file import read_json
 from studio.core.recipe import Recipe, read_value
 from studio.core.record import RunRecord
 from studio.core.text import Text, literal, text
@@ -24,7 +24,7 @@ from studio.desk.again import find_differences
 from studio.desk.foreign_run import clean_name, import_run
 from studio.desk.run_summary import CurveRow, Summary, mark, read_curve, summarise, worked_s
 from studio.desk.running import Running
-from studio.engine.folder import RUN_NAME, RunFolder, find_run, read_json, remove_run
+from studio.engine.folder import RUN_NAME, RunFolder, find_run, remove_run
 from studio.host.claim import is_worked_on
 from studio.host.failures import refuse_system
 from studio.host.workspace import Workspace
@@ -236,8 +236,8 @@ class Shelf:
         """Return what the last process knew: reading the events of 500 long runs anew takes many seconds."""
         if self._summaries is None:
             self._summaries = {}
-            with suppress(OSError, ValueError, RecursionError, AttributeError):
-                data = json.loads(self._cache.read_text(encoding="utf-8"))
+            with suppress(StudioError, AttributeError):
+                data = read_json(self._cache)
                 if data.get("version") == CACHE_VERSION and isinstance(data.get("runs"), dict):
                     self._summaries = data["runs"]
         return self._summaries

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from studio.core.errors import StudioError
 from studio.core.files import write_json
+from studio.core.json_file import read_json
 from studio.host.workspace import Workspace
 
 BASE_TALK = "base-model"
 """The name under which the talk with a base model alone is kept."""
 KEPT_TURNS = 200
 SIDES = ("base", "tuned")
-FIGURES = ("tokens", "first_s", "tokens_per_s", "seed", "stopped")
+FIGURES = ("tokens", "first_s", "tokens_per_s", "seed", "stopped", "unfinished")
 
 
 class TalkFiles:
@@ -29,10 +30,10 @@ class TalkFiles:
         """Return the last talk with `run` ("" the base model); an unreadable one is empty. Raises StudioError."""
         path = self._path(run)
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = read_json(path)
             sides = {side: [_read_turn(turn) for turn in data[side]] for side in SIDES}
             return {"system": str(data.get("system", "")), **sides}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (StudioError, ValueError, KeyError, TypeError, AttributeError):
             return {"system": "", "base": [], "tuned": []}
 
     def keep(self, run: str, talk: Mapping[str, Any]) -> None:

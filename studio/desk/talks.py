@@ -88,6 +88,20 @@ class Talks:
         ]
         return tuple(choice for choice in found if choice.places)
 
+    def find_place(self, run: str) -> str:
+        """Return the place that answers for `run` where none is named: its result, else its newest whole checkpoint.
+
+        "" for the result, and where there is nothing. Raises StudioError for a run that does not exist.
+        """
+        from studio.engine.folder import find_run
+        from studio.engine.places import RESULT, list_places
+
+        folder = find_run(self.workspace.runs, run)
+        places = list_places(folder, folder.read_record())
+        if places and places[0].name == RESULT:
+            return RESULT
+        return next((place.name for place in places if place.problem is None), "")
+
     def state(self) -> Verdict:
         """Return whether an answer can be had now, else why it must wait."""
         if not self._is_free():

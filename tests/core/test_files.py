@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 
@@ -63,3 +66,17 @@ def test_a_private_file_is_for_this_user_alone(tmp_path):
         os.umask(before)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("key", "note")]
     assert modes == [0o600, 0o666]
+
+
+def test_a_log_is_cut_while_another_process_writes_it(tmp_path):
+    path = tmp_path / "studio.log"
+    words = "import sys, time\nfor i in range(300):\n print('x' * 99, flush=True)\n time.sleep(0.002)"
+    with path.open("ab") as log:
+        writer = subprocess.Popen([sys.executable, "-c", words], stdout=log)
+        while writer.poll() is None:
+            files.cut_log(log, path, 5_000)
+            assert path.stat().st_size < 15_000
+            time.sleep(0.01)
+    kept = path.with_name("studio.log.1").read_bytes()
+    assert 5_000 < len(kept) < 15_000 and set(kept) <= set(b"x\n")
+    assert set(path.read_bytes()) <= set(b"x\n"), "no hole where it was cut"

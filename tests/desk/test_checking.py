@@ -1,14 +1,20 @@
 """Looking at data before a start: what the run will accept is accepted, and nothing is fetched."""
 
+import dataclasses
 import json
 
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.recipe import DatasetSpec
+from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
+from studio.core.text import load_catalogue
 from studio.data import mapping_file, remote
 from studio.data.gather import validation_of
-from studio.desk.checking import look
+from studio.desk.checking import find_problems, look
+from tests.conftest import CHAT_TEMPLATE, chat_rows, make_model, write_jsonl
+from tests.host.facts import make_machine
+
+SAY = load_catalogue("en").say
 
 
 def write(path, rows):
@@ -49,3 +55,53 @@ def test_what_was_said_of_the_first_file_does_not_hold_for_validation(tmp_path):
     write(folder / "rows.jsonl", [{"prompt": "süß", "completion": "ja"}] * 3)
     spec = DatasetSpec(source="x", validation=str(folder), split="part", config="de", encoding="utf-16")
     assert look(validation_of(spec, "prompt_completion")).rows_read == 3
+
+
+@pytest.mark.parametrize(("empty", "told"), [(55, "55 of 4,000 rows"), (0, "")])
+def test_few_broken_rows_anywhere_are_told_before_a_start(tmp_path, empty, told):
+    rows = [
+        {"prompt": f"question {i} " * 9, "completion": "" if i >= 4000 - empty else "yes"}
+        for i in range(4000)
+    ]
+    spec = DatasetSpec(source=str(write(tmp_path / "a.jsonl", rows)))
+    found = look(spec, tmp_path / "cache")
+    assert (found.rows_read, found.rows_refused) == (4000, empty)
+    assert [SAY(one)[: len(told)] for one in found.problems] == [told] * bool(empty)
+
+
+def test_many_broken_rows_behind_the_head_are_refused_before_a_start(tmp_path):
+    rows = [{"prompt": f"question {i} " * 9, "completion": "" if i >= 3750 else "yes"} for i in range(4000)]
+    spec = DatasetSpec(source=str(write(tmp_path / "a.jsonl", rows)))
+    with pytest.raises(StudioError) as refusal:
+        look(spec, tmp_path / "cache")
+    assert SAY(refusal.value.what).startswith("250 of 4,000 rows cannot be used: 250 with an empty")
+    assert "data.accept_bad_rows" in SAY(refusal.value.fix)
+    accepted = look(dataclasses.replace(spec, accept_bad_rows=True), tmp_path / "cache")
+    assert accepted.rows_refused == 250 and not accepted.problems
+
+
+@pytest.mark.parametrize(
+    ("own", "chosen", "found"),
+    [
+        (None, "", ("data.template", "error", ("phi3", "zephyr", "vicuna", "alpaca"))),
+        (None, "phi3", None),
+        (None, "vicuna", None),
+        (None, "chatml", ("data.template", "warning", ())),
+        (CHAT_TEMPLATE, "", None),
+    ],
+)
+def test_conversations_for_a_base_model_come_with_templates(tmp_path, own, chosen, found):
+    model = make_model(tmp_path / "base", template=own)
+    spec = DatasetSpec(
+        source=str(write_jsonl(tmp_path / "a.jsonl", chat_rows(24))), template=chosen, max_length=64
+    )
+    recipe = Recipe(model=ModelChoice(source=str(model)), data=spec)
+    problems = find_problems(recipe, make_machine(), 2**40, tmp_path / "cache")
+    about = [
+        (one.field, one.severity, getattr(one, "choices", ()))
+        for one in problems
+        if one.field == "data.template"
+    ]
+    assert about == ([found] if found else [])
+    plain = dataclasses.replace(recipe, method="pretrain")
+    assert not [one for one in find_problems(plain, make_machine(), 2**40) if one.field == "data.template"]

@@ -76,7 +76,12 @@ def test_what_is_known_is_not_asked_again(datasets, tools):
     tools.gate.opened.set()
     look = wait_for(datasets, "done")
     asked = list(tools.asked)
-    for changes in ({"data.max_length": 64}, {"data.packing": True}, {"data.accept_bad_rows": True}):
+    for changes in (
+        {"data.max_length": 64},
+        {"data.packing": False},
+        {"data.fill": True},
+        {"data.accept_bad_rows": True},
+    ):
         assert datasets.look(change_recipe(RECIPE, changes)) is look
     assert tools.asked == asked
     datasets.look(change_recipe(RECIPE, {"data.train_on": "everything"}))

@@ -32,7 +32,7 @@ from studio.engine.exporters.adapter import ADAPTER
 from studio.engine.exporters.exporter import ExportJob, ExportStopped
 from studio.engine.folder import create_run
 from studio.host.settings import change_settings
-from studio.models.catalog import hash_weights
+from studio.models.file_hashes import hash_weights
 from tests.ui.conftest import FakeDesk, make_plan
 
 RECIPE = Recipe(name="try", model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))

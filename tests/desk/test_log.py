@@ -1,14 +1,17 @@
 """The event log: what a killed writer leaves behind costs one event at most, and reading takes nothing away."""
 
+import dataclasses
 import gc
 import json
 import math
 import threading
 import time
+import tracemalloc
 import weakref
 
 import pytest
 
+from studio.core.codec import to_json
 from studio.core.events import PhaseStarted, StepLogged, Warned
 from studio.core.text import text
 from studio.desk.log import KEPT_LOGS, EventLog, EventLogs
@@ -224,3 +227,23 @@ def test_nothing_is_left_of_the_log_of_a_run_that_is_gone(logs):
     log = logs.open("run-0")
     logs.drop("run-0")
     assert logs.open("run-0") is not log
+
+
+def test_a_line_that_no_run_writes_is_passed_over_without_being_held(tmp_path):
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    first = log.append(Warned(message=text("x")))
+    with path.open("ab") as file:
+        file.write(b'{"seq": 2, "kind": "' + b"x" * (40 * 2**20) + b'"}\n')
+        file.write(json.dumps(to_json(dataclasses.replace(first, seq=3))).encode() + b"\n")
+    tracemalloc.start()
+    read = EventLog(path)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [event.seq for event in read.since(0)] == [1, 3] and peak_bytes < 8 * 2**20
+    assert read.append(Warned(message=text("x"))).seq == 4
+    assert [event.seq for event in EventLog(path).since(0)] == [1, 3, 4]
+    with path.open("ab") as file:
+        file.write(b"x" * (3 * 2**20))  # torn
+    assert EventLog(path).append(Warned(message=text("x"))).seq == 5
+    assert [event.seq for event in EventLog(path).since(0)] == [1, 3, 4, 5]

@@ -382,7 +382,7 @@ def test_a_session_is_the_supervisors(monkeypatch):
 def test_the_file_says_everything(workspace, shop):
     shop.queue.add(recipe("a"))
     data = json.loads(workspace.queue.read_text(encoding="utf-8"))
-    assert data["version"] == 1 and data["session"] == "first"
+    assert data["version"] == QUEUE_VERSION and data["session"] == "first"
     assert data["items"][0]["recipe"] == to_json(recipe("a"))
 
 

@@ -233,3 +233,14 @@ def test_a_direct_start_and_the_queue_never_run_two(shop, desk):  # noqa: F811
     wait_until(lambda: desk.active_run() is None)
     assert set(refused) <= {"desk.busy"}
     assert all(item.state == "done" for item in desk.queue.items()[: 6 - len(refused)])
+
+
+@pytest.mark.slow
+def test_a_run_teaches_the_next_one_its_speed(shop, desk):  # noqa: F811
+    recipe = change_recipe(shop[1], {"optim.max_steps": 6, "limits.trial": False})
+    run = desk.start(recipe)
+    assert desk.wait(run).state == "finished"
+    (one,) = desk.health.add_experience(desk.health.now(), recipe).speeds
+    told = sorted(event.tokens_per_s for event in desk.events(run) if isinstance(event, StepLogged))
+    assert one.run == run and one.path == "stock" and told[0] <= one.tokens_per_s <= told[-1]
+    assert desk.plan(recipe).slower == () and one.reckoned_tokens_per_s > 0

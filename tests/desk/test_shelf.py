@@ -351,7 +351,7 @@ def test_running_again_tells_what_differs(desk, workspace, tmp_path, jsonl):
     (base / "model.safetensors").write_bytes(WEIGHTS)
     recipe = change_recipe(RECIPE, {"model.source": str(base), "data.source": str(data), "seed": 7})
     from studio.data.convert import convert
-    from studio.models.catalog import hash_weights
+    from studio.models.file_hashes import hash_weights
 
     known = {
         "packages": {"torch": "2.0"},

@@ -186,7 +186,9 @@ def test_chat_waits_for_a_run_and_is_free_while_that_is_paused(shop):
     assert desk.run(run).state == "stopped"
     (choice,) = desk.talks.choices([desk.run(run)])
     assert "" not in [place.name for place in choice.places], "no result, but the last checkpoint"
-    assert answer(desk, run=run, checkpoint=choice.places[0].name)
+    place = desk.talks.find_place(run)
+    assert place == choice.places[0].name and answer(desk, run=run, checkpoint=place)
+    assert desk.talks.find_place(shop[1]) == "", "the result, although there are checkpoints"
 
 
 def test_a_paused_run_that_loads_again_after_a_restart_leaves_chat_no_room(workspace, tmp_path):
@@ -381,6 +383,7 @@ def test_a_merged_model_computes_exactly_what_was_stored(shop, monkeypatch):
     def compare(model, tokenizer, expected, dtype) -> None:
         found = artifact.fingerprint(model, expected.ids[0].tolist())
         off.append(float((found.logits - expected.logits).abs().max()))
+        assert found.weights == expected.weights
 
     monkeypatch.setattr(artifact, "verify_artifact", compare)
     desk.exports.write(run, "merged")
