@@ -12,7 +12,7 @@ from studio.core.migrate import lift
 from studio.core.recipe import Recipe
 from studio.core.text import text
 from studio.desk.queue import QueueItem
-from studio.host.failures import refuse_system
+from studio.desk.recipes import fit_length
 from studio.ui.context import Context, refuse_unforeseen
 
 LONGEST_WAIT_S = 60.0
@@ -195,7 +195,7 @@ class Api:
             except StudioError as error:
                 return self._refusal(error)
             except OSError as error:  # a full disk, a folder that may not be read
-                return self._refusal(refuse_system(error))
+                return self._refusal(self.context.refuse_system(error))
             except (ValueError, TypeError, ArithmeticError, LookupError, RecursionError) as error:
                 return self._refusal(refuse_unforeseen(error))
 
@@ -234,7 +234,7 @@ def _check_types(types: dict[str, type], values: tuple) -> None:
 
 
 def _read_recipe(data: dict) -> Recipe:
-    return from_json(Recipe, lift("recipe", data))
+    return fit_length(from_json(Recipe, lift("recipe", data)), data)
 
 
 def _is_error(problem: Problem) -> bool:

@@ -6,11 +6,13 @@ import contextvars
 from pathlib import Path
 
 import gradio as gr
+import uvicorn
 from gradio.context import Context as BuildContext
 from starlette.middleware import Middleware
 
 from studio.core.text import LANGUAGES
 from studio.ui.api import Api
+from studio.ui.connections import CONNECTIONS, AcceptErrors, Connection
 from studio.ui.context import Context
 from studio.ui.doors import Doors
 from studio.ui.form import Form, show_all
@@ -140,14 +142,30 @@ def change_language(context: Context, blocks: gr.Blocks, tag: str) -> None:
 
 PRIVATE = ("gate.key", "api.key", "address.json", "share.json", "link.json", "settings.json", "runs", "logs")
 """What the server never serves, whatever a handler returns."""
+QUEUE_REST_S = 0.08
+"""How long Gradio's queue sleeps when nothing waits: a click waits half of it. Its own 1 ms on Linux wakes the server a
+thousand times a second."""
 KEEP_ALIVE_S = 360
 """How long an idle connection stays open. Browsers close theirs after 300 s; a server that does so first (uvicorn after
 5) may close one in the moment in which a page sends on it, and the click is lost."""
 
 
+def harden(server: uvicorn.Server, errors: AcceptErrors) -> None:
+    """Give Gradio's running server what it cannot be launched with: our limits, and no word of what it is."""
+    config = server.config
+    config.timeout_keep_alive = KEEP_ALIVE_S
+    config.http_protocol_class, config.limit_concurrency = Connection, CONNECTIONS
+    config.encoded_headers = [one for one in config.encoded_headers if one[0].lower() != b"server"]
+    # Its headers are made anew each second; the loop is its thread's own.
+    server.server_state.default_headers = []
+    loop = server.servers[0].get_loop()
+    loop.call_soon_threadsafe(loop.set_exception_handler, errors)
+
+
 def launch(blocks: gr.Blocks, context: Context, doors: Doors) -> None:
     """Serve `blocks` behind the gate on 127.0.0.1 and return; nothing is shared, recorded or reported."""
     blocks.queue(api_open=False, max_size=64, default_concurrency_limit=8)
+    blocks._queue.sleep_when_free = blocks._queue.progress_update_sleep_when_free = QUEUE_REST_S
     gate = Middleware(Gate, doors=doors, language=lambda: context.language)
     front_end = Middleware(FrontEnd, file=context.workspace.front_end, theme=context.theme)
     blocks.launch(
@@ -180,7 +198,7 @@ def launch(blocks: gr.Blocks, context: Context, doors: Doors) -> None:
         js=page_script(),
         favicon_path=str(ICON),
     )
-    blocks.server.config.timeout_keep_alive = KEEP_ALIVE_S
+    harden(blocks.server, AcceptErrors(context.say))
     # Gradio puts its own in front of what it is given: its CORS would answer foreign pages before the gate is asked.
     blocks.app.user_middleware.sort(key=lambda one: one.cls is not Gate)
     blocks.app.middleware_stack = blocks.app.build_middleware_stack()

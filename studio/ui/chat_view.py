@@ -42,6 +42,8 @@ def _answer_foot(turn: Mapping[str, Any], say: Say) -> str:
     said = []
     if turn.get("stopped"):
         said.append(say("ui.chat.stopped"))
+    if turn.get("unfinished"):
+        said.append(say("ui.chat.unfinished"))
     if turn.get("tokens"):
         said.append(say("ui.chat.tokens", count=int(turn["tokens"])))
     if turn.get("first_s"):

@@ -14,12 +14,13 @@ import gradio as gr
 from studio.core.codec import from_json, to_json
 from studio.core.errors import RecipeError, StudioError
 from studio.core.files import write_json
+from studio.core.json_file import read_json
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Catalogue, Text, literal, load_catalogue, text
-from studio.engine.folder import read_json
 from studio.host.failures import refuse_system
 from studio.host.settings import change_settings, read_settings
+from studio.host.workspace import refuse_gone
 from studio.ui.gate import CALLER, ROLE
 from studio.ui.guest_view import Curtain
 from studio.ui.keys import Keys
@@ -62,11 +63,15 @@ class Context:
     def say_error(self, error: BaseException) -> str:
         """Return what is told of a job's failure in its own place: what happened, why, and what helps."""
         if isinstance(error, OSError):
-            error = refuse_system(error)
+            error = self.refuse_system(error)
         if not isinstance(error, StudioError):
             words = f"{type(error).__name__}: {error}"[:300]
             error = StudioError(text("ui.job.failed"), literal(words), text("ui.job.failed.fix"))
         return " ".join(self.say(part) for part in (error.what, error.why, error.fix))
+
+    def refuse_system(self, error: OSError) -> StudioError:
+        """Return what is told of a refusal of the system's."""
+        return refuse_gone(self.workspace, error) or refuse_system(error)
 
     def speak(self, language: str) -> None:
         """Change the language and remember it in the settings."""
@@ -195,7 +200,7 @@ class Context:
         if isinstance(error, gr.Error):
             return error
         if isinstance(error, OSError):  # a full disk, a folder that may not be read
-            error = refuse_system(error)
+            error = self.refuse_system(error)
         if isinstance(error, StudioError):
             return self.refusal(error, role)
         told = self.refusal(refuse_unforeseen(error), role)

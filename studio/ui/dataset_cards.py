@@ -10,6 +10,7 @@ from typing import Any
 from studio.core.errors import StudioError
 from studio.core.text import literal
 from studio.data.gather import UNTRAINED
+from studio.data.templates.fitting import WORDED
 from studio.ui.cards import facts_card, note_card, size_words
 
 Say = Callable[..., str]
@@ -153,15 +154,17 @@ def question_cards(questions: Sequence[Mapping[str, Any]], say: Say) -> str:
             f'<fieldset class="card question warn" data-field="{escape(field)}" '
             f'data-key="{escape(field + say(asked["question"]))}">'
             f"<legend>{escape(say('ui.dataset.question'))}</legend><p>{escape(say(asked['question']))}</p>"
-            f'{_choices(field, choices, number, say)}<div class="answers">'
+            f'{_choices(field, choices, asked.get("names") or (), number, say)}<div class="answers">'
             f"{button(say('ui.dataset.use'), 'answer', primary=True, field=field)}</div></fieldset>"
         )
     return "".join(cards)
 
 
-def _choices(field: str, choices: Sequence[str], number: int, say: Say) -> str:
-    """Few choices as radio buttons, many as a drop-down."""
+def _choices(field: str, choices: Sequence[str], named: Sequence[Any], number: int, say: Say) -> str:
+    """Few choices as radio buttons, many as a drop-down; `named` says what each of them means."""
     names = [(choice, name_choice(field, choice, say)) for choice in choices]
+    if named:
+        names = [(choice, say(name)) for choice, name in zip(choices, named, strict=True)]
     if len(names) > 6:
         options = "".join(
             f'<option value="{escape(value)}">{show_text(name, 80)}</option>' for value, name in names
@@ -176,7 +179,9 @@ def _choices(field: str, choices: Sequence[str], number: int, say: Say) -> str:
 
 
 def name_choice(field: str, choice: str, say: Say) -> str:
-    """Return a choice's name: formats have one in words; encodings, sheets and columns are names already."""
+    """Return a choice's name: formats and templates have one in words; encodings and columns are names already."""
+    if field == "data.template":
+        return say(f"data.template.fits.{'words' if choice in WORDED else 'tokens'}", name=choice)
     return say(f"knob.data.format.choice.{choice}") if field == "data.format" else choice
 
 

@@ -26,7 +26,7 @@ FILE_TYPES = (
     ".zst",
     ".zip",
 )
-FIRST = ("data.format", "data.max_length", "data.packing", "data.validation_share")
+FIRST = ("data.format", "data.max_length", "data.fill", "data.validation_share")
 PREPARE = (
     "data.duplicates",
     "data.overlap",

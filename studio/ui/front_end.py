@@ -9,7 +9,6 @@ asked for last time. Standard library only.
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import suppress
@@ -17,7 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from studio.core.errors import StudioError
 from studio.core.files import write_json
+from studio.core.json_file import read_json
 
 KEPT = "public, max-age=31536000, immutable"
 ASSET = re.compile(r"/assets/([A-Za-z0-9_.-]+\.(js|css))")
@@ -52,8 +53,8 @@ def read_names(folder: Path | None, file: Path) -> list[str]:
     if folder is None:
         return []
     try:
-        names = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        names = read_json(file)
+    except StudioError:
         names = []
     known = [name for name in names if isinstance(name, str) and ASSET.fullmatch(f"/assets/{name}")]
     known = [name for name in known[:NAMES] if (folder / "assets" / name).is_file()]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import html
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs
 
+from studio.core.json_file import parse_json
 from studio.core.text import load_catalogue, text
 from studio.host.peer import is_foreign
+from studio.ui.connections import KNOWN
 from studio.ui.doors import Door, Doors, LocalDoor, PhraseDoor
 from studio.ui.headers import SECURITY_HEADERS
 from studio.ui.keys import Keys, read_cookies
@@ -64,11 +65,13 @@ OUR_OWN = ("cookie", "authorization", "forwarded", "via")
 class Gate:
     """ASGI middleware; add it outermost: `Middleware(Gate, doors=doors, language=lambda: "en")`."""
 
-    def __init__(self, app: Callable, doors: Doors, language: Callable[[], str]) -> None:
+    def __init__(
+        self, app: Callable, doors: Doors, language: Callable[[], str], limits: Limits | None = None
+    ) -> None:
         self.app = app
         self.doors = doors
         self.language = language
-        self.limits = Limits()
+        self.limits = limits or Limits()
         self.sessions = Sessions()
         self.told = False
 
@@ -88,6 +91,7 @@ class Gate:
         if refusal:
             return await self._refuse(send, refusal)
         caller = door.identify(read_cookies(headers.get("cookie", "")), headers.get("authorization", ""))
+        scope[KNOWN] = bool(caller)
         address = (scope.get("client") or ("",))[0]
         # By door: who floods the link's port must not slow down the owner at this machine.
         stranger = "crowd" if door.shared else "stranger"
@@ -306,8 +310,8 @@ def _session_of_address(scope: Scope) -> str | None:
 def _session_of_body(body: bytes) -> str | None:
     """Return the page's session that a JSON body names, "" where it names none; None for what is no JSON object."""
     try:
-        data = json.loads(body or b"{}")
-    except (ValueError, RecursionError):
+        data = parse_json(body or b"{}")
+    except ValueError:
         return None
     if not isinstance(data, dict):
         return None

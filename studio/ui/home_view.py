@@ -11,7 +11,7 @@ from studio.core.facts import MachineFacts
 from studio.core.text import Text
 from studio.ui.cards import size_words
 from studio.ui.live import LiveView
-from studio.ui.runs_view import Say, data_of, model_of, run_name, sparkline, state_mark, when
+from studio.ui.runs_view import Say, data_of, model_of, run_name, slower_mark, sparkline, state_mark, when
 
 MISSING_SHOWN = 3
 RUNS_SHOWN = 6
@@ -178,7 +178,7 @@ def now_card(entry: Any | None, view: LiveView, waiting: int, say: Say) -> str:
         f'<section class="card now" data-run="{escape(entry.record.run)}"><div class="what">'
         f"<h3>{escape(say(title))}</h3>"
         f'<b class="name">{escape(name)}</b><span class="soft">{escape(model_of(entry, say))} · '
-        f'{escape(data_of(entry, say))}</span></div><div class="far">'
+        f'{escape(data_of(entry, say))}</span>{slower_mark(entry.record, say)}</div><div class="far">'
         f'<div class="bar" role="progressbar" aria-label="{escape(name)}" aria-valuemin="0" aria-valuemax="100" '
         f'aria-valuenow="{share * 100:.0f}"><i style="width:{share:.1%}"></i></div>'
         f'<span class="words">{escape(phase)} · {share:.0%}</span>{more}</div>'
@@ -200,7 +200,8 @@ def last_runs(entries: Sequence[Any], say: Say) -> str:
         rows.append(
             f'<li><button type="button" class="run" data-do="open" data-value="{run}" data-focus="open {run}">'
             f'<span class="who"><b>{escape(run_name(record))}</b>'
-            f"<small>{escape(model_of(entry, say))} · {escape(data_of(entry, say))}</small></span>"
+            f"<small>{escape(model_of(entry, say))} · {escape(data_of(entry, say))}</small>"
+            f"{slower_mark(record, say)}</span>"
             f"{sparkline(entry.spark, say)}"
             f'<span class="loss"><small>{escape(say("ui.runs.column.loss"))}</small> '
             f"{f'{loss:.3f}' if loss is not None else '–'}</span>"

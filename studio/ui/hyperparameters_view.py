@@ -22,8 +22,7 @@ FIGURES = (
     "optim.learning_rate",
     "adapter.rank",
     "model.quantization",
-    "optim.micro_batch",
-    "optim.accumulation",
+    "optim.batch_size",
 )
 """What stands in the line of what is set; the rest folds out."""
 

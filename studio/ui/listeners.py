@@ -23,6 +23,7 @@ from starlette.routing import Mount
 from studio.core.errors import StudioError
 from studio.core.text import LANGUAGES, text
 from studio.host.addresses import bind_port
+from studio.ui.connections import CONNECTIONS, AcceptErrors, Connection
 from studio.ui.context import Context
 from studio.ui.doors import Doors, PhraseDoor
 from studio.ui.gate import Gate, Receive, Scope, Send
@@ -37,7 +38,6 @@ HOSTS = {"tunnel": "127.0.0.1", "lan": "0.0.0.0"}
 PATIENCE_S = 20.0
 FAREWELL_S = 1
 """How long an answer that is on its way may still take when the port closes."""
-CONNECTIONS = 300
 
 
 @dataclass(slots=True)
@@ -128,6 +128,7 @@ def make_guest_app(context: Context, doors: Doors) -> Starlette:
 
     @asynccontextmanager
     async def live(_: Starlette) -> AsyncIterator[None]:
+        asyncio.get_running_loop().set_exception_handler(AcceptErrors(context.say))
         async with AsyncExitStack() as stack:
             for app in apps.values():
                 await stack.enter_async_context(app.router.lifespan_context(app))
@@ -168,17 +169,17 @@ def _make_speaking_app(context: Context, language: str, quota: Quota) -> FastAPI
 
 def _make_server(app: Callable, *, lifespan: str) -> uvicorn.Server:
     """Return a server that believes no header about where a request comes from."""
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            lifespan=lifespan,
-            ws="none",
-            proxy_headers=False,
-            server_header=False,
-            access_log=False,
-            log_level="critical",
-            limit_concurrency=CONNECTIONS,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=FAREWELL_S,
-        )
+    config = uvicorn.Config(
+        app,
+        lifespan=lifespan,
+        http=Connection,
+        ws="none",
+        proxy_headers=False,
+        server_header=False,
+        access_log=False,
+        log_level="critical",
+        limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=FAREWELL_S,
     )
+    return uvicorn.Server(config)

@@ -31,7 +31,7 @@ from studio.core.events import (
     TrialFinished,
     Warned,
 )
-from studio.core.facts import BackendPlan, DataFacts
+from studio.core.facts import BackendPlan, DataFacts, Slower
 from studio.core.text import Text, text
 from studio.ui.points import Points
 
@@ -43,6 +43,8 @@ LOG_STEPS = 10
 PACE_STEPS = 20
 """The time left is reckoned from the pace of the last PACE_STEPS steps."""
 SAMPLES = 400
+BEFORE = {"prepare": (("download",), ("load",)), "load": (("download",), ("prepare",))}
+"""Behind these a phase goes on with an attempt, else it begins one; runs of older studios loaded first."""
 """Answers that are kept: 50 evaluations of 8 prompts."""
 
 
@@ -100,6 +102,11 @@ class LiveView:
     """The run stands still: this is what the watchdog found; None while it moves."""
     twins: tuple[tuple[str, int], ...] = ()
     """(op, step) of each op that went over to its PyTorch twin in the course of the run."""
+
+    @property
+    def slower(self) -> tuple[Slower, ...]:
+        """What makes it clearly slower than it could be."""
+        return self.plan.slower if self.plan else ()
 
     @property
     def on_card(self) -> bool | None:
@@ -170,8 +177,10 @@ def _trouble(event: RunEvent, twins: tuple[tuple[str, int], ...]) -> dict[str, A
 def _phases(event: RunEvent, passed: tuple[str, ...], skipped: int) -> dict[str, Any]:
     """What `event` says of the phase that the run is in."""
     match event:
-        case PhaseStarted(phase="load"):  # the first one: an attempt begins
-            return {"phase_s": event.time_s, "phase_detail": event.detail, "passed": ("load",), "skipped": 0,
+        case PhaseStarted(phase="load" | "prepare") if (
+            passed[-1:] not in BEFORE[event.phase]
+        ):  # an attempt begins
+            return {"phase_s": event.time_s, "phase_detail": event.detail, "passed": (event.phase,), "skipped": 0,
                     "stepped_s": 0.0}  # fmt: skip
         case PhaseStarted() if passed[-1:] == (event.phase,):  # a download tells how far it is
             return {"phase_detail": event.detail}
@@ -269,7 +278,8 @@ def log_lines(event: RunEvent, every_steps: int = 1) -> Iterable[LogLine]:
         case RepairApplied():
             message = event.message
         case TrialFinished():
-            message = text("ui.log.trial", took=event.took_s, tokens=event.longest_tokens)
+            known = "ui.log.trial.known" if event.saving_known else "ui.log.trial"
+            message = text(known, took=event.took_s, tokens=event.longest_tokens)
         case RunStalled():
             level = "bad"
             message = text(f"ui.log.stalled.{event.action}", step=event.step, message=event.message)

@@ -26,6 +26,34 @@ def report_card(report: Mapping[str, Any], say: Say) -> str:
     return "".join(parts)
 
 
+def cause_card(answer: Mapping[str, Any], say: Say) -> str:
+    """Return what an error text means (explain_words): one cause, or two and what tells them apart."""
+    causes = [answer, *([answer["other"]] if answer["other"] else [])]
+    lead = ""
+    if len(causes) > 1:
+        which = say("explain.which", tell=answer["tell"])
+        lead = f"<p>{escape(say('explain.unsure'))} {_show(which)}</p>"
+    line = f"<pre>{escape(answer['line'])}</pre>" if answer["line"] else ""
+    parts = []
+    for number, cause in enumerate(causes, start=1):
+        place = f"{number}. " if len(causes) > 1 else ""
+        code = f" <code>{escape(cause['code'])}</code>" if cause["code"] else ""
+        fixes = "".join(f"<li>{_show(fix)}</li>" for fix in cause["fixes"])
+        parts.append(
+            f'<li data-cause="{escape(cause["id"])}"><b>{place}{escape(cause["what"])}</b>{code}'
+            f"<p>{_show(cause['why'])}</p>{line if number == 1 else ''}<ul>{fixes}</ul></li>"
+        )
+    return f'<div class="card problems findings">{lead}<ul>{"".join(parts)}</ul></div>'
+
+
+def _show(words: str) -> str:
+    """Return a sentence as HTML, with what stands in backquotes as code."""
+    parts = escape(words).split("`")
+    if len(parts) % 2 == 0:
+        return escape(words)
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+
+
 def _problems(problems: list[Mapping[str, Any]], say: Say) -> str:
     if not problems:
         return ""

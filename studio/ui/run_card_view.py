@@ -10,6 +10,7 @@ from studio.core.text import text
 from studio.data.gather import UNTRAINED
 from studio.desk.estimate import RunEstimate
 from studio.desk.fit import METHODS
+from studio.host.duration import say_duration
 from studio.ui.cards import count_words, fix_of, model_name, size_words, time_words
 from studio.ui.marks import tab_of
 from studio.ui.model_view import SIGNS
@@ -182,8 +183,9 @@ def _time(estimate: RunEstimate, say: Say) -> str:
     )
     if estimate.total_s is None:
         return f"{escape(steps)}<small>{escape(say('ui.card.time.unknown'))}</small>"
-    about = say("ui.card.time.about", time=time_words(estimate.total_s))
-    why = say("ui.card.time.measured", run=estimate.pace.run)
+    measured = bool(estimate.steps and estimate.step_s)
+    time = time_words(estimate.total_s) if measured else say(say_duration(estimate.total_s))
+    about, why = say("ui.card.time.about", time=time), say(estimate.time_reason)
     return f'<span title="{escape(why)}">{escape(about)}</span> <small>{escape(steps)}</small>'
 
 

@@ -26,6 +26,7 @@ from studio.ui.run_view import (
     log_card,
     samples_card,
     settings_card,
+    slower_card,
     stall_card,
     state_words,
     status_card,
@@ -114,6 +115,7 @@ class RunPage:
                 lambda: status_card(view, state, say, record, now_s),
             ),
             "controls": (f"{run} {state} {here} {resumable}", lambda: controls(state, here, resumable, say)),
+            "slower": (f"{run} {view.plan_seq}", lambda: slower_card(view.slower, say)),
             "stall": (f"{run} {stall.seq if stall else 0}", lambda: stall_card(stall, say)),
             "failure": (f"{run} {view.seq if diagnosis else 0}", lambda: failure_card(diagnosis, say)),
             "verdicts": (
@@ -170,7 +172,18 @@ class RunPage:
             "log": lambda: log_card(LiveView(), say),
             "chip": lambda: chip(None, "", say),
         }
-        empty = ("controls", "stall", "failure", "verdicts", "samples", "settings", "plan", "pick", "spoken")
+        empty = (
+            "controls",
+            "slower",
+            "stall",
+            "failure",
+            "verdicts",
+            "samples",
+            "settings",
+            "plan",
+            "pick",
+            "spoken",
+        )
         return {name: ("none", make) for name, make in (made | dict.fromkeys(empty, str)).items()}
 
     def _settings(self, run: str) -> str:

@@ -13,21 +13,23 @@ from html import escape
 from studio.core.codec import to_json
 from studio.core.errors import Problem
 from studio.core.events import Diagnosis, RunStalled, SampleWritten
+from studio.core.facts import Slower
 from studio.core.fields import knobs_of
 from studio.core.recipe import Recipe, read_value
 from studio.core.record import RunRecord
 from studio.core.text import Catalogue, Text, text
 from studio.desk.checking import SourceProblem
+from studio.host.slower import say_slower
 from studio.ui.cards import fix_of, time_words
 from studio.ui.live import LiveView
 from studio.ui.marks import elem_id, show_plainly, tab_of
 from studio.ui.verdicts import RunVerdict
 
 Say = Callable[..., str]
-PHASES = ("download", "load", "prepare", "compile", "trial", "sample", "train", "save", "verify")
+PHASES = ("download", "prepare", "load", "compile", "trial", "sample", "train", "save", "verify")
 """In the order of a run; those that a run leaves out are not shown."""
 ENDED = ("stopped", "failed", "finished")
-ALWAYS = ("load", "prepare", "train", "save", "verify")
+ALWAYS = ("prepare", "load", "train", "save", "verify")
 SLOW_S = 6.0
 """A phase that takes longer is explained."""
 MARKS = {"good": "✓", "info": "i", "warn": "!", "bad": "✕"}
@@ -53,6 +55,27 @@ def field_button(place: tuple[str, str], words: str) -> str:
     )
 
 
+def way_buttons(problem: Problem, say: Say) -> str:
+    """Return a button for each change that helps: it says {do: "way", value: the change as JSON}."""
+    buttons = "".join(
+        f'<button type="button" class="say" data-do="way" '
+        f'data-value="{escape(json.dumps(dict(way.change), sort_keys=True))}">{escape(say(way.title))}</button>'
+        for way in problem.ways
+    )
+    return f'<div class="answers">{buttons}</div>' if buttons else ""
+
+
+def slower_card(slower: Sequence[Slower], say: Say) -> str:
+    """Return what makes a run slower than it could be, costliest first; "" where nothing does."""
+    items = "".join(f"<p>{escape(say(say_slower(one)))}</p>" for one in slower)
+    title = escape(say("ui.slower.title"))
+    return (
+        f'<div class="card problems warn run-slower" role="status"><h3>{title}</h3>{items}</div>'
+        if items
+        else ""
+    )
+
+
 def check_card(problems: Sequence[Problem], recipe: Recipe, say: Say) -> str:
     """Return what the check found, each problem with a way to its field, and what happens first after Start."""
     labels = {knob.path: say(knob.label) for knob in knobs_of(Recipe)}
@@ -68,7 +91,7 @@ def check_card(problems: Sequence[Problem], recipe: Recipe, say: Say) -> str:
         items.append(
             f'<li class="{escape(problem.severity)}"><i aria-hidden="true">{mark}</i><div>'
             f"<b>{escape(field)}</b> {escape(say(problem.message))} "
-            f"<em>{escape(say(fix_of(problem)))}</em></div>{button}</li>"
+            f"<em>{escape(say(fix_of(problem)))}</em>{way_buttons(problem, say)}</div>{button}</li>"
         )
     if errors:
         title, kind = say("ui.check.errors", count=errors), "bad"
@@ -321,7 +344,9 @@ def log_card(view: LiveView, say: Callable[[Text], str] | Say) -> str:
 
 def page_top(say: Say) -> str:
     """Return the places of a run's parts above its charts; assets/run.js fills them."""
-    parts = "".join(f'<div class="part" id="run-{name}"></div>' for name in ("stall", "failure", "verdicts"))
+    parts = "".join(
+        f'<div class="part" id="run-{name}"></div>' for name in ("slower", "stall", "failure", "verdicts")
+    )
     none = f'<div class="card note quiet"><p>{escape(say("ui.run.none"))}</p></div>'
     return (
         '<div class="run-page"><div class="part" id="run-pick"></div>'

@@ -14,6 +14,7 @@ from studio.core.fields import knobs_of
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import Catalogue, Text, text
+from studio.host.slower import say_slower, say_times
 from studio.ui.cards import size_words, time_words
 from studio.ui.marks import show_plainly
 
@@ -102,6 +103,15 @@ def state_mark(state: str, say: Say) -> str:
     return f'<span class="chip {escape(state)}"><i></i>{escape(say(f"ui.runs.state.{state}"))}</span>'
 
 
+def slower_mark(record: RunRecord, say: Say) -> str:
+    """Return how much slower a run is than it could be, the reasons behind it; "" where it is not."""
+    if not record.slower:
+        return ""
+    reasons = " ".join(say(say_slower(one)) for one in record.slower)
+    words = say(say_times(record.slower))
+    return f'<span class="slower" title="{escape(reasons)}">{escape(words)}</span>'
+
+
 def when(created_s: float) -> str:
     """Return the local date and time, of today the time alone."""
     then = time.localtime(created_s)
@@ -174,7 +184,7 @@ def _row(entry: Any, say: Say, *, opened: bool) -> str:
         f'aria-label="{escape(say("ui.runs.pick", name=run_name(record)))}">',
         "name": f'<button type="button" class="link" data-do="open" data-value="{run}" data-focus="open {run}">'
         f"{name}</button><small>{escape(when(record.created_s))} · {run}</small>",
-        "state": state_mark(record.state, say),
+        "state": state_mark(record.state, say) + slower_mark(record, say),
         "curve": sparkline(entry.spark, say),
         "eval_loss": f"{loss:.4f}" if loss is not None else "–",
         "model": escape(model_of(entry, say)),
@@ -234,6 +244,7 @@ def _actions(entry: Any, say: Say, active: str) -> str:
         _button("rename", run, say("ui.runs.rename"), more=off if on else ""),
         _button("delete", run, say("ui.runs.delete"), kind="danger", more=confirm),
     ]
+    notes += [say(say_slower(one)) for one in record.slower]
     told = f'<p class="soft">{escape(" ".join(notes))}</p>' if notes else ""
     return f'<div class="answers">{"".join(parts)}</div>{told}'
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import socket
 import sys
 import threading
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from studio.core.errors import StudioError
+from studio.core.json_file import read_json
 from studio.core.text import load_catalogue, text
 from studio.ui.front_end import KEPT, find_front_end, preload_links, read_asset, read_names
 from studio.ui.headers import SECURITY_HEADERS
@@ -33,9 +33,9 @@ def likely_ports(workspace: Workspace) -> list[int]:
     """Return the ports to try: first that of a studio that died or restarts, because its pages still ask there."""
     ports = list(range(FIRST_PORT, FIRST_PORT + PORTS))
     try:
-        url = json.loads((workspace.root / "address.json").read_text(encoding="utf-8"))["url"]
+        url = read_json(workspace.root / "address.json")["url"]
         last = urlsplit(url).port
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (StudioError, ValueError, KeyError, TypeError, AttributeError):
         return ports
     return [last, *ports] if last else ports
 
@@ -56,6 +56,7 @@ def open_splash(
         """Answers every request of an allowed Host with the splash page, status 503, but for Gradio's own files."""
 
         protocol_version = "HTTP/1.1"  # one connection for many files
+        timeout = 10.0  # a request that does not become whole holds a thread and a file
 
         def do_GET(self) -> None:
             """Answer; the page itself asks again until the app answers."""

@@ -126,6 +126,8 @@ class FakeHealth:
     def machine(self) -> MachineFacts:
         return MACHINE
 
+    now = machine
+
     def examine(self, *, fresh: bool = False, hub: bool = False) -> dict:
         self.asked.append({"fresh": fresh, "hub": hub})
         check = {"id": "python", "tried": literal("Python"), "evidence": literal("<i>3.12</i>"), "verdict": "ok",

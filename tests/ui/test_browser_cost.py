@@ -32,6 +32,8 @@ POINTS, CHARTS = 20_000, 6
 PAGE_MS, SERVER_MS = 60.0, 25.0
 """Per second of watching a run of POINTS points that takes a step each second: the page's main thread, and the server
 above what an idle page costs it."""
+IDLE_MS = 10.0
+"""Per second without a page: 1 % of a core, of which the queue's rest of 80 ms is about half."""
 WATCH_S = 20
 WHAT = "ms/s of the page, of the server above the idle page, of the idle page, slowness of the machine"
 REPLAYED_EVENTS, REPLAY_SPEED = 36_000, 60
@@ -154,6 +156,26 @@ class Watched:
         now_s = self.studio.cpu_s()  # a probe of the machine that ended meanwhile is not the page's
         used_s = sum(now_s[process] - server_s[process] for process in now_s.keys() & server_s.keys())
         return 1000 * page_s / took_s, 1000 * used_s / took_s
+
+
+def test_an_idle_studio_rests(tmp_path):
+    """No page is open and nothing runs: the studio's processes take at most IDLE_MS of each second."""
+    studio, results = LaunchedStudio(open_workspace(str(tmp_path / "workspace")).root), []
+    try:
+        time.sleep(WATCH_S)  # the machine is looked at
+        for _ in range(TRIES):
+            before_s, started_s = studio.cpu_s(), time.monotonic()
+            time.sleep(WATCH_S)
+            took_s, after_s = time.monotonic() - started_s, studio.cpu_s()
+            used_s = sum(after_s[process] - before_s[process] for process in after_s.keys() & before_s.keys())
+            results.append((round(1000 * used_s / took_s, 1), round(slowness(), 2)))
+            if results[-1][0] <= IDLE_MS * results[-1][1]:
+                break
+        else:
+            pytest.fail(f"ms/s of the studio, slowness of the machine: {results}")
+    finally:
+        studio.close()
+    print("ms/s of the idle studio, slowness of the machine:", results)
 
 
 def test_watching_a_long_run_costs_little(chromium, tmp_path, record_property):

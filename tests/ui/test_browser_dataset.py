@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
+from studio.models.catalog import DEMO_MODEL
 from tests.ui.browser import (
     english_in,
     labels_of,
@@ -28,6 +30,16 @@ def write_csv(path):
         lines.append(f'Wie heißt die Straße Nr. {i}, "für" wen?;{answer.strip()} €{i};nö {i}')
     path.write_bytes("\r\n".join(lines).encode("cp1252"))
     return path
+
+
+def make_base(folder, marks: bool):
+    """Copy the demo's model without its chat template; without `marks` its tokens are called otherwise too."""
+    shutil.copytree(DEMO_MODEL, folder, ignore=shutil.ignore_patterns("chat_template.jinja"))
+    for name in ("tokenizer.json", "tokenizer_config.json") if not marks else ():
+        words = (folder / name).read_text(encoding="utf-8")
+        words = words.replace("<|im_start|>", "<|begin|>").replace("<|im_end|>", "<|end|>")
+        (folder / name).write_text(words, encoding="utf-8")
+    return folder
 
 
 def wait_until_read(page):
@@ -172,27 +184,27 @@ def test_the_columns_are_saved_and_found_again(start_studio, tmp_path):  # noqa:
     page = window.open("en")
     show_tab(page, "dataset")
     file = tmp_path / "pairs.jsonl"
-    rows = [{"ask": f"What is {i}?", "say": f"It is {i}.", "id": i} for i in range(20)]
+    rows = [{"xa": f"What is {i}?", "xb": f"It is {i}.", "id": i} for i in range(20)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     page.fill("#dataset-source input, #dataset-source textarea", str(file))
     page.press("#dataset-source input, #dataset-source textarea", "Enter")
-    page.wait_for_selector('#dataset-rows select[data-column="ask"]')
-    assert asked(page) == ["data.format"]
-    answer(page, "data.format", "prompt_completion")
-    choose_role(page, "ask", "prompt")
-    choose_role(page, "say", "completion")
+    page.wait_for_selector('#dataset-rows select[data-column="xa"]')
+    assert asked(page) == ["data.mapping.prompt", "data.mapping.completion"]
+    choose_role(page, "xa", "prompt")
+    assert asked(page) == ["data.mapping.completion"]  # a question alone is not taken for one of rewards
+    answer(page, "data.mapping.completion", "xb")
     wait_until_read(page)
     page.click("#dataset-save-mapping")
     page.wait_for_selector("#dataset-saved .good")
     saved = json.loads((tmp_path / "pairs.jsonl.mapping.json").read_text(encoding="utf-8"))
-    assert saved["mapping"]["completion"] == "say"
+    assert saved["mapping"]["completion"] == "xb"
 
     page.fill("#dataset-source input, #dataset-source textarea", "demo")
     page.press("#dataset-source input, #dataset-source textarea", "Enter")
     page.wait_for_selector('#dataset-rows select[data-column="messages"]')
     page.fill("#dataset-source input, #dataset-source textarea", str(file))
     page.press("#dataset-source input, #dataset-source textarea", "Enter")
-    page.wait_for_selector('#dataset-rows select.used[data-column="say"]')
+    page.wait_for_selector('#dataset-rows select.used[data-column="xb"]')
     assert asked(page) == []
 
 
@@ -216,4 +228,63 @@ def test_nothing_in_the_data_runs_in_the_page(start_studio, tmp_path):  # noqa: 
     see(page, "problems")
     page.wait_for_timeout(500)
     assert page.evaluate("window.caught") is None
+    assert window.complaints == []
+
+
+@pytest.mark.parametrize(("language", "marks"), [("en", False), ("zh-CN", True)])
+def test_a_base_model_is_offered_templates_learns_with_one_and_stops(start_studio, tmp_path, language, marks):
+    """The demo's model without its template; and one whose tokenizer has ChatML's marks as tokens."""
+    base = make_base(tmp_path / "shelf" / "basis", marks)
+    fitting, end = ("chatml", "<|im_end|>") if marks else ("vicuna", "<|end|>")
+    settings = tmp_path / "workspace" / "settings.json"
+    settings.write_text(json.dumps({"model_folders": [str(base.parent)]}), encoding="utf-8")
+    window = start_studio(language)
+    page = window.open(language)
+    show_tab(page, "model")
+    page.locator(f'.model-row input[value="{base}"]').check(force=True)
+    page.wait_for_function(
+        "document.querySelector('#model-card .card.model')?.dataset.source.endsWith('basis')"
+    )
+    show_tab(page, "training")
+    page.wait_for_selector('#run-problems [data-errors="1"] button[data-go="dataset"]')
+    page.screenshot(path=str(tmp_path / "training.png"))
+    page.click('#run-problems button[data-go="dataset"]')
+
+    card = page.locator('#dataset-questions fieldset[data-field="data.template"]')
+    card.wait_for(timeout=180_000)  # the tokenizer and its libraries are loaded first
+    offered = card.locator("input").evaluate_all("parts => parts.map((p) => p.value)")
+    assert (
+        offered[0] == fitting
+        and {"vicuna", "alpaca"} <= set(offered)
+        and card.locator("input:checked").count() == 1
+    )
+    if language == "zh-CN":
+        assert (
+            english_in([card.inner_text().replace("chatml", "").replace("vicuna", "").replace("alpaca", "")])
+            == []
+        )
+    page.screenshot(path=str(tmp_path / "question.png"))
+    card.locator("button").click()
+    card.wait_for(state="detached")
+    wait_until_read(page)
+    draft = json.loads((window.workspace.root / "draft.json").read_text(encoding="utf-8"))
+    assert draft["data"]["template"] == fitting
+    see(page, "seen")
+    page.wait_for_selector("#dataset-rendered code.special")
+    see(page, "learned")
+    page.wait_for_function("document.querySelector('#dataset-mask .mask mark')?.innerText.length > 2")
+    assert end in page.inner_text("#dataset-mask .mask")
+    page.screenshot(path=str(tmp_path / "learned.png"))
+
+    show_tab(page, "training")
+    page.click("#run-start")
+    wait_for_state(page, "finished", 300)
+    show_tab(page, "chat")
+    page.wait_for_selector("#chat-input textarea")
+    page.fill("#chat-input textarea", "What is 1 plus 1?")
+    page.press("#chat-input textarea", "Enter")
+    page.wait_for_function("document.querySelectorAll('#chat-tuned .foot').length > 0")
+    said = page.inner_text("#chat-tuned .theirs")
+    assert 0 < len(said.strip()) < 200 and "<|" not in said, "it ends, long before the longest answer"
+    page.screenshot(path=str(tmp_path / "chat.png"))
     assert window.complaints == []

@@ -116,12 +116,12 @@ def test_model_and_card_by_keyboard_mouse_and_hub(start_studio, hub, shelf, tmp_
     page.wait_for_function(
         "document.querySelector('#run-card-body [data-done]')?.dataset.done.startsWith('model dataset')"
     )
-    wait_for_card(page, "Nothing stands in the way")
+    wait_for_card(page, "Ready to start")
     page.focus("#model-card [data-do=method][data-value=nf4]")
     page.keyboard.press("Enter")
     wait_for_card(page, "QLoRA")
     page.click("#model-card [data-do=method][data-value=none]")
-    wait_for_card(page, "Nothing stands in the way")
+    wait_for_card(page, "Ready to start")
     page.click("#run-card-next button:visible")
     page.wait_for_selector("#tab-dataset", state="visible")
     page.click("#run-card-next button:visible")

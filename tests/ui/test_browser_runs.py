@@ -17,11 +17,11 @@ from tests.ui.browser import (
 pytestmark = pytest.mark.slow
 
 SMALL = {
-    "version": 1,
+    "version": 2,
     "name": "small",
     "model": {"source": "demo"},
     "data": {"source": "demo", "max_length": 128, "take": 60, "validation_share": 0.1},
-    "optim": {"max_steps": 3, "micro_batch": 2, "accumulation": 1},
+    "optim": {"max_steps": 3, "batch_size": 2},
     "limits": {"trial": False, "eval_every": 2},
 }
 
@@ -75,7 +75,7 @@ def test_runs_by_mouse_and_keyboard(start_studio, workspace):  # noqa: F811
     (window.workspace.root / "draft.json").write_text(json.dumps(SMALL), encoding="utf-8")
     page = window.open("en")
     page.wait_for_selector(".hero dl")
-    assert "No run yet" in page.inner_text("#home-runs")
+    assert "No runs yet" in page.inner_text("#home-runs")
 
     # A small run, and the same once more from the table.
     show_tab(page, "training")

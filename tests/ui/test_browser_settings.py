@@ -137,8 +137,8 @@ def test_settings_are_chosen_found_reset_and_never_lost(start_studio, workspace,
     assert shown(page) == ["knob-optim-warmup-steps", "knob-optim-warmup-share"]
     page.click("#knob-optim-warmup-steps .knob-help")
     assert "optim.warmup_steps" in page.inner_text("#knob-optim-warmup-steps .knob-more")
-    page.fill("#settings-filter", "packing")
-    page.click("#settings-elsewhere button:has-text('Packing')")
+    page.fill("#settings-filter", "Rows in one stream")
+    page.click("#settings-elsewhere button:has-text('Rows in one stream')")
     page.wait_for_function("document.activeElement.closest('#knob-data-packing')")
     show_tab(page, "hyperparameters")
     page.fill("#settings-filter", "")

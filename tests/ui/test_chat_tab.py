@@ -180,7 +180,9 @@ class FakeTalks:
         for end in range(1, len(words) + 1):
             if should_stop():
                 return
-            yield SimpleNamespace(words=words[:end], tokens=end, first_s=0.1, tokens_per_s=10.0)
+            yield SimpleNamespace(
+                words=words[:end], tokens=end, first_s=0.1, tokens_per_s=10.0, unfinished=False
+            )
 
     @property
     def files(self) -> FakeTalks:
@@ -348,13 +350,13 @@ def test_a_talk_is_saved_as_a_data_set_has_it(chat):
 
 
 def test_why_an_answer_must_wait_and_what_is_in_memory(context, chat):
-    assert "the first question loads" in chat.show_state("done", "", "both")
+    assert "your first question loads" in chat.show_state("done", "", "both")
     context.desk.talks.memory = SimpleNamespace(
         name="tiny", run="done", checkpoint="step-00000006", device="cpu", size_bytes=3 * 2**20
     )
     card = chat.show_state("done", "", "both")
     assert "step 6" in card and "3.0 MiB" in card and 'data-do="unload"' in card
-    assert "the first question" in chat.hear({"do": "unload", "value": "", "form": {}}, "done", "", "both")
+    assert "your first question" in chat.hear({"do": "unload", "value": "", "form": {}}, "done", "", "both")
     context.desk.active = "done"
     card = chat.show_state("done", "", "both")
     assert "A run is training" in card and 'data-go="training"' in card and "unload" not in card

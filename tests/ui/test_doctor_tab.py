@@ -91,10 +91,10 @@ def test_repairs_can_be_left_and_taken_up_again(context, tab):
 
 
 def test_a_report_is_said_to_be_copied_only_when_it_was(tab):
-    assert "good" in tab.tell_copied("copied") and "in the clipboard" in tab.tell_copied("copied")
+    assert "good" in tab.tell_copied("copied") and "on the clipboard" in tab.tell_copied("copied")
     assert "takes a few seconds" in tab.tell_copied("waiting")
     for came in ("refused", "", None, EVIL):
-        assert "bad" in tab.tell_copied(came) and "in the clipboard" not in tab.tell_copied(came)
+        assert "bad" in tab.tell_copied(came) and "on the clipboard" not in tab.tell_copied(came)
 
 
 def test_the_way_into_wsl_is_explained_before_it_is_taken(context, tab):
@@ -111,3 +111,11 @@ def test_the_way_into_wsl_is_explained_before_it_is_taken(context, tab):
 def test_the_network_is_asked_only_on_its_button(context, tab):
     tab.examine(hub=True)
     assert context.desk.health.asked == [{"fresh": False, "hub": True}]
+
+
+def test_a_pasted_error_text_is_explained(context, tab):
+    shown = tab.explain_error("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB " + EVIL)
+    assert 'data-cause="gpu_memory"' in shown and "<img" not in shown
+    assert "Paste" in tab.explain_error("  ") and "card note" in tab.explain_error(None)
+    long = "x\n" * 400_000 + "ValueError: `model` is quantized with hf_abcdefghijklmnopqrstuvwxyz123456\n"
+    assert "abcdefghijklmnopqrst" not in tab.explain_error(long)

@@ -113,7 +113,7 @@ def test_entering_takes_the_run_of_the_address_once(context, tab):
     assert tab.enter("done", "!older", True)[0]["value"] == "older"
     buttons = {one.get("id"): "disabled" in one for name, one in Reader(targets).tags if name == "button"}
     assert buttons == {"export-start": False, "export-start-merged": True}, "merged has too little memory"
-    assert targets.count("comes later") == 2
+    assert targets.count("not available yet") == 2
     context.desk.log = {}
     runs, targets, *_ = tab.enter(None, "", False)
     assert runs["value"] is None and "No run has a result" in targets and targets.count("disabled") == 2
@@ -124,7 +124,9 @@ def test_an_export_shows_its_progress_and_what_it_wrote(context, tab):
     assert context.desk.exports.did == [("start", "done-adapter")]
     assert any("512 B of about 1.0 KiB" in str(one[1]) for one in shown)
     targets, result, items = shown[-1]
-    assert "/exports/done-adapter" in result and "it computes the same" in result and "PeftModel" in result
+    assert (
+        "/exports/done-adapter" in result and "it gives the same results" in result and "PeftModel" in result
+    )
     assert "2.0 KiB" in items and 'data-do="delete"' in items and "org/model" in result
     again = list(tab.watch("done"))
     assert again[-1][1] == result, "a page that comes back sees it again"
@@ -139,7 +141,7 @@ def test_stop_failure_and_deletion(context, tab):
     assert list(tab.hear(said("stop"), "done")) == [[gr.skip()] * 3] and exports.job.stopping
     ended = type("ExportStopped", (Exception,), {})()
     exports.job = Job(iter(()), ended)
-    assert "Nothing was left behind" in list(tab.watch("done"))[-1][1]
+    assert "Nothing was kept" in list(tab.watch("done"))[-1][1]
     exports.job = Job(iter(()), RuntimeError("<b>boom"))
     assert "&lt;b&gt;boom" in list(tab.watch("done"))[-1][1]
     exports.job, exports.written = Job(iter(())), [make_item()]

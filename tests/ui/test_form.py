@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import gradio as gr
@@ -15,6 +16,7 @@ from studio.ui import app
 from studio.ui.app import build, fill_page
 from studio.ui.form import Form, elem_id
 
+CONTRIBUTING = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
 DEMO = Recipe(model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
 CHANGED = change_recipe(
     DEMO,
@@ -69,6 +71,20 @@ def test_the_window_holds_every_knob_once_with_its_words(context, language):
         part = next(part for part in parts if part.get("elem_id") == elem_id(knob.path))
         assert part["label"].startswith(context.say(knob.label))
         assert part["info"] == context.say(knob.help)
+
+
+def test_the_listed_ids_are_those_of_the_window(context):
+    """CONTRIBUTING.md lists them with their English labels."""
+    listed = re.findall(
+        r"^\| `([a-z0-9-]+)` \| ([^|]*) \| ([^|]*) \|$", CONTRIBUTING.read_text("utf-8"), re.M
+    )
+    parts = {
+        part["props"].get("elem_id"): part["props"] for part in build(context).get_config_file()["components"]
+    }
+    knobs = {elem_id(knob.path) for knob in knobs_of(Recipe)}
+    labels = {name: label.strip() for name, _, label in listed}
+    assert {name: parts[name]["label"] for name in knobs} == {name: labels.get(name) for name in knobs}
+    assert {name for name, _, _ in listed} <= parts.keys()
 
 
 def test_both_languages_have_the_same_components(context):

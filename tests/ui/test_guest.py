@@ -150,7 +150,7 @@ def test_the_page_has_no_part_that_takes_a_file_or_a_path(context):
 
 def test_runs_are_listed_and_the_newest_is_shown(page, fake_desk):
     seen = look(page)
-    assert "no runs yet" in seen["list"] and seen["status"] is None
+    assert "No runs yet" in seen["list"] and seen["status"] is None
     assert look(page, seen["watched"])["list"] is None, "said once"
     add_run(fake_desk, "old", RunFinished(step=3, loss=0.5, artifact="adapter"))
     add_run(fake_desk, "new", PhaseStarted(phase="train"), StepLogged(step=1, total_steps=4, loss=2.0, lr=0.1,

@@ -99,7 +99,7 @@ def test_what_is_missing_comes_with_a_button_that_mends_it(tab, desk):
 
 
 def test_a_machine_without_problems_says_so(context):
-    assert "Everything that training needs is here" in missing_card([], context.say)
+    assert "Everything needed for training is here" in missing_card([], context.say)
 
 
 def test_the_demo_starts_with_one_click_and_leaves_the_form_alone(tab, desk):
@@ -136,7 +136,7 @@ def test_the_last_run_goes_on_or_the_reason_is_told(tab, desk):
         "a"
     ]
     desk.shelf.kept = (make_entry("b"),)
-    assert 'data-do="chat"' in third() and "nothing is left to train" in third()
+    assert 'data-do="chat"' in third() and "is finished" in third()
     assert ask(tab, "chat", "b")[-1] == {"go": "chat b", "watched": {"run": "b"}}
     desk.shelf.kept = (make_entry("a", **STOPPED, resumable=Verdict(ok=False, reason=literal("lost <b>"))),)
     assert "lost &lt;b&gt;" in third() and 'data-do="resume"' not in third()
@@ -163,7 +163,7 @@ def test_what_runs_now_shows_how_far_it_is(tab, desk, context):
     assert 'role="progressbar"' in tab.draw()[0]
     view = LiveView(state="running", phase="train", step=25, total_steps=50)
     shown = now_card(desk.shelf.kept[0], view, 2, context.say)
-    assert 'aria-valuenow="50"' in shown and "2 more waiting" in shown and 'data-value="a"' in shown
+    assert 'aria-valuenow="50"' in shown and "2 more in the queue" in shown and 'data-value="a"' in shown
 
 
 def test_the_last_runs_are_few_and_open_on_a_click(tab, desk):
@@ -182,7 +182,7 @@ def test_a_paused_run_is_not_said_to_run(tab, desk):
     desk.shelf.kept = (make_entry("a", state="paused", artifact=""),)
     desk.active = "a"
     now, starts, runs = tab.draw()
-    assert "Paused · 0%" in now and "On hold now" in now and "Running" not in now
+    assert "Paused · 0%" in now and "<h3>Paused" in now and "Running" not in now
     assert (
         "is paused" in starts and "is running" not in starts and "Paused" in runs and "Training" not in runs
     )

@@ -129,7 +129,7 @@ def test_the_log_tells_a_question_from_its_answer():
     ]  # fmt: skip
     words = load_catalogue("en")
     told = [words.say(line.message) for line in fold(LiveView(), events).log]
-    ends = ("stands still at step 7.", "is waited for.", "goes on from its last checkpoint.", "was stopped.")
+    ends = ("is stuck at step 7.", "is waiting.", "continues from its last checkpoint.", "was stopped.")
     for line, end in zip(told, ends, strict=True):
         assert line.endswith(f"{end} why")
 

@@ -74,7 +74,7 @@ def test_list_is_one_group_of_choices_with_the_chosen_marked(tab):
     assert shown.count('role="radiogroup"') == 1 and 'data-chosen="demo"' in shown
     badge = re.search(r'class="fit fits"[^>]*>.*?✓</i> Fits <b>([\d.]+) of 10.8 GiB</b>', shown)
     assert badge, "sign, word and number"
-    assert "Good picks" in shown and "Apache-2.0" in shown
+    assert "Good choices" in shown and "Apache-2.0" in shown
 
 
 def test_list_grows_while_models_are_looked_for(tab, monkeypatch):
@@ -84,7 +84,7 @@ def test_list_grows_while_models_are_looked_for(tab, monkeypatch):
     monkeypatch.setattr(tab.context.desk.fits, "scan", lambda folders=None: iter([(one,), (one, two)]))
     shown = list(tab.open(()))
     assert len(shown) == 3 and "broken" not in shown[0] and "broken" in shown[1]
-    assert "Good picks" in shown[2]
+    assert "Good choices" in shown[2]
 
 
 def test_a_choice_made_while_models_are_looked_for_stays_marked(tab, monkeypatch):
@@ -127,7 +127,7 @@ def test_picking_changes_the_recipe_and_holds_it_in_4_bits_only_where_it_must(ta
     assert (answer["source"], answer.get("quantization")) == ("Qwen/Qwen3-0.6B", None)
     (answer,) = say(tab, "pick", "Qwen/Qwen3-8B")
     assert (answer["source"], answer["quantization"]) == ("Qwen/Qwen3-8B", "nf4")
-    assert "Set to QLoRA (4 bits)" in answer["card"] and 'data-chosen="Qwen/Qwen3-8B"' in answer["list"]
+    assert "Changed to QLoRA (4 bits)" in answer["card"] and 'data-chosen="Qwen/Qwen3-8B"' in answer["list"]
     draft = tab.context.draft()
     assert (draft.model.source, draft.model.quantization) == ("Qwen/Qwen3-8B", "nf4")
     (answer,) = say(tab, "pick", "Qwen/Qwen3-8B", **{"adapter.method": "full"})
@@ -170,8 +170,8 @@ def test_what_was_said_of_the_choice_stays_until_another_is_made(tab):
     (answer,) = say(tab, "pick", "Qwen/Qwen3-8B")
     card = answer["card"]
     assert tab.describe("Qwen/Qwen3-8B", "nf4", card) == gr.skip()
-    assert "Set to" not in tab.describe("Qwen/Qwen3-8B", "none", card)
-    assert "Set to" not in tab.describe("demo", "nf4", card)
+    assert "Changed to" not in tab.describe("Qwen/Qwen3-8B", "none", card)
+    assert "Changed to" not in tab.describe("demo", "nf4", card)
 
 
 def test_methods_are_shown_with_their_memory_and_can_be_chosen(tab):
@@ -223,7 +223,7 @@ def test_only_the_button_asks_the_hub(tab, monkeypatch):
     *_, shown = tab.open(())
     say(tab, "pick", "Qwen/Qwen3-0.6B")
     assert not asked
-    assert "Type what" in say(tab, "search", form={"words": "  "})[0]["asked"] and not asked
+    assert "Type something" in say(tab, "search", form={"words": "  "})[0]["asked"] and not asked
     first, second = say(tab, "search", form={"words": f"good {EVIL}"})
     assert "huggingface.co" in first["asked"] and asked == [f"good {EVIL}"]
     assert second["found"] == ("org/Good-8B", "org/Pickles") and "<img" not in second["asked"]
@@ -232,7 +232,7 @@ def test_only_the_button_asks_the_hub(tab, monkeypatch):
     *_, shown = tab.open(second["found"])
     assert "org/Good-8B" in shown, "the results stay when the tab is opened again"
     (answer,) = say(tab, "pick", "org/Good-8B", found=second["found"])
-    assert answer["quantization"] == "nf4" and "15.3 GiB are downloaded" in answer["card"]
+    assert answer["quantization"] == "nf4" and "15.3 GiB will be downloaded" in answer["card"]
 
 
 def test_refusal_of_the_hub_is_told_in_place(tab, monkeypatch):

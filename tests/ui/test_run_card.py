@@ -86,13 +86,18 @@ def test_card_tells_model_data_method_time_disk_and_memory(estimate):
     for part in ("Demo model 3.9 M", "400 rows", "16-bit LoRA, rank 16 bf16", "about 50:00", "1,500 steps"):
         assert part in said
     needed = f"{estimate.needed_bytes / 2**30:.1f}"
-    assert f"Fits: takes {needed} of 10.8 GiB" in said and "10.8 GiB may be used, of 12.0 GiB" in said
-    assert "run run-1" in unescape(shown) and "Nothing stands in the way" in said
+    assert f"Fits: needs {needed} of 10.8 GiB" in said and "10.8 GiB of 12.0 GiB may be used" in said
+    assert "run run-1" in unescape(shown) and "Ready to start" in said
 
 
-def test_time_that_was_never_measured_is_not_made_up(estimate):
-    assert "after the trial run" in words_of(run_card(estimate, (), say))
-    assert "once all rows are counted" in words_of(run_card(dataclasses.replace(estimate, steps=0), (), say))
+def test_time_that_was_never_measured_is_reckoned_and_says_from_what(estimate):
+    shown = run_card(estimate, (), say)
+    assert "Time about a minute" in words_of(shown) and "what RTX 3060 can compute" in unescape(shown)
+    long = dataclasses.replace(estimate.expected, seconds=58_000)
+    assert "about 16 hours" in words_of(run_card(dataclasses.replace(estimate, expected=long), (), say))
+    unknown = dataclasses.replace(estimate, expected=None)
+    assert "after the trial run" in words_of(run_card(unknown, (), say))
+    assert "once all rows are counted" in words_of(run_card(dataclasses.replace(unknown, steps=0), (), say))
 
 
 def test_bar_shows_every_part_once_and_the_limit(estimate):
@@ -104,7 +109,9 @@ def test_bar_shows_every_part_once_and_the_limit(estimate):
     assert 'style="left:90.00%"' in shown
     large = dataclasses.replace(estimate, parts={"weights": 30 * 2**30}, verdict="no")
     over = run_card(large, (), say)
-    assert 'data-verdict="no"' in over and "Too much: 30.0 of 10.8 GiB" in over and "width:100.00%" in over
+    assert (
+        'data-verdict="no"' in over and "Too much: needs 30.0 of 10.8 GiB" in over and "width:100.00%" in over
+    )
 
 
 def test_model_of_the_hub_of_which_nothing_is_known_has_no_bar(desk):

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
+
 import pytest
 
+from studio.core.errors import Problem, StudioError
 from studio.core.events import (
     Diagnosis,
     Fix,
     PhaseStarted,
     RunStopped,
 )
-from studio.core.text import literal
+from studio.core.facts import Slower
+from studio.core.text import literal, text
+from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.ui import run_view
 from studio.ui.live import LiveView, fold
-from studio.ui.run_view import log_card, status_card
+from studio.ui.run_view import check_card, log_card, page_top, slower_card, status_card
+from studio.ui.tabs.training import read_way
 from tests.ui.training_page import RunDesk, step
 
 
@@ -31,7 +38,7 @@ def test_a_phase_that_takes_time_says_why(context):
     assert "reason" not in quick and "from the disk" in slow and "0:30" in slow
     moving = fold(view, [PhaseStarted(seq=2, time_s=131.0, phase="train"), step(1, 3, 140.0)])
     assert "reason" not in status_card(moving, "running", context.say, None, 200.0)
-    assert "are loaded first" in status_card(LiveView(), "running", context.say, None, 1.0)
+    assert "are loading" in status_card(LiveView(), "running", context.say, None, 1.0)
 
 
 def test_a_template_in_the_data_is_not_a_template_of_the_page():
@@ -54,3 +61,29 @@ def test_a_diagnosis_without_words_is_shown_all_the_same(context):
     hollow = Diagnosis(id="x", what=None, why=None, fixes=(Fix(title=None), Fix(title=literal("try this"))))
     card = run_view.failure_card(hollow, context.say)
     assert "try this" in card and context.say("failure.unknown") in card and "None" not in card
+
+
+EVIL = "<img src=x>"
+SLOW = Slower(id="decoder", reason=text("slower.decoder", reason=literal(EVIL)), factor=11.6)
+
+
+def test_what_makes_a_run_slower_stands_above_its_curves(context):
+    say = context.say
+    assert slower_card((), say) == ""
+    shown = slower_card((SLOW,), say)
+    assert "About 12 times slower" in shown and EVIL not in shown and "run-slower" in shown
+    assert 'id="run-slower"' in page_top(say)
+
+
+def test_a_way_out_is_a_button_with_its_change(context):
+    say = context.say
+    way = Fix(title=literal(f"Fewer {EVIL}"), change={"data.take": 800, "optim.epochs": 1.0})
+    one = Problem(
+        field="optim.epochs", message=literal("Long."), fix=literal("Less."), ways=(way,), severity="warning"
+    )
+    shown = check_card((one,), read_recipe(DEMO_RECIPE), say)
+    value = re.search(r'data-do="way" data-value="([^"]+)"', shown).group(1)
+    assert read_way(unescape(value)) == way.change and EVIL not in shown
+    for wrong in ("", "[]", '{"limits.device": "cpu"}', '{"data.take": "9"}', '{"data.take": true}'):
+        with pytest.raises(StudioError):
+            read_way(wrong)

@@ -149,7 +149,7 @@ def test_what_a_page_has_is_not_sent_again(tab, desk):
 
 def test_an_empty_shelf_says_so(tab, desk):
     desk.shelf.kept = ()
-    assert "No run yet" in ask(tab, "")["body"]
+    assert "No runs yet" in ask(tab, "")["body"]
 
 
 # Buttons of one run ---------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def test_the_panel_offers_what_can_be_done_and_says_why_not(tab, desk):
 
 def test_another_run_that_is_on_keeps_one_from_being_resumed(tab, desk):
     desk.active = "other"
-    assert "Another run is on" in ask(tab, "actions", "new-2")["body"]
+    assert "Another run is in progress" in ask(tab, "actions", "new-2")["body"]
 
 
 def test_a_panel_opens_and_closes(tab):

@@ -15,6 +15,7 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.text import LANGUAGES
+from studio.host.claim import read_address
 from studio.host.settings import read_settings
 from studio.ui.api import Api
 from studio.ui.headers import SECURITY_HEADERS
@@ -159,9 +160,10 @@ def test_after_a_crash_the_same_port_comes_first(workspace):
     address = workspace.root / "address.json"
     address.write_text('{"url": "http://127.0.0.1:7905/?token=x", "pid": 1}', encoding="utf-8")
     assert likely_ports(workspace)[:2] == [7905, FIRST_PORT]
-    for broken in ("", "[]", '{"url": 3}', '{"url": "x"}'):
+    for broken in ("", "[]", '{"url": 3}', '{"url": "x"}', "[" * 200_000):
         address.write_text(broken, encoding="utf-8")
         assert likely_ports(workspace)[0] == FIRST_PORT
+        assert read_address(workspace) == ""
 
 
 @pytest.mark.parametrize("words", ["", "[]", '{"language": "xx"}', "{"])

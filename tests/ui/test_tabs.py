@@ -70,7 +70,7 @@ def test_the_model_picker_offers_what_is_here(context, tabs):
 
 def test_check_shows_the_plan_with_its_reasons(context, tabs):
     problems, plan = tabs.settings.examine(*tabs.form.show(context.draft()))
-    assert "All set" in problems
+    assert "Ready to start" in problems
     assert "because &lt;b&gt;" in plan and "rms_norm" in plan
 
 

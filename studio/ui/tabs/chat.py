@@ -287,6 +287,8 @@ class ChatTab(ChatParts):
                 "first_s": answer.first_s,
                 "tokens_per_s": answer.tokens_per_s,
             }
+            if answer.unfinished:
+                whole["unfinished"] = True
         if drawn["temperature"] > 0:
             whole["seed"] = drawn["seed"]
         if stop.is_set():

@@ -31,12 +31,13 @@ from studio.ui.dataset_cards import (
 from studio.ui.dataset_parts import FILE_TYPES, DatasetParts
 from studio.ui.dataset_view import TOKENS_SHOWN, chat_view, learned_view, lengths_view, packed_view, seen_view
 
-VIEWED = ("data.max_length", "data.packing", "data.accept_bad_rows")
+VIEWED = ("data.max_length", "data.fill", "data.accept_bad_rows")
 """Fields that change what is drawn, not what was measured."""
 FORGOTTEN: dict[str, Any] = {
     "data.format": "auto",
     "data.mapping": {},
     "data.encoding": "auto",
+    "data.speaker": "",
     **dict.fromkeys(("data.sheet", "data.config", "data.split"), ""),
 }
 """What was said of one source's columns does not hold for another."""
@@ -327,7 +328,7 @@ class DatasetTab(DatasetParts):
             return note_card(say("ui.dataset.example.none")), ""
         limit = WHOLE if self._is_text(look, recipe) else recipe.data.max_length
         example = examples[min(page["example"], len(examples) - 1)]
-        packed = packed_view(examples, limit, say) if recipe.data.packing and limit != WHOLE else ""
+        packed = packed_view(examples, limit, say) if recipe.data.fill and limit != WHOLE else ""
         return learned_view(example, limit, page["shown"], say), packed
 
     def _lengths(self, look: Look, recipe: Recipe) -> str:

@@ -10,12 +10,15 @@ import gradio as gr
 from studio.core.codec import to_json
 from studio.core.errors import StudioError
 from studio.core.text import text
+from studio.host.failures.answer import explain_words
 from studio.host.redact import redact
 from studio.ui.cards import note_card
 from studio.ui.context import Context
-from studio.ui.report import report_card
+from studio.ui.report import cause_card, report_card
 
 FIXES = 4
+MOST_CHARACTERS = 320_000
+"""Of a pasted text; of a longer one its beginning and its end are read, as `explain` does."""
 COPY = "async (words) => !words ? 'waiting' : (await window.studio.copy(words)) ? 'copied' : 'refused'"
 COPIED = {"waiting": "quiet", "copied": "good", "refused": "bad"}
 """What came of copying -> how its note looks."""
@@ -62,6 +65,20 @@ class DoctorTab:
                     variant="primary",
                     **small,
                 )
+            with gr.Group(elem_classes=["sheet"]):
+                gr.HTML(f"<h3>{say('ui.doctor.error')}</h3>")
+                self.error = gr.Textbox(
+                    label=say("ui.doctor.error.label"),
+                    info=say("ui.doctor.error.help"),
+                    lines=6,
+                    max_lines=16,
+                    elem_id="doctor-error",
+                )
+                with gr.Row(elem_classes=["toolbar"]):
+                    self.explain = gr.Button(
+                        say("ui.doctor.error.explain"), elem_id="doctor-explain", variant="primary", **small
+                    )
+                self.cause = gr.HTML("", elem_id="doctor-cause")
             self.note = gr.HTML("", elem_id="doctor-note")
             self.words = gr.Textbox(visible=False, elem_id="doctor-words")
         self.offered = gr.State([])
@@ -76,6 +93,7 @@ class DoctorTab:
         on(self.copy.click, self.tell_copied, [self.words], [self.note], js=COPY)
         for i, button in enumerate(self.fixes):
             on(button.click, self._fixer(i), [self.offered], shown, show_progress="minimal")
+        on(self.explain.click, self.explain_error, [self.error], [self.cause], show_progress="minimal")
         on(self.repairs.input, self.switch, [self.repairs], [self.note, self.restart])
         on(self.restart.click, self.start_anew, [], [self.note])
         on(self.bridge.click, self.explain_bridge, [], [self.note, self.consent])
@@ -116,6 +134,15 @@ class DoctorTab:
         """Say what came of copying the report, one of COPIED."""
         came = came if came in COPIED else "refused"
         return note_card(self.context.say(f"ui.doctor.{came}"), COPIED[came])
+
+    def explain_error(self, words: str | None) -> str:
+        """Say what a pasted error text means and what to do; of a long one its beginning and its end are read."""
+        words = words or ""
+        if not words.strip():
+            return note_card(self.context.say("ui.doctor.error.empty"))
+        if len(words) > MOST_CHARACTERS:
+            words = words[: MOST_CHARACTERS // 4] + "\n" + words[-3 * MOST_CHARACTERS // 4 :]
+        return cause_card(explain_words(words, self.context.words), self.context.say)
 
     def _shown(self) -> list[Any]:
         return [

@@ -32,8 +32,7 @@ COMMON = (
     "adapter.method",
     "adapter.rank",
     "adapter.alpha",
-    "optim.micro_batch",
-    "optim.accumulation",
+    "optim.batch_size",
     "limits.eval_every",
     "limits.save_every",
 )

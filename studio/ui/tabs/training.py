@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 
 from studio.core.errors import RecipeError, StudioError
+from studio.core.json_file import parse_json
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import text
 from studio.ui.cards import note_card, problems_card
@@ -22,8 +23,29 @@ from studio.ui.voice import make_voice, read_said
 
 ASSETS = Path(__file__).resolve().parents[3] / "assets"
 ANSWERS = ("wait", "restart", "stop")
+WAYS = ("data.take", "data.max_length", "optim.epochs", "optim.max_steps")
+"""Settings that a way out of the check may change (host/duration.py)."""
 READY = "window.studioRun?.draw();"
 """A part that is mounted takes what the page knows already."""
+
+
+def read_way(value: str) -> dict[str, Any]:
+    """Return the change of the recipe that a button names. Raises StudioError for any other than a way out sets."""
+    try:
+        changes = parse_json(value)
+        sound = (
+            isinstance(changes, dict) and set(changes) <= set(WAYS) and all(map(_is_number, changes.values()))
+        )
+    except ValueError:
+        sound = False
+    if not sound:
+        parts = ("ui.check.way.unknown", "ui.check.way.unknown.why", "ui.check.way.unknown.fix")
+        raise StudioError(*(text(part) for part in parts))
+    return changes
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 class TrainingTab:
@@ -81,7 +103,8 @@ class TrainingTab:
         in_turn = {"concurrency_id": "training-check", "concurrency_limit": 1}
         on(self.start.click, self.begin, inputs, outputs, **in_turn)
         on(self.enqueue.click, self.add_to_queue, inputs, outputs, **in_turn)
-        on(self.voice.said, self.hear, [self.voice, self.watched], [self.watched], trigger_mode="multiple")
+        said = [self.watched, self.problems, *(self.form.components[path] for path in self._ways())]
+        on(self.voice.said, self.answer, [self.voice, self.watched], said, trigger_mode="multiple")
         if tab is not None:
             on(tab.select, self.examine, inputs, [self.problems], **in_turn)
 
@@ -124,6 +147,21 @@ class TrainingTab:
         if any(problem.severity == "error" for problem in problems):
             return None, check_card(problems, recipe, say)
         return recipe, problems_card(problems, say) if problems else ""
+
+    def _ways(self) -> list[str]:
+        """The settings among WAYS that have a field."""
+        return [path for path in WAYS if path in self.form.components]
+
+    def answer(self, said: object, watched: object) -> list[Any]:
+        """Do what a card's button asks: a change of the form, or something with the run on show."""
+        do, value, _ = read_said(said)
+        paths = self._ways()
+        if do != "way":
+            return [self.hear(said, watched), gr.skip(), *(gr.skip() for _ in paths)]
+        changes = read_way(value)
+        recipe = self.context.edit(changes)
+        card = check_card(self.context.desk.check(recipe), recipe, self.context.say)
+        return [gr.skip(), card, *self.form.show_changes(changes, paths)]
 
     def hear(self, said: object, watched: object) -> dict:
         """Do what a button of the run's own cards asks; returns what the page shows, with a note on what happens."""
