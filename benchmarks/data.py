@@ -190,7 +190,7 @@ def measure_chats(folder: Path, chats: int, report: Callable[..., None]) -> None
 def _describe_machine() -> tuple[str, str, str, str]:
     from importlib.metadata import version
 
-    names = ("orjson", "pyarrow", "tokenizers", "datasketch")
+    names = ("orjson", "pyarrow", "tokenizers")
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     versions = " ".join(f"{name} {version(name)}" for name in names)
     words = " ".join(("python", "benchmarks/data.py", *sys.argv[1:]))

@@ -44,6 +44,6 @@ def draft_run(
         model=ModelChoice(source=model.source, quantization=quantization),
         data=DatasetSpec(source="", max_length=tokens),
         adapter=AdapterSpec(),
-        optim=OptimSpec(micro_batch=batch, accumulation=1, optimizer=optimizer),
+        optim=OptimSpec(batch_size=batch, optimizer=optimizer),
     )
     return plan, recipe

@@ -46,9 +46,9 @@ def write_recipe(
 ) -> Path:
     """Write the recipe of WAYS[way] on the model folder `model` and return `path`."""
     changes = WAYS[way]
-    optim = {"max_steps": steps, "micro_batch": micro_batch, "accumulation": 1} | changes.get("optim", {})
+    optim = {"max_steps": steps, "batch_size": micro_batch} | changes.get("optim", {})
     recipe = {
-        "version": 1,
+        "version": 2,
         "name": f"{model.name}-{way}",
         "model": {"source": str(model)} | changes.get("model", {}),
         "data": {"source": str(model / "conversations.jsonl"), "max_length": tokens},
@@ -101,7 +101,7 @@ def read_run(folder: Path, started_s: float = math.nan) -> dict[str, Any]:
         "state": record["state"],
         "steps": record["steps"],
         "step_s": f"{step_s:.4f}",
-        "tokens_per_s": f"{recipe.optim.micro_batch * rows / step_s:.0f}",
+        "tokens_per_s": f"{recipe.optim.batch_size * rows / step_s:.0f}",
         "first_step_after_s": f"{steps[0]['time_s'] - started_s:.1f}" if steps else "",
         "peak_mib": round(record["peak_vram_bytes"] / MIB),
         "predicted_mib": round(predicted_bytes / MIB),
@@ -138,7 +138,8 @@ def split_start(folder: Path, started_s: float) -> dict[str, float]:
     for name, took_s in record["timings_s"].items():
         if name in ("train", "save", "verify"):
             break
-        phases[name] = took_s
+        if not name.startswith("start_"):  # the parts of `start`
+            phases[name] = took_s
     return phases | {"first_step": step_s - started_s - sum(phases.values())}
 
 

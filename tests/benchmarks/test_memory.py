@@ -34,7 +34,7 @@ def test_a_case_becomes_the_run_that_is_predicted(folder):
     plan, recipe = draft_run(model, bits=4, batch=3, tokens=32, device="cuda:0", recompute=True)
     assert plan.device.value == "cuda:0" and plan.quantization.value == "nf4" and plan.checkpointing.value
     assert set(plan.kernels) == set(OPS) and {choice.value for choice in plan.kernels.values()} == {"triton"}
-    assert recipe.optim.micro_batch == 3 and recipe.data.max_length == 32
+    assert recipe.optim.batch_size == 3 and recipe.data.max_length == 32
     assert [layer.keep for layer in make_policy(TINY, model).layers] == ["input"] * model.layers
 
 
