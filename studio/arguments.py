@@ -105,7 +105,7 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(data, "--rows", metavar="N", type=number(int, 0, 1000), default=3)
     option(data, "--format", metavar="F", default="auto")
     option(data, "--map", metavar="ROLE=COLUMN", action="append", default=[])
-    for name in ("--encoding", "--sheet", "--split", "--config", "--template"):
+    for name in ("--speaker", "--encoding", "--sheet", "--split", "--config", "--template"):
         default = "auto" if name == "--encoding" else ""
         option(data, name, "data_" + name.strip("-"), metavar="NAME", default=default)
     choices = {knob.path: knob.choices for knob in knobs_of(Recipe)}
@@ -121,6 +121,7 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(doctor, "--fix", "doctor_fix", metavar="NAME", default="")
     option(doctor, "--leave", "doctor_leave", metavar="NAME", default="")
     option(doctor, "--network", action="store_true")
+    option(doctor, "--again", action="store_true")
     option(doctor, "--copy", action="store_true")
     option(add("explain"), "file", "explain", nargs="?", metavar="FILE")
     add("runs")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 from studio.console import Console
 from studio.core.errors import StudioError
+from studio.core.json_file import parse_json
 from studio.core.text import Text, literal, text
 from studio.host.workspace import Workspace
 
@@ -89,7 +89,7 @@ def _measure(command: list[str], log: Path, console: Console) -> dict[str, Any]:
         )
         try:
             for line in process.stdout:
-                said = json.loads(line) if line.startswith('{"') else {}
+                said = parse_json(line) if line.startswith('{"') else {}
                 if "doing" in said:
                     console.note(text(f"bench.doing.{said.pop('doing')}", **said))
                 result = said.get("result", result)

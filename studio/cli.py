@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studio.arguments import parse
-from studio.console import Console, leave_reader
+from studio.console import Console, leave_reader, refuse_stream
+from studio.core import start_clock
 from studio.core.errors import StudioError
 from studio.core.heartbeat import RESTART_CODE
 from studio.core.text import choose_language, load_catalogue, text
-from studio.host.workspace import Workspace, child_environment, open_workspace
+from studio.host.open_files import raise_limit
+from studio.host.workspace import Workspace, child_environment, keep_reserve, open_workspace
 
 if TYPE_CHECKING:
     from studio.core.record import RunRecord
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 SUPERVISED = ("studio", "demo", "train", "resume")
 CARDLESS = ("runs", "data", "explain", "wsl")
 """Commands that compute nothing on a card."""
+WRITING = ("demo", "train", "resume")
+"""Commands that are of no use where the workspace takes nothing more; in the window runs are deleted."""
 EVENT_WAIT_S = 0.5
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 Command = Callable[[argparse.Namespace, Workspace, Console], int]
@@ -45,13 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         load_catalogue(choose_language()), as_json="--json" in words, events="--events" in words
     )
     quiet_libraries()
+    if arguments is None:
+        raise_limit()
     try:
         return _answer(words, console, own_process=arguments is None)
     except BrokenPipeError:
         return leave_reader()
     except OSError as error:  # not even the refusal could be written to stdout
         console.as_json = False
-        _refuse_system(error, console)
+        console.refuse(refuse_stream("stdout", error))
         return leave_reader()
     except KeyboardInterrupt:
         return 2
@@ -83,12 +89,14 @@ def quiet_libraries() -> None:
 
 
 def _run_command(words: list[str], console: Console, *, own_process: bool) -> int:
+    if "--child" in words:
+        start_clock.mark(os.environ, "child")
     options = parse([word for word in words if word != "--child"], console.catalogue)
     if options.command == "studio" and options.window:
         from studio.webview_window import require_webview
 
         require_webview()
-    workspace = open_workspace(options.workspace)
+    workspace = open_workspace(options.workspace, writes=options.command in WRITING)
     if own_process and "--child" not in words:
         # Looking at the graphics cards takes up to 20 s where their driver hangs: not to list runs or to read data. The
         # supervisor looks when it starts its child.
@@ -131,6 +139,7 @@ def _supervise(options: argparse.Namespace, workspace: Workspace) -> int:
     from studio.desk.recipes import read_recipe
     from studio.supervise import supervise
 
+    keep_reserve(workspace)
     words = options.words
     if options.command == "train":
         read_recipe(options.recipe)  # a bad recipe is refused before anything is started
@@ -166,12 +175,22 @@ def _open_desk(workspace: Workspace) -> Any:
 
 
 def _train(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.desk.ahead import load_ahead, prepare_ahead, read_files_ahead
     from studio.desk.recipes import read_recipe
 
     console.note(text("cli.starting"))
     desk = _open_desk(workspace)
+    ready = threading.Event()
+    # A run that died is resumed with the whole test: it tells which kernel ends a process.
     if options.command == "train":
-        run, after = desk.start(read_recipe(options.recipe)), 0
+        desk.health.hurry(ready.is_set)
+    libraries = load_ahead(desk.health, "studio.engine.run")
+    if options.command == "train":
+        recipe = read_recipe(options.recipe)
+        start_clock.mark(os.environ, "check")
+        read_files_ahead(recipe.model.source, recipe.model.revision)
+        prepare_ahead(libraries, desk.health, recipe, ready.set)
+        run, after = desk.start(recipe), 0
     else:
         run = options.run
         after = max((event.seq for event in desk.events(run)), default=0)
@@ -217,32 +236,42 @@ def _demo(options: argparse.Namespace, workspace: Workspace, console: Console) -
 
 
 def _chat(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.desk.ahead import load_ahead
     from studio.desk.desk import Desk
 
     desk = Desk(workspace)
+    desk.health.hurry(lambda: True)  # answers are computed by the model's own code
+    load_ahead(desk.health, "studio.engine.chat")
     sides = ("base", "tuned") if options.side == "both" else (options.side,)
+    checkpoint = (
+        f"step-{options.checkpoint:08d}" if options.checkpoint else desk.talks.find_place(options.run)
+    )
+    if checkpoint and not options.checkpoint:  # a stopped run
+        console.say(text("cli.chat.checkpoint", run=options.run, step=int(checkpoint.removeprefix("step-"))))
 
     def user(words: str) -> dict[str, str]:
         # A terminal of another encoding sends bytes that are no characters; no tokenizer takes those.
         return {"role": "user", "content": words.encode("utf-8", "replace").decode("utf-8")}
 
     def ask(messages: list[dict[str, str]], side: str, show: bool) -> str:
-        answer = ""
-        for longer in desk.chat(
-            options.run,
+        words, answer = "", None
+        for answer in desk.talks.answer(
             messages,
+            run=options.run,
             side=side,
-            checkpoint=f"step-{options.checkpoint:08d}" if options.checkpoint else "",
+            checkpoint=checkpoint,
             system=options.system,
             max_new_tokens=options.max_new_tokens,
             temperature=options.temperature,
         ):
-            if show and longer.startswith(answer):
-                print(longer[len(answer) :], end="", flush=True)
-            answer = longer
+            if show and answer.words.startswith(words):
+                print(answer.words[len(words) :], end="", flush=True)
+            words = answer.words
         if show:
             print(flush=True)
-        return answer
+        if answer is not None and answer.unfinished:
+            console.note(text("cli.chat.unfinished", count=answer.tokens))
+        return words
 
     if options.prompt is not None:
         messages = [user(options.prompt)]

@@ -49,6 +49,8 @@ class Console:
         self.as_json = as_json
         self.events = events
         self._stdout = sys.stdout
+        self._mute = False
+        """Whether standard error could not be written: what is worked on goes on."""
         self._drawn = 0
         """Columns of the moving line that is on the screen now."""
         self._step_s: list[float] = []
@@ -57,7 +59,7 @@ class Console:
     def say(self, message: Text, stream: TextIO | None = None) -> None:
         """Print one message on its own line."""
         self._clear_bar()
-        print(self.catalogue.say(message), file=stream or sys.stderr, flush=True)
+        self._tell(self.catalogue.say(message) + "\n", stream)
 
     def note(self, message: Text) -> None:
         """Print one message for a person who watches; a program that reads events needs none."""
@@ -67,11 +69,17 @@ class Console:
     def answer(self, data: dict[str, Any], lines: Iterable[str] = ()) -> None:
         """Print the command's answer: `data` as one JSON object on stdout, or `lines` for a person."""
         self._clear_bar()
-        if self.as_json:
-            self._print_json(to_json(self.plain(data)))
-        else:
-            for line in lines:
-                print(line, flush=True)
+        try:
+            if self.as_json:
+                self._print_json(to_json(self.plain(data)))
+            else:
+                for line in lines:
+                    print(line, flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            leave_reader()
+            raise refuse_stream("stdout", error) from error
 
     def refuse(self, error: StudioError) -> int:
         """Print a refusal and return its exit code."""
@@ -84,9 +92,9 @@ class Console:
             self._print_json({"error": body})
         else:
             for sentence in (body["what"], body["why"], body["fix"]):
-                print(sentence, file=sys.stderr)
+                self._tell(f"{sentence}\n")
             for problem in body.get("problems", ()):
-                print(f"  - {problem['message']} {problem['fix']}", file=sys.stderr)
+                self._tell(f"  - {problem['message']} {problem['fix']}\n")
         return error.exit_code
 
     def _print_json(self, value: Any) -> None:
@@ -96,15 +104,24 @@ class Console:
         if self._stdout is not None:  # closed before the start
             print(line, file=self._stdout, flush=True)
 
-    def problem(self, problem: Problem) -> dict[str, str]:
-        """Return a Problem as the contract of `check` names it."""
+    def problem(self, problem: Problem) -> dict[str, Any]:
+        """Return a Problem as the contract of `check` names it.
+
+        `choices` (values of the field that settle it) and `ways` (changes that help) stand only where there are any.
+        """
         say = self.catalogue.say
-        return {
-            "field": problem.field,
-            "severity": problem.severity,
-            "message": say(problem.message),
-            "fix": say(problem.fix),
-        }
+        choices = problem.choices
+        ways = [{"title": say(way.title), "change": dict(way.change)} for way in problem.ways]
+        return (
+            {
+                "field": problem.field,
+                "severity": problem.severity,
+                "message": say(problem.message),
+                "fix": say(problem.fix),
+            }
+            | ({"choices": list(choices)} if choices else {})
+            | ({"ways": ways} if ways else {})
+        )
 
     def diagnosis(self, diagnosis: Diagnosis | None) -> dict[str, Any] | None:
         """Return a Diagnosis in words."""
@@ -125,9 +142,7 @@ class Console:
     def show(self, event: RunEvent) -> None:
         """Tell one event: as a JSON line on stderr with `--events`, else in words or as the moving bar."""
         if self.events:
-            print(
-                json.dumps(to_json(event), ensure_ascii=False, allow_nan=False), file=sys.stderr, flush=True
-            )
+            self._tell(json.dumps(to_json(event), ensure_ascii=False, allow_nan=False) + "\n")
             return
         if isinstance(event, StepLogged):
             self._show_step(event)
@@ -163,21 +178,40 @@ class Console:
         )
         self._draw(line, event.step == event.total_steps)
 
+    def _tell(self, words: str, stream: TextIO | None = None) -> None:
+        """Print `words` on standard error (or `stream`); a full place ends what is told, and nothing else."""
+        if self._mute:
+            return
+        try:
+            print(words, end="", file=stream or sys.stderr, flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            self._mute = True
+            _send_nowhere(stream or sys.stderr)
+
     def _draw(self, line: str, last: bool) -> None:
         if sys.stderr is None or not sys.stderr.isatty():
             if last:
-                print(line, file=sys.stderr, flush=True)
+                self._tell(line + "\n")
             return
         line = _fit(line, shutil.get_terminal_size().columns - 1)
         # Blanks instead of an escape sequence: the old Windows console shows those as signs.
         blanks = " " * max(0, self._drawn - _count_columns(line))
-        print(f"\r{line}{blanks}", end="\n" if last else "", file=sys.stderr, flush=True)
+        self._tell(f"\r{line}{blanks}" + ("\n" if last else ""))
         self._drawn = 0 if last else _count_columns(line)
 
     def _clear_bar(self) -> None:
         if self._drawn:
-            print("\r" + " " * self._drawn + "\r", end="", file=sys.stderr, flush=True)
+            self._tell("\r" + " " * self._drawn + "\r")
             self._drawn = 0
+
+
+def refuse_stream(name: str, error: OSError) -> StudioError:
+    """Return the StudioError of an answer that could not be written, though the work is done."""
+    parts = ("console.lost", "console.lost.why", "console.lost.fix")
+    what, why, fix = (text(part, stream=name, reason=error.strerror or str(error)) for part in parts)
+    return StudioError(what, why, fix, exit_code=1)
 
 
 def leave_reader() -> int:
@@ -185,8 +219,13 @@ def leave_reader() -> int:
 
     Python writes it at its end, and would complain of the broken pipe then.
     """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _send_nowhere(sys.stdout)
     return 1
+
+
+def _send_nowhere(stream: TextIO) -> None:
+    """Let what is still in a stream's buffer go nowhere; Python's end would fail over it with exit code 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def describe(event: RunEvent) -> Text | None:
@@ -214,11 +253,13 @@ def describe(event: RunEvent) -> Text | None:
         return text("event.saved", step=event.step, mb=f"{event.size_bytes / 1e6:.1f}")
     if isinstance(event, KernelFellBack):
         return text("event.fell_back", op=event.op, step=event.step, reason=event.reason)
-    if isinstance(event, (Warned, RepairApplied, MemoryFreed)):
+    if isinstance(event, Warned):
+        return text("event.warned", message=event.message)
+    if isinstance(event, (RepairApplied, MemoryFreed)):
         return event.message
     if isinstance(event, TrialFinished):
         return text(
-            "event.trial",
+            "event.trial.known" if event.saving_known else "event.trial",
             took=event.took_s,
             tokens=event.longest_tokens,
             total=format_duration(event.total_s),

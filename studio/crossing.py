@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import json
 import os
 import posixpath
 import subprocess
@@ -20,6 +19,7 @@ from typing import Any
 from studio.console import Console
 from studio.core.errors import Problem, StudioError
 from studio.core.heartbeat import PARENT_VARIABLE
+from studio.core.json_file import read_json
 from studio.core.text import literal, text
 from studio.host import wsl
 from studio.host.claim import ADDRESS_FILE, Holder, claim, claim_run
@@ -298,8 +298,8 @@ class _Page:
         if self._done:
             return
         try:  # the process that it names is one of Linux: its number says nothing here
-            self.address = str(json.loads(self.file.read_text(encoding="utf-8"))["url"])
-        except (OSError, ValueError, KeyError, TypeError):
+            self.address = str(read_json(self.file)["url"])
+        except (StudioError, KeyError, TypeError):
             return
         self._deadline = self._deadline or time.monotonic() + FORWARD_S
         if answers(self.port):

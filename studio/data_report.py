@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from studio.core.text import Catalogue, text
 from studio.data.codes import CODES
+from studio.data.row import name_place
 
 WIDTH = 100
 LINES_A_CODE = 3
@@ -48,8 +50,10 @@ def _list_questions(questions: Sequence[Mapping[str, Any]], say: Any) -> Iterato
         yield from _wrap(question["question"], "  ? ")
         field = question["field"].removeprefix("data.")
         option = f"--map {field.removeprefix('mapping.')}=" if field.startswith("mapping.") else f"--{field} "
-        for choice in question["choices"][:8]:
-            yield f"      {option}{choice}"
+        names = question["names"] or [""] * len(question["choices"])
+        for choice, name in list(zip(question["choices"], names, strict=True))[:8]:
+            shown = f"      {option}{shlex.quote(choice)}"
+            yield f"{shown:30}  {say(name)}".rstrip() if name else shown
 
 
 def _list_columns(said: Mapping[str, Any], say: Any) -> Iterator[str]:
@@ -140,13 +144,14 @@ def _list_statistics(stats: Mapping[str, Any], words: Catalogue, say: Any) -> It
 
 def _show_example(number: int, example: Mapping[str, Any], say: Any) -> Iterator[str]:
     learned = bool(example["tokens"])
+    unit, place = name_place(example["line"], example["row"])
     yield from (
         "",
         say(
             text(
-                "cli.data.example.learned" if learned else "cli.data.example",
+                f"cli.data.example.{unit}.learned" if learned else f"cli.data.example.{unit}",
                 number=number,
-                line=example["line"],
+                place=place,
             )
         ),
     )

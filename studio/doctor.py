@@ -17,6 +17,7 @@ from studio.console import Console
 from studio.core.codec import from_json, to_json
 from studio.core.errors import RecipeError, StudioError
 from studio.core.facts import MachineFacts
+from studio.core.json_file import parse_json
 from studio.core.text import Catalogue, Text, literal, text
 from studio.host.offers import launcher
 from studio.host.workspace import Workspace
@@ -36,7 +37,7 @@ def doctor(options: argparse.Namespace, workspace: Workspace, console: Console) 
         machine = read_facts(Path(options.facts))
     else:
         console.note(text("doctor.looking"))
-        machine = _look(workspace, hub=options.network)
+        machine = _look(workspace, fresh=options.again, hub=options.network)
     report = judge(machine)
     said = _say(report, console)
     if console.as_json:
@@ -58,10 +59,10 @@ def read_facts(path: Path) -> MachineFacts:
         content = path.read_bytes()
         # PowerShell's > writes UTF-16.
         marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        data = json.loads(content.decode("utf-16" if marked else "utf-8-sig"))
+        data = parse_json(content.decode("utf-16" if marked else "utf-8-sig"))
     except OSError as error:
         raise _refuse("unreadable", path, literal(error.strerror or type(error).__name__)) from error
-    except (ValueError, RecursionError) as error:  # no JSON, or not UTF-8
+    except ValueError as error:  # no JSON, or not UTF-8
         raise _refuse("no_json", path, literal(str(error).splitlines()[0])) from error
     if isinstance(data, Mapping) and isinstance(data.get("facts"), Mapping):
         data = data["facts"]
@@ -74,12 +75,18 @@ def read_facts(path: Path) -> MachineFacts:
         raise _refuse("wrong", path, text("doctor.facts.wrong.why", fields=fields)) from error
 
 
-def _look(workspace: Workspace, *, hub: bool) -> MachineFacts:
-    """Return this machine's facts, probed anew, with the kernels that failed in earlier runs."""
+def _look(workspace: Workspace, *, fresh: bool, hub: bool) -> MachineFacts:
+    """Return this machine's facts, with the kernels that failed in earlier runs and what is free of its cards now.
+
+    What its probes found holds until something changes that it depends on; `fresh` probes anew (20 s with a card).
+    """
+    from studio.host.cards import look_at_memory
     from studio.host.detect import detect
     from studio.host.remembered import Remembered
 
-    machine = detect(workspace_root=workspace.root, cache=workspace.facts, fresh=True, hub=hub)
+    machine = look_at_memory(
+        detect(workspace_root=workspace.root, cache=workspace.facts, fresh=fresh, hub=hub)
+    )
     broken = Remembered(workspace.remembered).broken_kernels(machine)
     return dataclasses.replace(machine, broken_kernels=broken)
 

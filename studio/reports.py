@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from studio.console import Console
 from studio.core.errors import RecipeError, StudioError
-from studio.core.facts import BackendPlan
+from studio.core.facts import BackendPlan, Slower
 from studio.core.policy import MemoryPolicy, list_runs
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
 from studio.data_report import describe_data
 from studio.desk.recipes import read_recipe
 from studio.host.workspace import Workspace
+
+if TYPE_CHECKING:
+    from studio.host.speed import Duration
 
 MESSAGE_CHARACTERS = 300
 """No sentence about a row is longer, whatever the file holds."""
@@ -30,20 +33,34 @@ def check(options: argparse.Namespace, workspace: Workspace, console: Console) -
         problems = error.problems
     ok = not any(problem.severity == "error" for problem in problems)
     said = [console.problem(problem) for problem in problems]
-    lines = [f"{entry['field']}: {entry['message']} {entry['fix']}" for entry in said]
+    lines = [line for entry in said for line in _list_problem(entry, console)]
     console.answer({"ok": ok, "problems": said}, lines or [console.catalogue.say(text("cli.check.ok"))])
     return 0 if ok else 2
 
 
+def _list_problem(entry: Mapping[str, Any], console: Console) -> Iterator[str]:
+    """Yield a problem, then the changes that help, each as the recipe takes it."""
+    line = f"{entry['field']}: {entry['message']} {entry['fix']}".removeprefix(": ")
+    warned = text("event.warned", message=line)
+    yield console.catalogue.say(warned) if entry["severity"] == "warning" else line
+    for way in entry.get("ways", ()):
+        change = ", ".join(f"{path} = {value:g}" for path, value in way["change"].items())
+        yield f"  - {way['title']} ({change})"
+
+
 def plan(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
     from studio.desk.desk import Desk
-    from studio.host.memory import count_tokens, predict
+    from studio.host.duration import describe
+    from studio.host.memory import count_tokens, predict, settle_rows
     from studio.host.memory_planner import longest_context
     from studio.host.plan import choose_calibration, choose_device, memory_budget
+    from studio.host.slower import say_slower
+    from studio.host.speed import predict_duration
 
     desk = Desk(workspace)
     recipe = read_recipe(options.recipe)
-    plan, model, machine = desk.plan(recipe), desk.model(recipe.model.source), desk.health.machine()
+    machine = desk.health.add_experience(desk.health.now(), recipe)
+    plan, model = desk.plan(recipe), desk.model(recipe.model.source)
     gpu = choose_device(machine, recipe)[1]
     calibration = choose_calibration(machine, gpu)
     peak = predict(plan, model, recipe, calibration=calibration)
@@ -62,17 +79,52 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
         )
     ]
     lines += [f"{op:14} {choice.value}: {say(choice.reason)}" for op, choice in plan.kernels.items()]
+    duration = predict_duration(plan, machine, model, recipe, gpu, desk.count_rows(recipe))
+    lines.append(f"{say(text('plan.label.time')):14} {say(describe(duration))}")
+    lines += [say(text("event.warned", message=say_slower(one))) for one in plan.slower]
     lines += _describe_peak(peak, gpu.vram_bytes if gpu else machine.ram_bytes, say)
     lines += _describe_policy(plan.memory, say)
     # What a processor's memory holds was never measured at such lengths.
     if model.parameters and gpu is not None:
         budget = memory_budget(machine, gpu)
         room = longest_context(plan, model, recipe, *budget, calibration=calibration)
-        lines.append(say(text("plan.memory.room", now=count_tokens(model, recipe), tokens=_round(room))))
+        lines.append(
+            say(
+                text(
+                    "plan.memory.room",
+                    now=count_tokens(model, settle_rows(plan, recipe)),
+                    tokens=_round(room),
+                )
+            )
+        )
     for offer in plan.offers:
         lines += [say(text("doctor.offer", title=offer.title, why=offer.why)), *filter(None, [offer.command])]
-    console.answer({"plan": plan, "peak_bytes": peak, "policy": _policy_data(plan)}, lines)
+    data = {
+        "plan": plan,
+        "peak_bytes": peak,
+        "policy": _policy_data(plan),
+        "slower": list_slower(plan.slower),
+    }
+    console.answer(data | {"time": _time_data(duration)}, lines)
     return 0
+
+
+def list_slower(slower: Iterable[Slower]) -> list[dict[str, Any]]:
+    """Return what makes a run slower, as programs read it."""
+    return [{"id": one.id, "reason": one.reason, "factor": round(one.factor, 2)} for one in slower]
+
+
+def _time_data(duration: Duration | None) -> dict[str, Any] | None:
+    """Return how long the training is expected to take; None where the rows are not known."""
+    if duration is None:
+        return None
+    speed = duration.speed
+    return {
+        "seconds": round(duration.seconds, 1),
+        "tokens": duration.tokens,
+        "tokens_per_s": round(speed.tokens_per_s, 1),
+        "reason": speed.reason,
+    }
 
 
 def _policy_data(plan: BackendPlan) -> dict[str, Any]:
@@ -136,7 +188,7 @@ def data(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     if answer is None or options.quarantine:
         tokenizer = None
         if facts:
-            from studio.models.load import load_tokenizer
+            from studio.models.tokenizer import load_tokenizer
 
             tokenizer = load_tokenizer(facts)
         vocabulary = facts.vocabulary if facts else None
@@ -158,6 +210,7 @@ def _read_spec(options: argparse.Namespace) -> DatasetSpec:
         source=options.source,
         format=options.format,
         mapping=_read_pairs(options.map, "cli.map"),
+        speaker=options.speaker,
         encoding=options.encoding,
         sheet=options.sheet,
         config=options.config,
@@ -190,6 +243,7 @@ def _shorten(words: str, characters: int) -> str:
 
 def runs(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
     from studio.desk.desk import Desk
+    from studio.host.slower import say_times
 
     records = Desk(workspace).runs()
     entries = [
@@ -202,13 +256,15 @@ def runs(options: argparse.Namespace, workspace: Workspace, console: Console) ->
             "loss": record.loss,
             "base": record.base,
             "created_s": record.created_s,
+            "slower": console.plain(list_slower(record.slower)),
         }
         for record in records
     ]
     lines = [
         f"{e['run']:32} {e['state']:9} {e['steps']:>6}/{e['total_steps']:<6} "
         f"{'-' if e['loss'] is None else format(e['loss'], '.4f'):>8}  {e['base']}"
-        for e in entries
+        + (f"  ({console.catalogue.say(say_times(record.slower))})" if record.slower else "")
+        for e, record in zip(entries, records, strict=True)
     ]
     console.answer({"runs": entries}, lines or [console.catalogue.say(text("cli.runs.none"))])
     return 0

@@ -33,9 +33,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from studio.child import Ending, Judge, watch
+from studio.core import start_clock
 from studio.core.errors import StudioError
 from studio.core.events import RunStalled
-from studio.core.files import trim_log
+from studio.core.files import LOG_LIMIT_BYTES, trim_log
 from studio.core.heartbeat import (
     PARENT_VARIABLE,
     RESTART_CODE,
@@ -54,7 +55,7 @@ from studio.host.environment import prepare_environment
 from studio.host.workspace import Workspace
 from studio.lifeline import FAULT_LOG_VARIABLE
 from studio.page import Page, join
-from studio.tunnel import LOG_LIMIT_BYTES, hold_tunnels
+from studio.tunnel import hold_tunnels
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTARTS = 2
@@ -195,7 +196,16 @@ def _make_environment(workspace: Workspace, faults: Path, *, headless: bool) -> 
             "PYTHONPATH": _search_path(),
         }
         | unattended
+        | _pass_clock(headless=headless)
     )
+
+
+def _pass_clock(*, headless: bool) -> dict[str, str]:
+    """Return the clock of a start for the child; it counts once, and not for a window, whose runs begin when asked."""
+    clock = os.environ.pop(start_clock.VARIABLE, "") if headless else ""
+    passed = {start_clock.VARIABLE: clock}
+    start_clock.mark(passed, "supervisor")
+    return passed
 
 
 def _go_on(

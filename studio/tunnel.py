@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from studio.core.files import trim_log
+from studio.core.files import LOG_LIMIT_BYTES, trim_log
+from studio.core.json_file import parse_json
 from studio.core.text import Text, text
 from studio.desk.pass_phrase import make_phrase, matches
 from studio.desk.share_files import PHRASES_VARIABLE, SESSION_VARIABLE, link_file, read_state, state_file
@@ -32,8 +33,6 @@ from studio.host.workspace import Workspace
 ROOT = Path(__file__).resolve().parents[1]
 LOOK_S = 0.5
 FAREWELL_S = 1.0
-LOG_LIMIT_BYTES = 5_000_000
-"""Looked at where a log is opened: a studio may stay up for weeks, and a program may print every request."""
 AGAIN_S = (2.0, 5.0, 15.0, 60.0)
 """How long after each failure in a row a link is made again."""
 FLAGS = {"viewer": ("--share", "--lan"), "owner": ("--share-owner",)}
@@ -181,7 +180,7 @@ def _listen(tunnel: Tunnel, process: subprocess.Popen) -> None:
     """Take what a tunnel's process says; ends with it."""
     for line in process.stdout:
         try:
-            said = json.loads(line)
+            said = parse_json(line)
         except ValueError:
             continue
         if not isinstance(said, dict) or tunnel.process is not process:

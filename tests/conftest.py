@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.trained_model import get_real_chats, get_trained_model
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
@@ -156,6 +158,18 @@ def tiny_models(tmp_path_factory):
         return made[family]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def trained_model() -> Path:
+    """SmolLM2-135M-Instruct, read-only: trained weights have activations and attention that random ones lack."""
+    return get_trained_model()
+
+
+@pytest.fixture(scope="session")
+def real_chats() -> Path:
+    """A JSON file of 17,671 real conversations and a broken end, read-only."""
+    return get_real_chats()
 
 
 @pytest.fixture(scope="session")

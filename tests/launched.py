@@ -75,7 +75,7 @@ def write_recipe(folder: Path, base: Path, rows: Path, /, **parts: Any) -> Path:
         "name": "try",
         "model": {"source": str(base)},
         "data": {"source": str(rows), "max_length": 64},
-        "optim": {"learning_rate": 0.01, "max_steps": 12, "micro_batch": 4, "accumulation": 2},
+        "optim": {"learning_rate": 0.01, "max_steps": 12, "batch_size": 8},
         "limits": {"save_every": 2},
     }
     for part, values in parts.items():

@@ -76,6 +76,14 @@ BROAD_EXCEPT = {
     "studio/ui/guest.py": "raised again, without a traceback when there were many",
     "studio/ui/context.py": "raised again as a message",
 }
+OWN_JSON = {
+    **dict.fromkeys(BEFORE_VENV, "plain Python, before anything is installed"),
+    "studio/core/json_file.py": "here it is read",
+    "studio/core/text.py": "our own words, of which refusals are made",
+    "studio/data/containers/json_text.py": "rows of data, with codes of their own",
+    "studio/data/shards.py": "rows that json_text.py has read and we have written",
+}
+"""Where Python's own parser of JSON is called; everywhere else it is studio/core/json_file.py."""
 FOREIGN_STATE = {"studio/ui/app.py": ["BuildContext.id = 0"]}
 """Gradio numbers its components from there: windows in two languages must have the same numbers."""
 LINE_LIMIT = 420
@@ -370,6 +378,19 @@ def test_no_failure_is_swallowed():
                 )
                 if kinds & {"all", "Exception", "BaseException"} and name_of(path) not in BROAD_EXCEPT:
                     yield f"{name_of(path)}:{node.lineno} catches {', '.join(sorted(kinds))}"
+
+    report(wrong())
+
+
+def test_json_is_read_in_one_place():
+    """Deep nesting ends Python's own parser with a RecursionError, which no caller thinks of."""
+
+    def wrong():
+        for path in python_files("studio", "launch.py"):
+            for node in ast.walk(parse(path)):
+                called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+                if called in ("json.load", "json.loads", "loads") and name_of(path) not in OWN_JSON:
+                    yield f"{name_of(path)}:{node.lineno} calls {called}"
 
     report(wrong())
 

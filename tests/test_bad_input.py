@@ -102,7 +102,7 @@ def test_a_model_cut_short(refused, small, broken_model):
 
 def test_a_model_without_a_chat_template(refused, small, tmp_path):
     said = refused("train", small(base=make_model(tmp_path / "plain", template=None)))
-    assert "no chat template" in said and "plain text" in said
+    assert "no chat template" in said and "data.template to" in said and "instruct edition" in said
 
 
 def test_plain_text_with_the_goal_of_answers(refused, small, tmp_path):
@@ -212,7 +212,7 @@ def test_a_misspelt_key_names_the_nearest(refused, small):
         ("7", "braces"),
         ('{"version": 99, "model": {"source": "x"}, "data": {"source": "y"}}', "99"),
         ('{"version": "one"}', "one"),
-        ("[" * 100_000, "not valid JSON"),
+        ("[" * 100_000, "nested too deeply"),
         ('{"name": "\\ud800", "model": {"source": "demo"}, "data": {"source": "demo"}}', "not valid JSON"),
     ],
 )

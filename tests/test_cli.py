@@ -180,7 +180,7 @@ def test_a_warning_does_not_refuse(ask, shop, tmp_path, tiny_models):
 
 def test_plan_says_what_would_be_used(ask, read, shop):
     answer = ask("plan", shop / "recipe.json")
-    assert answer.keys() == {"plan", "peak_bytes", "policy"}
+    assert answer.keys() == {"plan", "peak_bytes", "policy", "slower", "time"}
     assert {"device", "dtype", "attention", "quantization", "optimizer", "kernels"} <= answer["plan"].keys()
     assert all(isinstance(size, int) and size >= 0 for size in answer["peak_bytes"].values())
     assert answer["plan"]["device"].keys() == {"value", "reason"} and answer["plan"]["device"]["reason"]
@@ -195,7 +195,7 @@ def test_data_says_what_it_is(ask, read, shop, tmp_path):
     assert len(answer["preview"]) == 2 and "say 0" in first["text"]
     assert "".join(token["text"] for token in first["tokens"] if token["trained"]).startswith("it is 0")
     assert "say 0" in read("data", shop / "chats.jsonl")
-    odd = write_jsonl(tmp_path / "odd.jsonl", [{"a": 1}] * 4)
+    odd = write_jsonl(tmp_path / "odd.jsonl", [{"a": "one thing", "b": "another one"}] * 4)
     unclear = ask("data", odd, code=1)
     assert unclear["format"] is None and unclear["needs_answer"][0]["choices"]
     assert "Traceback" not in read("data", odd, code=1)
@@ -358,3 +358,35 @@ def test_ctrl_c_in_an_export_leaves_nothing_half_written(tmp_path):
         process.kill()
     assert process.returncode == 2 and "stopped" in answer
     assert [path.name for path in tmp_path.iterdir()] == ["w"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only on Linux: a place that is always full")
+@pytest.mark.parametrize("full", ["stdout", "stderr"])
+def test_a_full_place_for_what_is_told_ends_nothing(shop, trained, full):
+    """The work is done: only who waits for the answer is told, and on the other stream."""
+    words = [sys.executable, "-m", "studio.cli", "runs", "--workspace", str(shop / "workspace")]
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "kernels")))}
+    with open("/dev/full", "w") as place:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | {full: place}
+        done = subprocess.run(words, env=variables, text=True, timeout=60, **streams)
+    if full == "stderr":
+        assert done.returncode == 0 and done.stdout
+    else:
+        assert done.returncode == 1
+        assert "could not be written to stdout" in done.stderr and "checkpoint" not in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only on Linux: a place that is always full")
+def test_progress_that_cannot_be_shown_stops_nothing():
+    words = (
+        "import sys; from studio.console import Console; from studio.core.text import load_catalogue, text;"
+        "c = Console(load_catalogue('en'), events=True); c.say(text('cli.starting')); c.say(text('cli.starting'));"
+        "c.answer({'a': 1}, ['done'])"
+    )
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "kernels")))}
+    with open("/dev/full", "w") as place:
+        done = subprocess.run(
+            [sys.executable, "-c", words], env=variables, stdout=subprocess.PIPE, stderr=place, text=True
+        )
+    assert (done.returncode, done.stdout) == (0, "done\n")

@@ -45,7 +45,10 @@ def test_too_many_broken_rows(ran, tmp_path, jsonl):
 
 
 def test_nothing_usable(ran, tmp_path, jsonl):
-    assert ran(jsonl(tmp_path / "a.jsonl", [{"messages": []}] * 3), "--json")[0] == 1
+    assert (
+        ran(jsonl(tmp_path / "a.jsonl", [{"messages": [{"role": "user", "content": " "}]}] * 3), "--json")[0]
+        == 1
+    )
 
 
 @pytest.mark.parametrize("words", [["nowhere.jsonl"], ["demo", "--map", "x"], ["demo", "--filter", "y"]])

@@ -30,8 +30,10 @@ def ask(workspace, capsys, monkeypatch):
     monkeypatch.setenv("FINETUNE_STUDIO_LANGUAGE", "en")
 
     def run(*words, code=0):
-        assert main(["doctor", "--json", "--workspace", str(workspace.root), *map(str, words)]) == code
-        return json.loads(capsys.readouterr().out)
+        ended = main(["doctor", "--json", "--workspace", str(workspace.root), *map(str, words)])
+        answer = json.loads(capsys.readouterr().out)
+        assert ended == code, answer["problems"]
+        return answer
 
     return run
 
@@ -82,6 +84,19 @@ def test_every_recorded_machine_through_the_command(path, workspace, capsys, mon
     assert said == expected
     assert set(answer) >= {"offers", "facts"}
     assert all(set(problem) >= {"title", "evidence", "fix", "auto"} for problem in answer["problems"])
+
+
+def test_what_was_found_holds_until_it_is_asked_for_anew(ask, monkeypatch):
+    from studio.host import detect
+
+    asked, real = [], detect.run_child
+    monkeypatch.setattr(detect, "run_child", lambda name, *a, **k: asked.append(name) or real(name, *a, **k))
+    first = ask()
+    probed = [*asked]
+    assert probed and ask()["verdict"] == first["verdict"] and asked == probed
+    ask("--again")
+    # Libraries that took too long are asked twice.
+    assert {*asked[len(probed) :]} == {*probed}
 
 
 def test_what_the_doctor_says_may_be_given_back_to_it(ask, tmp_path):

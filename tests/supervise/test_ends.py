@@ -21,6 +21,19 @@ from tests.supervise.conftest import DRIVER, is_alive, starts, wait_for
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity"), reason="only on Linux: a thread's own count of wake-ups"
+)
+def test_waiting_for_a_child_is_rest(workspace):
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    watch([sys.executable, "-c", "import time; time.sleep(2)"], workspace, os.environ, [])
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before < 60, (
+        "it was 140: Popen.wait asks and asks"
+    )
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_request_to_end_saves_and_leaves_nobody_behind(workspace, driver, number):
     process = driver({"steps": 3, "then": "grandchild"})
