@@ -148,7 +148,8 @@ def test_a_request_to_end_saves_and_resume_finishes_alike(
     answer = read_answer(stdout)
     assert answer["state"] == "stopped" and 5 <= answer["steps"] < STEPS and answer["artifact"] is None
     folder = room / "runs" / answer["run"]
-    assert [path.name for path in (folder / "checkpoints").iterdir()] == [f"step-{answer['steps']:08}"]
+    # The first checkpoint, of 5 % of the steps, lies there too.
+    assert max(path.name for path in (folder / "checkpoints").iterdir()) == f"step-{answer['steps']:08}"
     assert not (folder / "deaths.jsonl").exists() and read_events(room)[-1]["kind"] == "run_stopped"
     assert processes_of(room) == [] and "Traceback" not in stderr
     resumed = launch(room, "resume", answer["run"], "--json")
