@@ -162,7 +162,7 @@ def test_runs_by_mouse_and_keyboard(start_studio, workspace):  # noqa: F811
     page.wait_for_function("document.querySelectorAll('.runs tr[data-run]').length === 4")
     assert page.is_checked(f'[data-focus="pick {small}"]')
     page.check(f'[data-focus="pick {demo}"]')
-    assert page.inner_text("#runs-ticked") == "3 ticked"
+    assert page.inner_text("#runs-ticked") == "3 selected"
 
     # Side by side: curves with names, and what differs.
     page.click("#runs-compare")
@@ -227,7 +227,7 @@ def test_runs_by_mouse_and_keyboard(start_studio, workspace):  # noqa: F811
     open_panel(page, small)
     page.focus('.panel [data-do="delete"]')
     page.keyboard.press("Enter")
-    assert "MiB become free" in page.inner_text("dialog")
+    assert "This frees" in page.inner_text("dialog")
     page.keyboard.press("Escape")
     assert small in rows(page)
     page.click('.panel [data-do="delete"]')

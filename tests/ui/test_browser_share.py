@@ -166,7 +166,7 @@ def test_a_guest_from_the_link_to_an_answer(chromium, guests):
     desk.active = "another"
     page.fill("#guest-input textarea", "and now?")
     page.click("#guest-send")
-    page.wait_for_selector("text=A training run needs the machine")
+    page.wait_for_selector("text=A training run is using the computer")
     (connection,) = desk.sharing.view().connections
     desk.sharing.disconnect(connection.id)
     page.goto(link)

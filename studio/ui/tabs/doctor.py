@@ -65,7 +65,7 @@ class DoctorTab:
                     variant="primary",
                     **small,
                 )
-            with gr.Group(elem_classes=["sheet"]):
+            with gr.Column(elem_id="doctor-asked"):
                 gr.HTML(f"<h3>{say('ui.doctor.error')}</h3>")
                 self.error = gr.Textbox(
                     label=say("ui.doctor.error.label"),
