@@ -120,6 +120,8 @@ def test_the_gradient_is_that_of_the_rows_one_by_one(way, count, dtype):
     longest = len(rows[0].token_ids)
     cut = gradients_of(own, dtype, rows, lambda step: step.cut(rows, count, longest), packing)
     if dtype is torch.float64:
-        assert (cut - alone).norm() < 1e-12 * alone.norm()
+        # The model's own norms compute in fp32 whatever its dtype is: 4e-9 apart where a processor sums them otherwise.
+        most = 1e-12 if own else 1e-7
+        assert (cut - alone).norm() < most * alone.norm()
     else:
         assert torch.cosine_similarity(cut, alone, dim=0) > 0.9999

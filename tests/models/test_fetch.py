@@ -113,12 +113,12 @@ class Handler(BaseHTTPRequestHandler):
             start = int(ranged.removeprefix("bytes=").split("-")[0])
             extra["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
         if self.command == "GET" and len(data) > 1000 and self.server.hub.cuts:
-            return self.cut(data[start:], extra, self.server.hub.cuts.pop(0))
+            return self.cut(data[start:], 206 if start else 200, extra, self.server.hub.cuts.pop(0))
         self.answer(data[start:], 206 if start else 200, extra)
 
-    def cut(self, data, extra, how):
+    def cut(self, data, status, extra, how):
         """Announce all, send CUT_BYTES."""
-        self.begin(200, len(data), extra)
+        self.begin(status, len(data), extra)
         self.wfile.write(data[:CUT_BYTES])
         self.wfile.flush()
         self.close_connection = True
@@ -417,7 +417,9 @@ def test_download_that_stands_still_goes_on_in_another_child_without_xet(hub, mo
     assert hub.served("model.safetensors") == ["", f"bytes={10 * 2**20}-"]
 
 
-def test_download_that_stands_still_twice_is_refused(hub, started):
+def test_download_that_stands_still_twice_is_refused(hub, monkeypatch, started):
+    hub.cuts = ["hang", "hang"]
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "30")
     with pytest.raises(StudioError) as caught:
         download("good/tiny", "", lambda *_: None, lambda: False, clock=Clock(lambda: True))
     assert (caught.value.what.id, len(started)) == ("download.stalled", 2)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from studio_kernels import nf4
 from studio_kernels.attention_library import MATH
 from studio_kernels.dispatch import Kernels
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from studio.models.norms import Norm
 
 
 def widen(module: nn.Module, dtype: torch.dtype, twins: dict[int, nn.Parameter]) -> nn.Module:
-    """Return `module` with fp32 parameters, all else shared; 4-bit weights as its own code opens them, in `dtype`.
+    """Return `module` with fp32 parameters, all else shared; 4-bit ones as they are stored, rounded to `dtype`.
 
     `twins` gets the parameters by the id of the one whose place they take.
     """
@@ -41,15 +42,26 @@ def widen(module: nn.Module, dtype: torch.dtype, twins: dict[int, nn.Parameter])
 
 
 def _open(module: nn.Module, dtype: torch.dtype) -> nn.Linear:
-    from bitsandbytes.functional import dequantize_4bit
-
     weight, bias = module.weight, module.bias
     linear = nn.Linear(module.in_features, module.out_features, bias=bias is not None, device="meta")
-    opened = dequantize_4bit(weight.data, weight.quant_state).to(dtype).float()
-    linear.weight = nn.Parameter(opened, requires_grad=False)
+    linear.weight = nn.Parameter(_open_weight(weight).to(dtype).float(), requires_grad=False)
     if bias is not None:
         linear.bias = nn.Parameter(bias.detach().to(dtype).float(), requires_grad=False)
     return linear
+
+
+def _open_weight(weight: nn.Parameter) -> Tensor:
+    """Return a 4-bit weight in fp32: on a card as the library opens it.
+
+    On a processor with AVX-512 bitsandbytes 0.50.2 cuts bits off where it should round to bf16, and opens weights whose
+    rows are no multiple of its blocks wrongly (64 x 96: off by 2.0 where NF4 is off by 0.45). The twin is right.
+    """
+    if weight.device.type != "cuda":
+        out = torch.empty(weight.quant_state.shape, dtype=torch.float32, device=weight.device)
+        return nf4.reference_forward(nf4.Nf4.of(weight.quant_state, weight.data), out)
+    from bitsandbytes.functional import dequantize_4bit
+
+    return dequantize_4bit(weight.data, weight.quant_state)
 
 
 class Wide:

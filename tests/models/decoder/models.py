@@ -47,12 +47,12 @@ TARGETS = "all-linear"
 
 
 def make_model(
-    family: str, *, dtype: torch.dtype = torch.float32, dropout: float = 0.0, targets=TARGETS, rank=4
+    family: str, *, dtype: torch.dtype = torch.float32, dropout=0.0, targets=TARGETS, rank=4, **shape
 ) -> nn.Module:
     """Return a PeftModel in evaluation mode whose norms, biases and adapters are all drawn at random."""
     torch.manual_seed(0)
     config_class, extra = FAMILIES[family]
-    config = config_class(**(SHAPE | extra))
+    config = config_class(**(SHAPE | extra | shape))
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
     adapted = get_peft_model(
         model,
