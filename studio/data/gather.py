@@ -186,7 +186,15 @@ def _tokenise(
     lost = np.isin(found.rows, tokens.refused)
     found.refused += len(np.unique(found.rows[lost]))
     found.problems.join(tokens.problems_of(found.converted, found.rows[lost], split))
-    places = np.searchsorted(tokens.rows, found.rows[~lost])
+    found.cutting = _make_cutting(found)
+    found.filtered.update(found.cutting.dropped)
+    found.problems.join(found.cutting.problems)
+    found.notes = count_notes(tokens, found.cutting.examples.chosen)
+
+
+def _make_cutting(found: Gathered) -> Cutting:
+    spec, tokens = found.spec, found.tokens
+    places = np.searchsorted(tokens.rows, found.rows[~np.isin(found.rows, tokens.refused)])
     limit = None if found.method == "pretrain" else spec.max_length
     tokenizer = found.renderer.tokenizer
 
@@ -194,10 +202,18 @@ def _tokenise(
         ids = [[one] for one in range(len(tokenizer))]
         return rate_tokens(tokenizer.batch_decode(ids, clean_up_tokenization_spaces=False))
 
-    found.cutting = Cutting(found.converted, tokens, places, limit, spec.too_long, split, rate)
-    found.filtered.update(found.cutting.dropped)
-    found.problems.join(found.cutting.problems)
-    found.notes = count_notes(tokens, found.cutting.examples.chosen)
+    return Cutting(found.converted, tokens, places, limit, spec.too_long, found.split, rate)
+
+
+def cut_again(found: Gathered, spec: DatasetSpec) -> Gathered:
+    """Return `found` under the limits of `spec`, which says the same of everything that decides rows and tokens."""
+    if found.cutting is None or found.spec.max_length == spec.max_length:
+        return replace(found, spec=spec)
+    again = replace(found, spec=spec, filtered=found.filtered - found.cutting.dropped)
+    again.cutting = _make_cutting(again)
+    again.filtered.update(again.cutting.dropped)
+    again.check()
+    return again
 
 
 def _make_listener(

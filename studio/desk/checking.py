@@ -29,11 +29,14 @@ from studio.data.sampling import SAMPLE_ROWS
 from studio.data.source import open_source
 from studio.data.templates.catalogue import read_choice
 from studio.data.templates.fitting import find_fitting, find_split_end
+from studio.desk.dataset_report import Counted
 from studio.host.check import check
 from studio.models.catalog import inspect_model, read_added_words
 
 TEMPLATE_FREE = ("text", "prompt_completion", "pretokenized")
 """Formats that are rendered without a chat template where there is none."""
+LOST_SHARE = 0.03
+"""Of the tokens: what a limit of length may take away without a word."""
 QUICK_BYTES = 16 * 2**20
 """Read in some 3 seconds: 7 MB/s on one of two busy cores."""
 
@@ -55,12 +58,12 @@ def find_problems(
     machine: MachineFacts,
     free_disk_bytes: int,
     cache: Path | None = None,
-    counted: tuple[int, int] = (0, 0),
+    counted: Counted | None = None,
 ) -> tuple[Problem, ...]:
     """Return every Problem of `recipe` at once, errors first; a source that cannot be read is one of them.
 
-    cache: where fetched data sets and saved mappings are; nothing is fetched into it. counted: the rows of the data
-    and their tokens where all of it was read before, 0 for what is not known.
+    cache: where fetched data sets and saved mappings are; nothing is fetched into it. counted: what a run makes of the
+    rows, where all of them were measured before.
     """
     problems: list[Problem] = []
     model = data = None
@@ -72,8 +75,11 @@ def find_problems(
         data = look(recipe.data, cache)
     except StudioError as error:
         problems.append(_say("data.source", error))
-    if data is not None and all(counted):
-        data = dataclasses.replace(data, expected_rows=counted[0], expected_tokens=counted[1])
+    if data is not None and counted is not None:
+        if counted.refusal is not None:
+            problems.append(_say("data.source", counted.refusal))
+        data = _add_counted(data, counted, recipe.data.accept_bad_rows)
+        problems += _look_at_cut(counted, recipe.data.max_length)
     if data is not None and recipe.data.validation:
         try:
             look(validation_of(recipe.data, data.format), cache)
@@ -119,7 +125,8 @@ def look(spec: DatasetSpec, cache: Path | None = None) -> DataFacts:
         rows_read, refused = counted.counts.rows_read, counted.counts.rows_refused
         found, whole = counted.problems, True
     # Of a head alone nobody knows whether the rest is as broken: the run counts, before it loads anything.
-    if whole and not spec.accept_bad_rows and refuses_training(rows_read, refused):
+    broken = refuses_training(rows_read, refused) and not spec.accept_bad_rows
+    if whole and refused and (broken or refused == rows_read):
         raise refuse_rows(rows_read, refused, found)
     if head.format in UNTRAINED:
         raise refuse_kind(head.format)
@@ -139,6 +146,35 @@ def look(spec: DatasetSpec, cache: Path | None = None) -> DataFacts:
         if whole and refused and not spec.accept_bad_rows
         else (),
     )
+
+
+def _add_counted(data: DataFacts, counted: Counted, accepted: bool) -> DataFacts:
+    """Return `data` with what was measured over all rows; a refusal says everything of them already."""
+    if counted.refusal is not None:
+        return dataclasses.replace(data, rows_read=0, problems=())
+    if counted.tokens:
+        data = dataclasses.replace(data, expected_rows=counted.rows_used, expected_tokens=counted.tokens)
+    told = (counted.told,) if counted.told is not None and not accepted else ()
+    rows = {
+        "rows_read": counted.rows_read,
+        "rows_used": counted.rows_used,
+        "rows_refused": counted.rows_refused,
+    }
+    return dataclasses.replace(data, problems=told, **rows)
+
+
+def _look_at_cut(counted: Counted, limit: int) -> Iterator[Problem]:
+    """Yield a warning where the limit of length takes more than a few per cent of the tokens away."""
+    share = counted.tokens_lost / max(1, counted.tokens + counted.tokens_lost)
+    if share > LOST_SHARE:
+        values = {
+            "rows": f"{counted.rows_cut:,}",
+            "all": f"{counted.rows_used:,}",
+            "share": f"{share:.1%}",
+            "limit": limit,
+        }
+        message, fix = (text(f"check.tokens_lost{part}", **values) for part in ("", ".fix"))
+        yield Problem(field="data.max_length", message=message, fix=fix, severity="warning")
 
 
 def _read_quickly(spec: DatasetSpec, cache: Path | None) -> Converted | None:

@@ -14,15 +14,18 @@ import numpy as np
 from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts
 from studio.core.recipe import DatasetSpec, Recipe
+from studio.core.text import Text
 from studio.data import remote
 from studio.data.convert import PreparationStopped
 from studio.data.describe import report, survey
 from studio.data.formats import FORMATS
-from studio.data.gather import Gathered
+from studio.data.gather import Gathered, cut_again, tell_refused
 from studio.data.lengths import Lengths, summarize
 from studio.data.mapping_file import save_mapping as write_mapping
+from studio.data.prepare import check_usable
 from studio.data.preview import preview
 from studio.data.source import open_source
+from studio.data.templates.taking import ask_other_template
 from studio.host.workspace import Workspace
 from studio.models.catalog import inspect_model
 
@@ -65,6 +68,28 @@ class Measured:
     """For the limits that a person may choose, ascending; none where no limit cuts (plain text, learned in blocks)."""
     lengths: Lengths | None = None
     quarantine: Path | None = None
+    found: Gathered | None = None
+    """All stages of the source; None where the rows were not gathered."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counted:
+    """What a run makes of all rows under the limits of a recipe: rows_read = rows_used + rows_refused + filtered."""
+
+    rows_read: int
+    rows_used: int
+    rows_refused: int
+    filtered: Mapping[str, int]
+    """Rule -> rows."""
+    tokens: int = 0
+    """Of the rows used, after the cut; 0 without a tokenizer."""
+    rows_cut: int = 0
+    tokens_lost: int = 0
+    """By the cut."""
+    refusal: StudioError | None = None
+    """What a run would say instead of training on them."""
+    told: Text | None = None
+    """How many rows cannot be used, and of what kind; None where there are none."""
 
 
 def look_at_head(recipe: Recipe, workspace: Workspace, *, tokens: bool) -> dict[str, Any]:
@@ -121,14 +146,45 @@ def measure(
         should_stop=should_stop,
     )
     lengths = make_lengths(found)
+    told = report(found, statistics, 0)
+    if (other := ask_other_template(found)) is not None:
+        told["needs_answer"] = [*told["needs_answer"], other.to_dict()]
     return Measured(
-        report=report(found, statistics, 0),
+        report=told,
         histogram=make_histogram(lengths.full) if lengths is not None else {},
         cuts=list_cuts(lengths, recipe.data.max_length)
         if lengths is not None and found.method != "pretrain"
         else (),
         lengths=lengths,
         quarantine=found.quarantine,
+        found=found,
+    )
+
+
+def count_rows(measured: Measured, spec: DatasetSpec) -> Counted | None:
+    """Return what a run makes of the rows that were measured; `spec` may have other limits, and accept broken rows."""
+    if measured.found is None:
+        return None
+    found = cut_again(measured.found, spec)
+    try:
+        check_usable(found)
+        refusal = None
+    except StudioError as error:
+        refusal = error
+    cutting, tokens, full = found.cutting, 0, 0
+    if cutting is not None:
+        tokens = int(cutting.examples.lengths.sum())
+        full = int(cutting.examples.tokens.full_lengths[np.unique(cutting.examples.chosen)].sum())
+    return Counted(
+        rows_read=found.rows_read,
+        rows_used=found.rows_used,
+        rows_refused=found.refused,
+        filtered=dict(found.filtered),
+        tokens=tokens,
+        rows_cut=cutting.cut if cutting is not None else 0,
+        tokens_lost=max(0, full - tokens),
+        refusal=refusal,
+        told=tell_refused(found.rows_read, found.refused, found.problems) if found.refused else None,
     )
 
 

@@ -17,7 +17,7 @@ from studio.core.errors import StudioError
 from studio.core.recipe import Recipe
 from studio.core.text import literal, text
 from studio.desk import dataset_report
-from studio.desk.dataset_report import Cut, Measured
+from studio.desk.dataset_report import Counted, Cut, Measured
 from studio.desk.worker import Worker
 from studio.host.workspace import Workspace
 
@@ -124,13 +124,12 @@ class Datasets:
         measured = self._measured
         return self._tools.cut_at(measured, limit) if measured else None
 
-    def count(self, recipe: Recipe) -> tuple[int, int]:
-        """Return (usable rows, their tokens once, after the cut) of the recipe's data; 0 for what is not measured."""
-        look = self.view()
-        if not look.whole or look.source != recipe.data.source or identify(self.recipe) != identify(recipe):
-            return 0, 0
-        cut = self.cut_at(recipe.data.max_length)
-        return look.report.get("rows_used", 0), cut.tokens - cut.tokens_lost if cut else 0
+    def count(self, recipe: Recipe) -> Counted | None:
+        """Return what a run makes of the recipe's rows; None while they are not all measured."""
+        look, measured = self.view(), self._measured
+        if not look.whole or measured is None or look.source != recipe.data.source:
+            return None
+        return self._tools.count_rows(measured, recipe.data) if self._key == identify(recipe) else None
 
     def roles(self, format: str) -> tuple[str, ...]:
         """Return the roles that columns can play in a format; those of every format for `auto`."""

@@ -112,8 +112,8 @@ class Desk:
     def count_rows(self, recipe: Recipe) -> Rows:
         """Return the rows of the recipe's data and their tokens: as measured, else as its head suggests."""
         counted = self.datasets.count(recipe)
-        if all(counted):
-            return Rows(count=counted[0], tokens=counted[1])
+        if counted is not None and counted.tokens:
+            return Rows(count=counted.rows_used, tokens=counted.tokens)
         try:
             return self._light.call(lambda: read_rows(look(recipe.data, self.workspace.data_cache)))
         except StudioError:

@@ -140,11 +140,11 @@ class Estimates:
             has_bytes=gpu.vram_bytes if gpu else machine.ram_bytes,
             on_gpu=gpu is not None,
             free_disk_bytes=shutil.disk_usage(self.workspace.root).free,
-            checks=problems if checked == _key(recipe) else None,
+            checks=problems if checked == self._key(recipe) else None,
             command=write_command(machine, self.workspace.root),
             has_finished_run=self._paces.has_finished_run(recipe),
         )
-        estimate = self._add_data(estimate, rows if checked == _key(recipe) else 0)
+        estimate = self._add_data(estimate, rows if checked == self._key(recipe) else 0)
         if not recipe.model.source.strip():
             return estimate
         try:
@@ -153,19 +153,24 @@ class Estimates:
             return dataclasses.replace(estimate, model_error=error)
         known = estimate.rows and estimate.tokens
         known_rows = Rows(count=estimate.rows, tokens=estimate.tokens) if known else expected
-        if not known and checked != _key(recipe):
+        if not known and checked != self._key(recipe):
             known_rows = Rows()
         return self._add_plan(dataclasses.replace(estimate, model=model), machine, known_rows)
 
     def examine(self, recipe: Recipe, *, fresh: bool = False) -> RunEstimate:
         """Return judge() with the problems; those of the recipe examined last are kept unless `fresh`."""
-        key = _key(recipe)
+        key = self._key(recipe)
         if fresh or self._checked[0] != key:
             problems = self._desk.check(recipe)
             rows, expected = self._count_rows(recipe)
             with self._lock:
                 self._checked = (key, problems, rows, expected)
         return self.judge(recipe)
+
+    def _key(self, recipe: Recipe) -> str:
+        """Return what the check depends on: the recipe, and whether all rows of its data set are measured."""
+        counted = self._desk.datasets.count(recipe) is not None
+        return json.dumps([to_json(recipe), counted], sort_keys=True)
 
     def _count_rows(self, recipe: Recipe) -> tuple[int, Rows]:
         """Return the usable rows of a data set whose head is all of it, else 0; and what the head suggests of all."""
@@ -183,8 +188,8 @@ class Estimates:
         if seen.source != recipe.data.source or identify(datasets.recipe) != identify(recipe):
             seen = Look()
         tokens = 0
-        if seen.whole:
-            rows, tokens = datasets.count(recipe)
+        if seen.whole and (counted := datasets.count(recipe)) is not None:
+            rows, tokens = counted.rows_used, counted.tokens
         away = self._is_away(recipe)
         return dataclasses.replace(
             estimate,
@@ -298,7 +303,3 @@ def write_command(machine: MachineFacts, workspace: Path) -> str:
 def _has_sound_numbers(recipe: Recipe) -> bool:
     """Whether the planner can work with the recipe: the check tells what is wrong with it."""
     return min(recipe.optim.batch_size, recipe.adapter.rank, recipe.data.max_length) >= 1
-
-
-def _key(recipe: Recipe) -> str:
-    return json.dumps(to_json(recipe), sort_keys=True)

@@ -39,12 +39,20 @@ def refusal_card(error: StudioError, say: Say) -> str:
     return note_card(" ".join(say(part) for part in (error.what, error.why, error.fix)), "bad")
 
 
-def format_card(look: Any, say: Say, *, blocked: bool = False) -> str:
+def format_card(look: Any, say: Say, counted: Any = None) -> str:
     """Return what the data is and why the studio thinks so, and the law: where every row went.
 
-    `look`: the desk's Look; `blocked`: training would refuse so many broken rows.
+    `look`: the desk's Look; `counted`: what a run makes of the rows under the limits of now, where that is known.
     """
     report = look.report
+    if counted is not None:
+        rows = {"rows_read": counted.rows_read, "rows_used": counted.rows_used}
+        report = {
+            **report,
+            **rows,
+            "rows_quarantined": counted.rows_refused,
+            "rows_filtered": counted.filtered,
+        }
     if look.state in ("remote", "asking", "fetching"):
         return remote_card(look, say)
     if not report:
@@ -62,22 +70,26 @@ def format_card(look: Any, say: Say, *, blocked: bool = False) -> str:
     body += "".join(f"<p>{escape(say(note))}</p>" for note in report.get("source_notes", ()))
     if look.whole:
         body += law_line(report, say)
-    trouble = [say("ui.dataset.blocked")] if blocked else []
+    refused = counted.refusal if counted is not None else None
+    trouble = [" ".join(say(part) for part in (refused.what, refused.why, refused.fix))] if refused else []
     if report.get("format") in UNTRAINED:
         parts = ("data.kind.untrained", "data.kind.untrained.why", "data.kind.untrained.fix")
         trouble.append(" ".join(say(id, format=report["format"]) for id in parts))
     if error is not None:
         trouble.append(" ".join(say(part) for part in (error.what, error.why, error.fix)))
     body += "".join(f'<p class="trouble" role="alert">{escape(words)}</p>' for words in trouble)
-    kind = "bad" if trouble else _kind(look, known)
+    if refused and 0 < counted.rows_refused < counted.rows_read and counted.rows_used:
+        go_on = say("ui.dataset.accept", rows=f"{counted.rows_used:,}")
+        body += f'<div class="answers">{button(go_on, "accept")}</div>'
+    kind = "bad" if trouble else _kind(look, report, known)
     rows = ' data-rows="1"' if "rows" in report else ""
     return f'<div class="card dataset {kind}" data-state="{escape(look.state)}"{rows}>{body}</div>'
 
 
-def _kind(look: Any, known: bool) -> str:
-    if look.whole and known and not look.report["rows_used"]:
+def _kind(look: Any, report: Mapping[str, Any], known: bool) -> str:
+    if look.whole and known and not report["rows_used"]:
         return "bad"
-    if not known or look.report.get("needs_answer") or look.report.get("rows_quarantined"):
+    if not known or report.get("needs_answer") or report.get("rows_quarantined"):
         return "warn"
     return "good"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import gradio as gr
 
+from studio.data.templates.catalogue import list_names
 from studio.ui.cards import note_card
 from studio.ui.context import Context
 from studio.ui.form import Form
@@ -91,7 +92,11 @@ class DatasetParts:
             self.prepared = gr.HTML("", elem_id="dataset-prepared")
         with gr.Accordion(say("ui.form.advanced"), open=False, elem_id="dataset-advanced"):
             rest = form.section(["data"], ["basic", "common", "advanced"])
-            form.fields([path for path in rest if path != "data.accept_bad_rows"])
+            form.fields([path for path in rest if path not in ("data.accept_bad_rows", "data.template")])
+            own = (say("ui.dataset.template.own"), "")
+            form.field(
+                "data.template", choices=[own, *list_names()], allow_custom_value=True, filterable=True
+            )
 
     def _make_views(self) -> None:
         """The sub tabs; chat, seen and learned show the same example."""

@@ -31,8 +31,10 @@ class RunCard:
             elem_id="run-card-body",
         )
 
-    def bind(self, page_load: Callable, tabs: Sequence[gr.Tab]) -> None:
+    def bind(self, page_load: Callable, tabs: Sequence[gr.Tab], measured: Callable) -> None:
         """Draw on page load, when one of the run's `tabs` is opened, and on every change of the form.
+
+        `measured`: the event of the Dataset screen's knowing more.
 
         While one drawing is at work, of all further changes only the last one is drawn.
         """
@@ -40,6 +42,7 @@ class RunCard:
         on(page_load, self.draw_draft, [], [self.body])
         for tab in tabs:
             on(tab.select, self.draw_draft, [], [self.body])
+        on(measured, self.draw_measured, [], [self.body], trigger_mode="always_last")
         changes = [component.change for component in components]
         on(
             lambda *args, **options: gr.on(changes, *args, **options),
@@ -52,6 +55,10 @@ class RunCard:
     def draw_draft(self) -> Iterator[str]:
         """Yield the card of the recipe as the server keeps it, everything looked at anew: files may have changed."""
         yield from self._draw(self.context.draft(), fresh=True)
+
+    def draw_measured(self) -> Iterator[str]:
+        """Yield the card of the recipe as the server keeps it, with what is known of its rows by now."""
+        yield from self._draw(self.context.draft())
 
     def draw(self, *values: Any) -> Iterator[str]:
         """Yield the card of the form: what arithmetic tells at once, then with what the check finds."""

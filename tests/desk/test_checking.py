@@ -6,11 +6,12 @@ import json
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
+from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.core.text import load_catalogue
 from studio.data import mapping_file, remote
 from studio.data.gather import validation_of
 from studio.desk.checking import find_problems, look
+from studio.desk.dataset_report import count_rows, measure
 from tests.conftest import CHAT_TEMPLATE, chat_rows, make_model, write_jsonl
 from tests.host.facts import make_machine
 
@@ -105,3 +106,61 @@ def test_conversations_for_a_base_model_come_with_templates(tmp_path, own, chose
     assert about == ([found] if found else [])
     plain = dataclasses.replace(recipe, method="pretrain")
     assert not [one for one in find_problems(plain, make_machine(), 2**40) if one.field == "data.template"]
+
+
+def test_rows_of_which_none_can_be_used_are_refused_whatever_was_accepted(tmp_path):
+    rows = [{"prompt": f"question {i}", "completion": ""} for i in range(30)]
+    spec = DatasetSpec(
+        source=str(write(tmp_path / "a.jsonl", rows)), format="prompt_completion", accept_bad_rows=True
+    )
+    with pytest.raises(StudioError) as refusal:
+        look(spec, tmp_path / "cache")
+    assert SAY(refusal.value.what).startswith("30 of 30 rows cannot be used")
+
+
+def count_demo(workspace, rows: list, **settings):
+    """Return what a run of the demo's model makes of rows, and the problems of its recipe."""
+    source = write_jsonl(workspace.root / "rows.jsonl", rows)
+    data = DatasetSpec(source=str(source), **{"max_length": 512} | settings)
+    recipe = Recipe(model=ModelChoice(source="demo"), data=data)
+    measured = measure(
+        change_recipe(recipe, {"data.max_length": 512}), workspace, lambda *_: None, lambda: False
+    )
+    counted = count_rows(measured, recipe.data)
+    return measured, counted, find_problems(recipe, make_machine(), 2**40, workspace.data_cache, counted)
+
+
+def test_rows_that_the_template_refuses_are_no_green_light(workspace):
+    call = {"type": "function", "function": {"name": "weather", "arguments": {"place": "Oslo"}}}
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": f"Weather {i}?"},
+                {"role": "assistant", "content": "", "tool_calls": [call]},
+                {"role": "tool", "content": "Rain", "name": "weather"},
+                {"role": "assistant", "content": f"Rain {i}."},
+            ],
+            "tools": [{"type": "function", "function": {"name": "weather", "parameters": {}}}],
+        }
+        for i in range(24)
+    ]
+    measured, counted, problems = count_demo(workspace, rows, accept_bad_rows=True)
+    assert counted.refusal is not None and counted.rows_used == 0
+    (error,) = [problem for problem in problems if problem.severity == "error"]
+    assert error.field == "data.source" and "24" in SAY(error.message)
+    asked = measured.report["needs_answer"][-1]
+    assert asked["field"] == "data.template" and asked["choices"]
+    _, counted, problems = count_demo(workspace, rows, template=asked["choices"][0])
+    assert counted.refusal is None and counted.rows_used == 24, "the first choice leads somewhere"
+
+
+def test_a_limit_that_cuts_much_away_is_told_with_what_it_costs(workspace):
+    rows = [{"prompt": "Say it", "completion": f"Number {i}. " * (3 if i % 2 else 40)} for i in range(24)]
+    assert not any(one.field == "data.max_length" for one in count_demo(workspace, rows)[2])
+    _, counted, problems = count_demo(workspace, rows, max_length=64)
+    (told,) = [one for one in problems if one.field == "data.max_length"]
+    assert told.severity == "warning" and f"{counted.rows_cut} of {counted.rows_used} rows" in SAY(
+        told.message
+    )
+    lengths = count_demo(workspace, rows)[0].lengths.full.tolist()
+    assert counted.tokens == sum(min(64, length) for length in lengths)

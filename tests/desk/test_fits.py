@@ -16,7 +16,8 @@ from studio.core.record import RunRecord
 from studio.core.text import literal, load_catalogue
 from studio.desk import estimate as estimate_module
 from studio.desk import fits as module
-from studio.desk.datasets import Datasets, Look
+from studio.desk.dataset_report import Counted
+from studio.desk.datasets import Look
 from studio.desk.estimate import count_steps, write_command
 from studio.desk.fit import JUDGED_TOKENS, judge_method, judge_model, judged_recipe
 from studio.desk.fits import Fits, read_licence
@@ -44,15 +45,16 @@ def desk(workspace, monkeypatch, tmp_path):
     """What Fits asks of the desk, for an RTX 3060, with empty caches of models."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("MODELSCOPE_CACHE", str(tmp_path / "modelscope"))
-    desk = SimpleNamespace(machine=RTX_3060, problems=(), checks=0, seen=Look(), seen_recipe=None, cut=None)
+    desk = SimpleNamespace(machine=RTX_3060, problems=(), checks=0, seen=Look())
     desk.health = SimpleNamespace(
         machine=lambda: desk.machine,
         now=lambda: desk.machine,
         add_experience=lambda machine, recipe: machine,
         mirror=lambda: NO_MIRROR,
     )
-    desk.datasets = SimpleNamespace(view=lambda: desk.seen, recipe=None, cut_at=lambda limit: desk.cut)
-    desk.datasets.count = lambda recipe: Datasets.count(desk.datasets, recipe)
+    desk.counted = None
+    desk.datasets = SimpleNamespace(view=lambda: desk.seen, recipe=None)
+    desk.datasets.count = lambda recipe: desk.counted if recipe.data.source == desk.seen.source else None
 
     def check(recipe):
         desk.checks += 1
@@ -332,7 +334,7 @@ def test_numbers_out_of_range_are_no_crash(fits, path, value):
 def test_rows_and_tokens_come_from_the_data_sets_own_report(fits, desk):
     recipe = demo(**{"data.fill": True, "optim.epochs": 2.0, "optim.batch_size": 4})
     desk.seen = Look(state="done", source="demo", whole=True, report={"rows_used": 1000})
-    desk.cut = SimpleNamespace(tokens=210_000, tokens_lost=5_200)
+    desk.counted = Counted(rows_read=1000, rows_used=1000, rows_refused=0, filtered={}, tokens=204_800)
     desk.datasets.recipe = recipe
     estimate = fits.judge(recipe)
     assert (estimate.rows, estimate.tokens, estimate.steps) == (1000, 204_800, 200)
@@ -400,7 +402,7 @@ def test_time_of_other_batches_follows_their_tokens(fits, workspace, desk):
     recipe = demo(**{"optim.batch_size": 16})
     assert fits.judge(recipe).total_s is None, "without tokens nothing is told"
     desk.seen = Look(state="done", source="demo", whole=True, report={"rows_used": 400})
-    desk.cut = SimpleNamespace(tokens=40_000, tokens_lost=0)
+    desk.counted = Counted(rows_read=400, rows_used=400, rows_refused=0, filtered={}, tokens=40_000)
     desk.datasets.recipe = recipe
     estimate = fits.judge(recipe)
     assert estimate.step_s == pytest.approx(16 * 100 / 2000) and not estimate.pace.same_steps

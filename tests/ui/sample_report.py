@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from studio.core.errors import StudioError
 from studio.core.text import literal, text
-from studio.desk.dataset_report import Cut, Measured, list_roles
+from studio.desk.dataset_report import Counted, Cut, Measured, list_roles
 
 EVIL = '<img src=x onerror="window.caught=1"><script>window.caught=1</script>[x](javascript:alert(1)) ${1} {{value}}'
 HOSTILE = {
@@ -132,6 +132,8 @@ class FakeTools:
         self.error: StudioError | None = None
         self.fetched = False
         self.quarantine: Path | None = None
+        self.refusal: StudioError | None = None
+        """What a run says of the rows until the broken ones are accepted."""
 
     def look_at_head(self, recipe, workspace, *, tokens):
         self.asked.append("tokens" if tokens else "head")
@@ -173,6 +175,17 @@ class FakeTools:
 
     def cut_at(self, measured, limit):
         return make_cut(limit)
+
+    def count_rows(self, measured, spec):
+        report = measured.report
+        return Counted(
+            rows_read=report["rows_read"],
+            rows_used=report["rows_used"],
+            rows_refused=report["rows_quarantined"],
+            filtered=report["rows_filtered"],
+            tokens=204_800,
+            refusal=None if spec.accept_bad_rows else self.refusal,
+        )
 
 
 def make_question(field: str = "data.encoding", *choices: str) -> dict:

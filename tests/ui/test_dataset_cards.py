@@ -9,8 +9,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from studio.core.text import load_catalogue, text
+from studio.core.errors import StudioError
+from studio.core.text import literal, load_catalogue, text
 from studio.data.codes import CODES
+from studio.desk.dataset_report import Counted
 from studio.desk.datasets import Look
 from studio.ui import dataset_cards as cards
 from studio.ui import dataset_view as view
@@ -109,7 +111,12 @@ def test_the_card_says_what_it_is_how_sure_and_what_is_wrong(say):
     card = cards.format_card(whole(), say)
     assert "93%" in card and "cp1252" in card and "CSV" in card and "3.3 MiB" in card and "warn" in card
     assert 'class="card dataset bad"' in cards.format_card(whole(rows_used=0), say)
-    assert say("ui.dataset.blocked") in unescape(cards.format_card(whole(), say, blocked=True))
+    refused = StudioError(text("data.prepare.nothing", read=9), literal("Why."), literal("Do."))
+    rows = {"rows_read": 9, "rows_used": 7, "rows_refused": 2, "filtered": {}}
+    card = cards.format_card(whole(), say, Counted(**rows, refusal=refused))
+    assert say(refused.what) in unescape(card) and 'data-do="accept"' in card and "<b>7</b>" in card
+    none = Counted(**rows | {"rows_used": 0, "rows_refused": 9}, refusal=refused)
+    assert 'data-do="accept"' not in cards.format_card(whole(), say, none), "nothing would be left"
     pairs = Look(report=make_report(format="preference"), state="done")
     assert "bad" in cards.format_card(pairs, say), "what no training learns from is said at once"
     assert "good" in cards.format_card(Look(report=make_report(), state="done"), say)

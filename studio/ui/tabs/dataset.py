@@ -16,7 +16,6 @@ from studio.core.files import replace_file
 from studio.core.recipe import Recipe, read_value
 from studio.core.text import literal, text
 from studio.data.codes import CODES
-from studio.data.gather import refuses_training
 from studio.desk.datasets import Look, check_reach
 from studio.ui.cards import note_card
 from studio.ui.dataset_cards import (
@@ -38,9 +37,11 @@ FORGOTTEN: dict[str, Any] = {
     "data.mapping": {},
     "data.encoding": "auto",
     "data.speaker": "",
+    "data.template": "",
+    "data.accept_bad_rows": False,
     **dict.fromkeys(("data.sheet", "data.config", "data.split"), ""),
 }
-"""What was said of one source's columns does not hold for another."""
+"""What was said of one source's columns and rows does not hold for another."""
 FRESH = {"number": -1, "example": 0, "shown": TOKENS_SHOWN}
 """What a page shows before its first look at the server: number of the Look, example, tokens of it."""
 TICK_S = 0.6
@@ -177,6 +178,9 @@ class DatasetTab(DatasetParts):
             look = datasets.view()
         elif do == "limit":
             return self._move_limit(int(value), page)
+        elif do == "accept":
+            recipe = self.context.edit(changes := {"data.accept_bad_rows": True})
+            return [*self._fields(changes), *self._show(datasets.view(), FRESH, recipe)]
         else:
             with self.context.editing:
                 changes = self._change(do, said, self.context.draft())
@@ -299,7 +303,7 @@ class DatasetTab(DatasetParts):
         chat, seen, learned = self._example(look, page, recipe)
         answer |= {
             self.page: page,
-            self.verdict: format_card(look, say, blocked=self._is_blocked(look, recipe)),
+            self.verdict: format_card(look, say, self.context.desk.datasets.count(recipe)),
             self.questions: question_cards(report.get("needs_answer", ()), say),
             self.row: gr.update(choices=numbers, value=str(page["example"] + 1) if numbers else None),
             self.table: rows_table(report, self._name_role, say) if "rows" in report else "",
@@ -308,7 +312,7 @@ class DatasetTab(DatasetParts):
             self.learned: learned,
             self.packed: self._learned(look, page, recipe)[1],
             self.lengths: self._lengths(look, recipe),
-            self.problems: problems_card(report, CODES, say) + findings_card(report, say),
+            self.problems: self._problems(look) + findings_card(report, say),
             self.download: gr.update(value=str(path) if path else None, visible=path is not None),
             self.prepared: prepared_card(report, say) if look.whole else "",
         }
@@ -347,12 +351,17 @@ class DatasetTab(DatasetParts):
         format = look.report.get("format")
         return recipe.method == "pretrain" or (recipe.method == "auto" and format == "text")
 
-    def _is_blocked(self, look: Look, recipe: Recipe) -> bool:
-        """Whether a run would refuse so many broken rows."""
-        report = look.report
-        if not look.whole or recipe.data.accept_bad_rows:
-            return False
-        return refuses_training(report["rows_read"], report["rows_quarantined"])
+    def _problems(self, look: Look) -> str:
+        """Return the problems; what is not read yet, or waits for an answer, has none that anybody knows of."""
+        say = self.context.say
+        found = problems_card(look.report, CODES, say)
+        if look.whole or not look.report or look.report.get("problems"):
+            return found
+        return note_card(
+            say(
+                "ui.dataset.problems.asked" if look.report.get("needs_answer") else "ui.dataset.problems.wait"
+            )
+        )
 
     def _name_role(self, role: str) -> str:
         id = f"ui.dataset.role.{role}"
