@@ -11,11 +11,14 @@ from studio.core.codec import from_json
 from studio.core.errors import StudioError
 from studio.core.json_file import read_json
 from studio.core.migrate import lift
-from studio.core.recipe import Recipe
+from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe, read_value
 from studio.core.text import LOCALES, text
 from studio.models.catalog import inspect_model
 
 DEMO_RECIPE = LOCALES.parent / "recipes" / "demo.json"
+DEMO_SETTINGS = ("optim.schedule", "optim.warmup_share", "optim.weight_decay")
+"""What the demo's recipe sets that no choice in plain words decides."""
+DEFAULTS = Recipe(model=ModelChoice(source=""), data=DatasetSpec(source=""))
 
 
 def read_recipe(path: str | Path) -> Recipe:
@@ -55,10 +58,30 @@ def fit_length(recipe: Recipe, written: Mapping[str, Any]) -> Recipe:
     data = written.get("data")
     if not recipe.model.source or (isinstance(data, Mapping) and "max_length" in data):
         return recipe
+    return change_recipe(recipe, {"data.max_length": usual_length(recipe)})
+
+
+def usual_length(recipe: Recipe) -> int:
+    """Return the limit of length that a recipe for its model has where nobody set one: the default, or all it reads."""
     try:
         most = inspect_model(recipe.model.source, revision=recipe.model.revision).max_positions
     except (StudioError, OSError):  # the check says what is wrong with the model
-        return recipe
-    if not 0 < most < recipe.data.max_length:
-        return recipe
-    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, max_length=most))
+        most = 0
+    return min(DEFAULTS.data.max_length, most) if most > 0 else DEFAULTS.data.max_length
+
+
+def follow_model(before: Recipe, after: Recipe) -> Recipe:
+    """Return `after` with what nobody set made for its model: `before` had another one.
+
+    The demo's own settings go with the demo's model: its schedule and its short rows fit no other.
+    """
+    changes: dict[str, Any] = {}
+    if before.data.max_length == after.data.max_length == usual_length(before):
+        changes["data.max_length"] = usual_length(after)
+    demo = read_recipe(DEMO_RECIPE)
+    leaves, comes = (one.model.source == demo.model.source for one in (before, after))
+    for path in DEMO_SETTINGS if leaves != comes else ():
+        old, new = (demo, DEFAULTS) if leaves else (DEFAULTS, demo)
+        if read_value(before, path) == read_value(after, path) == read_value(old, path):
+            changes[path] = read_value(new, path)
+    return change_recipe(after, changes)

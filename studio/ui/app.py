@@ -93,7 +93,7 @@ def build(context: Context) -> gr.Blocks:
         made["home"].bind(tabs["home"], blocks.load, form, training)
         made["model"].bind(tabs["model"])
         made["dataset"].bind(tabs["dataset"])
-        made["hyperparameters"].bind()
+        made["hyperparameters"].bind(made["dataset"].verdict.change)
         training.bind(tabs["training"])
         made["chat"].bind(tabs["chat"])
         made["export"].bind(tabs["export"])

@@ -10,10 +10,12 @@ import gradio as gr
 import pytest
 
 from studio.core.errors import Problem, StudioError
-from studio.core.recipe import change_recipe
+from studio.core.fields import knobs_of
+from studio.core.recipe import Recipe, change_recipe, read_value
 from studio.core.text import LANGUAGES, literal
 from studio.desk.plain import CONTROLS, Wish, apply
 from studio.desk.presets import Presets, write
+from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.ui.form import Form
 from studio.ui.hyperparameters_view import plain_card
 from studio.ui.marks import changed_paths, elem_id, mark_problems
@@ -48,7 +50,7 @@ def tab(workspace, keys) -> HyperparametersTab:
         form = Form(context.words, context.draft())
         made = HyperparametersTab(context, form)
         form.fields([path for path in form.knobs if path not in form.components])
-        made.bind()
+        made.bind(gr.HTML().change)
     return made
 
 
@@ -181,7 +183,8 @@ def test_reset_of_one_field_and_of_all(tab):
     answer = hear(tab, "reset_all")
     recipe = tab.context.draft()
     assert (recipe.optim.epochs, recipe.data.source, recipe.name) == (3.0, "/a.csv", "n")
-    assert answer.marks["changed"] == [] and changed_paths(recipe) == ()
+    assert changed_paths(recipe) == ("data.max_length",) and recipe.data.max_length == 512, "all that it reads"
+    assert len(answer.marks["changed"]) == 1
     hear(tab, "reset", "model-source")
     assert tab.context.draft().model.source == "demo"
 
@@ -197,6 +200,33 @@ def test_plain_choices_follow_another_model_and_own_values_stay(tab):
     tab.context.keep_draft(change_recipe(tab.context.draft(), {"model.source": "demo"}))
     hear(tab, "look")
     assert tab.context.draft().optim.learning_rate == 7e-4
+
+
+def test_the_demos_own_settings_go_with_the_demo(tab):
+    """Nobody set them; a person's own rows were cut at 512 tokens, under a learning rate ten times too high."""
+    tab.context.keep_draft(change_recipe(read_recipe(DEMO_RECIPE), {"optim.weight_decay": 0.3}))
+    tab.follow()
+    tab.context.edit({"model.source": "/big"})
+    tab.follow()
+    recipe = tab.context.draft()
+    assert (recipe.optim.schedule, recipe.optim.warmup_share, recipe.data.max_length) == (
+        "cosine",
+        0.03,
+        1024,
+    )
+    assert recipe.optim.weight_decay == 0.3, "what a person set stays"
+    assert recipe.optim.learning_rate == 2e-4
+    tab.context.edit({"model.source": "demo"})
+    answer = tab.follow()
+    demo = read_recipe(DEMO_RECIPE)
+    assert changed_between(tab.context.draft(), demo) == ["optim.weight_decay"]
+    assert answer[4 + list(tab.form.components).index("data.max_length")] == "512"
+
+
+def changed_between(one, other) -> list[str]:
+    return [
+        knob.path for knob in knobs_of(Recipe) if read_value(one, knob.path) != read_value(other, knob.path)
+    ]
 
 
 def test_settings_that_come_with_a_model_stay(tab):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -14,6 +15,7 @@ from studio.core.recipe import Recipe, change_recipe, read_value
 from studio.desk import presets
 from studio.desk.checking import look
 from studio.desk.plain import CONTROLS, OWN, Scope, Wish, apply, apply_to, make_scope, recognise
+from studio.desk.recipes import follow_model, usual_length
 from studio.ui.cards import note_card, plan_card, problems_card
 from studio.ui.context import Context
 from studio.ui.form import Form
@@ -59,8 +61,8 @@ class HyperparametersTab:
         """What the last change of many settings did, for undo: by path the value before and the one that it set."""
         self._imported: Recipe | None = None
         self._scope: tuple[str, Scope] = ("", Scope())
-        self._seen: tuple[Recipe, Scope] | None = None
-        """The settings as this screen last saw them, and for which model and data."""
+        self._seen: tuple[Recipe, Scope | None] = context.draft(), None
+        """The settings as this screen last saw them, and for which model and data; None: not asked yet."""
         say = context.say
         with gr.Column(elem_classes=["sheet"], elem_id="settings-goal"):
             self.plain = gr.HTML(plain_card(Wish(), (), context.words, say), elem_id="settings-plain")
@@ -84,8 +86,11 @@ class HyperparametersTab:
             self.plan = gr.HTML("", elem_id="settings-plan")
         self.voice = make_voice("#tab-hyperparameters", "hyperparameters-said")
 
-    def bind(self) -> None:
-        """Keep the draft on every edit, hear the screen's own parts, check on the button. After all fields are made."""
+    def bind(self, measured: Callable) -> None:
+        """Keep the draft on every edit, hear the screen's own parts, check on the button. After all fields are made.
+
+        `measured`: the event of the Dataset screen's knowing more.
+        """
         on, form = self.context.on, self.form
         inputs = list(form.components.values())
         shown = [form.marks, self.plain, self.note, self.presets, *inputs]
@@ -94,6 +99,8 @@ class HyperparametersTab:
             on(component.input, self.keeper(path), [component], kept, trigger_mode="always_last")
         on(self.voice.said, self.hear, [self.voice, *inputs], shown, trigger_mode="multiple")
         on(form.marks.said, self.hear, [form.marks, *inputs], shown, trigger_mode="multiple")
+        chosen = [form.components[path].change for path in ("model.source", "data.source")]
+        on(partial(gr.on, [*chosen, measured]), self.follow, [], shown, trigger_mode="always_last")
         results = [self.problems, self.plan, form.marks]
         on(self.check.click, self.examine_and_mark, inputs, results, show_progress="minimal")
 
@@ -139,38 +146,55 @@ class HyperparametersTab:
 
     def _look(self) -> list[Any]:
         """Draw what a tab that is opened shows; settings that were plain choices follow another model or data set."""
-        self.scope(self.context.draft())  # may take seconds the first time, in which edits must be kept
-        with self.context.editing:
-            recipe = self.context.draft()
-            made = self._follow(recipe)
-            if made != recipe:
-                count = len(presets.compare(recipe, made))
-                return self._set(recipe, made, self.context.say("ui.settings.followed", count=count))
+        if (made := self._take_follow()) is not None:
+            return made
+        recipe = self.context.draft()
         words = self.context.words
         problems = self.form.read_typed(recipe, self.context.typed())[2]
         marks = mark_problems(problems, words, more=True) | mark_changes(recipe, words)
         return [marks, self._plain(recipe), gr.skip(), self._presets(), *self._same]
 
+    def follow(self) -> list[Any]:
+        """Answer another model or data set, wherever it was chosen: what nobody set follows it, before any start."""
+        made = self._take_follow()
+        return [gr.skip()] * (4 + len(self.form.components)) if made is None else made
+
+    def _take_follow(self) -> list[Any] | None:
+        self.scope(self.context.draft())  # may take seconds the first time, in which edits must be kept
+        with self.context.editing:
+            recipe = self.context.draft()
+            made = self._follow(recipe)
+            if made == recipe:
+                return None
+            count = len(presets.compare(recipe, made))
+            return self._set(recipe, made, self.context.say("ui.settings.followed", count=count))
+
     def _follow(self, recipe: Recipe) -> Recipe:
-        """Return `recipe` with the plain choices that it had for the last model and data, made for those of now.
+        """Return `recipe` with what nobody set, for the last model and data, made for those of now.
 
         The demo's learning rate, say, is ten times too high for a real model. What a person set stays: a control whose
         values were their own, and all settings if other ones came with the model.
         """
-        scope, before = self.scope(recipe), self._seen
-        self._seen = recipe, scope
-        if before is None or before[1] == scope:
+        old, old_scope = self._seen
+        if old.model.source == recipe.model.source and old.data == recipe.data and old_scope is None:
             return recipe
-        old, old_scope = before
+        old_scope = old_scope or self.scope(old)
+        scope = self.scope(recipe)
+        self._seen = recipe, scope
+        if old_scope == scope and old.model.source == recipe.model.source:
+            return recipe
         settings = [
-            path for path in self.form.knobs if path.split(".")[0] in ("method", "adapter", "optim", "limits")
+            path
+            for path in self.form.knobs
+            if path.split(".")[0] in ("method", "adapter", "optim", "limits") and path not in BESIDE_PLAIN
         ]
         if any(read_value(old, path) != read_value(recipe, path) for path in settings):
             return recipe
         wish = recognise(old, old_scope)
         if old.model.quantization != recipe.model.quantization:
             wish = replace(wish, room=OWN)  # chosen with the model
-        return apply_to(wish, recipe, scope)
+        made = apply_to(wish, recipe, scope)
+        return follow_model(old, made) if old.model.source != recipe.model.source else made
 
     def _wish(self, recipe: Recipe, control: str, choice: str) -> list[Any]:
         """Set what a plain control decides; another goal takes the other controls' choices along."""
@@ -198,6 +222,7 @@ class HyperparametersTab:
         defaults = {
             knob.path: knob.default for knob in self.form.knobs.values() if knob.path not in presets.BOUND
         }
+        defaults["data.max_length"] = usual_length(recipe)
         made = change_recipe(recipe, defaults)
         return self._set(recipe, made, self.context.say("ui.settings.reset.done"), defaults)
 
@@ -326,7 +351,7 @@ class HyperparametersTab:
 
     def _plain(self, recipe: Recipe) -> str:
         scope = self.scope(recipe)
-        if self._seen is None or self._seen[1] == scope:
+        if self._seen[1] in (None, scope) and self._seen[0].model.source == recipe.model.source:
             self._seen = recipe, scope
         wish = recognise(recipe, scope)
         return plain_card(wish, apply(wish, recipe, scope), self.context.words, self.context.say)
