@@ -35,6 +35,8 @@ CHUNK_BYTES = 2**20
 SCAN_BYTES = 64 * 2**20
 """So much is scanned before the first preview, some 0.1 s; broken characters behind it become broken rows."""
 SAMPLE_BYTES = 2**15
+EXCERPT_BYTES = 20
+"""Shown on each side of the first character beyond ASCII."""
 ENOUGH_BROKEN = 2**16
 BROKEN = re.compile("[\udc80-\udcff]")
 """Bytes that are no UTF-8, as surrogateescape shows them."""
@@ -53,6 +55,12 @@ class EncodingGuess:
     """Whether the bytes prove it; otherwise a person should look at the preview and confirm."""
     choices: tuple[str, ...]
     """What it could be, the likeliest first; `encoding` alone when it is sure."""
+    excerpt: bytes = b""
+    """Some words with characters beyond ASCII, by which a person tells the choices apart; empty when it is sure."""
+
+    def show(self, encoding: str) -> str:
+        """Return the excerpt as it reads in `encoding`."""
+        return " ".join(self.excerpt.decode(encoding, "replace").split())
 
 
 def find_mark(head: bytes) -> tuple[str, bytes] | None:
@@ -93,7 +101,8 @@ def detect_encoding(stream: BinaryIO, suffix: str = "", limit_bytes: int = SCAN_
     if broken_lines == 1 and (in_json or not is_plausible(sample)):
         return _sure("utf-8")
     choices = tuple(name for name, _ in rank_encodings(sample)) or ("cp1252",)
-    return EncodingGuess(encoding=choices[0], sure=False, choices=(*choices, "utf-8"))
+    choices = (*choices, "utf-8")
+    return EncodingGuess(encoding=choices[0], sure=False, choices=choices, excerpt=_cut_excerpt(sample))
 
 
 def _sure(encoding: str) -> EncodingGuess:
@@ -120,6 +129,17 @@ def _take_sample(chunk: bytes, limit_bytes: int) -> bytes:
     pauses = list(PAUSE.finditer(sample))
     start = 0 if chunk.startswith(sample[:64]) else pauses[0].end() if len(pauses) > 1 else 0
     return sample[start : pauses[-1].end()] if pauses else sample
+
+
+def _cut_excerpt(sample: bytes) -> bytes:
+    """Return the first words of `sample` that are not ASCII, with those beside them, cut where no character is cut."""
+    beyond = re.search(rb"[\x80-\xff]", sample)
+    if beyond is None:
+        return b""
+    pauses = [0, *(pause.end() for pause in PAUSE.finditer(sample)), len(sample)]
+    start = max(at for at in pauses if at <= max(0, beyond.start() - EXCERPT_BYTES) or at == 0)
+    end = next((at for at in pauses if at >= beyond.end() + EXCERPT_BYTES), len(sample))
+    return sample[start:end][: 8 * EXCERPT_BYTES].strip()
 
 
 def _find_utf16(head: bytes) -> str | None:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
-from studio.core.text import text
+from studio.core.text import literal, text
 from studio.data.charset import detect_encoding, read_head
 from studio.data.containers import CONTAINERS, images, workbook
 from studio.data.containers.container import HEAD_BYTES, Container, ReadOptions, refuse_file
@@ -146,9 +146,12 @@ def _choose_encoding(
         raise refuse_file(file.shown_name, "encoding")
     if guess.sure:
         return guess.encoding, ()
-    asked = text("data.source.encoding_choice", name=file.shown_name[:80], encoding=guess.encoding)
+    asked = text("data.source.encoding_choice", name=file.shown_name[:80])
+    names = tuple(
+        text("data.source.encoding_shown", encoding=one, words=literal(guess.show(one))) for one in guess.choices
+    )
     return guess.encoding, (
-        Question(id="encoding", question=asked, choices=guess.choices, field="data.encoding"),
+        Question(id="encoding", question=asked, choices=guess.choices, names=names, field="data.encoding"),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 
 import pytest
 
@@ -55,6 +56,17 @@ def source_of(window) -> str:
     return json.loads(path.read_text(encoding="utf-8"))["model"]["source"] if path.exists() else ""
 
 
+def wait_for_draft(window, schedule: str) -> None:
+    """Wait until the kept draft has this schedule."""
+    until = time.monotonic() + 20
+    while (
+        json.loads((window.workspace.root / "draft.json").read_text(encoding="utf-8"))["optim"]["schedule"]
+        != schedule
+    ):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
 def wait_for_card(page, words: str) -> None:
     """Wait until the Run card says `words`."""
     page.wait_for_function(
@@ -84,6 +96,8 @@ def test_model_and_card_by_keyboard_mouse_and_hub(start_studio, hub, shelf, tmp_
     assert source_of(window) == str(shelf / "mine" / "good")
     assert page.evaluate("document.activeElement.value") == str(shelf / "mine" / "good")
     assert page.input_value("#model-source input").endswith("good")
+    # The demo's own settings do not stay with another model, whichever screen is open.
+    wait_for_draft(window, "cosine")
 
     # Typing filters without a word to the hub.
     page.fill("#model-filter", "smollm2 135")
@@ -117,6 +131,7 @@ def test_model_and_card_by_keyboard_mouse_and_hub(start_studio, hub, shelf, tmp_
         "document.querySelector('#run-card-body [data-done]')?.dataset.done.startsWith('model dataset')"
     )
     wait_for_card(page, "Ready to start")
+    wait_for_draft(window, "linear")
     page.focus("#model-card [data-do=method][data-value=nf4]")
     page.keyboard.press("Enter")
     wait_for_card(page, "QLoRA")

@@ -183,7 +183,9 @@ def test_reset_of_one_field_and_of_all(tab):
     answer = hear(tab, "reset_all")
     recipe = tab.context.draft()
     assert (recipe.optim.epochs, recipe.data.source, recipe.name) == (3.0, "/a.csv", "n")
-    assert changed_paths(recipe) == ("data.max_length",) and recipe.data.max_length == 512, "all that it reads"
+    assert changed_paths(recipe) == ("data.max_length",) and recipe.data.max_length == 512, (
+        "all that it reads"
+    )
     assert len(answer.marks["changed"]) == 1
     hear(tab, "reset", "model-source")
     assert tab.context.draft().model.source == "demo"
