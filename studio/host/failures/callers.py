@@ -114,7 +114,8 @@ def read_attribute(reading: Reading) -> Values:
         root = module["module"].partition(".")[0]
         return _values(raised, module["name"], root) if root in LIBRARIES else None
     found = ATTRIBUTE.search(raised.message)
-    if not found:
+    # What a half built extension of DeepSpeed says when it is thrown away.
+    if not found or found["name"].startswith("ds_opt_"):
         return None
     owner = found["owner"] or found["kind"]
     innermost = raised.packages[0] if raised.packages else ""
@@ -127,6 +128,8 @@ def read_value_kind(reading: Reading) -> Values:
     raised = reading.last
     found = ATTRIBUTE.search(raised.message) if raised and raised.type == "AttributeError" else None
     if raised is None or not found or found["owner"] in (None, "NoneType") or read_attribute(reading):
+        return None
+    if found["name"].startswith("ds_opt_"):
         return None
     if read_model_code(reading):
         return None
@@ -145,6 +148,13 @@ def read_model_code(reading: Reading) -> Values:
         "KeyError",
     )
     return {"package": "transformers"} if wrong and raised and MODEL_CODE in raised.packages[:2] else None
+
+
+def read_fork(reading: Reading) -> Values:
+    """Code of adapter-transformers, which had itself installed over transformers."""
+    frames = reading.last.frames[-3:] if reading.last else ()
+    found = any(re.search(r"[\\/]transformers[\\/]adapters[\\/]", frame.path) for frame in frames)
+    return {} if found else None
 
 
 def read_import(reading: Reading) -> Values:

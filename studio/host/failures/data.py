@@ -7,7 +7,13 @@ from studio.host.failures.remedies import CHECK_DATA
 FAILURES = (
     Failure(
         "no_template",
-        said(r"tokenizer\.chat_template is not set", r"no chat template", r"does not have a chat template"),
+        said(
+            r"tokenizer\.chat_template is not set",
+            r"no chat template",
+            r"does not have a chat template",
+            r"default chat template is no longer allowed",
+            r"must (?:provide|set) a chat template",
+        ),
         (Remedy("chat_model"),),
         code="D30",
     ),
@@ -89,7 +95,13 @@ FAILURES = (
     ),
     Failure(
         "no_columns",
-        said(r"No columns in the dataset match the model's forward method", r"No columns .{0,40}match"),
+        said(
+            r"No columns in the dataset match the model's forward method",
+            r"No columns .{0,40}match",
+            # The collator was handed rows from which the tokens were taken away, or which never had any.
+            r"encoding or a list of encodings to this method that includes",
+            r"Invalid key: \d+ is out of bounds for size 0",
+        ),
         (Remedy("tokenise_first"),),
         code="D84",
     ),
@@ -115,7 +127,7 @@ FAILURES = (
             r"stack expects each tensor to be equal size",
             r"setting an array element with a sequence",
             r"too many dimensions 'str'",
-            r"[Tt]ext(?:EncodeInput| input) must be of type|TextInputSequence must be",
+            r"[Tt]ext(?:EncodeInput| input)s? must be (?:of type|Union)|TextInputSequence must be",
             r"each element in list of batch should be of equal size",
         ),
         (Remedy("pad_batch"), Remedy("drop_text_columns")),

@@ -206,6 +206,7 @@ FAILURES = (
             r"Unsloth (?:currently only works on|cannot find any)",
             r"nvidia-container-cli: (?:initialization error|device error)",
             r"Torch is not able to use GPU",
+            r"Attempting to deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False",
             r"quantization (?:requires|needs) (?:a )?(?:CUDA|GPU)",
         ),
         (Remedy("show_gpus"), ON_PROCESSOR),
@@ -278,9 +279,19 @@ FAILURES = (
     ),
     Failure(
         "torchvision",
-        said(r"operator torchvision::\w+ does not exist", r"torchvision.{0,60}compiled with different CUDA"),
+        said(
+            r"operator torchvision::\w+ does not exist",
+            r"partially initialized module 'torchvision' has no attribute 'extension'",
+            r"torchvision.{0,60}compiled with different CUDA",
+        ),
         (REBUILD,),
         code="C9",
+    ),
+    Failure(
+        "mkl_newer",
+        said(r"undefined symbol: iJIT_\w+", r"libtorch_cpu\.so: undefined symbol: iJIT"),
+        (Remedy("older_mkl"), REBUILD),
+        code="C19",
     ),
     Failure(
         "pynvml_old",

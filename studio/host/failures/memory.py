@@ -124,6 +124,7 @@ FAILURES = (
             r"oom-kill",
             r"Killed signal terminated program",
             r"OutOfMemoryKiller|cgroup out of memory|OOMKilled",
+            r"oom_kill event|tasks? (?:has|have) been OOM Killed",
         ),
         (CLOSE_PROGRAMS, SMALLER_BATCH, SMALLER_MODEL, RESUME),
         code="M6",
@@ -141,5 +142,6 @@ FAILURES = (
         ),
         (CLOSE_PROGRAMS, SMALLER_BATCH, SHORTER, SMALLER_MODEL),
         code="M10",
+        unless=said(r"static TLS block"),
     ),
 )

@@ -94,7 +94,12 @@ FAILURES = (
     ),
     Failure(
         "window_proxied",
-        said(r"When localhost is not accessible", r"ValueError: .{0,40}shareable link must be created"),
+        said(
+            # The address was asked for through the proxy.
+            r"(?:httpx?|httpcore|requests)\.[\w.]*(?:Error|Timeout)[\s\S]{0,6000}?When localhost is not accessible",
+            r"When localhost is not accessible",
+            r"ValueError: .{0,40}shareable link must be created",
+        ),
         (Remedy("no_proxy"),),
         code="N6",
         probe=_proxied_window,

@@ -57,6 +57,7 @@ FAILURES = (
             r"Input type \([\w.:]+\) and (?:weight|bias) type \([\w.:]+\) should be the same",
             r"self and mat2 must have the same dtype",
             r"should either all have the same dtype",
+            r"value cannot be converted to type at::(?:Half|BFloat16) without overflow",
             r"Index put requires the source and destination dtypes match",
             r"(?:query|tensors?|inputs?)[^\n]{0,60}(?:to have the same dtype|should have the same dtype|"
             r"must be the same dtype)",

@@ -3,6 +3,7 @@
 from studio.core.facts import MachineFacts
 from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.probing import Values, found
+from studio.host.failures.remedies import RESUME
 
 
 def _no_symlinks(machine: MachineFacts) -> Values | None:
@@ -53,6 +54,18 @@ FAILURES = (
         code="D6",
         probe=_no_symlinks,
         severity="note",
+    ),
+    Failure(
+        "job_limit",
+        said(r"CANCELLED AT \S+ DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)", r"DUE TO TIME LIMIT"),
+        (RESUME, Remedy("longer_job")),
+        code="D12",
+    ),
+    Failure(
+        "static_tls",
+        said(r"cannot allocate memory in static TLS block"),
+        (Remedy("load_first"),),
+        code="D13",
     ),
     Failure(
         "port_taken",

@@ -31,6 +31,12 @@ FAILURES = (
         code="D62",
     ),
     Failure(
+        "zero3_loading",
+        said(r"the shape in current model is torch\.Size\(\[0\]\)"),
+        (Remedy("zero3_config"), Remedy("one_gpu_own")),
+        code="D96",
+    ),
+    Failure(
         "sharded_quantised",
         said(
             r"Must flatten tensors with (?:uniform|the same) dtype",

@@ -72,17 +72,30 @@ FAILURES = (
         code="R6",
     ),
     Failure(
+        "mps_format",
+        said(r"MPS framework doesn't support float64", r"\w+ is not supported on MPS"),
+        (Remedy("mac_float"),),
+        code="R26",
+    ),
+    Failure(
         "bf16_unsupported",
         said(
             r"Your setup doesn't support bf16",
             r"bf16/gpu",
             r"[Bb]f(?:loat)?16 is (?:not supported|only supported) (?:on|by|with|for)",
             r"Bfloat16 is only supported on GPUs with compute capability",
+            r"does not support bfloat16|bfloat16 precision[^\n]{0,40}not supported",
             r"bfloat16 is not supported on (?:this|your)",
             r"BFloat16 gemm in CUDA requires Ampere",
         ),
         (USE_FP16, Remedy("fp16_own")),
         code="R7",
+    ),
+    Failure(
+        "tf32_unsupported",
+        said(r"tf32 requires Ampere", r"tf32[^\n]{0,60}(?:requires|not supported|only supported)"),
+        (Remedy("no_tf32"),),
+        code="R25",
     ),
     Failure(
         "fp16_needs_card",
@@ -186,6 +199,7 @@ FAILURES = (
         "all_masked",
         said(
             r"[Aa]ll labels (?:in your dataset )?are -100",
+            r"assistant_only_loss[^\n]{0,80}no assistant tokens",
             r"Could not find (?:response|instruction) key .{0,200} in (?:the following instance|token)",
         ),
         (Remedy("right_marker"),),
@@ -222,6 +236,64 @@ FAILURES = (
         said(r"Input length of input_ids is \d+, but `?max_(?:length|new_tokens)`? is set to"),
         (Remedy("new_tokens"),),
         code="R22",
+    ),
+    Failure(
+        "best_metric",
+        said(
+            r"`?metric_for_best_model`?[^\n]{0,80}not found",
+            r"KeyError: '?eval_\w+'?$",
+        ),
+        (Remedy("named_metric"),),
+        code="R27",
+    ),
+    Failure(
+        "no_loss",
+        said(
+            r"model did not return a loss from the inputs",
+            r"'?loss'? (?:is|was) not (?:in|among) the (?:model )?outputs",
+        ),
+        (Remedy("give_labels"),),
+        code="R28",
+    ),
+    Failure(
+        "optimizer_groups",
+        said(
+            r"loaded state dict contains a parameter group that doesn't match the size of optimizer's group",
+            r"loaded state dict has a different number of parameter groups",
+        ),
+        (Remedy("same_trainable"),),
+        code="R29",
+    ),
+    Failure(
+        "label_kind",
+        said(
+            r"Target size \(torch\.Size\(\[[\d, ]*\]\)\) must be the same as input size",
+            r"\"\w*(?:nll_loss|softmax_lastdim)\w*\" not implemented for '(?:Float|Int|Double|Bool|Short)'",
+            r"expected scalar type Long but found|Expected floating point type for target with class probabilities",
+        ),
+        (Remedy("labels_as_numbers"),),
+        code="R30",
+    ),
+    Failure(
+        "generate_arguments",
+        said(r"`?model_kwargs`? are not used by the model"),
+        (Remedy("drop_arguments"),),
+        code="R31",
+    ),
+    Failure(
+        "padding_side",
+        said(r"batched generation with `?padding_side='?right", r"set `?padding_side='?left"),
+        (Remedy("pad_left"),),
+        code="R32",
+    ),
+    Failure(
+        "checkpoint_incomplete",
+        said(
+            r"(?:FileNotFoundError|No such file|does not exist|not found)[^\n]*"
+            r"(?:trainer_state\.json|optimizer\.(?:pt|bin)|scheduler\.pt|rng_state(?:_\d+)?\.pth|zero_pp_rank_\w+\.pt)",
+        ),
+        (Remedy("whole_checkpoint"), Remedy("weights_only_start")),
+        code="R33",
     ),
     Failure(
         "cublas_call",
