@@ -18,7 +18,8 @@ CALL = re.compile(
 )
 MODULE_ATTRIBUTE = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
 ATTRIBUTE = re.compile(
-    r"(?:'(?P<owner>[\w.]+)' object|type object '(?P<kind>\w+)') has no attribute '(?P<name>\w+)'"
+    r"(?:'(?P<owner>[\w.]+)' object|type object '(?P<kind>\w+)'|^(?P<plain>[A-Z]\w+)) "
+    r"has no attribute '?(?P<name>\w+)'?"
 )
 IMPORT = re.compile(
     r"cannot import name '?(?P<name>\w+)'? from (?:partially initialized module )?'?(?P<module>[\w.]+)"
@@ -74,8 +75,7 @@ def _read_call(reading: Reading) -> Values:
 def read_argument(reading: Reading) -> Values:
     """A call with an argument that the installed version does not have, or without one that it wants."""
     found = _read_call(reading)
-    bare = reading.last is not None and not reading.last.frames
-    return found if found and (found["package"] or bare) else None
+    return found if found and found["package"] else None
 
 
 def read_own_argument(reading: Reading) -> Values:
@@ -117,7 +117,7 @@ def read_attribute(reading: Reading) -> Values:
     # What a half built extension of DeepSpeed says when it is thrown away.
     if not found or found["name"].startswith("ds_opt_"):
         return None
-    owner = found["owner"] or found["kind"]
+    owner = found["owner"] or found["kind"] or found["plain"]
     innermost = raised.packages[0] if raised.packages else ""
     package = owner_of(owner) or (innermost if innermost in LIBRARIES and owner not in BUILT_IN else "")
     return _values(raised, found["name"], package) if package else None

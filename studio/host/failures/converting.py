@@ -59,6 +59,7 @@ FAILURES = (
             r"Can ?not map tensor",
             r"unknown pre-tokenizer type|error loading model vocabulary",
             r"architecture ['\"]?\S+ not supported (?:yet )?by (?:llama|gguf)",
+            r"GGUF model with architecture \S+ is not supported",
             r"unsupported architecture [\"'](?P<name>\w+)",
         ),
         (Remedy("newer_llama_cpp"),),
@@ -90,6 +91,7 @@ FAILURES = (
         said(
             r"llama(?:\.cpp[\\/]|-)(?:llama-)?quantize'?[^\n]{0,60}(?:does not exist|not found|No such file)",
             r"(?:Failed|failed) (?:compiling|to compile|building|to build) llama\.cpp",
+            r"Unsloth: Quantization failed",
             r"llama\.cpp folder .{0,60}(?:not exist|missing)",
         ),
         (Remedy("build_llama_cpp"),),

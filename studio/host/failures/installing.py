@@ -15,6 +15,8 @@ FAILURES = (
             r"build_meta\.py|"
             r"pip-build-env|setup\.py egg_info|Preparing metadata|build_wheel)[\s\S]{0,4000}?"
             r"No module named '?(?P<module>torch|numpy|packaging|wheel|psutil|Cython|setuptools|pybind11)",
+            r"No module named '?(?P<module>torch|numpy|packaging|wheel|psutil|Cython|pybind11)'?\s*$[\s\S]{0,1200}?"
+            r"(?:metadata-generation-failed|originates from a subprocess|Failed (?:to build|building))",
         ),
         (Remedy("no_isolation"),),
         code="K1",

@@ -124,6 +124,7 @@ FAILURES = (
             r"oom-kill",
             r"Killed signal terminated program",
             r"OutOfMemoryKiller|cgroup out of memory|OOMKilled",
+            r"killed by signal: Killed",
             r"oom_kill event|tasks? (?:has|have) been OOM Killed",
         ),
         (CLOSE_PROGRAMS, SMALLER_BATCH, SMALLER_MODEL, RESUME),

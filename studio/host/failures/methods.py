@@ -32,6 +32,15 @@ FAILURES = (
         code="R42",
     ),
     Failure(
+        "server_adapter",
+        said(
+            r"LoRA rank \d+ is greater than max_lora_rank",
+            r"expected target modules in[^\n]{0,600}but received",
+        ),
+        (Remedy("server_lora"), Remedy("merge_in_16_bits")),
+        code="R45",
+    ),
+    Failure(
         "group_size",
         said(
             r"evenly divisible by the number of generations per prompt",

@@ -2,7 +2,7 @@
 
 from studio.host.failures.callers import read_model_key
 from studio.host.failures.failure import Failure, Remedy, said
-from studio.host.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
+from studio.host.failures.remedies import FETCH_AGAIN, FOUR_BITS, LOCAL_MODEL, SMALLER_MODEL
 
 FAILURES = (
     Failure(
@@ -18,6 +18,47 @@ FAILURES = (
         (Remedy("upgrade_transformers"), Remedy("other_model")),
         code="D50",
         reader=read_model_key,
+    ),
+    Failure(
+        "offload_folder",
+        said(
+            r"We need an `?offload_(?:dir|folder)`?",
+            r"Please provide an `?offload_folder`?",
+            r"`?device_map`? had weights offloaded to the disk",
+        ),
+        (SMALLER_MODEL, FOUR_BITS, Remedy("name_offload")),
+        code="D98",
+    ),
+    Failure(
+        "device_map",
+        said(r"passing a string for `?device_map`?, please choose", r"[\w.]+ doesn't have any device set"),
+        (Remedy("plain_device_map"),),
+        code="D99",
+    ),
+    Failure(
+        "quantisation_unknown",
+        said(
+            r"Unknown quantization (?:type|method|config)",
+            r"quantization (?:method|type) \S+ is not (?:supported|known)",
+        ),
+        (Remedy("upgrade_transformers"), Remedy("other_model")),
+        code="D100",
+    ),
+    Failure(
+        "quantisation_card",
+        said(r"quantized models? (?:is|are) only supported on GPUs with compute capability"),
+        (Remedy("other_quantisation"), Remedy("other_model")),
+        code="D101",
+    ),
+    Failure(
+        "model_lacks",
+        said(
+            r"does not support gradient checkpointing",
+            r"does not support an attention implementation through",
+            r"does not support Flash Attention",
+        ),
+        (Remedy("leave_feature"), Remedy("upgrade_transformers")),
+        code="D102",
     ),
     Failure(
         "remote_code",

@@ -126,7 +126,7 @@ FAILURES = (
             r"peer closed connection",
             r"\bRemoteProtocolError\b",
             r"Consistency check failed",
-            r"\bReadTimeout\b",
+            r"\bReadTimeout(?:Error)?\b|Read timed out",
             r"\bReadError\b",
             r"Connection reset by peer",
             r"WinError 10054\b",

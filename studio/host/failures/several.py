@@ -58,6 +58,23 @@ FAILURES = (
         code="D64",
     ),
     Failure(
+        "cards_divide",
+        said(
+            r"(?:heads|vocab_?size|hidden size)[^\n]{0,60}must be divisible by (?:the )?tensor[ _]parallel",
+            r"is not divisible by (?:the )?(?:tensor[ _]parallel|tp|world)[_ ]?size",
+        ),
+        (Remedy("fitting_split"),),
+        code="D103",
+    ),
+    Failure(
+        "wrapped_model",
+        said(
+            r"'(?:(?:Distributed|FullySharded)?DataParallel|OptimizedModule|DeepSpeedEngine)' object has no attribute",
+        ),
+        (Remedy("unwrap"),),
+        code="D104",
+    ),
+    Failure(
         "gpu_number",
         said(
             r"invalid device ordinal",

@@ -10,6 +10,7 @@ FAILURES = (
             r"element 0 of tensors does not require grad",
             r"None of the inputs have requires_grad=True[^\n]*\n(?:[^\n]*\n){0,40}?[^\n]*does not require grad",
             r"optimizer got an empty parameter list",
+            r"One of the differentiated Tensors does not require grad",
             r"trainable params: 0 \|\|[\s\S]{0,6000}?(?:Error|error)\b",
         ),
         (Remedy("input_grads"), Remedy("trainable_part")),
@@ -65,7 +66,6 @@ FAILURES = (
         said(
             r"Some modules are dispatched on the CPU or the disk",
             r"You can't train a model that has been loaded (?:in 8-bit precision )?with CPU or disk offload",
-            r"The current `?device_map`? had weights offloaded to the disk",
             r"can't train a model that has been loaded in 8-bit precision on a different device",
         ),
         (Remedy("whole_on_card"), SMALLER_MODEL),
@@ -210,6 +210,7 @@ FAILURES = (
         said(
             r"mat1 and mat2 shapes cannot be multiplied",
             r"The size of tensor a \(\d+\) must match the size of tensor b",
+            r"Attention mask should be of size",
             r"Expected input batch_size \(\d+\) to match target batch_size",
             r"shape '\[[^\]\n]+\]' is invalid for input of size",
             r"shape mismatch: value tensor of shape",
