@@ -26,7 +26,12 @@ IMPORT = re.compile(
 )
 MODULE = re.compile(r"No module named '?(?P<module>[\w.]+)")
 PIP = re.compile(r"\bpip3? install (?:-{1,2}[\w-]+ )*[`'\"]?(?P<module>[A-Za-z][\w.-]+)(?![\w.-]*[<>=~\[])")
-NAME = re.compile(r"name '(?P<name>\w+)' is not defined")
+NAME = re.compile(
+    r"name '(?P<name>\w+)' is not defined|local variable '(?P<unset>\w+)' (?:where it is not|referenced before)"
+)
+NEW_TYPES = re.compile(
+    r"unsupported operand type\(s\) for \|: '(?:\w*type|\w*Meta)'|'(?:ABCMeta|type)' object is not subscriptable"
+)
 KEY = re.compile(r"^'?(?P<key>[^'\n]{1,80})'?$")
 BUILT_IN = frozenset(
     "list dict str int float tuple bool set NoneType function method builtin_function_or_method".split()
@@ -176,11 +181,24 @@ def read_import(reading: Reading) -> Values:
 def read_name(reading: Reading) -> Values:
     """A name that is not defined inside an installed package."""
     raised = reading.last
-    found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
+    found = (
+        NAME.search(raised.message) if raised and raised.type in ("NameError", "UnboundLocalError") else None
+    )
     if raised is None or found is None or not raised.packages:
         return None
     innermost = raised.packages[0]
-    return None if innermost in ("", "python", MODEL_CODE) else _values(raised, found["name"], innermost)
+    outside = innermost in ("", "python", MODEL_CODE)
+    return None if outside else _values(raised, found["name"] or found["unset"], innermost)
+
+
+def read_newer_package(reading: Reading) -> Values:
+    """A package whose code this Python does not know: written with what a later one brought."""
+    raised = reading.last
+    if raised is None or raised.packages[:1] in ((), ("",), ("python",)):
+        return None
+    grammar = raised.type == "SyntaxError" and "unicode" not in raised.message
+    types = raised.type == "TypeError" and NEW_TYPES.search(raised.message)
+    return {"package": pip_name(raised.packages[0])} if grammar or types else None
 
 
 def read_own_name(reading: Reading) -> Values:

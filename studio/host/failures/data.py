@@ -143,6 +143,19 @@ FAILURES = (
         code="D94",
     ),
     Failure(
+        # -100 is what the loss leaves out; no token has that number.
+        "masked_decoded",
+        said(r"out of range integral type conversion attempted", r"can't convert negative int to unsigned"),
+        (Remedy("replace_mask"),),
+        code="D106",
+    ),
+    Failure(
+        "formatting_function",
+        said(r"`?formatting_func`? should return a list", r"[Mm]ust specify a `?formatting_func"),
+        (Remedy("format_rows"),),
+        code="D107",
+    ),
+    Failure(
         "image_tokens",
         said(
             r"[Ii]mage features and image tokens do not match",

@@ -8,6 +8,7 @@ from studio.host.failures.callers import (
     read_fork,
     read_model_code,
     read_name,
+    read_newer_package,
     read_own_argument,
     read_own_module,
     read_own_name,
@@ -120,6 +121,13 @@ FAILURES = (
             r"but you have [^\n]{1,60} which is incompatible",
             r"none of the providers can be installed",
         ),
+    ),
+    Failure(
+        "package_new",
+        said(r"cannot import name '\w+' from 'typing'"),
+        (Remedy("python_312"),),
+        code="V18",
+        reader=read_newer_package,
     ),
     Failure(
         "package_old",

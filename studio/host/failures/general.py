@@ -130,6 +130,7 @@ FAILURES = (
             r"[Cc]aught collective operation timeout",
             r"client socket has timed out after|\bDistNetworkError\b",
             r"communication broadband via P2P or IB",
+            r"\bDistStoreError\b|\bRendezvous(?:Connection|Timeout)Error\b|store based barrier",
             r"Connection closed by peer \[|gloo[\\/]transport",
             r"\bncclUnhandledCudaError\b",
             r"\bncclSystemError\b",
@@ -137,6 +138,8 @@ FAILURES = (
         ),
         (Remedy("no_peer_access"), Remedy("one_gpu"), RESUME),
         code="D7",
+        # NCCL's own last error stands some lines below.
+        strength=0.9,
     ),
     Failure(
         "loader_worker",
@@ -227,6 +230,7 @@ FAILURES = (
             r"\d+ validation errors? for (?P<name>\w+)",
             r"HfArgumentParser[^\n]*(?:not used|unused)|Some (?:keys|"
             r"specified arguments) are not used by the HfArgumentParser: \[?(?P<name>[^\]\n]+)",
+            r"At most one of (?P<name>fp16 and bf16)",
             r"is not a valid (?P<name>IntervalStrategy|SchedulerType|OptimizerNames|PaddingStrategy|SaveStrategy)",
         ),
         (Remedy("settings_named"),),

@@ -145,6 +145,7 @@ FAILURES = (
         said(
             r"driver on your system is too old",
             r"CUDA driver version is insufficient",
+            r"unsatisfied condition: cuda>=",
             r"cudaErrorInsufficientDriver",
             r"CUDA error 35\b",
         ),

@@ -169,6 +169,7 @@ FAILURES = (
         "cache_missing",
         said(
             r"Cannot find an appropriate cached snapshot folder",
+            r"Couldn't find cache for \S+ for config",
             r"local_files_only[^\n]{0,80}(?:True|set)",
             r"outgoing traffic (?:has been|is) disabled",
         ),

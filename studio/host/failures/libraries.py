@@ -181,9 +181,20 @@ FAILURES = (
             r"No module named '?flash_attn(?:'|\s*$)",
             r"FlashAttention only supports (?:Ampere|Turing)",
             r"Expected is_sm(?:80|8x|90)",
+            r"FlashAttention (?:backward|forward)?[^\n]{0,40}requires [AH]100",
         ),
         (Remedy("no_flash_attention"),),
         code="F4",
+    ),
+    Failure(
+        "attention_kernel",
+        said(
+            r"cutlassF: no kernel found",
+            r"No available kernel\. Aborting",
+            r"attn_bias_ptr is not correctly aligned",
+        ),
+        (Remedy("plain_attention"),),
+        code="F7",
     ),
     Failure(
         "xformers_mismatch",

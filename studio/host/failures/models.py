@@ -9,7 +9,6 @@ FAILURES = (
         "architecture_unknown",
         said(
             r"does not recognize this architecture",
-            r"Unrecognized configuration class",
             r"Unrecognized model in",
             # A rule of a newer family: Llama 3.1 needs transformers 4.43.
             r"`rope_scaling` must be a dictionary with",
@@ -18,6 +17,12 @@ FAILURES = (
         (Remedy("upgrade_transformers"), Remedy("other_model")),
         code="D50",
         reader=read_model_key,
+    ),
+    Failure(
+        "auto_class",
+        said(r"Unrecognized configuration class"),
+        (Remedy("fitting_class"), Remedy("upgrade_transformers")),
+        code="D105",
     ),
     Failure(
         "offload_folder",

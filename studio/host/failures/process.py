@@ -18,6 +18,7 @@ FAILURES = (
         said(
             r"Retrying \(Retry\(total=[\s\S]{0,9000}?No matching distribution found",
             r"Retrying \(Retry\(total=[\s\S]{0,9000}?satisfies the requirement",
+            r"CondaHTTPError: HTTP 000",
             r"pip\._vendor[\s\S]{0,400}?(?:ReadTimeoutError|ConnectTimeoutError|NewConnectionError|IncompleteRead)",
             r"host='(?:files\.pythonhosted|pypi|download\.pytorch|packages)[\w.]*'[^\n]{0,200}(?:timed out|"
             r"Max retries|NewConnection)",

@@ -13,6 +13,8 @@ error line; any other line; a place in the code, whose path and source say nothi
 WRAPPED = 0.65
 """An exception that only passes on that something failed."""
 MESSAGE_LINES = 40
+CONTINUED = 0.98
+"""A later line of a message, which may be the log's next one: what the first line says comes before it."""
 LEAD = re.compile(r"^(?:\s*(?:\[[^\]\n]{1,40}\][: ]|\(\w[^)\n]{0,40}\) |[|\u2502\u2570\u256d]|E  ))+")
 """What torchrun, ray, rich and pytest write before a line."""
 NAME = (
@@ -197,9 +199,13 @@ class Reading:
             self._blocks[self._line_at(quoted.start)] = 0
         self.raised = tuple(found)
         weights = _weigh_raised(self.raised)
+        heads = {
+            self._line_at(one.start + max(0, self.words[one.start :].find(one.message[:20]))) for one in found
+        }
+        heads |= {self._line_at(one.start) for one in found}
         self._weights = [
-            weights[block] if block >= 0 else weight
-            for weight, block in zip(self._weights, self._blocks, strict=True)
+            weights[block] * (1 if number in heads else CONTINUED) if block >= 0 else weight
+            for number, (weight, block) in enumerate(zip(self._weights, self._blocks, strict=True))
         ]
 
 

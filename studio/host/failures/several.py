@@ -46,12 +46,14 @@ FAILURES = (
         ),
         (Remedy("one_dtype"), Remedy("one_gpu_own")),
         code="D63",
+        unless=said(r"not compatible with[^\n]{0,60}device_map"),
     ),
     Failure(
         "ddp_mapped",
         said(
             r"You can't train a model that has been loaded with `?device_map='auto'`? in any distributed mode",
             r"device_map='auto'[^\n]{0,80}distributed",
+            r"Zero-?3 is not compatible with[^\n]{0,60}device_map",
             r"loaded in (?:8-bit|4-bit) precision on a different device than the one you're training on",
         ),
         (Remedy("map_by_rank"),),

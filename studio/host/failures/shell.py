@@ -69,7 +69,7 @@ FAILURES = (
         said(
             r"Run 'conda init' before 'conda activate'",
             r"Your shell has not been properly configured to use 'conda activate'",
-            r"EnvironmentNameNotFound|Could not find conda environment",
+            r"EnvironmentNameNotFound|EnvironmentLocationNotFound|Could not find conda environment",
         ),
         (Remedy("conda_init"),),
         code="K42",
