@@ -25,9 +25,17 @@ FAILURES = (
             r"can't find Rust compiler",
             r"Rust toolchain .{0,40}not found",
             r"Cargo, the Rust package manager, is not installed",
+            r"No such file or directory: '?(?:rustc|cargo)\b",
+            r"\b(?:rustc|cargo)'? ?(?:: (?:command )?not found|is not (?:installed|on PATH|recognized))",
         ),
         (Remedy("python_312"), Remedy("install_rust")),
         code="K21",
+    ),
+    Failure(
+        "rust_build",
+        said(r"error: could not compile `[\w-]+`", r"cargo (?:rustc|build)[^\n]{0,200}failed with code"),
+        (Remedy("newer_wheel"), Remedy("python_312")),
+        code="K43",
     ),
     Failure(
         "cuda_differs",
@@ -149,61 +157,14 @@ FAILURES = (
         strength=0.95,
     ),
     Failure(
-        "gguf_tokenizer",
-        said(r"BPE pre-tokenizer was not recognized", r"update get_vocab_base_pre"),
-        (Remedy("newer_llama_cpp"), Remedy("original_tokenizer")),
-        code="K32",
-    ),
-    Failure(
-        "gguf_model",
-        said(
-            r"hf-to-gguf:Model \S+ is not supported",
-            r"Model architecture ?'?\S+ not supported",
-            r"unknown (?:model )?architecture:? '",
-            r"Can ?not map tensor",
-            r"unknown pre-tokenizer type|error loading model vocabulary",
-            r"architecture ['\"]?\S+ not supported (?:yet )?by (?:llama|gguf)",
-        ),
-        (Remedy("newer_llama_cpp"),),
-        code="K33",
-        unless=said(r"Can ?not map tensor '[^']*(?:quant|absmax|lora_)"),
-    ),
-    Failure(
-        "gguf_quantised",
-        said(
-            r"Can ?not map tensor '[^'\n]*(?:quant|absmax|lora_|nf4)",
-            r"Quant method is not (?:yet )?supported: '?bitsandbytes",
-        ),
-        (Remedy("merge_in_16_bits"),),
-        code="K34",
-    ),
-    Failure(
-        "gguf_damaged",
-        said(
-            r"invalid (?:gguf )?magic",
-            r"tensor '[^'\n]+' data is not within the file bounds|GGUF.{0,60}(?:corrupt|truncat)",
-            r"failed to read (?:magic|tensor data|key-value pairs)",
-        ),
-        (Remedy("fetch_again"),),
-        code="K35",
-    ),
-    Failure(
-        "llama_cpp_missing",
-        said(
-            r"llama(?:\.cpp[\\/]|-)(?:llama-)?quantize'?[^\n]{0,60}(?:does not exist|not found|No such file)",
-            r"(?:Failed|failed) (?:compiling|to compile|building|to build) llama\.cpp",
-            r"llama\.cpp folder .{0,60}(?:not exist|missing)",
-        ),
-        (Remedy("build_llama_cpp"),),
-        code="K36",
-        strength=0.9,
-    ),
-    Failure(
         "extension_build",
         said(
             r"Error building extension '(?P<name>\w+)'",
             r"ninja: build stopped: subcommand failed",
             r"error: command '[^'\n]+' failed",
+            r"Error compiling objects for extension",
+            # What the optimizer says when it is thrown away half made.
+            r"has no attribute 'ds_opt_\w+'",
         ),
         (Remedy("first_build_error"), PREBUILT),
         code="K37",

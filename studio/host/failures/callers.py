@@ -18,14 +18,20 @@ CALL = re.compile(
 )
 MODULE_ATTRIBUTE = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
 ATTRIBUTE = re.compile(
-    r"(?:'(?P<owner>[\w.]+)' object|type object '(?P<kind>\w+)') has no attribute '(?P<name>\w+)'"
+    r"(?:'(?P<owner>[\w.]+)' object|type object '(?P<kind>\w+)'|^(?P<plain>[A-Z]\w+)) "
+    r"has no attribute '?(?P<name>\w+)'?"
 )
 IMPORT = re.compile(
     r"cannot import name '?(?P<name>\w+)'? from (?:partially initialized module )?'?(?P<module>[\w.]+)"
 )
 MODULE = re.compile(r"No module named '?(?P<module>[\w.]+)")
 PIP = re.compile(r"\bpip3? install (?:-{1,2}[\w-]+ )*[`'\"]?(?P<module>[A-Za-z][\w.-]+)(?![\w.-]*[<>=~\[])")
-NAME = re.compile(r"name '(?P<name>\w+)' is not defined")
+NAME = re.compile(
+    r"name '(?P<name>\w+)' is not defined|local variable '(?P<unset>\w+)' (?:where it is not|referenced before)"
+)
+NEW_TYPES = re.compile(
+    r"unsupported operand type\(s\) for \|: '(?:\w*type|\w*Meta)'|'(?:ABCMeta|type)' object is not subscriptable"
+)
 KEY = re.compile(r"^'?(?P<key>[^'\n]{1,80})'?$")
 BUILT_IN = frozenset(
     "list dict str int float tuple bool set NoneType function method builtin_function_or_method".split()
@@ -74,8 +80,7 @@ def _read_call(reading: Reading) -> Values:
 def read_argument(reading: Reading) -> Values:
     """A call with an argument that the installed version does not have, or without one that it wants."""
     found = _read_call(reading)
-    bare = reading.last is not None and not reading.last.frames
-    return found if found and (found["package"] or bare) else None
+    return found if found and found["package"] else None
 
 
 def read_own_argument(reading: Reading) -> Values:
@@ -114,9 +119,10 @@ def read_attribute(reading: Reading) -> Values:
         root = module["module"].partition(".")[0]
         return _values(raised, module["name"], root) if root in LIBRARIES else None
     found = ATTRIBUTE.search(raised.message)
-    if not found:
+    # What a half built extension of DeepSpeed says when it is thrown away.
+    if not found or found["name"].startswith("ds_opt_"):
         return None
-    owner = found["owner"] or found["kind"]
+    owner = found["owner"] or found["kind"] or found["plain"]
     innermost = raised.packages[0] if raised.packages else ""
     package = owner_of(owner) or (innermost if innermost in LIBRARIES and owner not in BUILT_IN else "")
     return _values(raised, found["name"], package) if package else None
@@ -127,6 +133,8 @@ def read_value_kind(reading: Reading) -> Values:
     raised = reading.last
     found = ATTRIBUTE.search(raised.message) if raised and raised.type == "AttributeError" else None
     if raised is None or not found or found["owner"] in (None, "NoneType") or read_attribute(reading):
+        return None
+    if found["name"].startswith("ds_opt_"):
         return None
     if read_model_code(reading):
         return None
@@ -145,6 +153,13 @@ def read_model_code(reading: Reading) -> Values:
         "KeyError",
     )
     return {"package": "transformers"} if wrong and raised and MODEL_CODE in raised.packages[:2] else None
+
+
+def read_fork(reading: Reading) -> Values:
+    """Code of adapter-transformers, which had itself installed over transformers."""
+    frames = reading.last.frames[-3:] if reading.last else ()
+    found = any(re.search(r"[\\/]transformers[\\/]adapters[\\/]", frame.path) for frame in frames)
+    return {} if found else None
 
 
 def read_import(reading: Reading) -> Values:
@@ -166,11 +181,24 @@ def read_import(reading: Reading) -> Values:
 def read_name(reading: Reading) -> Values:
     """A name that is not defined inside an installed package."""
     raised = reading.last
-    found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
+    found = (
+        NAME.search(raised.message) if raised and raised.type in ("NameError", "UnboundLocalError") else None
+    )
     if raised is None or found is None or not raised.packages:
         return None
     innermost = raised.packages[0]
-    return None if innermost in ("", "python", MODEL_CODE) else _values(raised, found["name"], innermost)
+    outside = innermost in ("", "python", MODEL_CODE)
+    return None if outside else _values(raised, found["name"] or found["unset"], innermost)
+
+
+def read_newer_package(reading: Reading) -> Values:
+    """A package whose code this Python does not know: written with what a later one brought."""
+    raised = reading.last
+    if raised is None or raised.packages[:1] in ((), ("",), ("python",)):
+        return None
+    grammar = raised.type == "SyntaxError" and "unicode" not in raised.message
+    types = raised.type == "TypeError" and NEW_TYPES.search(raised.message)
+    return {"package": pip_name(raised.packages[0])} if grammar or types else None
 
 
 def read_own_name(reading: Reading) -> Values:

@@ -15,6 +15,7 @@ from studio.core.recipe import Recipe
 from studio.core.text import literal, text
 from studio.host.failures import (
     building,
+    converting,
     data,
     drift,
     general,
@@ -26,12 +27,14 @@ from studio.host.failures import (
     kernels,
     libraries,
     memory,
+    methods,
     models,
     network,
     numbers,
     process,
     python,
     several,
+    shell,
     storage,
     tools,
     training,
@@ -47,15 +50,18 @@ CATALOGUE: tuple[Failure, ...] = (
     *process.FAILURES,
     *several.FAILURES,
     *memory.FAILURES,
+    *methods.FAILURES,
     *training.FAILURES,
     *kernels.FAILURES,
     *libraries.FAILURES,
     *tools.FAILURES,
     *gpu.FAILURES,
     *guest.FAILURES,
+    *shell.FAILURES,
     *installing.FAILURES,
     *python.FAILURES,
     *building.FAILURES,
+    *converting.FAILURES,
     *hub.FAILURES,
     *network.FAILURES,
     *storage.FAILURES,
@@ -180,7 +186,7 @@ def diagnose(
         verdict = weigh_text(words)
         if verdict is not None:
             return _suit(verdict.first.entry.diagnose(verdict.first.values, recipe), machine)
-    rest, left_out = _leave_out_harmless(said[0])
+    rest, left_out = leave_out_harmless(said[0])
     if left_out is not None and not chain and not TROUBLE.search(rest):
         return Diagnosis(
             id="harmless",
@@ -198,7 +204,7 @@ def diagnose(
 
 def weigh_text(words: str) -> Verdict | None:
     """Return what an error text or a log is a sign of; None where nothing is known. Harmless lines do not count."""
-    rest, _ = _leave_out_harmless(clean(words))
+    rest, _ = leave_out_harmless(clean(words))
     return weigh(Reading(rest), CATALOGUE)
 
 
@@ -251,7 +257,7 @@ def _told(error: BaseException) -> str:
     return f"{places}{type(error).__name__}: {error}"
 
 
-def _leave_out_harmless(words: str) -> tuple[str, tuple[Failure, str] | None]:
+def leave_out_harmless(words: str) -> tuple[str, tuple[Failure, str] | None]:
     """Return `words` without the lines that are never a cause, and the first one left out with its entry."""
     first, spans, lower = None, [], words.lower()
     for entry in harmless.FAILURES:

@@ -7,7 +7,13 @@ from studio.host.failures.remedies import CHECK_DATA
 FAILURES = (
     Failure(
         "no_template",
-        said(r"tokenizer\.chat_template is not set", r"no chat template", r"does not have a chat template"),
+        said(
+            r"tokenizer\.chat_template is not set",
+            r"no chat template",
+            r"does not have a chat template",
+            r"default chat template is no longer allowed",
+            r"must (?:provide|set) a chat template",
+        ),
         (Remedy("chat_model"),),
         code="D30",
     ),
@@ -36,7 +42,7 @@ FAILURES = (
     ),
     Failure(
         "no_padding",
-        said(r"does not have a padding token", r"no padding token is defined"),
+        said(r"does not have a padding token", r"no padding token (?:is defined|for this)"),
         (Remedy("matching_tokenizer"),),
         code="D34",
     ),
@@ -62,9 +68,102 @@ FAILURES = (
     ),
     Failure(
         "mixed_columns",
-        said(r"\bArrowInvalid\b", r"\bArrowTypeError\b", r"\bDatasetGenerationError\b", r"\bCastError\b"),
+        said(
+            r"\bArrow(?:Invalid|TypeError|NotImplementedError)\b[^\n]*(?:changed from|[Cc]ould not convert|cannot mix|"
+            r"[Ee]xpected (?:a )?(?:bytes|list|object|struct|int|float|bool|string)|tried to convert|cast)",
+            r"\bCastError\b",
+            r"Couldn't cast(?: array of type)?\b",
+        ),
         (Remedy("same_columns"), CHECK_DATA),
         code="D36",
+    ),
+    Failure(
+        "map_lengths",
+        said(
+            r"expected length \d+ but got length \d+",
+            r"[Tt]he number of rows[^\n]{0,60}(?:must|should) be the same",
+        ),
+        (Remedy("remove_old_columns"),),
+        code="D97",
+    ),
+    Failure(
+        "data_damaged",
+        said(
+            r"Parquet magic bytes not found",
+            r"Couldn't deserialize thrift|Could not open Parquet input",
+            r"Not an Arrow file|Expected to read \d+ metadata bytes, but only read",
+            r"Tried reading schema message, was null or length 0",
+        ),
+        (Remedy("data_again"),),
+        code="D88",
+    ),
+    Failure(
+        "split_missing",
+        said(
+            r"Unknown split \"?(?P<name>[\w-]+)",
+            r"Bad split: (?P<name>[\w-]+)",
+            r"Config name is missing",
+            r"BuilderConfig '?[\w-]+'? not found",
+        ),
+        (Remedy("listed_split"),),
+        code="D89",
+    ),
+    Failure(
+        "dataset_newer",
+        said(r"Feature type '(?P<name>\w+)' not found"),
+        (Remedy("upgrade_datasets"),),
+        code="D90",
+    ),
+    Failure(
+        "csv_rows",
+        said(r"Error tokenizing data\.", r"\bParserError: (?:Error tokenizing|Expected \d+ fields)"),
+        (Remedy("csv_quotes"), CHECK_DATA),
+        code="D91",
+    ),
+    Failure(
+        "bad_yaml",
+        said(r"\byaml\.\w+\.(?:Scanner|Parser|Composer|Constructor)Error"),
+        (Remedy("yaml_line"),),
+        code="D92",
+    ),
+    Failure(
+        # YAML reads 2e-4 as text, 2.0e-4 as a number.
+        "number_as_text",
+        said(
+            r"not supported between instances of '(?:float|int)' and 'str'",
+            r"not supported between instances of 'str' and '(?:float|int)'",
+        ),
+        (Remedy("write_number"),),
+        code="D93",
+    ),
+    Failure(
+        "row_form",
+        said(r"string indices must be integers", r"list indices must be integers or slices, not str"),
+        (Remedy("print_row"), CHECK_DATA),
+        code="D94",
+    ),
+    Failure(
+        # -100 is what the loss leaves out; no token has that number.
+        "masked_decoded",
+        said(r"out of range integral type conversion attempted", r"can't convert negative int to unsigned"),
+        (Remedy("replace_mask"),),
+        code="D106",
+    ),
+    Failure(
+        "formatting_function",
+        said(r"`?formatting_func`? should return a list", r"[Mm]ust specify a `?formatting_func"),
+        (Remedy("format_rows"),),
+        code="D107",
+    ),
+    Failure(
+        "image_tokens",
+        said(
+            r"[Ii]mage features and image tokens do not match",
+            r"Mismatch in `?(?:image|video|audio)`? token count",
+            r"number of (?:images|image tokens)[^\n]{0,80}(?:does not match|do not match|must match)",
+        ),
+        (Remedy("whole_images"),),
+        code="D95",
     ),
     Failure(
         "dataset_script",
@@ -89,7 +188,13 @@ FAILURES = (
     ),
     Failure(
         "no_columns",
-        said(r"No columns in the dataset match the model's forward method", r"No columns .{0,40}match"),
+        said(
+            r"No columns in the dataset match the model's forward method",
+            r"No columns .{0,40}match",
+            # The collator was handed rows from which the tokens were taken away, or which never had any.
+            r"encoding or a list of encodings to this method that includes",
+            r"Invalid key: \d+ is out of bounds for size 0",
+        ),
         (Remedy("tokenise_first"),),
         code="D84",
     ),
@@ -115,7 +220,7 @@ FAILURES = (
             r"stack expects each tensor to be equal size",
             r"setting an array element with a sequence",
             r"too many dimensions 'str'",
-            r"[Tt]ext(?:EncodeInput| input) must be of type|TextInputSequence must be",
+            r"[Tt]ext(?:EncodeInput| input)s? must be (?:of type|Union)|TextInputSequence must be",
             r"each element in list of batch should be of equal size",
         ),
         (Remedy("pad_batch"), Remedy("drop_text_columns")),

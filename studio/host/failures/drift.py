@@ -5,8 +5,10 @@ from studio.host.failures.callers import (
     read_argument,
     read_attribute,
     read_bare_name,
+    read_fork,
     read_model_code,
     read_name,
+    read_newer_package,
     read_own_argument,
     read_own_module,
     read_own_name,
@@ -22,6 +24,17 @@ UPGRADE = Remedy("upgrade_package", needs=("package",))
 OLDER = Remedy("older_package", needs=("package",))
 
 FAILURES = (
+    Failure(
+        # The package adapter-transformers installs itself over transformers.
+        "adapter_fork",
+        said(
+            r"(?:cannot import name|No module named)[^\n]{0,80}'transformers\.adapters\b",
+            r"adapter-transformers \d[\w.]* (?:requires|has)",
+        ),
+        (Remedy("remove_fork"),),
+        code="V17",
+        reader=read_fork,
+    ),
     Failure(
         "adapter_newer",
         None,
@@ -102,7 +115,19 @@ FAILURES = (
         ),
         (Remedy("install_needed", needs=("need",)), REBUILD),
         code="V4",
-        unless=said(r"ERROR: (?:Package|Ignored)", r"depends on"),
+        unless=said(
+            r"ERROR: (?:Package|Ignored)",
+            r"depends on",
+            r"but you have [^\n]{1,60} which is incompatible",
+            r"none of the providers can be installed",
+        ),
+    ),
+    Failure(
+        "package_new",
+        said(r"cannot import name '\w+' from 'typing'"),
+        (Remedy("python_312"),),
+        code="V18",
+        reader=read_newer_package,
     ),
     Failure(
         "package_old",

@@ -43,6 +43,8 @@ def weigh(reading: Reading, catalogue: Iterable[Failure]) -> Verdict | None:
     entries = {entry.id: entry for entry in catalogue}
     every = [found for entry in entries.values() if (found := _look(entry, reading)) is not None]
     every.sort(key=lambda found: -round(found.weight, 2))
+    if _ended_otherwise(reading, every) and not _ruled_out(reading, entries.values()):
+        return None
     if not every:
         return None
     first = every[0]
@@ -59,6 +61,27 @@ def weigh(reading: Reading, catalogue: Iterable[Failure]) -> Verdict | None:
         if apart and found.entry.strength == first.entry.strength:
             return Verdict(first, found, "first_line")
     return Verdict(first)
+
+
+def _ended_otherwise(reading: Reading, every: list[Evidence]) -> bool:
+    """Return whether the exception that ended it says something that nothing here knows.
+
+    What a log told of before that went by: taking it for the cause would be a guess.
+    """
+    last = reading.last
+    if last is None or last.wraps or not last.message.strip() or not last.frames:
+        return False
+    return not any(reading.ends_in(found.position) or reading.ends_in(found.end - 1) for found in every)
+
+
+def _ruled_out(reading: Reading, entries: Iterable[Failure]) -> bool:
+    """Return whether an entry knows the exception that ended it, and other words of the text speak against that one."""
+    return any(
+        reading.ends_in(match.start())
+        for entry in entries
+        if entry.unless is not None and entry.signature is not None and not entry.harmless
+        for match in entry.signature.finditer(reading.words, reading.lower)
+    )
 
 
 def _look(entry: Failure, reading: Reading) -> Evidence | None:

@@ -145,6 +145,7 @@ FAILURES = (
         said(
             r"driver on your system is too old",
             r"CUDA driver version is insufficient",
+            r"unsatisfied condition: cuda>=",
             r"cudaErrorInsufficientDriver",
             r"CUDA error 35\b",
         ),
@@ -165,6 +166,7 @@ FAILURES = (
             r"couldn't communicate with the NVIDIA driver",
             r"nvidia-smi.{0,60}(?:timed out|did not answer|no answer)",
             r"Unable to determine the device handle for GPU",
+            r"Failed to initialize NVML: (?:Unknown Error|Driver Not Loaded)",
             r"CUDA driver initialization failed",
             r"Unexpected error from cudaGetDeviceCount\(\)(?!.{0,200}Error 34)",
             r"unsupported display driver / cuda driver combination",
@@ -206,10 +208,16 @@ FAILURES = (
             r"Unsloth (?:currently only works on|cannot find any)",
             r"nvidia-container-cli: (?:initialization error|device error)",
             r"Torch is not able to use GPU",
+            r"Failed to infer device type",
+            r"Attempting to deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False",
             r"quantization (?:requires|needs) (?:a )?(?:CUDA|GPU)",
         ),
         (Remedy("show_gpus"), ON_PROCESSOR),
         code="C6",
+        # torch warns first of why it sees none.
+        unless=said(
+            r"CUDA initialization: (?:The NVIDIA driver on your system|Unexpected error|CUDA driver init)"
+        ),
         probe=_hidden,
         repair="show_gpus",
     ),
@@ -278,9 +286,19 @@ FAILURES = (
     ),
     Failure(
         "torchvision",
-        said(r"operator torchvision::\w+ does not exist", r"torchvision.{0,60}compiled with different CUDA"),
+        said(
+            r"operator torchvision::\w+ does not exist",
+            r"partially initialized module 'torchvision' has no attribute 'extension'",
+            r"torchvision.{0,60}compiled with different CUDA",
+        ),
         (REBUILD,),
         code="C9",
+    ),
+    Failure(
+        "mkl_newer",
+        said(r"undefined symbol: iJIT_\w+", r"libtorch_cpu\.so: undefined symbol: iJIT"),
+        (Remedy("older_mkl"), REBUILD),
+        code="C19",
     ),
     Failure(
         "pynvml_old",

@@ -119,7 +119,7 @@ FAILURES = (
             r"libcuda\.so(?:\.1)?\S* ?:? .{0,40}(?:cannot|can't|not) (?:be )?(?:found|open|load)",
             r"libcuda\.so(?:\.1)?.{0,10}cannot",
             r"CUDA driver is a stub library",
-            r"/ld: cannot find -lcuda\b",
+            r"(?:/ld|\bcollect2|\bld(?:\.\w+)?)?: cannot find -lcuda\b",
             r"Found no NVIDIA driver on your system",
         ),
         (Remedy("wsl_driver"), ON_PROCESSOR),

@@ -28,8 +28,8 @@ FAILURES = (
         (Remedy("check_folder"),),
         code="N21",
         unless=said(
-            r"is not the path to a directory[^\n]*\n(?:[^\n]*\n){0,3}?[^\n]*offline-mode[\s\S]*looks like (?!"
-            r"\.{0,2}/)[\w-]+/[\w.-]+ is not the path"
+            # A name of the hub, not a folder: the network is at fault.
+            r"couldn't connect to[\s\S]{0,400}?looks like (?!\.{0,2}/)[\w-]+/[\w.-]+ is not the path"
         ),
     ),
     Failure(
@@ -169,6 +169,7 @@ FAILURES = (
         "cache_missing",
         said(
             r"Cannot find an appropriate cached snapshot folder",
+            r"Couldn't find cache for \S+ for config",
             r"local_files_only[^\n]{0,80}(?:True|set)",
             r"outgoing traffic (?:has been|is) disabled",
         ),

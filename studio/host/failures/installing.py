@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
 
+NO_SUCH_CUDA = r"(?:cu(?:11[249]|12[02357]|131)|cu1[123])"
+"""Addresses of PyTorch that never were: no build was made for these versions of CUDA."""
+
 FAILURES = (
     Failure(
         "build_isolation",
@@ -12,6 +15,8 @@ FAILURES = (
             r"build_meta\.py|"
             r"pip-build-env|setup\.py egg_info|Preparing metadata|build_wheel)[\s\S]{0,4000}?"
             r"No module named '?(?P<module>torch|numpy|packaging|wheel|psutil|Cython|setuptools|pybind11)",
+            r"No module named '?(?P<module>torch|numpy|packaging|wheel|psutil|Cython|pybind11)'?\s*$[\s\S]{0,1200}?"
+            r"(?:metadata-generation-failed|originates from a subprocess|Failed (?:to build|building))",
         ),
         (Remedy("no_isolation"),),
         code="K1",
@@ -92,6 +97,19 @@ FAILURES = (
         code="K10",
     ),
     Failure(
+        # PyTorch's builds for a CUDA are only at that CUDA's own address, and only some versions have one.
+        "cuda_index",
+        said(
+            r"satisfies the requirement (?P<package>torch\w*|xformers|vllm|flash[-_]attn)[=<>~!]=?[\d.]+\+\w+",
+            r"No matching distribution found for (?P<package>torch\w*)==[\d.]+\+\w+",
+            rf"/whl/{NO_SUCH_CUDA}\b[\s\S]{{0,900}}?\(from versions: none\)",
+            rf"/whl/{NO_SUCH_CUDA}\b[\s\S]{{0,300}}?(?:HTTP error 40[34]|40[34] (?:Client Error|Forbidden))",
+        ),
+        (Remedy("torch_index"), Remedy("python_312")),
+        code="K16",
+        unless=said(r"Retrying \(Retry"),
+    ),
+    Failure(
         "no_version",
         said(
             r"Could not find a version that satisfies the requirement (?P<package>[^\s(]+)[^\n]*\(from version"
@@ -124,25 +142,6 @@ FAILURES = (
         ),
         (Remedy("check_requirement"),),
         code="K13",
-    ),
-    Failure(
-        "command_missing",
-        said(
-            r"'(?P<command>[\w.-]+)' is not recognized as (?:an internal|the name|a name)",
-            r"\[WinError 2\][^\n'\"]*$",
-            r"(?:^|[\s:])(?P<command>[\w.-]+): (?:command )?not found\s*$",
-            r"The term '(?P<command>[\w.-]+)' is not recognized",
-            r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<command>[\w-]+)'",
-            r"(?P<command>git|nvcc|cmake|ninja|ffmpeg|make|conda|node|npm|"
-            r"uv)(?:\.exe)? (?:executable )?(?:was )?not found",
-            r"Failed to (?:execute|find) '?(?P<command>git|nvcc|cmake|ninja|make)'?",
-            r"command '(?P<command>[\w+-]+)' failed: No such file",
-            r"Cannot find command '(?P<command>[\w-]+)'",
-            r"'(?P<command>[\w.-]+)' \u4e0d\u662f\u5185\u90e8\u6216\u5916\u90e8\u547d\u4ee4",
-        ),
-        (Remedy("install_command", needs=("command",)),),
-        code="K14",
-        unless=said(r"No such file or directory: '(?:gcc|cc|x86_64-linux-gnu-gcc)'"),
     ),
     Failure(
         "glibc_old",

@@ -302,6 +302,8 @@ FAILURES = (
             r"has no attribute 'num_ctas'",
             r"cannot import name '(?:triton_key|AttrsDescriptor|attrs_descriptor)'",
             r"unexpected keyword argument 'num_ctas'",
+            r"(?<!initialized )module 'triton(?:\.\w+)*' has no attribute",
+            r"cannot import name '(?!intel')\w+' from 'triton(?:\.\w+)*'",
         ),
         (Remedy("triton_windows"), INSTALL, PYTORCH_KERNELS),
         code="P9",

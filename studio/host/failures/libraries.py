@@ -131,6 +131,9 @@ FAILURES = (
             r"bitsandbytes library load error",
             r"libbitsandbytes\w*\.\w+.{0,40}(?:cannot open|not found)",
             r"Could not (?:find|load) (?:the )?bitsandbytes",
+            # Windows, in every language: the file is named before the reason.
+            r"Could not find module '[^'\n]*libbitsandbytes",
+            r"libbitsandbytes\w*\.(?:so|dll)[^\n]{0,40}undefined symbol",
             r"CUDA Setup failed despite GPU being available",
             r"'NoneType' object has no attribute 'cquantize",
             r"compiled without GPU support",
@@ -162,6 +165,15 @@ FAILURES = (
         code="F1",
     ),
     Failure(
+        "flash_attention_torch",
+        said(
+            r"flash_attn\w*[^\n]{0,120}(?:undefined symbol|cannot open)",
+            r"DLL load failed while importing flash_attn",
+        ),
+        (Remedy("flash_again"), Remedy("no_flash_attention")),
+        code="F6",
+    ),
+    Failure(
         "flash_attention_absent",
         said(
             r"FlashAttention\d? has been toggled on, but it cannot be used",
@@ -169,11 +181,20 @@ FAILURES = (
             r"No module named '?flash_attn(?:'|\s*$)",
             r"FlashAttention only supports (?:Ampere|Turing)",
             r"Expected is_sm(?:80|8x|90)",
-            r"flash_attn_2_cuda.{0,80}(?:undefined symbol|DLL load failed|cannot open)",
-            r"DLL load failed while importing flash_attn",
+            r"FlashAttention (?:backward|forward)?[^\n]{0,40}requires [AH]100",
         ),
         (Remedy("no_flash_attention"),),
         code="F4",
+    ),
+    Failure(
+        "attention_kernel",
+        said(
+            r"cutlassF: no kernel found",
+            r"No available kernel\. Aborting",
+            r"attn_bias_ptr is not correctly aligned",
+        ),
+        (Remedy("plain_attention"),),
+        code="F7",
     ),
     Failure(
         "xformers_mismatch",

@@ -124,6 +124,8 @@ FAILURES = (
             r"oom-kill",
             r"Killed signal terminated program",
             r"OutOfMemoryKiller|cgroup out of memory|OOMKilled",
+            r"killed by signal: Killed",
+            r"oom_kill event|tasks? (?:has|have) been OOM Killed",
         ),
         (CLOSE_PROGRAMS, SMALLER_BATCH, SMALLER_MODEL, RESUME),
         code="M6",
@@ -141,5 +143,6 @@ FAILURES = (
         ),
         (CLOSE_PROGRAMS, SMALLER_BATCH, SHORTER, SMALLER_MODEL),
         code="M10",
+        unless=said(r"static TLS block"),
     ),
 )

@@ -2,20 +2,68 @@
 
 from studio.host.failures.callers import read_model_key
 from studio.host.failures.failure import Failure, Remedy, said
-from studio.host.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
+from studio.host.failures.remedies import FETCH_AGAIN, FOUR_BITS, LOCAL_MODEL, SMALLER_MODEL
 
 FAILURES = (
     Failure(
         "architecture_unknown",
         said(
             r"does not recognize this architecture",
-            r"Unrecognized configuration class",
             r"Unrecognized model in",
+            # A rule of a newer family: Llama 3.1 needs transformers 4.43.
+            r"`rope_scaling` must be a dictionary with",
             r"Model architectures? \[?\S+ (?:are|is) not supported",
         ),
         (Remedy("upgrade_transformers"), Remedy("other_model")),
         code="D50",
         reader=read_model_key,
+    ),
+    Failure(
+        "auto_class",
+        said(r"Unrecognized configuration class"),
+        (Remedy("fitting_class"), Remedy("upgrade_transformers")),
+        code="D105",
+    ),
+    Failure(
+        "offload_folder",
+        said(
+            r"We need an `?offload_(?:dir|folder)`?",
+            r"Please provide an `?offload_folder`?",
+            r"`?device_map`? had weights offloaded to the disk",
+        ),
+        (SMALLER_MODEL, FOUR_BITS, Remedy("name_offload")),
+        code="D98",
+    ),
+    Failure(
+        "device_map",
+        said(r"passing a string for `?device_map`?, please choose", r"[\w.]+ doesn't have any device set"),
+        (Remedy("plain_device_map"),),
+        code="D99",
+    ),
+    Failure(
+        "quantisation_unknown",
+        said(
+            r"Unknown quantization (?:type|method|config)",
+            r"quantization (?:method|type) \S+ is not (?:supported|known)",
+        ),
+        (Remedy("upgrade_transformers"), Remedy("other_model")),
+        code="D100",
+    ),
+    Failure(
+        "quantisation_card",
+        said(r"quantized models? (?:is|are) only supported on GPUs with compute capability"),
+        (Remedy("other_quantisation"), Remedy("other_model")),
+        code="D101",
+    ),
+    Failure(
+        "model_lacks",
+        said(
+            r"does not support gradient checkpointing",
+            r"does not support an attention implementation through",
+            r"does not support Flash Attention",
+        ),
+        (Remedy("leave_feature"), Remedy("upgrade_transformers")),
+        code="D102",
     ),
     Failure(
         "remote_code",
@@ -32,6 +80,20 @@ FAILURES = (
         said(r"Target modules .{0,300}not found in the base model"),
         (Remedy("all_linear", {"adapter.targets": "all-linear"}),),
         code="D52",
+    ),
+    Failure(
+        # Only the number of tokens differs: the vocabulary of one of them has grown.
+        "tokens_added",
+        said(
+            r"size mismatch for [\w.]*(?:embed_tokens|lm_head|wte|word_embeddings|embed_in|embed_out|shared)[\w.]*: "
+            r"copying a param with shape torch\.Size\(\[\d{4,}(?P<rest>(?:, \d+)?)\]\) from checkpoint, "
+            r"the shape in current model is torch\.Size\(\[\d{4,}(?P=rest)\]\)",
+            r"loading state_dict for (?:Embedding|ParallelLMHead|VocabParallelEmbedding):\s+size mismatch",
+            r"Trying to set a tensor of shape torch\.Size\(\[\d{4,}, (?P<width>\d+)\]\) in \"weight\" "
+            r"\(which has shape torch\.Size\(\[\d{4,}, (?P=width)\]\)\)",
+        ),
+        (Remedy("resize_first"), Remedy("matching_adapter")),
+        code="D87",
     ),
     Failure(
         "shape_mismatch",
@@ -64,6 +126,7 @@ FAILURES = (
         said(
             r"data did not match any variant of untagged enum",
             r"Unsupported (?:tokenizer|serialization) version",
+            r"got multiple values for keyword argument 'add_prefix_space'",
         ),
         (Remedy("upgrade_tokenizers"),),
         code="D57",
@@ -95,7 +158,12 @@ FAILURES = (
     ),
     Failure(
         "targets_unnamed",
-        said(r"Please specify `target_modules`"),
+        said(
+            r"Please specify `target_modules`",
+            r"No `?target_modules`? passed",
+            r"Target modules (?:\[\]|set\(\)|\{\}|''|\"\") not found",
+            r"`?target_modules`?[^\n]{0,60}(?:is empty|must not be empty|cannot be empty|No modules were targeted)",
+        ),
         (Remedy("name_targets"), Remedy("all_linear", {"adapter.targets": "all-linear"})),
         code="D74",
     ),

@@ -57,6 +57,7 @@ FAILURES = (
             r"404 (?:Client Error|Not Found)",
             r"is not a local folder and is not a valid model identifier",
             r"Dataset '[^'\n]+' doesn't exist on the Hub",
+            r"No config file found - are you sure the `?model_name",
         ),
         (Remedy("spelling"), Remedy("log_in_private"), LOCAL_MODEL),
         code="N9",
@@ -94,7 +95,12 @@ FAILURES = (
     ),
     Failure(
         "window_proxied",
-        said(r"When localhost is not accessible", r"ValueError: .{0,40}shareable link must be created"),
+        said(
+            # The address was asked for through the proxy.
+            r"(?:httpx?|httpcore|requests)\.[\w.]*(?:Error|Timeout)[\s\S]{0,6000}?When localhost is not accessible",
+            r"When localhost is not accessible",
+            r"ValueError: .{0,40}shareable link must be created",
+        ),
         (Remedy("no_proxy"),),
         code="N6",
         probe=_proxied_window,
@@ -121,9 +127,10 @@ FAILURES = (
             r"peer closed connection",
             r"\bRemoteProtocolError\b",
             r"Consistency check failed",
-            r"\bReadTimeout\b",
+            r"\bReadTimeout(?:Error)?\b|Read timed out",
             r"\bReadError\b",
             r"Connection reset by peer",
+            r"416 Client Error|Range Not Satisfiable",
             r"WinError 10054\b",
         ),
         (FETCH_AGAIN, LOCAL_MODEL),

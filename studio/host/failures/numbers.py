@@ -53,10 +53,12 @@ FAILURES = (
         said(
             r"mat1 and mat2 (?:to have|must have) the same dtype",
             r"expected scalar type \w+ but found",
+            r"Expected attn_mask dtype to be",
             r"expected m1 and m2 to have the same dtype",
             r"Input type \([\w.:]+\) and (?:weight|bias) type \([\w.:]+\) should be the same",
             r"self and mat2 must have the same dtype",
             r"should either all have the same dtype",
+            r"value cannot be converted to type at::(?:Half|BFloat16) without overflow",
             r"Index put requires the source and destination dtypes match",
             r"(?:query|tensors?|inputs?)[^\n]{0,60}(?:to have the same dtype|should have the same dtype|"
             r"must be the same dtype)",

@@ -3,6 +3,7 @@
 from studio.core.facts import MachineFacts
 from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.probing import Values, found
+from studio.host.failures.remedies import RESUME
 
 
 def _no_symlinks(machine: MachineFacts) -> Values | None:
@@ -17,6 +18,7 @@ FAILURES = (
         said(
             r"Retrying \(Retry\(total=[\s\S]{0,9000}?No matching distribution found",
             r"Retrying \(Retry\(total=[\s\S]{0,9000}?satisfies the requirement",
+            r"CondaHTTPError: HTTP 000",
             r"pip\._vendor[\s\S]{0,400}?(?:ReadTimeoutError|ConnectTimeoutError|NewConnectionError|IncompleteRead)",
             r"host='(?:files\.pythonhosted|pypi|download\.pytorch|packages)[\w.]*'[^\n]{0,200}(?:timed out|"
             r"Max retries|NewConnection)",
@@ -53,6 +55,18 @@ FAILURES = (
         code="D6",
         probe=_no_symlinks,
         severity="note",
+    ),
+    Failure(
+        "job_limit",
+        said(r"CANCELLED AT \S+ DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)", r"DUE TO TIME LIMIT"),
+        (RESUME, Remedy("longer_job")),
+        code="D12",
+    ),
+    Failure(
+        "static_tls",
+        said(r"cannot allocate memory in static TLS block"),
+        (Remedy("load_first"),),
+        code="D13",
     ),
     Failure(
         "port_taken",

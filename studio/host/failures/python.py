@@ -94,10 +94,34 @@ FAILURES = (
         probe=_two_owners,
     ),
     Failure(
+        # 0x10 is NumPy 1.23, 0x2000000 NumPy 2; 96 is the size of a dtype since NumPy 2, 88 before it.
+        "numpy_old",
+        said(
+            r"compiled against A[BP]I version 0x\w+ but this version of numpy is 0x[0-9a-f]{1,2}\b",
+            r"numpy\.dtype size changed[^\n]*Expected 96 from C header, got 88",
+            r"No module named '?numpy\._core",
+        ),
+        (Remedy("newer_numpy"), REBUILD),
+        code="P17",
+    ),
+    Failure(
+        "numpy_names",
+        said(
+            r"module 'numpy(?:\.\w+)*' has no attribute",
+            r"`?np\.\w+`? was removed in the NumPy",
+            r"cannot import name '\w+' from 'numpy(?:\.\w+)*'",
+        ),
+        (Remedy("numpy_1"),),
+        code="P18",
+        unless=said(r"has no attribute '(?:core|_core|__version__|ndarray|dtype)'"),
+    ),
+    Failure(
         "numpy_abi",
         said(
             r"compiled using NumPy 1",
-            r"numpy\.dtype size changed",
+            r"compiled against A[BP]I version 0x1\w* but this version of numpy is 0x2\d{6}",
+            r"numpy\.core\.multiarray failed to import",
+            r"numpy\.dtype size changed(?![^\n]*Expected 96 from C header, got 88)",
             r"_ARRAY_API not found",
             r"Numpy is not available",
         ),
@@ -122,7 +146,7 @@ FAILURES = (
     ),
     Failure(
         "torch_absent",
-        said(r"No module named '?torch(?:'|\s*$)"),
+        said(r"No module named '?torch(?:'|\s*$)", r"requires the PyTorch library but it was not found"),
         (INSTALL,),
         code="P11",
         probe=_no_torch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FINAL, DIRECT_CAUSE, EARLIER, TOLD, ASIDE, NOTHING = 1.0, 0.95, 0.6, 0.8, 0.6, 0.0
 """What a line weighs: of the last exception; of what it was raised from; of one that went by before; a program's own
@@ -13,6 +13,8 @@ error line; any other line; a place in the code, whose path and source say nothi
 WRAPPED = 0.65
 """An exception that only passes on that something failed."""
 MESSAGE_LINES = 40
+CONTINUED = 0.98
+"""A later line of a message, which may be the log's next one: what the first line says comes before it."""
 LEAD = re.compile(r"^(?:\s*(?:\[[^\]\n]{1,40}\][: ]|\(\w[^)\n]{0,40}\) |[|\u2502\u2570\u256d]|E  ))+")
 """What torchrun, ray, rich and pytest write before a line."""
 NAME = (
@@ -53,8 +55,22 @@ SHORT_PATHS = re.compile(
 WRAPPERS = re.compile(
     r"ChildFailedError|CalledProcessError|DatasetGenerationError|BackendCompilerFailed|RemoteTraceback|"
     r"(?:Failed to import [\w.]+ because of the following error)|ProcessRaisedException|MaxRetryError|"
-    r"An error happened while trying to locate the file|returned non-zero exit status|subprocess-exited-with-error"
+    r"An error happened while trying to locate the file|returned non-zero exit status|subprocess-exited-with-error|"
+    # The page did not come up: what its own libraries raised before that is the reason.
+    r"When localhost is not accessible|"
+    r"\b(?:[Ss]ee|check) (?:the )?(?:root cause|stack trace|traceback|error|logs?)[^\n]{0,20} above|"
+    r"[Ee]ngine (?:process|core) (?:failed|initialization failed|died|encountered)|EngineDeadError|"
+    r"WorkerProc \w+ failed|^SystemExit|died unexpectedly|worker process failed|Failed to load model from file|"
+    r"Error compiling objects for extension|"
+    # Another process ended, and this one only lost it.
+    r"^(?:EOFError|BrokenPipeError|ConnectionResetError)|ncclRemoteError|remote process exited|"
+    r"Connection closed by peer|^DistBackendError: [^\n]*(?:store|recvValue)"
 )
+IGNORED = re.compile(r"^(?:Exception ignored in|--- Logging error ---|Task exception was never retrieved)")
+"""What Python only tells of while it goes on, or while it is ending anyway."""
+QUOTED = re.compile(rf"(?P<mark>[\"'`\u201c\u2018\u300c]?)(?P<name>\b{NAME}): (?P<message>[^\n]{{3,400}})")
+"""An exception in the middle of a person's sentence."""
+MARKS = {"\u201c": "\u201d", "\u2018": "\u2019", "\u300c": "\u300d"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +92,13 @@ class Raised:
     start: int
     linked: bool
     """Whether it came of the one before it."""
+    ignored: bool = False
+    """Whether Python only told of it and went on."""
 
     @property
     def wraps(self) -> bool:
-        """Whether it only passes on that something failed."""
-        return WRAPPERS.search(f"{self.type}: {self.message}") is not None
+        """Whether it only passes on that something failed, or went by without ending anything."""
+        return self.ignored or WRAPPERS.search(f"{self.type}: {self.message}") is not None
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -113,6 +131,12 @@ class Reading:
         first, last = self._line_at(start), self._line_at(max(start, end - 1))
         return max(self._weights[first : last + 1], default=NOTHING)
 
+    def ends_in(self, position: int) -> bool:
+        """Return whether `position` lies in the last exception, or in one that it came of."""
+        last = next((number for number, one in enumerate(self.raised) if one is self.last), -1)
+        chain = self._chain_of(self._blocks[self._line_at(position)])
+        return chain >= 0 and chain == self._chain_of(last)
+
     def same_place(self, one: int, other: int) -> bool:
         """Return whether two positions lie in one line, or in one chain of exceptions."""
         first, second = self._line_at(one), self._line_at(other)
@@ -130,7 +154,7 @@ class Reading:
     def _read(self) -> None:
         found: list[Raised] = []
         frames: list[Frame] = []
-        linked, left, source_next = False, 0, False
+        linked, ignored, left, source_next = False, False, 0, False
         for start, line in _lines(self.words):
             self._starts.append(start)
             bare = LEAD.sub("", line)
@@ -143,13 +167,19 @@ class Reading:
                 weight, left, source_next = NOTHING, 0, True
             elif LINK.match(bare.strip()):
                 linked, left, source_next = True, 0, False
+            elif IGNORED.match(bare):
+                ignored, left, source_next, weight = True, 0, False, NOTHING
             elif "Traceback (most recent call last)" in bare or IPYTHON_HEAD.match(bare):
                 frames, left, source_next, weight = [], 0, False, NOTHING
             elif name and not name["name"].endswith("Warning"):
                 message = bare.strip()[name.end("name") :].lstrip(": \t")
                 kind = name["name"].rpartition(".")[2]
-                found.append(Raised(kind, message, tuple(frames), start, linked and bool(found)))
-                frames, linked, left, source_next = [], False, MESSAGE_LINES, False
+                found.append(
+                    Raised(
+                        kind, message, tuple(frames), start, linked and bool(found), ignored and bool(frames)
+                    )
+                )
+                frames, linked, ignored, left, source_next = [], False, False, MESSAGE_LINES, False
                 block = len(found) - 1
             elif not bare.strip() or "%|" in bare:
                 left = left if found and left == MESSAGE_LINES and not found[-1].message else 0
@@ -164,11 +194,18 @@ class Reading:
                 weight = TOLD
             self._weights.append(weight)
             self._blocks.append(block)
+        if not found and (quoted := _quoted(self.words)) is not None:
+            found.append(quoted)
+            self._blocks[self._line_at(quoted.start)] = 0
         self.raised = tuple(found)
         weights = _weigh_raised(self.raised)
+        heads = {
+            self._line_at(one.start + max(0, self.words[one.start :].find(one.message[:20]))) for one in found
+        }
+        heads |= {self._line_at(one.start) for one in found}
         self._weights = [
-            weights[block] if block >= 0 else weight
-            for weight, block in zip(self._weights, self._blocks, strict=True)
+            weights[block] * (1 if number in heads else CONTINUED) if block >= 0 else weight
+            for number, (weight, block) in enumerate(zip(self._weights, self._blocks, strict=True))
         ]
 
 
@@ -201,7 +238,24 @@ def package_of(path: str) -> str:
 
 def _extend(raised: Raised, line: str) -> Raised:
     message = f"{raised.message}\n{line}" if raised.message else line
-    return Raised(raised.type, message, raised.frames, raised.start, raised.linked)
+    return replace(raised, message=message)
+
+
+def _quoted(words: str) -> Raised | None:
+    """Return the last exception that a person quotes in a sentence; None where there is none."""
+    last = None
+    for found in QUOTED.finditer(words):
+        message, mark = found["message"], found["mark"]
+        end = message.find(MARKS.get(mark, mark)) if mark else -1
+        # A quoted name inside the message has the same marks: only what ends it is followed by no word.
+        while (
+            end >= 0 and mark == "'" and message[end + 1 : end + 2] not in ("", " ", ".", ",", ")", "?", "!")
+        ):
+            end = message.find("'", end + 1)
+        last = Raised(
+            found["name"].rpartition(".")[2], message[: end if end > 0 else None], (), found.start(), False
+        )
+    return last
 
 
 def _weigh_raised(raised: tuple[Raised, ...]) -> list[float]:

@@ -31,6 +31,12 @@ FAILURES = (
         code="D62",
     ),
     Failure(
+        "zero3_loading",
+        said(r"the shape in current model is torch\.Size\(\[0\]\)"),
+        (Remedy("zero3_config"), Remedy("one_gpu_own")),
+        code="D96",
+    ),
+    Failure(
         "sharded_quantised",
         said(
             r"Must flatten tensors with (?:uniform|the same) dtype",
@@ -40,16 +46,35 @@ FAILURES = (
         ),
         (Remedy("one_dtype"), Remedy("one_gpu_own")),
         code="D63",
+        unless=said(r"not compatible with[^\n]{0,60}device_map"),
     ),
     Failure(
         "ddp_mapped",
         said(
             r"You can't train a model that has been loaded with `?device_map='auto'`? in any distributed mode",
             r"device_map='auto'[^\n]{0,80}distributed",
+            r"Zero-?3 is not compatible with[^\n]{0,60}device_map",
             r"loaded in (?:8-bit|4-bit) precision on a different device than the one you're training on",
         ),
         (Remedy("map_by_rank"),),
         code="D64",
+    ),
+    Failure(
+        "cards_divide",
+        said(
+            r"(?:heads|vocab_?size|hidden size)[^\n]{0,60}must be divisible by (?:the )?tensor[ _]parallel",
+            r"is not divisible by (?:the )?(?:tensor[ _]parallel|tp|world)[_ ]?size",
+        ),
+        (Remedy("fitting_split"),),
+        code="D103",
+    ),
+    Failure(
+        "wrapped_model",
+        said(
+            r"'(?:(?:Distributed|FullySharded)?DataParallel|OptimizedModule|DeepSpeedEngine)' object has no attribute",
+        ),
+        (Remedy("unwrap"),),
+        code="D104",
     ),
     Failure(
         "gpu_number",

@@ -82,6 +82,21 @@ FAILURES = (
         "too_many_files", said(r"Too many open files", r"\[Errno 24\]"), (Remedy("restart"),), code="D23"
     ),
     Failure(
+        "safetensors_old",
+        said(r"SafetensorError[^\n]*unknown variant `(?P<name>\w+)`"),
+        (Remedy("upgrade_safetensors"),),
+        code="N8",
+    ),
+    Failure(
+        "safetensors_metadata",
+        said(
+            r"safetensors archive passed at \S+ does not contain the valid metadata",
+            r"metadata\.get\(\"format\"\)[\s\S]{0,200}?'NoneType' object has no attribute 'get'",
+        ),
+        (Remedy("write_metadata"),),
+        code="N13",
+    ),
+    Failure(
         "weights_damaged",
         said(
             r"SafetensorError",
@@ -96,6 +111,7 @@ FAILURES = (
         ),
         (FETCH_AGAIN,),
         code="N7",
+        unless=said(r"SafetensorError[^\n]*unknown variant `", r"No space left|os error 28"),
     ),
     Failure(
         "disk_error",

@@ -241,7 +241,12 @@ FAILURES = (
     ),
     Failure(
         "path_too_long",
-        said(r"WinError 206\b", r"File name too long", r"\[Errno 36\]", r"LongPathsEnabled"),
+        said(
+            r"WinError 206\b",
+            r"File name too long",
+            r"\[Errno 36\]",
+            r"LongPathsEnabled|Windows Long Path support",
+        ),
         (Remedy("long_paths"), Remedy("short_workspace")),
         code="T6",
         probe=unless_right(_long_path),

@@ -10,6 +10,8 @@ FAILURES = (
             r"element 0 of tensors does not require grad",
             r"None of the inputs have requires_grad=True[^\n]*\n(?:[^\n]*\n){0,40}?[^\n]*does not require grad",
             r"optimizer got an empty parameter list",
+            r"No inf checks were recorded for this optimizer",
+            r"One of the differentiated Tensors does not require grad",
             r"trainable params: 0 \|\|[\s\S]{0,6000}?(?:Error|error)\b",
         ),
         (Remedy("input_grads"), Remedy("trainable_part")),
@@ -21,6 +23,7 @@ FAILURES = (
         said(
             r"fine-tuning on purely quantized models",
             r"purely quantized model",
+            r"Only Tensors of floating point and complex dtype can require gradients",
             r"quantization method do(?:es)? not support training",
         ),
         (Remedy("attach_adapter"), Remedy("keep_adapter")),
@@ -43,6 +46,7 @@ FAILURES = (
             r"tensors (?:should|must) be on the same device",
             r"is on device \S+ but expected (?:on )?\S+",
             r"Expected \w+ (?:to be )?on (?:cuda|cpu)\S*,? (?:but|got)",
+            r"Placeholder storage has not been allocated on MPS",
             r"indices should be either on cpu or on the same device",
             r"module must have its parameters and buffers on device cuda:\d+ \(device_ids\[0\]\)",
             r"Pointer argument \(at \d+\) cannot be accessed from Triton \(cpu tensor\?\)",
@@ -65,11 +69,16 @@ FAILURES = (
         said(
             r"Some modules are dispatched on the CPU or the disk",
             r"You can't train a model that has been loaded (?:in 8-bit precision )?with CPU or disk offload",
-            r"The current `?device_map`? had weights offloaded to the disk",
             r"can't train a model that has been loaded in 8-bit precision on a different device",
         ),
         (Remedy("whole_on_card"), SMALLER_MODEL),
         code="R6",
+    ),
+    Failure(
+        "mps_format",
+        said(r"MPS framework doesn't support float64", r"\w+ is not supported on MPS"),
+        (Remedy("mac_float"),),
+        code="R26",
     ),
     Failure(
         "bf16_unsupported",
@@ -78,11 +87,18 @@ FAILURES = (
             r"bf16/gpu",
             r"[Bb]f(?:loat)?16 is (?:not supported|only supported) (?:on|by|with|for)",
             r"Bfloat16 is only supported on GPUs with compute capability",
+            r"does not support bfloat16|bfloat16 precision[^\n]{0,40}not supported",
             r"bfloat16 is not supported on (?:this|your)",
             r"BFloat16 gemm in CUDA requires Ampere",
         ),
         (USE_FP16, Remedy("fp16_own")),
         code="R7",
+    ),
+    Failure(
+        "tf32_unsupported",
+        said(r"tf32 requires Ampere", r"tf32[^\n]{0,60}(?:requires|not supported|only supported)"),
+        (Remedy("no_tf32"),),
+        code="R25",
     ),
     Failure(
         "fp16_needs_card",
@@ -159,6 +175,7 @@ FAILURES = (
             r"Cannot copy out of meta tensor",
             r"Tensor on device (?:meta|cuda:\d+) is not on the expected device meta",
             r"is on the meta device",
+            r"cannot be called on meta tensors",
         ),
         (Remedy("device_map_card"), Remedy("upgrade_loading")),
         code="R16",
@@ -186,6 +203,7 @@ FAILURES = (
         "all_masked",
         said(
             r"[Aa]ll labels (?:in your dataset )?are -100",
+            r"assistant_only_loss[^\n]{0,80}no assistant tokens",
             r"Could not find (?:response|instruction) key .{0,200} in (?:the following instance|token)",
         ),
         (Remedy("right_marker"),),
@@ -196,6 +214,8 @@ FAILURES = (
         said(
             r"mat1 and mat2 shapes cannot be multiplied",
             r"The size of tensor a \(\d+\) must match the size of tensor b",
+            r"Attention mask should be of size",
+            r"doesn't match the broadcast shape",
             r"Expected input batch_size \(\d+\) to match target batch_size",
             r"shape '\[[^\]\n]+\]' is invalid for input of size",
             r"shape mismatch: value tensor of shape",
@@ -212,6 +232,7 @@ FAILURES = (
         said(
             r"train_steps_per_second.{0,20}inf",
             r"max_steps must be positive|num_train_epochs.{0,60}(?:must|should) be positive",
+            r"does not implement __len__, max_steps has to be",
             r"args\.max_steps must be set to a positive value if dataloader does not have a length",
         ),
         (Remedy("set_steps"),),
@@ -222,6 +243,64 @@ FAILURES = (
         said(r"Input length of input_ids is \d+, but `?max_(?:length|new_tokens)`? is set to"),
         (Remedy("new_tokens"),),
         code="R22",
+    ),
+    Failure(
+        "best_metric",
+        said(
+            r"`?metric_for_best_model`?[^\n]{0,80}not found",
+            r"KeyError: '?eval_\w+'?$",
+        ),
+        (Remedy("named_metric"),),
+        code="R27",
+    ),
+    Failure(
+        "no_loss",
+        said(
+            r"model did not return a loss from the inputs",
+            r"'?loss'? (?:is|was) not (?:in|among) the (?:model )?outputs",
+        ),
+        (Remedy("give_labels"),),
+        code="R28",
+    ),
+    Failure(
+        "optimizer_groups",
+        said(
+            r"loaded state dict contains a parameter group that doesn't match the size of optimizer's group",
+            r"loaded state dict has a different number of parameter groups",
+        ),
+        (Remedy("same_trainable"),),
+        code="R29",
+    ),
+    Failure(
+        "label_kind",
+        said(
+            r"Target size \(torch\.Size\(\[[\d, ]*\]\)\) must be the same as input size",
+            r"\"\w*(?:nll_loss|softmax_lastdim)\w*\" not implemented for '(?:Float|Int|Double|Bool|Short)'",
+            r"expected scalar type Long but found|Expected floating point type for target with class probabilities",
+        ),
+        (Remedy("labels_as_numbers"),),
+        code="R30",
+    ),
+    Failure(
+        "generate_arguments",
+        said(r"`?model_kwargs`? are not used by the model"),
+        (Remedy("drop_arguments"),),
+        code="R31",
+    ),
+    Failure(
+        "padding_side",
+        said(r"batched generation with `?padding_side='?right", r"set `?padding_side='?left"),
+        (Remedy("pad_left"),),
+        code="R32",
+    ),
+    Failure(
+        "checkpoint_incomplete",
+        said(
+            r"(?:FileNotFoundError|No such file|does not exist|not found)[^\n]*"
+            r"(?:trainer_state\.json|optimizer\.(?:pt|bin)|scheduler\.pt|rng_state(?:_\d+)?\.pth|zero_pp_rank_\w+\.pt)",
+        ),
+        (Remedy("whole_checkpoint"), Remedy("weights_only_start")),
+        code="R33",
     ),
     Failure(
         "cublas_call",

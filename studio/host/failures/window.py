@@ -10,6 +10,7 @@ FAILURES = (
             r"jinja2)[\\/][\s\S]{0,3000}?(?:argument of type 'bool' is not iterable|unhashable type: 'dict')",
             r"argument of type 'bool' is not iterable",
             r"No API found[\s\S]{0,200}gradio",
+            r"\bAPIInfoParseError\b",
             r"(?:gradio|fastapi|starlette)[\\/][\s\S]{0,3000}?(?:PydanticSchemaGenerationError|PydanticUserError|pydantic[\w.]*\.\w*Error)",
             r"cannot import name '(?:HfFolder|RootModel|field_validator|TypeAdapter|"
             r"_TemplateResponse)' from '(?:huggingface_hub|pydantic|starlette)",

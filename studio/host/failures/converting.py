@@ -1,0 +1,108 @@
+"""Failures of turning a model into GGUF, and of the programs that read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.reading import Reading
+
+CONVERTER = re.compile(
+    r"(?:^|[\\/])convert[\w-]*(?:gguf|ggml|hf_to|hf-to|lora_to|lora-to)[\w-]*\.py$|"
+    r"llama\.?cpp\w*[\\/](?:[\w.-]+[\\/])*convert[\w-]*\.py$|[\\/]gguf(?:-py)?[\\/][\w\\/]+\.py$",
+    re.IGNORECASE,
+)
+MISFITS = frozenset(
+    "KeyError ValueError NotImplementedError IndexError AttributeError TypeError AssertionError".split()
+)
+"""What the converter raises where a model is not what it expects; a missing file or package is another matter."""
+PACKED = re.compile(
+    r"'?(?:U8|I8|uint8|int8|F8_E\w+|float8\w*|torch\.(?:u?int8|float8\w*))'?|[^\n]*(?:absmax|quant_map|quant_state|\.SCB\b)[^\n]*"
+)
+"""The formats and names of weights in 4 or 8 bits."""
+
+
+def _in_converter(reading: Reading) -> bool:
+    raised = reading.last
+    return (
+        raised is not None
+        and raised.type in MISFITS
+        and any(CONVERTER.search(frame.path) for frame in raised.frames[-6:])
+    )
+
+
+def _read_quantised(reading: Reading) -> Mapping[str, str] | None:
+    """Weights of 4 or 8 bits in the GGUF converter."""
+    packed = _in_converter(reading) and reading.last and PACKED.match(reading.last.message.partition("\n")[0])
+    return {} if packed else None
+
+
+def _read_converter(reading: Reading) -> Mapping[str, str] | None:
+    """A model that the GGUF converter, or the one that was chosen, does not understand."""
+    return {} if _in_converter(reading) and not _read_quantised(reading) else None
+
+
+FAILURES = (
+    Failure(
+        "gguf_tokenizer",
+        said(r"BPE pre-tokenizer was not recognized", r"update get_vocab_base_pre"),
+        (Remedy("newer_llama_cpp"), Remedy("original_tokenizer")),
+        code="K32",
+    ),
+    Failure(
+        "gguf_model",
+        said(
+            r"hf-to-gguf:Model \S+ is not supported",
+            r"Model architecture ?'?\S+ not supported",
+            r"unknown (?:model )?architecture:? '",
+            r"Can ?not map tensor",
+            r"unknown pre-tokenizer type|error loading model vocabulary",
+            r"architecture ['\"]?\S+ not supported (?:yet )?by (?:llama|gguf)",
+            r"GGUF model with architecture \S+ is not supported",
+            r"unsupported architecture [\"'](?P<name>\w+)",
+        ),
+        (Remedy("newer_llama_cpp"),),
+        code="K33",
+        unless=said(r"Can ?not map tensor '[^']*(?:quant|absmax|lora_)"),
+    ),
+    Failure(
+        "gguf_quantised",
+        said(
+            r"Can ?not map tensor '[^'\n]*(?:quant|absmax|lora_|nf4)",
+            r"Quant method is not (?:yet )?supported: '?bitsandbytes",
+        ),
+        (Remedy("merge_in_16_bits"),),
+        code="K34",
+        reader=_read_quantised,
+    ),
+    Failure(
+        "gguf_damaged",
+        said(
+            r"invalid (?:gguf |file )?magic",
+            r"tensor '[^'\n]+' data is not within the file bounds|GGUF.{0,60}(?:corrupt|truncat)",
+            r"failed to read (?:magic|tensor data|key-value pairs)",
+        ),
+        (Remedy("fetch_again"),),
+        code="K35",
+    ),
+    Failure(
+        "llama_cpp_missing",
+        said(
+            r"llama(?:\.cpp[\\/]|-)(?:llama-)?quantize'?[^\n]{0,60}(?:does not exist|not found|No such file)",
+            r"(?:Failed|failed) (?:compiling|to compile|building|to build) llama\.cpp",
+            r"Unsloth: Quantization failed",
+            r"llama\.cpp folder .{0,60}(?:not exist|missing)",
+        ),
+        (Remedy("build_llama_cpp"),),
+        code="K36",
+        strength=0.9,
+    ),
+    Failure(
+        "gguf_converter",
+        said(r"Not a lora_A or lora_B tensor", r"Unexpected name '[^'\n]+': Not a lora"),
+        (Remedy("right_converter"), Remedy("newer_llama_cpp"), Remedy("merge_in_16_bits")),
+        code="K39",
+        reader=_read_converter,
+    ),
+)

@@ -1,0 +1,62 @@
+"""Failures of training methods and adapters: settings of peft and trl that exclude each other."""
+
+from studio.host.failures.failure import Failure, Remedy, said
+
+FAILURES = (
+    Failure(
+        "adapter_twice",
+        said(
+            r"passed a `?PeftModel`?[^\n]{0,80}`?peft_config`?",
+            r"Adapter with name \S+ already exists",
+            r"already (?:has|have) (?:a |an )?(?:peft|lora|adapter)\w*[^\n]{0,60}(?:adapter|config)",
+        ),
+        (Remedy("one_adapter"),),
+        code="R40",
+    ),
+    Failure(
+        "merge_quantised",
+        said(
+            r"Cannot merge (?:LORA|LoRA|adapter)?\s?layers? when the model is",
+            r"Cannot merge[^\n]{0,60}(?:8-bit|4-bit|gptq|quantized)",
+        ),
+        (Remedy("merge_in_16_bits"),),
+        code="R41",
+    ),
+    Failure(
+        "adapter_type",
+        said(
+            r"Unknown PEFT type|is not a valid PeftType",
+            r"PEFT_TYPE_TO_\w+\[[\s\S]{0,200}?KeyError: '?[\w.]+'?",
+        ),
+        (Remedy("adapter_folder"), Remedy("upgrade_peft")),
+        code="R42",
+    ),
+    Failure(
+        "server_adapter",
+        said(
+            r"LoRA rank \d+ is greater than max_lora_rank",
+            r"expected target modules in[^\n]{0,600}but received",
+        ),
+        (Remedy("server_lora"), Remedy("merge_in_16_bits")),
+        code="R45",
+    ),
+    Failure(
+        "group_size",
+        said(
+            r"evenly divisible by the number of generations per prompt",
+            r"generation_batch_size[^\n]{0,80}divisible by[^\n]{0,20}num_generations",
+            r"num_generations[^\n]{0,60}(?:must be|should be) (?:at least|greater|divisible)",
+        ),
+        (Remedy("match_generations"),),
+        code="R43",
+    ),
+    Failure(
+        "reference_model",
+        said(
+            r"`model` and `ref_model` cannot be the same",
+            r"ref_model[^\n]{0,80}(?:not (?:needed|allowed)|pass(?:ed|ing)? a)[^\n]{0,60}peft",
+        ),
+        (Remedy("no_reference"),),
+        code="R44",
+    ),
+)
