@@ -243,11 +243,7 @@ def _chat(options: argparse.Namespace, workspace: Workspace, console: Console) -
     desk.health.hurry(lambda: True)  # answers are computed by the model's own code
     load_ahead(desk.health, "studio.engine.chat")
     sides = ("base", "tuned") if options.side == "both" else (options.side,)
-    checkpoint = (
-        f"step-{options.checkpoint:08d}" if options.checkpoint else desk.talks.find_place(options.run)
-    )
-    if checkpoint and not options.checkpoint:  # a stopped run
-        console.say(text("cli.chat.checkpoint", run=options.run, step=int(checkpoint.removeprefix("step-"))))
+    checkpoint = _find_place(desk, options, console, "cli.chat.checkpoint")
 
     def user(words: str) -> dict[str, str]:
         # A terminal of another encoding sends bytes that are no characters; no tokenizer takes those.
@@ -303,6 +299,16 @@ def _ask_line(prompt: str) -> str:
         return ""
 
 
+def _find_place(desk: Any, options: argparse.Namespace, console: Console, told: str) -> str:
+    """Return the state of the run that is meant: its result, or a checkpoint; `told` says which where none is named."""
+    if options.checkpoint:
+        return f"step-{options.checkpoint:08d}"
+    place = desk.talks.find_place(options.run)
+    if place:  # a stopped run
+        console.say(text(told, run=options.run, step=int(place.removeprefix("step-"))))
+    return place
+
+
 def _export(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
     from studio.desk.desk import Desk
     from studio.supervise import stop_requests
@@ -322,7 +328,9 @@ def _export(options: argparse.Namespace, workspace: Workspace, console: Console)
             seen = len(asked)
             return seen > 0
 
-        result = Desk(workspace).export(options.run, options.to, folder, should_stop)
+        desk = Desk(workspace)
+        place = _find_place(desk, options, console, "cli.export.checkpoint")
+        result = desk.export(options.run, options.to, folder, should_stop, place)
     said = console.catalogue.say(
         text("cli.exported", path=str(result.path), mb=f"{result.size_bytes / 1e6:.1f}")
     )

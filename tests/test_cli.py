@@ -323,6 +323,7 @@ from studio.cli import main
 from studio.core.text import literal
 from studio.desk import exports
 from studio.desk.desk import Desk
+from studio.desk.talks import Talks
 from studio.engine.exporters.exporter import Exporter
 
 def write(job):
@@ -335,7 +336,8 @@ exports._get_exporter = lambda target: Exporter(
     name="adapter", size_bytes=lambda job: 1, memory_bytes=lambda job: 1, write=write, load_lines=lambda *_: ()
 )
 parts = {"folder": SimpleNamespace(path=None), "facts": SimpleNamespace(name="tiny"), "plan": None}
-Desk._find_result = lambda self, run: SimpleNamespace(record=SimpleNamespace(adapter=""), **parts)
+Talks.find_place = lambda self, run: ""
+Desk._find_result = lambda self, run, place: SimpleNamespace(record=SimpleNamespace(adapter=""), place="", **parts)
 sys.exit(main(sys.argv[1:]))
 """
 

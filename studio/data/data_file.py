@@ -148,7 +148,8 @@ def _choose_encoding(
         return guess.encoding, ()
     asked = text("data.source.encoding_choice", name=file.shown_name[:80])
     names = tuple(
-        text("data.source.encoding_shown", encoding=one, words=literal(guess.show(one))) for one in guess.choices
+        text("data.source.encoding_shown", encoding=one, words=literal(guess.show(one)))
+        for one in guess.choices
     )
     return guess.encoding, (
         Question(id="encoding", question=asked, choices=guess.choices, names=names, field="data.encoding"),

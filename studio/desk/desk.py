@@ -312,14 +312,17 @@ class Desk:
         target: str,
         folder: Path | None = None,
         should_stop: Callable[[], bool] = lambda: False,
+        place: str = "",
     ) -> Export:
         """Write the run's result as `target` (adapter, merged) into the workspace's exports or `folder`; waits.
+
+        place: a checkpoint's name, to write that instead.
 
         Raises StudioError for an unknown target, an unfinished run, a full disk, an existing folder, or when
         `should_stop` ended it.
         """
         self.running.refuse_busy()
-        return self.exports.write(run, target, folder, should_stop)
+        return self.exports.write(run, target, folder, should_stop, place)
 
     def close(self, timeout_s: float = 18.0) -> None:
         """Stop the active run with a checkpoint and let the threads end; returns after at most `timeout_s`."""
@@ -364,8 +367,8 @@ class Desk:
 
         return find_run(self.workspace.runs, run)
 
-    def _find_result(self, run: str) -> Any:
+    def _find_result(self, run: str, place: str = "") -> Any:
         """Return what `run` made, for a model of it to be loaded on this machine: the libraries for that come next."""
         machine = self.health.machine()
         hide_broken_triton(machine)
-        return find_result(self._folder(run), machine)
+        return find_result(self._folder(run), machine, place)

@@ -36,6 +36,7 @@ from studio.engine.checkpoint import require_space
 from studio.engine.exporters import EXPORTERS, get_exporter
 from studio.engine.exporters.exporter import Exporter, ExportJob, ExportStopped
 from studio.engine.folder import RUN_NAME
+from studio.engine.places import RESULT, WEIGHTS
 from studio.host.failures import refuse_system
 from studio.host.settings import read_settings
 from studio.host.workspace import Workspace, count_bytes
@@ -96,10 +97,10 @@ class Exports:
         engine: Worker,
         running: Running,
         *,
-        find: Callable[[str], Result],
+        find: Callable[[str, str], Result],
         make_room: Callable[[], object],
     ) -> None:
-        """`find` gives a run's result; `make_room` frees what chat has loaded."""
+        """`find` gives a run's result, or its checkpoint; `make_room` frees what chat has loaded."""
         self.workspace = workspace
         self.job: Job | None = None
         """The last export, being written or ended."""
@@ -118,9 +119,12 @@ class Exports:
         """Where exports go that are given no folder of their own: what the settings say, else the workspace's."""
         return Path(read_settings(self.workspace).get("exports_folder") or self.workspace.exports)
 
-    def estimate(self, run: str, target: str) -> Estimate:
-        """Return what exporting the result of `run` as `target` will take on this machine. Raises StudioError."""
-        exporter, result = _get_exporter(target), self._find(run)
+    def estimate(self, run: str, target: str, place: str = RESULT) -> Estimate:
+        """Return what exporting `run` as `target` will take on this machine; `place`: its result, or a checkpoint.
+
+        Raises StudioError.
+        """
+        exporter, result = _get_exporter(target), self._find(run, place)
         task = self._make_task(result)
         problem = exporter.find_problem(task)
         if problem is not None:
@@ -142,13 +146,16 @@ class Exports:
         target: str,
         folder: Path | None = None,
         should_stop: Callable[[], bool] = lambda: False,
+        place: str = RESULT,
     ) -> Export:
-        """Write the result of `run` as `target` into the workspace's exports or `folder`; waits, asking `should_stop`.
+        """Write `run` as `target` into the workspace's exports or `folder`; waits, asking `should_stop`.
+
+        place: its result, or the name of a checkpoint.
 
         Raises StudioError for an unknown target, an unfinished run, a full disk, an existing folder or when it was
         stopped, which leaves nothing behind; OSError.
         """
-        job = self._begin(Job(), run, target, folder)
+        job = self._begin(Job(), run, target, folder, place)
         while not job.ended:
             if should_stop():
                 job.stop()
@@ -156,8 +163,8 @@ class Exports:
                 job.result(ASK_S)
         return job.result()
 
-    def start(self, run: str, target: str) -> Job:
-        """Begin to write the result of `run` as `target`; the Job's result is an Export.
+    def start(self, run: str, target: str, place: str = RESULT) -> Job:
+        """Begin to write `run` as `target`; the Job's result is an Export. place: as in write().
 
         Raises StudioError while a run trains or another export is being written, and for an unknown target.
         """
@@ -165,8 +172,8 @@ class Exports:
         if self.job is not None and not self.job.ended:
             raise StudioError(text("export.busy"), text("export.busy.why"), text("export.busy.fix"))
         _get_exporter(target)
-        self.job, self.job_target = Job(), f"{run}-{target}"
-        return self._begin(self.job, run, target, None)
+        self.job, self.job_target = Job(), _name_export(run, place, target)
+        return self._begin(self.job, run, target, None, place)
 
     @property
     def busy(self) -> bool:
@@ -181,15 +188,15 @@ class Exports:
         """Return how much of the export that is on lies on the disk already."""
         return count_bytes(staging_of(self.home / self.job_target)) if self.job_target else 0
 
-    def _begin(self, job: Job, run: str, target: str, folder: Path | None) -> Job:
-        final = folder or self.home / f"{run}-{target}"
+    def _begin(self, job: Job, run: str, target: str, folder: Path | None, place: str) -> Job:
+        final = folder or self.home / _name_export(run, place, target)
 
         def work(job: Job) -> Export:
             if self._must_end(job):
                 raise ExportStopped
             job.tell(text("export.phase.begin"))
             self._make_room()
-            return self._write(job, self._find(run), target, final, overwrite=folder is None)
+            return self._write(job, self._find(run, place), target, final, overwrite=folder is None)
 
         self._writing = {one: of for one, of in self._writing.items() if not one.ended} | {job: run}
         return job.begin(self._engine, work, "export")
@@ -216,7 +223,7 @@ class Exports:
         except OSError as error:
             what, fix = text("export.folder", path=str(final.parent)), text("export.folder.fix")
             raise StudioError(what, refuse_system(error).why, fix) from error
-        task = self._make_task(result, staging)
+        task, checkpoint = self._make_task(result, staging), staging.with_name(f"{staging.name}-checkpoint")
         size_bytes = exporter.size_bytes(task)
 
         def tell(phase: Text) -> None:
@@ -225,15 +232,22 @@ class Exports:
         try:
             require_space(final.parent, size_bytes)
             _require_memory(exporter.memory_bytes(task), result.facts.name)
+            if result.place != RESULT:
+                job.tell(text("export.phase.checkpoint"))
+                task = _take_checkpoint(task, result, checkpoint)
             exporter.write(dataclasses.replace(task, tell=tell, should_stop=lambda: self._must_end(job)))
             if overwrite:  # in the workspace's own folder, where exports are listed
                 recipe = result.folder.read_recipe()
                 base = result.facts.folder if Path(recipe.model.source).exists() else recipe.model.source
                 base = result.facts.folder if recipe.model.source == "demo" else base
-                write_json(staging / NOTE, {"run": result.record.run, "target": target, "base": base})
+                write_json(
+                    staging / NOTE,
+                    {"run": _name_state(result.folder.run, result.place), "target": target, "base": base},
+                )
             close_staging(staging, final)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+            shutil.rmtree(checkpoint, ignore_errors=True)
         return Export(final, count_bytes(final))
 
     def _must_end(self, job: Job) -> bool:
@@ -241,7 +255,12 @@ class Exports:
         return job.stopping or self._running.closing.is_set()
 
     def _make_task(self, result: Result, target: Path = Path()) -> ExportJob:
-        return ExportJob(result.folder.path, result.record, result.facts, result.plan, target)
+        record, folder = result.record, result.folder.path
+        if result.place != RESULT:  # as large as the result that is made of it, or a little larger
+            weights = str(Path("checkpoints") / result.place / WEIGHTS)
+            adapter = result.recipe.adapter.method == "lora"
+            record = dataclasses.replace(record, artifact=weights, adapter=adapter)
+        return ExportJob(folder, record, result.facts, result.plan, target)
 
     # After -----------------------------------------------------------------------------------------------------------
 
@@ -304,6 +323,30 @@ class Exports:
 def loading_lines(item: ExportItem) -> tuple[str, ...]:
     """Return the lines of Python that load an export; none where its base is needed and not known."""
     return _get_exporter(item.target).load_lines(str(item.path), item.base)
+
+
+def _name_export(run: str, place: str, target: str) -> str:
+    return f"{_name_state(run, place)}-{target}"
+
+
+def _name_state(run: str, place: str) -> str:
+    return f"{run}-{place}" if place else run
+
+
+def _take_checkpoint(task: ExportJob, result: Result, folder: Path) -> ExportJob:
+    """Write the checkpoint into `folder` as a run's result would be; return the task that exports it from there."""
+    from studio.engine.chat import Partner, save_checkpoint
+
+    partner = Partner(
+        facts=result.facts,
+        plan=result.plan,
+        recipe=result.recipe,
+        folder=result.folder,
+        record=result.record,
+        place=result.place,
+    )
+    shutil.rmtree(folder, ignore_errors=True)
+    return dataclasses.replace(task, run_folder=folder, record=save_checkpoint(partner, folder))
 
 
 def _get_exporter(target: str) -> Exporter:

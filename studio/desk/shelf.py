@@ -50,6 +50,13 @@ class ShelfEntry:
     """Seconds that it worked, all attempts together."""
     best_eval_loss: float | None = None
     """The lowest evaluation loss; None without an evaluation."""
+    checkpoint: int | None = None
+    """The step of its newest whole checkpoint; None without one."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether it can be chatted with and exported: its result, or else a checkpoint."""
+        return bool(self.record.artifact) or self.checkpoint is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -263,6 +270,7 @@ class Shelf:
             resumable=judge_resume(record, kept.recipe, kept.summary.checkpoint),
             took_s=worked_s(record, kept.summary),
             best_eval_loss=kept.summary.best_eval_loss,
+            checkpoint=kept.summary.checkpoint,
         )
 
 

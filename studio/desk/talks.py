@@ -373,16 +373,14 @@ class Talks:
                 )
             facts = inspect_model(recipe.model.source, revision=recipe.model.revision)
             return Partner(facts=facts, plan=plan(machine, recipe, facts), recipe=recipe)
-        folder = find_run(self.workspace.runs, run)
-        recipe = folder.read_recipe()
-        if not checkpoint:
-            found = find_result(folder, machine)
-            facts, planned, record = found.facts, found.plan, found.record
-        else:
-            facts = inspect_model(recipe.model.source, revision=recipe.model.revision)
-            planned, record = plan(machine, recipe, facts), folder.read_record()
+        found = find_result(find_run(self.workspace.runs, run), machine, checkpoint)
         return Partner(
-            facts=facts, plan=planned, recipe=recipe, folder=folder, record=record, place=checkpoint
+            facts=found.facts,
+            plan=found.plan,
+            recipe=found.recipe,
+            folder=found.folder,
+            record=found.record,
+            place=found.place,
         )
 
     def _sparing(self, work: Callable[[], Any]) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,8 +24,8 @@ from studio.core.record import RunRecord
 from studio.core.text import literal, text
 from studio.data.deadline import Deadline
 from studio.data.templates.catalogue import read_choice
-from studio.engine.artifact import load_artifact
-from studio.engine.ends import Ends, find_ends
+from studio.engine.artifact import load_artifact, save_artifact
+from studio.engine.ends import Ends, find_ends, set_ends
 from studio.engine.folder import RunFolder
 from studio.engine.places import RESULT, find_weights
 from studio.models.adapt import adapt
@@ -100,7 +102,7 @@ class Speaker:
             self.tuned: Any = load_model(facts, quantization=plan.quantization.value, **settings).model
             self.base: Any = self.tuned
         else:
-            self.tuned = self._load_tuned()
+            self.tuned = load_tuned(partner)
             self.base = load_model(facts, **settings).model if full else self.tuned
         for model in self._models():
             set_evaluation(model)
@@ -214,24 +216,6 @@ class Speaker:
     def _models(self) -> tuple[Any, ...]:
         return (self.tuned,) if self.base is self.tuned else (self.base, self.tuned)
 
-    def _load_tuned(self) -> Any:
-        partner, plan = self.partner, self.partner.plan
-        if partner.place == RESULT:
-            return load_artifact(partner.folder.path, partner.record, partner.facts, plan)
-        weights = load_file(find_weights(partner.folder, partner.place))
-        full = partner.recipe.adapter.method == "full"
-        model = load_model(
-            partner.facts,
-            device=plan.device.value,
-            dtype=plan.dtype.value,
-            quantization="none" if full else plan.quantization.value,
-            attention=plan.attention.value,
-        ).model
-        if not full:
-            model = adapt(model, partner.recipe.adapter, partner.recipe.model.adapter)
-        put_weights(model, weights)
-        return model
-
     def _criteria(self, prompt_tokens: int, should_stop: Callable[[], bool]) -> StoppingCriteriaList:
         return StoppingCriteriaList(
             [_StopFlag(should_stop), *self._ends.criteria(self.tokenizer, prompt_tokens)]
@@ -270,6 +254,45 @@ class Speaker:
                 settings["max_new_tokens"] = max(1, min(settings["max_new_tokens"], room))
             ends = {"eos_token_id": list(self._ends.ids)} if self._ends.ids else {}
             return model.generate(pad_token_id=self.tokenizer.pad_token_id, **ends, **settings)
+
+
+def load_tuned(partner: Partner) -> Any:
+    """Return the tuned model of `partner`. Raises StudioError for files that are gone, damaged, or of another model."""
+    plan = partner.plan
+    if partner.place == RESULT:
+        return load_artifact(partner.folder.path, partner.record, partner.facts, plan)
+    weights = load_file(find_weights(partner.folder, partner.place))
+    full = partner.recipe.adapter.method == "full"
+    model = load_model(
+        partner.facts,
+        device=plan.device.value,
+        dtype=plan.dtype.value,
+        quantization="none" if full else plan.quantization.value,
+        attention=plan.attention.value,
+    ).model
+    if not full:
+        model = adapt(model, partner.recipe.adapter, partner.recipe.model.adapter)
+    put_weights(model, weights)
+    return model
+
+
+def save_checkpoint(partner: Partner, folder: Path) -> RunRecord:
+    """Write the checkpoint `partner.place` into `folder` as a run's result would be; returns the record that says so.
+
+    Raises StudioError as load_tuned does, OSError.
+    """
+    step = int(partner.place.removeprefix("step-"))
+    full = partner.recipe.adapter.method == "full"
+    record = dataclasses.replace(partner.record, steps=step, adapter=not full)
+    tokenizer = load_tokenizer(partner.facts)
+    if partner.recipe.data.template:
+        tokenizer.chat_template = read_choice(partner.recipe.data.template)
+    folder.mkdir(parents=True)
+    model = load_tuned(partner)
+    set_ends(model, tokenizer)
+    return dataclasses.replace(
+        record, artifact=save_artifact(model, tokenizer, folder, partner.facts, record)
+    )
 
 
 @torch.no_grad()

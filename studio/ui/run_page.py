@@ -30,6 +30,7 @@ from studio.ui.run_view import (
     stall_card,
     state_words,
     status_card,
+    stopped_card,
     verdict_cards,
 )
 from studio.ui.share_view import share_banner
@@ -195,7 +196,10 @@ class RunPage:
         recipe = self.recipe(run)
         method = recipe.adapter.method if recipe else "lora"
         said = verdict_cards(judge(view, state, now_s, method), self.context.say)
-        return (done_card(run, view, self.context.say) if state == "finished" else "") + said
+        if state == "finished":
+            return done_card(run, view, self.context.say) + said
+        answers = state in ENDED and view.saved_step
+        return (stopped_card(run, self.context.say) if answers else "") + said
 
     def _machine(self) -> str:
         """The machine in the strip, with the memory of its card."""

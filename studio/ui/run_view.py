@@ -284,18 +284,27 @@ def verdict_cards(verdicts: Sequence[RunVerdict], say: Say, show_fields: bool = 
 
 def done_card(run: str, view: LiveView, say: Say) -> str:
     """Return what comes after a finished run: talk to it, take it away."""
+    words = say("ui.done.words", steps=view.step, took=time_words(view.updated_s - view.started_s))
+    return (
+        f'<div class="card problems good run-done"><h3>{escape(say("ui.done.title"))}</h3><p>{escape(words)}</p>'
+        f"{_ways_on(run, say)}</div>"
+    )
+
+
+def stopped_card(run: str, say: Say) -> str:
+    """Return what can be done with the newest checkpoint of a run that did not come to its end."""
+    words = escape(say("ui.done.checkpoint"))
+    return f'<div class="card run-done"><p>{words}</p>{_ways_on(run, say)}</div>'
+
+
+def _ways_on(run: str, say: Say) -> str:
     choice = f' data-run-choice="{escape(run)}"'
     steps = "".join(
         f'<button type="button" class="say {kind}" data-go="{tab}"{taken}>'
         f"{escape(say(f'ui.done.{tab}'))}</button>"
         for tab, kind, taken in (("chat", "primary", choice), ("export", "", choice), ("runs", "", ""))
     )
-    took = time_words(view.updated_s - view.started_s)
-    words = say("ui.done.words", steps=view.step, took=took)
-    return (
-        f'<div class="card problems good run-done"><h3>{escape(say("ui.done.title"))}</h3><p>{escape(words)}</p>'
-        f'<div class="answers">{steps}</div></div>'
-    )
+    return f'<div class="answers">{steps}</div>'
 
 
 def samples_card(samples: Sequence[SampleWritten], chosen: int | None, say: Say) -> str:

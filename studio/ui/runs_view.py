@@ -222,7 +222,7 @@ def _actions(entry: Any, say: Say, active: str) -> str:
     record, off = entry.record, " disabled"
     run, on = record.run, record.run == active
     resumable, notes = entry.resumable.ok and not active, []
-    if not record.artifact:
+    if not entry.answers:
         notes.append(say("ui.runs.result.none"))
     if entry.resumable.ok and active and not on:
         notes.append(say("ui.runs.resume.busy"))
@@ -233,7 +233,7 @@ def _actions(entry: Any, say: Say, active: str) -> str:
         notes.append(say("ui.runs.delete.active"))
     question = say("ui.runs.delete.sure", name=run_name(record), size=size_words(entry.size_bytes))
     confirm = f' data-confirm="{escape(question)}"{off if on else ""}'
-    no_result = "" if record.artifact else off
+    no_result = "" if entry.answers else off
     parts = [
         _button("open", run, say("ui.runs.open"), kind="primary"),
         _button("chat", run, say("ui.runs.chat"), more=no_result),

@@ -27,7 +27,7 @@ from studio.desk.desk import Desk
 from studio.desk.export_folder import NOTE, WRITER, open_staging
 from studio.desk.job import Job
 from studio.desk.prompt_set import read_prompts
-from studio.desk.results import find_result
+from studio.desk.results import Result, find_result
 from studio.engine.exporters.adapter import ADAPTER
 from studio.engine.exporters.exporter import ExportJob, ExportStopped
 from studio.engine.folder import create_run
@@ -73,10 +73,10 @@ class Silent:
 def desk(workspace, monkeypatch):
     desk = Desk(workspace)
 
-    def find(run: str) -> SimpleNamespace:
+    def find(run: str, place: str) -> Result:
         folder = desk._folder(run)
         facts = SimpleNamespace(folder="/models/base", name="base")
-        return SimpleNamespace(folder=folder, record=folder.read_record(), facts=facts, plan=None)
+        return Result(folder, folder.read_record(), facts, None, folder.read_recipe(), place)
 
     desk.exports._find = find
     desk.exporter = Exporter()
@@ -222,7 +222,7 @@ def test_the_end_of_the_studio_ends_an_export_after_its_part_and_what_waits_neve
     desk.exporter.write = write
     first = desk.exports.start(run, "merged")
     assert begun.wait(10)
-    waits = desk.exports._begin(Job(), run, "adapter", None)
+    waits = desk.exports._begin(Job(), run, "adapter", None, "")
     assert desk.exports.busy
     desk.stop_all()
     go_on.set()
@@ -248,9 +248,9 @@ def test_nothing_is_merged_into_another_base_than_the_one_that_was_trained(desk,
     record = desk.run(run)
     record = dataclasses.replace(record, adapter=True, base="base", base_hash=hash_weights(base))
     desk._folder(run).write_record(record)
-    found = desk.exports._find(run)
+    found = desk.exports._find(run, "")
     found.facts.folder = str(base)
-    desk.exports._find = lambda run: found
+    desk.exports._find = lambda run, place: found
     before = desk.exports.write(run, "merged")
     (base / "model.safetensors").write_bytes(b"since then")
     assert refusal(lambda: desk.exports.write(run, "merged")) == "export.base.why"

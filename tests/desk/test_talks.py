@@ -323,23 +323,26 @@ def test_a_stopped_test_keeps_what_it_has(shop, tmp_path):
 # Exports ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("place", ["", "step-00000004"])
 @pytest.mark.parametrize("target", ["adapter", "merged"])
-def test_an_export_is_checked_listed_loaded_by_its_own_lines_and_deleted(shop, target):
+def test_an_export_is_checked_listed_loaded_by_its_own_lines_and_deleted(shop, target, place):
     desk, run = shop[0], shop[1]
-    found = desk.exports.estimate(run, target)
+    found = desk.exports.estimate(run, target, place)
     assert found.problem is None and found.size_bytes > 0 and found.memory_bytes > 0
-    job = desk.exports.start(run, target)
+    job = desk.exports.start(run, target, place)
     done = job.result(60)
     assert job.phase.id == "export.phase.check", "the last thing that is done"
     (item,) = [one for one in desk.exports.items() if one.target == target]
-    assert (item.run, item.path, item.name) == (run, done.path, f"{run}-{target}")
+    state = f"{run}-{place}" if place else run
+    assert (item.run, item.path, item.name) == (state, done.path, f"{state}-{target}")
+    assert [path.name for path in desk.workspace.exports.iterdir()] == [item.name]
     assert any(name.endswith(".safetensors") for name in item.files) and item.size_bytes == done.size_bytes
     told: dict[str, object] = {}
     exec("\n".join(loading_lines(item)), told)  # noqa: S102 - our own lines
     import torch
 
     ids = told["tokenizer"]("say 3", return_tensors="pt")["input_ids"]
-    speaker = desk.talks._engine.call(lambda: desk.talks._speak(run, "", None))
+    speaker = desk.talks._engine.call(lambda: desk.talks._speak(run, place, None))
     with torch.no_grad():
         ours, theirs = speaker.tuned(input_ids=ids).logits, told["model"](input_ids=ids).logits
     assert float((ours - theirs.float()).abs().max()) < (1e-4 if target == "adapter" else 0.1)

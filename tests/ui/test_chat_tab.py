@@ -160,6 +160,7 @@ class FakeTalks:
 
     def choices(self, records) -> tuple:
         places = {"done": (Place("", 12), Place("step-00000006", 6)), "half": (Place("step-00000003", 3),)}
+        places["older"] = (Place("", 9),)
         places["broken"] = (Place("step-00000001", 1, text("chat.place.gone")),)
         return tuple(
             SimpleNamespace(record=one, places=places[one.run]) for one in records if one.run in places

@@ -15,7 +15,7 @@ from studio.desk.exports import Estimate, ExportItem
 from studio.ui.context import ASKING
 from studio.ui.export_view import items_card, result_card, target_cards, working_card
 from studio.ui.tabs.export import ExportTab
-from tests.ui.test_chat_tab import HOSTILE, Reader
+from tests.ui.test_chat_tab import HOSTILE, FakeTalks, Reader
 
 
 def make_item(name: str = "done-adapter", target: str = "adapter", **changes) -> ExportItem:
@@ -35,7 +35,7 @@ class FakeExports:
     written: list[ExportItem] = field(default_factory=list)
     did: list[tuple[str, str]] = field(default_factory=list)
 
-    def estimate(self, run: str, target: str) -> Estimate:
+    def estimate(self, run: str, target: str, place: str = "") -> Estimate:
         if run == "gone":
             raise StudioError(
                 text("run.no_result", run="<b>"), text("run.no_result.why"), text("run.no_result.fix")
@@ -43,8 +43,8 @@ class FakeExports:
         problem = text("export.estimate.memory") if target == "merged" else None
         return Estimate(target, 2**20, 2**30, 2**31, 2**29, problem)
 
-    def start(self, run: str, target: str):
-        self.did.append(("start", f"{run}-{target}"))
+    def start(self, run: str, target: str, place: str = ""):
+        self.did.append(("start", "-".join(filter(None, (run, place, target)))))
         self.job_target = f"{run}-{target}"
         looks = iter((False, False, False))
         self.job = Job(looks)
@@ -88,7 +88,8 @@ class Job:
 def tab(context, monkeypatch):
     """The tab over a desk with two finished runs."""
     monkeypatch.setattr("studio.ui.tabs.export.LOOK_EVERY_S", 0)
-    context.desk.log = {"older": [], "done": []}
+    context.desk.log = {"older": [], "broken": [], "half": [], "done": []}
+    context.desk.talks = FakeTalks(context.desk)
     context.desk.exports = FakeExports()
     context.desk.sharing = SimpleNamespace(
         view=lambda: SimpleNamespace(connections=(SimpleNamespace(id="outside"),))
@@ -117,6 +118,17 @@ def test_entering_takes_the_run_of_the_address_once(context, tab):
     context.desk.log = {}
     runs, targets, *_ = tab.enter(None, "", False)
     assert runs["value"] is None and "No run has a result" in targets and targets.count("disabled") == 2
+
+
+def test_a_checkpoint_is_exported_like_a_result(context, tab):
+    names = tab.enter(None, "", False)[0]["choices"]
+    states = [state for _, state in names]
+    assert "done" in states and "done@step-00000006" in states and "half@step-00000003" in states
+    assert not any(state.startswith("broken") for state in states)
+    assert "step 3" in dict((state, name) for name, state in names)["half@step-00000003"].casefold()
+    assert tab.enter(None, "!half", True)[0]["value"] == "half@step-00000003", "a stopped run's newest"
+    list(tab.hear(said("export", "adapter"), "half@step-00000003"))
+    assert context.desk.exports.did == [("start", "half-step-00000003-adapter")]
 
 
 def test_an_export_shows_its_progress_and_what_it_wrote(context, tab):

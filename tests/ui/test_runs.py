@@ -161,7 +161,10 @@ def test_the_panel_offers_what_can_be_done_and_says_why_not(tab, desk):
 
     shown = ask(tab, "actions", "new-2")["body"]
     assert "disabled" not in button(shown, "resume") and "disabled" in button(shown, "chat")
-    assert "need a finished run" in shown
+    assert "need a result or a checkpoint" in shown
+    desk.shelf.kept = tuple(replace(entry, checkpoint=6) for entry in desk.shelf.kept)
+    shown = ask(tab, "actions", "new-2")["body"]
+    assert "disabled" not in button(shown, "chat") and "need a result" not in shown, "its checkpoint answers"
     shown = ask(tab, "actions", "old-1")["body"]
     assert "disabled" in button(shown, "resume") and "disabled" not in button(shown, "export")
     desk.shelf.kept = (

@@ -17,7 +17,8 @@ SHARED_MEMORY = ("cpu", "mps")
 def size_bytes(job: ExportJob) -> int:
     """Return the bytes of the artefact's files."""
     artifact = job.run_folder / job.record.artifact
-    return sum(path.stat().st_size for path in artifact.rglob("*") if path.is_file())
+    files = artifact.rglob("*") if artifact.is_dir() else (artifact,)
+    return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def memory_bytes(job: ExportJob) -> int:

@@ -11,6 +11,7 @@ import gradio as gr
 from studio.core.errors import StudioError
 from studio.core.text import text
 from studio.desk.exports import TARGETS, Estimate
+from studio.desk.talks import say_place
 from studio.ui.cards import run_label, size_words
 from studio.ui.chat_parts import make_takeaway
 from studio.ui.context import Context
@@ -31,6 +32,17 @@ RUN_OF_ADDRESS = (
     "(run, seen) => { const one = window.studio.takeRun();"
     " return [run, one ? `!${one}` : new URLSearchParams(location.search).get('run') || '', seen]; }"
 )
+
+
+def name_state(choice: Any, place: Any) -> str:
+    """Return how the picker names a state of a run."""
+    return f"{choice.record.run}@{place.name}" if place.name else choice.record.run
+
+
+def part_state(state: str, target: str) -> tuple[str, str, str]:
+    """Return run, target and place of a state that name_state() named."""
+    run, _, place = state.partition("@")
+    return run, target, place
 
 
 class ExportTab:
@@ -78,11 +90,11 @@ class ExportTab:
 
         The run of the page's address goes first (one marked by ! always), then the one chosen before, then the newest.
         """
-        records = [record for record in self.context.desk.runs() if record.state == "finished"]
-        names = [(run_label(record, self.context.say), record.run) for record in records]
+        names = self._list_states()
         known = [value for _, value in names]
         sent, wanted = wanted.startswith("!"), wanted.removeprefix("!")
-        first = wanted if wanted in known and (sent or not seen) else run
+        newest = next((state for state in known if state.partition("@")[0] == wanted), None)
+        first = newest if newest and (sent or not seen) else run
         chosen = first if first in known else (known[0] if known else None)
         return [
             gr.update(choices=names, value=chosen),
@@ -91,8 +103,22 @@ class ExportTab:
             True,
         ]
 
+    def _list_states(self) -> list[tuple[str, str]]:
+        """Return every state of a run that can be exported, newest run first: (what it is called, RUN or RUN@PLACE)."""
+        desk, say = self.context.desk, self.context.say
+        active = desk.active_run()
+        return [
+            (
+                f"{run_label(choice.record, say)} · {say(say_place(place.name, place.step))}",
+                name_state(choice, place),
+            )
+            for choice in desk.talks.choices(desk.runs())
+            for place in choice.places
+            if place.problem is None and choice.record.run != active
+        ]
+
     def show_targets(self, run: str | None) -> str:
-        """Return the forms with what each takes of this run."""
+        """Return the forms with what each takes of this state of a run."""
         desk, say = self.context.desk, self.context.say
         busy = desk.exports.job is not None and not desk.exports.job.ended
         active = desk.active_run()
@@ -102,7 +128,7 @@ class ExportTab:
                 [Estimate(target) for target in TARGETS], say, busy=True, waits=say("ui.export.no_run")
             )
         try:
-            estimates = [desk.exports.estimate(run, target) for target in TARGETS]
+            estimates = [desk.exports.estimate(*part_state(run, target)) for target in TARGETS]
         except StudioError as error:  # the base is gone, the record is damaged
             estimates, waits = [Estimate(target) for target in TARGETS], self.context.say_error(error)
         return target_cards(estimates, say, busy=busy, waits=waits, run=run)
@@ -116,7 +142,7 @@ class ExportTab:
                 raise StudioError(
                     text("ui.chat.no_run"), text("ui.chat.no_run.why"), text("ui.chat.no_run.fix")
                 )
-            exports.start(run, value)
+            exports.start(*part_state(run, value))
             yield from self.watch(run)
         elif do == "stop" and exports.job is not None:
             exports.job.stop()
