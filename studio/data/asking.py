@@ -6,36 +6,40 @@ from collections.abc import Mapping, Sequence
 
 from studio.core.errors import StudioError
 from studio.core.text import Text, text
-from studio.data.columns import Column, joins, measure_columns, repeats
+from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats
 from studio.data.formats.aliases import (
-    ANSWERS,
     CHOSEN,
     IMAGES,
     LABEL,
     LISTS,
-    PRODUCTS,
-    QUESTIONS,
     REJECTED,
-    SOURCES,
 )
 from studio.data.formats.cells import Values, shorten, show_names
 from studio.data.formats.choices import counts_from, read_options
 from studio.data.formats.format import Format, Mapped
-from studio.data.formats.material import MATERIALS
-from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
+from studio.data.formats.material import MATERIALS, say_material
+from studio.data.formats.names import find_core, part_name, simplify
+from studio.data.formats.turns import holds_turns
 from studio.data.question import Question
+from studio.data.ranking import MADE, hints, is_answer, is_language, rank_answers, rank_questions
 
 SHARE = 0.15
 """A column with less of a row's letters, and ..."""
-MOSTLY = 0.95
-"""Of the rows: what holds less is rather not asked for first, for the others would be left out."""
 CHARACTERS = 200
 """... fewer of them than this is left out with a note and no question."""
+ANSWERING = ("completion", "output")
+"""Roles of what is learned."""
+ASKED = ("prompt", "instruction", "text")
+"""Roles of what is read."""
 THOUGHTS = frozenset(
     "explanation explanations rationale rationales reason reasons analysis steps derivation proof justification "
     "exp commentary 解析 解释 分析 explicación erklärung".split()
 )
 """Names of what explains an answer, which may be learned as thoughts before it."""
+TRACES = frozenset(
+    "thinking reasoning cot trace traces trajectory thoughts thought chain scratchpad rationale".split()
+)
+"""Words in the names of what a model thought on its way to the answer."""
 ASIDE = frozenset(
     "comments feedback critique judgement judgment extra_info extra metadata meta raw original original_text "
     "annotation source url tags license licence copyright attribution disclaimer incorrect distractor distractors "
@@ -59,67 +63,40 @@ def ask_columns(
     What was `chosen` is not asked again. formats: the likeliest first, to be asked for where a name is known and what
     it names is not there. Raises StudioError where no column holds words.
     """
-    known = measure_columns([name for name in columns if name not in chosen.values()], rows)
-    spoken = [one for one in known.values() if one.spoken and not BLOCKING & {*part_name(one.name)}]
-    spoken = spoken or [one for one in known.values() if one.spoken]
-    prose = [one for one in spoken if one.is_prose and not one.is_labels]
+    known = [*measure_columns([name for name in columns if name not in chosen.values()], rows).values()]
+    spoken = [one for one in known if one.spoken]
+    questions = rank_questions(known)
     named = {*LISTS, *CHOSEN, *REJECTED, *LABEL, *IMAGES, "input_ids"}
     if len(columns) == 1 and spoken and simplify(spoken[0].name) in named:
         what = text("data.sniff.unknown", columns=show_names(columns))
         return (ask_format(what, tuple(formats)),)
-    if not spoken and not chosen:
+    if not questions and not chosen:
         raise StudioError(
             text("data.sniff.nothing"),
             text("data.sniff.nothing.why", columns=show_names(columns)),
             text("data.sniff.nothing.fix"),
         )
-    if "prompt" not in chosen and "completion" not in chosen and len(spoken) == 1:
+    question = chosen.get("prompt") or (questions[0].name if questions else "")
+    answers = rank_answers(known, question)
+    if not chosen and len(questions) == 1 and len(spoken) == 1 and not any(map(is_answer, answers)):
         if _holds_lists(spoken[0].name, rows):
             what = text("data.ask.turns", column=shorten(spoken[0].name))
             return (ask_format(what, ("messages",)),)
-        return (_ask("text", "data.ask.text", spoken),)
+        if not answers:
+            return (_ask("text", "data.ask.text", spoken),)
     asked = []
-    first = prose or spoken
-    question = max(
-        first,
-        key=lambda one: (
-            not _hints(one, (*ANSWERS, *PRODUCTS)),
-            one.filled > MOSTLY,
-            one.asks > 0.3,
-            _hints(one, (*QUESTIONS, *SOURCES)),
-            -first.index(one),
-        ),
-    )
     if "prompt" not in chosen:
-        order = [question, *(one for one in spoken if one is not question)]
-        asked.append(_ask("prompt", "data.ask.prompt", order))
+        asked.append(_ask("prompt", "data.ask.prompt", questions))
+        answers += [one for one in questions if one.name == question]
     if "completion" not in chosen:
-        labels = [
-            one for one in known.values() if _hints(one, LABEL) and one not in spoken and one.distinct > 1
-        ]
-        rest = [one for one in (*labels, *spoken) if "prompt" in chosen or one is not question]
-        rest.sort(
-            key=lambda one: (
-                not _hints(one, (*ANSWERS, *PRODUCTS, *LABEL)),
-                one.filled < MOSTLY,
-                one.is_labels,
-                not one.is_prose,
-            )
-        )
-        asked.append(
-            _ask("completion", "data.ask.completion", [*rest, *([] if "prompt" in chosen else [question])])
-        )
-    return tuple(asked)
+        asked.append(_ask("completion", "data.ask.completion", answers))
+    return tuple(one for one in asked if one.choices)
 
 
 def _holds_lists(name: str, rows: Sequence[Values]) -> bool:
     """Return whether a column's cells are lists of several texts."""
     cells = [row[name] for row in rows if row.get(name)]
     return all(isinstance(cell, (list, tuple)) for cell in cells) and any(len(cell) > 1 for cell in cells)
-
-
-def _hints(column: Column, names: Sequence[str]) -> bool:
-    return simplify(column.name) in names or find_core(column.name) in names
 
 
 def find_rest(
@@ -142,7 +119,9 @@ def find_rest(
     return [one for one in heavy if not repeats(one.name, used, rows) and not joins(one.name, used, rows)]
 
 
-def ask_rest(format: Format, mapping: Mapped, chosen: Mapped, rest: Sequence[Column]) -> tuple[Question, ...]:
+def ask_rest(
+    format: Format, mapping: Mapped, chosen: Mapped, rest: Sequence[Column], rows: Sequence[Values]
+) -> tuple[Question, ...]:
     """Return what to ask about the columns `rest`, which hold much text that would not be learned from."""
     if not rest:
         return ()
@@ -157,9 +136,25 @@ def ask_rest(format: Format, mapping: Mapped, chosen: Mapped, rest: Sequence[Col
     free = [role for role in MATERIALS if role in format.roles and role not in mapping]
     if not rest or not free or any(chosen.get(role) == "" for role in MATERIALS):
         return ()
-    aside = [one for one in rest if {*part_name(one.name)} & ASIDE or one in thoughts]
+    answer = next((mapping[role] for role in ANSWERING if role in mapping), "")
+    aside = [one for one in rest if one in thoughts or _tells(one, answer, rows)]
     order = [one for one in rest if one not in aside]
     return (_ask(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)
+
+
+def _tells(one: Column, answer: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column may tell the answer that is to be learned: it is another one, or holds it."""
+    if {*part_name(one.name)} & (ASIDE | MADE | TRACES) or (is_language(answer) and is_language(one.name)):
+        return True
+    if any(holds_turns(row.get(one.name)) for row in rows[:LOOKED_AT]):
+        return True
+    told = seen = 0
+    for row in rows[:LOOKED_AT] if answer else ():
+        said, read = (say_material(row.get(name)).strip() for name in (answer, one.name))
+        if said and read:
+            seen += 1
+            told += 2 * len(said) > len(read) and said in read
+    return bool(seen) and 2 * told > seen
 
 
 def ask_counting(mapping: Mapped, chosen: Mapped, rows: Sequence[Values]) -> tuple[Question, ...]:
@@ -192,11 +187,17 @@ def ask_counting(mapping: Mapped, chosen: Mapped, rows: Sequence[Values]) -> tup
     )
 
 
-def ask_labels(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> tuple[Question, ...]:
-    """Return the question whether labels beside a text are to be learned; () where there are none."""
+def ask_labels(
+    mapping: Mapped, columns: Sequence[str], rows: Sequence[Values], *, sure: bool = False
+) -> tuple[Question, ...]:
+    """Return the question whether labels beside a text are to be learned; () where there are none.
+
+    sure: only those whose names say that they belong to the text.
+    """
     known = measure_columns([name for name in columns if name not in mapping.values()], rows)
-    named = [one for one in known.values() if _hints(one, LABEL) and one.rows and one.distinct > 1]
-    labels = named or [one for one in known.values() if one.spoken and one.is_labels]
+    named = [one for one in known.values() if hints(one, LABEL) and one.rows and one.distinct > 1]
+    named += [one for one in rank_answers([*known.values()], "") if is_answer(one) and one not in named]
+    labels = named or [one for one in known.values() if not sure and one.spoken and one.is_labels]
     if not labels:
         return ()
     what = text("data.ask.labels", column=shorten(labels[0].name), sample=labels[0].sample)
@@ -225,9 +226,21 @@ def name_column(column: Column) -> Text:
     return text("data.ask.column", column=shorten(column.name), sample=column.sample)
 
 
-def ask_role(role: str, names: Sequence[str], rows: Sequence[Values]) -> Question:
-    """Return the question which of the columns `names` plays a role."""
+def ask_role(
+    role: str, names: Sequence[str], rows: Sequence[Values], *, question: str = "", ranked: bool = False
+) -> Question:
+    """Return the question which of the columns `names` plays a role; `ranked`: put the likeliest first.
+
+    question: the column of the question, where it is known.
+    """
     known: Mapping[str, Column] = measure_columns(names, rows)
+    if ranked:
+        order = (
+            rank_answers([*known.values()], question)
+            if role in ANSWERING
+            else rank_questions([*known.values()])
+        )
+        names = [one.name for one in order] or names
     asked = {"instruction": "prompt", "output": "completion"}.get(role, role)
     told = text(f"data.ask.{asked}" if asked in ("prompt", "completion", "text") else "data.ask.role",
                 role=text(f"ui.dataset.role.{role}"))  # fmt: skip

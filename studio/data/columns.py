@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from studio.data.formats.cells import Values, is_coded, is_empty, shorten
-from studio.data.formats.material import is_numbers, say_material
+from studio.data.formats.material import is_cut, is_numbers, say_material
 from studio.data.formats.names import BLOCKING, part_name
 
 LOOKED_AT = 200
@@ -16,10 +16,9 @@ WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 """Letters of scripts that put no space between words."""
 WORDY = 3.5
 """Words of an average cell from which on a column is prose: names, categories and dates have fewer."""
+NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?")
 LABELS_SHARE = 0.5
 """Of the rows, as many different values at most has a column of labels, ..."""
-TOKENS = 5
-"""A list of as many single words is a text that was cut into its words."""
 MOST_LABELS = 200
 """... and so many at most."""
 
@@ -45,6 +44,12 @@ class Column:
     """The first cell that holds something, in one line."""
     spoken: bool
     """Whether its cells are text, or hold text: no numbers, addresses, ids, truth values."""
+    plain: bool = True
+    """Whether its cells are text, and no lists or objects."""
+    cut: bool = False
+    """Whether its cells are texts that were cut into their words."""
+    counted: bool = False
+    """Whether its cells are numbers, truth values, or lists of them, and no ids."""
 
     @property
     def is_prose(self) -> bool:
@@ -75,9 +80,9 @@ def _measure(name: str, rows: Sequence[Values]) -> Column:
     said = [say_material(cell)[:CELL_CHARACTERS] for cell in cells]
     filled = [words for words in said if words.strip()]
     coded = sum(map(is_coded, filled))
-    numbers = sum(
-        isinstance(cell, (bool, int, float)) or is_numbers(cell) or _is_tokens(cell) for cell in cells
-    )
+    numbers = sum(isinstance(cell, (bool, int, float)) or is_numbers(cell) for cell in cells)
+    numbers += sum(isinstance(cell, str) and NUMBER.fullmatch(cell.strip()) is not None for cell in cells)
+    tokens = sum(map(is_cut, cells))
     return Column(
         name=name,
         filled=len(filled) / max(1, len(rows)),
@@ -87,18 +92,17 @@ def _measure(name: str, rows: Sequence[Values]) -> Column:
         rows=len(filled),
         asks=sum(words.rstrip().endswith(("?", "？")) for words in filled) / max(1, len(filled)),
         sample=shorten(filled[0], 60) if filled else "",
-        spoken=bool(filled) and coded + numbers < len(filled) / 2,
+        spoken=bool(filled) and coded + numbers + tokens < len(filled) / 2,
+        plain=all(isinstance(cell, str) for cell in cells),
+        cut=2 * tokens > len(filled),
+        counted=2 * numbers > len(filled) and not _is_count(cells),
     )
 
 
-def _is_tokens(cell: object) -> bool:
-    """Return whether a list holds a text word by word."""
-    if not isinstance(cell, (list, tuple)) or len(cell) < TOKENS:
-        return False
-    return (
-        all(isinstance(one, str) for one in cell)
-        and sum(len(one.split()) > 1 for one in cell) < len(cell) / 10
-    )
+def _is_count(cells: Sequence[object]) -> bool:
+    """Return whether cells are whole numbers of which none comes twice: they name the rows."""
+    said = [str(cell) for cell in cells]
+    return len({*said}) == len(said) and all(one.isdigit() for one in said)
 
 
 def count_words(words: str) -> float:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
-from studio.data.formats.aliases import ANSWERS, INSTRUCTION, LISTS, QUESTIONS
+from studio.data.formats.aliases import ANSWERS, CHOICES, INSTRUCTION, LISTS, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, is_empty, shorten
+from studio.data.formats.choices import part_options
 from studio.data.formats.names import part_name, simplify
 from studio.data.formats.pairs import find_pair
+from studio.data.lists import Languages, Rated, Spread, find_languages, find_rated, find_spread
 from studio.data.nested import Nested, find_nested
 from studio.data.question import Question
 from studio.data.row import Row, list_columns
@@ -225,7 +227,9 @@ class Lift:
             yield row
 
 
-Reshape = Lift | Nested | Talks | Headed | Threads | Chain | Transcript | Speakers
+Reshape = (
+    Lift | Spread | Rated | Languages | Nested | Talks | Headed | Threads | Chain | Transcript | Speakers
+)
 TALK_FORMATS = ("auto", "messages", "sharegpt")
 PLAIN_FORMATS = ("text", "alpaca", "pretokenized")
 
@@ -261,11 +265,15 @@ def find_reshapes(
     if find_pair(list_columns(sample), [row.values for row in sample[:JUDGED_ROWS]]):
         return (), ()  # answers that are compared, whose lists are no talks
     plain = spec.format in PLAIN_FORMATS
-    if not plain:
+    look(find_spread)
+    if not plain and not steps:
         look(give_turns)
     if not steps:
         look(_find_lift)
         look(find_nested)
+        look(find_languages)
+        look(find_rated)
+        look(find_spread)
         if not plain:
             look(give_turns)
     if spec.format in TALK_FORMATS:
@@ -327,10 +335,25 @@ def _find_chain(columns: Sequence[str], rows: Sequence[Values]) -> Chain | None:
 
 
 def _find_lift(columns: Sequence[str], rows: Sequence[Values]) -> Lift | None:
-    found = [name for name in columns if simplify(name) in LIFTED and _is_object(name, rows)]
+    found = [
+        name
+        for name in columns
+        if (simplify(name) in LIFTED or _holds_options(name, rows)) and _is_object(name, rows)
+    ]
     if "inputs" not in map(simplify, found):
         found = [name for name in found if simplify(name) != "outputs"]
     return Lift(columns=tuple(found)) if found else None
+
+
+def _holds_options(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds questions together with their options."""
+    cells = [row[name] for row in rows if not is_empty(row.get(name))]
+    return bool(cells) and all(
+        isinstance(cell, Mapping)
+        and any(simplify(key) in CHOICES and len(part_options(value)) > 1 for key, value in cell.items())
+        and any(simplify(key) in (*QUESTIONS, "text", "body") for key in cell)
+        for cell in cells
+    )
 
 
 def _is_object(name: str, rows: Sequence[Values]) -> bool:

@@ -17,6 +17,8 @@ from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
 from studio.data.asking import (
+    ANSWERING,
+    ASKED,
     ask_columns,
     ask_counting,
     ask_format,
@@ -32,8 +34,11 @@ from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.choices import find_series
 from studio.data.formats.format import Format, Mapped, Match, Score
 from studio.data.formats.notes import Note
+from studio.data.formats.several import holds_parts, open_list
+from studio.data.formats.turns import holds_turns
 from studio.data.mapping_file import read_mapping
 from studio.data.question import Question
+from studio.data.ranking import may_answer
 from studio.data.row import Row, RowError
 
 ACCEPT = 0.85
@@ -201,7 +206,8 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
         score = dataclasses.replace(score, confidence=1.0)
     elif len(rivals) > 1:
         what = text("data.sniff.ambiguous", formats=list(rivals), columns=show_names(columns))
-        asked = (ask_format(what, rivals),)
+        # Who has answers beside a text hardly wants to learn the text alone.
+        asked = (ask_format(what, sorted(rivals, key=lambda name: name == "text")),)
     elif score.confidence < ACCEPT:
         what = text("data.sniff.unsure", format=best.name, columns=show_names(columns))
         asked = (ask_format(what, names),)
@@ -215,7 +221,7 @@ def _has_answer(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) 
     Whoever names the question alone is asked for the answer; whoever wants rewards names the format.
     """
     rest = measure_columns([name for name in columns if name not in chosen.values()], rows).values()
-    return any(one.is_prose or ("prompt" in chosen and one.spoken) for one in rest)
+    return any(one.is_prose or ("prompt" in chosen and one.spoken and may_answer(one)) for one in rest)
 
 
 def _tells_the_same(match: Match, other: Match, rows: Sequence[Values]) -> bool:
@@ -258,7 +264,9 @@ def _take(
                 text("data.sniff.missing.why", columns=show_names(columns)),
                 text("data.sniff.missing.fix", role=role),
             )
-        asked.append(ask_role(role, free, rows))
+        ranked = role in (*ANSWERING, *ASKED)
+        question = next((match.mapping[name] for name in ASKED if name in match.mapping), "")
+        asked.append(ask_role(role, free, rows, question=question, ranked=ranked))
     score = Score(confidence=1.0, reason=reason, match=match)
     settled = settled or all(any(chosen.get(role) for role in roles.split("|")) for roles in format.required)
     return _settle(format, match, columns, rows, score, tuple(asked), None if settled else chosen, said=True)
@@ -284,10 +292,11 @@ def _settle(
     if chosen is not None and not asked and not (said and format.name == "text"):
         spared = [name for names in match.doubtful.values() for name in names]
         spared += find_series(columns) if "choices" in match.mapping else ()
-        if format.beside != "never" or format.name == "text":
-            asked += ask_rest(
-                format, match.mapping, chosen, find_rest(format, match.mapping, spared, columns, rows)
-            )
+        if format.name == "text":
+            asked += ask_labels(match.mapping, columns, rows, sure=True)
+        if not asked and (format.beside != "never" or format.name == "text"):
+            rest = find_rest(format, match.mapping, spared, columns, rows)
+            asked += ask_rest(format, match.mapping, chosen, rest, rows)
         if not asked:
             asked += ask_counting(match.mapping, chosen, rows)
         if not asked and format.name == "text":
@@ -304,6 +313,7 @@ def _settle(
     numbers = [name for name in worded if any(isinstance(row.get(name), (int, float)) for row in rows)]
     if numbers and format.name in ("alpaca", "prompt_completion"):
         reasons.append(text("data.sniff.numbers", columns=show_names(numbers)))
+    reasons += tell_lists([match.mapping[role] for role in ANSWERING if role in match.mapping], rows)
     if "reasoning" in match.mapping:
         reasons.append(text("data.sniff.reasoning", column=shorten(match.mapping["reasoning"])))
     spared = {*match.mapping.values(), *(name for names in match.doubtful.values() for name in names)}
@@ -321,6 +331,23 @@ def _settle(
         questions=asked,
         ranked=((format.name, score.confidence, score.reason),),
     )
+
+
+def tell_lists(names: Sequence[str], rows: Sequence[Values]) -> list[Text]:
+    """Return what becomes of the lists in the columns that are learned."""
+    told = []
+    for name in names:
+        cells = [row.get(name) for row in rows]
+        lists = [open_list(cell, name) if isinstance(cell, str) else cell for cell in cells]
+        several = [
+            cell
+            for cell in lists
+            if isinstance(cell, (list, tuple)) and len(cell) > 1 and not holds_turns(cell)
+        ]
+        if several:
+            kind = "joined" if holds_parts(several[0], name) else "picked"
+            told.append(text(f"data.sniff.{kind}", column=shorten(name)))
+    return told
 
 
 def _find_missing(format: Format, mapping: Mapped) -> list[str]:

@@ -17,6 +17,7 @@ from studio.data.containers import images, workbook
 from studio.data.containers.container import HEAD_BYTES, refuse_file
 from studio.data.data_file import IMAGE_FOLDER, DataFile, look_into, refuse_system, refusing
 from studio.data.folder import Plan, find_split, list_files, plan_files
+from studio.data.foreign import refuse_foreign
 from studio.data.formats.cells import show_names
 from studio.data.media import refuse_media, refuse_placeholders
 from studio.data.packing import detect_packing, list_members
@@ -242,6 +243,8 @@ def _assemble(
         raise _refuse("empty", spec.source[:200])
     if not spec.mapping:
         refuse_media(list_columns(sample), [row.values for row in sample])
+    if spec.format == "auto" and not spec.mapping:
+        refuse_foreign(list_columns(sample), [row.values for row in sample])
     reshapes, asked = find_reshapes(spec, sample, opened["train"][0].container)
     if reshapes:
         questions += asked

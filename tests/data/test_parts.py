@@ -6,6 +6,7 @@ from studio.core.text import LANGUAGES, load_catalogue
 from studio.data.conversation import Message, ToolCall
 from studio.data.formats import FORMATS
 from studio.data.formats.parts import is_placeholder
+from studio.data.formats.turns import read_turns
 from studio.data.row import RowError
 
 BY_NAME = {format.name: format for format in FORMATS}
@@ -148,3 +149,21 @@ def test_tools_of_services(tool):
 def test_images_whose_bytes_stand_in_the_turn(part):
     values = {"messages": [{"role": "user", "content": [part, {"type": "text", "text": "what?"}]}, ANSWER]}
     assert BY_NAME["vision"].read(values, {"messages": "messages"}).images == ("row:messages",)
+
+
+def test_parts_with_a_value():
+    said = [
+        {"role": "user", "content": [{"type": "text", "value": "Is the bridge open?"}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "reasoning", "value": "I should look."},
+                {"type": "tool_call", "value": '{"name": "look", "arguments": {"at": "bridge"}}'},
+            ],
+        },
+        {"role": "tool", "content": [{"type": "text", "value": "open"}]},
+        {"role": "assistant", "content": [{"type": "text", "value": "It is open."}]},
+    ]
+    turns = read_turns({"messages": said}, "messages")
+    assert turns[0].content == "Is the bridge open?" and turns[3].content == "It is open."
+    assert turns[1].reasoning == "I should look." and turns[1].tool_calls[0].name == "look"

@@ -274,9 +274,9 @@ def test_no_rows_is_a_question():
 
 
 def test_a_chosen_format_asks_for_its_columns():
-    found = look({"a": "x", "b": "y", "n": None}, format="alpaca")
+    found = look({"one": "x", "two": "y", "n": None}, format="alpaca")
     assert fields(found) == ["data.mapping.instruction", "data.mapping.output"]
-    assert found.questions[0].choices == ("a", "b") and not found.readable
+    assert found.questions[0].choices == ("one", "two") and not found.readable
 
 
 @pytest.mark.parametrize(

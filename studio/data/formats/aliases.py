@@ -101,6 +101,8 @@ QUESTIONS: Names = (
     "problem",
     "questions",
     "user_prompt",
+    "qtext",
+    "stem",
     "问题",
     "提问",
     "提示",
@@ -241,7 +243,8 @@ MATERIAL: Names = tuple(
         "evidences knowledge abstract persona personas personality hint hints support premise hypothesis "
         "transcript snippet snippets excerpt case scenario situation email report review note notes material "
         "retrieved_documents retrieved_contexts search_results references_text history chat_history "
-        "conversation_history dialogue_history code buggy_code code_snippet input inputs 上下文 材料 文章 背景 "
+        "conversation_history dialogue_history code buggy_code code_snippet input inputs "
+        "selftext question_body question_detail question_details 上下文 材料 文章 背景 "
         "背景知识 参考资料 资料 原文 段落 表格 文脈 本文 kontext absatz artikel hintergrund contexto pasaje "
         "artículo contexte passage_texte contesto контекст "
     ).split()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from studio.core.text import text
 from studio.data.conversation import Message
@@ -22,8 +22,9 @@ from studio.data.formats.cells import (
     shorten,
 )
 from studio.data.formats.choices import choose, read_options, say_options
-from studio.data.formats.material import WORD_CHARACTERS, holds_material, is_numbers, say_material
+from studio.data.formats.material import WORD_CHARACTERS, holds_material, is_cut, is_numbers, say_material
 from studio.data.formats.names import part_name
+from studio.data.formats.several import holds_parts, join_parts, open_list, pick_best, sort_rated
 from studio.data.formats.sides import holds_side
 from studio.data.formats.turns import find_turns, holds_turns, is_turn, read_turns
 from studio.data.row import RowError
@@ -51,17 +52,6 @@ TEXT_KEYS = (
     "response",
     "ground_truth",
 )
-SCORE_KEYS = (
-    "is_selected",
-    "is_accepted",
-    "accepted",
-    "selected",
-    "score",
-    "pm_score",
-    "votes",
-    "upvotes",
-    "rating",
-)
 
 
 ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=\w+)?\)", re.S)
@@ -80,13 +70,15 @@ def say_question(values: Values, column: str) -> str:
     short = isinstance(cell, (list, tuple)) and all(
         isinstance(one, str) and len(one) <= WORD_CHARACTERS for one in cell
     )
+    if is_cut(cell):
+        return require_words(" ".join(cell), column)
     return require_words(", ".join(cell) if short else say_material(cell), column)
 
 
 def say_answer(cell: object, column: str) -> str:
-    """Return the words of an answer's cell; of several the best rated, else the first. Raises RowError."""
+    """Return the words of an answer's cell; of a list its parts, or one of them. Raises RowError."""
     if isinstance(cell, str):
-        opened = open_written(cell)
+        opened = open_written(cell) or open_list(cell, column)
         return require_words(cell, column) if opened is None else say_answer(opened, column)
     if isinstance(cell, Mapping):
         inner = _find_inner(cell)
@@ -97,7 +89,9 @@ def say_answer(cell: object, column: str) -> str:
         filled = [one for one in cell if not is_empty(one)]
         if not filled:
             raise RowError("E122", text("data.row.blank", column=shorten(column)))
-        return say_answer(_pick(filled), column)
+        if holds_parts(filled, column):
+            return join_parts(filled)
+        return say_answer(pick_best(filled), column)
     return say_scalar(cell, column)
 
 
@@ -105,7 +99,7 @@ def _find_inner(cell: Mapping[str, object]) -> object:
     """Return what an object holds of words: a field that is called so, or its only text; None for neither."""
     inner = next((cell[key] for key in TEXT_KEYS if not is_empty(cell.get(key))), None)
     if inner is not None:
-        return inner
+        return sort_rated(cell, inner) if isinstance(inner, (list, tuple)) else inner
     texts = [one for one in cell.values() if isinstance(one, str) and not is_blank(one)]
     if len(texts) == 1:
         return texts[0]
@@ -125,15 +119,6 @@ def open_written(cell: str) -> object:
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
     return found if isinstance(found, (list, dict)) else None
-
-
-def _pick(answers: Sequence[object]) -> object:
-    """Return the answer that is marked as the best, else the first."""
-    if all(isinstance(one, Mapping) for one in answers):
-        for key in SCORE_KEYS:
-            if all(isinstance(one.get(key), (bool, int, float)) for one in answers):
-                return max(answers, key=lambda one: one[key])
-    return answers[0]
 
 
 def holds_answer(cell: object) -> bool:
@@ -177,7 +162,7 @@ def read_plain(values: Values, question: str, answer: str) -> list[Message] | No
         and said
         and asked[0] not in BLANK
         and said[0] not in BLANK
-        and not said.startswith(WRITTEN)
+        and not said.startswith((*WRITTEN, '["'))
     ):
         return [Message("user", asked), Message("assistant", said)]
     return None

@@ -20,6 +20,12 @@ ADDRESS = re.compile(r"\s*(https?://|www\.|/|[A-Za-z]:\\|data:)\S*\s*")
 CODED = re.compile(r"[\w.:/+-]*\d[\w.:/+-]*|[\d\s:.,/TZ+-]+|[^\s@]+@[^\s@]+\.\w+")
 """An id, a date, a hash, an address: one word with a digit in it, or digits alone."""
 MAIL = re.compile(r"[^\s@]+@[^\s@]+\.\w+")
+CODE = re.compile(
+    r"\s*(select\s.+\sfrom\s|with\s+\w+\s+as\s*\(|insert\s+into\s|update\s+\w+\s+set\s|delete\s+from\s|"
+    r"(create|alter|drop)\s+(table|view)\s|match\s*\(|prefix\s+\w*:)",
+    re.I | re.S,
+)
+"""How queries of databases begin."""
 SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 8
 
@@ -44,6 +50,11 @@ def is_coded(words: str) -> bool:
 def is_address(words: str) -> bool:
     """Return whether a text is an address of mail, of a page, or of a file, and nothing else."""
     return bool(ADDRESS.fullmatch(words) or MAIL.fullmatch(words.strip()))
+
+
+def is_code(cell: object) -> bool:
+    """Return whether a cell is the query of a database."""
+    return isinstance(cell, str) and CODE.match(cell) is not None
 
 
 def holds_words(cell: object) -> bool:

@@ -23,7 +23,7 @@ MARK_KEYS = ("label", "key", "id", "letter", "option", "mark")
 SERIES = re.compile(r"^(.*?)([a-hA-H]|[0-9])$")
 """Columns that hold an option each: `A` to `D`, `option_1` to `option_4`, `opa` to `opd`, `ending0` to `ending3`."""
 SERIES_WORDS = frozenset(
-    "option options choice choices op opt ending sol answer ans alternative candidate selection".split()
+    "option options choice choices op opt ending sol answer ans alternative candidate selection quiz".split()
 )
 LETTERED = re.compile(
     r"(?:^|[\n,;|]|\s{1,3}|(?<=\s))\s*[(\[]?([A-H])\s?[).:\]]\s*(.+?)(?=(?:[\n,;|]|\s+)\s*[(\[]?[A-H]\s?[).:\]]\s|$)",
@@ -99,10 +99,27 @@ def part_options(cell: object) -> Options:
                 return tuple((found[1], found[2].strip()) for found in lettered)
             return _mark(cell, None)
         if all(isinstance(one, Mapping) for one in cell):
+            if not any(key in one for one in cell for key in WORD_KEYS):
+                return _part_objects(cell)
             words = [next((one[key] for key in WORD_KEYS if one.get(key) is not None), None) for one in cell]
             marks = [next((one[key] for key in MARK_KEYS if one.get(key) is not None), None) for one in cell]
             return _mark(words, marks) if all(word is not None for word in words) else ()
     return ()
+
+
+def _part_objects(cell: Sequence[Mapping[str, object]]) -> Options:
+    """Return the options of objects with keys of their own, such as `aid` and `atext`: their only texts, and marks."""
+    keys = [key for key in cell[0] if all(isinstance(one.get(key), str) for one in cell)]
+    numbers = [key for key in cell[0] if all(type(one.get(key)) is int for one in cell)]
+    if len(keys) == 2 and not numbers:
+        numbers, keys = sorted(keys, key=lambda key: max(len(one[key]) for one in cell))[:1], keys
+        keys = [key for key in keys if key not in numbers]
+    if len(keys) != 1 or len(numbers) > 1:
+        return ()
+    marks = [one[numbers[0]] for one in cell] if numbers else None
+    if marks and (len({*marks}) < len(marks) or any(len(str(mark)) > 2 for mark in marks)):
+        return ()
+    return _mark([one[keys[0]] for one in cell], marks)
 
 
 def _part_repr(cell: str) -> Options:
@@ -175,7 +192,14 @@ def find_key(columns: Sequence[str], choices: str, sample: Sequence[Values]) -> 
     series = {choices, *find_series([name for name in sample[0] if isinstance(name, str)])}
     fitting = [name for name in columns if name not in series and _names_options(name, rows)]
     named = [name for name in fitting if KEY_WORDS & {*part_name(name)}]
-    return named[0] if named else ""
+    marked = [name for name in fitting if all(_is_mark(row.get(name), options) for row, options in rows)]
+    return named[0] if named else marked[0] if len(marked) == 1 else ""
+
+
+def _is_mark(cell: object, options: Options) -> bool:
+    """Return whether a cell is the mark that the file itself gives an option."""
+    own = [mark for mark, _ in options]
+    return own != list(string.ascii_uppercase[: len(own)]) and str(cell).strip() in own
 
 
 def _names_options(column: str, rows: Sequence[tuple[Values, Options]]) -> bool:

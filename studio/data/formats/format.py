@@ -8,9 +8,9 @@ from typing import Literal
 
 from studio.core.text import Text, text
 from studio.data.conversation import Conversation
-from studio.data.formats.cells import Values, is_address, is_empty, shorten, show_names
+from studio.data.formats.cells import Values, is_address, is_code, is_empty, shorten, show_names
 from studio.data.formats.choices import find_key, find_series
-from studio.data.formats.material import MATERIALS, find_material, put_material
+from studio.data.formats.material import MATERIALS, find_material, is_numbers, put_material
 from studio.data.formats.names import find_core, list_words, simplify
 from studio.data.formats.notes import Note, note_turns
 
@@ -20,6 +20,9 @@ Kind = Callable[[object], bool]
 """Whether a cell that is not empty can play a role."""
 YIELDING = ("query",)
 """Names that give way to any other of the same role: beside a `question`, a `query` is what answers it."""
+ASKING = ("prompt", "instruction", "question")
+"""Roles, and names of columns, that may hold code all the same: to be explained, mended, translated."""
+SPARSE = 0.05
 LOOKED_AT = 50
 
 
@@ -84,6 +87,8 @@ class Format:
         default=lambda columns, mapping, sample: dict(mapping)
     )
     """(columns, mapping, sample) -> the mapping as the values make it."""
+    worded: bool = True
+    """Whether its columns hold words, and not numbers for them."""
     adopt: Callable[[Sequence[str], Sequence[Values]], dict[str, str]] = field(
         default=lambda columns, sample: {}
     )
@@ -187,7 +192,7 @@ class Format:
                 if sample:
                     found = [name for name in found if not _hold_nothing([name], sample)]
                 if found:
-                    take(role, found[:1])
+                    take(role, sorted(found, key=lambda name: _is_sparse(name, sample))[:1])
         free = [name for name in columns if name not in taken]
         mapping = self.settle([*free, *mapping.values()], mapping, sample)
         if self.beside == "named":
@@ -281,10 +286,18 @@ class Format:
 
         What a format requires is judged by `prove`, row by row.
         """
-        if sure and any(role in roles.split("|") for roles in self.required):
-            return True
         kind = self.kinds.get(role, lambda cell: True)
         cells = [row[name] for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
+        if (
+            self.worded
+            and cells
+            and all(isinstance(cell, (list, tuple)) and is_numbers(cell) for cell in cells)
+        ):
+            return False  # ids of tokens, whose words may stand in another column
+        if role in ASKING and simplify(name) not in ASKING and 2 * sum(map(is_code, cells)) > len(cells):
+            return False  # a `query` of a database is no question
+        if sure and any(role in roles.split("|") for roles in self.required):
+            return True
         if sure and not cells:  # an empty column of thoughts hides one that is filled
             return role != "reasoning" or not sample
         if not sure and cells and all(isinstance(cell, str) and is_address(cell) for cell in cells):
@@ -310,6 +323,11 @@ class Format:
         same = [name for name in others if all(row.get(name) == row.get(first) for row in sample)]
         notes += [text("data.sniff.same", column=shorten(name), kept=shorten(first)) for name in same]
         return [name for name in left if name not in same], notes
+
+
+def _is_sparse(name: str, sample: Sequence[Values]) -> bool:
+    """Return whether a column is empty in more than a few rows."""
+    return sum(is_empty(row.get(name)) for row in sample) > SPARSE * len(sample)
 
 
 def _hold_words(names: Iterable[str], sample: Sequence[Values]) -> bool:

@@ -11,11 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import MATERIAL
 from studio.data.formats.cells import Values, is_address, is_blank, is_empty, say_scalar
-from studio.data.formats.names import find_core, simplify
+from studio.data.formats.names import find_core, part_name, simplify
 
 MATERIALS = ("material", "material_2", "material_3", "material_4")
 """Roles, in the order in which their columns are read."""
 LOOKED_AT = 50
+PROSE_WORDS = 4
+"""More of them make a sentence."""
+TOKENS = 5
+"""A list of as many single words is a text that was cut into its words."""
+TECHNICAL = frozenset(
+    "id ids uuid url urls uri link links href hash tokens token size bytes count counts offset offsets start end "
+    "embedding timestamp checksum md sha mime encoding".split()
+)
+"""Words in the names of what only tells something of the words beside it."""
 WORD_CHARACTERS = 24
 """A longer line is more than a word, also in scripts without spaces."""
 
@@ -43,6 +52,8 @@ def find_material(
 def _is_read(name: str, rows: Sequence[Values]) -> bool:
     """Return whether a column's cells are there to be read: most hold more than single words, marks and numbers."""
     cells = [row[name] for row in rows if not is_empty(row.get(name))]
+    if any(map(is_numbers, cells)):  # ids of tokens, an embedding
+        return False
     lines = [line for cell in cells for line in say_lines(cell)]
     read = sum(
         (len(line.split()) > 1 or len(line) > WORD_CHARACTERS) and not is_address(line) for line in lines
@@ -64,6 +75,16 @@ def is_numbers(cell: object) -> bool:
     return isinstance(cell, (bool, int, float))
 
 
+def is_cut(cell: object) -> bool:
+    """Return whether a list holds a text word by word."""
+    if not isinstance(cell, (list, tuple)) or len(cell) < TOKENS:
+        return False
+    return (
+        all(isinstance(one, str) for one in cell)
+        and sum(len(one.split()) > 1 for one in cell) < len(cell) / 10
+    )
+
+
 def say_material(cell: object) -> str:
     """Return a cell of any shape as text: lists a line each, objects as "name: value"."""
     return cell if isinstance(cell, str) else "\n".join(say_lines(cell))
@@ -76,8 +97,12 @@ def say_lines(cell: object, name: str = "") -> Iterator[str]:
         if cell:
             yield front + cell
     elif isinstance(cell, Mapping):
-        for key, value in cell.items():
-            yield from say_lines(value, f"{front}{key}")
+        read = list_read(cell)
+        if len(read) == 1 and len(cell) > 1:  # the words among facts about them
+            yield from say_lines(cell[read[0]], name)
+            return
+        for key in read:
+            yield from say_lines(cell[key], f"{front}{key}")
     elif isinstance(cell, (list, tuple)):
         cells = [one for one in cell if one is not None]
         if name or not all(isinstance(one, str) for one in cells):
@@ -89,6 +114,39 @@ def say_lines(cell: object, name: str = "") -> Iterator[str]:
             yield from say_lines(one, name)
     elif isinstance(cell, (bool, int, float)):
         yield front + say_scalar(cell, name)
+
+
+def list_read(cell: Mapping[str, object]) -> list[str]:
+    """Return the keys of an object whose values are there to be read; all of them in a table or a record without prose.
+
+    Beside sentences there are often facts about them: flags, ids, addresses, sizes, and the same words one by one.
+    """
+    if not any(map(_is_prose, cell.values())):
+        return list(cell)
+    return [key for key, value in cell.items() if not (TECHNICAL & {*part_name(key)} or _is_aside(value))]
+
+
+def _is_prose(cell: object) -> bool:
+    if isinstance(cell, str):
+        return len(cell.split()) > PROSE_WORDS or len(cell) > 2 * WORD_CHARACTERS
+    if isinstance(cell, Mapping):
+        return any(map(_is_prose, cell.values()))
+    return isinstance(cell, (list, tuple)) and any(map(_is_prose, cell[:LOOKED_AT]))
+
+
+def _is_aside(cell: object) -> bool:
+    """Return whether a value beside sentences only tells something of them."""
+    if isinstance(cell, str):
+        return is_address(cell)
+    if isinstance(cell, (list, tuple)):
+        return all(not isinstance(one, Mapping) and not _is_phrase(one) for one in cell)
+    return cell is None or isinstance(cell, bool)
+
+
+def _is_phrase(cell: object) -> bool:
+    if isinstance(cell, (list, tuple)):
+        return any(map(_is_phrase, cell))
+    return isinstance(cell, str) and (len(cell.split()) > 1 or len(cell) > WORD_CHARACTERS)
 
 
 def read_thoughts(values: Values, mapping: Mapping[str, str]) -> str:

@@ -137,6 +137,8 @@ def _read_parts(number: int, found: Sequence[object], images: bool) -> Content:
         kind = _find_type(part)
         if not kind:
             raise RowError("E120", text("data.row.part", number=number, found=name_kind(part)))
+        if kind not in part and "value" in part:  # {"type": "reasoning", "value": ...}
+            part = {**{key: cell for key, cell in part.items() if key != "value"}, kind: part["value"]}
         inner = part.get(kind, part)
         if kind in MEDIA:
             if not (images and MEDIA[kind] == "image"):

@@ -90,6 +90,7 @@ FORMAT = Format(
     kinds={"input_ids": holds_ids, "labels": holds_ids, "attention_mask": holds_ids, "mask": holds_ids},
     read=read,
     beside="never",
+    worded=False,
     notes=note_nothing,
     beats=("messages", "sharegpt", "prompt_completion", "alpaca", "text", "rl"),
 )

@@ -28,6 +28,8 @@ from studio.data.formats.turns import finish_chat, holds_turns
 
 MATERIAL = ("context", "kontext", "contexto", "contexte", "上下文")
 """Inputs that stand beside a question and are none."""
+ASKERS, ANSWERERS = ("user", "human"), ("assistant", "gpt", "bot")
+"""Who speaks, where each has a column."""
 COMPLETIONS = (
     "completion",
     *(name for name in ANSWERS if name != "completion"),
@@ -35,11 +37,13 @@ COMPLETIONS = (
     "solutions",
     "target",
     "targets",
+    *ANSWERERS,
 )
 PROMPTS = (
     "prompt",
     *QUESTIONS,
     *(name for name in INPUT if name not in MATERIAL),
+    *ASKERS,
 )
 
 

@@ -1,0 +1,191 @@
+"""Lists side by side in a row: several questions to one answer, answers with their scores, one text by language."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from studio.core.text import Text, text
+from studio.data.formats.aliases import ANSWERS, QUESTIONS
+from studio.data.formats.cells import Values, is_empty, shorten
+from studio.data.formats.choices import find_key
+from studio.data.formats.names import find_core, part_name, simplify
+from studio.data.formats.several import RANKS, SCORES
+from studio.data.ranking import LANGUAGES
+from studio.data.row import Row
+
+ASKED_WORDS = frozenset(
+    "questions queries prompts utterances patterns phrases instructions paraphrases wordings examples".split()
+)
+"""Words in the names of lists of which each entry is asked, and not one after another."""
+SAID_WORDS = frozenset("answer answers response responses reply replies output outputs completion".split())
+NUMBERED = frozenset((*SCORES, *RANKS))
+LEAST = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """Rows with several wordings of a question: a row each."""
+
+    column: str
+
+    @property
+    def consumed(self) -> tuple[str, ...]:
+        """Columns that are gone in what it yields: none."""
+        return ()
+
+    @property
+    def note(self) -> Text:
+        """What a person should know."""
+        return text("data.reshape.spread", column=shorten(self.column))
+
+    def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield a Row for each entry of the list, with the other columns; broken rows as they are."""
+        number = 0
+        for row in rows:
+            cell = row.values.get(self.column)
+            entries = [one for one in cell if not is_empty(one)] if isinstance(cell, (list, tuple)) else []
+            for entry in entries or (cell,):
+                number += 1
+                values = row.values if row.problem is not None else {**row.values, self.column: entry}
+                yield Row(row.line, values, row.problem, number, row.offset, row.raw)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rated:
+    """Lists of answers and of their scores: a list of answers with a score each."""
+
+    answers: str
+    scores: str
+
+    @property
+    def consumed(self) -> tuple[str, ...]:
+        """Columns that are gone in what it yields."""
+        return (self.answers, self.scores)
+
+    @property
+    def note(self) -> Text:
+        """What a person should know."""
+        return text("data.reshape.rated", answers=shorten(self.answers), scores=shorten(self.scores))
+
+    def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield each Row with its scores inside of its answers."""
+        key = "rank" if {*part_name(self.scores)} & {*RANKS} else "score"
+        for row in rows:
+            answers, scores = row.values.get(self.answers), row.values.get(self.scores)
+            if row.problem is None and _pairs(answers, scores):
+                joined = [{"text": one, key: score} for one, score in zip(answers, scores, strict=True)]
+                values = {name: cell for name, cell in row.values.items() if name != self.scores}
+                row = Row(row.line, {**values, self.answers: joined}, None, row.row, row.offset, row.raw)
+            yield row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Languages:
+    """Objects with a text for each language: a column each; of a single one the text itself."""
+
+    columns: tuple[str, ...]
+    single: bool
+
+    @property
+    def consumed(self) -> tuple[str, ...]:
+        """Columns that are gone in what it yields."""
+        return () if self.single else self.columns
+
+    @property
+    def note(self) -> Text:
+        """What a person should know."""
+        return text("data.reshape.languages", columns=", ".join(map(shorten, self.columns)))
+
+    def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield each Row with the texts in place of the objects."""
+        for row in rows:
+            if row.problem is None:
+                values: dict[str, object] = {}
+                for name, cell in row.values.items():
+                    if name not in self.columns or not isinstance(cell, Mapping):
+                        values[name] = cell
+                    elif self.single:
+                        values[name] = next(iter(cell.values()), None)
+                    else:
+                        values |= {f"{name}.{language}": one for language, one in cell.items()}
+                row = Row(row.line, values, None, row.row, row.offset, row.raw)
+            yield row
+
+
+def find_languages(columns: Sequence[str], rows: Sequence[Values]) -> Languages | None:
+    """Return the columns that hold objects whose keys are all languages; None where there are none."""
+    found: list[str] = []
+    keys: set[str] = set()
+    for name in columns:
+        cells = [row[name] for row in rows if not is_empty(row.get(name))]
+        if cells and simplify(name) != "translation" and all(map(_is_by_language, cells)):
+            found.append(name)
+            keys |= {key for cell in cells for key in cell}
+    return Languages(columns=tuple(found), single=len(keys) == 1) if found and keys != {"id"} else None
+
+
+def _is_by_language(cell: object) -> bool:
+    return isinstance(cell, Mapping) and all(
+        isinstance(key, str) and key.lower().replace("-", "_").partition("_")[0] in LANGUAGES for key in cell
+    )
+
+
+def find_rated(columns: Sequence[str], rows: Sequence[Values]) -> Rated | None:
+    """Return the lists of answers and of as many scores; None where there are none."""
+    for name in columns:
+        if not (simplify(name) in ANSWERS or find_core(name) in ANSWERS):
+            continue
+        for other in columns:
+            if other == name or not {*part_name(other)} & NUMBERED:
+                continue
+            cells = [(row.get(name), row.get(other)) for row in rows if not is_empty(row.get(name))]
+            told = [cell for cell in cells if len(cell[0]) >= LEAST] if _are_lists(cells) else []
+            if told and all(_pairs(*cell) for cell in cells):
+                return Rated(answers=name, scores=other)
+    return None
+
+
+def _are_lists(cells: Sequence[tuple[object, object]]) -> bool:
+    return all(isinstance(one, (list, tuple)) for cell in cells for one in cell)
+
+
+def _pairs(answers: object, scores: object) -> bool:
+    return (
+        isinstance(answers, (list, tuple))
+        and isinstance(scores, (list, tuple))
+        and len(answers) == len(scores)
+        and all(isinstance(one, str) for one in answers)
+        and all(isinstance(one, (int, float)) for one in scores)
+    )
+
+
+def find_spread(columns: Sequence[str], rows: Sequence[Values]) -> Spread | None:
+    """Return the column that holds several wordings of a question that has one answer; None where none does.
+
+    Lists of as many questions as answers are asked in turn.
+    """
+    said = [name for name in columns if SAID_WORDS & {*part_name(name)}]
+    for name in columns:
+        if not (simplify(name) in QUESTIONS or ASKED_WORDS & {*part_name(name)}):
+            continue
+        cells = [(row[name], row) for row in rows if not is_empty(row.get(name))]
+        if not cells or not all(_is_texts(cell) for cell, _ in cells):
+            continue
+        many = any(len(cell) > 1 for cell, _ in cells)
+        answers = [other for other in said if other != name and not _in_turn(name, other, rows)]
+        if many and len(answers) == len(said) == 1 and not find_key(columns, name, rows):
+            return Spread(column=name)
+    return None
+
+
+def _is_texts(cell: object) -> bool:
+    return isinstance(cell, (list, tuple)) and bool(cell) and all(isinstance(one, str) for one in cell)
+
+
+def _in_turn(name: str, other: str, rows: Sequence[Values]) -> bool:
+    """Return whether the lists of two columns are equally long in all rows, and not all of one entry."""
+    pairs = [(row[name], row[other]) for row in rows if row.get(name) and row.get(other)]
+    if not all(isinstance(one, (list, tuple)) for _, one in pairs):
+        return False
+    return all(len(one) == len(said) for one, said in pairs)

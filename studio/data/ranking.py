@@ -1,0 +1,117 @@
+"""Which columns are likeliest to be the question and the answer, by their names, their place and what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from studio.data.columns import Column
+from studio.data.formats.aliases import ANSWERS, EXPECTED, LABEL, PRODUCTS, QUESTIONS, SOURCES
+from studio.data.formats.material import TECHNICAL
+from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
+
+MOSTLY = 0.95
+"""Of the rows: what holds less is rather not asked for first, for the others would be left out."""
+JUDGED = frozenset(
+    "label labels similarity relatedness relation relations sentiment emotion emotions intent intents stance polarity "
+    "toxicity toxic verdict decision entailment gold spans entities slots annotation annotations".split()
+)
+"""Words in the names of what somebody found out about a text."""
+GRADED = frozenset("class classes category categories rating score stars grade tag tags".split())
+"""The same, but elsewhere they only sort the rows: they are the answer where nothing else could be."""
+MADE = frozenset(
+    "answer answers response responses output outputs completion reply solution target targets summary sql sparql "
+    "query translation corrected correction paraphrase rewrite simplified headline result".split()
+)
+"""Words in the names of what was written for a text."""
+DATED = frozenset(
+    "date time year month day created updated version page row line index idx no num number name user username author "
+    "license licence source split subset".split()
+)
+LANGUAGES = frozenset(
+    "ar bg bn ca cs cy da de el en es et eu fa fi fr ga gl gu ha he hi hr hu hy id ig is it ja jv ka kk km kn ko lo lt "
+    "lv mk ml mn mr ms mt my nb ne nl nn no pa pl ps pt ro ru rw si sk sl so sq sr sv sw ta te th tl tr uk ur uz vi wo "
+    "xh yo zh zu eng deu ger fra fre spa ita por nld rus jpn kor cmn zho ara hin tur pol ukr ces swe fin".split()
+)
+"""Codes that name a language."""
+
+
+def hints(column: Column, names: Sequence[str]) -> bool:
+    """Return whether a column's name is one of `names`, words that only qualify left out."""
+    return simplify(column.name) in names or find_core(column.name) in names
+
+
+def is_language(name: str) -> bool:
+    """Return whether a column is named after a language."""
+    return simplify(name).partition("_")[0] in LANGUAGES and len(part_name(name)) <= 2
+
+
+def is_answer(column: Column) -> bool:
+    """Return whether a column's name says that it was written, or found out, for another one."""
+    words = {*part_name(column.name)}
+    return hints(column, (*ANSWERS, *PRODUCTS, *EXPECTED, *LABEL)) or bool(words & (JUDGED | MADE))
+
+
+def may_answer(column: Column) -> bool:
+    """Return whether a column could be learned: words, labels and numbers of any kind, but no ids, dates, addresses."""
+    if not column.rows:
+        return False
+    words = {*part_name(column.name)}
+    if column.cut or (column.spoken and (column.is_prose or not words & TECHNICAL)):
+        return True
+    if column.distinct < 2 or words & (TECHNICAL | DATED):
+        return False
+    return column.counted or bool(words & (JUDGED | GRADED)) or column.distinct <= column.rows / 2
+
+
+def rank_questions(columns: Sequence[Column]) -> list[Column]:
+    """Return those of `columns` that could be read, the likeliest question first."""
+    read = [one for one in columns if one.spoken]
+    if not any(one.plain and one.is_prose for one in read):
+        read += [one for one in columns if one.cut]
+    named = [
+        one
+        for one in read
+        if one.cut or not BLOCKING & {*part_name(one.name)} or hints(one, (*QUESTIONS, *SOURCES))
+    ]
+    read = named or read
+    prose = [one for one in read if (one.is_prose or one.cut) and not one.is_labels]
+    return sorted(
+        read,
+        key=lambda one: (
+            bool(prose) and one not in prose,
+            is_answer(one),
+            one.filled <= MOSTLY,
+            one.asks <= 0.3,
+            not hints(one, (*QUESTIONS, *SOURCES)),
+            not (one.plain or one.cut),
+        ),
+    )
+
+
+def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
+    """Return those of `columns` that could be learned, the likeliest answer to the column `question` first."""
+    names = [one.name for one in columns]
+    place = names.index(question) if question in names else -1
+    free = [one for one in columns if one.name != question and may_answer(one)]
+    alone = not any(one.is_prose for one in free)
+    spoken = is_language(question)
+
+    def likeliness(one: Column) -> tuple[object, ...]:
+        words = {*part_name(one.name)}
+        sure = hints(one, (*ANSWERS, *PRODUCTS, *LABEL))
+        graded = alone and bool(words & GRADED)
+        odd = bool(BLOCKING & words) and not words & JUDGED and not graded
+        return (
+            not (spoken and is_language(one.name)),
+            not sure,
+            not (is_answer(one) or graded),
+            one.distinct < 2,
+            odd,
+            one.filled < MOSTLY,
+            not (one.spoken or one.cut or (alone and one.is_labels)),
+            one.is_labels and not alone,
+            not (one.is_prose or (alone and one.is_labels)),
+            names.index(one.name) < place,
+        )
+
+    return sorted(free, key=likeliness)

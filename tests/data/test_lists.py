@@ -1,0 +1,90 @@
+"""Cells that are lists: several wordings of a question, answers with scores, answers in parts, texts by language."""
+
+import pytest
+
+from studio.core.recipe import DatasetSpec
+from studio.data.formats.asked import say_answer
+from studio.data.lists import find_languages, find_rated, find_spread
+from studio.data.reshape import find_reshapes
+from studio.data.row import Row, list_columns
+from studio.data.sniff import understand
+
+ASKED = [["When does the ferry go?", "ferry times?"], ["Where is the pier?", "how to find the pier"]]
+SAID = ["The ferry goes at noon and at six.", "The pier is behind the old fish market."]
+
+
+def read(rows):
+    """Return the format, and the reshaped rows as Conversations."""
+    spec = DatasetSpec(source="x")
+    rows = [Row(number, values) for number, values in enumerate(rows, start=1)]
+    for step in find_reshapes(spec, rows, "jsonl")[0]:
+        rows = list(step.apply(rows))
+    found = understand(list_columns(rows), [row.values for row in rows], spec)
+    assert not found.questions
+    return found, [found.read_row(row)[0] for row in rows]
+
+
+@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: {"en": one}])
+def test_each_wording_of_a_question_gets_the_answer(wrap):
+    rows = [
+        {"questions": wrap(asked), "answers": wrap([said])} for asked, said in zip(ASKED, SAID, strict=True)
+    ]
+    found, read_rows = read(rows)
+    assert [(row.messages[0].content, row.messages[1].content) for row in read_rows] == [
+        (one, said) for asked, said in zip(ASKED, SAID, strict=True) for one in asked
+    ]
+
+
+def test_as_many_questions_as_answers_are_a_talk():
+    rows = [{"questions": asked, "answers": SAID} for asked in ASKED]
+    assert find_spread(("questions", "answers"), rows) is None
+
+
+def test_scores_beside_answers_tell_the_better_one():
+    rows = [
+        {"instruction": "Say when the ferry goes.", "answers": ["No idea.", said], "scores": [2, 9]}
+        for said in SAID
+    ]
+    assert find_rated(("answers", "scores"), rows).scores == "scores"
+    found, read_rows = read(rows)
+    assert found.format.name == "preference"
+    assert [row.chosen[0].content for row in read_rows] == SAID
+    assert find_rated(("answers", "scores"), [{"answers": ["a", "b"], "scores": [1]}]) is None
+
+
+def test_languages_become_columns():
+    rows = [{"queries": {"en": "When?", "fr": "Quand ?"}, "translation": {"en": "a", "fr": "b"}}]
+    found = find_languages(("queries", "translation"), rows)
+    assert found.columns == ("queries",) and not found.single
+    made = next(iter(found.apply([Row(1, rows[0])]))).values
+    assert made["queries.fr"] == "Quand ?" and "queries" not in made
+    assert find_languages(("score",), [{"score": {"total": "3"}}]) is None
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "words"),
+    [
+        ("answers", ["first", "second"], "first"),
+        ("answers", {"text": ["worse", "better"], "score": [3, 30]}, "better"),
+        ("answers", {"text": ["second", "first"], "rank": [2, 1]}, "first"),
+        ("solutions", '["return 1", "return 2"]', "return 1"),
+        ("output", '["return 1", "return 2"]', '["return 1", "return 2"]'),
+        ("directions", '["Stir it well.", "Bake it, then wait."]', "Stir it well.\nBake it, then wait."),
+        ("labels", ["joy", "fear"], "joy, fear"),
+        ("labels", ["joy"], "joy"),
+        ("ner_tags", [3, 0, 0], "3 0 0"),
+        ("target_words", ["no", "one", "is", "on", "board"], "no"),
+        ("spoken", ["no", "one", "is", "on", "board"], "no one is on board"),
+    ],
+)  # fmt: skip
+def test_a_list_is_one_answer_in_parts_or_one_of_several(column, cell, words):
+    assert say_answer(cell, column) == words
+
+
+def test_the_rule_is_told():
+    told = understand(
+        ("question", "answers"),
+        [{"question": f"When {i}?", "answers": ["At noon.", "Noon"]} for i in range(9)],
+        DatasetSpec(source="x"),
+    )
+    assert "data.sniff.picked" in str(told.reason)

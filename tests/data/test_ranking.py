@@ -1,0 +1,100 @@
+"""Which columns are offered as the question and the answer, and which of them first."""
+
+import pytest
+
+from studio.core.recipe import DatasetSpec
+from studio.data.row import Row
+from studio.data.sniff import understand
+
+SAID = [
+    f"The ferry of {hour} o'clock carries {hour * 7} lorries over to the island today." for hour in range(12)
+]
+MORE = [
+    f"At {hour} sharp a ship with {hour * 7} lorries leaves for the far shore of the bay."
+    for hour in range(12)
+]
+
+
+def look(rows, **values):
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return understand(columns, rows, DatasetSpec(source="x", **values))
+
+
+def make(**columns):
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
+def choices(found):
+    return {one.field.removeprefix("data.mapping."): one.choices for one in found.questions}
+
+
+def last(found, rows):
+    conversation, _ = found.read_row(Row(1, rows[0]))
+    return conversation.messages[-1].content
+
+
+def test_a_number_that_judges_two_texts_is_the_first_choice():
+    rows = make(one=SAID, two=MORE, relatedness=[number / 4 for number in range(12)])
+    asked = choices(look(rows))
+    assert asked["prompt"][0] == "one" and asked["completion"][0] == "relatedness"
+    found = look(rows, mapping={"prompt": "one", "completion": "relatedness"})
+    assert last(found, rows) == "0.0"
+
+
+def test_labels_are_offered_and_ids_are_not():
+    rows = make(a_1=[0, 4] * 6, a_2=range(700, 712), a_3=SAID)
+    asked = choices(look(rows))
+    assert asked == {"prompt": ("a_3",), "completion": ("a_1", "a_3")}
+
+
+def test_the_query_of_a_database_is_the_answer():
+    written = [f"SELECT name FROM ships WHERE hour = {hour}" for hour in range(12)]
+    rows = make(Title=[f"Which ships leave at {hour}?" for hour in range(12)], QueryBody=written)
+    found = look(rows)
+    assert found.mapping["prompt"] == "Title" and found.mapping["completion"] == "QueryBody"
+
+
+def test_of_two_languages_the_second_is_the_answer():
+    asked = choices(look(make(machine_output=SAID, nb=SAID, pl=MORE)))
+    assert asked["prompt"][0] == "nb" and asked["completion"][0] == "pl"
+
+
+def test_a_text_in_single_words_may_be_read():
+    rows = make(tokens=[words.split() for words in SAID], relation=["P1", "P2", "P3"] * 4)
+    asked = choices(look(rows))
+    assert asked["prompt"] == ("tokens",) and asked["completion"][0] == "relation"
+    found = look(rows, mapping={"prompt": "tokens", "completion": "relation"})
+    assert found.read_row(Row(1, rows[0]))[0].messages[0].content == SAID[0]
+
+
+@pytest.mark.parametrize("name", ["label", "emotions", "answer"])
+def test_what_stands_beside_a_text_is_offered_before_the_text_alone(name):
+    rows = make(text=SAID, **{name: ["calm", "rough"] * 6})
+    asked = look(rows).questions
+    assert asked[0].field == "data.format" and asked[0].choices[0] != "text" and "text" in asked[0].choices
+
+
+def test_what_tells_the_answer_is_left_out_unless_wanted():
+    rows = make(question=SAID, thinking_trajectory=MORE, solution=[words + " So six." for words in MORE])
+    rows = [{**row, "machine_response": row["solution"] + " Yes."} for row in rows]
+    found = look(rows, mapping={"prompt": "question", "completion": "solution"})
+    assert not found.questions
+    found = look([{**row, "answer_by_hand": row["solution"]} for row in rows])
+    for asked in found.questions:
+        if asked.field.startswith("data.mapping.material"):
+            assert asked.choices[0] == ""
+
+
+def test_numbers_for_words_never_become_words():
+    rows = make(inputs=[[3, 4, 5]] * 12, targets=[[7, 1]] * 12, inputs_plain=SAID, targets_pretokenized=MORE)
+    rows = [{**row, "inputs_pretokenized": row.pop("inputs_plain")} for row in rows]
+    found = look(rows)
+    assert not found.questions
+    assert found.mapping == {"prompt": "inputs_pretokenized", "completion": "targets_pretokenized"}
+
+
+def test_a_column_for_each_speaker_with_the_thoughts_of_one():
+    rows = make(user=SAID, reasoning=MORE, assistant=["Six."] * 12)
+    found = look(rows)
+    assert not found.questions and found.mapping["reasoning"] == "reasoning"
+    assert found.read_row(Row(1, rows[0]))[0].messages[-1].reasoning == MORE[0]
