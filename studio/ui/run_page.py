@@ -123,7 +123,7 @@ class RunPage:
                 f"{run} {state} {int(now_s / LOOK_S) if moves else view.seq}",
                 lambda: self._verdicts(view, state, run, now_s),
             ),
-            "samples": (f"{run} {newest} {picked}", lambda: samples_card(view.samples, picked, say)),
+            "samples": (f"{run} {newest} {picked}", lambda: self._samples(run, view, picked)),
             "log": (
                 f"{run} {len(view.log)} {view.log[-1].time_s if view.log else 0}",
                 lambda: log_card(view, say),
@@ -186,6 +186,11 @@ class RunPage:
             "spoken",
         )
         return {name: ("none", make) for name, make in (made | dict.fromkeys(empty, str)).items()}
+
+    def _samples(self, run: str, view: LiveView, picked: int | None) -> str:
+        data = recipe.data if (recipe := self.recipe(run)) else None
+        held_out = data is None or bool(data.validation or data.validation_share)
+        return samples_card(view.samples, picked, self.context.say, held_out=held_out)
 
     def _settings(self, run: str) -> str:
         recipe = self.recipe(run)

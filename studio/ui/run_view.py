@@ -307,8 +307,13 @@ def _ways_on(run: str, say: Say) -> str:
     return f'<div class="answers">{steps}</div>'
 
 
-def samples_card(samples: Sequence[SampleWritten], chosen: int | None, say: Say) -> str:
-    """Return the answers of one evaluation beside those of the base, with a picker; `chosen` None is the newest."""
+def samples_card(
+    samples: Sequence[SampleWritten], chosen: int | None, say: Say, *, held_out: bool = True
+) -> str:
+    """Return the answers of one evaluation beside those of the base, with a picker; `chosen` None is the newest.
+
+    held_out: whether their prompts are of rows that are not trained on.
+    """
     title = escape(say("ui.samples.title"))
     steps = sorted({sample.step for sample in samples})
     if not steps:
@@ -321,21 +326,28 @@ def samples_card(samples: Sequence[SampleWritten], chosen: int | None, say: Say)
     )
     names = {name: escape(say(f"ui.samples.{name}")) for name in ("prompt", "base", "now", "expected")}
     rows = []
-    for sample in (one for one in samples if one.step == at):
-        same = at > 0 and sample.answer == sample.expected
-        mark = f' <span class="hit">✓ {escape(say("ui.samples.hit"))}</span>' if same else ""
-        parts = [("base", sample.base), ("now", sample.answer), ("expected", sample.expected)]
+    # A run that went on from an earlier step wrote some of them twice: the later ones count.
+    for sample in {one.prompt: one for one in samples if one.step == at}.values():
+        same, judged = sample.answer.strip() == sample.expected.strip(), at > 0 and sample.expected
+        kind = ("hit" if same else "other") if judged else ""
+        mark = (
+            f' <span class="{kind}">{"✓" if same else "✗"} {escape(say(f"ui.samples.{kind}"))}</span>'
+            if kind
+            else ""
+        )
+        parts = [("base", sample.base, "", "")]
+        parts += [("now", sample.answer, f" {kind}", mark)] if at > 0 else []
+        parts += [("expected", sample.expected, "", "")]
         cells = "".join(
-            f'<div class="said-{name}"><dt>{names[name]}{mark if name == "now" else ""}</dt>'
-            f"<dd>{escape(words) or '–'}</dd></div>"
-            for name, words in parts
-            if name != "now" or at > 0
+            f'<div class="said-{name}{more}"><dt>{names[name]}{sign}</dt><dd>{escape(words) or "–"}</dd></div>'
+            for name, words, more, sign in parts
         )
         rows.append(f'<li><p class="asked">{escape(sample.prompt)}</p><dl>{cells}</dl></li>')
+    note = "" if held_out else f'<p class="soft">{escape(say("ui.samples.trained"))}</p>'
     return (
         f'<div class="card samples" data-step="{at}"><div class="head"><h3>{title}</h3>'
         f'<select data-pick="sample" data-focus="samples" aria-label="{escape(say("ui.samples.pick"))}">'
-        f'{options}</select></div><ul tabindex="0">{"".join(rows)}</ul></div>'
+        f'{options}</select></div>{note}<ul tabindex="0">{"".join(rows)}</ul></div>'
     )
 
 

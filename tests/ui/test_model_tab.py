@@ -189,7 +189,7 @@ def test_the_number_of_a_model_says_what_it_is_for(tab):
     model = tab.context.desk.fits.find("demo")
     one = replace(model, fit=replace(model.fit, methods=model.fit.methods[:1]))
     shown = model_details(one, "none", tab.context.say)
-    assert "one example of 2,048 tokens at a time" in shown and "“This run”" in shown
+    assert "one example of 2,048 tokens at a time" in shown and "“Next run”" in shown
     unknown = tab.describe("org/new")
     assert "2,048" not in unknown
 

@@ -185,6 +185,16 @@ def test_sample_answers_are_chosen_by_evaluation_and_escaped(context, tab):
     assert "<img" not in samples_card((), None, context.say)
 
 
+def test_a_wrong_answer_does_not_look_like_a_right_one_and_none_is_shown_twice(context):
+    asked = {"step": 4, "prompt": "What is 14 plus 14?", "expected": "28"}
+    wrong = SampleWritten(seq=1, time_s=0.0, answer="It is 32.", **asked)
+    right = SampleWritten(seq=2, time_s=0.0, answer="28", **asked | {"prompt": "And 7 times 4?"})
+    shown = samples_card((wrong, wrong, right), None, context.say, held_out=False)
+    assert shown.count("It is 32.") == 1 and 'said-now other"' in shown and 'said-now hit"' in shown
+    assert shown.count("✗") == 1 and shown.count("✓") == 1 and context.say("ui.samples.trained") in shown
+    assert context.say("ui.samples.trained") not in samples_card((right,), None, context.say)
+
+
 def test_the_reader_hears_of_phases_and_the_end_only(context, tab):
     run = context.desk.start(context.draft())
     context.desk.log[run] = [PhaseStarted(seq=1, time_s=1, phase="train"), step(1, 2)]
