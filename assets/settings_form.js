@@ -4,7 +4,7 @@ const { words, tabs } = props.value;
 const facts = new Map(props.value.facts.map((fact) => [fact.id, fact]));
 const FORM_TABS = ["model", "dataset", "hyperparameters", "training"];
 const problems = new Map();
-let changed = new Set();
+let changed = new Map(); // a changed field's id -> what its badge says
 let onlyChanged = false;
 let opened = false;
 let number = 0;
@@ -28,7 +28,6 @@ function dress(block) {
   block.dataset.dressed = "yes";
   const head = make("div", "knob-head");
   const badge = make("button", "knob-badge", fact.back, { type: "button", title: words.back, hidden: true });
-  badge.setAttribute("aria-label", `${fact.label}: ${fact.back}. ${words.back}`);
   badge.dataset.reset = block.id;
   const help = make("button", "knob-help", "?", { type: "button", title: words.help });
   help.setAttribute("aria-label", `${words.help}: ${fact.label}`);
@@ -69,7 +68,10 @@ function mark(block) {
   if (found) block.dataset.problem = found.severity; else delete block.dataset.problem;
   if (found?.severity === "error") input?.setAttribute("aria-invalid", "true"); else input?.removeAttribute("aria-invalid");
   const badge = block.querySelector(".knob-badge");
-  badge.hidden = !changed.has(block.id) || !facts.get(block.id).back;
+  const fact = facts.get(block.id);
+  badge.hidden = !changed.has(block.id) || !fact.back;
+  badge.textContent = changed.get(block.id) || fact.back;
+  badge.setAttribute("aria-label", `${fact.label}: ${badge.textContent}. ${words.back}`);
 }
 
 function dressed() {
@@ -102,7 +104,7 @@ watch("value", () => {
     if (told.of) problems.delete(told.of); else if (!told.more) problems.clear();
     told.problems.forEach((one) => { if (!problems.has(one.elem_id) || one.severity === "error") problems.set(one.elem_id, one); });
   }
-  if (told.changed) changed = new Set(told.changed);
+  if (told.changed) changed = new Map(Object.entries(told.changed));
   const count = document.getElementById("settings-count");
   if (count && told.count) count.textContent = told.count;
   dressed().forEach(mark);

@@ -9,6 +9,7 @@ from typing import Any
 
 from studio.core.codec import from_json
 from studio.core.errors import StudioError
+from studio.core.fields import Knob
 from studio.core.json_file import read_json
 from studio.core.migrate import lift
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe, read_value
@@ -68,6 +69,11 @@ def usual_length(recipe: Recipe) -> int:
     except (StudioError, OSError):  # the check says what is wrong with the model
         most = 0
     return min(DEFAULTS.data.max_length, most) if most > 0 else DEFAULTS.data.max_length
+
+
+def usual_value(recipe: Recipe, knob: Knob) -> Any:
+    """Return the value that a setting has where nobody set it: its default, or what the recipe's model asks for."""
+    return usual_length(recipe) if knob.path == "data.max_length" else knob.default
 
 
 def follow_model(before: Recipe, after: Recipe) -> Recipe:

@@ -14,6 +14,7 @@ from studio.core.errors import Problem
 from studio.core.fields import Knob, knobs_of
 from studio.core.recipe import Recipe, read_value
 from studio.core.text import Catalogue, Text, text
+from studio.desk.recipes import usual_value
 from studio.ui.numbers import show_number
 
 SCRIPT = Path(__file__).resolve().parents[2] / "assets" / "settings_form.js"
@@ -75,18 +76,21 @@ def mark_problems(
 
 def mark_changes(recipe: Recipe, words: Catalogue) -> dict[str, Any]:
     """Return the value for `form.marks` that badges every field of `recipe` with a value other than its default."""
-    changed = [elem_id(path) for path in changed_paths(recipe)]
+    changed = {
+        elem_id(knob.path): _back(knob, usual_value(recipe, knob), words) for knob in changed_knobs(recipe)
+    }
     count = words.say(text("ui.mark.count", count=len(changed)))
     return {"changed": changed, "count": count, "number": _stamp()}
 
 
-def changed_paths(recipe: Recipe) -> tuple[str, ...]:
-    """Return the paths of all settings that differ from their defaults; name, model and data have none."""
+def changed_knobs(recipe: Recipe) -> tuple[Knob, ...]:
+    """Return all settings that differ from what nobody set; name, model and data have no such value."""
     return tuple(
-        knob.path
+        knob
         for knob in knobs_of(Recipe)
-        if not knob.required and knob.path != "name" and read_value(recipe, knob.path) != knob.default
-    )
+        if not knob.required and knob.path != "name"
+        and read_value(recipe, knob.path) != usual_value(recipe, knob)
+    )  # fmt: skip
 
 
 def show_plainly(knob: Knob, value: Any, words: Catalogue) -> str:
@@ -129,7 +133,7 @@ def _describe(knob: Knob, words: Catalogue) -> dict[str, Any]:
         "cost": say(knob.cost) if knob.cost else "",
         "range": say(range_of(knob)) if number else "",
         "normal": normal and say(text("ui.form.normal", value=normal)),
-        "back": normal and say(text("ui.mark.changed", value=normal)),
+        "back": normal and _back(knob, knob.default, words),
         "useful": [show_number(value) for value in knob.useful],
         "number": number,
         "low": knob.minimum,
@@ -137,6 +141,11 @@ def _describe(knob: Knob, words: Catalogue) -> dict[str, Any]:
         "step": _step(knob) if number else 0,
         "whole": knob.kind is int,
     }
+
+
+def _back(knob: Knob, usual: Any, words: Catalogue) -> str:
+    """What a changed field's badge says: the value that it goes back to."""
+    return words.say(text("ui.mark.changed", value=show_plainly(knob, usual, words)))
 
 
 def _step(knob: Knob) -> float:

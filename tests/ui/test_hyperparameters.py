@@ -18,7 +18,7 @@ from studio.desk.presets import Presets, write
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.ui.form import Form
 from studio.ui.hyperparameters_view import plain_card
-from studio.ui.marks import changed_paths, elem_id, mark_problems
+from studio.ui.marks import changed_knobs, elem_id, mark_changes, mark_problems
 from studio.ui.tabs.hyperparameters import BESIDE_PLAIN, COMMON, HyperparametersTab
 from tests.desk.test_plain import EVERY_WISH
 from tests.ui.conftest import FakeDesk
@@ -183,10 +183,14 @@ def test_reset_of_one_field_and_of_all(tab):
     answer = hear(tab, "reset_all")
     recipe = tab.context.draft()
     assert (recipe.optim.epochs, recipe.data.source, recipe.name) == (3.0, "/a.csv", "n")
-    assert changed_paths(recipe) == ("data.max_length",) and recipe.data.max_length == 512, (
-        "all that it reads"
+    assert recipe.data.max_length == 512, "all that it reads"
+    assert changed_knobs(recipe) == () and answer.marks["changed"] == {}, (
+        "what follows the model is not changed"
     )
-    assert len(answer.marks["changed"]) == 1
+    tab.context.keep_draft(change_recipe(recipe, {"data.max_length": 1024}))
+    assert "512" in mark_changes(tab.context.draft(), tab.context.words)["changed"]["knob-data-max-length"]
+    answer = hear(tab, "reset", "knob-data-max-length")
+    assert answer.fields["data.max_length"] == "512" and answer.marks["changed"] == {}
     hear(tab, "reset", "model-source")
     assert tab.context.draft().model.source == "demo"
 

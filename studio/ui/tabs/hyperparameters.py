@@ -15,7 +15,7 @@ from studio.core.recipe import Recipe, change_recipe, read_value
 from studio.desk import presets
 from studio.desk.checking import look
 from studio.desk.plain import CONTROLS, OWN, Scope, Wish, apply, apply_to, make_scope, recognise
-from studio.desk.recipes import follow_model, usual_length
+from studio.desk.recipes import follow_model, usual_value
 from studio.ui.cards import note_card, plan_card, problems_card
 from studio.ui.context import Context
 from studio.ui.form import Form
@@ -215,14 +215,15 @@ class HyperparametersTab:
         knob = next((knob for knob in self.form.knobs.values() if elem_id(knob.path) == name), None)
         if knob is None or knob.required:
             return self._tell()
-        changes = {knob.path: knob.default}
+        changes = {knob.path: usual_value(self.context.draft(), knob)}
         return self._show(self.context.edit(changes), changes)
 
     def _reset_all(self, recipe: Recipe) -> list[Any]:
         defaults = {
-            knob.path: knob.default for knob in self.form.knobs.values() if knob.path not in presets.BOUND
+            knob.path: usual_value(recipe, knob)
+            for knob in self.form.knobs.values()
+            if knob.path not in presets.BOUND
         }
-        defaults["data.max_length"] = usual_length(recipe)
         made = change_recipe(recipe, defaults)
         return self._set(recipe, made, self.context.say("ui.settings.reset.done"), defaults)
 
