@@ -4,8 +4,8 @@
 
 Run it in a child process, because a broken install can hang or end its process. Prints lines `FACTS {json}`, each
 overruling the ones before it: `kernel_tests`, a list with what is known so far, and at the end `triton_level`:
-`launches` when one op ran, `right` when all that ran agree with their twins. An orderly refusal ends with exit code 1
-and its reason as the last line of the standard error.
+`launches` when one op ran, `right` when one agrees with its twin: what is wrong with another concerns that op alone,
+which takes its twin. An orderly refusal ends with exit code 1 and its reason as the last line of the standard error.
 
 The first time every op is compiled, on one core. So forked helpers go through a share of the ops each and say nothing:
 what they compiled lies in Triton's cache when this process comes to those ops.
@@ -77,8 +77,7 @@ def run(
             hand_over(kernel_tests=sorted(timed, key=lambda each: places[each["op"]]))
     ran = [each for each in tests if each["ok"] or each["reason"].startswith(WRONG)]
     if ran:
-        right = all(each["ok"] for each in ran)
-        hand_over(triton_level="right" if right else "launches")
+        hand_over(triton_level="right" if any(each["ok"] for each in ran) else "launches")
 
 
 def examine(op: Op, device: torch.device, capability: tuple[int, int]) -> dict[str, Any]:

@@ -35,6 +35,13 @@ def has_fp8(gpu: Gpu) -> bool:
     return gpu.vendor == "nvidia" and gpu.capability >= versions.gate("fp8")
 
 
+def broken_ops(machine: MachineFacts) -> frozenset[str]:
+    """Return the ops whose fast kernel failed its test, or an earlier run: each takes its own twin, and no other."""
+    return frozenset(test.op for test in machine.kernel_tests if not test.ok) | frozenset(
+        machine.broken_kernels
+    )
+
+
 def can_compile(machine: MachineFacts) -> bool:
     """Whether torch.compile may be used: the Triton that torch asks for, and on Windows Microsoft's compiler."""
     has_compiler = machine.system == "Linux" or bool(machine.windows and machine.windows.msvc)

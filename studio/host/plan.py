@@ -48,14 +48,15 @@ def plan(
         quantization=_choose_quantization(machine, recipe, model, backend, gpu),
         optimizer=optimizer,
         checkpointing=Choice(value=False, reason=text("plan.checkpointing.off")),
-        kernels={op: _choose_kernel(op, machine, recipe, backend, gpu) for op in ops},
+        kernels={op: choose_kernel(op, machine, backend, gpu, recipe.limits.kernels) for op in ops},
         offers=make_offers(machine, backend, recipe),
         multi_gpu=_choose_multi_gpu(machine, gpu),
         row=backend.row,
     )
     fp8 = _choose_fp8(draft, recipe, model, gpu)
     if fp8.value:
-        kernels = {**draft.kernels, "fp8": _choose_kernel("fp8", machine, recipe, backend, gpu)}
+        fast = choose_kernel("fp8", machine, backend, gpu, recipe.limits.kernels)
+        kernels = {**draft.kernels, "fp8": fast}
         draft = dataclasses.replace(draft, kernels=kernels)
     done = plan_memory(dataclasses.replace(draft, fp8=fp8), machine, recipe, model, gpu, rows)
     slower = find_slower(done, machine, recipe, model, gpu, decoder_pays=decoder_pays(gpu))
@@ -351,11 +352,14 @@ def _plan_own_code(
     return dataclasses.replace(draft, checkpointing=Choice(value=value, reason=reason))
 
 
-def _choose_kernel(
-    op: str, machine: MachineFacts, recipe: Recipe, backend: Backend, gpu: Gpu | None
+def choose_kernel(
+    op: str, machine: MachineFacts, backend: Backend, gpu: Gpu | None, wanted: str = "auto"
 ) -> Choice:
+    """Return which implementation of `op` a run takes: `triton`, or its twin (`reference`), which every other op leaves
+    alone. `wanted`: the recipe's limits.kernels.
+    """
     reference = "reference"
-    if recipe.limits.kernels == "pytorch":
+    if wanted == "pytorch":
         return Choice(value=reference, reason=text("plan.kernels.wanted"))
     if backend.row == 20 and backend.kernels == "none" and gpu is not None:
         return Choice(value=reference, reason=backend.reason)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts, Slower
 from studio.core.recipe import Recipe
 from studio.core.text import Text, text
+from studio.host.features import broken_ops
 from studio.host.layer_memory import explain_stock, read_decoder
 from studio.host.layer_work import slowdown
 from studio.host.memory import longest
@@ -143,8 +144,7 @@ def _miss_kernels(run: _Run) -> Iterator[Slower]:
     plan = run.plan
     factor = measure_twins(plan, run.model) if run.path == "decoder" else 1.0
     twins = [choice for choice in plan.kernels.values() if choice.value == "reference"]
-    broken = {test.op for test in run.machine.kernel_tests if not test.ok} | set(run.machine.broken_kernels)
-    failed = [op for op in plan.kernels if op in broken]
+    failed = [op for op in plan.kernels if op in broken_ops(run.machine)]
     if factor >= LEAST_FACTOR or (failed and factor > 1.0):
         reason = plan.kernels[failed[0]].reason if failed else twins[0].reason
         ops = ", ".join(op for op, choice in plan.kernels.items() if choice.value == "reference")

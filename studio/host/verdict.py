@@ -11,8 +11,9 @@ from studio.host.cards import choose_card
 from studio.host.checkup import look_through
 from studio.host.failures import find_failures, general
 from studio.host.failures.catalogue import Found
+from studio.host.features import broken_ops
 from studio.host.offers import make_offers
-from studio.host.plan import plan_backend, triton_hidden
+from studio.host.plan import OPS, choose_kernel, plan_backend, triton_hidden
 from studio.host.repairs import REPAIRS, choose_repairs
 
 REQUIRED = ("torch", *general.REQUIRED)
@@ -21,7 +22,9 @@ NAMES = {14: "rocm_triton", 15: "rocm", 16: "rocm", 17: "xpu", 18: "mps"}
 
 
 def judge(machine: MachineFacts) -> dict[str, Any]:
-    """Return {verdict, backend, row, reasons, problems, checks, offers, facts}; texts in it are Text values.
+    """Return {verdict, backend, row, reasons, kernels, problems, checks, offers, facts}; texts in it are Text values.
+
+    `kernels`: op -> Choice of `triton` or `reference`, as a run that asks for nothing else would take it.
 
     blocked: nothing can train here. degraded: training works, without the fast path or with something in the way.
     ready: everything works. A problem that our own environment already sets right does not count.
@@ -30,7 +33,8 @@ def judge(machine: MachineFacts) -> dict[str, Any]:
     problems = find_problems(machine)
     open_ones = {problem["severity"] for problem in problems if not problem["repaired"]}
     lacking = [name for name in REQUIRED if name not in machine.packages]
-    slow_ops = machine.broken_kernels or [test.op for test in machine.kernel_tests if not test.ok]
+    slow_ops = sorted(broken_ops(machine))
+    kernels = {op: choose_kernel(op, machine, backend, gpu) for op in dict.fromkeys((*OPS, *slow_ops))}
     if backend.row == 1 or lacking or "blocked" in open_ones:
         verdict = "blocked"
     elif backend.kernels == "none" or slow_ops or "degraded" in open_ones:
@@ -41,7 +45,8 @@ def judge(machine: MachineFacts) -> dict[str, Any]:
         "verdict": verdict,
         "backend": _name(backend, lacking),
         "row": backend.row,
-        "reasons": _reasons(machine, backend, gpu, problems),
+        "reasons": _reasons(machine, backend, gpu, problems, slow_ops),
+        "kernels": kernels,
         "problems": problems,
         "checks": look_through(machine, backend, problems),
         "offers": list(make_offers(machine, backend)),
@@ -86,7 +91,11 @@ def _name(backend: Backend, lacking: list[str]) -> str:
 
 
 def _reasons(
-    machine: MachineFacts, backend: Backend, gpu: Gpu | None, problems: list[dict[str, Any]]
+    machine: MachineFacts,
+    backend: Backend,
+    gpu: Gpu | None,
+    problems: list[dict[str, Any]],
+    slow_ops: list[str],
 ) -> list[Text]:
     blocking = [one["title"] for one in problems if one["severity"] == "blocked" and not one["repaired"]]
     # What the row promises is not true while something is in the way.
@@ -95,4 +104,6 @@ def _reasons(
         reasons.append(text("doctor.unseen", gpu=gpu.name))
     if triton_hidden(machine, gpu):
         reasons.append(text("doctor.triton_hidden"))
+    if slow_ops and backend.kernels != "none":
+        reasons.append(text("doctor.slow_ops", ops=", ".join(slow_ops)))
     return reasons

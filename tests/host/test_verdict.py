@@ -8,6 +8,7 @@ import pytest
 
 from studio.core.facts import Gpu, KernelTest, MachineFacts, Place
 from studio.core.text import load_catalogue
+from studio.host.plan import OPS
 from studio.host.verdict import judge
 
 PACKAGES = {
@@ -82,6 +83,18 @@ def test_without_what_a_run_imports_nothing_can_train(name):
     assert report["reasons"][0].id == "failure.package_missing"
     (problem,) = report["problems"]
     assert problem["id"] == "package_missing" and name in problem["evidence"].values["words"]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_one_wrong_kernel_leaves_the_others_fast(op):
+    """Every one of twelve was switched off for it once."""
+    tests = tuple(KernelTest(op=one, ok=one != op, reason="wrong" if one == op else "") for one in OPS)
+    report = judge(change(kernel_tests=tests))
+    assert (report["verdict"], report["backend"]) == ("degraded", "triton")
+    assert [one for one, choice in report["kernels"].items() if choice.value == "reference"] == [op]
+    assert report["kernels"][op].reason.id == "plan.kernels.test_failed"
+    assert [reason.id for reason in report["reasons"]] == ["backend.row.4", "doctor.slow_ops"]
+    assert report["reasons"][1].values["ops"] == op
 
 
 def test_the_five_levels_stop_at_the_one_that_failed():

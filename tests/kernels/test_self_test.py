@@ -48,6 +48,7 @@ def run(capsys, *ops: Op) -> list[dict]:
         ([make_op(scaled(1.001))], "launches", [False]),  # fp32 shows what fp16 hides
         ([make_op(scaled(float("nan")))], "launches", [False]),
         ([make_op(fails), make_op(None, "rms_norm")], "right", [False, True]),
+        ([make_op(scaled(2.0)), make_op(None, "rms_norm")], "right", [False, True]),
         ([make_op(fails)], None, [False]),
         ([make_op(None, ok=False)], None, [False]),
     ],
