@@ -316,7 +316,7 @@ def _train(this: Run) -> Trained | None:
         )  # weights that were views get memory of their own
         model = loaded.model
         if not this.record.adapter:
-            cast_weights(model, DTYPES[plan.dtype.value])
+            cast_weights(model, DTYPES[plan.dtype.value], recipe.seed)
         expected = fingerprint(model, data.train[0].token_ids.tolist())
         require_space(folder.path, sum(tensor.nbytes for tensor in trained_state(model).values()))
         artifact = retry_with_memory(

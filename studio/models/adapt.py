@@ -21,6 +21,8 @@ from studio.models.tokenizer import last_line
 
 LITTLE_REACH = 0.9
 """A person who asks for an adapter on all layers is told when it reaches less of the weights."""
+ROUNDED_AT_ONCE = 2**24
+"""Weights; each takes 12 bytes beside itself meanwhile."""
 NAMES_TOLD = 12
 """Names of linears in a refusal: no dense family has more kinds."""
 
@@ -156,15 +158,42 @@ def cast_by_autocast(model: torch.nn.Module, active: bool) -> Iterator[None]:
 
 
 @torch.no_grad()
-def cast_weights(model: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Round the floating-point parameters to `dtype`, in place; tied ones stay tied.
+def cast_weights(model: torch.nn.Module, dtype: torch.dtype, seed: int) -> None:
+    """Round the floating-point parameters to `dtype`, in place; tied ones stay tied. fp32 to bf16 stochastically.
 
     Not `model.to(dtype)`: that would round buffers too, and a model whose rotary frequencies are 16-bit numbers
     computes something else than the same weights loaded from disk.
     """
+    generators: dict[torch.device, torch.Generator] = {}
     for parameter in model.parameters():
-        if parameter.is_floating_point():
+        if not parameter.is_floating_point():
+            continue
+        if (parameter.dtype, dtype) == (torch.float32, torch.bfloat16):
+            device = parameter.device
+            if device not in generators:
+                generators[device] = torch.Generator(device).manual_seed(seed)
+            parameter.data = round_stochastically(parameter.data, generators[device])
+        else:
             parameter.data = parameter.data.to(dtype)
+
+
+def round_stochastically(weight: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return `weight` (fp32, any shape) in bf16: up or down by chance, so that the mean stays what it is.
+
+    P(up) = (w - down) / (up - down): Gupta et al., 2015, "Deep Learning with Limited Numerical Precision". A bf16
+    number has 16 bits fewer at its end, so a random number of 16 bits is added before they are cut off; what bf16
+    holds exactly stays as it is. To the nearest, a correction below 1/512 of its weight is lost: SmolLM2-135M, all
+    weights, 60 steps on real conversations, held-out loss 1.7455 before, 1.5824 in fp32, 1.6462 to the nearest,
+    1.5824 so (benchmarks/rounding.py).
+    """
+    rounded = torch.empty(weight.shape, dtype=torch.bfloat16, device=weight.device)
+    flat, target = weight.contiguous().view(-1), rounded.view(-1)
+    for start in range(0, len(flat), ROUNDED_AT_ONCE):
+        part = flat[start : start + ROUNDED_AT_ONCE]
+        noise = torch.randint(1 << 16, part.shape, generator=generator, dtype=torch.int32, device=part.device)
+        up_or_down = (part.view(torch.int32) + noise).bitwise_and_(-(1 << 16)).view(torch.float32)
+        target[start : start + ROUNDED_AT_ONCE] = torch.where(part.isfinite(), up_or_down, part)
+    return rounded
 
 
 def trained_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:

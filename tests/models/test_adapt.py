@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, MambaConfig
 
 from studio.core.errors import StudioError
 from studio.core.recipe import AdapterSpec
-from studio.models.adapt import adapt, cast_by_autocast, cast_weights
+from studio.models.adapt import adapt, cast_by_autocast, cast_weights, round_stochastically
 
 
 def test_casting_by_autocast_gives_the_same_and_keeps_less(tiny_models):
@@ -56,7 +56,7 @@ def test_cast_weights_compute_what_the_same_weights_from_disk_do(make_tiny_model
     shape = {"hidden_size": 256, "head_dim": 128, "num_attention_heads": 2, "num_key_value_heads": 2}
     folder = make_tiny_model(tmp_path / "m", "llama", tie_word_embeddings=True, **shape)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    cast_weights(model, torch.bfloat16)
+    cast_weights(model, torch.bfloat16, seed=0)
     model.save_pretrained(tmp_path / "saved")
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype=torch.bfloat16)
     assert model.lm_head.weight is model.model.embed_tokens.weight
@@ -66,6 +66,20 @@ def test_cast_weights_compute_what_the_same_weights_from_disk_do(make_tiny_model
         assert not torch.equal(
             model.to(torch.bfloat16)(input_ids=tokens).logits, again(input_ids=tokens).logits
         )
+
+
+def test_rounding_to_bf16_keeps_small_corrections_on_average():
+    """To the nearest, a correction of a thousandth of its weight is lost whole."""
+    base = (0.05 * torch.randn(400_000, generator=torch.Generator().manual_seed(1))).bfloat16().float()
+    tuned = base * 1.001
+    rounded = round_stochastically(tuned, torch.Generator().manual_seed(0)).float()
+    kept = ((rounded - base) * base.sign()).sum() / (tuned - base).abs().sum()
+    assert abs(kept.item() - 1) < 0.03 and torch.equal(tuned.bfloat16().float(), base)
+    assert ((rounded - tuned).abs() <= tuned.abs() / 128).all(), "one of the two neighbours"
+    assert torch.equal(round_stochastically(base, torch.Generator()).float(), base), "what fits stays"
+    odd = torch.tensor([float("inf"), float("-inf"), 0.0, float("nan")])
+    again = round_stochastically(odd, torch.Generator())
+    assert torch.equal(again[:3].float(), odd[:3]) and again[3].isnan()
 
 
 @pytest.mark.parametrize(

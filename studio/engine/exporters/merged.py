@@ -73,7 +73,7 @@ def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
         )
         model = load_model(saved, **settings).model
     set_ends(model, tokenizer)  # whoever loads these files stops where the run's answers end
-    cast_weights(model, DTYPES[kept])
+    cast_weights(model, DTYPES[kept], job.record.seed)
     job.begin(text("export.phase.write"))
     model.save_pretrained(job.target, max_shard_size="5GB")
     strip_path(job.target / "config.json")
