@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from studio.host.failures.packages import LIBRARIES, OWN_MODULES, REPLACED, owner_of, pip_name
+from studio.host.failures.packages import (
+    KNOWN,
+    LIBRARIES,
+    NAMESPACES,
+    OWN_MODULES,
+    PIP_NAMES,
+    REPLACED,
+    owner_of,
+    pip_name,
+)
 from studio.host.failures.reading import MODEL_CODE, Raised, Reading
 
 Values = Mapping[str, str] | None
@@ -25,6 +34,13 @@ IMPORT = re.compile(
     r"cannot import name '?(?P<name>\w+)'? from (?:partially initialized module )?'?(?P<module>[\w.]+)"
 )
 MODULE = re.compile(r"No module named '?(?P<module>[\w.]+)")
+INSIDE = re.compile(r"No module named '(?P<module>\w+\.[\w.]+)'")
+"""Python names a part with its package only where it found the package: `'a.b'` is missing in an `a` that is there.
+Python 2 wrote it without quotes, and for whatever was missing."""
+MADE_KEY = re.compile(
+    r"(?:prompt|chosen|rejected|completion|decoder|concatenated)_(?:input_ids|attention_mask|labels|pixel_values)"
+)
+"""What a trainer makes of a row, never a column that a person has."""
 PIP = re.compile(r"\bpip3? install (?:-{1,2}[\w-]+ )*[`'\"]?(?P<module>[A-Za-z][\w.-]+)(?![\w.-]*[<>=~\[])")
 NAME = re.compile(
     r"name '(?P<name>\w+)' is not defined|local variable '(?P<unset>\w+)' (?:where it is not|referenced before)"
@@ -171,11 +187,36 @@ def read_import(reading: Reading) -> Values:
     if found:
         values = _values(raised, found["name"], found["module"].partition(".")[0])
         return None if "circular import" in raised.message and values["package"] not in LIBRARIES else values
-    part = MODULE.search(raised.message)
-    root, dot, rest = part["module"].partition(".") if part else ("", "", "")
-    if dot and root in LIBRARIES and f"'{root}' is not a package" not in raised.message:
-        return _values(raised, rest, root)
-    return None
+    part = INSIDE.search(raised.message)
+    root, _, rest = part["module"].partition(".") if part else ("", "", "")
+    apart = root in OWN_MODULES or root in NAMESPACES or f"'{root}' is not a package" in raised.message
+    return _values(raised, rest, root) if root and not apart else None
+
+
+def read_mismatch(reading: Reading) -> Values:
+    """A name, or a value that a trainer makes itself, that one package expects of another one."""
+    found = _key(reading)
+    if found and MADE_KEY.fullmatch(found[1]):
+        package = next((package for package in found[0].packages if package in LIBRARIES), "")
+        return _values(found[0], found[1], package)
+    return read_import(reading)
+
+
+def read_guarded(reading: Reading) -> Values:
+    """A name of another package that a package imports only where that one is there."""
+    raised = reading.last
+    found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
+    if raised is None or found is None or not found["name"] or not raised.packages:
+        return None
+    owner, inside = owner_of(found["name"]), raised.packages[0]
+    if not owner or inside in ("", "python", MODEL_CODE, owner):
+        return None
+    return {
+        "name": found["name"],
+        "package": pip_name(owner),
+        "caller": pip_name(inside),
+        "module": pip_name(owner),
+    }
 
 
 def read_name(reading: Reading) -> Values:
@@ -249,7 +290,7 @@ def read_column(reading: Reading) -> Values:
     if found is None:
         return None
     raised, key = found
-    if _in_studio(reading):
+    if _in_studio(reading) or MADE_KEY.fullmatch(key):
         return None
     at_work = raised.packages[:1] == ("datasets",) or any(
         DATA_CODE.search(frame.function) or DATA_CODE.search(re.split(r"[\\/]", frame.path)[-1])
@@ -282,7 +323,12 @@ def read_missing(reading: Reading) -> Values:
         found = PIP.search(raised.message)
     if raised is None or found is None or read_import(reading) or read_own_module(reading):
         return None
-    return {"module": pip_name(found["module"])}
+    values = {"module": pip_name(found["module"])}
+    root = found["module"].partition(".")[0]
+    # A name that no known package has, asked for by the program itself, may be a file of it.
+    known = root in LIBRARIES or root in PIP_NAMES or root.lower() in KNOWN
+    own = raised.type in ("ModuleNotFoundError", "ImportError") and raised.packages[:1] in ((), ("",))
+    return values if known or not own or "pip install" in raised.message else {**values, "doubtful": "1"}
 
 
 def read_own_module(reading: Reading) -> Values:

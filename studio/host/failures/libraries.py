@@ -197,6 +197,15 @@ FAILURES = (
         code="F7",
     ),
     Failure(
+        "attention_card",
+        said(
+            r"CUDA error \(\S*(?:xformers|flash[-_]attention)[^)\n]*\): (?:no kernel image|invalid argument|"
+            r"invalid device function)",
+        ),
+        (Remedy("no_xformers"), Remedy("no_flash_attention")),
+        code="F8",
+    ),
+    Failure(
         "xformers_mismatch",
         said(
             r"xFormers (?:can't load|was built for)",

@@ -15,8 +15,11 @@ WRAPPED = 0.65
 MESSAGE_LINES = 40
 CONTINUED = 0.98
 """A later line of a message, which may be the log's next one: what the first line says comes before it."""
-LEAD = re.compile(r"^(?:\s*(?:\[[^\]\n]{1,40}\][: ]|\(\w[^)\n]{0,40}\) |[|\u2502\u2570\u256d]|E  ))+")
-"""What torchrun, ray, rich and pytest write before a line."""
+LEAD = re.compile(
+    r"^(?:\s*(?:\[[^\]\n]{1,40}\][: ]|\(\w[^)\n]{0,40}\) |[|\u2502\u2570\u256d]|E  |"
+    r"(?:ERROR|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]{1,60}:\d+\] ?))+"
+)
+"""What torchrun, ray, rich, pytest and vLLM write before a line."""
 NAME = (
     r"(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Interrupt|SystemExit|OutOfResources|Failed|Timeout|"
     r"NotFound|Disconnected|IsEnabled|TritonMissing)"
@@ -27,6 +30,10 @@ ODDLY_NAMED = re.compile(
 )
 """An exception whose name does not say that it is one: known by the places above it and its want of an indent."""
 IPYTHON_HEAD = re.compile(rf"^{NAME}[ \t]{{2,}}Traceback \(most recent call last\)")
+CUT_FRAME = re.compile(
+    r"""^\s*(?P<path>[^\s"]*[/\\][^"\n]{1,200}\.py)", line \d+(?:, in (?P<function>[\w.<>]+))?"""
+)
+"""A place whose beginning was not copied along."""
 FRAME = re.compile(r"""^\s*File "(?P<path>[^"\n]+)"(?:, line \d+)?(?:,? in (?P<function>[\w.<>]+))?""")
 NOTEBOOK_FRAME = re.compile(
     r"^\s*(?:File )?\[?(?P<path>(?:[A-Za-z]:|"
@@ -34,7 +41,7 @@ NOTEBOOK_FRAME = re.compile(
     r",? in (?P<function>[\w.<>]+)"
 )
 SOURCE = re.compile(
-    r"^\s*(?:-+> ?\d*|\u2771? ?\d+ \u2502|\d+ {1,8}\S|\d+\s*$|[\^~\s-]{3,}$|Cell In|raise \w+\(|<ipython|"
+    r"^\s*(?:-+> ?\d+|\u2771? ?\d+ \u2502|\d+ {1,8}\S|\d+\s*$|[\^~\s-]{3,}$|Cell In|raise \w+\(|<ipython|"
     r"warnings?\.warn\()"
 )
 TROUBLE = re.compile(
@@ -66,6 +73,10 @@ WRAPPERS = re.compile(
     r"^(?:EOFError|BrokenPipeError|ConnectionResetError)|ncclRemoteError|remote process exited|"
     r"Connection closed by peer|^DistBackendError: [^\n]*(?:store|recvValue)"
 )
+HANDED_OVER = re.compile(
+    r"[\\/]multiprocessing[\\/](?:connection|reduction|spawn|popen_spawn_win32|queues)\.py$"
+)
+"""Where Python takes what another process hands over: it fails because that one has ended."""
 IGNORED = re.compile(r"^(?:Exception ignored in|--- Logging error ---|Task exception was never retrieved)")
 """What Python only tells of while it goes on, or while it is ending anyway."""
 QUOTED = re.compile(rf"(?P<mark>[\"'`\u201c\u2018\u300c]?)(?P<name>\b{NAME}): (?P<message>[^\n]{{3,400}})")
@@ -98,6 +109,9 @@ class Raised:
     @property
     def wraps(self) -> bool:
         """Whether it only passes on that something failed, or went by without ending anything."""
+        lost = self.type in ("PermissionError", "OSError", "FileNotFoundError") and bool(self.frames)
+        if lost and HANDED_OVER.search(self.frames[-1].path):
+            return True
         return self.ignored or WRAPPERS.search(f"{self.type}: {self.message}") is not None
 
     @property
@@ -155,6 +169,7 @@ class Reading:
         found: list[Raised] = []
         frames: list[Frame] = []
         linked, ignored, left, source_next = False, False, 0, False
+        source, asserted = "", set()
         for start, line in _lines(self.words):
             self._starts.append(start)
             bare = LEAD.sub("", line)
@@ -181,6 +196,11 @@ class Reading:
                 )
                 frames, linked, ignored, left, source_next = [], False, False, MESSAGE_LINES, False
                 block = len(found) - 1
+                # What was asserted says what was wrong: the exception itself has no words.
+                if kind == "AssertionError" and not message and source.startswith("assert "):
+                    found[-1] = replace(found[-1], message=source)
+                    self._blocks[-1], left = block, 0
+                    asserted.add(len(self._blocks) - 1)
             elif not bare.strip() or "%|" in bare:
                 left = left if found and left == MESSAGE_LINES and not found[-1].message else 0
                 source_next = False
@@ -194,6 +214,7 @@ class Reading:
                 weight = TOLD
             self._weights.append(weight)
             self._blocks.append(block)
+            source = bare.strip() if weight == NOTHING and not frame else ""
         if not found and (quoted := _quoted(self.words)) is not None:
             found.append(quoted)
             self._blocks[self._line_at(quoted.start)] = 0
@@ -202,7 +223,7 @@ class Reading:
         heads = {
             self._line_at(one.start + max(0, self.words[one.start :].find(one.message[:20]))) for one in found
         }
-        heads |= {self._line_at(one.start) for one in found}
+        heads |= {self._line_at(one.start) for one in found} | asserted
         self._weights = [
             weights[block] * (1 if number in heads else CONTINUED) if block >= 0 else weight
             for number, (weight, block) in enumerate(zip(self._weights, self._blocks, strict=True))
@@ -219,7 +240,7 @@ def _lines(words: str) -> Iterator[tuple[int, str]]:
 def _frame_of(line: str) -> Frame | None:
     if ".py" not in line and 'File "' not in line:
         return None
-    found = FRAME.match(line) or NOTEBOOK_FRAME.match(line)
+    found = FRAME.match(line) or NOTEBOOK_FRAME.match(line) or CUT_FRAME.match(line)
     if not found:
         return None
     path = found["path"]

@@ -29,7 +29,7 @@ FAILURES = (
             r"The term '(?P<command>[\w.-]+)' is not recognized",
             r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<command>[\w-]+)'",
             r"(?P<command>git|nvcc|cmake|ninja|ffmpeg|make|conda|node|npm|"
-            r"uv)(?:\.exe)? (?:executable )?(?:was )?not found",
+            r"uv)(?:\.exe)? (?:executable )?(?:was )?not found(?! in the package registry)",
             r"Failed to (?:execute|find) '?(?P<command>git|nvcc|cmake|ninja|make)'?",
             r"command '(?P<command>[\w+-]+)' failed: No such file",
             r"Cannot find command '(?P<command>[\w-]+)'",
