@@ -48,7 +48,7 @@ NAME = re.compile(
 NEW_TYPES = re.compile(
     r"unsupported operand type\(s\) for \|: '(?:\w*type|\w*Meta)'|'(?:ABCMeta|type)' object is not subscriptable"
 )
-KEY = re.compile(r"^'?(?P<key>[^'\n]{1,80})'?$")
+KEY = re.compile(r"^'?(?P<key>[^'\n]{1,80}?)(?:'?$|'[.,;!?] )")
 BUILT_IN = frozenset(
     "list dict str int float tuple bool set NoneType function method builtin_function_or_method".split()
 )
@@ -62,6 +62,8 @@ COLUMNS = re.compile(
     r"attention_mask|from|value|role|content|questions?|answers?|responses?|quer(?:y|ies)|images?|system|history|train|test|"
     r"validation|None"
 )
+FROM_ROW = re.compile(r"\b(?:inputs|batch|features?|rows?|examples?|samples?|items?|records?)\[")
+"""A line of code that takes a key out of a row or a batch."""
 DATA_CODE = re.compile(
     r"_map_single|\bmap|collat|preprocess|tokeni[sz]e|format|convert|prompt|example|dataset|align|transform_row"
 )
@@ -292,9 +294,13 @@ def read_column(reading: Reading) -> Values:
     raised, key = found
     if _in_studio(reading) or MADE_KEY.fullmatch(key):
         return None
-    at_work = raised.packages[:1] == ("datasets",) or any(
-        DATA_CODE.search(frame.function) or DATA_CODE.search(re.split(r"[\\/]", frame.path)[-1])
-        for frame in raised.frames[-3:]
+    at_work = (
+        raised.packages[:1] == ("datasets",)
+        or FROM_ROW.search(raised.source)
+        or any(
+            DATA_CODE.search(frame.function) or DATA_CODE.search(re.split(r"[\\/]", frame.path)[-1])
+            for frame in raised.frames[-3:]
+        )
     )
     return {"name": key} if at_work or COLUMNS.fullmatch(key.lower()) else None
 
@@ -322,6 +328,9 @@ def read_missing(reading: Reading) -> Values:
     ):
         found = PIP.search(raised.message)
     if raised is None or found is None or read_import(reading) or read_own_module(reading):
+        return None
+    # What Python itself brings, and names that no package can have.
+    if found["module"] in ("pip", "ensurepip") or found["module"].startswith("__"):
         return None
     values = {"module": pip_name(found["module"])}
     root = found["module"].partition(".")[0]

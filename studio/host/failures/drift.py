@@ -82,6 +82,12 @@ FAILURES = (
         code="V7",
     ),
     Failure(
+        "input_missing",
+        said(r"`(?P<name>\w+)` is required as a model input"),
+        (Remedy("upgrade_trainer"), Remedy("input_by_collator", needs=("name",))),
+        code="V20",
+    ),
+    Failure(
         "guarded_import",
         None,
         (Remedy("pip_install", needs=("module",)), UPGRADE),

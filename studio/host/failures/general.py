@@ -64,7 +64,7 @@ FAILURES = (
     Failure(
         "package_missing",
         said(
-            r"No module named '?(?P<module>[\w.]+)",
+            r"No module named '?(?!pip\b|ensurepip\b|__)(?P<module>[\w.]+)",
             r"requires? (?:the )?`?(?P<module>[A-Za-z][\w.-]+)`? (?:library|package|to be installed|module)[^\n]{0,60}"
             r"(?:was not found|not installed|to be installed|pip install|but)",
             r"requires? `?(?P<module>[\w-]+)`?:? [^\n]{0,60}`?pip install",
@@ -134,6 +134,7 @@ FAILURES = (
             r"\bnccl(?:Remote|Unhandled\w*|Internal|System)Error\b",
             r"NCCL (?:operations? have|communicator was) (?:failed|aborted)",
             r"[Cc]aught collective operation timeout",
+            r"ProcessGroupNCCL[^\n]*(?:Heartbeat monitor timed out|watchdog got stuck)",
             r"client socket has timed out after|\bDistNetworkError\b",
             r"communication broadband via P2P or IB",
             r"\bDistStoreError\b|\bRendezvous(?:Connection|Timeout)Error\b|store based barrier",

@@ -206,7 +206,6 @@ FAILURES = (
             r"No CUDA GPUs are available",
             r"no CUDA-capable device is detected",
             r"Unsloth cannot find any torch accelerator",
-            r"could not select device driver .{0,20}with capabilities: \[\[gpu\]\]",
             r"0 active drivers",
             r"No GPU found\. A GPU is needed",
             r"Unsloth (?:currently only works on|cannot find any)",
@@ -279,6 +278,7 @@ FAILURES = (
             # Found, but not what it needs itself: zlib for cuDNN, or the rest of an unfinished installation.
             r"WinError 126\b.{0,200}(?:cudnn|cublas|cudart|cufft|cusparse|cusolver|nvrtc|caffe2)\w*\.dll",
             r"LoadLibrary failed with error 126\b[^\n]*_cuda\.dll",
+            r"CUDA_PATH is set but CUDA wasn'?t able to be loaded",
             r"lib(?:cudart|cublas\w*|cudnn\w*|nvrtc|cusparse\w*|cufft|curand|cupti|nccl|nvJitLink)\S* ?: "
             r"cannot open shared object",
             r"undefined symbol: \S*(?:nvJitLink|cudnn|cublas|nccl)",

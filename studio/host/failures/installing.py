@@ -49,6 +49,8 @@ FAILURES = (
         said(
             r"PackagesNotFoundError|ResolvePackageNotFound",
             r"nothing provides requested [^\n]+",
+            r"nothing provides (?!__)[^\n]+ needed by",
+            r"does not exist \(perhaps (?:a typo or )?a missing channel\)",
         ),
         (Remedy("conda_other_system"),),
         code="K44",

@@ -97,7 +97,9 @@ FAILURES = (
     ),
     Failure(
         "shape_mismatch",
-        said(r"size mismatch for (?P<layer>[\w.]+)"),
+        said(
+            r"size mismatch for (?P<layer>[\w.]+)(?!: copying a param with shape torch\.Size\(\[0\]\) from)\b(?!\.)"
+        ),
         (Remedy("matching_adapter"), FETCH_AGAIN),
         code="D53",
     ),

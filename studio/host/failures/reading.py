@@ -16,7 +16,7 @@ MESSAGE_LINES = 40
 CONTINUED = 0.98
 """A later line of a message, which may be the log's next one: what the first line says comes before it."""
 LEAD = re.compile(
-    r"^(?:\s*(?:\[[^\]\n]{1,40}\][: ]|\(\w[^)\n]{0,40}\) |[|\u2502\u2570\u256d]|E  |"
+    r"^(?:\s*(?:\[[^\]\n]{1,40}\][: ]|\(\w[^)\n]{0,40}\) |[|\u2502\u2570\u256d`]|> |E  |"
     r"(?:ERROR|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]{1,60}:\d+\] ?))+"
 )
 """What torchrun, ray, rich, pytest and vLLM write before a line."""
@@ -77,6 +77,8 @@ HANDED_OVER = re.compile(
     r"[\\/]multiprocessing[\\/](?:connection|reduction|spawn|popen_spawn_win32|queues)\.py$"
 )
 """Where Python takes what another process hands over: it fails because that one has ended."""
+OCCURRED = re.compile(rf"^(?:\u53d1\u751f\u5f02\u5e38|Exception has occurred): (?P<name>{NAME})\b")
+"""As an editor shows an exception: its type, its message on the next line, then the places, the innermost first."""
 IGNORED = re.compile(r"^(?:Exception ignored in|--- Logging error ---|Task exception was never retrieved)")
 """What Python only tells of while it goes on, or while it is ending anyway."""
 QUOTED = re.compile(rf"(?P<mark>[\"'`\u201c\u2018\u300c]?)(?P<name>\b{NAME}): (?P<message>[^\n]{{3,400}})")
@@ -105,6 +107,8 @@ class Raised:
     """Whether it came of the one before it."""
     ignored: bool = False
     """Whether Python only told of it and went on."""
+    source: str = ""
+    """The line of code that raised it."""
 
     @property
     def wraps(self) -> bool:
@@ -169,13 +173,15 @@ class Reading:
         found: list[Raised] = []
         frames: list[Frame] = []
         linked, ignored, left, source_next = False, False, 0, False
-        source, asserted = "", set()
+        source, asserted, occurred = "", set(), False
         for start, line in _lines(self.words):
             self._starts.append(start)
             bare = LEAD.sub("", line)
             block, weight = -1, ASIDE
             frame = _frame_of(bare)
-            name = None if frame else RAISED.match(bare.strip())
+            shown = None if frame else OCCURRED.match(bare.strip())
+            occurred = occurred or shown is not None
+            name = shown or (None if frame else RAISED.match(bare.strip()))
             name = name or (ODDLY_NAMED.match(bare) if frames and not frame else None)
             if frame:
                 frames.append(frame)
@@ -187,12 +193,11 @@ class Reading:
             elif "Traceback (most recent call last)" in bare or IPYTHON_HEAD.match(bare):
                 frames, left, source_next, weight = [], 0, False, NOTHING
             elif name and not name["name"].endswith("Warning"):
-                message = bare.strip()[name.end("name") :].lstrip(": \t")
+                message = "" if shown else bare.strip()[name.end("name") :].lstrip(": \t")
                 kind = name["name"].rpartition(".")[2]
+                told = ignored and bool(frames)
                 found.append(
-                    Raised(
-                        kind, message, tuple(frames), start, linked and bool(found), ignored and bool(frames)
-                    )
+                    Raised(kind, message, tuple(frames), start, linked and bool(found), told, source)
                 )
                 frames, linked, ignored, left, source_next = [], False, False, MESSAGE_LINES, False
                 block = len(found) - 1
@@ -214,7 +219,10 @@ class Reading:
                 weight = TOLD
             self._weights.append(weight)
             self._blocks.append(block)
-            source = bare.strip() if weight == NOTHING and not frame else ""
+            if bare.strip(" \t^~"):
+                source = bare.strip() if weight == NOTHING and not frame else ""
+        if occurred and frames and not found[-1].frames:
+            found[-1] = replace(found[-1], frames=tuple(reversed(frames)))
         if not found and (quoted := _quoted(self.words)) is not None:
             found.append(quoted)
             self._blocks[self._line_at(quoted.start)] = 0

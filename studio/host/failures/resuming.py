@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from studio.host.failures.failure import Failure, Remedy, said
@@ -18,6 +19,27 @@ def _read_contents(reading: Reading) -> Mapping[str, str] | None:
     key = raised.message.partition("\n")[0].strip(" '\"")
     inside = raised.frames[-1].function in LOADERS
     return {"name": key} if inside and 0 < len(key) < 80 and "." not in key else None
+
+
+def _read_pickled(reading: Reading) -> Mapping[str, str] | None:
+    """A file that holds a whole object, whose program code is not here."""
+    raised = reading.last
+    if raised is None or raised.type not in ("ModuleNotFoundError", "AttributeError"):
+        return None
+    found = re.search(r"(?:No module named|Can't get attribute) '(?P<module>\w[\w.]*)'", raised.message)
+    unpickled = any(
+        re.search(r"[\\/]torch[\\/]serialization\.py$", frame.path) for frame in raised.frames[-3:]
+    )
+    return {"module": found["module"]} if found and unpickled else None
+
+
+def _read_state(reading: Reading) -> Mapping[str, str] | None:
+    """Sizes that do not go together inside the optimizer: what it remembers belongs to other weights."""
+    raised = reading.last
+    if raised is None or raised.type != "RuntimeError" or "must match" not in raised.message:
+        return None
+    inside = raised.frames and re.search(r"[\\/]torch[\\/]optim[\\/]\w+\.py$", raised.frames[-1].path)
+    return {} if inside else None
 
 
 FAILURES = (
@@ -39,6 +61,7 @@ FAILURES = (
         ),
         (Remedy("same_trainable"),),
         code="R29",
+        reader=_read_state,
     ),
     Failure(
         "checkpoint_incomplete",
@@ -54,6 +77,19 @@ FAILURES = (
         said(r"param 'initial_lr' is not specified in param_groups"),
         (Remedy("load_scheduler"),),
         code="R34",
+    ),
+    Failure(
+        "checkpoint_other",
+        said(r"CheckpointMismatchError", r"checkpoint[^\n]{0,200} seems to be from a different"),
+        (Remedy("same_settings"), Remedy("weights_only_start")),
+        code="R36",
+    ),
+    Failure(
+        "pickled_object",
+        None,
+        (Remedy("save_weights_only"), Remedy("own_folder")),
+        code="R37",
+        reader=_read_pickled,
     ),
     Failure(
         "checkpoint_contents",

@@ -41,6 +41,12 @@ FAILURES = (
         code="D96",
     ),
     Failure(
+        "zero3_saved",
+        said(r"copying a param with shape torch\.Size\(\[0\]\) from checkpoint"),
+        (Remedy("gather_on_save"),),
+        code="D113",
+    ),
+    Failure(
         "sharded_quantised",
         said(
             r"Must flatten tensors with (?:uniform|the same) dtype",

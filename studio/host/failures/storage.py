@@ -41,7 +41,7 @@ FAILURES = (
         (FREE_DISK, RESUME),
         code="M8",
         probe=_little_disk,
-        unless=said(r"/dev/shm|</torch_\d|shared memory|inotify|file watch"),
+        unless=said(r"/dev/shm|</torch_\d|multiprocessing\.SemLock|shared memory|inotify|file watch"),
     ),
     Failure("quota", said(r"[Qq]uota exceeded", r"\[Errno 122\]"), (Remedy("quota"),), code="M11"),
     Failure(
