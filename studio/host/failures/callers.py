@@ -37,10 +37,6 @@ MODULE = re.compile(r"No module named '?(?P<module>[\w.]+)")
 INSIDE = re.compile(r"No module named '(?P<module>\w+\.[\w.]+)'")
 """Python names a part with its package only where it found the package: `'a.b'` is missing in an `a` that is there.
 Python 2 wrote it without quotes, and for whatever was missing."""
-MADE_KEY = re.compile(
-    r"(?:prompt|chosen|rejected|completion|decoder|concatenated)_(?:input_ids|attention_mask|labels|pixel_values)"
-)
-"""What a trainer makes of a row, never a column that a person has."""
 PIP = re.compile(r"\bpip3? install (?:-{1,2}[\w-]+ )*[`'\"]?(?P<module>[A-Za-z][\w.-]+)(?![\w.-]*[<>=~\[])")
 NAME = re.compile(
     r"name '(?P<name>\w+)' is not defined|local variable '(?P<unset>\w+)' (?:where it is not|referenced before)"
@@ -48,24 +44,8 @@ NAME = re.compile(
 NEW_TYPES = re.compile(
     r"unsupported operand type\(s\) for \|: '(?:\w*type|\w*Meta)'|'(?:ABCMeta|type)' object is not subscriptable"
 )
-KEY = re.compile(r"^'?(?P<key>[^'\n]{1,80}?)(?:'?$|'[.,;!?] )")
 BUILT_IN = frozenset(
     "list dict str int float tuple bool set NoneType function method builtin_function_or_method".split()
-)
-MODEL_TYPES = re.compile(
-    r"(?:llama|qwen|mi[sx]tral|gemma|phi|deepseek|falcon|bloom|gpt|glm|chatglm|internlm|baichuan|yi|olmo|granite|cohere|"
-    r"starcoder|stablelm|mamba|minicpm|smollm|command|exaone|ernie|kimi|hunyuan|nemotron|mllama|llava|pixtral|opt)"
-    r"[\w.-]*"
-)
-COLUMNS = re.compile(
-    r"text|instructions?|inputs?|outputs?|messages|conversations?|prompts?|completions?|chosen|rejected|labels?|input_ids|"
-    r"attention_mask|from|value|role|content|questions?|answers?|responses?|quer(?:y|ies)|images?|system|history|train|test|"
-    r"validation|None"
-)
-FROM_ROW = re.compile(r"\b(?:inputs|batch|features?|rows?|examples?|samples?|items?|records?)\[")
-"""A line of code that takes a key out of a row or a batch."""
-DATA_CODE = re.compile(
-    r"_map_single|\bmap|collat|preprocess|tokeni[sz]e|format|convert|prompt|example|dataset|align|transform_row"
 )
 
 
@@ -75,7 +55,7 @@ def _package_of_call(raised: Raised, call: str) -> str:
     return named or next((package for package in raised.packages[:2] if package in LIBRARIES), "")
 
 
-def _values(raised: Raised, name: str, package: str) -> dict[str, str]:
+def values_of(raised: Raised, name: str, package: str) -> dict[str, str]:
     """Return the values for the words: whose name it is, what replaced it, and which other package asked for it."""
     # A decorator of huggingface_hub or torch around another package's function asks for nothing itself.
     callers = [other for other in raised.packages if other in LIBRARIES and other not in (package, "torch")]
@@ -92,7 +72,7 @@ def _read_call(reading: Reading) -> Values:
         return None
     call = found["call"].replace(".__init__", "")
     name = found["name"] or found["twice"] or found["lacks"] or ""
-    return {"call": call, **_values(raised, name, _package_of_call(raised, call))}
+    return {"call": call, **values_of(raised, name, _package_of_call(raised, call))}
 
 
 def read_argument(reading: Reading) -> Values:
@@ -103,10 +83,10 @@ def read_argument(reading: Reading) -> Values:
 
 def read_own_argument(reading: Reading) -> Values:
     """A call of a function that belongs to no known package."""
-    return None if read_argument(reading) or _in_studio(reading) else _read_call(reading)
+    return None if read_argument(reading) or in_studio(reading) else _read_call(reading)
 
 
-def _in_studio(reading: Reading) -> bool:
+def in_studio(reading: Reading) -> bool:
     """Return whether the exception was raised in the studio's own code, whose faults are not the person's."""
     frames = reading.last.frames if reading.last else ()
     return bool(frames) and STUDIO.search(frames[-1].path) is not None
@@ -135,7 +115,7 @@ def read_attribute(reading: Reading) -> Values:
     module = MODULE_ATTRIBUTE.search(raised.message)
     if module:
         root = module["module"].partition(".")[0]
-        return _values(raised, module["name"], root) if root in LIBRARIES else None
+        return values_of(raised, module["name"], root) if root in LIBRARIES else None
     found = ATTRIBUTE.search(raised.message)
     # What a half built extension of DeepSpeed says when it is thrown away.
     if not found or found["name"].startswith("ds_opt_"):
@@ -143,7 +123,7 @@ def read_attribute(reading: Reading) -> Values:
     owner = found["owner"] or found["kind"] or found["plain"]
     innermost = raised.packages[0] if raised.packages else ""
     package = owner_of(owner) or (innermost if innermost in LIBRARIES and owner not in BUILT_IN else "")
-    return _values(raised, found["name"], package) if package else None
+    return values_of(raised, found["name"], package) if package else None
 
 
 def read_value_kind(reading: Reading) -> Values:
@@ -157,7 +137,7 @@ def read_value_kind(reading: Reading) -> Values:
     if read_model_code(reading):
         return None
     package = next((package for package in raised.packages if package in LIBRARIES), "")
-    return {**_values(raised, found["name"], package), "kind": found["owner"]}
+    return {**values_of(raised, found["name"], package), "kind": found["owner"]}
 
 
 def read_model_code(reading: Reading) -> Values:
@@ -187,21 +167,12 @@ def read_import(reading: Reading) -> Values:
         return None
     found = IMPORT.search(raised.message)
     if found:
-        values = _values(raised, found["name"], found["module"].partition(".")[0])
+        values = values_of(raised, found["name"], found["module"].partition(".")[0])
         return None if "circular import" in raised.message and values["package"] not in LIBRARIES else values
     part = INSIDE.search(raised.message)
     root, _, rest = part["module"].partition(".") if part else ("", "", "")
     apart = root in OWN_MODULES or root in NAMESPACES or f"'{root}' is not a package" in raised.message
-    return _values(raised, rest, root) if root and not apart else None
-
-
-def read_mismatch(reading: Reading) -> Values:
-    """A name, or a value that a trainer makes itself, that one package expects of another one."""
-    found = _key(reading)
-    if found and MADE_KEY.fullmatch(found[1]):
-        package = next((package for package in found[0].packages if package in LIBRARIES), "")
-        return _values(found[0], found[1], package)
-    return read_import(reading)
+    return values_of(raised, rest, root) if root and not apart else None
 
 
 def read_guarded(reading: Reading) -> Values:
@@ -231,7 +202,7 @@ def read_name(reading: Reading) -> Values:
         return None
     innermost = raised.packages[0]
     outside = innermost in ("", "python", MODEL_CODE)
-    return None if outside else _values(raised, found["name"] or found["unset"], innermost)
+    return None if outside else values_of(raised, found["name"] or found["unset"], innermost)
 
 
 def read_newer_package(reading: Reading) -> Values:
@@ -248,7 +219,7 @@ def read_own_name(reading: Reading) -> Values:
     """A name that is not defined in the program itself."""
     raised = reading.last
     found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
-    own = not _in_studio(reading) and (
+    own = not in_studio(reading) and (
         raised is not None
         and raised.packages[:1] == ("",)
         and "unsloth_compiled" not in raised.frames[-1].path
@@ -262,59 +233,6 @@ def read_bare_name(reading: Reading) -> Values:
     found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
     package = owner_of(found["name"]) if found else ""
     return {"name": found["name"], "package": package} if found and raised and not raised.frames else None
-
-
-def _key(reading: Reading) -> tuple[Raised, str] | None:
-    raised = reading.last
-    if raised is None or raised.type != "KeyError":
-        return None
-    found = KEY.match(raised.message.partition("\n")[0].strip())
-    return (raised, found["key"]) if found else None
-
-
-def read_model_key(reading: Reading) -> Values:
-    """A model type that the installed transformers has no entry for."""
-    found = _key(reading)
-    if found is None:
-        return None
-    raised, key = found
-    told = any(
-        re.search(r"configuration_auto|auto_factory|modeling_auto|model_type", frame.path)
-        for frame in raised.frames
-    )
-    bare = not raised.frames and MODEL_TYPES.fullmatch(key.lower())
-    return {"name": key} if told or bare else None
-
-
-def read_column(reading: Reading) -> Values:
-    """A column, or a key in a row, that the data do not have."""
-    found = _key(reading)
-    if found is None:
-        return None
-    raised, key = found
-    if _in_studio(reading) or MADE_KEY.fullmatch(key):
-        return None
-    at_work = (
-        raised.packages[:1] == ("datasets",)
-        or FROM_ROW.search(raised.source)
-        or any(
-            DATA_CODE.search(frame.function) or DATA_CODE.search(re.split(r"[\\/]", frame.path)[-1])
-            for frame in raised.frames[-3:]
-        )
-    )
-    return {"name": key} if at_work or COLUMNS.fullmatch(key.lower()) else None
-
-
-def read_variable(reading: Reading) -> Values:
-    """An environment variable that is not set."""
-    found = _key(reading)
-    if found is None:
-        return None
-    raised, key = found
-    asked = any(
-        "os" in frame.path.rpartition("/")[2] and frame.package == "python" for frame in raised.frames[-1:]
-    )
-    return {"name": key} if asked or re.fullmatch(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+", key) else None
 
 
 def read_missing(reading: Reading) -> Values:

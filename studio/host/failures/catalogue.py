@@ -89,7 +89,8 @@ TROUBLE = re.compile(
 )
 
 TELLING = re.compile(
-    "error|exception|traceback|fail|fatal|abort|cannot|can't|could not|couldn't|unable|invalid|denied|killed|not found|"
+    "error|exception|traceback|has no attribute|unexpected keyword|"
+    "fail|fatal|abort|cannot|can't|could not|couldn't|unable|invalid|denied|killed|not found|"
     "missing|interrupt|crash|panic|refused|timed? ?out|conflict|mismatch|incompatible|unsupported|not supported|"
     "unrecognized|undefined|no such|does not exist|exceeded|corrupt|core dumped|stack trace|"
     "exit(?:ed)? (?:with )?(?:code|"

@@ -63,6 +63,8 @@ FAILURES = (
             r"(?:^Error: |error=\"|converting[^\n]{0,40})unsupported architecture\b(?: \\?[\"'](?P<name>\w+))?",
             r"unsupported architecture [\"'](?P<name>\w+)",
             r"error loading model hyperparameters",
+            # Its head was read: it is a GGUF file, of a kind that this program does not know.
+            r"gguf_init_from_file\w*: failed to read tensor info",
         ),
         (Remedy("newer_llama_cpp"),),
         code="K33",
@@ -95,6 +97,7 @@ FAILURES = (
             r"(?:Failed|failed) (?:compiling|to compile|building|to build) llama\.cpp",
             r"Unsloth: Quantization failed",
             r"llama\.cpp folder .{0,60}(?:not exist|missing)",
+            r"[Nn]o working quantizer found",
             r"Shared library with base name '(?:llama|ggml)\w*' not found",
         ),
         (Remedy("build_llama_cpp"),),

@@ -1,7 +1,7 @@
 """Failures of reading and rendering a data set."""
 
-from studio.host.failures.callers import read_column
 from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.keys import read_column
 from studio.host.failures.remedies import CHECK_DATA
 
 FAILURES = (

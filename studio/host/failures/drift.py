@@ -14,9 +14,9 @@ from studio.host.failures.callers import (
     read_own_module,
     read_own_name,
     read_value_kind,
-    read_variable,
 )
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
+from studio.host.failures.keys import read_variable
 from studio.host.failures.remedies import REBUILD
 
 NEW_NAME = Remedy("new_name", needs=("name", "new"))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
-from studio.host.failures.callers import read_mismatch, read_missing
+from studio.host.failures.callers import read_missing
 from studio.host.failures.drift import NEW_NAME, OLDER, UPGRADE, UPGRADE_BOTH
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
+from studio.host.failures.keys import read_mismatch
 from studio.host.failures.probing import Values, found
 from studio.host.failures.remedies import (
     CLOSE_PROGRAMS,

@@ -1,7 +1,7 @@
 """Failures of loading a model or an adapter."""
 
-from studio.host.failures.callers import read_model_key
 from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.keys import read_model_key
 from studio.host.failures.remedies import FETCH_AGAIN, FOUR_BITS, LOCAL_MODEL, SMALLER_MODEL
 
 FAILURES = (

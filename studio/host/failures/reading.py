@@ -83,6 +83,20 @@ IGNORED = re.compile(r"^(?:Exception ignored in|--- Logging error ---|Task excep
 """What Python only tells of while it goes on, or while it is ending anyway."""
 QUOTED = re.compile(rf"(?P<mark>[\"'`\u201c\u2018\u300c]?)(?P<name>\b{NAME}): (?P<message>[^\n]{{3,400}})")
 """An exception in the middle of a person's sentence."""
+IMPLIED = (
+    (
+        "AttributeError",
+        r"(?:'[\w.]{1,80}' object|module '[\w.]{1,80}'|type object '\w{1,80}') has no attribute '\w{1,80}'",
+    ),
+    (
+        "TypeError",
+        r"(?<![\w.])[A-Za-z][\w.]{0,80}\(\) (?:got an unexpected keyword argument '\w{1,80}'|"
+        r"missing \d+ required \w{1,20} arguments?: '\w{1,80}')",
+    ),
+    ("ImportError", r"cannot import name '\w{1,80}' from '[\w.]{1,80}'"),
+    ("NameError", r"^name '\w{1,80}' is not defined"),
+)
+"""What a person copies of an exception when its name is left behind."""
 MARKS = {"\u201c": "\u201d", "\u2018": "\u2019", "\u300c": "\u300d"}
 
 
@@ -219,7 +233,9 @@ class Reading:
                 weight = TOLD
             self._weights.append(weight)
             self._blocks.append(block)
-            if bare.strip(" \t^~"):
+            # A notebook marks the line with an arrow and shows those after it, too.
+            marked = source.startswith("--") and bare.strip()[:1].isdigit()
+            if bare.strip(" \t^~") and not marked:
                 source = bare.strip() if weight == NOTHING and not frame else ""
         if occurred and frames and not found[-1].frames:
             found[-1] = replace(found[-1], frames=tuple(reversed(frames)))
@@ -284,7 +300,16 @@ def _quoted(words: str) -> Raised | None:
         last = Raised(
             found["name"].rpartition(".")[2], message[: end if end > 0 else None], (), found.start(), False
         )
-    return last
+    return last or _implied(words)
+
+
+def _implied(words: str) -> Raised | None:
+    """Return the exception whose message stands in `words` without its name; None where there is none."""
+    for kind, pattern in IMPLIED:
+        found = re.search(pattern, words, re.MULTILINE)
+        if found:
+            return Raised(kind, found[0], (), found.start(), False)
+    return None
 
 
 def _weigh_raised(raised: tuple[Raised, ...]) -> list[float]:
