@@ -160,3 +160,51 @@ def test_no_text_takes_long(piece):
     weigh_text(piece * (100_000 // len(piece)))
     weigh_text(("ImportError: " + piece * 200 + "\n") * 100)
     assert time.process_time() - started < 3
+
+
+VLLM = """(W pid=185) ERROR 11-27 22:39:46 [multiproc.py:822]   File "/site-packages/vllm/ops.py", line 18, in shrink
+(W pid=185) ERROR 11-27 22:39:46 [multiproc.py:822]     assert mapping.size(0) == M
+(W pid=185) ERROR 11-27 22:39:46 [multiproc.py:822] AssertionError
+(Engine pid=18) ERROR 11-27 22:39:46 [core.py:842] Traceback (most recent call last):
+"""
+
+
+def test_what_was_asserted_is_the_message_behind_any_program_s_line_head():
+    last = Reading(VLLM).last
+    assert (last.type, last.message, last.packages) == (
+        "AssertionError",
+        "assert mapping.size(0) == M",
+        ("vllm",),
+    )
+
+
+def test_a_place_whose_beginning_was_not_copied_is_a_place():
+    last = Reading(
+        '/trl/trainer/grpo_trainer.py", line 26, in __init__\n    super().__init__(\nTypeError: no\n'
+    ).last
+    assert [(frame.package, frame.function) for frame in last.frames] == [("trl", "__init__")]
+
+
+def test_what_another_process_could_not_hand_over_is_not_the_cause():
+    words = """OSError: [WinError 1455] 页面文件太小 Error loading "C:\\torch\\lib\\cublas64_12.dll"
+Traceback (most recent call last):
+  File "C:\\Python311\\Lib\\multiprocessing\\reduction.py", line 131, in detach
+PermissionError: [WinError 5] 拒绝访问。
+"""
+    assert Reading(words).last.message.startswith("[WinError 1455]")
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "second"),
+    [
+        ("ModuleNotFoundError: No module named 'my_losses'", "package_missing", "own_module"),
+        ("ModuleNotFoundError: No module named 'nltk'", "package_missing", None),
+        ("ModuleNotFoundError: No module named 'nltk.new'", "package_mismatch", None),
+        ("ModuleNotFoundError: No module named 'google.protobuf'", "package_missing", None),
+        ("ImportError: Please run pip install my_losses", "package_missing", None),
+    ],
+)
+def test_a_module_that_no_known_package_has_may_be_a_file_of_the_program(words, first, second):
+    verdict = weigh_text(words)
+    assert verdict.first.entry.id == first
+    assert (verdict.second.entry.id if verdict.second else None) == second

@@ -106,7 +106,7 @@ FAILURES = (
         "launcher_build",
         said(
             r"CalledProcessError: Command '\['[^'\n]*(?:gcc|cc|clang|g\+\+)(?:\.exe)?', '[^'\n]{0,200}(?:main|"
-            r"cuda_utils|__triton_launcher)\.c'"
+            r"cuda_utils|__triton_launcher)\.c'",
         ),
         (Remedy("python_headers_linux"), Remedy("read_above")),
         code="K27",
@@ -148,6 +148,12 @@ FAILURES = (
         ),
         (Remedy("torch_family"), REBUILD),
         code="K30",
+    ),
+    Failure(
+        "torch_library",
+        said(r"\b(?P<library>lib(?:torch|c10)\w*\.(?:so|dylib)): cannot open shared object"),
+        (Remedy("torch_family"), REBUILD),
+        code="K46",
     ),
     Failure(
         "system_library",

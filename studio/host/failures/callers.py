@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from studio.host.failures.packages import LIBRARIES, OWN_MODULES, REPLACED, owner_of, pip_name
+from studio.host.failures.packages import (
+    KNOWN,
+    LIBRARIES,
+    NAMESPACES,
+    OWN_MODULES,
+    PIP_NAMES,
+    REPLACED,
+    owner_of,
+    pip_name,
+)
 from studio.host.failures.reading import MODEL_CODE, Raised, Reading
 
 Values = Mapping[str, str] | None
@@ -25,6 +34,9 @@ IMPORT = re.compile(
     r"cannot import name '?(?P<name>\w+)'? from (?:partially initialized module )?'?(?P<module>[\w.]+)"
 )
 MODULE = re.compile(r"No module named '?(?P<module>[\w.]+)")
+INSIDE = re.compile(r"No module named '(?P<module>\w+\.[\w.]+)'")
+"""Python names a part with its package only where it found the package: `'a.b'` is missing in an `a` that is there.
+Python 2 wrote it without quotes, and for whatever was missing."""
 PIP = re.compile(r"\bpip3? install (?:-{1,2}[\w-]+ )*[`'\"]?(?P<module>[A-Za-z][\w.-]+)(?![\w.-]*[<>=~\[])")
 NAME = re.compile(
     r"name '(?P<name>\w+)' is not defined|local variable '(?P<unset>\w+)' (?:where it is not|referenced before)"
@@ -32,22 +44,8 @@ NAME = re.compile(
 NEW_TYPES = re.compile(
     r"unsupported operand type\(s\) for \|: '(?:\w*type|\w*Meta)'|'(?:ABCMeta|type)' object is not subscriptable"
 )
-KEY = re.compile(r"^'?(?P<key>[^'\n]{1,80})'?$")
 BUILT_IN = frozenset(
     "list dict str int float tuple bool set NoneType function method builtin_function_or_method".split()
-)
-MODEL_TYPES = re.compile(
-    r"(?:llama|qwen|mi[sx]tral|gemma|phi|deepseek|falcon|bloom|gpt|glm|chatglm|internlm|baichuan|yi|olmo|granite|cohere|"
-    r"starcoder|stablelm|mamba|minicpm|smollm|command|exaone|ernie|kimi|hunyuan|nemotron|mllama|llava|pixtral|opt)"
-    r"[\w.-]*"
-)
-COLUMNS = re.compile(
-    r"text|instructions?|inputs?|outputs?|messages|conversations?|prompts?|completions?|chosen|rejected|labels?|input_ids|"
-    r"attention_mask|from|value|role|content|questions?|answers?|responses?|quer(?:y|ies)|images?|system|history|train|test|"
-    r"validation|None"
-)
-DATA_CODE = re.compile(
-    r"_map_single|\bmap|collat|preprocess|tokeni[sz]e|format|convert|prompt|example|dataset|align|transform_row"
 )
 
 
@@ -57,7 +55,7 @@ def _package_of_call(raised: Raised, call: str) -> str:
     return named or next((package for package in raised.packages[:2] if package in LIBRARIES), "")
 
 
-def _values(raised: Raised, name: str, package: str) -> dict[str, str]:
+def values_of(raised: Raised, name: str, package: str) -> dict[str, str]:
     """Return the values for the words: whose name it is, what replaced it, and which other package asked for it."""
     # A decorator of huggingface_hub or torch around another package's function asks for nothing itself.
     callers = [other for other in raised.packages if other in LIBRARIES and other not in (package, "torch")]
@@ -74,7 +72,7 @@ def _read_call(reading: Reading) -> Values:
         return None
     call = found["call"].replace(".__init__", "")
     name = found["name"] or found["twice"] or found["lacks"] or ""
-    return {"call": call, **_values(raised, name, _package_of_call(raised, call))}
+    return {"call": call, **values_of(raised, name, _package_of_call(raised, call))}
 
 
 def read_argument(reading: Reading) -> Values:
@@ -85,10 +83,10 @@ def read_argument(reading: Reading) -> Values:
 
 def read_own_argument(reading: Reading) -> Values:
     """A call of a function that belongs to no known package."""
-    return None if read_argument(reading) or _in_studio(reading) else _read_call(reading)
+    return None if read_argument(reading) or in_studio(reading) else _read_call(reading)
 
 
-def _in_studio(reading: Reading) -> bool:
+def in_studio(reading: Reading) -> bool:
     """Return whether the exception was raised in the studio's own code, whose faults are not the person's."""
     frames = reading.last.frames if reading.last else ()
     return bool(frames) and STUDIO.search(frames[-1].path) is not None
@@ -117,7 +115,7 @@ def read_attribute(reading: Reading) -> Values:
     module = MODULE_ATTRIBUTE.search(raised.message)
     if module:
         root = module["module"].partition(".")[0]
-        return _values(raised, module["name"], root) if root in LIBRARIES else None
+        return values_of(raised, module["name"], root) if root in LIBRARIES else None
     found = ATTRIBUTE.search(raised.message)
     # What a half built extension of DeepSpeed says when it is thrown away.
     if not found or found["name"].startswith("ds_opt_"):
@@ -125,7 +123,7 @@ def read_attribute(reading: Reading) -> Values:
     owner = found["owner"] or found["kind"] or found["plain"]
     innermost = raised.packages[0] if raised.packages else ""
     package = owner_of(owner) or (innermost if innermost in LIBRARIES and owner not in BUILT_IN else "")
-    return _values(raised, found["name"], package) if package else None
+    return values_of(raised, found["name"], package) if package else None
 
 
 def read_value_kind(reading: Reading) -> Values:
@@ -139,7 +137,7 @@ def read_value_kind(reading: Reading) -> Values:
     if read_model_code(reading):
         return None
     package = next((package for package in raised.packages if package in LIBRARIES), "")
-    return {**_values(raised, found["name"], package), "kind": found["owner"]}
+    return {**values_of(raised, found["name"], package), "kind": found["owner"]}
 
 
 def read_model_code(reading: Reading) -> Values:
@@ -169,13 +167,29 @@ def read_import(reading: Reading) -> Values:
         return None
     found = IMPORT.search(raised.message)
     if found:
-        values = _values(raised, found["name"], found["module"].partition(".")[0])
+        values = values_of(raised, found["name"], found["module"].partition(".")[0])
         return None if "circular import" in raised.message and values["package"] not in LIBRARIES else values
-    part = MODULE.search(raised.message)
-    root, dot, rest = part["module"].partition(".") if part else ("", "", "")
-    if dot and root in LIBRARIES and f"'{root}' is not a package" not in raised.message:
-        return _values(raised, rest, root)
-    return None
+    part = INSIDE.search(raised.message)
+    root, _, rest = part["module"].partition(".") if part else ("", "", "")
+    apart = root in OWN_MODULES or root in NAMESPACES or f"'{root}' is not a package" in raised.message
+    return values_of(raised, rest, root) if root and not apart else None
+
+
+def read_guarded(reading: Reading) -> Values:
+    """A name of another package that a package imports only where that one is there."""
+    raised = reading.last
+    found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
+    if raised is None or found is None or not found["name"] or not raised.packages:
+        return None
+    owner, inside = owner_of(found["name"]), raised.packages[0]
+    if not owner or inside in ("", "python", MODEL_CODE, owner):
+        return None
+    return {
+        "name": found["name"],
+        "package": pip_name(owner),
+        "caller": pip_name(inside),
+        "module": pip_name(owner),
+    }
 
 
 def read_name(reading: Reading) -> Values:
@@ -188,7 +202,7 @@ def read_name(reading: Reading) -> Values:
         return None
     innermost = raised.packages[0]
     outside = innermost in ("", "python", MODEL_CODE)
-    return None if outside else _values(raised, found["name"] or found["unset"], innermost)
+    return None if outside else values_of(raised, found["name"] or found["unset"], innermost)
 
 
 def read_newer_package(reading: Reading) -> Values:
@@ -205,7 +219,7 @@ def read_own_name(reading: Reading) -> Values:
     """A name that is not defined in the program itself."""
     raised = reading.last
     found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
-    own = not _in_studio(reading) and (
+    own = not in_studio(reading) and (
         raised is not None
         and raised.packages[:1] == ("",)
         and "unsloth_compiled" not in raised.frames[-1].path
@@ -221,55 +235,6 @@ def read_bare_name(reading: Reading) -> Values:
     return {"name": found["name"], "package": package} if found and raised and not raised.frames else None
 
 
-def _key(reading: Reading) -> tuple[Raised, str] | None:
-    raised = reading.last
-    if raised is None or raised.type != "KeyError":
-        return None
-    found = KEY.match(raised.message.partition("\n")[0].strip())
-    return (raised, found["key"]) if found else None
-
-
-def read_model_key(reading: Reading) -> Values:
-    """A model type that the installed transformers has no entry for."""
-    found = _key(reading)
-    if found is None:
-        return None
-    raised, key = found
-    told = any(
-        re.search(r"configuration_auto|auto_factory|modeling_auto|model_type", frame.path)
-        for frame in raised.frames
-    )
-    bare = not raised.frames and MODEL_TYPES.fullmatch(key.lower())
-    return {"name": key} if told or bare else None
-
-
-def read_column(reading: Reading) -> Values:
-    """A column, or a key in a row, that the data do not have."""
-    found = _key(reading)
-    if found is None:
-        return None
-    raised, key = found
-    if _in_studio(reading):
-        return None
-    at_work = raised.packages[:1] == ("datasets",) or any(
-        DATA_CODE.search(frame.function) or DATA_CODE.search(re.split(r"[\\/]", frame.path)[-1])
-        for frame in raised.frames[-3:]
-    )
-    return {"name": key} if at_work or COLUMNS.fullmatch(key.lower()) else None
-
-
-def read_variable(reading: Reading) -> Values:
-    """An environment variable that is not set."""
-    found = _key(reading)
-    if found is None:
-        return None
-    raised, key = found
-    asked = any(
-        "os" in frame.path.rpartition("/")[2] and frame.package == "python" for frame in raised.frames[-1:]
-    )
-    return {"name": key} if asked or re.fullmatch(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+", key) else None
-
-
 def read_missing(reading: Reading) -> Values:
     """A package that is not installed."""
     raised = reading.last
@@ -282,7 +247,15 @@ def read_missing(reading: Reading) -> Values:
         found = PIP.search(raised.message)
     if raised is None or found is None or read_import(reading) or read_own_module(reading):
         return None
-    return {"module": pip_name(found["module"])}
+    # What Python itself brings, and names that no package can have.
+    if found["module"] in ("pip", "ensurepip") or found["module"].startswith("__"):
+        return None
+    values = {"module": pip_name(found["module"])}
+    root = found["module"].partition(".")[0]
+    # A name that no known package has, asked for by the program itself, may be a file of it.
+    known = root in LIBRARIES or root in PIP_NAMES or root.lower() in KNOWN
+    own = raised.type in ("ModuleNotFoundError", "ImportError") and raised.packages[:1] in ((), ("",))
+    return values if known or not own or "pip install" in raised.message else {**values, "doubtful": "1"}
 
 
 def read_own_module(reading: Reading) -> Values:

@@ -33,6 +33,7 @@ from studio.host.failures import (
     numbers,
     process,
     python,
+    resuming,
     several,
     shell,
     storage,
@@ -51,6 +52,7 @@ CATALOGUE: tuple[Failure, ...] = (
     *several.FAILURES,
     *memory.FAILURES,
     *methods.FAILURES,
+    *resuming.FAILURES,
     *training.FAILURES,
     *kernels.FAILURES,
     *libraries.FAILURES,
@@ -74,7 +76,7 @@ CATALOGUE: tuple[Failure, ...] = (
 """Of equal evidence the first one wins: what stops everything stands before what may follow from it."""
 ENTRIES: Mapping[str, Failure] = {failure.id: failure for failure in CATALOGUE}
 ORDER = {"blocked": 0, "degraded": 1, "note": 2}
-COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+COLOURS = re.compile(r"#0(?:15\b|33\[[\d;]*m)|\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 STAMPS = re.compile(
     r"^(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d{1,9})?Z?\]?(?: ?-| ?\|)?(?: ?\[?(?:ERROR|INFO|"
     r"WARNING|CRITICAL|FATAL)\]?"
@@ -87,7 +89,8 @@ TROUBLE = re.compile(
 )
 
 TELLING = re.compile(
-    "error|exception|traceback|fail|fatal|abort|cannot|can't|could not|couldn't|unable|invalid|denied|killed|not found|"
+    "error|exception|traceback|has no attribute|unexpected keyword|"
+    "fail|fatal|abort|cannot|can't|could not|couldn't|unable|invalid|denied|killed|not found|"
     "missing|interrupt|crash|panic|refused|timed? ?out|conflict|mismatch|incompatible|unsupported|not supported|"
     "unrecognized|undefined|no such|does not exist|exceeded|corrupt|core dumped|stack trace|"
     "exit(?:ed)? (?:with )?(?:code|"

@@ -1,7 +1,7 @@
 """Failures of reading and rendering a data set."""
 
-from studio.host.failures.callers import read_column
 from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.keys import read_column
 from studio.host.failures.remedies import CHECK_DATA
 
 FAILURES = (
@@ -141,6 +141,7 @@ FAILURES = (
         said(r"string indices must be integers", r"list indices must be integers or slices, not str"),
         (Remedy("print_row"), CHECK_DATA),
         code="D94",
+        unless=said(r"unsloth_compiled_cache"),
     ),
     Failure(
         # -100 is what the loss leaves out; no token has that number.
@@ -164,6 +165,33 @@ FAILURES = (
         ),
         (Remedy("whole_images"),),
         code="D95",
+    ),
+    Failure(
+        "image_form",
+        said(
+            r"Could not make (?:a flat list of|batched|a batch of) (?:images|videos)",
+            r"Invalid image type\. Expected|[Ii]nvalid input type\. Must be a single image",
+            r"Unable to infer channel dimension format|Unsupported number of image dimensions",
+        ),
+        (Remedy("image_kind"),),
+        code="D108",
+    ),
+    Failure(
+        # NumPy made an array of lists of it until 1.23.
+        "ragged_rows",
+        said(r"The requested array has an inhomogeneous shape"),
+        (Remedy("pad_rows"), Remedy("older_numpy")),
+        code="D109",
+    ),
+    Failure(
+        "nothing_to_join",
+        said(
+            r"need at least one array to (?:concatenate|stack)",
+            r"expected a non-empty list of Tensors",
+            r"stack expects a non-empty TensorList",
+        ),
+        (Remedy("look_at_parts"),),
+        code="D110",
     ),
     Failure(
         "dataset_script",
@@ -218,7 +246,7 @@ FAILURES = (
             r"Unable to create tensor, you should probably activate",
             r"expected sequence of length \d+ at dim \d",
             r"stack expects each tensor to be equal size",
-            r"setting an array element with a sequence",
+            r"setting an array element with a sequence(?!\. The requested array has an inhomogeneous)",
             r"too many dimensions 'str'",
             r"[Tt]ext(?:EncodeInput| input)s? must be (?:of type|Union)|TextInputSequence must be",
             r"each element in list of batch should be of equal size",

@@ -6,6 +6,7 @@ from studio.host.failures.callers import (
     read_attribute,
     read_bare_name,
     read_fork,
+    read_guarded,
     read_model_code,
     read_name,
     read_newer_package,
@@ -13,9 +14,9 @@ from studio.host.failures.callers import (
     read_own_module,
     read_own_name,
     read_value_kind,
-    read_variable,
 )
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
+from studio.host.failures.keys import read_variable
 from studio.host.failures.remedies import REBUILD
 
 NEW_NAME = Remedy("new_name", needs=("name", "new"))
@@ -75,9 +76,23 @@ FAILURES = (
             r"Failed to create dynamic compiled modules",
             r"File \"[^\"\n]*unsloth_compiled_cache[^\n]*\n(?:[^\n]*\n){0,2}?(?:NameError|IndentationError|"
             r"SyntaxError|TypeError)",
+            r"^[^\s\"]*unsloth_compiled_cache[^\n]*\n(?:[^\n]*\n){0,2}?(?:NameError|TypeError|AttributeError)",
         ),
         (Remedy("clear_compiled"),),
         code="V7",
+    ),
+    Failure(
+        "input_missing",
+        said(r"`(?P<name>\w+)` is required as a model input"),
+        (Remedy("upgrade_trainer"), Remedy("input_by_collator", needs=("name",))),
+        code="V20",
+    ),
+    Failure(
+        "guarded_import",
+        None,
+        (Remedy("pip_install", needs=("module",)), UPGRADE),
+        code="V19",
+        reader=read_guarded,
     ),
     Failure("api_name", None, (UPGRADE, Remedy("companions"), OLDER), code="V3", reader=read_name),
     Failure(
@@ -108,6 +123,7 @@ FAILURES = (
             r"Found an incompatible version of (?P<need>[\w-]+)",
             r"install `?(?P<need>[A-Za-z][\w-]*(?:\[[\w,-]+\])?(?:>=|==|<=|~=|<|>)[\d.]+\w*)",
             r"(?P<need>[A-Za-z][\w-]+) (?:package )?version v?[\d.]+ or (?:higher|newer|later|above|greater)",
+            r"version of (?P<need>[A-Za-z][\w-]+)[^\n]{0,40} you are using is not compatible",
             r"[Pp]lease (?:upgrade|update|downgrade) (?:your )?`?(?P<need>(?:torch|transformers|peft|trl|"
             r"accelerate|bitsandbytes|"
             r"datasets|unsloth|unsloth_zoo|triton|vllm|tokenizers|numpy|huggingface[_-]hub|"
@@ -120,6 +136,7 @@ FAILURES = (
             r"depends on",
             r"but you have [^\n]{1,60} which is incompatible",
             r"none of the providers can be installed",
+            r"No solution found when resolving",
         ),
     ),
     Failure(

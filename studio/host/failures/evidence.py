@@ -49,7 +49,7 @@ def weigh(reading: Reading, catalogue: Iterable[Failure]) -> Verdict | None:
         return None
     first = every[0]
     doubt = first.entry.doubt
-    if doubt is not None:
+    if doubt is not None and (not doubt.asked or first.values.get("doubtful")):
         other = next((found for found in every if found.entry.id == doubt.other), None)
         second = other or Evidence(entries[doubt.other], 0.0, first.position, first.end, first.values)
         return Verdict(first, second, doubt.tell)

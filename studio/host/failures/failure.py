@@ -46,6 +46,8 @@ class Doubt:
 
     other: str
     tell: str
+    asked: bool = False
+    """Whether it holds only where the entry's reader says so, by a value `doubtful`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
-from studio.host.failures.callers import read_import, read_missing
+from studio.host.failures.callers import read_missing
 from studio.host.failures.drift import NEW_NAME, OLDER, UPGRADE, UPGRADE_BOTH
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
+from studio.host.failures.keys import read_mismatch
 from studio.host.failures.probing import Values, found
 from studio.host.failures.remedies import (
     CLOSE_PROGRAMS,
@@ -44,7 +45,7 @@ FAILURES = (
             r"PassManager::run failed",
             r"\bBackendCompilerFailed\b",
             r"\bInductorError\b",
-            r"torch\._dynamo\.exc\.\w+",
+            r"torch\._dynamo\.exc\.(?!Unsupported)\w+",
         ),
         (PYTORCH_KERNELS, UPDATE_DRIVER, INSTALL),
         code="S2",
@@ -55,15 +56,16 @@ FAILURES = (
         said(
             r"\bImportError:? cannot import name",
             r"cannot import name '\w+' from '(?:transformers|torch|trl|peft|accelerate|datasets|huggingface_hub)",
+            r"Received a \w+ for argument \w+, but an? [^\n]{1,80} was expected",
         ),
         (NEW_NAME, UPGRADE_BOTH, UPGRADE, OLDER, REBUILD),
         code="P14",
-        reader=read_import,
+        reader=read_mismatch,
     ),
     Failure(
         "package_missing",
         said(
-            r"No module named '?(?P<module>[\w.]+)",
+            r"No module named '?(?!pip\b|ensurepip\b|__)(?P<module>[\w.]+)",
             r"requires? (?:the )?`?(?P<module>[A-Za-z][\w.-]+)`? (?:library|package|to be installed|module)[^\n]{0,60}"
             r"(?:was not found|not installed|to be installed|pip install|but)",
             r"requires? `?(?P<module>[\w-]+)`?:? [^\n]{0,60}`?pip install",
@@ -82,13 +84,18 @@ FAILURES = (
         ),
         (Remedy("pip_install", needs=("module",)), INSTALL, REBUILD),
         code="P15",
+        doubt=Doubt("own_module", "pip_knows", asked=True),
         reader=read_missing,
         probe=_lacking,
         severity="blocked",
     ),
     Failure(
         "library_load",
-        said(r"DLL load failed while importing \w+", r"\bWinError (?:126|1114)\b"),
+        said(
+            r"DLL load failed\b",
+            r"\bWinError (?:126|1114)\b",
+            r"LoadLibrary failed with error (?:126|127|1114)\b",
+        ),
         (Remedy("visual_runtime"), REBUILD),
         code="C17",
     ),
@@ -128,6 +135,7 @@ FAILURES = (
             r"\bnccl(?:Remote|Unhandled\w*|Internal|System)Error\b",
             r"NCCL (?:operations? have|communicator was) (?:failed|aborted)",
             r"[Cc]aught collective operation timeout",
+            r"ProcessGroupNCCL[^\n]*(?:Heartbeat monitor timed out|watchdog got stuck)",
             r"client socket has timed out after|\bDistNetworkError\b",
             r"communication broadband via P2P or IB",
             r"\bDistStoreError\b|\bRendezvous(?:Connection|Timeout)Error\b|store based barrier",
@@ -190,6 +198,11 @@ FAILURES = (
             r"can't open file '?(?P<path>[^'\n]+)'?: \[Errno 2\]",
             r"Couldn't find a dataset script at|Couldn't find any data file at",
             r"does not exist(?: or is not a directory)?: ?'?(?P<path>[^'\n]+)",
+            # As programs written in Go say it.
+            r"\bopen (?P<path>[^\n]{1,200}?): (?:The system cannot find the (?:file|path)|"
+            r"no such file or directory)",
+            r"no (?:Modelfile or )?safetensors files? found",
+            r"\b(?:existence|folder|directory|path|file)[^\n]{0,120}(?:FAILED: )does not exist",
         ),
         (Remedy("check_path"),),
         code="D68",
@@ -212,6 +225,7 @@ FAILURES = (
             r"\b(?:SyntaxError|IndentationError|TabError|UnboundLocalError): ",
             r"unrecognized arguments: ",
             r"the following arguments are required",
+            r"must call wandb\.init\(\)",
         ),
         (Remedy("own_line"),),
         code="D70",
@@ -231,6 +245,7 @@ FAILURES = (
             r"HfArgumentParser[^\n]*(?:not used|unused)|Some (?:keys|"
             r"specified arguments) are not used by the HfArgumentParser: \[?(?P<name>[^\]\n]+)",
             r"At most one of (?P<name>fp16 and bf16)",
+            r"[Mm]ust (?:provide|specify|pass|set|give) (?:at least|either|exactly|only) one of",
             r"is not a valid (?P<name>IntervalStrategy|SchedulerType|OptimizerNames|PaddingStrategy|SaveStrategy)",
         ),
         (Remedy("settings_named"),),
@@ -240,6 +255,7 @@ FAILURES = (
         "card_function",
         said(
             r"CUDNN_STATUS_(?:INTERNAL_ERROR|NOT_SUPPORTED|BAD_PARAM)",
+            r"(?:GET|FIND) was unable to find an engine to execute",
             r"CUDA error: (?:operation not (?:supported|permitted)|initialization error|invalid argument|"
             r"invalid resource handle)",
             r"cudaErrorNotSupported",

@@ -192,7 +192,11 @@ FAILURES = (
         ),
         (REBUILD, ON_PROCESSOR),
         code="C3",
-        unless=said(r"sm_1[0-9]\d[af]? is not compatible"),
+        unless=said(
+            r"sm_1[0-9]\d[af]? is not compatible",
+            # Another package's kernels, not PyTorch's.
+            r"CUDA error \(\S*(?:xformers|flash[-_]attention)[^)\n]*\): no kernel image",
+        ),
         probe=_no_code,
     ),
     Failure("mixed_gpus", None, (Remedy("best_card"),), code="G7", probe=_mixed_cards, severity="note"),
@@ -202,7 +206,6 @@ FAILURES = (
             r"No CUDA GPUs are available",
             r"no CUDA-capable device is detected",
             r"Unsloth cannot find any torch accelerator",
-            r"could not select device driver .{0,20}with capabilities: \[\[gpu\]\]",
             r"0 active drivers",
             r"No GPU found\. A GPU is needed",
             r"Unsloth (?:currently only works on|cannot find any)",
@@ -242,7 +245,7 @@ FAILURES = (
             r"Could not load library libcudnn",
             r"Unable to load any of \{libcudnn",
             r"cuDNN version incompatibility",
-            r"WinError (?:126|127)\b.{0,200}cudnn\w*\.dll",
+            r"WinError 127\b.{0,200}cudnn\w*\.dll",
             r"CUDNN_STATUS_(?:NOT_INITIALIZED|VERSION_MISMATCH|SUBLIBRARY_\w+)",
         ),
         (Remedy("clean_path"), REBUILD),
@@ -272,6 +275,10 @@ FAILURES = (
     Failure(
         "cuda_library",
         said(
+            # Found, but not what it needs itself: zlib for cuDNN, or the rest of an unfinished installation.
+            r"WinError 126\b.{0,200}(?:cudnn|cublas|cudart|cufft|cusparse|cusolver|nvrtc|caffe2)\w*\.dll",
+            r"LoadLibrary failed with error 126\b[^\n]*_cuda\.dll",
+            r"CUDA_PATH is set but CUDA wasn'?t able to be loaded",
             r"lib(?:cudart|cublas\w*|cudnn\w*|nvrtc|cusparse\w*|cufft|curand|cupti|nccl|nvJitLink)\S* ?: "
             r"cannot open shared object",
             r"undefined symbol: \S*(?:nvJitLink|cudnn|cublas|nccl)",

@@ -88,9 +88,20 @@ FAILURES = (
             r"0x8000000d",
             r"Windows Subsystem for Linux (?:has not been enabled|is not (?:installed|enabled)|has no installed)",
             r"0x80040326",
+            r"0x80370114|0x8007007e",
         ),
         (Remedy("enable_wsl"),),
         code="L10",
+    ),
+    Failure(
+        # Windows translates all but the code.
+        "windows_feature",
+        said(
+            r"\b(?:Compon\w+|Kompon\w+|Composant)\s?:\s?'[^'\n]{1,80}(?:'[^'\n]{1,80})?'[^\n]{0,60}0x[0-9a-fA-F]{8}",
+            r"\b0x800f0[89][0-9a-f]{2}\b",
+        ),
+        (Remedy("repair_windows"), Remedy("enable_wsl")),
+        code="L12",
     ),
     Failure(
         "wsl_start",
@@ -114,6 +125,16 @@ FAILURES = (
         probe=_no_gpu_path,
     ),
     Failure(
+        "container_toolkit",
+        said(
+            r"could not select device driver .{0,20}with capabilities",
+            r"nvidia-container-runtime\"?: executable file not found",
+            r"[Uu]nknown (?:or invalid )?runtime (?:specified|name:?) nvidia",
+        ),
+        (Remedy("install_toolkit"),),
+        code="L13",
+    ),
+    Failure(
         "libcuda_missing",
         said(
             r"libcuda\.so(?:\.1)?\S* ?:? .{0,40}(?:cannot|can't|not) (?:be )?(?:found|open|load)",
@@ -121,6 +142,7 @@ FAILURES = (
             r"CUDA driver is a stub library",
             r"(?:/ld|\bcollect2|\bld(?:\.\w+)?)?: cannot find -lcuda\b",
             r"Found no NVIDIA driver on your system",
+            r"could not load NVML library|NVML Shared Library Not Found",
         ),
         (Remedy("wsl_driver"), ON_PROCESSOR),
         code="L2",

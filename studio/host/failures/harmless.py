@@ -13,6 +13,7 @@ FAILURES = (
             r"If libaio is already installed",
             r"sparse_attn (?:requires|is not compatible)",
             r"using untested triton version",
+            r"but since the APIs are compatible, accepting this combination",
             r"please install triton==1\.0\.0",
             r"Setting ds_accelerator to ",
             r"cannot find -l(?:aio|cufile)\b",
@@ -84,7 +85,8 @@ FAILURES = (
             r"flash[-_]attn is not installed",
             r"FA \[Xformers = ",
             r"not compiled with flash attention",
-            r"A matching Triton is not available, some optimizations will not be enabled",
+            r"A matching Triton is not available, some optimizations will not be enabled[^\n]*"
+            r"(?:\n[^\n]*Error caught was: No module named 'triton')?",
             r"triton not found; flop counting will not work",
             r"xFormers wasn't built? with CUDA support",
         ),

@@ -37,11 +37,34 @@ FAILURES = (
             r"(?P<who>[\w.-]+ \S+) (?:requires|has requirement) [^\n]{1,120}, but you (?:have|"
             r"'ll have) (?P<has>[^\n]{1,60}?)(?: which is incompatible|\.$)",
             r"No solution found when resolving dependencies",
-            r"LibMambaUnsatisfiableError|UnsatisfiableError|PackagesNotFoundError",
+            r"LibMambaUnsatisfiableError|UnsatisfiableError",
         ),
         (Remedy("fresh_environment"), Remedy("loosen_pins")),
         code="K3",
         strength=0.9,
+    ),
+    Failure(
+        # Builds named to the last sign exist for the system alone that the list was written on.
+        "conda_lacks",
+        said(
+            r"PackagesNotFoundError|ResolvePackageNotFound",
+            r"nothing provides requested [^\n]+",
+            r"nothing provides (?!__)[^\n]+ needed by",
+            r"does not exist \(perhaps (?:a typo or )?a missing channel\)",
+        ),
+        (Remedy("conda_other_system"),),
+        code="K44",
+    ),
+    Failure(
+        # uv takes a package from the first index that has it, and looks in no other one.
+        "index_lacks",
+        said(
+            r"Because (?P<package>[\w-]+) was not found in the package registry",
+            r"Because there is no version of (?P<package>[\w-]+)[^\n]* and [\s\S]{1,80} depends on ",
+            r"--index-strategy unsafe-best-match",
+        ),
+        (Remedy("second_index"), Remedy("spelt_package")),
+        code="K45",
     ),
     Failure("pip_managed", said(r"externally[- ]managed"), (Remedy("make_venv"),), code="K4"),
     Failure(
@@ -59,10 +82,18 @@ FAILURES = (
         ),
         (Remedy("close_python"),),
         code="K6",
+        unless=said(
+            r"due to an (?:OSError|EnvironmentError): \[WinError 5\][^\n]*\\(?:WindowsApps|Program Files)\\"
+        ),
     ),
     Failure(
         "pip_denied",
-        said(r"Could not install packages due to an (?:OSError|EnvironmentError): \[Errno 13\]"),
+        said(
+            r"Could not install packages due to an (?:OSError|EnvironmentError): \[Errno 13\]",
+            r"due to an (?:OSError|EnvironmentError): \[WinError 5\][^\n]*\\(?:WindowsApps|Program Files)\\",
+            # A program that is being replaced cannot be put aside.
+            r"\[WinError 2\][^\n]*\.exe' -> '[^'\n]*\.deleteme'",
+        ),
         (Remedy("make_venv"),),
         code="K7",
     ),
@@ -90,7 +121,8 @@ FAILURES = (
         "wheel_other",
         said(
             r"(?P<wheel>\S+\.whl) is not a supported wheel on this platform",
-            r"has no wheels with a matching Python (?:ABI|version|implementation)|"
+            r"has no wheels (?:are available )?with a matching Python (?:ABI|version|implementation)|"
+            r"no wheels are available with a matching Python|"
             r"doesn't have a (?:source distribution or )?wheel for the current platform",
         ),
         (Remedy("fitting_wheel"), Remedy("python_312")),
@@ -116,7 +148,6 @@ FAILURES = (
             r"s: (?!none)[^)\n]*\d",
             r"Ignored the following versions that require a different python version",
             r"Because there is no version of (?P<package>[\w-]+)",
-            r"Because (?P<package>[\w-]+) was not found in the package registry",
         ),
         (Remedy("listed_version"), Remedy("python_312")),
         code="K11",

@@ -249,6 +249,18 @@ FAILURES = (
         probe=unless_right(_no_headers),
     ),
     Failure(
+        "compile_untraceable",
+        said(r"torch\._dynamo\.exc\.Unsupported", r"\bUnsupported: (?:call_\w+|Graph break|builtin)"),
+        (Remedy("no_compile"), PYTORCH_KERNELS),
+        code="T23",
+    ),
+    Failure(
+        "compiler_old",
+        said(r"(?:__triton_launcher|cuda_utils)\.c\(\d+\): (?:fatal )?error C(?!1083)\d+"),
+        (Remedy("newer_msvc"), PYTORCH_KERNELS),
+        code="T24",
+    ),
+    Failure(
         "libtriton",
         said(r"DLL load failed while importing libtriton", r"WinError (?:126|1114)\b.{0,200}libtriton"),
         (Remedy("visual_runtime"), PYTORCH_KERNELS),

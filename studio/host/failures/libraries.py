@@ -109,7 +109,10 @@ FAILURES = (
     ),
     Failure(
         "bitsandbytes_gpu_old",
-        said(r"Error named symbol not found at line"),
+        said(
+            r"Error (?:named symbol not found|invalid device function|no kernel image[^\n]{0,60}) at line \d+",
+            r"Error named symbol not found at line",
+        ),
         (NO_BITSANDBYTES,),
         code="B5",
         probe=_card_without_bitsandbytes,
@@ -197,6 +200,15 @@ FAILURES = (
         code="F7",
     ),
     Failure(
+        "attention_card",
+        said(
+            r"CUDA error \(\S*(?:xformers|flash[-_]attention)[^)\n]*\): (?:no kernel image|invalid argument|"
+            r"invalid device function)",
+        ),
+        (Remedy("no_xformers"), Remedy("no_flash_attention")),
+        code="F8",
+    ),
+    Failure(
         "xformers_mismatch",
         said(
             r"xFormers (?:can't load|was built for)",
@@ -221,7 +233,8 @@ FAILURES = (
             r"HIP error: invalid device function",
             r"TensileLibrary.{0,80}gfx",
             r"rocBLAS error: Cannot read .{0,100}TensileLibrary",
-            r"invalid device function",
+            r"invalid device function(?! at line \d+ in file)",
+            r"HSA_STATUS_ERROR_INVALID_ISA",
         ),
         (REBUILD, ON_PROCESSOR),
         code="A1",

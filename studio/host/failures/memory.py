@@ -107,6 +107,7 @@ FAILURES = (
             r"ncclSystemError[\s\S]{0,600}(?:/dev/shm|shared memory)",
             r"Bus error",
             r"\bSIGBUS\b",
+            r"multiprocessing\.SemLock[\s\S]{0,200}?No space left on device",
         ),
         (Remedy("shared_memory"),),
         code="M7",
@@ -116,7 +117,8 @@ FAILURES = (
         "ram_killed",
         said(
             r"\bSIGKILL\b",
-            r"exit ?code:? ?(?:137|-9)\b",
+            r"exit ?code:? ?(?:137|-9)(?!\d)",
+            r"return code ?[=:]? ?-9(?!\d)",
             r"\(signal 9\)",
             r"^[ \t]*Killed[ \t]*$",
             r"line \d+:\s+\d+ Killed\b",

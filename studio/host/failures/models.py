@@ -1,7 +1,7 @@
 """Failures of loading a model or an adapter."""
 
-from studio.host.failures.callers import read_model_key
 from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.keys import read_model_key
 from studio.host.failures.remedies import FETCH_AGAIN, FOUR_BITS, LOCAL_MODEL, SMALLER_MODEL
 
 FAILURES = (
@@ -97,7 +97,9 @@ FAILURES = (
     ),
     Failure(
         "shape_mismatch",
-        said(r"size mismatch for (?P<layer>[\w.]+)"),
+        said(
+            r"size mismatch for (?P<layer>[\w.]+)(?!: copying a param with shape torch\.Size\(\[0\]\) from)\b(?!\.)"
+        ),
         (Remedy("matching_adapter"), FETCH_AGAIN),
         code="D53",
     ),

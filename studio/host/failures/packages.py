@@ -22,6 +22,11 @@ OWNERS = (
     ("datasets", r"load_dataset|Dataset(?:Dict)?|IterableDataset|load_from_disk"),
     ("huggingface_hub", r"hf_hub_download|snapshot_download|HfApi|HfFolder|InferenceClient|cached_download"),
     ("bitsandbytes", r"(?:Linear|Params|Int)(?:4bit|8bit\w*|8Params)|\w*AdamW?8bit"),
+    ("flash_attn", r"Flash(?:Self|Cross)?Attention|flash_attn_\w+"),
+    (
+        "gguf",
+        r"MODEL_ARCH\w*|MODEL_TENSOR|GGUF(?:Writer|Reader|Value\w+|Endian)|GGMLQuantizationType|LlamaFileType|SpecialVocab",
+    ),
     ("gradio", r"Blocks|Chatbot|ChatInterface|Textbox|Dropdown|Interface|Dataframe"),
     (
         "transformers",
@@ -39,7 +44,28 @@ LIBRARIES = frozenset(
     "google fsspec httpx requests urllib3 setuptools packaging PIL cv2 matplotlib jinja2 ray llama_cpp gguf mlx "
     "modelscope swift llmtuner timm einops kernels liger_kernel".split()
 )
+KNOWN = frozenset(
+    "absl aiofiles aiohttp anyio apex av bert_score blobfile boto3 causal_conv1d click cloudpickle "
+    "cohere colorama coloredlogs cupy cut_cross_entropy cython decord dill docker einops_exts emoji "
+    "fairscale fairseq faiss fasttext filelock fire flask flax ftfy gdown gputil grpc h5py hf_transfer "
+    "hf_xet hjson hydra ipykernel ipywidgets jax jaxlib jieba joblib jsonlines jsonschema keras "
+    "langchain langchain_community librosa loguru lxml mamba_ssm markdown mediapipe mistral_common "
+    "mlflow mlx_lm mmcv mpmath msgpack msvcrt multiprocess mysql networkx ninja nltk numba nvidia_smi "
+    "omegaconf onnx onnxruntime openai opencc openpyxl openrlhf orjson outlines pandas peft pip "
+    "playwright polars prettytable protobuf psutil psycopg2 pybind11 pycocotools pydub pymongo pynvml "
+    "pypdf pysqlite3 pytest qwen_vl_utils ragas redis regex rich rouge rouge_score ruamel sacrebleu "
+    "seaborn selenium sentry_sdk shapely simplejson six soundfile spacy sqlalchemy streamlit swanlab "
+    "sympy tabulate tensorflow tensorrt termcolor textblob tiktoken toml tomli torch_xla torchdata "
+    "torchmetrics tornado tqdm trafilatura transformers_stream_generator trlx turtle typer tyro ujson "
+    "uvicorn uvloop verl websockets werkzeug wheel xlrd xlsxwriter xmltodict xxhash yt_dlp zmq zstandard".split()
+)
+"""Packages of the index that no other list here names: a module of this name is none of a program's own files."""
+NAMESPACES = frozenset("google ruamel nvidia azure backports zope sphinxcontrib opentelemetry".split())
+"""Names that several packages share: one part can be missing where another is installed."""
 PIP_NAMES = {
+    "swift": "ms-swift",
+    "ruamel": "ruamel.yaml",
+    "tensorrt": "tensorrt",
     "PIL": "pillow",
     "sklearn": "scikit-learn",
     "skimage": "scikit-image",

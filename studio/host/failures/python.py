@@ -55,6 +55,16 @@ def _no_torch(machine: MachineFacts) -> Values | None:
 
 FAILURES = (
     Failure(
+        "venv_gone",
+        said(
+            r"No Python at ['\"]",
+            r"did not find executable at '[^'\n]*python",
+            r"Unable to create process using '[^'\n]*python[^'\n]*': The system cannot find",
+        ),
+        (Remedy("new_environment"),),
+        code="P19",
+    ),
+    Failure(
         "python_unsuited",
         said(
             r"No matching distribution found for (?:torch|bitsandbytes|unsloth)(?:==[\d.+\w]+)?\s*$",

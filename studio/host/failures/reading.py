@@ -15,8 +15,11 @@ WRAPPED = 0.65
 MESSAGE_LINES = 40
 CONTINUED = 0.98
 """A later line of a message, which may be the log's next one: what the first line says comes before it."""
-LEAD = re.compile(r"^(?:\s*(?:\[[^\]\n]{1,40}\][: ]|\(\w[^)\n]{0,40}\) |[|\u2502\u2570\u256d]|E  ))+")
-"""What torchrun, ray, rich and pytest write before a line."""
+LEAD = re.compile(
+    r"^(?:\s*(?:\[[^\]\n]{1,40}\][: ]|\(\w[^)\n]{0,40}\) |[|\u2502\u2570\u256d`]|> |E  |"
+    r"(?:ERROR|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]{1,60}:\d+\] ?))+"
+)
+"""What torchrun, ray, rich, pytest and vLLM write before a line."""
 NAME = (
     r"(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Interrupt|SystemExit|OutOfResources|Failed|Timeout|"
     r"NotFound|Disconnected|IsEnabled|TritonMissing)"
@@ -27,6 +30,10 @@ ODDLY_NAMED = re.compile(
 )
 """An exception whose name does not say that it is one: known by the places above it and its want of an indent."""
 IPYTHON_HEAD = re.compile(rf"^{NAME}[ \t]{{2,}}Traceback \(most recent call last\)")
+CUT_FRAME = re.compile(
+    r"""^\s*(?P<path>[^\s"]*[/\\][^"\n]{1,200}\.py)", line \d+(?:, in (?P<function>[\w.<>]+))?"""
+)
+"""A place whose beginning was not copied along."""
 FRAME = re.compile(r"""^\s*File "(?P<path>[^"\n]+)"(?:, line \d+)?(?:,? in (?P<function>[\w.<>]+))?""")
 NOTEBOOK_FRAME = re.compile(
     r"^\s*(?:File )?\[?(?P<path>(?:[A-Za-z]:|"
@@ -34,7 +41,7 @@ NOTEBOOK_FRAME = re.compile(
     r",? in (?P<function>[\w.<>]+)"
 )
 SOURCE = re.compile(
-    r"^\s*(?:-+> ?\d*|\u2771? ?\d+ \u2502|\d+ {1,8}\S|\d+\s*$|[\^~\s-]{3,}$|Cell In|raise \w+\(|<ipython|"
+    r"^\s*(?:-+> ?\d+|\u2771? ?\d+ \u2502|\d+ {1,8}\S|\d+\s*$|[\^~\s-]{3,}$|Cell In|raise \w+\(|<ipython|"
     r"warnings?\.warn\()"
 )
 TROUBLE = re.compile(
@@ -66,10 +73,30 @@ WRAPPERS = re.compile(
     r"^(?:EOFError|BrokenPipeError|ConnectionResetError)|ncclRemoteError|remote process exited|"
     r"Connection closed by peer|^DistBackendError: [^\n]*(?:store|recvValue)"
 )
+HANDED_OVER = re.compile(
+    r"[\\/]multiprocessing[\\/](?:connection|reduction|spawn|popen_spawn_win32|queues)\.py$"
+)
+"""Where Python takes what another process hands over: it fails because that one has ended."""
+OCCURRED = re.compile(rf"^(?:\u53d1\u751f\u5f02\u5e38|Exception has occurred): (?P<name>{NAME})\b")
+"""As an editor shows an exception: its type, its message on the next line, then the places, the innermost first."""
 IGNORED = re.compile(r"^(?:Exception ignored in|--- Logging error ---|Task exception was never retrieved)")
 """What Python only tells of while it goes on, or while it is ending anyway."""
 QUOTED = re.compile(rf"(?P<mark>[\"'`\u201c\u2018\u300c]?)(?P<name>\b{NAME}): (?P<message>[^\n]{{3,400}})")
 """An exception in the middle of a person's sentence."""
+IMPLIED = (
+    (
+        "AttributeError",
+        r"(?:'[\w.]{1,80}' object|module '[\w.]{1,80}'|type object '\w{1,80}') has no attribute '\w{1,80}'",
+    ),
+    (
+        "TypeError",
+        r"(?<![\w.])[A-Za-z][\w.]{0,80}\(\) (?:got an unexpected keyword argument '\w{1,80}'|"
+        r"missing \d+ required \w{1,20} arguments?: '\w{1,80}')",
+    ),
+    ("ImportError", r"cannot import name '\w{1,80}' from '[\w.]{1,80}'"),
+    ("NameError", r"^name '\w{1,80}' is not defined"),
+)
+"""What a person copies of an exception when its name is left behind."""
 MARKS = {"\u201c": "\u201d", "\u2018": "\u2019", "\u300c": "\u300d"}
 
 
@@ -94,10 +121,15 @@ class Raised:
     """Whether it came of the one before it."""
     ignored: bool = False
     """Whether Python only told of it and went on."""
+    source: str = ""
+    """The line of code that raised it."""
 
     @property
     def wraps(self) -> bool:
         """Whether it only passes on that something failed, or went by without ending anything."""
+        lost = self.type in ("PermissionError", "OSError", "FileNotFoundError") and bool(self.frames)
+        if lost and HANDED_OVER.search(self.frames[-1].path):
+            return True
         return self.ignored or WRAPPERS.search(f"{self.type}: {self.message}") is not None
 
     @property
@@ -155,12 +187,15 @@ class Reading:
         found: list[Raised] = []
         frames: list[Frame] = []
         linked, ignored, left, source_next = False, False, 0, False
+        source, asserted, occurred = "", set(), False
         for start, line in _lines(self.words):
             self._starts.append(start)
             bare = LEAD.sub("", line)
             block, weight = -1, ASIDE
             frame = _frame_of(bare)
-            name = None if frame else RAISED.match(bare.strip())
+            shown = None if frame else OCCURRED.match(bare.strip())
+            occurred = occurred or shown is not None
+            name = shown or (None if frame else RAISED.match(bare.strip()))
             name = name or (ODDLY_NAMED.match(bare) if frames and not frame else None)
             if frame:
                 frames.append(frame)
@@ -172,15 +207,19 @@ class Reading:
             elif "Traceback (most recent call last)" in bare or IPYTHON_HEAD.match(bare):
                 frames, left, source_next, weight = [], 0, False, NOTHING
             elif name and not name["name"].endswith("Warning"):
-                message = bare.strip()[name.end("name") :].lstrip(": \t")
+                message = "" if shown else bare.strip()[name.end("name") :].lstrip(": \t")
                 kind = name["name"].rpartition(".")[2]
+                told = ignored and bool(frames)
                 found.append(
-                    Raised(
-                        kind, message, tuple(frames), start, linked and bool(found), ignored and bool(frames)
-                    )
+                    Raised(kind, message, tuple(frames), start, linked and bool(found), told, source)
                 )
                 frames, linked, ignored, left, source_next = [], False, False, MESSAGE_LINES, False
                 block = len(found) - 1
+                # What was asserted says what was wrong: the exception itself has no words.
+                if kind == "AssertionError" and not message and source.startswith("assert "):
+                    found[-1] = replace(found[-1], message=source)
+                    self._blocks[-1], left = block, 0
+                    asserted.add(len(self._blocks) - 1)
             elif not bare.strip() or "%|" in bare:
                 left = left if found and left == MESSAGE_LINES and not found[-1].message else 0
                 source_next = False
@@ -194,6 +233,12 @@ class Reading:
                 weight = TOLD
             self._weights.append(weight)
             self._blocks.append(block)
+            # A notebook marks the line with an arrow and shows those after it, too.
+            marked = source.startswith("--") and bare.strip()[:1].isdigit()
+            if bare.strip(" \t^~") and not marked:
+                source = bare.strip() if weight == NOTHING and not frame else ""
+        if occurred and frames and not found[-1].frames:
+            found[-1] = replace(found[-1], frames=tuple(reversed(frames)))
         if not found and (quoted := _quoted(self.words)) is not None:
             found.append(quoted)
             self._blocks[self._line_at(quoted.start)] = 0
@@ -202,7 +247,7 @@ class Reading:
         heads = {
             self._line_at(one.start + max(0, self.words[one.start :].find(one.message[:20]))) for one in found
         }
-        heads |= {self._line_at(one.start) for one in found}
+        heads |= {self._line_at(one.start) for one in found} | asserted
         self._weights = [
             weights[block] * (1 if number in heads else CONTINUED) if block >= 0 else weight
             for number, (weight, block) in enumerate(zip(self._weights, self._blocks, strict=True))
@@ -219,7 +264,7 @@ def _lines(words: str) -> Iterator[tuple[int, str]]:
 def _frame_of(line: str) -> Frame | None:
     if ".py" not in line and 'File "' not in line:
         return None
-    found = FRAME.match(line) or NOTEBOOK_FRAME.match(line)
+    found = FRAME.match(line) or NOTEBOOK_FRAME.match(line) or CUT_FRAME.match(line)
     if not found:
         return None
     path = found["path"]
@@ -255,7 +300,16 @@ def _quoted(words: str) -> Raised | None:
         last = Raised(
             found["name"].rpartition(".")[2], message[: end if end > 0 else None], (), found.start(), False
         )
-    return last
+    return last or _implied(words)
+
+
+def _implied(words: str) -> Raised | None:
+    """Return the exception whose message stands in `words` without its name; None where there is none."""
+    for kind, pattern in IMPLIED:
+        found = re.search(pattern, words, re.MULTILINE)
+        if found:
+            return Raised(kind, found[0], (), found.start(), False)
+    return None
 
 
 def _weigh_raised(raised: tuple[Raised, ...]) -> list[float]:

@@ -32,21 +32,48 @@ FAILURES = (
     ),
     Failure(
         "zero3_loading",
-        said(r"the shape in current model is torch\.Size\(\[0\]\)"),
-        (Remedy("zero3_config"), Remedy("one_gpu_own")),
+        said(
+            r"the shape in current model is torch\.Size\(\[0\]\)",
+            # A part of it has one dimension: nothing gathered the whole.
+            r"'weight' must be 2-D",
+        ),
+        (Remedy("zero3_config"), Remedy("start_with_torchrun"), Remedy("one_gpu_own")),
         code="D96",
+    ),
+    Failure(
+        "zero3_saved",
+        said(r"copying a param with shape torch\.Size\(\[0\]\) from checkpoint"),
+        (Remedy("gather_on_save"),),
+        code="D113",
     ),
     Failure(
         "sharded_quantised",
         said(
             r"Must flatten tensors with (?:uniform|the same) dtype",
+            r"FlatParameter`? requires uniform `?dtype",
+            r"Cannot flatten integer dtype",
+            r"^\s*assert len\(set\(t\.dtype for t in tensors\)\) == 1",
             r"DeepSpeed ZeRO-?3 (?:is|are) (?:not compatible|incompatible)",
-            r"'weight' must be 2-D",
             r"(?:FSDP|DeepSpeed)[^\n]{0,100}(?:not|isn't) (?:compatible|supported) with",
         ),
         (Remedy("one_dtype"), Remedy("one_gpu_own")),
         code="D63",
         unless=said(r"not compatible with[^\n]{0,60}device_map"),
+    ),
+    Failure(
+        "fsdp_frozen",
+        said(
+            r"FlatParameter`? requires uniform `?requires_grad",
+            r"Must flatten tensors with uniform `?requires_grad",
+        ),
+        (Remedy("original_parameters"), Remedy("one_gpu_own")),
+        code="D111",
+    ),
+    Failure(
+        "zero3_in_flight",
+        said(r"still have inflight params", r"tracing error at step \d+: module id"),
+        (Remedy("zero2_or_version"), Remedy("one_gpu_own")),
+        code="D112",
     ),
     Failure(
         "ddp_mapped",
@@ -72,6 +99,7 @@ FAILURES = (
         "wrapped_model",
         said(
             r"'(?:(?:Distributed|FullySharded)?DataParallel|OptimizedModule|DeepSpeedEngine)' object has no attribute",
+            r"'AutoModelForCausalLMWithValueHead' object has no attribute",
         ),
         (Remedy("unwrap"),),
         code="D104",

@@ -24,12 +24,14 @@ FAILURES = (
         "command_missing",
         said(
             r"'(?P<command>[\w.-]+)' is not recognized as (?:an internal|the name|a name)",
-            r"\[WinError 2\][^\n'\"]*$",
+            r"FileNotFoundError: \[WinError 2\][^\n'\"]*$",
+            # cmd's sentence in an encoding that was lost on the way.
+            r"^'(?P<command>[\w.-]+)' [\ufffd?]{2,}",
             r"(?:^|[\s:])(?P<command>[\w.-]+): (?:command )?not found\s*$",
             r"The term '(?P<command>[\w.-]+)' is not recognized",
             r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<command>[\w-]+)'",
             r"(?P<command>git|nvcc|cmake|ninja|ffmpeg|make|conda|node|npm|"
-            r"uv)(?:\.exe)? (?:executable )?(?:was )?not found",
+            r"uv)(?:\.exe)? (?:executable )?(?:was )?not found(?! in the package registry)",
             r"Failed to (?:execute|find) '?(?P<command>git|nvcc|cmake|ninja|make)'?",
             r"command '(?P<command>[\w+-]+)' failed: No such file",
             r"Cannot find command '(?P<command>[\w-]+)'",

@@ -41,7 +41,7 @@ FAILURES = (
         (FREE_DISK, RESUME),
         code="M8",
         probe=_little_disk,
-        unless=said(r"/dev/shm|</torch_\d|shared memory|inotify|file watch"),
+        unless=said(r"/dev/shm|</torch_\d|multiprocessing\.SemLock|shared memory|inotify|file watch"),
     ),
     Failure("quota", said(r"[Qq]uota exceeded", r"\[Errno 122\]"), (Remedy("quota"),), code="M11"),
     Failure(
@@ -54,7 +54,7 @@ FAILURES = (
         "rename_failed",
         said(
             r"(?:FileExistsError|FileNotFoundError|PermissionError|OSError):? \[(?:Errno|"
-            r"WinError) \d+\][^\n]*['\"] -> ['\"][^\n]*",
+            r"WinError) \d+\][^\n]*['\"] -> ['\"](?![^\n]*\.deleteme)[^\n]*",
         ),
         (Remedy("one_process"), Remedy("allow_in_antivirus_own")),
         code="D26",
@@ -111,12 +111,23 @@ FAILURES = (
         ),
         (FETCH_AGAIN,),
         code="N7",
-        unless=said(r"SafetensorError[^\n]*unknown variant `", r"No space left|os error 28"),
+        unless=said(
+            r"SafetensorError[^\n]*unknown variant `",
+            r"No space left|os error 28",
+            r"SafetensorError: Error while serializing",
+        ),
     ),
     Failure(
         "disk_error",
-        said(r"Input/output error", r"\[Errno 5\]", r"WinError 1117\b"),
+        said(
+            r"Input/output error",
+            r"\[Errno 5\]",
+            r"WinError 1117\b",
+            # It could not be written; what was written before is whole.
+            r"SafetensorError: Error while serializing: (?:IoError|I/O error)",
+        ),
         (Remedy("other_workspace"), RESUME),
         code="D24",
+        unless=said(r"No space left|StorageFull|os error (?:28|122)\)|[Qq]uota exceeded"),
     ),
 )

@@ -246,6 +246,8 @@ FAILURES = (
             r"File name too long",
             r"\[Errno 36\]",
             r"LongPathsEnabled|Windows Long Path support",
+            # What Windows says of a path of 260 signs and more: no word of its length.
+            r"(?:No such file or directory|WinError [23]\][^\n:]*): '[A-Za-z]:\\[^'\n]{262,}'",
         ),
         (Remedy("long_paths"), Remedy("short_workspace")),
         code="T6",

@@ -190,16 +190,6 @@ FAILURES = (
         code="R17",
     ),
     Failure(
-        "checkpoint_absent",
-        said(
-            r"No valid checkpoint found in output directory",
-            r"Can't find a valid checkpoint at",
-            r"Unable to find latest (?:file|checkpoint)",
-        ),
-        (Remedy("name_checkpoint"),),
-        code="R18",
-    ),
-    Failure(
         "all_masked",
         said(
             r"[Aa]ll labels (?:in your dataset )?are -100",
@@ -263,15 +253,6 @@ FAILURES = (
         code="R28",
     ),
     Failure(
-        "optimizer_groups",
-        said(
-            r"loaded state dict contains a parameter group that doesn't match the size of optimizer's group",
-            r"loaded state dict has a different number of parameter groups",
-        ),
-        (Remedy("same_trainable"),),
-        code="R29",
-    ),
-    Failure(
         "label_kind",
         said(
             r"Target size \(torch\.Size\(\[[\d, ]*\]\)\) must be the same as input size",
@@ -292,15 +273,6 @@ FAILURES = (
         said(r"batched generation with `?padding_side='?right", r"set `?padding_side='?left"),
         (Remedy("pad_left"),),
         code="R32",
-    ),
-    Failure(
-        "checkpoint_incomplete",
-        said(
-            r"(?:FileNotFoundError|No such file|does not exist|not found)[^\n]*"
-            r"(?:trainer_state\.json|optimizer\.(?:pt|bin)|scheduler\.pt|rng_state(?:_\d+)?\.pth|zero_pp_rank_\w+\.pt)",
-        ),
-        (Remedy("whole_checkpoint"), Remedy("weights_only_start")),
-        code="R33",
     ),
     Failure(
         "cublas_call",

@@ -12,6 +12,7 @@ FAILURES = (
             r"No API found[\s\S]{0,200}gradio",
             r"\bAPIInfoParseError\b",
             r"(?:gradio|fastapi|starlette)[\\/][\s\S]{0,3000}?(?:PydanticSchemaGenerationError|PydanticUserError|pydantic[\w.]*\.\w*Error)",
+            r"PydanticSchemaGenerationError: [^\n]{1,80}<class '(?:starlette|fastapi|gradio)",
             r"cannot import name '(?:HfFolder|RootModel|field_validator|TypeAdapter|"
             r"_TemplateResponse)' from '(?:huggingface_hub|pydantic|starlette)",
             r"TemplateResponse\(\) got|Router\.__init__\(\) got an unexpected keyword argument 'on_startup'",

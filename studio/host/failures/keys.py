@@ -1,0 +1,97 @@
+"""Reads what a KeyError lacks: a column of the data, a model type, a variable, or what another package hands over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from studio.host.failures.callers import in_studio, read_import, values_of
+from studio.host.failures.packages import LIBRARIES
+from studio.host.failures.reading import Raised, Reading
+
+Values = Mapping[str, str] | None
+KEY = re.compile(r"^'?(?P<key>[^'\n]{1,80}?)(?:'?$|'[.,;!?] )")
+MADE_KEY = re.compile(
+    r"(?:prompt|chosen|rejected|completion|decoder|concatenated)_(?:input_ids|attention_mask|labels|pixel_values)"
+)
+"""What a trainer makes of a row, never a column that a person has."""
+MODEL_TYPES = re.compile(
+    r"(?:llama|qwen|mi[sx]tral|gemma|phi|deepseek|falcon|bloom|gpt|glm|chatglm|internlm|baichuan|yi|olmo|granite|cohere|"
+    r"starcoder|stablelm|mamba|minicpm|smollm|command|exaone|ernie|kimi|hunyuan|nemotron|mllama|llava|pixtral|opt)"
+    r"[\w.-]*"
+)
+COLUMNS = re.compile(
+    r"text|instructions?|inputs?|outputs?|messages|conversations?|prompts?|completions?|chosen|rejected|labels?|input_ids|"
+    r"attention_mask|from|value|role|content|questions?|answers?|responses?|quer(?:y|ies)|images?|system|history|train|test|"
+    r"validation|None"
+)
+FROM_ROW = re.compile(r"\b(?:inputs|batch|features?|rows?|examples?|samples?|items?|records?)\[")
+"""A line of code that takes a key out of a row or a batch."""
+DATA_CODE = re.compile(
+    r"_map_single|\bmap|collat|preprocess|tokeni[sz]e|format|convert|prompt|example|dataset|align|transform_row"
+)
+
+
+def _key(reading: Reading) -> tuple[Raised, str] | None:
+    raised = reading.last
+    if raised is None or raised.type != "KeyError":
+        return None
+    found = KEY.match(raised.message.partition("\n")[0].strip())
+    return (raised, found["key"]) if found else None
+
+
+def read_model_key(reading: Reading) -> Values:
+    """A model type that the installed transformers has no entry for."""
+    found = _key(reading)
+    if found is None:
+        return None
+    raised, key = found
+    told = any(
+        re.search(r"configuration_auto|auto_factory|modeling_auto|model_type", frame.path)
+        for frame in raised.frames
+    )
+    bare = not raised.frames and MODEL_TYPES.fullmatch(key.lower())
+    return {"name": key} if told or bare else None
+
+
+def read_column(reading: Reading) -> Values:
+    """A column, or a key in a row, that the data do not have."""
+    found = _key(reading)
+    if found is None:
+        return None
+    raised, key = found
+    if in_studio(reading) or MADE_KEY.fullmatch(key):
+        return None
+    at_work = (
+        raised.packages[:1] == ("datasets",)
+        or FROM_ROW.search(raised.source)
+        or any(
+            DATA_CODE.search(frame.function) or DATA_CODE.search(re.split(r"[\\/]", frame.path)[-1])
+            for frame in raised.frames[-3:]
+        )
+    )
+    return {"name": key} if at_work or COLUMNS.fullmatch(key.lower()) else None
+
+
+def read_variable(reading: Reading) -> Values:
+    """An environment variable that is not set."""
+    found = _key(reading)
+    if found is None:
+        return None
+    raised, key = found
+    asked = any(
+        "os" in frame.path.rpartition("/")[2] and frame.package == "python" for frame in raised.frames[-1:]
+    )
+    return {"name": key} if asked or re.fullmatch(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+", key) else None
+
+
+def read_mismatch(reading: Reading) -> Values:
+    """A name, or a value that a trainer makes itself, that one package expects of another one."""
+    found = _key(reading)
+    if found and MADE_KEY.fullmatch(found[1]):
+        package = next((package for package in found[0].packages if package in LIBRARIES), "")
+        return values_of(found[0], found[1], package)
+    # What a package takes out of the arguments that another one handed over.
+    if found and found[0].packages[:1] and found[0].packages[0] in LIBRARIES and "kwargs[" in found[0].source:
+        return values_of(found[0], found[1], found[0].packages[0])
+    return read_import(reading)
