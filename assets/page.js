@@ -184,7 +184,7 @@
     return run;
   }
 
-  window.studio = { go, takeRun, confirm };
+  window.studio = { go, takeRun, confirm, returnLater };
   const wanted = address.get("tab");
   const waiting = setInterval(() => {
     if (!button("settings")) return;

@@ -295,7 +295,8 @@ def test_one_side_alone_and_the_base_model_alone(context, chat):
 def test_a_new_chat_offers_questions_that_the_run_was_made_for(context, chat):
     prompts = ["Two red cups to Rome.", "Two red cups to Rome.", "a\nb", "x" * 500, "<b>?", "Third", "Fourth"]
     context.desk.log["done"] = [
-        SampleWritten(seq=i, time_s=i, step=0, prompt=prompt, answer="a") for i, prompt in enumerate(prompts, 1)
+        SampleWritten(seq=i, time_s=i, step=0, prompt=prompt, answer="a")
+        for i, prompt in enumerate(prompts, 1)
     ]
     base, tuned = chat.enter(None, None, talk_of(None), "")[2:4]
     offered = re.findall(r'data-do="example" data-value="([^"]*)"', tuned)
@@ -374,7 +375,9 @@ def test_why_an_answer_must_wait_and_what_is_in_memory(context, chat):
     )
     card = chat.show_state("done", "", "both")
     assert "step 6" in card and "3.0 MiB" in card and 'data-do="unload"' in card
-    assert "your first question" in chat.hear({"do": "unload", "value": "", "form": {}}, "done", "", "both")[0]
+    assert (
+        "your first question" in chat.hear({"do": "unload", "value": "", "form": {}}, "done", "", "both")[0]
+    )
     context.desk.active = "done"
     card = chat.show_state("done", "", "both")
     assert "A run is training" in card and 'data-go="training"' in card and "unload" not in card

@@ -375,7 +375,9 @@ class ChatTab(ChatParts):
         if not talk["run"] or talk["tuned"]:
             return []
         samples = self.context.view(talk["run"]).samples
-        short = (one.prompt for one in samples if "\n" not in one.prompt and len(one.prompt) <= LONGEST_EXAMPLE)
+        short = (
+            one.prompt for one in samples if "\n" not in one.prompt and len(one.prompt) <= LONGEST_EXAMPLE
+        )
         return list(dict.fromkeys(short))[:EXAMPLES]
 
 
