@@ -19,7 +19,8 @@ from studio.core.text import literal, text
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.ui import run_view
 from studio.ui.live import LiveView, fold
-from studio.ui.run_view import check_card, log_card, page_top, slower_card, status_card
+from studio.ui.run_view import check_card, log_card, page_top, slower_card
+from studio.ui.status_view import status_card
 from studio.ui.tabs.training import read_way
 from tests.ui.training_page import RunDesk, step
 
@@ -55,6 +56,16 @@ def test_the_clock_of_a_run_that_has_ended_stands_still_at_once(context):
     before = status_card(view, "running", context.say, None, 141.2)
     after = status_card(view, "stopped", context.say, None, 142.0)
     assert "0:40" in before and "0:40" in after
+
+
+def test_a_restart_says_what_is_done_again_and_its_clock_leaves_the_dead_time_out(context):
+    lost = [PhaseStarted(seq=1, time_s=100.0, phase="train"), step(1, 2, 110.0), step(2, 3, 120.0)]
+    anew = [PhaseStarted(seq=4, time_s=320.0, phase="load"), step(1, 5, 330.0)]
+    view = fold(LiveView(), [*lost, *anew])
+    card = status_card(view, "running", context.say, None, 331.0)
+    assert "2 steps are done again" in card and "0:31" in card
+    view = fold(view, [step(2, 6, 340.0)])
+    assert "done again" not in status_card(view, "running", context.say, None, 341.0)
 
 
 def test_a_diagnosis_without_words_is_shown_all_the_same(context):
