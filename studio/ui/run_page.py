@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from studio.core.errors import StudioError
-from studio.core.recipe import Recipe
+from studio.core.recipe import Recipe, share_held_out
 from studio.core.record import RunRecord
 from studio.ui.cards import note_card, plan_card, run_label
 from studio.ui.context import Context
@@ -190,7 +190,8 @@ class RunPage:
 
     def _samples(self, run: str, view: LiveView, picked: int | None) -> str:
         data = recipe.data if (recipe := self.recipe(run)) else None
-        held_out = data is None or bool(data.validation or data.validation_share)
+        rows = view.facts.rows_used if view.facts else 0
+        held_out = data is None or bool(data.validation or share_held_out(data, rows))
         return samples_card(view.samples, picked, self.context.say, held_out=held_out)
 
     def _settings(self, run: str) -> str:

@@ -152,8 +152,9 @@ def test_every_phase_has_a_name_in_the_terminal_and_in_the_window():
 
 
 TRANSLATED = re.compile(
-    r"\b(shall|stands?|goes before|counts? (at once|from)|holds? for|set right|at hand|meanwhile|who answers|which state"
-    r"|run on show|take it with you|talks?|surroundings|further sources|become free|better of two|reading on)\b",
+    r"\b(shall|stands?|goes before|counts? (at once|from)|holds? for|set right|at hand|meanwhile|who answers"
+    r"|which state|run on show|take it with you|talks?|surroundings|further sources|become free|better of two"
+    r"|reading on)\b",
     re.IGNORECASE,
 )
 """Words that the window had said before and that read like a translation, most of them named by readers."""
