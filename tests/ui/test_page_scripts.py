@@ -474,11 +474,16 @@ def test_words_are_copied_on_a_page_with_and_without_a_clipboard_of_its_own(page
 
 
 def test_that_the_connection_broke_is_said_in_the_pages_language(page):
-    mount(page, '<div id="part"><h1 lang="zh-CN" data-lost="断开"></h1></div>', "language.js")
+    mount(
+        page,
+        '<div id="part"><h1 lang="zh-CN" data-lost="断开" data-kind="不读 {name}：{kinds}"></h1></div>',
+        "language.js",
+    )
     assert page.evaluate("document.documentElement.lang") == "zh-CN"
     for said, shown in (
         ("Connection to the server was lost. Attempting...", "断开"),
         ("Too long.", "Too long."),
+        ("Invalid file type: a $&.pdf. Only .jsonl, .csv allowed.", "不读 a $&.pdf：.jsonl, .csv"),
     ):
         toast = f'<div class="toast-body error"><p data-testid="toast-text">{said}</p></div>'
         page.evaluate(
