@@ -104,7 +104,8 @@ def _reason(view: LiveView, state: str, now_s: float, say: Say) -> str:
         return ""
     detail = say(view.phase_detail) if view.phase_detail else ""
     slow = now_s - view.phase_s > SLOW_S
-    why = say(f"ui.slow.{view.phase}") if slow and view.phase in PHASES else ""
+    id = "ui.slow.train.cpu" if view.phase == "train" and view.on_card is False else f"ui.slow.{view.phase}"
+    why = say(id) if slow and view.phase in PHASES else ""
     if not detail and not why:
         return ""
     took = f" ({time_words(now_s - view.phase_s)})" if slow else ""

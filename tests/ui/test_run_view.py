@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -12,6 +13,7 @@ from studio.core.events import (
     Diagnosis,
     Fix,
     PhaseStarted,
+    RunPlanned,
     RunStopped,
 )
 from studio.core.facts import Slower
@@ -22,6 +24,7 @@ from studio.ui.live import LiveView, fold
 from studio.ui.run_view import check_card, log_card, page_top, slower_card
 from studio.ui.status_view import status_card
 from studio.ui.tabs.training import read_way
+from tests.ui.conftest import make_plan
 from tests.ui.training_page import RunDesk, step
 
 
@@ -40,6 +43,18 @@ def test_a_phase_that_takes_time_says_why(context):
     moving = fold(view, [PhaseStarted(seq=2, time_s=131.0, phase="train"), step(1, 3, 140.0)])
     assert "reason" not in status_card(moving, "running", context.say, None, 200.0)
     assert "are loading" in status_card(LiveView(), "running", context.say, None, 1.0)
+
+
+@pytest.mark.parametrize(("device", "kernels"), [("cpu", False), ("cuda:0", True)])
+def test_a_processor_compiles_no_kernels(context, device, kernels):
+    plan = make_plan()
+    plan = replace(plan, device=replace(plan.device, value=device))
+    view = fold(
+        LiveView(),
+        [RunPlanned(seq=1, time_s=1.0, plan=plan), PhaseStarted(seq=2, time_s=100.0, phase="train")],
+    )
+    card = status_card(view, "running", context.say, None, 130.0)
+    assert "first step" in card and ("kernels" in card) == kernels
 
 
 def test_a_template_in_the_data_is_not_a_template_of_the_page():
