@@ -72,6 +72,12 @@
     if (event.target.closest('[data-do="restart"], #doctor-restart, #doctor-wsl-yes')) returnLater();
   });
 
+  // Gradio closes a list whose field is left by the mouse, not by Tab: it covered what is below, and other tabs.
+  document.addEventListener("focusout", ({ target }) => setTimeout(() => {
+    const open = target.matches?.('input[role="combobox"][aria-expanded="true"]');
+    if (open && document.activeElement !== target) target.dispatchEvent(new FocusEvent("blur"));
+  }));
+
   // The address names the tab and, where a run is on show, the run: a reload or a bookmark comes back to it.
   function remember() {
     const tab = chosen();
@@ -184,7 +190,7 @@
     return run;
   }
 
-  window.studio = { go, takeRun, confirm };
+  window.studio = { go, takeRun, confirm, returnLater };
   const wanted = address.get("tab");
   const waiting = setInterval(() => {
     if (!button("settings")) return;

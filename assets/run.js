@@ -15,6 +15,10 @@ let again = false;
 let said = 0;
 let started = 0;
 let unanswered = 0;
+let touched = performance.now();
+for (const kind of ["pointermove", "pointerdown", "keydown", "wheel", "scroll", "touchstart", "visibilitychange"]) {
+  document.addEventListener(kind, () => { touched = performance.now(); }, { capture: true, passive: true });
+}
 
 // The log grows while somebody reads it: its box stays with its focus, and the lines on show stay where they are.
 function grow(place, html) {
@@ -103,10 +107,13 @@ async function look() {
   const mine = started;
   try {
     const { run, active, chip, sample, marks } = known;
-    const answer = await server.look({ run, active, chip, sample, marks, chart: window.studioRun.chart?.shown() || null });
+    const rest_s = document.hidden ? 1e6 : (performance.now() - touched) / 1000;
+    const chart = window.studioRun.chart?.shown() || null;
+    const answer = await server.look({ run, active, chip, sample, marks, chart, rest_s });
     if (!answer) return; // Gradio's client gives nothing for a question that failed; the next second asks again
     unanswered = 0;
     tellAway(false);
+    if (answer.renews) window.studio.returnLater?.(); // the server makes room for a fresh one: nobody has touched a page
     if (mine === started && run === known.run) apply(answer); else again = true;
   } finally {
     if (mine === started) asking = false;

@@ -42,7 +42,7 @@ def draft_run(
     )
     recipe = Recipe(
         model=ModelChoice(source=model.source, quantization=quantization),
-        data=DatasetSpec(source="", max_length=tokens),
+        data=DatasetSpec(source="", max_length=tokens, validation_share=0.0),
         adapter=AdapterSpec(),
         optim=OptimSpec(batch_size=batch, optimizer=optimizer),
     )

@@ -68,6 +68,7 @@ def write_recipe(path: Path, options: argparse.Namespace) -> Path:
         "seed": SEED,
         "model": {"source": str(options.model.resolve()), **changes.get("model", {})},
         "data": {
+            "validation_share": 0.0,
             "source": str((options.data / "train.jsonl.gz").resolve()),
             "max_length": options.longest,
         },

@@ -51,7 +51,7 @@ def write_recipe(
         "version": 2,
         "name": f"{model.name}-{way}",
         "model": {"source": str(model)} | changes.get("model", {}),
-        "data": {"source": str(model / "conversations.jsonl"), "max_length": tokens},
+        "data": {"source": str(model / "conversations.jsonl"), "max_length": tokens, "validation_share": 0.0},
         "adapter": changes.get("adapter", {}),
         "optim": optim,
         "limits": {"keep_checkpoints": 1, **limits},

@@ -47,6 +47,7 @@ from studio.core.heartbeat import (
     take_restart,
 )
 from studio.core.text import Text, choose_language, load_catalogue, text
+from studio.engine.checkpoint import list_checkpoints
 from studio.engine.deaths import STALLED, Death, append_event, fail_run, last_loss, record_death
 from studio.engine.folder import RunFolder
 from studio.host.awake import without_quick_edit
@@ -171,7 +172,7 @@ def keep_alive(
                 if ending.stall
                 else ("restart" if again else "failed")
             )
-            _say(text(f"supervise.{kind}", end=death.name, step=death.step))
+            _say(text(f"supervise.{kind}{_way_on(death) if again else ''}", end=death.name, step=death.step))
             if death.run is None and judge.seen is None and (headless or ending.lived_s <= SETTLED_S):
                 continue  # it died before it gave any sign of life: the next one has the same to do
             safer = extra.get(SAFER_VARIABLE) or (SAFER if death.why == STALLED else "")
@@ -263,6 +264,13 @@ def _record(ending: Ending) -> Death:
         if ending.stall is not None and ending.stall.event is not None:
             append_event(RunFolder(Path(death.folder)), ending.stall.event)
     return death
+
+
+def _way_on(death: Death) -> str:
+    """Return the ending of the text's id: a run without a checkpoint begins anew."""
+    if death.run is None:
+        return "" if death.why == STALLED else ".idle"
+    return "" if list_checkpoints(RunFolder(Path(death.folder)).checkpoints) else ".anew"
 
 
 def _describe(ending: Ending) -> Death:

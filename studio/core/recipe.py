@@ -11,6 +11,10 @@ from studio.core.fields import knob
 RECIPE_VERSION = 2
 
 
+USUAL_SHARE, SHARED_ROWS = 0.05, 100
+"""The validation share that nobody set, and from how many rows on it sets some aside: five tell little already."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelChoice:
     """Which model is trained, and in which form its frozen weights are held."""
@@ -55,7 +59,7 @@ class DatasetSpec:
     mix: dict[str, str] = knob({}, time="more")
     validation: str = knob("", time="more")
     validation_share: float = knob(
-        0.0, unit="share", minimum=0.0, maximum=0.5, level="common", useful=(0, 0.05, 0.1)
+        USUAL_SHARE, unit="share", minimum=0.0, maximum=0.5, level="common", useful=(0, 0.05, 0.1)
     )
     max_length: int = knob(
         1024,
@@ -172,3 +176,9 @@ def change_recipe(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
         else:
             recipe = dataclasses.replace(recipe, **{head: value})
     return recipe
+
+
+def share_held_out(spec: DatasetSpec, rows: int) -> float:
+    """Return the share of `rows` examples (0: nobody knows yet) that a run holds out of them to validate on."""
+    few = 0 < rows < SHARED_ROWS and spec.validation_share == USUAL_SHARE
+    return 0.0 if spec.validation or few else spec.validation_share

@@ -24,6 +24,7 @@ ENCODINGS = (
     "cp1251",
 )
 """What a file of text may be written in. utf-8-sig and utf-16 begin with a mark, utf-16-le and -be have none."""
+SINGLE_BYTES = ("cp1252", "cp1251")
 MARKS = (  # longest first: that of UTF-32 begins like that of UTF-16
     (b"\xff\xfe\0\0", ""),
     (b"\0\0\xfe\xff", ""),
@@ -190,6 +191,20 @@ def read_head(stream: BinaryIO, encoding: str, size_bytes: int = 2**16) -> bytes
         return head
     behind, encoding, _ = skip_mark(io.BytesIO(head), encoding)
     return open_utf8(behind, encoding).read(size_bytes)
+
+
+def is_utf8_among(raw: bytes, encoding: str) -> bool:
+    """Return whether a line of a file that is read as `encoding` is UTF-8: the file was put together from two.
+
+    Only of alphabets of single bytes: there letters beyond ASCII never come in the pairs that UTF-8 makes of each.
+    """
+    if encoding not in SINGLE_BYTES or raw.isascii():
+        return False
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def get_codec(encoding: str) -> str:

@@ -94,6 +94,8 @@ def look_into(
 
     limit_bytes: so much is scanned for its encoding. Raises StudioError: no kind that is known, damaged, not readable.
     """
+    if not file.size_bytes:
+        return None
     name = file.shown_name
     suffix = find_suffix(name)
     with refusing(file.path):

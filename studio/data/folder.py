@@ -127,18 +127,22 @@ def plan_files(names: Iterable[str], *, config: str = "", split: str = "") -> Pl
     """
     names = sorted(names, key=_by_number)
     data = [name for name in names if is_data(name)]
-    notes = [_note("data.folder.not_data", [name for name in names if name not in set(data)])]
+    known = set(data)  # made once: anew for each name, 5,000 names took 1.1 s and 100,000 minutes
+    notes = [_note("data.folder.not_data", [name for name in names if name not in known])]
     tables = [name for name in data if find_suffix(name) not in TEXTS]
     if tables and len(tables) < len(data):
-        told = [name for name in data if name not in set(tables) and find_split(PurePosixPath(name).name)]
-        notes.append(_note("data.folder.beside", [n for n in data if n not in {*tables, *told}]))
+        tabled = set(tables)
+        told = [name for name in data if name not in tabled and find_split(PurePosixPath(name).name)]
+        kept = {*tables, *told}
+        notes.append(_note("data.folder.beside", [name for name in data if name not in kept]))
         data = sorted([*tables, *told], key=_by_number)
     questions: list[Question] = []
     data, asked = _choose_config(data, config)
     questions += asked
-    splits: dict[str, tuple[str, ...]] = {}
+    groups: dict[str, list[str]] = {}
     for name in data:
-        splits[find_split(name)] = (*splits.get(find_split(name), ()), name)
+        groups.setdefault(find_split(name), []).append(name)
+    splits = {split: tuple(found) for split, found in groups.items()}
     untold = splits.pop("", ())
     if splits and split not in (ALL, *untold):
         notes.append(_note("data.folder.no_split", untold))

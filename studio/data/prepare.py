@@ -16,7 +16,7 @@ import numpy as np
 
 from studio.core.errors import StudioError
 from studio.core.facts import DataFacts
-from studio.core.recipe import DatasetSpec
+from studio.core.recipe import DatasetSpec, share_held_out
 from studio.core.text import Text, text
 from studio.data.convert import PreparationStopped, Progress, understand_source
 from studio.data.examples import CUT_RULE, EMPTY_RULE, Joined, join_examples
@@ -128,9 +128,10 @@ def prepare(
             found = take(spec, method, silent=True, split="validation")
         validation = join_examples([found.cutting.examples])
     else:
-        apart = choose_validation(prompts, spec.validation_share)
+        share = share_held_out(spec, len(prompts))
+        apart = choose_validation(prompts, share)
         validation, train = train.pick(np.flatnonzero(apart)), train.pick(np.flatnonzero(~apart))
-        if spec.validation_share and not apart.any():
+        if share and not apart.any():
             notes.append(text("data.note.too_small"))
     if not len(train):
         raise refuse_nothing(sources[0])

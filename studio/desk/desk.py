@@ -211,6 +211,10 @@ class Desk:
         """Return what ends with this process: `run`, which is saved, `export` or `test`, which are lost, "" nothing."""
         return "run" if self.active_run() else self._find_loss()
 
+    def is_busy(self) -> bool:
+        """Return whether the engine's thread, or that of light work, has something to do."""
+        return self._engine.busy or self._light.busy
+
     def stop_all(self) -> None:
         """Ask for the end of whatever is being done (a run with a checkpoint, answers where they are) or comes next."""
         self._closing.set()

@@ -15,7 +15,7 @@ from typing import Any
 from studio.core.codec import to_json
 from studio.core.errors import Problem, StudioError
 from studio.core.facts import BackendPlan, DataFacts, MachineFacts, ModelFacts
-from studio.core.recipe import Recipe, change_recipe
+from studio.core.recipe import Recipe, change_recipe, share_held_out
 from studio.core.text import Text, literal, text
 from studio.data import remote
 from studio.desk.checking import look
@@ -283,7 +283,7 @@ def count_steps(recipe: Recipe, rows: int, tokens: int) -> int:
             content_hash="",
         )
         return estimate_steps(recipe, facts)
-    share = 0.0 if recipe.data.validation else recipe.data.validation_share
+    share = share_held_out(recipe.data, rows)
     each = max(1, recipe.data.max_length * recipe.optim.batch_size)
     return max(1, round(tokens * (1 - share) * recipe.optim.epochs / each))
 

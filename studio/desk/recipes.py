@@ -17,7 +17,7 @@ from studio.core.text import LOCALES, text
 from studio.models.catalog import inspect_model
 
 DEMO_RECIPE = LOCALES.parent / "recipes" / "demo.json"
-DEMO_SETTINGS = ("optim.schedule", "optim.warmup_share", "optim.weight_decay")
+DEMO_SETTINGS = ("optim.schedule", "optim.warmup_share", "optim.weight_decay", "data.validation_share")
 """What the demo's recipe sets that no choice in plain words decides."""
 DEFAULTS = Recipe(model=ModelChoice(source=""), data=DatasetSpec(source=""))
 

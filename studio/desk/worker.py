@@ -18,7 +18,7 @@ class Worker:
     def __init__(self, name: str) -> None:
         self.name = name
         self._jobs: Jobs = queue.SimpleQueue()
-        self._now = [""]
+        self._now, self._busy = [""], [False]
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -29,6 +29,11 @@ class Worker:
     def doing(self) -> str:
         """The name of the job that is being done; "" for none, and for one without a name."""
         return self._now[0]
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job is being done, or waits."""
+        return self._busy[0] or not self._jobs.empty()
 
     def submit(self, job: Callable[[], Any], name: str = "") -> Future:
         """Queue `job` and return the Future of its result; `name` tells those who wait behind it what it is.
@@ -41,7 +46,7 @@ class Worker:
                 raise RuntimeError(f"{self.name} is closed")  # its Future would never resolve
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=_work, args=(self._jobs, self._now), name=self.name, daemon=True
+                    target=_work, args=(self._jobs, self._now, self._busy), name=self.name, daemon=True
                 )
                 self._thread.start()
             self._jobs.put((future, job, name))
@@ -61,13 +66,14 @@ class Worker:
         return not (self._thread and self._thread.is_alive())
 
 
-def _work(jobs: Jobs, now: list[str]) -> None:
+def _work(jobs: Jobs, now: list[str], busy: list[bool]) -> None:
     while (entry := jobs.get()) is not None:
+        busy[0] = True
         future, job, now[0] = entry
         if future.set_running_or_notify_cancel():
             try:
                 future.set_result(job())
             except BaseException as error:  # noqa: BLE001 - the Future carries it to whoever asked
                 future.set_exception(error)
-        now[0] = ""
+        now[0], busy[0] = "", False
         del entry, future, job  # what was done holds nobody back from being let go, nor a model in memory

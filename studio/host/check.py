@@ -10,7 +10,7 @@ from studio.core.errors import Problem
 from studio.core.events import Fix
 from studio.core.facts import BackendPlan, DataFacts, MachineFacts, ModelFacts
 from studio.core.fields import Knob, knobs_of
-from studio.core.recipe import Recipe, read_value
+from studio.core.recipe import Recipe, read_value, share_held_out
 from studio.core.text import Text, literal, text
 from studio.host.duration import check_duration
 from studio.host.memory import count_disk, count_left_out, predict
@@ -69,9 +69,7 @@ def estimate_steps(recipe: Recipe, data: DataFacts | None) -> int:
         return optim.max_steps
     if data is None or not data.rows_used or recipe.data.fill or optim.batch_size < 1:
         return 0
-    rows = data.rows_used - (
-        0 if recipe.data.validation else int(data.rows_used * recipe.data.validation_share)
-    )
+    rows = data.rows_used - int(data.rows_used * share_held_out(recipe.data, data.rows_used))
     return math.ceil(math.ceil(rows / optim.batch_size) * optim.epochs)
 
 
@@ -108,7 +106,9 @@ def _check_time(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem]:
     steps = estimate_steps(recipe, data)
     if steps and optim.warmup_steps > steps:
         yield _warning("optim.warmup_steps", "check.warmup", warmup=optim.warmup_steps, steps=steps)
-    has_validation = bool(recipe.data.validation or recipe.data.validation_share)
+    has_validation = bool(
+        recipe.data.validation or share_held_out(recipe.data, data.rows_used if data else 0)
+    )
     if limits.early_stopping and not limits.eval_every:
         yield _problem("limits.early_stopping", "check.stop_without_eval")
     if limits.early_stopping and not has_validation:
@@ -167,8 +167,8 @@ def _check_data(recipe: Recipe, data: DataFacts) -> Iterator[Problem]:
     if not data.rows_used:
         yield _problem("data.source", "check.no_rows", source=data.source, rows=data.rows_read)
         return
-    share = recipe.data.validation_share
-    if share and not recipe.data.validation and data.rows_used * share < 1:
+    share = share_held_out(recipe.data, data.rows_used)
+    if share and data.rows_used * share < 1:
         yield _problem("data.validation_share", "check.validation_empty", rows=data.rows_used)
     if recipe.data.fill and data.tokens:
         effective = recipe.optim.batch_size

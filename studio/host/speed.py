@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from studio.core.facts import BackendPlan, DataFacts, Gpu, MachineFacts, MeasuredSpeed, ModelFacts
-from studio.core.recipe import Recipe
+from studio.core.recipe import Recipe, share_held_out
 from studio.core.text import Text, text
 from studio.host.layer_memory import read_decoder
 from studio.host.layer_work import ATTENTION_SLOWNESS, slowdown
@@ -91,7 +91,7 @@ def count_run_tokens(recipe: Recipe, model: ModelFacts, rows: Rows) -> int:
     if optim.max_steps:
         return round(optim.max_steps * optim.batch_size * (longest(model, recipe) if data.fill else each))
     count = min(rows.count, data.take) if data.take else rows.count
-    share = 0.0 if data.validation else data.validation_share
+    share = share_held_out(data, round(count))
     return round(count * (1 - share) * optim.epochs * each)
 
 

@@ -125,7 +125,7 @@ def _ask(
         detail = (errors.decode("utf-8", errors="replace").strip().splitlines() or [""])[-1][:300]
     if kind in LOCKED and token.withheld:
         raise refuse_without_token(name, show_address(address), token)
-    raise _refusal(kind if kind in KINDS else "ended", detail=literal(detail), **values)
+    raise _refusal(kind if kind in KINDS else "ended", detail=literal(detail.rstrip(". ")), **values)
 
 
 def _listen(child: subprocess.Popen, patience_s: float) -> tuple[bytes, bytes, bool]:

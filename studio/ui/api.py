@@ -189,6 +189,7 @@ class Api:
                 return self._refusal(
                     StudioError(text("ui.gate.401"), text("ui.api.owner"), text("ui.gate.401.fix"))
                 )
+            context.renewal.note_presence()
             try:
                 _check_types(types, values)
                 return to_json(context.words.say_all(work(*values)))

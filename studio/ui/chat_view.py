@@ -16,9 +16,18 @@ SIGNS = {"exact": "✓", "alike": "≈", "wrong": "✗"}
 
 
 def talk_card(
-    title: str, turns: Sequence[Mapping[str, Any]], say: Say, *, empty: str, growing: bool = False
+    title: str,
+    turns: Sequence[Mapping[str, Any]],
+    say: Say,
+    *,
+    empty: str,
+    growing: bool = False,
+    examples: Sequence[str] = (),
 ) -> str:
-    """Return a talk as bubbles, an answer with what it took; `growing`: the last answer is still being written."""
+    """Return a talk as bubbles, an answer with what it took; `growing`: the last answer is still being written.
+
+    A talk that has not begun offers `examples`, which go into the box for questions.
+    """
     bubbles = []
     for number, turn in enumerate(turns):
         on = growing and number == len(turns) - 1
@@ -30,11 +39,20 @@ def talk_card(
         bubbles.append(f'<div class="bubble theirs{" growing" if on else ""}">{shown}</div>')
         if not on:
             bubbles.append(_answer_foot(turn, say))
-    body = "".join(bubbles) or f'<p class="soft empty">{escape(empty)}</p>'
+    body = "".join(bubbles) or f'<p class="soft empty">{escape(empty)}</p>{_offer(examples, say)}'
     return (
         f'<section class="talk"><h3>{escape(title)}</h3><div class="scroll" tabindex="0" role="region" '
         f'aria-label="{escape(title)}"><div class="bubbles">{body}</div></div></section>'
     )
+
+
+def _offer(examples: Sequence[str], say: Say) -> str:
+    buttons = "".join(
+        f'<button type="button" class="say" data-do="example" data-value="{escape(words)}">{escape(words)}</button>'
+        for words in examples
+    )
+    title = escape(say("ui.chat.examples"))
+    return f'<div class="examples"><p class="soft">{title}</p>{buttons}</div>' if buttons else ""
 
 
 def _answer_foot(turn: Mapping[str, Any], say: Say) -> str:

@@ -18,6 +18,7 @@ from studio.core.json_file import read_json
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Catalogue, Text, literal, load_catalogue, text
+from studio.desk.renewal import Renewal
 from studio.host.failures import refuse_system
 from studio.host.settings import change_settings, read_settings
 from studio.host.workspace import refuse_gone
@@ -38,6 +39,7 @@ class Context:
 
     def __init__(self, desk: Any, workspace: Any, keys: Keys, language: str) -> None:
         self.desk = desk
+        self.renewal = Renewal(desk)
         self.workspace = workspace
         self.keys = keys
         self.words: Catalogue = load_catalogue(language)

@@ -67,9 +67,12 @@ def make_brand(say: Callable[..., str], language: str, more: str = "", script: s
     script: JavaScript that runs with it.
     """
     icon = ICON.read_text(encoding="utf-8")
-    name, lost = escape(say("ui.brand")), escape(say("ui.page.lost"))
+    name = escape(say("ui.brand"))
+    # A blank that is filled in the page keeps its name.
+    told = {"lost": say("ui.page.lost"), "kind": say("ui.page.kind", name="{name}", kinds="{kinds}")}
+    words = " ".join(f'data-{part}="{escape(one)}"' for part, one in told.items())
     return gr.HTML(
-        f'<h1 lang="{language}" data-lost="{lost}">{icon}<span>{name}</span></h1>{more}',
+        f'<h1 lang="{language}" {words}>{icon}<span>{name}</span></h1>{more}',
         js_on_load=SCRIPT.read_text(encoding="utf-8") + script,
         elem_id="brand",
     )

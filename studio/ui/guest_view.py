@@ -17,7 +17,8 @@ from studio.host.redact import redact
 from studio.host.workspace import Workspace
 from studio.ui.answer_text import show_answer
 from studio.ui.live import LiveView
-from studio.ui.run_view import failure_card, log_card, samples_card, stall_card, status_card, verdict_cards
+from studio.ui.run_view import failure_card, log_card, samples_card, stall_card, verdict_cards
+from studio.ui.status_view import status_card
 from studio.ui.verdicts import judge
 
 PLACE = "…/"

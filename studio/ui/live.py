@@ -98,6 +98,10 @@ class LiveView:
     saved_step: int = 0
     diagnosis: Diagnosis | None = None
     artifact: str = ""
+    away_s: float = 0.0
+    """Of the time since the start: it had been stopped, or its process was gone."""
+    lost: tuple[int, int] = (0, 0)
+    """It went on after the first step of these although it had come to the second."""
     stall: RunStalled | None = None
     """The run stands still: this is what the watchdog found; None while it moves."""
     twins: tuple[tuple[str, int], ...] = ()
@@ -135,6 +139,9 @@ def fold(view: LiveView, events: Iterable[RunEvent]) -> LiveView:
             continue
         seq = event.seq
         started_s = started_s or event.time_s
+        if _begins(event, changes.get("state", view.state), changes.get("passed", view.passed)):
+            gone_s = event.time_s - (changes.get("updated_s", view.updated_s) or event.time_s)
+            changes["away_s"] = changes.get("away_s", view.away_s) + max(0.0, gone_s)
         changes["updated_s"] = event.time_s
         step = changes.get("step", view.step)
         # A run that died before its first checkpoint begins anew without a RunResumed: its steps come again.
@@ -148,6 +155,10 @@ def fold(view: LiveView, events: Iterable[RunEvent]) -> LiveView:
             changes["samples"] = tuple(
                 sample for sample in changes.get("samples", view.samples) if sample.step <= last
             )
+        lost = (last, step) if again or isinstance(event, RunResumed) else (0, 0)
+        if lost[0] < lost[1] and (isinstance(event, RunResumed) or event.step == 1):
+            changes["lost"] = lost
+            log.append(LogLine(time_s=event.time_s, level="warn", message=say_lost(lost)))
         points = _add_point(points, event, event.time_s - started_s)
         changes |= _facts(event, changes.get("pace", view.pace), changes.get("samples", view.samples))
         changes |= _phases(event, changes.get("passed", view.passed), changes.get("skipped", view.skipped))
@@ -158,6 +169,23 @@ def fold(view: LiveView, events: Iterable[RunEvent]) -> LiveView:
     alarms = [line for line in log[:-LOG_LINES] if line.level in ("warn", "bad")][-ALARM_LINES:]
     lines = (*alarms, *log[-LOG_LINES:])
     return replace(view, seq=seq, started_s=started_s, points=points, log=lines, **changes)
+
+
+def say_lost(lost: tuple[int, int]) -> Text:
+    """Return what is told of steps that are done again."""
+    step, furthest = lost
+    return text("ui.status.lost" if step else "ui.status.anew", step=step, count=furthest - step)
+
+
+def _begins(event: RunEvent, state: str, passed: tuple[str, ...]) -> bool:
+    """Return whether an attempt begins with `event`: what lies before it is no time of the run's."""
+    if state in ("stopped", "failed", "finished"):
+        return True
+    return (
+        isinstance(event, PhaseStarted)
+        and event.phase in BEFORE
+        and passed[-1:] not in (*BEFORE[event.phase], (event.phase,))
+    )
 
 
 def _trouble(event: RunEvent, twins: tuple[tuple[str, int], ...]) -> dict[str, Any]:

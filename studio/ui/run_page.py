@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from studio.core.errors import StudioError
-from studio.core.recipe import Recipe
+from studio.core.recipe import Recipe, share_held_out
 from studio.core.record import RunRecord
 from studio.ui.cards import note_card, plan_card, run_label
 from studio.ui.context import Context
@@ -18,7 +18,6 @@ from studio.ui.frame import chip, machine_strip
 from studio.ui.live import LiveView, log_lines
 from studio.ui.points import payload
 from studio.ui.run_view import (
-    ENDED,
     controls,
     done_card,
     failure_card,
@@ -28,12 +27,11 @@ from studio.ui.run_view import (
     settings_card,
     slower_card,
     stall_card,
-    state_words,
-    status_card,
     stopped_card,
     verdict_cards,
 )
 from studio.ui.share_view import share_banner
+from studio.ui.status_view import ENDED, state_words, status_card
 from studio.ui.verdicts import judge
 
 MOVING = ("running", "paused")
@@ -67,11 +65,14 @@ class RunPage:
 
         `shown` is what the page has: {"run": wanted or "", "active": run that was on or None before the first look,
         "chip": {"run", "state"} as the last answer had it, "sample": step picked or None, "chart": what its chart has
-        (see payload) or None without a chart, "marks": {part: mark}}. The answer holds run, active ("" for none), state
-        and chip, `ended` (the end of the run that the chip told of, in words, once), `parts` and `marks` of what
-        changed, and `points` for the chart or None.
+        (see payload) or None without a chart, "marks": {part: mark}, "rest_s": since somebody touched it}. The answer
+        holds run, active ("" for none), state and chip, `ended` (the end of the run that the chip told of, in words,
+        once), `parts` and `marks` of what changed, `points` for the chart or None, and `renews`: whether the page is
+        to come back by itself.
         """
         shown = shown if isinstance(shown, Mapping) else {}
+        rest_s = shown.get("rest_s")
+        self.context.renewal.note_presence(rest_s if isinstance(rest_s, (int, float)) else 0.0)
         marks, before = (_mapping(shown.get(name)) for name in ("marks", "chip"))
         active, now_s = self.context.desk.active_run() or "", time.time()
         stand = cache(lambda run: self._stand(run, active))
@@ -92,7 +93,7 @@ class RunPage:
         return {
             "run": one.record.run if one else "", "active": active, "state": one.state if one else "",
             "chip": {"run": told.record.run, "state": told.state} if told else {},
-            "ended": self._end_of(stand, before), "points": points,
+            "ended": self._end_of(stand, before), "points": points, "renews": self.context.renewal.announced,
             "parts": {name: html for name, (_, html) in new.items()},
             "marks": {name: mark for name, (mark, _) in new.items()},
         }  # fmt: skip
@@ -189,7 +190,8 @@ class RunPage:
 
     def _samples(self, run: str, view: LiveView, picked: int | None) -> str:
         data = recipe.data if (recipe := self.recipe(run)) else None
-        held_out = data is None or bool(data.validation or data.validation_share)
+        rows = view.facts.rows_used if view.facts else 0
+        held_out = data is None or bool(data.validation or share_held_out(data, rows))
         return samples_card(view.samples, picked, self.context.say, held_out=held_out)
 
     def _settings(self, run: str) -> str:

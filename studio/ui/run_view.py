@@ -1,4 +1,4 @@
-"""The HTML of a run: where it stands and why that takes time, its log, its sample answers, its frozen settings.
+"""The HTML of a run: what is to be done about it, its log, its sample answers, its frozen settings.
 
 Pure, every value escaped; the Training tab and what guests see are made of the same parts.
 """
@@ -16,7 +16,6 @@ from studio.core.events import Diagnosis, RunStalled, SampleWritten
 from studio.core.facts import Slower
 from studio.core.fields import knobs_of
 from studio.core.recipe import Recipe, read_value
-from studio.core.record import RunRecord
 from studio.core.text import Catalogue, Text, text
 from studio.desk.checking import SourceProblem
 from studio.host.slower import say_slower
@@ -26,12 +25,6 @@ from studio.ui.marks import elem_id, show_plainly, tab_of
 from studio.ui.verdicts import RunVerdict
 
 Say = Callable[..., str]
-PHASES = ("download", "prepare", "load", "compile", "trial", "sample", "train", "save", "verify")
-"""In the order of a run; those that a run leaves out are not shown."""
-ENDED = ("stopped", "failed", "finished")
-ALWAYS = ("prepare", "load", "train", "save", "verify")
-SLOW_S = 6.0
-"""A phase that takes longer is explained."""
 MARKS = {"good": "✓", "info": "i", "warn": "!", "bad": "✕"}
 
 
@@ -105,95 +98,6 @@ def check_card(problems: Sequence[Problem], recipe: Recipe, say: Say) -> str:
         f'<div class="card check problems {kind}" data-errors="{errors}"><h3>{escape(title)}</h3>{listed}'
         f'<p class="soft">{escape(say(trial))}</p></div>'
     )
-
-
-def status_card(
-    view: LiveView, state: str, say: Say, record: RunRecord | None = None, now_s: float | None = None
-) -> str:
-    """Return where a run stands: state, phases, why it takes time, bar, and figures."""
-    now_s = now_s or time.time()
-    share = view.step / view.total_steps if view.total_steps else 0.0
-    running = state in ("running", "paused")
-    phase = say(f"ui.phase.{view.phase}") if state == "running" and view.phase else ""
-    # A run that has ended keeps the engine for a moment, and shows as running: its clock stands still already.
-    end_s = now_s if running and view.state not in ENDED else view.updated_s
-    speed = f"{view.tokens_per_s:,.0f} {say('ui.status.tokens_per_s')}"
-    figures = [
-        (say("ui.status.step"), f"{view.step} / {view.total_steps or '–'}"),
-        (say("ui.status.loss"), f"{view.loss:.4f}" if view.loss is not None else "–"),
-        (say("ui.status.speed"), speed if view.tokens_per_s else "–"),
-        (say("ui.status.elapsed"), time_words(end_s - view.started_s) if view.started_s else "–"),
-    ]
-    if view.left_s is not None and running:
-        figures.append((say("ui.status.left"), time_words(view.left_s)))
-    if view.eval_loss is not None:
-        figures.insert(2, (say("ui.status.eval_loss"), f"{view.eval_loss:.4f}"))
-    cells = "".join(
-        f"<div><span>{escape(name)}</span><b>{escape(value)}</b></div>" for name, value in figures
-    )
-    run, name = (record.run, record.name or record.run) if record else ("", "")
-    head = f"<h2>{escape(name)}</h2>" if name else ""
-    return (
-        f'<div class="card status" data-run="{escape(run)}" data-state="{escape(state)}" data-step="{view.step}" '
-        f'data-saved="{view.saved_step}">{head}'
-        f'<div class="state"><i></i><b>{escape(state_words(view, state, say))}</b>'
-        f"<span>{escape(phase)}</span>{_twin_badge(view, say)}</div>{_track(view, state, say)}"
-        f'<div class="bar" role="progressbar" aria-label="{escape(say("ui.status.step"))}" '
-        f'aria-valuenow="{share * 100:.0f}" aria-valuemin="0" aria-valuemax="100">'
-        f'<i style="width:{share * 100:.2f}%"></i></div>{_reason(view, state, now_s, say)}'
-        f'<div class="figures">{cells}</div></div>'
-    )
-
-
-def state_words(view: LiveView, state: str, say: Say) -> str:
-    """Return how a run stands; of one that was stopped also whether something of it is saved."""
-    if state == "stopped":
-        return say("ui.state.stopped_saved" if view.saved_step else "ui.state.stopped_unsaved")
-    return say(f"ui.state.{state}")
-
-
-def _track(view: LiveView, state: str, say: Say) -> str:
-    """The phases of a run: those behind it, the one it is in, those before it."""
-    if state not in ("running", "paused", "waiting"):
-        return ""
-    known = [name for name in PHASES if name in ALWAYS or name in view.passed]
-    now = view.phase if view.phase in known else "train" if view.phase == "evaluate" else ""
-    place = known.index(now) if now else -1
-    steps = []
-    for i, name in enumerate(known):
-        kind = "passed" if i < place else "here" if i == place else "ahead"
-        current = ' aria-current="step"' if kind == "here" else ""
-        mark = "✓ " if kind == "passed" else ""
-        steps.append(f'<li class="{kind}"{current}>{mark}{escape(say(f"ui.track.{name}"))}</li>')
-    return f'<ol class="track" aria-label="{escape(say("ui.track"))}">{"".join(steps)}</ol>'
-
-
-def _reason(view: LiveView, state: str, now_s: float, say: Say) -> str:
-    """Why the present phase takes time, once it does; what a download says of itself always."""
-    if state == "paused":
-        return f'<p class="reason">{escape(say("ui.slow.paused"))}</p>'
-    if state != "running":
-        return ""
-    if not view.phase:
-        return f'<p class="reason">{escape(say("ui.slow.start"))}</p>'
-    waiting = view.phase == "train" and view.stepped_s < view.phase_s
-    if view.phase == "train" and not waiting:
-        return ""
-    detail = say(view.phase_detail) if view.phase_detail else ""
-    slow = now_s - view.phase_s > SLOW_S
-    why = say(f"ui.slow.{view.phase}") if slow and view.phase in PHASES else ""
-    if not detail and not why:
-        return ""
-    took = f" ({time_words(now_s - view.phase_s)})" if slow else ""
-    return f'<p class="reason">{escape(" ".join(part for part in (detail, why) if part))}{escape(took)}</p>'
-
-
-def _twin_badge(view: LiveView, say: Say) -> str:
-    """Which ops run as their PyTorch twins since when; "" while all run as planned."""
-    if not view.twins:
-        return ""
-    ops, first = ", ".join(op for op, _ in view.twins), min(step for _, step in view.twins)
-    return f'<span class="badge">{escape(say("ui.run.twins", ops=ops, step=first))}</span>'
 
 
 def controls(state: str, active: bool, resumable: bool, say: Say) -> str:
@@ -284,7 +188,9 @@ def verdict_cards(verdicts: Sequence[RunVerdict], say: Say, show_fields: bool = 
 
 def done_card(run: str, view: LiveView, say: Say) -> str:
     """Return what comes after a finished run: talk to it, take it away."""
-    words = say("ui.done.words", steps=view.step, took=time_words(view.updated_s - view.started_s))
+    words = say(
+        "ui.done.words", steps=view.step, took=time_words(view.updated_s - view.started_s - view.away_s)
+    )
     return (
         f'<div class="card problems good run-done"><h3>{escape(say("ui.done.title"))}</h3><p>{escape(words)}</p>'
         f"{_ways_on(run, say)}</div>"

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from studio.desk.desk import Desk
     from studio.desk.sharing import Sharing
     from studio.host.workspace import Workspace
+    from studio.ui.context import Context
 
 POLL_S = 0.02
 """So long at most the splash page's server takes to stop, for which the app waits."""
+ANNOUNCED_S = 1.5
+"""Open pages ask once a second what is new; those that the browser slows down come back by Gradio's own means."""
 ANSWER_S = 0.5
 """The answer to who asked for the end or for a new start reaches the page before its server is gone."""
 
@@ -77,6 +80,7 @@ def serve(
         gc.enable()
         while not stopped.wait(0.5):
             keys.tell_address()
+            _renew(context)
         time.sleep(ANSWER_S)
         # Open pages can hold the server for 5 s; the checkpoint must not wait for them.
         threading.Thread(target=_close, args=(blocks, sharing), daemon=True).start()
@@ -90,6 +94,18 @@ def serve(
         ):  # the next process takes the port from there: the pages that are open ask at no other
             keys.address_file.unlink(missing_ok=True)
     return 0
+
+
+def _renew(context: Context) -> None:
+    """Make room for a new process where that is due: told first, so that open pages come back by themselves."""
+    if not context.renewal.is_due():
+        return
+    context.renewal.announced = True
+    time.sleep(ANNOUNCED_S)
+    if context.renewal.is_due():
+        context.desk.restart()
+    else:  # somebody came
+        context.renewal.announced = False
 
 
 def _close(blocks: Any, sharing: Sharing) -> None:

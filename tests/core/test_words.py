@@ -149,3 +149,21 @@ def phases() -> set[str]:
 def test_every_phase_has_a_name_in_the_terminal_and_in_the_window():
     assert {"wait", "download", "compile", "sample", "train"} <= phases()
     assert {f"{place}.{phase}" for phase in phases() for place in ("phase", "ui.phase")} <= WORDS.keys()
+
+
+TRANSLATED = re.compile(
+    r"\b(shall|stands?|goes before|counts? (at once|from)|holds? for|set right|at hand|meanwhile|who answers"
+    r"|which state|run on show|take it with you|talks?|surroundings|further sources|become free|better of two"
+    r"|reading on)\b",
+    re.IGNORECASE,
+)
+"""Words that the window had said before and that read like a translation, most of them named by readers."""
+
+
+def test_the_window_speaks_plain_english():
+    words = json.loads((LOCALES / "en.json").read_text(encoding="utf-8"))
+    shown = {
+        id: said for id, said in words.items() if id.partition(".")[0] in ("ui", "knob", "plain", "preset")
+    }
+    assert len(shown) > 800
+    assert {id: said for id, said in shown.items() if TRANSLATED.search(said)} == {}

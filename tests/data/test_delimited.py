@@ -80,6 +80,24 @@ def test_encodings_and_marks(encoding):
     assert all(data[row.offset :].startswith(row.raw) for row in rows)
 
 
+def test_a_line_of_utf8_in_a_file_of_another_encoding_is_set_aside():
+    """Files that were put together from several: read as they are, such lines would teach nonsense."""
+    data = (
+        "q;a\nö;1\n".encode("cp1252")
+        + "Grüße;2\n".encode()
+        + "é;3\n\u00fc\u00e4;4\nplain;5\n".encode("cp1252")
+    )
+    rows = read(data, "cp1252")
+    assert [row.problem and row.problem.message.id for row in rows] == [
+        None,
+        "data.row.mixed",
+        None,
+        None,
+        None,
+    ]
+    assert [row.values["q"] for row in rows if not row.problem] == ["ö", "é", "üä", "plain"]
+
+
 def test_places_of_records():
     data = b'q,a\n\n1,2\n"x\ny",3\n   \n4,5'
     rows = read(data)

@@ -139,6 +139,11 @@ def test_every_encoding(encoding):
     assert all(row.raw and data[row.offset :].startswith(row.raw) for row in rows)
 
 
+def test_a_line_of_utf8_in_a_file_of_another_encoding():
+    data = b'{"a": "\xe9"}\n' + '{"a": "é"}\n'.encode()
+    assert show(read_lines(data, "cp1252")) == [(1, {"a": "é"}), (2, "E110", "mixed")]
+
+
 def test_bytes_that_the_encoding_does_not_know():
     data = b'{"a": "\x81"}\n{"a": "\xe9"}'
     assert show(read_lines(data, "cp1252")) == [(1, "E110", "not_encoding"), (2, {"a": "é"})]

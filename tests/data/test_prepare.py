@@ -170,6 +170,20 @@ def test_text_one_row_an_example(tmp_path, jsonl, tokenizer_of):
     assert [say(example, tokenizer) for example in data.train] == ["abc<|end|>", "de<|end|>"]
 
 
+@pytest.mark.parametrize(("rows", "held_out"), [(99, 0), (100, 5), (400, 20)])
+def test_a_share_that_nobody_set_holds_five_per_cent_out_from_100_rows_on(
+    tmp_path, jsonl, tokenizer_of, rows, held_out
+):
+    tokenizer = tokenizer_of("chatml")
+    path = jsonl(
+        tmp_path / "a.jsonl", [{"prompt": f"question {i}", "completion": f"answer {i}"} for i in range(rows)]
+    )
+    data = prepare_file(path, tokenizer)
+    assert abs(len(data.validation) - held_out) <= 1 and len(data.train) + len(data.validation) == rows
+    assert not data.facts.problems
+    assert len(prepare_file(path, tokenizer, validation_share=0.0).validation) == 0
+
+
 def test_validation_share(tmp_path, jsonl, tokenizer_of):
     rows = make_rows(40)
     tokenizer = tokenizer_of("chatml")
@@ -295,7 +309,7 @@ def test_sources_are_mixed_by_weight(tmp_path, jsonl, tokenizer_of):
         jsonl(tmp_path / "b.jsonl", pairs(10, "twice")),
         jsonl(tmp_path / "c.jsonl", pairs(200, "half")),
     )
-    data = prepare_file(one, tokenizer, mix={str(twice): "2", str(half): "0.5"})
+    data = prepare_file(one, tokenizer, mix={str(twice): "2", str(half): "0.5"}, validation_share=0.0)
     said = [say(example, tokenizer) for example in data.train]
     counts = {name: sum(f"user\n{name}" in words for words in said) for name in ("q", "twice", "half")}
     assert counts["q"] == 40 and counts["twice"] == 20 and 70 <= counts["half"] <= 130

@@ -70,8 +70,8 @@ def fits(desk, workspace):
 
 
 def demo(**changes) -> Recipe:
-    recipe = Recipe(model=ModelChoice(source="demo"), data=DatasetSpec(source="demo", max_length=512))
-    return change_recipe(recipe, changes)
+    data = DatasetSpec(source="demo", max_length=512, validation_share=0.0)
+    return change_recipe(Recipe(model=ModelChoice(source="demo"), data=data), changes)
 
 
 # Whether a model fits ------------------------------------------------------------------------------------------------

@@ -246,7 +246,9 @@ def make_letters_case(
     recipe = Recipe(
         model=ModelChoice(source=str(model), quantization=quantization),
         data=DatasetSpec(
-            source=str(write_letters(work / "train.jsonl", rows * steps, 255, 1)), max_length=256
+            source=str(write_letters(work / "train.jsonl", rows * steps, 255, 1)),
+            max_length=256,
+            validation_share=0.0,
         ),
         optim=OptimSpec(learning_rate=learning_rate, max_steps=steps, batch_size=rows, weight_decay=0.0),
         limits=Limits(trial=False),

@@ -104,5 +104,5 @@ def make_data(**values) -> DataFacts:
 
 
 def make_recipe(changes: dict | None = None) -> Recipe:
-    recipe = Recipe(model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
+    recipe = Recipe(model=ModelChoice(source="demo"), data=DatasetSpec(source="demo", validation_share=0.0))
     return change_recipe(recipe, changes or {})

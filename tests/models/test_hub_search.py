@@ -10,7 +10,7 @@ import pytest
 from studio.core import hub_token
 from studio.core.errors import StudioError
 from studio.core.hub_token import Mirror
-from studio.core.text import load_catalogue
+from studio.core.text import load_catalogue, text
 from studio.models.hub_search import CONFIG_BYTES, KINDS, fetch_facts, search_hub
 
 CONFIG = {
@@ -210,3 +210,5 @@ def test_every_refusal_has_three_sentences(kind):
     for language in ("en", "zh-CN"):
         words = load_catalogue(language)
         assert all(words.has(f"hub.{kind}{part}") for part in ("", ".why", ".fix"))
+        told = words.say(text(f"hub.{kind}.why", detail="Name or service not known"))
+        assert told.endswith((".", "。")), "the next sentence follows it"

@@ -51,7 +51,23 @@ def test_one_abort_resumes_the_run_with_the_same_flags(workspace, stage, capfd):
     assert "Fatal Python error: Aborted" in death.log
     captured = capfd.readouterr()
     assert "SIGABRT" in captured.err and "7" in captured.err and "last words" in captured.out
+    assert "from the beginning, as no checkpoint" in captured.err
     assert not workspace.heartbeat.exists()
+
+
+def test_what_is_gone_on_from_is_told_as_it_is(workspace, stage, capfd):
+    """A run that has a checkpoint goes on from it; a window that died without a run has nothing to go on with."""
+    (RunFolder(workspace.runs / "r1").checkpoints / "step-00000005").mkdir(parents=True)
+    argv = stage({"steps": 7, "then": "abort"}, {"code": 0})
+    supervisor.keep_alive(["train", "r.json"], workspace, headless=True, argv=argv)
+    assert "from the last checkpoint" in capfd.readouterr().err
+
+
+def test_a_window_that_died_without_a_run_just_starts_again(workspace, stage, capfd):
+    argv = stage({"then": "abort"}, {"code": 0})
+    supervisor.keep_alive(["studio", "--no-browser"], workspace, headless=False, argv=argv)
+    told = capfd.readouterr().err
+    assert "studio's process" in told and "checkpoint" not in told
 
 
 def test_the_third_death_at_one_step_fails_the_run(workspace, stage, capfd):

@@ -16,7 +16,7 @@ from studio.core.recipe import change_recipe
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.host.workspace import open_workspace
 from tests.slowness import slowness
-from tests.ui.launched_studio import LaunchedStudio, get
+from tests.ui.launched_studio import LaunchedStudio, family, get
 from tests.ui.sample_run import SampleRun
 
 pytestmark = pytest.mark.slow
@@ -34,6 +34,7 @@ PAGE_MS, SERVER_MS = 60.0, 25.0
 above what an idle page costs it."""
 IDLE_MS = 10.0
 """Per second without a page: 1 % of a core, of which the queue's rest of 80 ms is about half."""
+AFTER_BYTES = 400 * 2**20
 WATCH_S = 20
 WHAT = "ms/s of the page, of the server above the idle page, of the idle page, slowness of the machine"
 REPLAYED_EVENTS, REPLAY_SPEED = 36_000, 60
@@ -176,6 +177,42 @@ def test_an_idle_studio_rests(tmp_path):
     finally:
         studio.close()
     print("ms/s of the idle studio, slowness of the machine:", results)
+
+
+@pytest.mark.long
+def test_a_minute_after_a_run_its_memory_is_given_back(chromium, tmp_path):
+    """The page that watched it, untouched since, comes back to the run by itself, and works."""
+    workspace = open_workspace(str(tmp_path / "workspace"))
+    recipe = to_json(change_recipe(read_recipe(DEMO_RECIPE), {"optim.max_steps": 20}))
+    (workspace.root / "draft.json").write_text(json.dumps(recipe), encoding="utf-8")
+    studio = LaunchedStudio(workspace.root)
+    try:
+        page = chromium.new_context().new_page()
+        page.set_default_timeout(120_000)
+        page.goto(studio.url)
+        page.wait_for_selector("body[data-ready]")
+        page.click("#tab-training-button")
+        page.click("#run-start")
+        page.wait_for_selector('#run-status .status[data-state="finished"]')
+        before = resident_bytes(studio)
+        time.sleep(60 * slowness())
+        after = resident_bytes(studio)
+        page.wait_for_selector("body[data-ready]")
+        page.wait_for_selector('#run-status .status[data-state="finished"]')
+        assert page.locator(".toast-body.error").count() == 0
+        page.click("#tab-chat-button")
+        page.wait_for_selector("#chat-tuned .examples button")
+        page.click("#chat-tuned .examples button >> nth=0")
+        page.wait_for_function("document.querySelector('#chat-input textarea').value.length > 10")
+    finally:
+        studio.close()
+    print("MB at the end of the run and a minute later:", before >> 20, after >> 20)
+    assert after <= AFTER_BYTES < before
+
+
+def resident_bytes(studio: LaunchedStudio) -> int:
+    """Return the memory of the window's process, as the system's tools show it."""
+    return max(one.memory_info().rss for one in family(studio.process))
 
 
 def test_watching_a_long_run_costs_little(chromium, tmp_path, record_property):

@@ -29,6 +29,20 @@ def press(page, *keys: str) -> None:
         page.keyboard.press(key)
 
 
+def test_a_list_that_is_left_by_tab_closes(start_studio):
+    """Gradio leaves it open: it covered what is below, and after a change of tabs hung over the page as a strip."""
+    page = start_studio("en").open("en")
+    page.wait_for_selector("body[data-ready]")
+    page.click("#tab-model-button")
+    page.click("#knob-model-quantization input")
+    page.wait_for_selector("[role=listbox] [role=option]")
+    page.keyboard.press("Tab")
+    page.wait_for_function("!document.querySelector('[role=listbox]')?.checkVisibility()", timeout=5000)
+    page.click("#knob-model-quantization input")
+    page.click("[role=listbox] [role=option] >> nth=1")
+    page.wait_for_function("document.querySelector('#knob-model-quantization input').value !== 'None'")
+
+
 @pytest.mark.parametrize("language", ["zh-CN"])
 def test_a_first_run_by_keys_alone(start_studio, tmp_path, language):  # noqa: F811
     rows = [f'"What is {i} plus {i}?","It is {2 * i}."' for i in range(ROWS)]

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.desk.test_shelf import make_run
 from tests.ui.browser import (
     english_in,
     labels_of,
@@ -68,6 +69,26 @@ def queue_again(page, run: str) -> None:
     act(page, run, "again")
     page.click('.panel [data-do="again-queue"]')
     page.wait_for_selector("#runs-note .good")
+
+
+@pytest.mark.parametrize("width", [1024, 700])
+def test_what_can_be_done_with_a_run_is_in_reach_on_a_narrow_screen(start_studio, width):
+    """At 1024 the actions lay beyond the table's edge, and nothing said so."""
+    window = start_studio("en")
+    make_run(
+        window.workspace.runs, name="a run with a rather long name of its own, and more", total_steps=5_000
+    )
+    page = window.open("en")
+    page.wait_for_selector("body[data-ready]")
+    page.set_viewport_size({"width": width, "height": 800})
+    page.click("#tab-runs-button")
+    page.wait_for_selector(".runs button.menu")
+    edges = page.evaluate(
+        "['.runs button.menu', '.runs'].map((name) => document.querySelector(name).getBoundingClientRect().right)"
+    )
+    assert edges[0] <= edges[1] <= width
+    page.click(".runs button.menu")
+    page.wait_for_selector('tr.panel [data-do="rename"]')
 
 
 def test_runs_by_mouse_and_keyboard(start_studio, workspace):  # noqa: F811

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import gradio as gr
 import pytest
 
 from studio.core.errors import StudioError
+from studio.core.events import SampleWritten
 from studio.core.facts import Verdict
 from studio.core.text import load_catalogue, text
 from studio.desk.prompt_set import Prompt, PromptSet
@@ -290,6 +292,22 @@ def test_one_side_alone_and_the_base_model_alone(context, chat):
         next(chat.ask("hi", None, None, "both", talk_of(None), "", *SAMPLING))
 
 
+def test_a_new_chat_offers_questions_that_the_run_was_made_for(context, chat):
+    prompts = ["Two red cups to Rome.", "Two red cups to Rome.", "a\nb", "x" * 500, "<b>?", "Third", "Fourth"]
+    context.desk.log["done"] = [
+        SampleWritten(seq=i, time_s=i, step=0, prompt=prompt, answer="a")
+        for i, prompt in enumerate(prompts, 1)
+    ]
+    base, tuned = chat.enter(None, None, talk_of(None), "")[2:4]
+    offered = re.findall(r'data-do="example" data-value="([^"]*)"', tuned)
+    assert offered == ["Two red cups to Rome.", "&lt;b&gt;?", "Third"] and "example" not in base
+    said = {"do": "example", "value": "Third"}
+    assert chat.hear(said, "done", "", "both") == [gr.skip(), "Third"]
+    shown = list(chat.ask("Third", "done", "", "both", talk_of(), "", *SAMPLING))[-1]
+    assert "example" not in shown[2]
+    assert "example" not in chat.pick_run("")[2], "the base model alone was made for nothing"
+
+
 def test_stop_ends_this_pages_answer_and_no_others(chat):
     mine = chat.ask("a long question", "done", "", "both", talk_of(), "", *SAMPLING)
     theirs = chat.ask("another question", "done", "", "both", talk_of(), "", *SAMPLING)
@@ -357,7 +375,9 @@ def test_why_an_answer_must_wait_and_what_is_in_memory(context, chat):
     )
     card = chat.show_state("done", "", "both")
     assert "step 6" in card and "3.0 MiB" in card and 'data-do="unload"' in card
-    assert "your first question" in chat.hear({"do": "unload", "value": "", "form": {}}, "done", "", "both")
+    assert (
+        "your first question" in chat.hear({"do": "unload", "value": "", "form": {}}, "done", "", "both")[0]
+    )
     context.desk.active = "done"
     card = chat.show_state("done", "", "both")
     assert "A run is training" in card and 'data-go="training"' in card and "unload" not in card

@@ -313,7 +313,7 @@ def test_problems_of_the_check_stand_beside_their_fields(tab):
 def test_every_state_of_the_plain_controls_has_words(tab, language):
     tab.context.speak(language)
     scope, recipe = tab.scope(tab.context.draft()), tab.context.draft()
-    assert scope.rows == 400
+    assert scope.rows == 380, "5 % are held out"
     for wish in (*EVERY_WISH, Wish()):
         words = plain_card(wish, apply(wish, recipe, scope), tab.context.words, tab.context.say)
         assert "plain." not in words and "knob." not in words and "{" not in words

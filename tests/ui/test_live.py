@@ -28,7 +28,7 @@ from studio.core.events import (
     Warned,
 )
 from studio.core.text import literal, load_catalogue
-from studio.ui.live import ALARM_LINES, LOG_LINES, LiveView, fold
+from studio.ui.live import ALARM_LINES, LOG_LINES, LiveView, fold, say_lost
 from studio.ui.points import COLUMNS, PAYLOAD_ROWS, Points, payload
 
 
@@ -228,6 +228,35 @@ def test_steps_that_begin_anew_without_a_checkpoint_replace_the_lost_ones():
     view = fold(view, (*lost, PhaseStarted(seq=4, time_s=110.0, phase="load"), step(1, 5, loss=2.0)))
     assert (steps_of(view), view.generation) == ([1], 1)
     assert list(view.points.rows("step"))[0][2] == 2.0
+
+
+def test_what_is_done_again_is_told_until_it_is_done():
+    lost = [PhaseStarted(seq=1, time_s=100.0, phase="train"), *(step(i, i + 1) for i in (1, 2, 3))]
+    anew = [PhaseStarted(seq=5, time_s=150.0, phase="load"), step(1, 60)]
+    view = fold(LiveView(), [*lost, *anew])
+    assert view.lost == (0, 3) and say_lost(view.lost).id == "ui.status.anew"
+    assert [line.message.id for line in view.log if line.level == "warn"] == ["ui.status.anew"]
+    saved = [RunResumed(seq=5, time_s=150.0, step=2), step(3, 60)]
+    view = fold(LiveView(), [*lost, *saved])
+    assert (view.lost, say_lost(view.lost).values) == ((2, 3), {"step": 2, "count": 1})
+    stopped = [RunStopped(seq=5, time_s=120.0, step=3, saved=True), RunResumed(seq=6, time_s=150.0, step=3)]
+    assert fold(LiveView(), [*lost, *stopped]).lost == (0, 0), "nothing is done again"
+
+
+def test_time_in_which_it_was_stopped_or_dead_is_no_time_of_the_run():
+    first = [
+        PhaseStarted(seq=1, time_s=100.0, phase="prepare"),
+        PhaseStarted(seq=2, time_s=101.0, phase="train"),
+        step(1, 3),
+    ]
+    stop = [RunStopped(seq=4, time_s=110.0, step=1, saved=True)]
+    again = [
+        PhaseStarted(seq=5, time_s=200.0, phase="prepare"),
+        PhaseStarted(seq=6, time_s=202.0, phase="load"),
+    ]
+    assert fold(LiveView(), first).away_s == 0
+    assert fold(LiveView(), [*first, *stop, *again]).away_s == 90
+    assert fold(LiveView(), [*first, *again]).away_s == 97, "killed after its step at 103"
 
 
 def test_answers_of_steps_that_are_taken_again_are_written_again():

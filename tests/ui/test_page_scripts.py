@@ -337,6 +337,26 @@ def test_a_studio_that_stopped_answering_is_told_once_until_it_answers(page):
     assert page.evaluate("told") == ["no answer", ""] and page.get_attribute("body", "data-away") == "no"
 
 
+def test_a_page_that_nobody_touches_says_so_and_comes_back_when_it_is_told_to(page):
+    page.clock.install()
+    watch_run(page)
+    page.evaluate("window.back = 0; window.studio = { returnLater: () => { window.back += 1; } }")
+    rest = "asked[asked.length - 1].rest_s"
+    page.clock.run_for(30_000)
+    assert page.evaluate(rest) > 25
+    page.mouse.move(20, 20)
+    page.clock.run_for(2_000)
+    assert page.evaluate(rest) < 5
+    assert page.evaluate("back") == 0
+    page.evaluate("(answer) => { window.answer = answer; }", RUN_ANSWER | {"renews": True})
+    page.clock.run_for(1_500)
+    assert page.evaluate("back") >= 1
+    page.evaluate("Object.defineProperty(document, 'hidden', { get: () => true })")
+    page.mouse.move(30, 30)
+    page.clock.run_for(2_000)
+    assert page.evaluate(rest) > 1000, "nobody sees it"
+
+
 def test_a_log_that_cannot_be_fetched_is_said(page):
     watch_run(page, parts='<button id="run-log-download" data-failed="failed">log</button>')
     page.evaluate("server.log = async () => undefined")
@@ -454,11 +474,16 @@ def test_words_are_copied_on_a_page_with_and_without_a_clipboard_of_its_own(page
 
 
 def test_that_the_connection_broke_is_said_in_the_pages_language(page):
-    mount(page, '<div id="part"><h1 lang="zh-CN" data-lost="断开"></h1></div>', "language.js")
+    mount(
+        page,
+        '<div id="part"><h1 lang="zh-CN" data-lost="断开" data-kind="不读 {name}：{kinds}"></h1></div>',
+        "language.js",
+    )
     assert page.evaluate("document.documentElement.lang") == "zh-CN"
     for said, shown in (
         ("Connection to the server was lost. Attempting...", "断开"),
         ("Too long.", "Too long."),
+        ("Invalid file type: a $&.pdf. Only .jsonl, .csv allowed.", "不读 a $&.pdf：.jsonl, .csv"),
     ):
         toast = f'<div class="toast-body error"><p data-testid="toast-text">{said}</p></div>'
         page.evaluate(

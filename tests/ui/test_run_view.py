@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -12,6 +13,7 @@ from studio.core.events import (
     Diagnosis,
     Fix,
     PhaseStarted,
+    RunPlanned,
     RunStopped,
 )
 from studio.core.facts import Slower
@@ -19,8 +21,10 @@ from studio.core.text import literal, text
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.ui import run_view
 from studio.ui.live import LiveView, fold
-from studio.ui.run_view import check_card, log_card, page_top, slower_card, status_card
+from studio.ui.run_view import check_card, log_card, page_top, slower_card
+from studio.ui.status_view import status_card
 from studio.ui.tabs.training import read_way
+from tests.ui.conftest import make_plan
 from tests.ui.training_page import RunDesk, step
 
 
@@ -41,6 +45,18 @@ def test_a_phase_that_takes_time_says_why(context):
     assert "are loading" in status_card(LiveView(), "running", context.say, None, 1.0)
 
 
+@pytest.mark.parametrize(("device", "kernels"), [("cpu", False), ("cuda:0", True)])
+def test_a_processor_compiles_no_kernels(context, device, kernels):
+    plan = make_plan()
+    plan = replace(plan, device=replace(plan.device, value=device))
+    view = fold(
+        LiveView(),
+        [RunPlanned(seq=1, time_s=1.0, plan=plan), PhaseStarted(seq=2, time_s=100.0, phase="train")],
+    )
+    card = status_card(view, "running", context.say, None, 130.0)
+    assert "first step" in card and ("kernels" in card) == kernels
+
+
 def test_a_template_in_the_data_is_not_a_template_of_the_page():
     view = fold(
         LiveView(), [PhaseStarted(seq=1, time_s=1, phase="train", detail=literal("${alert(1)} {{value}} `"))]
@@ -55,6 +71,16 @@ def test_the_clock_of_a_run_that_has_ended_stands_still_at_once(context):
     before = status_card(view, "running", context.say, None, 141.2)
     after = status_card(view, "stopped", context.say, None, 142.0)
     assert "0:40" in before and "0:40" in after
+
+
+def test_a_restart_says_what_is_done_again_and_its_clock_leaves_the_dead_time_out(context):
+    lost = [PhaseStarted(seq=1, time_s=100.0, phase="train"), step(1, 2, 110.0), step(2, 3, 120.0)]
+    anew = [PhaseStarted(seq=4, time_s=320.0, phase="load"), step(1, 5, 330.0)]
+    view = fold(LiveView(), [*lost, *anew])
+    card = status_card(view, "running", context.say, None, 331.0)
+    assert "2 steps are done again" in card and "0:31" in card
+    view = fold(view, [step(2, 6, 340.0)])
+    assert "done again" not in status_card(view, "running", context.say, None, 341.0)
 
 
 def test_a_diagnosis_without_words_is_shown_all_the_same(context):

@@ -10,7 +10,7 @@ from functools import partial
 from typing import BinaryIO
 
 from studio.core.text import text
-from studio.data.charset import get_codec
+from studio.data.charset import get_codec, is_utf8_among
 from studio.data.containers.container import DEFAULTS, Container, ReadOptions
 from studio.data.containers.layout import LAYOUT_RECORDS, Layout, Record, find_layout
 from studio.data.lines import LINE_BYTES, Line, LineReader
@@ -83,6 +83,8 @@ class _Cut:
             words = line[2].decode(self._codec)
         except UnicodeDecodeError:
             return self._refuse(line, "E110", "not_encoding", encoding=self._codec)
+        if is_utf8_among(line[2], self._codec):
+            return self._refuse(line, "E110", "mixed", encoding=self._codec)
         return self._refuse(line, "E110", "nul") if "\0" in words else words
 
     def _read_quoted(self, line: Line, words: str) -> tuple[list[str] | Row, bytes]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from studio.core.text import text
-from studio.data.charset import to_utf8
+from studio.data.charset import is_utf8_among, to_utf8
 from studio.data.containers.container import DEFAULTS, Container, ReadOptions
 from studio.data.containers.json_text import is_talk, parse_json, read_object
 from studio.data.lines import LINE_BYTES, LineReader
@@ -58,17 +58,14 @@ def read_lines(lines: LineReader, row: int = 1) -> Iterator[Row]:
     for number, offset, raw, whole in lines:
         data = raw
         if encoding != "utf-8":
+            wrong = "mixed" if is_utf8_among(raw, encoding) else ""
             try:
                 data = to_utf8(raw, encoding)
             except UnicodeDecodeError:
-                yield broken_row(
-                    number,
-                    "E110",
-                    text("data.row.not_encoding", encoding=encoding),
-                    row=row,
-                    offset=offset,
-                    raw=raw,
-                )
+                wrong = "not_encoding"
+            if wrong:
+                message = text(f"data.row.{wrong}", encoding=encoding)
+                yield broken_row(number, "E110", message, row=row, offset=offset, raw=raw)
                 row += 1
                 continue
         if not whole:

@@ -24,6 +24,7 @@ from studio.ui.voice import read_said
 BOTH = ("base", "tuned")
 NOTHING = [gr.skip()] * 8
 """A handler that yields nothing at all would empty what it could have changed."""
+EXAMPLES, LONGEST_EXAMPLE = 3, 160
 SHOW_EVERY_S = 0.1
 """A growing answer is sent to the page at most so often."""
 RUN_OF_ADDRESS = (
@@ -93,7 +94,7 @@ class ChatTab(ChatParts):
         )
         for part in (self.temperature, self.top_p, self.top_k, self.penalty):
             on(part.input, lambda: OWN, [], [self.preset])
-        on(self.voice.said, self.hear, [self.voice, *who], [self.state], trigger_mode="multiple")
+        on(self.voice.said, self.hear, [self.voice, *who], [self.state, self.input], trigger_mode="multiple")
         self.questions.bind(tab, [self.run, self.place, self.sides, self.system], self.voice, self.file)
 
     # Whom to talk to ----------------------------------------------------------------------------------------
@@ -175,13 +176,15 @@ class ChatTab(ChatParts):
             training=state.reason is not None and state.reason.id == "chat.waits",
         )
 
-    def hear(self, said: object, run: str, place: str, sides: str) -> str:
-        """Do what a button in a card says, and return the state."""
-        do, _, _ = read_said(said)
+    def hear(self, said: object, run: str, place: str, sides: str) -> list[Any]:
+        """Do what a button in a card says, and return the state and the question."""
+        do, value, _ = read_said(said)
+        if do == "example":
+            return [gr.skip(), value]
         if do == "unload":
             freed_bytes = self.context.desk.talks.unload()
             gr.Info(self.context.say("ui.chat.freed", size=size_words(freed_bytes)), duration=4)
-        return self.show_state(run, place, sides)
+        return [self.show_state(run, place, sides), gr.skip()]
 
     # Answers ------------------------------------------------------------------------------------------------
 
@@ -361,10 +364,21 @@ class ChatTab(ChatParts):
                 say,
                 empty=say(f"ui.chat.{side}.empty"),
                 growing=side == growing,
+                examples=self._find_examples(talk) if side == "tuned" else (),
             )
             for side in BOTH
         ]
         return [*cards, talk]
+
+    def _find_examples(self, talk: dict) -> list[str]:
+        """Return questions that the run's sample answers answer: what it was made for, in its own form."""
+        if not talk["run"] or talk["tuned"]:
+            return []
+        samples = self.context.view(talk["run"]).samples
+        short = (
+            one.prompt for one in samples if "\n" not in one.prompt and len(one.prompt) <= LONGEST_EXAMPLE
+        )
+        return list(dict.fromkeys(short))[:EXAMPLES]
 
 
 def _without_answer(turns: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

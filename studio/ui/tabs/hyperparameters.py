@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 
 from studio.core.errors import RecipeError, StudioError
-from studio.core.recipe import Recipe, change_recipe, read_value
+from studio.core.recipe import Recipe, change_recipe, read_value, share_held_out
 from studio.desk import presets
 from studio.desk.checking import look
 from studio.desk.plain import CONTROLS, OWN, Scope, Wish, apply, apply_to, make_scope, recognise
@@ -179,22 +179,22 @@ class HyperparametersTab:
         if old.model.source == recipe.model.source and old.data == recipe.data and old_scope is None:
             return recipe
         old_scope = old_scope or self.scope(old)
-        scope = self.scope(recipe)
-        self._seen = recipe, scope
-        if old_scope == scope and old.model.source == recipe.model.source:
-            return recipe
+        moved = old.model.source != recipe.model.source
         settings = [
             path
             for path in self.form.knobs
             if path.split(".")[0] in ("method", "adapter", "optim", "limits") and path not in BESIDE_PLAIN
         ]
-        if any(read_value(old, path) != read_value(recipe, path) for path in settings):
+        came = any(read_value(old, path) != read_value(recipe, path) for path in settings)
+        fitted = follow_model(old, recipe) if moved and not came else recipe
+        scope = self.scope(fitted)
+        self._seen = recipe, scope
+        if came or (old_scope == scope and not moved):
             return recipe
         wish = recognise(old, old_scope)
         if old.model.quantization != recipe.model.quantization:
             wish = replace(wish, room=OWN)  # chosen with the model
-        made = apply_to(wish, recipe, scope)
-        return follow_model(old, made) if old.model.source != recipe.model.source else made
+        return apply_to(wish, fitted, scope)
 
     def _wish(self, recipe: Recipe, control: str, choice: str) -> list[Any]:
         """Set what a plain control decides; another goal takes the other controls' choices along."""
@@ -381,11 +381,7 @@ class HyperparametersTab:
             except StudioError:
                 rows = 0
         rows = min(rows, recipe.data.take) if recipe.data.take > 0 else rows
-        return (
-            rows
-            if recipe.data.validation
-            else round(rows * (1 - min(1.0, max(0.0, recipe.data.validation_share))))
-        )
+        return round(rows * (1 - min(1.0, max(0.0, share_held_out(recipe.data, rows)))))
 
     # Check ------------------------------------------------------------------------------------------------------
 
