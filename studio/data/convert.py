@@ -33,7 +33,7 @@ from studio.data.source import Source, open_source
 from studio.data.traits import Traits
 
 MANIFEST = "manifest.json"
-VERSION = 4
+VERSION = 5
 """Changes with anything that makes a converted data set look different."""
 EDGE_BYTES = 2**16
 """So much of a file's head and tail goes into its key, beside its size and time."""

@@ -155,6 +155,7 @@ FORMAT = Format(
         "first": (),
         "second": (),
         "better": (),
+        "leaning": (),
         "first_score": (),
         "second_score": (),
         "rated": (),
