@@ -12,6 +12,7 @@ from studio.data.formats.roles import read_role
 Side = Literal["", "user", "assistant", "system"]
 ASKING = frozenset(
     "human user question query prompt instruction input inputs prompter q ask asker customer client patient student "
+    "requester visitor "
     "问 问题 用户 人类 提问".split()
 )
 ANSWERING = frozenset(
@@ -23,8 +24,11 @@ MORE = frozenset(
     "utterance utt text content message msg turn side says said value prompt str line statement".split()
 )
 """Words beside those of a side; any other makes something else of a name: `user_id`, `answer_start`."""
+KINDS = frozenset("admin lead contact customer agent visitor operator".split())
+"""What services call the kinds of people who write."""
 SPEAKER_KEYS = ("role", "from", "speaker", "sender", "author", "type", "name", "who", "from_user", "participant",
-                "actor_type", "sender_role", "author_role", "speaker_idx", "speaker_id")  # fmt: skip
+                "actor_type", "sender_role", "author_role", "speaker_idx", "speaker_id",
+                "author_id", "sender_id", "from_id")  # fmt: skip
 WORD_KEYS = (
     "content",
     "value",
@@ -64,7 +68,9 @@ def find_speaker(turn: Mapping[str, object]) -> object:
     for key in SPEAKER_KEYS:
         cell = turn.get(key)
         if isinstance(cell, Mapping):  # the author as an object of its own
-            cell = cell.get("role") or cell.get("name")
+            kind = cell.get("type")
+            kind = kind if isinstance(kind, str) and (read_role(kind) or kind in KINDS) else None
+            cell = cell.get("role") or kind or cell.get("name")
         if key == "type" and (not isinstance(cell, str) or read_role(cell) is None):
             continue
         if isinstance(cell, (str, int)) and cell != "":
