@@ -38,7 +38,7 @@ from studio.data.formats.several import holds_parts, open_list
 from studio.data.formats.turns import holds_turns
 from studio.data.mapping_file import read_mapping
 from studio.data.question import Question
-from studio.data.ranking import may_answer
+from studio.data.ranking import is_answer, may_answer
 from studio.data.row import Row, RowError
 
 ACCEPT = 0.85
@@ -221,7 +221,11 @@ def _has_answer(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) 
     Whoever names the question alone is asked for the answer; whoever wants rewards names the format.
     """
     rest = measure_columns([name for name in columns if name not in chosen.values()], rows).values()
-    return any(one.is_prose or ("prompt" in chosen and one.spoken and may_answer(one)) for one in rest)
+    named = "prompt" in chosen
+    return any(
+        one.is_prose or (named and may_answer(one) and (one.spoken or is_answer(one) or one.counted))
+        for one in rest
+    )
 
 
 def _tells_the_same(match: Match, other: Match, rows: Sequence[Values]) -> bool:

@@ -98,3 +98,53 @@ def test_a_column_for_each_speaker_with_the_thoughts_of_one():
     found = look(rows)
     assert not found.questions and found.mapping["reasoning"] == "reasoning"
     assert found.read_row(Row(1, rows[0]))[0].messages[-1].reasoning == MORE[0]
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "judgement"), [("sentence1", "sentence2", "score"), ("text_a", "text_b", "class")]
+)
+def test_of_two_texts_side_by_side_what_was_found_out_is_learned(one, two, judgement):
+    rows = make(**{one: SAID, two: MORE, judgement: [number / 4 for number in range(12)]})
+    asked = choices(look(rows))
+    assert asked["prompt"][0] == one and asked["completion"][0] == judgement
+
+
+def test_without_a_judgement_the_second_text_is_learned_and_never_a_constant():
+    rows = make(text1=SAID, text2=MORE, translation_direction=["de-en"] * 12)
+    assert choices(look(rows))["completion"][0] == "text2"
+
+
+def test_what_was_found_out_goes_before_what_only_sorts():
+    rows = make(utterance=SAID, category=["A", "B"] * 6, intent=["ask_time", "cancel"] * 6)
+    assert choices(look(rows))["completion"][0] == "intent"
+
+
+def test_a_program_is_written_and_not_asked():
+    code = [f"total = sum(ship.load * {number} for ship in fleet)" for number in range(12)]
+    asked = choices(look(make(piece=code, wish=SAID)))
+    assert asked["prompt"][0] == "wish" and asked["completion"][0] == "piece"
+
+
+def test_a_sentence_about_a_mood_is_no_label():
+    rows = make(toxic_comment=SAID, neutral_comment=MORE)
+    asked = choices(look(rows))
+    assert asked["prompt"][0] == "toxic_comment" and asked["completion"][0] == "neutral_comment"
+
+
+def test_what_stands_in_the_question_is_not_learned_as_its_answer():
+    note = [f"Boat {number}." for number in range(12)]
+    whole = [f"{words} {more}" for words, more in zip(SAID, MORE, strict=True)]
+    asked = choices(look(make(whole=whole, part=SAID, remark=[f"{n} It was a quiet day." for n in note])))
+    assert asked["prompt"][0] == "whole" and asked["completion"][0] == "remark"
+
+
+def test_numbers_beside_a_chosen_text_are_asked_about():
+    rows = make(remark=SAID, rude=[0, 1] * 6, loud=[1, 1, 0] * 4)
+    found = look(rows, mapping={"prompt": "remark"})
+    assert choices(found)["completion"][:2] == ("rude", "loud")
+
+
+def test_of_a_change_the_new_lines_are_learned():
+    old, new = ([f"total = {sign}sum(ship.load * {n} for ship in fleet)" for n in range(12)] for sign in "-+")
+    asked = choices(look(make(old_lines=old, new_lines=new, subject=SAID)))
+    assert asked["prompt"][0] == "subject" and asked["completion"][0] == "new_lines"
