@@ -20,6 +20,8 @@ ASKED_WORDS = frozenset(
     "questions queries prompts utterances patterns phrases instructions paraphrases wordings examples".split()
 )
 """Words in the names of lists of which each entry is asked, and not one after another."""
+WORDINGS = frozenset("patterns phrases paraphrases wordings".split())
+"""Those that say that the entries mean the same."""
 SAID_WORDS = frozenset("answer answers response responses reply replies output outputs completion".split())
 NUMBERED = frozenset((*SCORES, *RANKS))
 LEAST = 2
@@ -237,7 +239,8 @@ def find_spread(columns: Sequence[str], rows: Sequence[Values]) -> Spread | None
         if not cells or not all(_is_texts(cell) for cell, _ in cells):
             continue
         many = any(len(cell) > 1 for cell, _ in cells)
-        answers = [other for other in said if other != name and not _in_turn(name, other, rows)]
+        worded = bool(WORDINGS & {*part_name(name)})
+        answers = [other for other in said if other != name and (worded or not _in_turn(name, other, rows))]
         if many and len(answers) == len(said) == 1 and not find_key(columns, name, rows):
             return Spread(column=name)
     return None

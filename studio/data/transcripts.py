@@ -56,6 +56,10 @@ STYLES: tuple[Style, ...] = (
         name="bars",
         mark=re.compile(r"<\|?(?P<who>system|user|assistant|prompter|human|bot|model|ai)\|?>\s*:?\s*", re.I),
     ),
+    Style(
+        name="brackets",
+        mark=re.compile(r"^\s*\[(?P<who>system|user|assistant|human|bot|model|ai)\]\s*:?\s*", re.I | re.M),
+    ),
     Style(name="inst", mark=re.compile(r"(?:<s>\s*)?(?P<who>\[INST\]|\[/INST\])\s*")),
     Style(
         name="headings",

@@ -204,3 +204,12 @@ def test_a_talk_that_stands_between_a_tag_and_its_end(tell):
     words = "<chat><Human 1>: Is it far, number {}?\n<Assistant 1>: Two miles.\n</chat>"
     report = tell([{"dialogue": words.format(i)} for i in range(8)])
     assert turns(report) == [("user", "Is it far, number 0?"), ("assistant", "Two miles.")]
+
+
+def test_speakers_in_square_brackets(tell):
+    words = (
+        "[USER] Is it far, number {}?\n[ASSISTANT] Two miles.\n[USER] And by boat?\n[ASSISTANT] Half of it."
+    )
+    report = tell([{"conversation": words.format(i)} for i in range(8)])
+    assert [role for role, _ in turns(report)] == [*ROLES, *ROLES]
+    assert turns(report)[1] == ("assistant", "Two miles.")

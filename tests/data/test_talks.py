@@ -361,3 +361,23 @@ def test_the_question_that_opens_a_talk_may_stand_apart_from_it():
     }
     said = [(role.replace("admin", "assistant"), words) for role, words in show(row)]
     assert said == FOUR
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [[{"sender": who, "text": words}] for who, words in FOUR],
+        [{"roles": [who.upper()], "utterance": words} for who, words in FOUR],
+        [{"speaker_id": who, "form": words, "id": "1.2"} for who, words in FOUR],
+    ],
+)
+def test_turns_in_lists_with_roles_in_lists_and_words_under_any_name(turns):
+    assert show({"utterances": turns}) == FOUR
+
+
+def test_pairs_of_texts_are_a_talk_whatever_their_column_is_called(tmp_path):
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps({"internal": [[Q, A], [Q2, A2]], "visible": [[Q, A], [Q2, A2]]}))
+    report = describe(DatasetSpec(source=str(path)), rows=1)
+    said = report["preview"][0]["messages"]
+    assert report["rows_used"] == 1 and [(one["role"], one["content"]) for one in said] == FOUR

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal
 
+from studio.data.formats.cells import is_coded
 from studio.data.formats.names import part_name, simplify
 from studio.data.formats.roles import read_role
 
@@ -29,6 +30,7 @@ KINDS = frozenset("admin lead contact customer agent visitor operator".split())
 SPEAKER_KEYS = ("role", "from", "speaker", "sender", "author", "type", "name", "who", "from_user", "participant",
                 "actor_type", "sender_role", "author_role", "speaker_idx", "speaker_id",
                 "author_id", "sender_id", "from_id")  # fmt: skip
+ID_KEYS = ("speaker_id", "author_id", "sender_id")
 WORD_KEYS = (
     "content",
     "value",
@@ -75,6 +77,9 @@ def find_speaker(turn: Mapping[str, object]) -> object:
             continue
         if isinstance(cell, (str, int)) and cell != "":
             return cell
+    roles = turn.get("roles")
+    if isinstance(roles, (list, tuple)) and len(roles) == 1 and isinstance(roles[0], str):
+        return roles[0]
     return _find_named(turn)
 
 
@@ -102,7 +107,11 @@ def find_words(turn: Mapping[str, object]) -> object:
             cell = cell["text"]
         if cell is not None and cell != []:
             return cell
-    return None
+    rest = [cell for key, cell in turn.items() if isinstance(cell, str) and key not in SPEAKER_KEYS]
+    rest = [cell for cell in rest if not is_coded(cell)]
+    prose = rest if len(rest) == 1 else [cell for cell in rest if " " in cell.strip()]
+    # The only words of an object that names its speaker, whatever they are called.
+    return prose[0] if len(prose) == 1 and any(key in turn for key in SPEAKER_KEYS[:5] + ID_KEYS) else None
 
 
 def is_list_name(key: object) -> bool:

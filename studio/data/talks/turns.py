@@ -44,6 +44,8 @@ def to_turns(cell: object, named: bool) -> Turns | None:
         return _from_object(cell, named)
     if not isinstance(cell, (list, tuple)) or not cell:
         return None
+    if all(isinstance(one, (list, tuple)) and one and isinstance(one[0], Mapping) for one in cell):
+        cell = [turn for one in cell for turn in one]  # what somebody wrote before the other answered
     if all(isinstance(one, Mapping) for one in cell):
         return _from_objects(cell, named)
     if all(isinstance(one, (list, tuple)) and len(one) == 2 for one in cell):
