@@ -13,6 +13,8 @@ from studio.data.formats.aliases import (
     INSTRUCTION,
     LABEL,
     LISTS,
+    MATERIAL,
+    PRODUCTS,
     REJECTED,
 )
 from studio.data.formats.cells import Values, shorten, show_names
@@ -40,6 +42,10 @@ CHARACTERS = 200
 ANSWERING = ("completion", "output")
 """Roles of what is learned."""
 MOST_GRADES = 10
+VERDICTS = frozenset(
+    "safe correct good helpful accepted valid success successful passed approved acceptable harmless".split()
+)
+"""Words in the names of columns that say yes or no to an answer."""
 COMPARED = ("chosen", "rejected", "first", "second", "rated")
 """Roles of answers of which one is better."""
 ASKED = ("prompt", "instruction", "text")
@@ -57,7 +63,7 @@ ASIDE = frozenset(
     "comments feedback critique judgement judgment extra_info extra metadata meta raw original original_text "
     "annotation source url tags license licence copyright attribution disclaimer incorrect distractor distractors "
     "negative negatives wrong rejected test tests check checks verification constraints seed seeds "
-    "generations generation".split()
+    "generations generation samples attempts neg".split()
 )
 """Words in the names of what is rather left out."""
 
@@ -174,7 +180,11 @@ def ask_rest(
 
 def _tells(one: Column, answer: str, rows: Sequence[Values]) -> bool:
     """Return whether a column may tell the answer that is to be learned: it is another one, or holds it."""
-    if {*part_name(one.name)} & (ASIDE | MADE | TRACES) or (is_language(answer) and is_language(one.name)):
+    words = part_name(one.name)
+    words = {*words} if words[-1:] == ("source",) else {*words} - {"source"}
+    if words & (ASIDE | MADE | TRACES) or (is_language(answer) and is_language(one.name)):
+        return True
+    if hints(one, PRODUCTS) and simplify(one.name) not in MATERIAL:
         return True
     if any(holds_turns(row.get(one.name)) for row in rows[:LOOKED_AT]):
         return True
@@ -230,11 +240,34 @@ def ask_labels(
     named += [
         one for one in known.values() if simplify(one.name) in GRADED and _grades(one) and one not in named
     ]
+    flags = [one for one in known.values() if _is_flag(one.name, rows) and one.distinct == 2]
+    named += [one for one in flags if len(flags) > 1 and one not in named]
     labels = named or [one for one in known.values() if not sure and one.spoken and one.is_labels]
     if not labels:
         return ()
     what = text("data.ask.labels", column=shorten(labels[0].name), sample=labels[0].sample)
     return (ask_format(what, ("prompt_completion", "text")),)
+
+
+def _is_flag(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds nothing but 0 and 1, as what is found out about a text is written."""
+    cells = [row.get(name) for row in rows[:LOOKED_AT]]
+    return bool(cells) and all(str(cell) in ("0", "1") for cell in cells)
+
+
+def ask_verdicts(
+    format: Format, mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]
+) -> tuple[Question, ...]:
+    """Return the question what becomes of answers that a column calls bad; () where none does."""
+    used = {*mapping.values()}
+    for name in columns:
+        cells = [row.get(name) for row in rows[:LOOKED_AT]]
+        told = [cell for cell in cells if cell is not None]
+        judged = {*part_name(name)} & VERDICTS and not {*part_name(name)} & {"prompt", "question"}
+        if name not in used and judged and {*map(type, told)} == {bool} and len({*told}) == 2:
+            what = text("data.ask.verdict", column=shorten(name), bad=told.count(False), all=len(told))
+            return (ask_format(what, (format.name, "kto")),)
+    return ()
 
 
 def _grades(one: Column) -> bool:

@@ -14,7 +14,8 @@ MOSTLY = 0.95
 """Of the rows: what holds less is rather not asked for first, for the others would be left out."""
 JUDGED = frozenset(
     "label labels similarity relatedness relation relations sentiment emotion emotions intent intents stance polarity "
-    "toxicity toxic verdict decision entailment gold spans entities slots annotation annotations".split()
+    "toxicity toxic verdict decision entailment duplicate paraphrased gold spans entities slots annotation "
+    "annotations".split()
 )
 """Words in the names of what somebody found out about a text."""
 TAGGED = frozenset("intent intents sentiment emotion emotions stance polarity toxicity toxic".split())
@@ -85,8 +86,10 @@ def rank_questions(columns: Sequence[Column]) -> list[Column]:
         for one in read
         if one.cut or not BLOCKING & {*part_name(one.name)} or hints(one, (*QUESTIONS, *SOURCES))
     ]
-    read = named or read
-    read = [one for one in read if not one.coded] or read
+    if any(one.is_prose and not one.coded for one in named) or not any(one.is_prose for one in read):
+        read = named or read
+    if any(one.is_prose and not one.coded for one in read):
+        read = [one for one in read if not one.coded]
     prose = [one for one in read if (one.is_prose or one.cut) and not one.is_labels]
     return sorted(
         read,

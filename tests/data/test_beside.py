@@ -289,3 +289,46 @@ def test_one_and_the_same_word_is_no_answer_where_a_column_tells_rows_apart():
 def test_checksums_are_nothing_to_learn():
     with pytest.raises(StudioError):
         look([{"id": i, "url": f"https://a/{i}", "sha256": f"{i:064x}"} for i in range(9)])
+
+
+def test_several_flags_beside_a_text_are_asked_about():
+    rows = [{"text": STORY.format(i), "joy": i % 2, "fear": i // 2 % 2, "rater_id": 7} for i in range(12)]
+    assert [one.field for one in look(rows).questions] == ["data.format"]
+    rows = [{"text": STORY.format(i), "is_page": 1, "joy": i % 2} for i in range(12)]
+    assert not look(rows).questions
+
+
+def test_answers_that_a_column_calls_bad_are_asked_about():
+    rows = [
+        {"prompt": f"Who goes by boat {i}?", "response": STORY.format(i), "is_safe": i % 3 > 0}
+        for i in range(12)
+    ]
+    found = look(rows)
+    assert found.questions[0].choices == ("prompt_completion", "kto") and found.confidence <= 0.8
+    assert not look(rows, format="prompt_completion").questions
+    assert not look([{**row, "is_safe": True} for row in rows]).questions
+
+
+def test_a_history_of_another_form_is_material():
+    past = [{"follow_up_question": "Is it far?", "follow_up_answer": "No."}]
+    rows = [{"history": past, "question": f"Who goes by boat {i}?", "answer": "Yes"} for i in range(9)]
+    found = look(rows)
+    assert "Is it far?" in first(found, rows)[0][1] and first(found, rows)[1] == ("assistant", "Yes")
+
+
+def test_the_name_of_a_program_is_no_system_prompt():
+    row = {"question": "Who goes by boat?", "answer": STORY, "system": "Online-A"}
+    assert "system" not in look([row] * 9).mapping
+    assert look([{**row, "system": "Be short."}] * 9).mapping["system"] == "system"
+
+
+def test_attempts_of_models_are_no_first_choice_as_material():
+    rows = [
+        {
+            "question": f"Who goes by boat {i}?",
+            "answer": "The pupils",
+            "samples": [STORY.format(i), "Nobody at all"],
+        }
+        for i in range(9)
+    ]
+    assert all(one.choices[0] != "samples" for one in look(rows).questions)

@@ -87,3 +87,12 @@ def test_a_copy_of_both_answers_is_not_offered_as_material():
     found = understand(list(rows[0]), rows, DatasetSpec(source="x"))
     assert found.format.name == "preference"
     assert all(question.choices[0] == "" for question in found.questions)
+
+
+def test_a_text_beside_a_rejected_text_is_the_better_one():
+    rows = [
+        {"text": f"ask: how {i}?\nsay: well", "rejected_text": f"ask: how {i}?\nsay: badly"} for i in range(6)
+    ]
+    found = understand(list(rows[0]), rows, DatasetSpec(source="x"))
+    assert found.format.name == "preference" and not found.questions
+    assert found.read_row(Row(1, rows[0]))[0].chosen[0].content == "well"

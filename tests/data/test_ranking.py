@@ -148,3 +148,33 @@ def test_of_a_change_the_new_lines_are_learned():
     old, new = ([f"total = {sign}sum(ship.load * {n} for ship in fleet)" for n in range(12)] for sign in "-+")
     asked = choices(look(make(old_lines=old, new_lines=new, subject=SAID)))
     assert asked["prompt"][0] == "subject" and asked["completion"][0] == "new_lines"
+
+
+def test_a_state_in_one_word_is_not_asked_before_a_task_in_sentences():
+    code = [f"total = sum(ship.load * {n} for ship in fleet)" for n in range(12)]
+    rows = make(exec_outcome=["WRONG"] * 12, prob_desc_text=SAID, fix_code=code)
+    assert choices(look(rows))["prompt"][0] == "prob_desc_text"
+
+
+def test_two_questions_and_whether_they_are_the_same():
+    rows = make(question1=SAID, question2=MORE, is_duplicate=[0, 1] * 6)
+    found = look(rows, mapping={"prompt": "question1"})
+    assert choices(found)["completion"][0] == "is_duplicate"
+
+
+def test_a_program_that_gives_the_answer_is_no_first_choice_as_material():
+    programs = [f"total = sum(ship.load * {n} for ship in fleet if ship.load > 7)" for n in range(12)]
+    rows = make(question=SAID, program=programs, answer=[f"{n} lorries" for n in range(12)])
+    assert all(names[0] != "program" for names in choices(look(rows)).values())
+
+
+def test_two_questions_are_no_prompts_for_rewards_where_they_are_compared():
+    asked = choices(look(make(question1=SAID, question2=MORE, is_duplicate=["0", "1"] * 6)))
+    assert asked["prompt"][0] == "question1" and asked["completion"][0] == "is_duplicate"
+
+
+def test_source_code_is_material_and_no_note_on_where_it_is_from():
+    old, new = ([f"total = {sign}sum(ship.load * {n} for ship in fleet)" for n in range(12)] for sign in "-+")
+    rows = make(task_text=SAID, bug_source_code=old, fix_source_code=new)
+    found = look(rows, mapping={"prompt": "task_text", "completion": "fix_source_code"})
+    assert choices(found)["material"][0] == "bug_source_code"

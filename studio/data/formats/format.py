@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -41,6 +42,7 @@ BODIES = (
 SAID = ("completion", "output", "answer")
 """Roles of what is said to a question."""
 CONSTANT_ROWS = 8
+PROGRAM_NAME = re.compile(r"[\w.]+[-_/][\w./-]*|\w*\d\w*")
 SPARSE = 0.05
 LOOKED_AT = 50
 
@@ -327,6 +329,8 @@ class Format:
             return role != "reasoning" or not sample
         if not sure and cells and all(isinstance(cell, str) and is_address(cell) for cell in cells):
             return False
+        if role == "system" and cells and all(map(_is_program_name, cells)):
+            return False  # which system made it, and not what one was told
         fits = sum(map(kind, cells))
         return 2 * fits >= len(cells) if sure else bool(cells) and fits == len(cells)
 
@@ -358,6 +362,11 @@ class Format:
         same = [name for name in others if all(row.get(name) == row.get(first) for row in sample)]
         notes += [text("data.sniff.same", column=shorten(name), kept=shorten(first)) for name in same]
         return [name for name in left if name not in same], notes
+
+
+def _is_program_name(cell: object) -> bool:
+    """Return whether a cell is one word with a hyphen or a number in it: `Online-A`, `gpt-4`."""
+    return isinstance(cell, str) and PROGRAM_NAME.fullmatch(cell.strip()) is not None
 
 
 def _is_constant(name: str, sample: Sequence[Values]) -> bool:

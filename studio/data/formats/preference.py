@@ -173,7 +173,7 @@ FORMAT = Format(
         "tools": holds_tools,
     },
     read=read,
-    fallback={"chosen": (*ANSWERS, *LISTS)},
+    fallback={"chosen": (*ANSWERS, *LISTS, "text")},
     settle=settle,
     beats=("messages", "sharegpt", "prompt_completion", "alpaca", "text", "rl", "kto"),
 )
