@@ -63,7 +63,7 @@ ASIDE = frozenset(
     "comments feedback critique judgement judgment extra_info extra metadata meta raw original original_text "
     "annotation source url tags license licence copyright attribution disclaimer incorrect distractor distractors "
     "negative negatives wrong rejected test tests check checks verification constraints seed seeds "
-    "generations generation samples attempts neg".split()
+    "generations generation samples attempts neg preference preferences".split()
 )
 """Words in the names of what is rather left out."""
 
@@ -132,7 +132,13 @@ def find_rest(
     # Of two columns for the same role the person, or a format's own order, has chosen one.
     rivals = {name for role in mapping for name in format.roles.get(role, ()) if role not in MATERIALS}
     rest = [one for name, one in known.items() if name not in used and one.is_prose]
-    rest = [one for one in rest if not {simplify(one.name), find_core(one.name)} & rivals]
+    asked = [mapping[role] for role in ASKED if role in mapping]
+    rest = [
+        one
+        for one in rest
+        if not {simplify(one.name), find_core(one.name)} & rivals
+        or any(are_twins(one.name, name) for name in asked)
+    ]
     # A licence or a source that is the same in every row is no part of it.
     rest = [one for one in rest if one.distinct > 1 or not {*part_name(one.name)} & ASIDE]
     whole = sum(known[name].characters for name in used) + sum(one.characters for one in rest)

@@ -96,3 +96,18 @@ def test_a_text_beside_a_rejected_text_is_the_better_one():
     found = understand(list(rows[0]), rows, DatasetSpec(source="x"))
     assert found.format.name == "preference" and not found.questions
     assert found.read_row(Row(1, rows[0]))[0].chosen[0].content == "well"
+
+
+def test_what_each_judge_preferred_is_no_first_choice_as_material():
+    rows = [
+        {
+            "prompt": f"how {i}?",
+            "answer_a": "It goes well, and it stays so.",
+            "answer_b": "badly",
+            "winner": "a",
+            "individual_preference": f"The first judge of {i} found that the answer on the left is clearer.",
+        }
+        for i in range(8)
+    ]
+    found = understand(list(rows[0]), rows, DatasetSpec(source="x"))
+    assert found.questions and all(one.choices[0] == "" for one in found.questions)

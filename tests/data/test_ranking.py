@@ -173,6 +173,12 @@ def test_two_questions_are_no_prompts_for_rewards_where_they_are_compared():
     assert asked["prompt"][0] == "question1" and asked["completion"][0] == "is_duplicate"
 
 
+def test_the_second_of_two_questions_is_not_lost_when_the_first_is_named():
+    rows = make(question1=SAID, question2=MORE, is_duplicate=["0", "1"] * 6)
+    found = look(rows, mapping={"prompt": "question1", "completion": "is_duplicate"})
+    assert choices(found)["material"][0] == "question2"
+
+
 def test_source_code_is_material_and_no_note_on_where_it_is_from():
     old, new = ([f"total = {sign}sum(ship.load * {n} for ship in fleet)" for n in range(12)] for sign in "-+")
     rows = make(task_text=SAID, bug_source_code=old, fix_source_code=new)
