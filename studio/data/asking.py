@@ -10,8 +10,11 @@ from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repea
 from studio.data.formats.aliases import (
     CHOSEN,
     IMAGES,
+    INSTRUCTION,
     LABEL,
     LISTS,
+    MATERIAL,
+    PRODUCTS,
     REJECTED,
 )
 from studio.data.formats.cells import Values, shorten, show_names
@@ -21,7 +24,16 @@ from studio.data.formats.material import MATERIALS, say_material
 from studio.data.formats.names import find_core, part_name, simplify
 from studio.data.formats.turns import holds_turns
 from studio.data.question import Question
-from studio.data.ranking import MADE, hints, is_answer, is_language, rank_answers, rank_questions
+from studio.data.ranking import (
+    GRADED,
+    MADE,
+    are_twins,
+    hints,
+    is_answer,
+    is_language,
+    rank_answers,
+    rank_questions,
+)
 
 SHARE = 0.15
 """A column with less of a row's letters, and ..."""
@@ -29,6 +41,13 @@ CHARACTERS = 200
 """... fewer of them than this is left out with a note and no question."""
 ANSWERING = ("completion", "output")
 """Roles of what is learned."""
+MOST_GRADES = 10
+VERDICTS = frozenset(
+    "safe correct good helpful accepted valid success successful passed approved acceptable harmless".split()
+)
+"""Words in the names of columns that say yes or no to an answer."""
+COMPARED = ("chosen", "rejected", "first", "second", "rated")
+"""Roles of answers of which one is better."""
 ASKED = ("prompt", "instruction", "text")
 """Roles of what is read."""
 THOUGHTS = frozenset(
@@ -44,7 +63,7 @@ ASIDE = frozenset(
     "comments feedback critique judgement judgment extra_info extra metadata meta raw original original_text "
     "annotation source url tags license licence copyright attribution disclaimer incorrect distractor distractors "
     "negative negatives wrong rejected test tests check checks verification constraints seed seeds "
-    "generations generation".split()
+    "generations generation samples attempts neg preference preferences".split()
 )
 """Words in the names of what is rather left out."""
 
@@ -78,6 +97,8 @@ def ask_columns(
         )
     question = chosen.get("prompt") or (questions[0].name if questions else "")
     answers = rank_answers(known, question)
+    # What stands in the question already is not to be learned as its answer.
+    answers.sort(key=lambda one: one.is_prose and repeats(one.name, [question], rows))
     if not chosen and len(questions) == 1 and len(spoken) == 1 and not any(map(is_answer, answers)):
         if _holds_lists(spoken[0].name, rows):
             what = text("data.ask.turns", column=shorten(spoken[0].name))
@@ -111,11 +132,23 @@ def find_rest(
     # Of two columns for the same role the person, or a format's own order, has chosen one.
     rivals = {name for role in mapping for name in format.roles.get(role, ()) if role not in MATERIALS}
     rest = [one for name, one in known.items() if name not in used and one.is_prose]
-    rest = [one for one in rest if not {simplify(one.name), find_core(one.name)} & rivals]
+    asked = [mapping[role] for role in ASKED if role in mapping]
+    rest = [
+        one
+        for one in rest
+        if not {simplify(one.name), find_core(one.name)} & rivals
+        or any(are_twins(one.name, name) for name in asked)
+    ]
     # A licence or a source that is the same in every row is no part of it.
     rest = [one for one in rest if one.distinct > 1 or not {*part_name(one.name)} & ASIDE]
     whole = sum(known[name].characters for name in used) + sum(one.characters for one in rest)
     heavy = [one for one in rest if one.characters >= min(SHARE * whole, CHARACTERS)]
+    if "instruction" not in format.roles and "prompt" not in format.roles:
+        # Beside a talk, the task is a part of it, however short it is, and also where it is the same in all rows.
+        tasks = [one for name, one in known.items() if name not in used and one not in heavy]
+        heavy += [
+            one for one in tasks if one.spoken and one.plain and hints(one, INSTRUCTION) and one.words > 2
+        ]
     return [one for one in heavy if not repeats(one.name, used, rows) and not joins(one.name, used, rows)]
 
 
@@ -137,14 +170,27 @@ def ask_rest(
     if not rest or not free or any(chosen.get(role) == "" for role in MATERIALS):
         return ()
     answer = next((mapping[role] for role in ANSWERING if role in mapping), "")
-    aside = [one for one in rest if one in thoughts or _tells(one, answer, rows)]
+    compared = [mapping[role] for role in COMPARED if role in mapping]
+    aside = [
+        one
+        for one in rest
+        if one in thoughts
+        or _tells(one, answer, rows)
+        or any(repeats(name, [one.name], rows) for name in compared)
+    ]
+    asked = next((mapping[role] for role in ASKED if role in mapping), "")
     order = [one for one in rest if one not in aside]
+    order.sort(key=lambda one: not are_twins(one.name, asked))
     return (_ask(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)
 
 
 def _tells(one: Column, answer: str, rows: Sequence[Values]) -> bool:
     """Return whether a column may tell the answer that is to be learned: it is another one, or holds it."""
-    if {*part_name(one.name)} & (ASIDE | MADE | TRACES) or (is_language(answer) and is_language(one.name)):
+    words = part_name(one.name)
+    words = {*words} if words[-1:] == ("source",) else {*words} - {"source"}
+    if words & (ASIDE | MADE | TRACES) or (is_language(answer) and is_language(one.name)):
+        return True
+    if hints(one, PRODUCTS) and simplify(one.name) not in MATERIAL:
         return True
     if any(holds_turns(row.get(one.name)) for row in rows[:LOOKED_AT]):
         return True
@@ -197,11 +243,42 @@ def ask_labels(
     known = measure_columns([name for name in columns if name not in mapping.values()], rows)
     named = [one for one in known.values() if hints(one, LABEL) and one.rows and one.distinct > 1]
     named += [one for one in rank_answers([*known.values()], "") if is_answer(one) and one not in named]
+    named += [
+        one for one in known.values() if simplify(one.name) in GRADED and _grades(one) and one not in named
+    ]
+    flags = [one for one in known.values() if _is_flag(one.name, rows) and one.distinct == 2]
+    named += [one for one in flags if len(flags) > 1 and one not in named]
     labels = named or [one for one in known.values() if not sure and one.spoken and one.is_labels]
     if not labels:
         return ()
     what = text("data.ask.labels", column=shorten(labels[0].name), sample=labels[0].sample)
     return (ask_format(what, ("prompt_completion", "text")),)
+
+
+def _is_flag(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds nothing but 0 and 1, as what is found out about a text is written."""
+    cells = [row.get(name) for row in rows[:LOOKED_AT]]
+    return bool(cells) and all(str(cell) in ("0", "1") for cell in cells)
+
+
+def ask_verdicts(
+    format: Format, mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]
+) -> tuple[Question, ...]:
+    """Return the question what becomes of answers that a column calls bad; () where none does."""
+    used = {*mapping.values()}
+    for name in columns:
+        cells = [row.get(name) for row in rows[:LOOKED_AT]]
+        told = [cell for cell in cells if cell is not None]
+        judged = {*part_name(name)} & VERDICTS and not {*part_name(name)} & {"prompt", "question"}
+        if name not in used and judged and {*map(type, told)} == {bool} and len({*told}) == 2:
+            what = text("data.ask.verdict", column=shorten(name), bad=told.count(False), all=len(told))
+            return (ask_format(what, (format.name, "kto")),)
+    return ()
+
+
+def _grades(one: Column) -> bool:
+    """Return whether a column holds a few grades that come again and again."""
+    return 1 < one.distinct <= min(MOST_GRADES, one.rows / 2)
 
 
 def _ask(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from studio.data.formats.cells import Values, is_coded, is_empty, shorten
+from studio.data.formats.cells import Values, is_code, is_coded, is_empty, shorten
 from studio.data.formats.material import is_cut, is_numbers, say_material
 from studio.data.formats.names import BLOCKING, part_name
 
@@ -17,6 +17,10 @@ WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 WORDY = 3.5
 """Words of an average cell from which on a column is prose: names, categories and dates have fewer."""
 NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?")
+PROGRAM = re.compile(r"\w\([^()]*\)|[\])]\s*[=:{]|[\w)\]]\s*[-+*/]?=\s*[\w(\['\"]|[;{]\s*$", re.M)
+"""What programs hold and sentences do not: a call, an assignment, a line that ends in a brace."""
+PROSE = re.compile(r"\b[a-zA-Z]{2,}(?:[ ,]+[a-zA-Z]{1,}){5}")
+"""Six words in a row."""
 LABELS_SHARE = 0.5
 """Of the rows, as many different values at most has a column of labels, ..."""
 MOST_LABELS = 200
@@ -50,6 +54,8 @@ class Column:
     """Whether its cells are texts that were cut into their words."""
     counted: bool = False
     """Whether its cells are numbers, truth values, or lists of them, and no ids."""
+    coded: bool = False
+    """Whether its cells are lines of a program or a query, and no sentences."""
 
     @property
     def is_prose(self) -> bool:
@@ -95,8 +101,16 @@ def _measure(name: str, rows: Sequence[Values]) -> Column:
         spoken=bool(filled) and coded + numbers + tokens < len(filled) / 2,
         plain=all(isinstance(cell, str) for cell in cells),
         cut=2 * tokens > len(filled),
+        coded=2 * sum(map(is_program, filled)) > len(filled),
         counted=2 * numbers > len(filled) and not _is_count(cells),
     )
+
+
+def is_program(words: str) -> bool:
+    """Return whether a text is lines of a program or a query: brackets and signs stand where sentences have spaces."""
+    if is_code(words):
+        return True
+    return PROGRAM.search(words) is not None and PROSE.search(words) is None
 
 
 def _is_count(cells: Sequence[object]) -> bool:
@@ -137,5 +151,10 @@ def _stands_in(words: str, cell: object) -> bool:
     """Return whether a cell holds `words`, or all their lines; white space aside."""
     if is_empty(cell):
         return False
-    whole = "".join(say_material(cell).split())
-    return all("".join(line.split()) in whole for line in words.splitlines())
+    whole = _fold(say_material(cell))
+    return all(_fold(line) in whole for line in words.splitlines())
+
+
+def _fold(words: str) -> str:
+    """Return a text without white space, and without the brackets that parsed sentences have."""
+    return "".join(words.replace("( ", "").replace(" )", "").split())

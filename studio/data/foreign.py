@@ -11,13 +11,15 @@ from studio.data.formats.aliases import ANSWERS
 from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.names import find_core, part_name, simplify
 from studio.data.formats.roles import read_role
-from studio.data.formats.turns import is_turn
+from studio.data.formats.turns import holds_turns, is_turn
 
 LOOKED_AT = 100
 FITTING = frozenset("pos positive positives".split())
 UNFITTING = frozenset("neg negative negatives".split())
 SOUGHT = frozenset("query anchor question sentence premise claim q".split())
 JUDGEMENTS = frozenset("label labels rating ratings reward rewards correctness is_correct scores".split())
+STEPS = frozenset(("step", "steps"))
+RATED = frozenset("label labels rating ratings score correct correctness".split())
 STEP_WORDS = 3
 """Words of an average step at least: shorter entries are labels or single words."""
 
@@ -56,10 +58,14 @@ def _holds_texts(name: str, rows: Sequence[Values]) -> bool:
 
 def _find_steps(columns: Sequence[str], rows: Sequence[Values]) -> tuple[str, list[str]] | None:
     """Return the columns of steps and of what somebody found of each."""
+    if any(_all(name, rows, _answers) for name in columns):
+        return None  # attempts that were checked, of which the talk holds the one to learn
     judged = [name for name in columns if {simplify(name), *part_name(name)} & JUDGEMENTS]
     for name in columns:
         cells = [row[name] for row in rows if not is_empty(row.get(name))]
         if cells and all(isinstance(cell, Mapping) and _rates_steps(cell) for cell in cells):
+            return "steps", [name]
+        if cells and all(_holds_judged_steps(cell) for cell in cells):
             return "steps", [name]
         if not cells or not all(_is_steps(cell) for cell in cells) or all(len(cell) < 2 for cell in cells):
             continue
@@ -73,6 +79,14 @@ def _is_steps(cell: object) -> bool:
     if not isinstance(cell, (list, tuple)) or not all(isinstance(one, str) for one in cell):
         return False
     return bool(cell) and sum(map(count_words, cell)) >= STEP_WORDS * len(cell)
+
+
+def _holds_judged_steps(cell: object) -> bool:
+    """Return whether a cell lists objects that are called steps, each with what somebody found of it."""
+    if not isinstance(cell, (list, tuple)) or not cell or not all(isinstance(one, Mapping) for one in cell):
+        return False
+    keys = [{word for key in one for word in part_name(key)} for one in cell]
+    return all(words & STEPS and words & RATED for words in keys)
 
 
 def _judges(cell: object, steps: Sequence[object]) -> bool:
@@ -119,6 +133,11 @@ def _describes_functions(cell: object) -> bool:
         isinstance(one, Mapping) and "name" in one and ("parameters" in one or "description" in one)
         for one in cell
     )
+
+
+def _answers(cell: object) -> bool:
+    """Return whether a cell is a list of turns with an answer."""
+    return isinstance(cell, (list, tuple)) and holds_turns(cell) and not _asks_only(cell)
 
 
 def _asks_only(cell: object) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from studio.core.text import Text, text
 from studio.data.formats.aliases import ANSWERS, QUESTIONS
+from studio.data.formats.asked import list_words
 from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.choices import find_key
 from studio.data.formats.names import find_core, part_name, simplify
-from studio.data.formats.several import RANKS, SCORES
+from studio.data.formats.several import ALTERNATIVES, RANKS, SCORES
 from studio.data.ranking import LANGUAGES
 from studio.data.row import Row
 
@@ -18,9 +20,13 @@ ASKED_WORDS = frozenset(
     "questions queries prompts utterances patterns phrases instructions paraphrases wordings examples".split()
 )
 """Words in the names of lists of which each entry is asked, and not one after another."""
+WORDINGS = frozenset("patterns phrases paraphrases wordings".split())
+"""Those that say that the entries mean the same."""
 SAID_WORDS = frozenset("answer answers response responses reply replies output outputs completion".split())
 NUMBERED = frozenset((*SCORES, *RANKS))
 LEAST = 2
+MARKED = re.compile(r"(.+?)_?([a-h]|\d)")
+"""The name of one of several answers: `response_a`, `answer2`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +87,66 @@ class Rated:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Ranked:
+    """Answers in columns of their own and a list of their marks, the best first: a list of answers with a rank each."""
+
+    answers: tuple[str, ...]
+    marks: tuple[str, ...]
+    ranking: str
+
+    @property
+    def consumed(self) -> tuple[str, ...]:
+        """Columns that are gone in what it yields."""
+        return (*self.answers, self.ranking)
+
+    @property
+    def note(self) -> Text:
+        """What a person should know."""
+        return text(
+            "data.reshape.ranked",
+            ranking=shorten(self.ranking),
+            answers=", ".join(map(shorten, self.answers)),
+        )
+
+    def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield each Row with its answers, those that are ranked, in one list in place of the ranking."""
+        for row in rows:
+            order = _read_order(row.values.get(self.ranking), self.marks)
+            if row.problem is None and order:
+                cells = [row.values.get(self.answers[self.marks.index(mark)]) for mark in order]
+                found = [{"text": one, "rank": i} for i, one in enumerate(cells) if not is_empty(one)]
+                values = {name: cell for name, cell in row.values.items() if name not in self.consumed}
+                row = Row(row.line, {**values, "answers": found}, None, row.row, row.offset, row.raw)
+            yield row
+
+
+def find_ranked(columns: Sequence[str], rows: Sequence[Values]) -> Ranked | None:
+    """Return answers in columns of their own and the list that ranks them; None where there are none."""
+    fronts: dict[str, dict[str, str]] = {}
+    for name in columns:
+        found = MARKED.fullmatch(simplify(name))
+        if found and ALTERNATIVES & {*part_name(found[1])}:
+            fronts.setdefault(found[1], {})[found[2]] = name
+    for sides in fronts.values():
+        marks = tuple(sorted(sides))
+        for name in columns:
+            cells = [row[name] for row in rows if not is_empty(row.get(name))]
+            ranks = {*part_name(name)} & {*RANKS, "order", "preference"}
+            if ranks and len(marks) > 1 and cells and all(_read_order(cell, marks) for cell in cells):
+                return Ranked(answers=tuple(sides[mark] for mark in marks), marks=marks, ranking=name)
+    return None
+
+
+def _read_order(cell: object, marks: Sequence[str]) -> list[str]:
+    """Return the marks in the order of a cell, a list or `B > A`; [] where it names others, or one twice."""
+    parts = re.split(r"\s*[>,]\s*", cell.strip()) if isinstance(cell, str) else cell
+    if not isinstance(parts, (list, tuple)):
+        return []
+    order = [str(one).strip().lower() for one in parts]
+    return order if 1 < len({*order}) == len(order) and {*order} <= {*marks} else []
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Languages:
     """Objects with a text for each language: a column each; of a single one the text itself."""
 
@@ -134,7 +200,7 @@ def _is_by_language(cell: object) -> bool:
 def find_rated(columns: Sequence[str], rows: Sequence[Values]) -> Rated | None:
     """Return the lists of answers and of as many scores; None where there are none."""
     for name in columns:
-        if not (simplify(name) in ANSWERS or find_core(name) in ANSWERS):
+        if not (simplify(name) in ANSWERS or find_core(name) in ANSWERS or ALTERNATIVES & {*part_name(name)}):
             continue
         for other in columns:
             if other == name or not {*part_name(other)} & NUMBERED:
@@ -173,7 +239,8 @@ def find_spread(columns: Sequence[str], rows: Sequence[Values]) -> Spread | None
         if not cells or not all(_is_texts(cell) for cell, _ in cells):
             continue
         many = any(len(cell) > 1 for cell, _ in cells)
-        answers = [other for other in said if other != name and not _in_turn(name, other, rows)]
+        worded = bool(WORDINGS & {*part_name(name)})
+        answers = [other for other in said if other != name and (worded or not _in_turn(name, other, rows))]
         if many and len(answers) == len(said) == 1 and not find_key(columns, name, rows):
             return Spread(column=name)
     return None
@@ -186,6 +253,5 @@ def _is_texts(cell: object) -> bool:
 def _in_turn(name: str, other: str, rows: Sequence[Values]) -> bool:
     """Return whether the lists of two columns are equally long in all rows, and not all of one entry."""
     pairs = [(row[name], row[other]) for row in rows if row.get(name) and row.get(other)]
-    if not all(isinstance(one, (list, tuple)) for _, one in pairs):
-        return False
-    return all(len(one) == len(said) for one, said in pairs)
+    lists = [(one, said if isinstance(said, (list, tuple)) else list_words(said)) for one, said in pairs]
+    return all(said and len(one) == len(said) for one, said in lists)

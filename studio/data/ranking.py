@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from studio.data.columns import Column
@@ -13,14 +14,18 @@ MOSTLY = 0.95
 """Of the rows: what holds less is rather not asked for first, for the others would be left out."""
 JUDGED = frozenset(
     "label labels similarity relatedness relation relations sentiment emotion emotions intent intents stance polarity "
-    "toxicity toxic verdict decision entailment gold spans entities slots annotation annotations".split()
+    "toxicity toxic verdict decision entailment duplicate paraphrased gold spans entities slots annotation "
+    "annotations".split()
 )
 """Words in the names of what somebody found out about a text."""
+TAGGED = frozenset("intent intents sentiment emotion emotions stance polarity toxicity toxic".split())
+"""Those of them that hold a word or two; a column of whole phrases with such a name is about it, and is no label."""
 GRADED = frozenset("class classes category categories rating score stars grade tag tags".split())
 """The same, but elsewhere they only sort the rows: they are the answer where nothing else could be."""
 MADE = frozenset(
     "answer answers response responses output outputs completion reply solution target targets summary sql sparql "
-    "query translation corrected correction paraphrase rewrite simplified headline result".split()
+    "query translation corrected correction corrections paraphrase rewrite simplified headline result middle patch fix "
+    "fixed ideal new after".split()
 )
 """Words in the names of what was written for a text."""
 DATED = frozenset(
@@ -48,6 +53,8 @@ def is_language(name: str) -> bool:
 def is_answer(column: Column) -> bool:
     """Return whether a column's name says that it was written, or found out, for another one."""
     words = {*part_name(column.name)}
+    if column.words >= 3 and not column.is_labels:
+        words -= TAGGED
     return hints(column, (*ANSWERS, *PRODUCTS, *EXPECTED, *LABEL)) or bool(words & (JUDGED | MADE))
 
 
@@ -63,6 +70,12 @@ def may_answer(column: Column) -> bool:
     return column.counted or bool(words & (JUDGED | GRADED)) or column.distinct <= column.rows / 2
 
 
+def are_twins(name: str, other: str) -> bool:
+    """Return whether two column names differ only by a number or a letter at the end: `sentence1` and `sentence2`."""
+    one, two = (re.fullmatch(r"(.*?[^\W_]{2,}?)_?(\d|[a-dA-D])", simplify(each)) for each in (name, other))
+    return bool(one and two) and one[1] == two[1] and one[2] != two[2]
+
+
 def rank_questions(columns: Sequence[Column]) -> list[Column]:
     """Return those of `columns` that could be read, the likeliest question first."""
     read = [one for one in columns if one.spoken]
@@ -73,7 +86,10 @@ def rank_questions(columns: Sequence[Column]) -> list[Column]:
         for one in read
         if one.cut or not BLOCKING & {*part_name(one.name)} or hints(one, (*QUESTIONS, *SOURCES))
     ]
-    read = named or read
+    if any(one.is_prose and not one.coded for one in named) or not any(one.is_prose for one in read):
+        read = named or read
+    if any(one.is_prose and not one.coded for one in read):
+        read = [one for one in read if not one.coded]
     prose = [one for one in read if (one.is_prose or one.cut) and not one.is_labels]
     return sorted(
         read,
@@ -93,8 +109,14 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
     names = [one.name for one in columns]
     place = names.index(question) if question in names else -1
     free = [one for one in columns if one.name != question and may_answer(one)]
-    alone = not any(one.is_prose for one in free)
+    twins = {one.name for one in columns if are_twins(one.name, question)}
+    judged = [one for one in free if one.name not in twins and one.distinct > 1]
+    judged = [one for one in judged if {*part_name(one.name)} & (JUDGED | GRADED)]
+    # Of two texts side by side, what somebody found out about both is learned, and not the second from the first.
+    twins = twins if judged else set()
+    alone = not any(one.is_prose and one.name not in twins for one in free)
     spoken = is_language(question)
+    asked_in_code = any(one.coded for one in columns if one.name == question)
 
     def likeliness(one: Column) -> tuple[object, ...]:
         words = {*part_name(one.name)}
@@ -102,10 +124,13 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
         graded = alone and bool(words & GRADED)
         odd = bool(BLOCKING & words) and not words & JUDGED and not graded
         return (
+            one.distinct < 2 < one.rows,
+            one.name in twins,
             not (spoken and is_language(one.name)),
             not sure,
             not (is_answer(one) or graded),
-            one.distinct < 2,
+            not one.coded or asked_in_code,
+            alone and graded and not words & JUDGED,
             odd,
             one.filled < MOSTLY,
             not (one.spoken or one.cut or (alone and one.is_labels)),

@@ -8,12 +8,21 @@ from dataclasses import dataclass
 
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
-from studio.data.formats.aliases import ANSWERS, CHOICES, INSTRUCTION, LISTS, QUESTIONS
+from studio.data.formats.aliases import ANSWERS, INSTRUCTION, LISTS, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, is_empty, shorten
-from studio.data.formats.choices import part_options
 from studio.data.formats.names import part_name, simplify
 from studio.data.formats.pairs import find_pair
-from studio.data.lists import Languages, Rated, Spread, find_languages, find_rated, find_spread
+from studio.data.lift import Lift, find_lift
+from studio.data.lists import (
+    Languages,
+    Ranked,
+    Rated,
+    Spread,
+    find_languages,
+    find_ranked,
+    find_rated,
+    find_spread,
+)
 from studio.data.nested import Nested, find_nested
 from studio.data.question import Question
 from studio.data.row import Row, list_columns
@@ -41,9 +50,6 @@ REPLY = ("parent_id", "in_reply_to", "reply_to", "in_response_to_tweet_id", "par
          "in_reply_to_id", "reply_to_id", "reply_to_message_id", "in_reply_to_status_id", "parent_comment_id",
          "quoted_message_id", "replied_to")  # fmt: skip
 OWN_ID = ("message_id", "id", "tweet_id", "post_id", "comment_id", "msg_id", "uuid", "status_id")
-LIFTED = ("data", "row", "example", "item", "translation", "qa", "sample", "fields", "record", "inputs", "outputs",
-          "payload", "_source", "attributes", "instance", "qa_pair", "pair", "content", "body")  # fmt: skip
-"""Names of objects that only wrap the columns of a row."""
 LEAST_TURNS = 1.5
 """Messages in an average talk from which on a column is taken to group them."""
 JUDGED_ROWS = 1000
@@ -198,37 +204,19 @@ def follow(rows: Sequence[Row], own_id: str, reply: str) -> Iterator[list[Row]]:
         yield path[::-1]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lift:
-    """Objects whose fields are the columns."""
-
-    columns: tuple[str, ...]
-
-    @property
-    def consumed(self) -> tuple[str, ...]:
-        """Columns that are gone in what it yields."""
-        return self.columns
-
-    @property
-    def note(self) -> Text:
-        """What a person should know."""
-        return text("data.reshape.lift", columns=", ".join(map(shorten, self.columns)))
-
-    def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield each Row with the fields of its objects as columns, named as they are where that is free."""
-        for row in rows:
-            if row.problem is None:
-                values = {name: cell for name, cell in row.values.items() if name not in self.columns}
-                for column in self.columns:
-                    cell = row.values.get(column)
-                    for name, value in cell.items() if isinstance(cell, Mapping) else ((column, cell),):
-                        values[name if name not in values else f"{column}.{name}"] = value
-                row = Row(row.line, values, None, row.row, row.offset, row.raw)
-            yield row
-
-
 Reshape = (
-    Lift | Spread | Rated | Languages | Nested | Talks | Headed | Threads | Chain | Transcript | Speakers
+    Lift
+    | Spread
+    | Rated
+    | Ranked
+    | Languages
+    | Nested
+    | Talks
+    | Headed
+    | Threads
+    | Chain
+    | Transcript
+    | Speakers
 )
 TALK_FORMATS = ("auto", "messages", "sharegpt")
 PLAIN_FORMATS = ("text", "alpaca", "pretokenized")
@@ -269,10 +257,11 @@ def find_reshapes(
     if not plain and not steps:
         look(give_turns)
     if not steps:
-        look(_find_lift)
+        look(find_lift)
         look(find_nested)
         look(find_languages)
         look(find_rated)
+        look(find_ranked)
         look(find_spread)
         if not plain:
             look(give_turns)
@@ -334,38 +323,6 @@ def _find_chain(columns: Sequence[str], rows: Sequence[Values]) -> Chain | None:
     return Chain(question=question, answer=answer, reply=reply, own_id=own_id)
 
 
-def _find_lift(columns: Sequence[str], rows: Sequence[Values]) -> Lift | None:
-    found = [
-        name
-        for name in columns
-        if (simplify(name) in LIFTED or _holds_options(name, rows)) and _is_object(name, rows)
-    ]
-    if "inputs" not in map(simplify, found):
-        found = [name for name in found if simplify(name) != "outputs"]
-    return Lift(columns=tuple(found)) if found else None
-
-
-def _holds_options(name: str, rows: Sequence[Values]) -> bool:
-    """Return whether a column holds questions together with their options."""
-    cells = [row[name] for row in rows if not is_empty(row.get(name))]
-    return bool(cells) and all(
-        isinstance(cell, Mapping)
-        and any(simplify(key) in CHOICES and len(part_options(value)) > 1 for key, value in cell.items())
-        and any(simplify(key) in (*QUESTIONS, "text", "body") for key in cell)
-        for cell in cells
-    )
-
-
-def _is_object(name: str, rows: Sequence[Values]) -> bool:
-    cells = [row[name] for row in rows if not is_empty(row.get(name))]
-    return bool(cells) and all(
-        isinstance(cell, Mapping)
-        and "role" not in cell
-        and any(not is_empty(value) for value in cell.values())
-        for cell in cells
-    )
-
-
 def _is_words(name: str, rows: Sequence[Values]) -> bool:
     cells = [_say(row[name]) for row in rows if not is_empty(row.get(name))]
     return bool(cells) and all(isinstance(cell, str) for cell in cells) and len({*cells}) > len(cells) / 4
@@ -380,8 +337,10 @@ def _say(cell: object) -> object:
 
 
 def _is_speaker(name: str, rows: Sequence[Values]) -> bool:
-    """Return whether few short values come again and again."""
+    """Return whether few short values, and more than one, come again and again."""
     cells = [str(row[name]) for row in rows if not is_empty(row.get(name))]
+    if len({*cells}) < 2:
+        return False
     wrapped = any(isinstance(row.get(name), Mapping) for row in rows)
     short = max(map(len, cells), default=0) <= 60 or wrapped
     return len(cells) > len(rows) / 2 and short and len({*cells}) <= max(2, 0.8 * len(cells))

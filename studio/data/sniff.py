@@ -25,6 +25,7 @@ from studio.data.asking import (
     ask_labels,
     ask_rest,
     ask_role,
+    ask_verdicts,
     find_rest,
 )
 from studio.data.columns import measure_columns, repeats
@@ -38,7 +39,7 @@ from studio.data.formats.several import holds_parts, open_list
 from studio.data.formats.turns import holds_turns
 from studio.data.mapping_file import read_mapping
 from studio.data.question import Question
-from studio.data.ranking import may_answer
+from studio.data.ranking import is_answer, may_answer
 from studio.data.row import Row, RowError
 
 ACCEPT = 0.85
@@ -185,6 +186,8 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
         asked_for = {"prompt": score.match.mapping["prompt"], **chosen} if score.match.mapping else asked_for
     half = "prompt" in asked_for and "completion" not in asked_for and best.name == "rl"
     half = half and _has_answer(columns, rows, asked_for)
+    # Two questions beside each other are compared, and what was found out is the answer.
+    half = half or (best.name == "rl" and "prompt" in score.match.doubtful and _is_judged(columns, rows))
     if (score.confidence < PRESELECT and not complete) or half:
         return Understanding(
             format=None,
@@ -221,7 +224,17 @@ def _has_answer(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) 
     Whoever names the question alone is asked for the answer; whoever wants rewards names the format.
     """
     rest = measure_columns([name for name in columns if name not in chosen.values()], rows).values()
-    return any(one.is_prose or ("prompt" in chosen and one.spoken and may_answer(one)) for one in rest)
+    named = "prompt" in chosen
+    return any(
+        one.is_prose or (named and may_answer(one) and (one.spoken or is_answer(one) or one.counted))
+        for one in rest
+    )
+
+
+def _is_judged(columns: Sequence[str], rows: Sequence[Values]) -> bool:
+    """Return whether a column holds labels that somebody gave."""
+    known = measure_columns(columns, rows).values()
+    return any(is_answer(one) and 1 < one.distinct <= one.rows / 2 for one in known)
 
 
 def _tells_the_same(match: Match, other: Match, rows: Sequence[Values]) -> bool:
@@ -297,6 +310,8 @@ def _settle(
         if not asked and (format.beside != "never" or format.name == "text"):
             rest = find_rest(format, match.mapping, spared, columns, rows)
             asked += ask_rest(format, match.mapping, chosen, rest, rows)
+        if not asked and format.name in ("prompt_completion", "alpaca", "messages", "sharegpt") and not said:
+            asked += ask_verdicts(format, match.mapping, columns, rows)
         if not asked:
             asked += ask_counting(match.mapping, chosen, rows)
         if not asked and format.name == "text":

@@ -36,11 +36,11 @@ HELPERS = frozenset(
     "agent support operator advisor adviser representative rep doctor therapist counselor counsellor expert teacher "
     "tutor seller service staff helpdesk wizard assistant bot system sys helper clerk salesperson lawyer "
     "psychologist interviewee guide mechanic nurse recommender persuader salesman librarian coach supporter "
-    "technician".split()
+    "technician admin".split()
 )
 ASKERS = frozenset(
     "customer client user usr patient student seeker buyer caller guest human apprentice interviewer tourist learner "
-    "shopper persuadee visitor help-seeker consumer subscriber".split()
+    "shopper persuadee visitor help-seeker consumer subscriber lead contact requester".split()
 )
 MARK = re.compile(r"(?:[a-z]+[ _-]?)?(?:\d{1,2}|[ab])|#?(?:person|speaker)[ _]?\d#?", re.I)
 """Speakers that have no name: 0 and 1, A and B, speaker1, #Person2#."""

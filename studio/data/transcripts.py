@@ -19,6 +19,8 @@ ENDS = re.compile(
     r"(?:<\|im_end\|>|<\|eot_id\|>|<\|end_of_text\|>|<\|begin_of_text\|>|<end_of_turn>|<bos>|<eos>|<\|end\|>|<\|endoftext\|>|"
     r"</s>|<s>|<\|eom_id\|>)\s*"
 )
+WRAPPED = re.compile(r"\s*<([a-z]+)>\s*(.*?)\s*</\1>\s*", re.S)
+"""A text that stands as a whole between a tag and its end."""
 USERS = ("human", "user", "instruction", "question", "q", "prompt", "prompter", "customer", "client", "usr",
          "frage", "f", "问", "用户", "问题", "指令", "pregunta", "usuario", "nutzer", "benutzer", "kunde",
          "utilisateur")  # fmt: skip
@@ -53,6 +55,10 @@ STYLES: tuple[Style, ...] = (
     Style(
         name="bars",
         mark=re.compile(r"<\|?(?P<who>system|user|assistant|prompter|human|bot|model|ai)\|?>\s*:?\s*", re.I),
+    ),
+    Style(
+        name="brackets",
+        mark=re.compile(r"^\s*\[(?P<who>system|user|assistant|human|bot|model|ai)\]\s*:?\s*", re.I | re.M),
     ),
     Style(name="inst", mark=re.compile(r"(?:<s>\s*)?(?P<who>\[INST\]|\[/INST\])\s*")),
     Style(
@@ -111,6 +117,8 @@ FORMATS_OF_TIME = ("%d.%m.%y", "%d.%m.%Y", "%m.%d.%y", "%m.%d.%Y", "%Y.%m.%d", "
 def part_transcript(words: str, style: Style) -> list[Turn]:
     """Return the turns of a text; what stands before the first mark is a system's turn. [] where there is none."""
     words = words.replace("\r\n", "\n")
+    if wrapped := WRAPPED.fullmatch(words):
+        words = wrapped[2]
     marks = list(style.mark.finditer(words))
     if not marks:
         return []

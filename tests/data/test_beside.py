@@ -2,6 +2,7 @@
 
 import pytest
 
+from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.data.formats.choices import choose, counts_from, find_series, part_options
 from studio.data.formats.material import say_material
@@ -247,3 +248,87 @@ def test_lists_of_texts_are_asked_about():
         {"id": str(i), "data": [f"Tell me of {i}.", "Gladly.", "And then?", "The end."]} for i in range(9)
     ]
     assert look(rows).questions[0].field == "data.format" and look(rows).questions[0].choices == ("messages",)
+
+
+def test_a_task_beside_a_talk_is_asked_about_however_short():
+    talk = [{"role": "user", "content": "Who goes by boat?"}, {"role": "assistant", "content": STORY}]
+    rows = [{"instruction": "Answer the islanders.", "messages": talk}] * 8
+    found = look(rows)
+    assert [one.choices for one in found.questions] == [("instruction", "")]
+    told = look(rows, mapping={"material": "instruction"})
+    assert first(told, rows)[0] == ("user", "Answer the islanders.\n\nWho goes by boat?")
+
+
+def test_a_heading_stands_before_its_text_but_not_where_it_is_the_answer():
+    rows = [
+        {"subject": f"Boat {i}", "body": STORY.format(i), "answer": f"We will ask about boat number {i}."}
+        for i in range(9)
+    ]
+    found = look(rows, format="prompt_completion")
+    assert first(found, rows)[0] == ("user", f"Boat 0\n\n{STORY.format(0)}")
+    rows = [{"title": f"Boat {i}", "text": STORY.format(i), "summary": f"A boat, {i}."} for i in range(9)]
+    assert look(rows, format="prompt_completion").mapping.get("material") is None
+
+
+def test_grades_beside_a_text_are_asked_about():
+    rows = [{"stars": 1.0 + i % 5, "text": STORY.format(i)} for i in range(12)]
+    assert [one.field for one in look(rows).questions] == ["data.format"]
+    rows = [{"int_score": 2 + i / 7, "text": STORY.format(i)} for i in range(12)]
+    assert not look(rows).questions
+
+
+def test_one_and_the_same_word_is_no_answer_where_a_column_tells_rows_apart():
+    rows = [
+        {"text": STORY.format(i), "answer": "accept", "accept": [("boats",), ("bread",)][i % 2]}
+        for i in range(12)
+    ]
+    found = look(rows, format="prompt_completion")
+    assert found.questions[0].choices[0] == "accept"
+
+
+def test_checksums_are_nothing_to_learn():
+    with pytest.raises(StudioError):
+        look([{"id": i, "url": f"https://a/{i}", "sha256": f"{i:064x}"} for i in range(9)])
+
+
+def test_several_flags_beside_a_text_are_asked_about():
+    rows = [{"text": STORY.format(i), "joy": i % 2, "fear": i // 2 % 2, "rater_id": 7} for i in range(12)]
+    assert [one.field for one in look(rows).questions] == ["data.format"]
+    rows = [{"text": STORY.format(i), "is_page": 1, "joy": i % 2} for i in range(12)]
+    assert not look(rows).questions
+
+
+def test_answers_that_a_column_calls_bad_are_asked_about():
+    rows = [
+        {"prompt": f"Who goes by boat {i}?", "response": STORY.format(i), "is_safe": i % 3 > 0}
+        for i in range(12)
+    ]
+    found = look(rows)
+    assert found.questions[0].choices == ("prompt_completion", "kto") and found.confidence <= 0.8
+    assert not look(rows, format="prompt_completion").questions
+    assert not look([{**row, "is_safe": True} for row in rows]).questions
+
+
+def test_a_history_of_another_form_is_material():
+    past = [{"follow_up_question": "Is it far?", "follow_up_answer": "No."}]
+    rows = [{"history": past, "question": f"Who goes by boat {i}?", "answer": "Yes"} for i in range(9)]
+    found = look(rows)
+    assert "Is it far?" in first(found, rows)[0][1] and first(found, rows)[1] == ("assistant", "Yes")
+
+
+def test_the_name_of_a_program_is_no_system_prompt():
+    row = {"question": "Who goes by boat?", "answer": STORY, "system": "Online-A"}
+    assert "system" not in look([row] * 9).mapping
+    assert look([{**row, "system": "Be short."}] * 9).mapping["system"] == "system"
+
+
+def test_attempts_of_models_are_no_first_choice_as_material():
+    rows = [
+        {
+            "question": f"Who goes by boat {i}?",
+            "answer": "The pupils",
+            "samples": [STORY.format(i), "Nobody at all"],
+        }
+        for i in range(9)
+    ]
+    assert all(one.choices[0] != "samples" for one in look(rows).questions)

@@ -6,8 +6,10 @@ import io
 import pytest
 
 from studio.core.errors import StudioError
+from studio.core.recipe import DatasetSpec
 from studio.data.containers import delimited
 from studio.data.containers.container import ReadOptions
+from studio.data.describe import describe
 from studio.data.lines import LINE_BYTES
 
 
@@ -254,3 +256,11 @@ def test_a_first_record_longer_than_the_head(monkeypatch):
         {"q": text, "a": "2"},
         {"q": "3", "a": "4"},
     ]
+
+
+def test_what_cards_say_of_themselves_stands_above_their_table(tmp_path):
+    path = tmp_path / "cards.txt"
+    lines = ["#separator:tab", "#html:false", *(f"When does boat {i} go?\tAt {i} sharp." for i in range(8))]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    report = describe(DatasetSpec(source=str(path), mapping={"prompt": "column_1", "completion": "column_2"}))
+    assert report["container"] == "tsv" and report["rows_used"] == 8

@@ -44,3 +44,17 @@ def test_refused(row, kind):
 )
 def test_not_refused(row):
     refuse_foreign(tuple(row), [row] * 5)
+
+
+@pytest.mark.parametrize("judgement", ["rating", "label"])
+def test_steps_with_their_ratings_inside_are_refused(judgement):
+    row = {"problem": "How many?", "steps": [{"step": one, judgement: 1} for one in STEPS]}
+    with pytest.raises(StudioError) as error:
+        refuse_foreign(tuple(row), [row] * 5)
+    assert error.value.what.id == "data.foreign.steps"
+
+
+def test_checked_attempts_beside_a_talk_are_not_judged_steps():
+    talk = [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": STEPS[1]}]
+    row = {"generations": STEPS, "correctness": [True, False], "messages": talk}
+    refuse_foreign(tuple(row), [row] * 5)

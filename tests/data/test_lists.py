@@ -4,10 +4,11 @@ import pytest
 
 from studio.core.recipe import DatasetSpec
 from studio.data.formats.asked import say_answer
-from studio.data.lists import find_languages, find_rated, find_spread
+from studio.data.lists import find_languages, find_ranked, find_rated, find_spread
 from studio.data.reshape import find_reshapes
-from studio.data.row import Row, list_columns
+from studio.data.row import Row, RowError, list_columns
 from studio.data.sniff import understand
+from studio.data.talks.step import find_talks
 
 ASKED = [["When does the ferry go?", "ferry times?"], ["Where is the pier?", "how to find the pier"]]
 SAID = ["The ferry goes at noon and at six.", "The pier is behind the old fish market."]
@@ -88,3 +89,67 @@ def test_the_rule_is_told():
         DatasetSpec(source="x"),
     )
     assert "data.sniff.picked" in str(told.reason)
+
+
+def test_questions_and_answers_in_an_object_stay_one_talk():
+    rows = [
+        {
+            "questions": ["When does it go?", "And back?"],
+            "answers": {"input_text": SAID, "answer_start": [4, 9]},
+        }
+    ] * 5
+    (talk, *_rest), turns = read(rows)[1], ("user", "assistant", "user", "assistant")
+    assert len(_rest) == 4 and tuple(one.role for one in talk.messages) == turns
+    assert [one.content for one in talk.messages][1::2] == SAID
+
+
+def test_rated_attempts_are_a_preference():
+    rows = [{"instruction": "Say when it goes.", "generations": SAID, "rating": [2, 5]}] * 5
+    found, talks = read(rows)
+    assert found.format.name == "preference"
+    assert talks[0].chosen[0].content == SAID[1] and talks[0].rejected[0].content == SAID[0]
+
+
+@pytest.mark.parametrize("ranking", [["B", "A", "C"], "B > A > C", ["b", "a", "c"]])
+def test_a_ranking_of_answers_in_columns_is_a_preference(ranking):
+    row = {"prompt": "Say when it goes.", "answer_a": SAID[0], "answer_b": SAID[1], "answer_c": "No."}
+    found, talks = read([{**row, "gold_ranking": ranking}] * 5)
+    assert found.format.name == "preference"
+    assert talks[0].chosen[0].content == SAID[1] and talks[0].rejected[0].content == "No."
+
+
+@pytest.mark.parametrize("ranking", [["D", "A"], ["A", "A"], ["A"], 3, None])
+def test_what_ranks_other_things_is_left(ranking):
+    row = {"answer_a": SAID[0], "answer_b": SAID[1], "ranking": ranking}
+    assert find_ranked(tuple(row), [row] * 5) is None
+
+
+def test_patterns_are_wordings_also_where_there_are_as_many_responses():
+    rows = [
+        {
+            "tag": f"t{i}",
+            "context": [""],
+            "patterns": [f"When does boat {i} go?", "boat times"],
+            "responses": SAID,
+        }
+        for i in range(5)
+    ]
+    found = find_spread(tuple(rows[0]), rows)
+    assert found.column == "patterns" and len(list(found.apply([Row(1, rows[0])]))) == 2
+    assert find_talks(tuple(rows[0]), rows) is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ({"head": "pier", "tail": "market"}, '{"head": "pier", "tail": "market"}'),
+        ([{"head": "pier", "tail": "Käse"}], '[{"head": "pier", "tail": "Käse"}]'),
+    ],
+)
+def test_an_answer_with_fields_of_its_own_is_learned_as_json(cell, words):
+    assert say_answer(cell, "relation") == words
+
+
+def test_fields_that_are_all_empty_are_no_answer():
+    with pytest.raises(RowError):
+        say_answer({"text": [], "answer_start": []}, "answers")

@@ -51,3 +51,63 @@ def test_a_tie_is_set_aside():
     with pytest.raises(RowError) as refused:
         look(row).read_row(Row(1, {**row, "winner": "tie"}))
     assert refused.value.code == "E180"
+
+
+@pytest.mark.parametrize(("number", "better"), [(-2, "well"), (3, "badly")])
+def test_a_number_below_zero_leans_to_the_first(number, better):
+    rows = [
+        {"prompt": "how?", "response1": "well", "response2": "badly", "overall_preference": one}
+        for one in (number, -1, 1, 2, -3)
+    ]
+    found = understand(list(rows[0]), rows, DatasetSpec(source="x"))
+    assert found.format.name == "preference" and not found.questions
+    assert found.read_row(Row(1, rows[0]))[0].chosen[0].content == better
+    with pytest.raises(RowError) as error:
+        found.read_row(Row(1, {**rows[0], "overall_preference": 0}))
+    assert error.value.code == "E180"
+
+
+def test_a_copy_of_both_answers_is_not_offered_as_material():
+    def talk(words):
+        return [ASKED, {"role": "assistant", "content": words}]
+
+    rows = [
+        {
+            "side_a_conversation": None,
+            "conversation_a": talk(f"It goes well, and it stays so for {i} years."),
+            "conversation_b": talk(f"It goes badly, and nobody mends it for {i} years."),
+            "winner": "model_a",
+            "whole": [
+                {"asked": ASKED, "left": talk(f"It goes well, and it stays so for {i} years.")[1]},
+                {"right": talk(f"It goes badly, and nobody mends it for {i} years.")[1]},
+            ],
+        }
+        for i in range(8)
+    ]
+    found = understand(list(rows[0]), rows, DatasetSpec(source="x"))
+    assert found.format.name == "preference"
+    assert all(question.choices[0] == "" for question in found.questions)
+
+
+def test_a_text_beside_a_rejected_text_is_the_better_one():
+    rows = [
+        {"text": f"ask: how {i}?\nsay: well", "rejected_text": f"ask: how {i}?\nsay: badly"} for i in range(6)
+    ]
+    found = understand(list(rows[0]), rows, DatasetSpec(source="x"))
+    assert found.format.name == "preference" and not found.questions
+    assert found.read_row(Row(1, rows[0]))[0].chosen[0].content == "well"
+
+
+def test_what_each_judge_preferred_is_no_first_choice_as_material():
+    rows = [
+        {
+            "prompt": f"how {i}?",
+            "answer_a": "It goes well, and it stays so.",
+            "answer_b": "badly",
+            "winner": "a",
+            "individual_preference": f"The first judge of {i} found that the answer on the left is clearer.",
+        }
+        for i in range(8)
+    ]
+    found = understand(list(rows[0]), rows, DatasetSpec(source="x"))
+    assert found.questions and all(one.choices[0] == "" for one in found.questions)

@@ -98,3 +98,89 @@ def test_a_column_for_each_speaker_with_the_thoughts_of_one():
     found = look(rows)
     assert not found.questions and found.mapping["reasoning"] == "reasoning"
     assert found.read_row(Row(1, rows[0]))[0].messages[-1].reasoning == MORE[0]
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "judgement"), [("sentence1", "sentence2", "score"), ("text_a", "text_b", "class")]
+)
+def test_of_two_texts_side_by_side_what_was_found_out_is_learned(one, two, judgement):
+    rows = make(**{one: SAID, two: MORE, judgement: [number / 4 for number in range(12)]})
+    asked = choices(look(rows))
+    assert asked["prompt"][0] == one and asked["completion"][0] == judgement
+
+
+def test_without_a_judgement_the_second_text_is_learned_and_never_a_constant():
+    rows = make(text1=SAID, text2=MORE, translation_direction=["de-en"] * 12)
+    assert choices(look(rows))["completion"][0] == "text2"
+
+
+def test_what_was_found_out_goes_before_what_only_sorts():
+    rows = make(utterance=SAID, category=["A", "B"] * 6, intent=["ask_time", "cancel"] * 6)
+    assert choices(look(rows))["completion"][0] == "intent"
+
+
+def test_a_program_is_written_and_not_asked():
+    code = [f"total = sum(ship.load * {number} for ship in fleet)" for number in range(12)]
+    asked = choices(look(make(piece=code, wish=SAID)))
+    assert asked["prompt"][0] == "wish" and asked["completion"][0] == "piece"
+
+
+def test_a_sentence_about_a_mood_is_no_label():
+    rows = make(toxic_comment=SAID, neutral_comment=MORE)
+    asked = choices(look(rows))
+    assert asked["prompt"][0] == "toxic_comment" and asked["completion"][0] == "neutral_comment"
+
+
+def test_what_stands_in_the_question_is_not_learned_as_its_answer():
+    note = [f"Boat {number}." for number in range(12)]
+    whole = [f"{words} {more}" for words, more in zip(SAID, MORE, strict=True)]
+    asked = choices(look(make(whole=whole, part=SAID, remark=[f"{n} It was a quiet day." for n in note])))
+    assert asked["prompt"][0] == "whole" and asked["completion"][0] == "remark"
+
+
+def test_numbers_beside_a_chosen_text_are_asked_about():
+    rows = make(remark=SAID, rude=[0, 1] * 6, loud=[1, 1, 0] * 4)
+    found = look(rows, mapping={"prompt": "remark"})
+    assert choices(found)["completion"][:2] == ("rude", "loud")
+
+
+def test_of_a_change_the_new_lines_are_learned():
+    old, new = ([f"total = {sign}sum(ship.load * {n} for ship in fleet)" for n in range(12)] for sign in "-+")
+    asked = choices(look(make(old_lines=old, new_lines=new, subject=SAID)))
+    assert asked["prompt"][0] == "subject" and asked["completion"][0] == "new_lines"
+
+
+def test_a_state_in_one_word_is_not_asked_before_a_task_in_sentences():
+    code = [f"total = sum(ship.load * {n} for ship in fleet)" for n in range(12)]
+    rows = make(exec_outcome=["WRONG"] * 12, prob_desc_text=SAID, fix_code=code)
+    assert choices(look(rows))["prompt"][0] == "prob_desc_text"
+
+
+def test_two_questions_and_whether_they_are_the_same():
+    rows = make(question1=SAID, question2=MORE, is_duplicate=[0, 1] * 6)
+    found = look(rows, mapping={"prompt": "question1"})
+    assert choices(found)["completion"][0] == "is_duplicate"
+
+
+def test_a_program_that_gives_the_answer_is_no_first_choice_as_material():
+    programs = [f"total = sum(ship.load * {n} for ship in fleet if ship.load > 7)" for n in range(12)]
+    rows = make(question=SAID, program=programs, answer=[f"{n} lorries" for n in range(12)])
+    assert all(names[0] != "program" for names in choices(look(rows)).values())
+
+
+def test_two_questions_are_no_prompts_for_rewards_where_they_are_compared():
+    asked = choices(look(make(question1=SAID, question2=MORE, is_duplicate=["0", "1"] * 6)))
+    assert asked["prompt"][0] == "question1" and asked["completion"][0] == "is_duplicate"
+
+
+def test_the_second_of_two_questions_is_not_lost_when_the_first_is_named():
+    rows = make(question1=SAID, question2=MORE, is_duplicate=["0", "1"] * 6)
+    found = look(rows, mapping={"prompt": "question1", "completion": "is_duplicate"})
+    assert choices(found)["material"][0] == "question2"
+
+
+def test_source_code_is_material_and_no_note_on_where_it_is_from():
+    old, new = ([f"total = {sign}sum(ship.load * {n} for ship in fleet)" for n in range(12)] for sign in "-+")
+    rows = make(task_text=SAID, bug_source_code=old, fix_source_code=new)
+    found = look(rows, mapping={"prompt": "task_text", "completion": "fix_source_code"})
+    assert choices(found)["material"][0] == "bug_source_code"

@@ -184,3 +184,32 @@ def test_names_are_known_by_their_words(tell):
     ]  # fmt: skip
     found = tell(rows, speaker="Bo")
     assert found["rows_used"] == 10 and [role for role, _ in turns(found)] == ["user", "assistant"] * 2
+
+
+def test_one_speaker_alone_makes_no_talk(tell):
+    rows = [
+        {
+            "text": f"The lamp of pier {i} is broken again.",
+            "id": i,
+            "tagger_agent": "svm",
+            "time": 1.7e9 + 60 * i,
+        }
+        for i in range(12)
+    ]
+    report = tell(rows)
+    assert "data.speaker" not in asked(report) and report["format"] == "text"
+
+
+def test_a_talk_that_stands_between_a_tag_and_its_end(tell):
+    words = "<chat><Human 1>: Is it far, number {}?\n<Assistant 1>: Two miles.\n</chat>"
+    report = tell([{"dialogue": words.format(i)} for i in range(8)])
+    assert turns(report) == [("user", "Is it far, number 0?"), ("assistant", "Two miles.")]
+
+
+def test_speakers_in_square_brackets(tell):
+    words = (
+        "[USER] Is it far, number {}?\n[ASSISTANT] Two miles.\n[USER] And by boat?\n[ASSISTANT] Half of it."
+    )
+    report = tell([{"conversation": words.format(i)} for i in range(8)])
+    assert [role for role, _ in turns(report)] == [*ROLES, *ROLES]
+    assert turns(report)[1] == ("assistant", "Two miles.")

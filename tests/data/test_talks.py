@@ -329,3 +329,55 @@ def test_texts_alternate_where_the_person_said_so():
     rows = [{"id": str(i), "data": ["Tell me.", f"Gladly {i}.", "More.", "No."]} for i in range(9)]
     assert find_talks(["id", "data"], rows) is None
     assert find_talks(["id", "data"], rows, sure=True).where == "data"
+
+
+def test_who_speaks_may_be_told_by_the_key_of_the_name():
+    turns = [
+        {key: "Ina" if key == "client" else "Help", "at": "noon", "message": words}
+        for key, words in zip(("client", "agent") * 2, (Q, A, Q2, A2), strict=True)
+    ]
+    assert show({"dialogContent": turns}) == FOUR
+
+
+def test_words_may_stand_in_an_object_under_their_side():
+    turns = [
+        {"user_utterance": {"text": Q, "tokens": Q.split()}},
+        {"agent_utterance": {"text": A, "tokens": []}, "user_utterance": {"text": Q2, "tokens": []}},
+    ]
+    found = show({"turns": turns})
+    assert sorted(words for _, words in found) == sorted((Q, A, Q2))
+
+
+def test_the_question_that_opens_a_talk_may_stand_apart_from_it():
+    row = {
+        "source": {"author": {"type": "user", "name": "Ina"}, "body": Q},
+        "parts": {
+            "parts": [
+                {"author": {"type": "admin", "name": "Bo"}, "body": A},
+                {"author": {"type": "user", "name": "Ina"}, "body": Q2},
+                {"author": {"type": "admin", "name": "Bo"}, "body": A2},
+            ]
+        },
+    }
+    said = [(role.replace("admin", "assistant"), words) for role, words in show(row)]
+    assert said == FOUR
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [[{"sender": who, "text": words}] for who, words in FOUR],
+        [{"roles": [who.upper()], "utterance": words} for who, words in FOUR],
+        [{"speaker_id": who, "form": words, "id": "1.2"} for who, words in FOUR],
+    ],
+)
+def test_turns_in_lists_with_roles_in_lists_and_words_under_any_name(turns):
+    assert show({"utterances": turns}) == FOUR
+
+
+def test_pairs_of_texts_are_a_talk_whatever_their_column_is_called(tmp_path):
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps({"internal": [[Q, A], [Q2, A2]], "visible": [[Q, A], [Q2, A2]]}))
+    report = describe(DatasetSpec(source=str(path)), rows=1)
+    said = report["preview"][0]["messages"]
+    assert report["rows_used"] == 1 and [(one["role"], one["content"]) for one in said] == FOUR

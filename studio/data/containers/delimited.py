@@ -146,6 +146,10 @@ def accept_tabs(head: bytes, suffix: str) -> bool:
     if suffix in (".tsv", ".tab"):
         return True
     lines = [line for line in head.split(b"\n")[:-1] if line.strip()][:LAYOUT_RECORDS]
+    while (
+        lines and lines[0].startswith(b"#") and b"\t" not in lines[0]
+    ):  # what cards and lists say of themselves
+        del lines[0]
     counts = {line.count(b"\t") for line in lines}
     return suffix in (".txt", ".text") and len(lines) >= LEAST_LINES and len(counts) == 1 and counts != {0}
 
@@ -205,6 +209,8 @@ def iterate(
                 offset=offset,
                 raw=raw,
             )
+        elif behind_header == row - 1 and width > 1 and len(cells) == 1 and cells[0].startswith("#"):
+            behind_header = row  # a note above the table
         elif len(cells) == width:
             yield Row(number, dict(zip(columns, cells, strict=True)), None, row - behind_header, offset, raw)
         else:

@@ -98,6 +98,8 @@ def _find_columns(value: Mapping[str, Any]) -> Rows | None:
     if all(isinstance(part, list) for part in parts) and len({len(part) for part in parts}) == 1:
         if all(part and all(isinstance(item, dict) for item in part) for part in parts):
             return None
+        if all(_is_pair(item) for part in parts for item in part):
+            return [dict(value)]  # what was asked and answered, one after the other
         return [dict(zip(value, cells, strict=True)) for cells in zip(*parts, strict=True)]
     if all(isinstance(part, dict) and part for part in parts):
         if all(key.isdigit() for key in value):
@@ -106,6 +108,10 @@ def _find_columns(value: Mapping[str, Any]) -> Rows | None:
         if all(key.isdigit() for key in keys) and all(list(part) == keys for part in parts):
             return [{column: part[key] for column, part in value.items()} for key in keys]
     return None
+
+
+def _is_pair(item: object) -> bool:
+    return isinstance(item, list) and len(item) == 2 and all(isinstance(one, str) for one in item)
 
 
 def _find_keyed(value: Mapping[str, Any]) -> Rows | None:

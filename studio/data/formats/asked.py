@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Mapping
 
@@ -83,7 +84,7 @@ def say_answer(cell: object, column: str) -> str:
     if isinstance(cell, Mapping):
         inner = _find_inner(cell)
         if inner is None:
-            raise RowError("E122", text("data.row.blank", column=shorten(column)))
+            return _say_object(cell, column)
         return say_answer(inner, column)
     if isinstance(cell, (list, tuple)):
         filled = [one for one in cell if not is_empty(one)]
@@ -91,8 +92,21 @@ def say_answer(cell: object, column: str) -> str:
             raise RowError("E122", text("data.row.blank", column=shorten(column)))
         if holds_parts(filled, column):
             return join_parts(filled)
+        if all(isinstance(one, Mapping) and _find_inner(one) is None for one in filled):
+            return _say_object(filled, column)
         return say_answer(pick_best(filled), column)
     return say_scalar(cell, column)
+
+
+def _say_object(cell: object, column: str) -> str:
+    """Return an answer that has fields, and no words of its own, as JSON. Raises RowError where they are empty."""
+    cells = cell.values() if isinstance(cell, Mapping) else cell
+    if all(map(is_empty, cells)):
+        raise RowError("E122", text("data.row.blank", column=shorten(column)))
+    try:
+        return json.dumps(cell, ensure_ascii=False)
+    except (TypeError, ValueError):
+        raise RowError("E122", text("data.row.blank", column=shorten(column))) from None
 
 
 def _find_inner(cell: Mapping[str, object]) -> object:
@@ -148,8 +162,10 @@ def list_words(cell: object) -> list[str]:
 
 
 def holds_history(cell: object) -> bool:
-    """Return whether a cell holds earlier turns as a list; a history in words is material."""
-    return isinstance(cell, (list, tuple)) or (isinstance(cell, str) and find_turns(cell) is not None)
+    """Return whether a cell holds earlier turns as a list; a history in words, or of another form, is material."""
+    if isinstance(cell, (list, tuple)):
+        return all(not isinstance(one, Mapping) or is_turn(one) for one in cell)
+    return isinstance(cell, str) and find_turns(cell) is not None
 
 
 def read_plain(values: Values, question: str, answer: str) -> list[Message] | None:

@@ -19,6 +19,7 @@ BLANK = frozenset(BLANKS)
 ADDRESS = re.compile(r"\s*(https?://|www\.|/|[A-Za-z]:\\|data:)\S*\s*")
 CODED = re.compile(r"[\w.:/+-]*\d[\w.:/+-]*|[\d\s:.,/TZ+-]+|[^\s@]+@[^\s@]+\.\w+")
 """An id, a date, a hash, an address: one word with a digit in it, or digits alone."""
+HASH = re.compile(r"(sha\d+:)?[0-9a-f]{32,128}", re.I)
 MAIL = re.compile(r"[^\s@]+@[^\s@]+\.\w+")
 CODE = re.compile(
     r"\s*(select\s.+\sfrom\s|with\s+\w+\s+as\s*\(|insert\s+into\s|update\s+\w+\s+set\s|delete\s+from\s|"
@@ -45,6 +46,11 @@ def is_empty(cell: object) -> bool:
 def is_coded(words: str) -> bool:
     """Return whether a text says nothing in words: an id, a date, a number, an address."""
     return bool(ADDRESS.fullmatch(words) or CODED.fullmatch(words.strip()))
+
+
+def is_hash(words: str) -> bool:
+    """Return whether a text is a checksum and nothing else."""
+    return HASH.fullmatch(words.strip()) is not None
 
 
 def is_address(words: str) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from studio.core.text import Text, text
 from studio.data.conversation import Conversation
+from studio.data.formats.aliases import PRODUCTS
 from studio.data.formats.cells import Values, is_address, is_code, is_empty, shorten, show_names
 from studio.data.formats.choices import find_key, find_series
 from studio.data.formats.material import MATERIALS, find_material, is_numbers, put_material
@@ -22,6 +24,25 @@ YIELDING = ("query",)
 """Names that give way to any other of the same role: beside a `question`, a `query` is what answers it."""
 ASKING = ("prompt", "instruction", "question")
 """Roles, and names of columns, that may hold code all the same: to be explained, mended, translated."""
+HEADS = ("subject", "title", "headline", "betreff", "asunto", "objet", "titel", "标题")
+"""Columns that hold the heading of a text, ..."""
+BODIES = (
+    "text",
+    "body",
+    "content",
+    "message",
+    "email",
+    "email_body",
+    "description",
+    "review",
+    "正文",
+    "内容",
+)
+"""... and what the text itself is called."""
+SAID = ("completion", "output", "answer")
+"""Roles of what is said to a question."""
+CONSTANT_ROWS = 8
+PROGRAM_NAME = re.compile(r"[\w.]+[-_/][\w./-]*|\w*\d\w*")
 SPARSE = 0.05
 LOOKED_AT = 50
 
@@ -175,6 +196,11 @@ class Format:
                 full = [name for name in dict.fromkeys(others) if not _hold_nothing([name], sample)]
                 # An empty column plays no role where another that is not named so may.
                 found = full or ([] if _hold_words(set(columns) - taken, sample) else found)
+            if role in SAID and any(_is_constant(name, sample) for name in found):
+                # The state of a row, such as "accept", where another column tells rows apart.
+                rest = set(columns) - taken - {*found}
+                if any(_sorts(name, sample) for name in rest):
+                    found = [name for name in found if not _is_constant(name, sample)]
             if len(found) > 1:
                 found = [name for name in found if simplify(name) not in YIELDING] or found
             if role in self.loose:
@@ -197,7 +223,8 @@ class Format:
         mapping = self.settle([*free, *mapping.values()], mapping, sample)
         if self.beside == "named":
             rest = [name for name in columns if name not in taken and name not in mapping.values()]
-            mapping |= find_material(rest, chosen, sample)
+            heads = [name for name in rest if self._heads(name, mapping, sample)]
+            mapping |= find_material(rest, chosen, sample, heads)
         missing = tuple(
             roles.split("|")[0]
             for roles in self.required
@@ -302,8 +329,20 @@ class Format:
             return role != "reasoning" or not sample
         if not sure and cells and all(isinstance(cell, str) and is_address(cell) for cell in cells):
             return False
+        if role == "system" and cells and all(map(_is_program_name, cells)):
+            return False  # which system made it, and not what one was told
         fits = sum(map(kind, cells))
         return 2 * fits >= len(cells) if sure else bool(cells) and fits == len(cells)
+
+    def _heads(self, name: str, mapping: Mapped, sample: Sequence[Values]) -> bool:
+        """Return whether a column is the heading of the text that is read, and does not tell what is made of it."""
+        asked, said = simplify(mapping.get("prompt", "")), mapping.get("completion", "")
+        if simplify(name) not in HEADS or asked not in BODIES or not said:
+            return False
+        made = {simplify(said), find_core(said)} & {*PRODUCTS}
+        cells = [row.get(name) for row in sample[:LOOKED_AT]]
+        filled = [cell for cell in cells if isinstance(cell, str) and not is_empty(cell)]
+        return not made and 2 * len(filled) > len(cells) and len({*filled}) > len(filled) / 2
 
     def _compare(self, role: str, names: list[str], sample: Sequence[Values]) -> tuple[list[str], list[Text]]:
         """Return `names` without those that cannot be meant: empty, of another kind, or the same as the first."""
@@ -323,6 +362,33 @@ class Format:
         same = [name for name in others if all(row.get(name) == row.get(first) for row in sample)]
         notes += [text("data.sniff.same", column=shorten(name), kept=shorten(first)) for name in same]
         return [name for name in left if name not in same], notes
+
+
+def _is_program_name(cell: object) -> bool:
+    """Return whether a cell is one word with a hyphen or a number in it: `Online-A`, `gpt-4`."""
+    return isinstance(cell, str) and PROGRAM_NAME.fullmatch(cell.strip()) is not None
+
+
+def _is_constant(name: str, sample: Sequence[Values]) -> bool:
+    """Return whether many rows hold one and the same word: a state, such as "accept", and no answer to each."""
+    cells = [row.get(name) for row in sample[:LOOKED_AT]]
+    first = cells[0] if cells else None
+    return (
+        len(cells) >= CONSTANT_ROWS
+        and isinstance(first, str)
+        and len(first.split()) == 1
+        and all(cell == first for cell in cells)
+    )
+
+
+def _sorts(name: str, sample: Sequence[Values]) -> bool:
+    """Return whether a column holds a few short values, or lists of them, that come again and again."""
+    cells = [row.get(name) for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
+    lists = [cell if isinstance(cell, (list, tuple)) else [cell] for cell in cells]
+    short = all(
+        len(cell) <= 3 and all(isinstance(one, str) and len(one) <= 40 for one in cell) for cell in lists
+    )
+    return short and 1 < len({str(cell) for cell in lists}) <= len(lists) / 2
 
 
 def _is_sparse(name: str, sample: Sequence[Values]) -> bool:

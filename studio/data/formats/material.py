@@ -30,15 +30,20 @@ WORD_CHARACTERS = 24
 
 
 def find_material(
-    columns: Sequence[str], chosen: Mapping[str, str], sample: Sequence[Values]
+    columns: Sequence[str],
+    chosen: Mapping[str, str],
+    sample: Sequence[Values],
+    heads: Sequence[str] = (),
 ) -> dict[str, str]:
     """Return role -> column for those of `columns` whose names say that they are material, in their order.
 
-    What a person has `chosen` stands; after a role that was said to have no column, no other gets one.
+    `heads` are headings of the text that is read, and stand first. What a person has `chosen` stands; after a role
+    that was said to have no column, no other gets one.
     """
     mapping: dict[str, str] = {}
     found = [name for name in columns if simplify(name) in MATERIAL or find_core(name) in MATERIAL]
     found = [name for name in found if not sample or _is_read(name, sample[:LOOKED_AT])]
+    found = [*heads, *(name for name in found if name not in heads)]
     for role in MATERIALS:
         if role in chosen:
             if not chosen[role]:

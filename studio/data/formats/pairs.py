@@ -45,8 +45,8 @@ RATED_KEYS = ("response", "answer", "text", "output", "completion", "content", "
 def find_pair(columns: Sequence[str], sample: Sequence[Values]) -> dict[str, str]:
     """Return the roles of two answers and what tells the better one; {} where there are none.
 
-    `first`, `second` and `better`, a verdict; or with `first_score` and `second_score`; or `rated`, a list of answers
-    with scores or ranks.
+    `first`, `second` and `better`, a verdict; or with `leaning`, a number below zero where the first is better; or
+    with `first_score` and `second_score`; or `rated`, a list of answers with scores or ranks.
     """
     for name in columns:
         cells = [row.get(name) for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
@@ -68,6 +68,9 @@ def find_pair(columns: Sequence[str], sample: Sequence[Values]) -> dict[str, str
         named = [name for name in columns if name not in sides.values() and BETTER_WORDS & {*part_name(name)}]
         for name in named:
             cells = [row.get(name) for row in rows if not is_empty(row.get(name))]
+            numbers = [_number(cell) for cell in cells]
+            if numbers and None not in numbers and min(numbers) < 0 < max(numbers):
+                return {"first": sides[marks[0]], "second": sides[marks[1]], "leaning": name}
             if marks == ["a", "b"] and all(str(cell) in ("0", "1") for cell in cells):
                 continue  # 1 may mean the second answer, or that the first one is better
             if cells and all(find_side(cell, marks) is not None or _is_tie(cell) for cell in cells):
@@ -141,6 +144,12 @@ def sort_pair(values: Values, mapping: Mapping[str, str]) -> tuple[object, objec
         if None in scores or scores[0] == scores[1]:
             raise _refuse(mapping["first_score"], values.get(mapping["first_score"]))
         side = int(scores[1] > scores[0])
+    elif "leaning" in mapping:
+        cell = values.get(mapping["leaning"])
+        number = _number(cell)
+        if not number:
+            raise _refuse(mapping["leaning"], cell)
+        side = int(number > 0)
     else:
         cell = values.get(mapping["better"])
         side = None if is_empty(cell) else find_side(cell, [name[-1].lower() for name in (first, second)])

@@ -155,6 +155,7 @@ FORMAT = Format(
         "first": (),
         "second": (),
         "better": (),
+        "leaning": (),
         "first_score": (),
         "second_score": (),
         "rated": (),
@@ -172,7 +173,7 @@ FORMAT = Format(
         "tools": holds_tools,
     },
     read=read,
-    fallback={"chosen": (*ANSWERS, *LISTS)},
+    fallback={"chosen": (*ANSWERS, *LISTS, "text")},
     settle=settle,
     beats=("messages", "sharegpt", "prompt_completion", "alpaca", "text", "rl", "kto"),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from studio.data.conversation import Conversation
 from studio.data.formats.aliases import CHOSEN, IMAGES, LABEL, LISTS, PRODUCTS, REJECTED, TEXT
-from studio.data.formats.cells import Values, holds_text, is_blank, is_empty, read_text
+from studio.data.formats.cells import Values, holds_text, is_blank, is_empty, is_hash, read_text
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.names import simplify
 from studio.data.formats.notes import note_nothing
@@ -76,7 +76,10 @@ def adopt(columns: Sequence[str], sample: Sequence[Values]) -> dict[str, str]:
     if (
         len(names) == 1
         and simplify(names[0]) not in NO_TEXT
-        and any(isinstance(row.get(names[0]), str) and not is_empty(row[names[0]]) for row in sample)
+        and any(
+            isinstance(cell := row.get(names[0]), str) and not is_empty(cell) and not is_hash(cell)
+            for row in sample
+        )
     ):
         return {"text": names[0]}
     return {}

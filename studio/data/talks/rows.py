@@ -11,6 +11,7 @@ from studio.data.formats.cells import is_blank
 from studio.data.formats.flags import find_sense
 from studio.data.formats.names import part_name, simplify
 from studio.data.formats.roles import read_role
+from studio.data.speakers import guess_role
 from studio.data.talks.sides import find_side, is_list_name
 from studio.data.talks.trees import Branches, follow, follow_list, list_paths
 from studio.data.talks.turns import Turn, Turns, is_plain, parse_text, to_turn, to_turns
@@ -92,6 +93,8 @@ def recast(values: Values, named: frozenset[str] = frozenset()) -> list[dict[str
             used += [place] if len(place.path) > 1 else []
         elif main.plain and place.plain and {main.path, place.path} == {("prompt",), ("completion",)}:
             continue
+        elif place in found.singles and _opens(place.turns, turns):
+            turns, used = [*place.turns, *turns], [*used, place]
         elif _is_answer(place.turns) and _is_open(turns) and not _is_side(place.path):
             turns, used = [*turns, *place.turns], [*used, place]
         elif len(place.path) > 1 and place in others:
@@ -257,6 +260,12 @@ def _is_side(path: Sequence[str]) -> bool:
 
 def _is_open(turns: Turns) -> bool:
     return read_role(turns[-1].get("role")) != "assistant"
+
+
+def _opens(turns: Turns, talk: Turns) -> bool:
+    """Return whether turns are the question that a talk answers, where the talk begins with its answer."""
+    roles = [read_role(one[0].get("role")) or guess_role(str(one[0].get("role"))) for one in (turns, talk)]
+    return roles == ["user", "assistant"]
 
 
 def _is_answer(turns: Turns) -> bool:

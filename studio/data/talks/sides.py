@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal
 
+from studio.data.formats.cells import is_coded
 from studio.data.formats.names import part_name, simplify
 from studio.data.formats.roles import read_role
 
 Side = Literal["", "user", "assistant", "system"]
 ASKING = frozenset(
     "human user question query prompt instruction input inputs prompter q ask asker customer client patient student "
+    "requester visitor "
     "问 问题 用户 人类 提问".split()
 )
 ANSWERING = frozenset(
@@ -23,8 +25,12 @@ MORE = frozenset(
     "utterance utt text content message msg turn side says said value prompt str line statement".split()
 )
 """Words beside those of a side; any other makes something else of a name: `user_id`, `answer_start`."""
+KINDS = frozenset("admin lead contact customer agent visitor operator".split())
+"""What services call the kinds of people who write."""
 SPEAKER_KEYS = ("role", "from", "speaker", "sender", "author", "type", "name", "who", "from_user", "participant",
-                "actor_type", "sender_role", "author_role", "speaker_idx", "speaker_id")  # fmt: skip
+                "actor_type", "sender_role", "author_role", "speaker_idx", "speaker_id",
+                "author_id", "sender_id", "from_id")  # fmt: skip
+ID_KEYS = ("speaker_id", "author_id", "sender_id")
 WORD_KEYS = (
     "content",
     "value",
@@ -64,11 +70,16 @@ def find_speaker(turn: Mapping[str, object]) -> object:
     for key in SPEAKER_KEYS:
         cell = turn.get(key)
         if isinstance(cell, Mapping):  # the author as an object of its own
-            cell = cell.get("role") or cell.get("name")
+            kind = cell.get("type")
+            kind = kind if isinstance(kind, str) and (read_role(kind) or kind in KINDS) else None
+            cell = cell.get("role") or kind or cell.get("name")
         if key == "type" and (not isinstance(cell, str) or read_role(cell) is None):
             continue
         if isinstance(cell, (str, int)) and cell != "":
             return cell
+    roles = turn.get("roles")
+    if isinstance(roles, (list, tuple)) and len(roles) == 1 and isinstance(roles[0], str):
+        return roles[0]
     return _find_named(turn)
 
 
@@ -96,7 +107,11 @@ def find_words(turn: Mapping[str, object]) -> object:
             cell = cell["text"]
         if cell is not None and cell != []:
             return cell
-    return None
+    rest = [cell for key, cell in turn.items() if isinstance(cell, str) and key not in SPEAKER_KEYS]
+    rest = [cell for cell in rest if not is_coded(cell)]
+    prose = rest if len(rest) == 1 else [cell for cell in rest if " " in cell.strip()]
+    # The only words of an object that names its speaker, whatever they are called.
+    return prose[0] if len(prose) == 1 and any(key in turn for key in SPEAKER_KEYS[:5] + ID_KEYS) else None
 
 
 def is_list_name(key: object) -> bool:

@@ -10,8 +10,9 @@ from studio.core.text import Text, text
 from studio.data.formats.asked import HISTORY
 from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.flags import find_sense
-from studio.data.formats.names import simplify
+from studio.data.formats.names import part_name, simplify
 from studio.data.formats.turns import CALL_KEYS, CONTENT_KEYS, REASONING_KEYS, ROLE_KEYS
+from studio.data.lists import SAID_WORDS
 from studio.data.row import Row
 from studio.data.talks.rows import recast
 from studio.data.talks.sides import find_side, is_list_name
@@ -91,12 +92,14 @@ def find_talks(columns: Sequence[str], rows: Sequence[Values], sure: bool = Fals
     """
     rows = rows[:LOOKED_AT]
     alone = not any(find_side(name) for name in columns)
+    answered = any(SAID_WORDS & {*part_name(name)} for name in columns)
     named = frozenset(
         name
         for name in columns
         if not is_list_name(name)
         and (
-            _alternates(name, rows)
+            (not answered and _alternates(name, rows))
+            or _lists_pairs(name, rows)
             or _takes_turns(name, rows)
             or (alone and simplify(name) in HISTORY)
             or (sure and len(columns) <= 2 and bool(_list_texts(name, rows)))
@@ -155,6 +158,18 @@ def _alternates(name: str, rows: Sequence[Values]) -> bool:
     telling = sum(one.rstrip().endswith(("?", "？")) for cell in cells for one in cell[1::2])
     turns = sum(len(cell) // 2 for cell in cells)
     return asking > 0.5 * turns and telling < 0.2 * turns
+
+
+def _lists_pairs(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column's cells are lists of two texts each, of which the second answers the first."""
+    cells = [row.get(name) for row in rows if not is_empty(row.get(name))]
+    pairs = [pair for cell in cells for pair in (cell if isinstance(cell, (list, tuple)) else ("",))]
+    if not pairs or not all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(one, str) for one in pair)
+        for pair in pairs
+    ):
+        return False
+    return sum(len(one.split()) for pair in pairs for one in pair) > 2 * WORDS * len(pairs)
 
 
 def _takes_turns(name: str, rows: Sequence[Values]) -> bool:

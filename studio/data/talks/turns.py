@@ -44,6 +44,8 @@ def to_turns(cell: object, named: bool) -> Turns | None:
         return _from_object(cell, named)
     if not isinstance(cell, (list, tuple)) or not cell:
         return None
+    if all(isinstance(one, (list, tuple)) and one and isinstance(one[0], Mapping) for one in cell):
+        cell = [turn for one in cell for turn in one]  # what somebody wrote before the other answered
     if all(isinstance(one, Mapping) for one in cell):
         return _from_objects(cell, named)
     if all(isinstance(one, (list, tuple)) and len(one) == 2 for one in cell):
@@ -139,6 +141,8 @@ def _from_objects(cell: Sequence[Mapping[str, object]], named: bool) -> Turns | 
         return segments
     if all(len(one) == 1 and isinstance(next(iter(one.values())), Mapping) for one in cell):
         cell = [next(iter(one.values())) for one in cell]
+    if named and (keyed := _from_keyed(cell)):
+        return keyed
     found: Turns = []
     for one in cell:
         turn = to_turn(one)
@@ -149,6 +153,27 @@ def _from_objects(cell: Sequence[Mapping[str, object]], named: bool) -> Turns | 
     roles = [read_role(turn["role"]) or guess_role(turn["role"]) for turn in found]
     known = all(roles) and all(to_turn(one) or _names_speakers(one) for one in cell)
     return found if named or known else None
+
+
+def _from_keyed(cell: Sequence[Mapping[str, object]]) -> Turns | None:
+    """Return turns whose speaker's name stands under a key that says the side: `client` in some, `agent` in others."""
+    found: Turns = []
+    for one in cell:
+        words = find_words(one)
+        sides = [
+            find_side(key)
+            for key, name in one.items()
+            if key not in WORD_KEYS and name is not words and isinstance(name, str) and find_side(key)
+        ]
+        if (
+            not isinstance(words, str)
+            or len(sides) != 1
+            or any(key in one for key in ("role", "from", "speaker"))
+        ):
+            return None
+        rest = {key: name for key, name in one.items() if key not in WORD_KEYS and not find_side(key)}
+        found.append({"role": sides[0], "content": words, **rest})
+    return found if {"user", "assistant"} <= {turn["role"] for turn in found} else None
 
 
 def _names_speakers(one: Mapping[str, object]) -> bool:
@@ -162,6 +187,8 @@ def _from_sides(one: Mapping[str, object]) -> Turns:
     rest: dict[str, object] = {}
     for key, cell in one.items():
         side = find_side(key)
+        if side and isinstance(cell, Mapping) and isinstance(cell.get("text"), str):
+            cell = cell["text"]
         if find_sense(key):
             rest[key] = cell
         elif side and isinstance(cell, str) and side not in said:

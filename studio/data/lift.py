@@ -1,0 +1,79 @@
+"""Objects that only wrap the columns of a row: their fields become the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from studio.core.text import Text, text
+from studio.data.formats.aliases import CHOICES, QUESTIONS
+from studio.data.formats.cells import Values, is_empty, shorten
+from studio.data.formats.choices import part_options
+from studio.data.formats.names import simplify
+from studio.data.row import Row
+
+LIFTED = ("data", "row", "example", "item", "translation", "qa", "sample", "fields", "record", "inputs", "outputs",
+          "payload", "_source", "attributes", "instance", "qa_pair", "pair", "content", "body")  # fmt: skip
+"""Names of objects that only wrap the columns of a row."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lift:
+    """Objects whose fields are the columns."""
+
+    columns: tuple[str, ...]
+
+    @property
+    def consumed(self) -> tuple[str, ...]:
+        """Columns that are gone in what it yields."""
+        return self.columns
+
+    @property
+    def note(self) -> Text:
+        """What a person should know."""
+        return text("data.reshape.lift", columns=", ".join(map(shorten, self.columns)))
+
+    def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield each Row with the fields of its objects as columns, named as they are where that is free."""
+        for row in rows:
+            if row.problem is None:
+                values = {name: cell for name, cell in row.values.items() if name not in self.columns}
+                for column in self.columns:
+                    cell = row.values.get(column)
+                    for name, value in cell.items() if isinstance(cell, Mapping) else ((column, cell),):
+                        values[name if name not in values else f"{column}.{name}"] = value
+                row = Row(row.line, values, None, row.row, row.offset, row.raw)
+            yield row
+
+
+def find_lift(columns: Sequence[str], rows: Sequence[Values]) -> Lift | None:
+    """Return the columns of objects whose fields are the columns; None where there are none."""
+    found = [
+        name
+        for name in columns
+        if (simplify(name) in LIFTED or _holds_options(name, rows)) and _is_object(name, rows)
+    ]
+    if "inputs" not in map(simplify, found):
+        found = [name for name in found if simplify(name) != "outputs"]
+    return Lift(columns=tuple(found)) if found else None
+
+
+def _holds_options(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds questions together with their options."""
+    cells = [row[name] for row in rows if not is_empty(row.get(name))]
+    return bool(cells) and all(
+        isinstance(cell, Mapping)
+        and any(simplify(key) in CHOICES and len(part_options(value)) > 1 for key, value in cell.items())
+        and any(simplify(key) in (*QUESTIONS, "text", "body") for key in cell)
+        for cell in cells
+    )
+
+
+def _is_object(name: str, rows: Sequence[Values]) -> bool:
+    cells = [row[name] for row in rows if not is_empty(row.get(name))]
+    return bool(cells) and all(
+        isinstance(cell, Mapping)
+        and "role" not in cell
+        and any(not is_empty(value) for value in cell.values())
+        for cell in cells
+    )
