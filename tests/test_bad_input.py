@@ -19,14 +19,27 @@ SENTENCE_CHARACTERS = 260
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory):
+    """The file that keeps what this machine is: found out anew by each of 170 commands, it takes them minutes."""
+    from studio.host.detect import detect
+
+    kept = tmp_path_factory.mktemp("facts") / "facts.json"
+    detect(cache=kept)
+    return kept
+
+
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    """An opened workspace, which is the one that commands use."""
+def place(facts, tmp_path, monkeypatch):
+    """An opened workspace, which is the one that commands use, in which this machine was looked at before."""
     from studio.host.workspace import open_workspace
 
     monkeypatch.setenv("FINETUNE_STUDIO_WORKSPACE", str(tmp_path / "workspace"))
     monkeypatch.setenv("FINETUNE_STUDIO_LANGUAGE", "en")
-    return open_workspace().root
+    workspace = open_workspace()
+    workspace.facts.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(facts, workspace.facts)
+    return workspace.root
 
 
 @pytest.fixture
