@@ -1,4 +1,4 @@
-"""What an error text means, in words: one cause, or two and the command that tells them apart."""
+"""What an error text means, in words: one cause, two and the command that tells, or one that is not certain."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ from typing import Any
 from studio.core.events import Diagnosis, Fix
 from studio.core.text import Catalogue, text
 from studio.host import failures
-from studio.host.failures.catalogue import TELLING
+from studio.host.failures.catalogue import TELLING, clean
 from studio.host.failures.failure import Remedy
-from studio.host.failures.reading import Reading
+from studio.host.failures.packages import pip_name
+from studio.host.failures.reading import MODEL_CODE, Reading
 from studio.host.redact import redact
 
 
 def explain_words(words: str, catalogue: Catalogue) -> dict[str, Any]:
-    """Return {id, code, what, why, fixes, line, other, tell} of a text, in words, without secrets.
+    """Return {id, code, what, why, fixes, line, other, tell, doubt} of a text, in words, without secrets.
 
-    `line` is the one that it was known by, or the one to search for; `other` is the second cause (None where the first
-    one is sure), and `tell` the command that tells them apart.
+    `line` is the one that it was known by, or the one to search for; `other` is the second cause (None where there is
+    none in sight), and `tell` the command that tells them apart; `doubt` says why a single cause is not certain.
     """
     verdict = failures.weigh_text(words)
     first = verdict.first if verdict else None
     diagnosis = first.entry.diagnose(first.values) if first else _unknown(failures.diagnose(words), words)
     answer = _spoken(diagnosis, first.entry.remedies if first else (), catalogue)
     line = diagnosis.why.values.get("line") or diagnosis.why.values.get("words", "")
-    answer |= {"line": str(first.values["line"] if first else line), "other": None, "tell": ""}
+    answer |= {"line": str(first.values["line"] if first else line), "other": None, "tell": "", "doubt": ""}
     if verdict and verdict.second:
         second = verdict.second
         answer["other"] = _spoken(
             second.entry.diagnose({**verdict.first.values, **second.values}), second.entry.remedies, catalogue
         )
         answer["tell"] = catalogue.say(text(f"failure.tell.{verdict.tell}"))
+    elif verdict and verdict.doubt:
+        answer["doubt"] = catalogue.say(text(f"explain.doubt.{verdict.doubt}"))
+        answer["fixes"].append(catalogue.say(text("explain.search")))
     return redact(answer)
 
 
@@ -54,7 +58,10 @@ def _unknown(diagnosis: Diagnosis, words: str) -> Diagnosis:
     """Return `diagnosis` in the words of this command where nothing is known: the line to search for, if any."""
     if diagnosis.id != "unknown":
         return diagnosis
-    if not TELLING.search(words) and not Reading(words).raised:
+    last = Reading(clean(words)).last
+    if not TELLING.search(words) and last is None:
         return replace(diagnosis, what=text("explain.no_error"), fixes=diagnosis.fixes[:1])
     search = Fix(title=text("explain.search"))
-    return replace(diagnosis, what=text("explain.unknown"), fixes=(search, diagnosis.fixes[0]))
+    raisers = [name for name in (last.packages if last else ()) if name not in ("", "python", MODEL_CODE)]
+    what = text("explain.unknown_in", package=pip_name(raisers[0])) if raisers else text("explain.unknown")
+    return replace(diagnosis, what=what, fixes=(search, diagnosis.fixes[0]))

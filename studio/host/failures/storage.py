@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
-from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
 from studio.host.failures.probing import Values, found
 from studio.host.failures.remedies import FETCH_AGAIN, FREE_DISK, RESUME
 
@@ -40,6 +40,7 @@ FAILURES = (
         ),
         (FREE_DISK, RESUME),
         code="M8",
+        doubt=Doubt("shared_memory", "df", asked=True),
         probe=_little_disk,
         unless=said(r"/dev/shm|</torch_\d|multiprocessing\.SemLock|shared memory|inotify|file watch"),
     ),
