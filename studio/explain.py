@@ -73,7 +73,7 @@ def explain(options: argparse.Namespace, workspace: object, console: Console) ->
     if answer["line"] and answer["line"] not in named:
         lines.insert(2, f"  > {answer['line']}")
     if answer["doubt"]:
-        lines[:0] = [console.catalogue.say(text("explain.maybe")) + " " + answer["doubt"]]
+        lines[:0] = [answer["doubt"]]
     names = [answer, answer["other"]] if answer["other"] else [answer]
     if answer["code"]:
         lines.append("[" + ", ".join(f"{one['code']} {one['id']}" for one in names) + "]")

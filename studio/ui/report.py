@@ -34,7 +34,7 @@ def cause_card(answer: Mapping[str, Any], say: Say) -> str:
         which = say("explain.which", tell=answer["tell"])
         lead = f"<p>{escape(say('explain.unsure'))} {_show(which)}</p>"
     elif answer["doubt"]:
-        lead = f"<p>{escape(say('explain.maybe'))} {_show(answer['doubt'])}</p>"
+        lead = f"<p>{_show(answer['doubt'])}</p>"
     line = f"<pre>{escape(answer['line'])}</pre>" if answer["line"] else ""
     parts = []
     for number, cause in enumerate(causes, start=1):

@@ -6,8 +6,8 @@ from html import escape
 import pytest
 
 from studio.core.text import load_catalogue, text
-from studio.host.failures import weigh_text
-from studio.host.failures.answer import explain_words
+from studio.host.failures import CATALOGUE, weigh_text
+from studio.host.failures.answer import REASONS, explain_words
 from studio.host.failures.certainty import TELLS
 from studio.ui.report import cause_card
 
@@ -89,6 +89,23 @@ def test_a_doubt_is_told_in_words_with_the_line_to_search_for(tag):
     json.dumps(answer)
     for name in {*TELLS.values(), "try_first", "df"}:
         assert catalogue.has(f"failure.tell.{name}"), name
+
+
+def test_a_cause_whose_explanation_names_several_reasons_is_likely_not_certain():
+    catalogue = load_catalogue("en")
+    several = explain_words("RuntimeError: No CUDA GPUs are available\n", catalogue)
+    assert several["id"] == "gpu_hidden" and several["doubt"].startswith("Not certain")
+    one = explain_words("OSError: [Errno 122] Disk quota exceeded: '/data/runs/a'\n", catalogue)
+    assert (one["id"], one["doubt"]) == ("quota", "")
+
+
+def test_both_languages_name_several_reasons_of_the_same_causes():
+    both = [load_catalogue(tag).words for tag in ("en", "zh-CN")]
+    ids = [f"failure.{entry.id}.why" for entry in CATALOGUE if not entry.harmless]
+    assert sum(bool(REASONS.search(both[0].get(id, ""))) for id in ids) > 100
+    for id in ids:
+        said = {bool(REASONS.search(words.get(id, ""))) for words in both}
+        assert len(said) == 1, id
 
 
 def test_the_unknown_says_which_package_raised_it():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,13 @@ from studio.host.failures.failure import Remedy
 from studio.host.failures.packages import pip_name
 from studio.host.failures.reading import MODEL_CODE, Reading
 from studio.host.redact import redact
+
+REASONS = re.compile(
+    r"\bor\b|\bmost often\b|\busually\b|\blikely\b|\u6216|\u591a\u534a|\u901a\u5e38|\u6700\u5e38|\u5f88\u53ef\u80fd",
+    re.IGNORECASE,
+)
+"""What stands in an explanation that names more reasons than one. Of the answers to unseen texts that no other doubt
+was left of, 7 of 38 with it were wrong and none of 42 without it."""
 
 
 def explain_words(words: str, catalogue: Catalogue) -> dict[str, Any]:
@@ -35,8 +43,11 @@ def explain_words(words: str, catalogue: Catalogue) -> dict[str, Any]:
         )
         answer["tell"] = catalogue.say(text(f"failure.tell.{verdict.tell}"))
     elif verdict and verdict.doubt:
-        answer["doubt"] = catalogue.say(text(f"explain.doubt.{verdict.doubt}"))
+        sentences = text("explain.maybe"), text(f"explain.doubt.{verdict.doubt}")
+        answer["doubt"] = " ".join(catalogue.say(sentence) for sentence in sentences)
         answer["fixes"].append(catalogue.say(text("explain.search")))
+    elif first and REASONS.search(catalogue.words.get(f"failure.{first.entry.id}.why", "")):
+        answer["doubt"] = catalogue.say(text("explain.likely"))
     return redact(answer)
 
 

@@ -250,6 +250,7 @@ FAILURES = (
         ),
         (Remedy("settings_named"),),
         code="D72",
+        strength=0.95,
     ),
     Failure(
         "card_function",

@@ -287,6 +287,7 @@ FAILURES = (
             r"less than desired GPU memory utilization",
             r"No available memory for the cache blocks",
             r"(?:max seq len|maximum number of tokens).{0,120}KV cache",
+            r"larger than the available KV cache memory",
         ),
         (Remedy("less_utilization"), SHORTER, SMALLER_BATCH, RECOMPUTE),
         code="R24",
