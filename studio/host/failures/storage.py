@@ -33,7 +33,7 @@ FAILURES = (
             # A limit of a file's size, and a quota, as Rust says them: `File too large (os error 27)`.
             r"\(os error (?:27|28|122)\)",
             r"WinError 112\b",
-            r"Not enough free disk space",
+            r"Not enough (?:free )?disk space",
             # torch.save on a full disk (measured): no word of a disk.
             r"unexpected pos \d+",
             r"PytorchStreamWriter failed writing",

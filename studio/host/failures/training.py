@@ -76,7 +76,11 @@ FAILURES = (
     ),
     Failure(
         "mps_format",
-        said(r"MPS framework doesn't support float64", r"\w+ is not supported on MPS"),
+        said(
+            r"MPS framework doesn't support float64",
+            r"\w+ is not supported on MPS",
+            r"input type '\w+' in MPS backend",
+        ),
         (Remedy("mac_float"),),
         code="R26",
     ),
