@@ -111,6 +111,8 @@ def test_both_languages_name_several_reasons_of_the_same_causes():
 def test_the_unknown_says_which_package_raised_it():
     catalogue = load_catalogue("en")
     assert "package trl" in explain_words(LIBRARY + "ValueError: the moon is full\n", catalogue)["what"]
+    garbled = PLACE.format(path="site-packages/peft_init_.py")
+    assert "package" not in explain_words(garbled + "ValueError: the moon is full\n", catalogue)["what"]
     own = explain_words(OWN + "ValueError: the moon is full\n", catalogue)
     assert own["what"] == "The studio does not know this error yet."
     assert own["line"] == "ValueError: the moon is full"

@@ -12,8 +12,8 @@ from studio.core.text import Catalogue, text
 from studio.host import failures
 from studio.host.failures.catalogue import TELLING, clean
 from studio.host.failures.failure import Remedy
-from studio.host.failures.packages import pip_name
-from studio.host.failures.reading import MODEL_CODE, Reading
+from studio.host.failures.packages import KNOWN, LIBRARIES, pip_name
+from studio.host.failures.reading import Reading
 from studio.host.redact import redact
 
 REASONS = re.compile(
@@ -73,6 +73,7 @@ def _unknown(diagnosis: Diagnosis, words: str) -> Diagnosis:
     if not TELLING.search(words) and last is None:
         return replace(diagnosis, what=text("explain.no_error"), fixes=diagnosis.fixes[:1])
     search = Fix(title=text("explain.search"))
-    raisers = [name for name in (last.packages if last else ()) if name not in ("", "python", MODEL_CODE)]
+    # A path that was pasted with its underscores lost names no package.
+    raisers = [name for name in (last.packages if last else ()) if name in LIBRARIES or name in KNOWN]
     what = text("explain.unknown_in", package=pip_name(raisers[0])) if raisers else text("explain.unknown")
     return replace(diagnosis, what=what, fixes=(search, diagnosis.fixes[0]))
