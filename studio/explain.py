@@ -72,6 +72,8 @@ def explain(options: argparse.Namespace, workspace: object, console: Console) ->
         named += other["why"]
     if answer["line"] and answer["line"] not in named:
         lines.insert(2, f"  > {answer['line']}")
+    if answer["doubt"]:
+        lines[:0] = [answer["doubt"]]
     names = [answer, answer["other"]] if answer["other"] else [answer]
     if answer["code"]:
         lines.append("[" + ", ".join(f"{one['code']} {one['id']}" for one in names) + "]")

@@ -67,7 +67,7 @@ def answer(process) -> dict:
 
 def test_a_piped_text_and_a_file_in_both_languages(ask, tmp_path, checkout):
     piped = answer(ask("--json", text=OUT_OF_MEMORY.encode()))
-    assert piped.keys() == {"id", "code", "what", "why", "fixes", "line", "other", "tell"}
+    assert piped.keys() == {"id", "code", "what", "why", "fixes", "line", "other", "tell", "doubt"}
     assert (piped["id"], piped["code"], piped["line"]) == ("gpu_memory", "M1", OUT_OF_MEMORY.strip())
     log = tmp_path / "a log.txt"
     log.write_text(GERMAN, encoding="utf-8")
@@ -133,6 +133,15 @@ def test_two_causes_are_told_with_the_command_that_tells(ask):
     told = ask(text=words).stdout.decode()
     assert told.startswith("Not sure") and "[C16 cublas_start, D41 token_range]" in told
     assert all(sentence in told for sentence in (found["what"], found["other"]["what"], found["tell"]))
+
+
+def test_a_cause_that_is_not_certain_says_so_first_and_why(ask):
+    words = b"OSError: the disk\nResolutionImpossible: no way out\n"
+    found = answer(ask("--json", text=words))
+    assert (found["id"], found["other"]) == ("pip_conflict", None) and "not why" in found["doubt"]
+    told = ask(text=words).stdout.decode().splitlines()
+    assert told[0].startswith("Not sure") and found["doubt"] in told[0] and told[1] == found["what"]
+    assert "Search" in found["fixes"][-1]
 
 
 def test_a_person_with_a_program_of_their_own_is_served(ask):

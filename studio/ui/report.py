@@ -27,12 +27,14 @@ def report_card(report: Mapping[str, Any], say: Say) -> str:
 
 
 def cause_card(answer: Mapping[str, Any], say: Say) -> str:
-    """Return what an error text means (explain_words): one cause, or two and what tells them apart."""
+    """Return what an error text means (explain_words): one cause and its doubt, or two and what tells them apart."""
     causes = [answer, *([answer["other"]] if answer["other"] else [])]
     lead = ""
     if len(causes) > 1:
         which = say("explain.which", tell=answer["tell"])
         lead = f"<p>{escape(say('explain.unsure'))} {_show(which)}</p>"
+    elif answer["doubt"]:
+        lead = f"<p>{_show(answer['doubt'])}</p>"
     line = f"<pre>{escape(answer['line'])}</pre>" if answer["line"] else ""
     parts = []
     for number, cause in enumerate(causes, start=1):

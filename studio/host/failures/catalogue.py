@@ -94,7 +94,8 @@ TELLING = re.compile(
     "missing|interrupt|crash|panic|refused|timed? ?out|conflict|mismatch|incompatible|unsupported|not supported|"
     "unrecognized|undefined|no such|does not exist|exceeded|corrupt|core dumped|stack trace|"
     "exit(?:ed)? (?:with )?(?:code|"
-    "status) -?[1-9]|returned non-zero|0x[8c][0-9a-f]{7}|\\bnan\\b|fehl|unerwartet|erreur|errore|erro\\b|"
+    "status):? -?[1-9]|did not run success|returned non-zero|"
+    "0x[8c][0-9a-f]{7}|\\bnan\\b|fehl|unerwartet|erreur|errore|erro\\b|"
     "\u043e\u0448\u0438\u0431\u043a|"
     "\u9519\u8bef|\u5931\u8d25|\u5f02\u5e38|\u65e0\u6cd5|\u627e\u4e0d\u5230|"
     "\u62a5\u9519|\u62d2\u7edd|\u30a8\u30e9\u30fc|\uc624\ub958",

@@ -83,7 +83,7 @@ FAILURES = (
     Failure(
         "gguf_damaged",
         said(
-            r"invalid (?:gguf |file )?magic",
+            r"invalid (?:gguf |file )?magic|unknown \(magic, version\) combination",
             r"tensor '[^'\n]+' data is not within the file bounds|GGUF.{0,60}(?:corrupt|truncat)",
             r"failed to read (?:magic|tensor data|key-value pairs)",
         ),

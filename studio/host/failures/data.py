@@ -122,7 +122,11 @@ FAILURES = (
     ),
     Failure(
         "bad_yaml",
-        said(r"\byaml\.\w+\.(?:Scanner|Parser|Composer|Constructor)Error"),
+        said(
+            r"\byaml\.\w+\.(?:Scanner|Parser|Composer|Constructor)Error",
+            r"\byaml: line \d+: ",
+            r"while scanning a (?:simple key|quoted scalar|block scalar)|while parsing a block (?:mapping|collection)",
+        ),
         (Remedy("yaml_line"),),
         code="D92",
     ),

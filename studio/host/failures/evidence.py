@@ -1,15 +1,18 @@
-"""Weighs what speaks for each known failure in a text, and says when two are equally likely."""
+"""Weighs what speaks for each known failure in a text, and says when two are equally likely or one is not certain."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from studio.host.failures.certainty import find_doubt, tell_apart
 from studio.host.failures.failure import Failure
 from studio.host.failures.reading import Reading
 
 MARGIN = 0.1
-"""Two causes whose evidence weighs this much alike, in different places of a text, are both named."""
+"""Two causes whose evidence weighs this much alike are both named."""
+WIDER_MARGIN = 0.4
+"""The same, where the first one is not certain."""
 LEAST = 0.3
 """Less is no evidence: a word in a path, in a line of code."""
 LINE_LIMIT = 300
@@ -28,11 +31,15 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The likeliest failure, and the other one that it could be, with the name of the command that tells."""
+    """The likeliest failure, and the other one that it could be, with the name of the command that tells.
+
+    `doubt` names why the first one is not certain where no other is in sight; "" for a certain one.
+    """
 
     first: Evidence
     second: Evidence | None = None
     tell: str = ""
+    doubt: str = ""
 
 
 def weigh(reading: Reading, catalogue: Iterable[Failure]) -> Verdict | None:
@@ -48,19 +55,31 @@ def weigh(reading: Reading, catalogue: Iterable[Failure]) -> Verdict | None:
     if not every:
         return None
     first = every[0]
+    why = find_doubt(reading, first.position, first.end, first.entry.strength)
     doubt = first.entry.doubt
-    if doubt is not None and (not doubt.asked or first.values.get("doubtful")):
+    if doubt is not None and (not doubt.asked or first.values.get("doubtful") or why):
         other = next((found for found in every if found.entry.id == doubt.other), None)
         second = other or Evidence(entries[doubt.other], 0.0, first.position, first.end, first.values)
         return Verdict(first, second, doubt.tell)
     for found in every[1:]:
-        if found.weight < first.weight - MARGIN:
+        if found.weight < first.weight - (WIDER_MARGIN if why else MARGIN):
             break
         within = first.position <= found.position <= first.end
-        apart = not within and not reading.same_place(first.position, found.position)
-        if apart and found.entry.strength == first.entry.strength:
-            return Verdict(first, found, "first_line")
-    return Verdict(first)
+        if not within and not reading.same_place(first.position, found.position):
+            if why or found.entry.strength == first.entry.strength:
+                return Verdict(first, found, "first_line")
+        elif _contests(found, first):
+            return Verdict(first, found, tell_apart(found.entry.id))
+    return Verdict(first, doubt=why)
+
+
+def _contests(found: Evidence, first: Evidence) -> bool:
+    """Return whether the same words are as good a sign of another cause.
+
+    What a reader finds for any package is no rival of a signature's own words, and what has a doubt of its own is none.
+    """
+    general = found.position == found.end and first.position != first.end
+    return found.entry.strength == 1 and found.entry.doubt is None and not general
 
 
 def _ended_otherwise(reading: Reading, every: list[Evidence]) -> bool:

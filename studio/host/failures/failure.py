@@ -47,7 +47,7 @@ class Doubt:
     other: str
     tell: str
     asked: bool = False
-    """Whether it holds only where the entry's reader says so, by a value `doubtful`."""
+    """Whether it holds only where the entry's reader says so, by a value `doubtful`, or its words leave it open."""
 
 
 @dataclass(frozen=True, slots=True)

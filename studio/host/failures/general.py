@@ -138,6 +138,7 @@ FAILURES = (
             r"ProcessGroupNCCL[^\n]*(?:Heartbeat monitor timed out|watchdog got stuck)",
             r"client socket has timed out after|\bDistNetworkError\b",
             r"communication broadband via P2P or IB",
+            r"retrieving ncclUniqueId from[^\n]{0,120}(?:Timeout|Connection|error)",
             r"\bDistStoreError\b|\bRendezvous(?:Connection|Timeout)Error\b|store based barrier",
             r"Connection closed by peer \[|gloo[\\/]transport",
             r"\bncclUnhandledCudaError\b",
@@ -250,6 +251,7 @@ FAILURES = (
         ),
         (Remedy("settings_named"),),
         code="D72",
+        strength=0.95,
     ),
     Failure(
         "card_function",

@@ -151,6 +151,7 @@ FAILURES = (
             r"No module named '?bitsandbytes(?:'|\s*$)",
             r"requires .{0,40}bitsandbytes",
             r"bitsandbytes is not installed",
+            r"make sure that you have installed `?bitsandbytes",
             r"bitsandbytes has no library for this processor",
             r"No package metadata was found for .{0,30}bitsandbytes",
         ),

@@ -102,6 +102,7 @@ FAILURES = (
         ),
         (Remedy("matching_adapter"), FETCH_AGAIN),
         code="D53",
+        strength=0.95,
     ),
     Failure(
         "weights_shape",
@@ -121,6 +122,7 @@ FAILURES = (
         ),
         (Remedy("matching_adapter"), Remedy("matching_versions")),
         code="D56",
+        strength=0.95,
         unless=said(r"size mismatch for"),
     ),
     Failure(

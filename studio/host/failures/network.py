@@ -127,7 +127,7 @@ FAILURES = (
             r"peer closed connection",
             r"\bRemoteProtocolError\b",
             r"Consistency check failed",
-            r"\bReadTimeout(?:Error)?\b|Read timed out",
+            r"\bReadTimeout(?:Error)?\b|Read timed out|read operation timed out",
             r"\bReadError\b",
             r"Connection reset by peer",
             r"416 Client Error|Range Not Satisfiable",

@@ -22,6 +22,7 @@ FAILURES = (
     Failure(
         "positions_exceeded",
         said(
+            r"sequence length \d+ cannot exceed the maximum allowed length",
             r"longer than the specified maximum sequence length[\s\S]*?"
             r"(?:index out of range|device-side assert|srcIndex <|must match the size of tensor)",
             r"(?:max_length|sequence length|max_seq_len\w*).{0,80}(?:exceeds?|larger than|greater than|longer than)"

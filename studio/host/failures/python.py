@@ -142,7 +142,11 @@ FAILURES = (
     Failure("windows_arm", None, (Remedy("x64_python"),), code="P7", probe=_emulated),
     Failure(
         "python_32bit",
-        said(r"WinError 193\b", r"not a valid Win32 application"),
+        said(
+            r"WinError 193\b",
+            r"not a valid Win32 application",
+            r"(?:not|no (?:longer|more))[^\n]{0,40}(?:compil|buil|support)\w* (?:on|for) 32[- ]?bit",
+        ),
         (Remedy("x64_python"),),
         code="P8",
         probe=_narrow,

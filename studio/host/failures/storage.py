@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
-from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
 from studio.host.failures.probing import Values, found
 from studio.host.failures.remedies import FETCH_AGAIN, FREE_DISK, RESUME
 
@@ -33,13 +33,14 @@ FAILURES = (
             # A limit of a file's size, and a quota, as Rust says them: `File too large (os error 27)`.
             r"\(os error (?:27|28|122)\)",
             r"WinError 112\b",
-            r"Not enough free disk space",
+            r"Not enough (?:free )?disk space",
             # torch.save on a full disk (measured): no word of a disk.
             r"unexpected pos \d+",
             r"PytorchStreamWriter failed writing",
         ),
         (FREE_DISK, RESUME),
         code="M8",
+        doubt=Doubt("shared_memory", "df", asked=True),
         probe=_little_disk,
         unless=said(r"/dev/shm|</torch_\d|multiprocessing\.SemLock|shared memory|inotify|file watch"),
     ),

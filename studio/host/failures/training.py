@@ -76,7 +76,11 @@ FAILURES = (
     ),
     Failure(
         "mps_format",
-        said(r"MPS framework doesn't support float64", r"\w+ is not supported on MPS"),
+        said(
+            r"MPS framework doesn't support float64",
+            r"\w+ is not supported on MPS",
+            r"input type '\w+' in MPS backend",
+        ),
         (Remedy("mac_float"),),
         code="R26",
     ),
@@ -287,6 +291,7 @@ FAILURES = (
             r"less than desired GPU memory utilization",
             r"No available memory for the cache blocks",
             r"(?:max seq len|maximum number of tokens).{0,120}KV cache",
+            r"larger than the available KV cache memory",
         ),
         (Remedy("less_utilization"), SHORTER, SMALLER_BATCH, RECOMPUTE),
         code="R24",
