@@ -41,6 +41,9 @@ SPOKEN = frozenset(
     ("output", "response", "completion", "reply", "assistant", "model_output", "generated_text")
 )
 """Columns that hold what was said next, and no solution to compare an answer with."""
+REQUESTERS = ("requester_id", "submitter_id", "customer_id", "asker_id", "reporter_id", "requester", "customer",
+              "reporter", "opened_by", "created_by")  # fmt: skip
+"""Keys that name the one who opened a ticket, by the id or name with which the messages are signed."""
 PASSED = frozenset(("metadata", "meta", "usage", "spans", "entities", "annotations", "objects", *TOOL_KEYS))
 """Keys below which no talk is looked for."""
 PROSE_WORDS = 4
@@ -195,12 +198,23 @@ def _look(
             except Branches:
                 found.unclear = True
                 return
-            turns = kept or to_turns(cell, is_list_name(key) or key in named)
+            turns = (
+                kept or to_turns(cell, is_list_name(key) or key in named) or _from_ticket(cell, owners[-1])
+            )
             if turns:
                 plain = kept is None and isinstance(value[key], (list, tuple)) and is_plain(cell)
                 found.talks.append(Place(here, turns, owners, plain))
             elif isinstance(cell[0], Mapping):
                 _look_along(cell, here, owners, found, named)
+
+
+def _from_ticket(cell: Sequence[object], owner: Values) -> Turns | None:
+    """Return messages by author as turns where the object around them names the one who asked; None elsewhere."""
+    asker = next((str(owner[key]) for key in REQUESTERS if isinstance(owner.get(key), (str, int))), "")
+    turns = [to_turn(one) for one in cell]
+    if not asker or not all(turns) or asker not in [str(turn["role"]) for turn in turns]:
+        return None
+    return [{**turn, "role": "user" if str(turn["role"]) == asker else "assistant"} for turn in turns]
 
 
 def _look_into(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from studio.data.containers.json_text import parse_json
-from studio.data.formats.cells import is_blank
+from studio.data.formats.cells import is_blank, is_code
 from studio.data.formats.flags import find_sense
 from studio.data.formats.names import part_name
 from studio.data.formats.parts import CALL_TYPES, RESULT_TYPES
@@ -27,6 +27,7 @@ LEAD = re.compile(
 END = re.compile(r"\s*<(?:eo[a-z]|\|end[a-z_]*\|)>\s*\Z")
 NOTHING = frozenset(("none", "null", "n/a", "na", "nan", "-"))
 PROSE_WORDS = 3
+SENTENCE_KEYS = ("utterance", "question", "text", "sentence", "nl")
 SEGMENT = {"label", "text"}
 """Keys of a segment of a text that says itself whether it is learned."""
 TEXT_CHARACTERS = 2**20
@@ -148,11 +149,23 @@ def _from_objects(cell: Sequence[Mapping[str, object]], named: bool) -> Turns | 
         turn = to_turn(one)
         turns = [turn] if turn else _from_sides(one)
         if not turns:
-            return None
+            return _from_doubles(cell) if named else None
         found += turns
     roles = [read_role(turn["role"]) or guess_role(turn["role"]) for turn in found]
-    known = all(roles) and all(to_turn(one) or _names_speakers(one) for one in cell)
+    known = all(roles) and all(to_turn(one) or _names_speakers(one) or _find_made(one, "") for one in cell)
     return found if named or known else None
+
+
+def _from_doubles(cell: Sequence[Mapping[str, object]]) -> Turns | None:
+    """Return the turns of rounds that hold two sentences each, under the same two keys; None for other objects."""
+    keys = [
+        [key for key, words in one.items() if isinstance(words, str) and len(words.split()) >= PROSE_WORDS]
+        for one in cell
+    ]
+    if len(keys[0]) != 2 or any(one != keys[0] for one in keys):
+        return None
+    sides = tuple(zip(("user", "assistant"), keys[0], strict=True))
+    return [{"role": role, "content": one[key]} for one in cell for role, key in sides]
 
 
 def _from_keyed(cell: Sequence[Mapping[str, object]]) -> Turns | None:
@@ -199,12 +212,30 @@ def _from_sides(one: Mapping[str, object]) -> Turns:
             words = strip_marks(cell)
             if words.lower() not in NOTHING:
                 rest[str(key)] = words
+    if {*said} == {"user"} and (made := _find_made(one, said["user"])):
+        said["user"], said["assistant"] = made
+        rest = {key: words for key, words in rest.items() if words not in made}
     if len(said) == 1 and any(
         len(words.split()) >= PROSE_WORDS for words in rest.values() if isinstance(words, str)
     ):
         return []  # one side is known, and the words of the other stand under a key that is not
     order = [side for side in ("system", "user", "assistant") if side in said]
     return [{"role": side, "content": said[side], **(rest if side == order[-1] else {})} for side in order]
+
+
+def _find_made(one: Mapping[str, object], said: str) -> tuple[str, str] | None:
+    """Return a sentence and the query that was written for it; None where an object does not hold both.
+
+    A key such as `query` names the question elsewhere, and here what a program is asked.
+    """
+    cells = [cell for cell in one.values() if isinstance(cell, str) and not is_blank(cell)]
+    made = [cell for cell in cells if is_code(cell)]
+    words = [
+        one[key] for key in (*SENTENCE_KEYS, *one) if isinstance(one.get(key), str) and one[key] not in made
+    ]
+    if len(made) != 1 or not words:
+        return None
+    return (words[0] if said in made else said), made[0]
 
 
 def strip_marks(words: str) -> str:
