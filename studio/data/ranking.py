@@ -28,6 +28,18 @@ MADE = frozenset(
     "fixed ideal new after".split()
 )
 """Words in the names of what was written for a text."""
+REMARKS = frozenset(
+    "comment comments review reviews msg message remark remarks feedback critique commentary note notes kommentar "
+    "anmerkung comentario commentaire commento комментарий 评论 评审 注释 意见".split()
+)
+"""Words in the names of what somebody said of a change, or of a piece of work."""
+CHANGES = frozenset("patch diff hunk change changes code snippet oldf old function method func".split())
+"""Words in the names of code that somebody says something of."""
+RENEWED = frozenset("new fix fixed after target corrected repaired solution".split())
+WORKERS = frozenset("student learner pupil candidate submission essay schüler estudiante élève 学生".split())
+"""Words in the names of a piece of work that is judged."""
+NUMBERED = re.compile(r"column_\d+")
+"""Names that a table without a header gets."""
 DATED = frozenset(
     "date time year month day created updated version page row line index idx no num number name user username author "
     "license licence source split subset".split()
@@ -76,9 +88,55 @@ def are_twins(name: str, other: str) -> bool:
     return bool(one and two) and one[1] == two[1] and one[2] != two[2]
 
 
+def find_remark(columns: Sequence[Column]) -> tuple[Column, Column] | None:
+    """Return the code, or the learner's work, that a column of sentences is about, and that column; None for none.
+
+    Where new code stands beside the old, the sentences say what to change, and are no remark.
+    """
+    said = [one for one in columns if one.is_prose and not one.coded and {*part_name(one.name)} & REMARKS]
+    said = [one for one in said if not {*part_name(one.name)} & WORKERS]
+    code = [one for one in columns if one.coded and one.plain and one.rows]
+    if code and not any({*part_name(one.name)} & RENEWED for one in code):
+        code = [one for one in code if {*part_name(one.name)} & CHANGES]
+        code.sort(key=lambda one: not {*part_name(one.name)} & {"patch", "diff", "hunk"})
+        if code and said:
+            return code[0], said[0]
+    work = [one for one in columns if one.is_prose and {*part_name(one.name)} & WORKERS and not one.coded]
+    judged = [one for one in said if {*part_name(one.name)} & {"feedback", "critique", "comment", "comments"}]
+    return (work[0], judged[0]) if work and judged else None
+
+
+def find_class(columns: Sequence[Column]) -> Column | None:
+    """Return the only column of classes at an end of a table without a header whose texts ask nothing."""
+    if not all(NUMBERED.fullmatch(one.name) for one in columns) or any(one.asks > 0.3 for one in columns):
+        return None
+    ends = [one for one in columns if one.is_labels and 1 < one.distinct <= one.rows / 2 and one.words < 2]
+    ends = [one for one in ends if one in (columns[0], columns[-1])]
+    return ends[0] if len(ends) == 1 else None
+
+
+def is_outdone(name: str, columns: Sequence[Column]) -> bool:
+    """Return whether another column is likelier to be the answer than `name`, which is called so.
+
+    A `target` of a word or two beside a stance is what the text is about; a table beside a query is what it gives.
+    """
+    answer = next((one for one in columns if one.name == name), None)
+    if answer is None:
+        return False
+    others = [one for one in columns if one is not answer]
+    if answer.is_labels and {*part_name(name)} & {"target", "targets"}:
+        return any(one.is_labels and {*part_name(one.name)} & JUDGED for one in others)
+    return answer.structured and any(one.coded and one.plain and is_answer(one) for one in others)
+
+
 def rank_questions(columns: Sequence[Column]) -> list[Column]:
     """Return those of `columns` that could be read, the likeliest question first."""
     read = [one for one in columns if one.spoken]
+    if remark := find_remark(columns):
+        rest = [one for one in read if one not in remark and (one.is_prose or one.coded)]
+        return [remark[0], *rest, remark[1]]
+    if find_class(columns) and (prose := [one for one in read if one.is_prose]):
+        return sorted(prose, key=lambda one: -one.characters)
     if not any(one.plain and one.is_prose for one in read):
         read += [one for one in columns if one.cut]
     named = [
@@ -106,6 +164,8 @@ def rank_questions(columns: Sequence[Column]) -> list[Column]:
 
 def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
     """Return those of `columns` that could be learned, the likeliest answer to the column `question` first."""
+    remark, sorted_by = find_remark(columns), find_class(columns)
+    first = remark[1] if remark and remark[1].name != question else sorted_by
     names = [one.name for one in columns]
     place = names.index(question) if question in names else -1
     free = [one for one in columns if one.name != question and may_answer(one)]
@@ -116,6 +176,8 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
     twins = twins if judged else set()
     alone = not any(one.is_prose and one.name not in twins for one in free)
     spoken = is_language(question)
+    # A stance on a target, both in a word or two: what was found out is learned, and not what it is about.
+    finding = alone and any({*part_name(one.name)} & JUDGED and one.is_labels for one in free)
     asked_in_code = any(one.coded for one in columns if one.name == question)
 
     def likeliness(one: Column) -> tuple[object, ...]:
@@ -124,8 +186,10 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
         graded = alone and bool(words & GRADED)
         odd = bool(BLOCKING & words) and not words & JUDGED and not graded
         return (
+            one is not first,
             one.distinct < 2 < one.rows,
             one.name in twins,
+            finding and not words & JUDGED,
             not (spoken and is_language(one.name)),
             not sure,
             not (is_answer(one) or graded),
