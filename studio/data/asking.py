@@ -56,6 +56,8 @@ THOUGHTS = frozenset(
     "exp commentary 解析 解释 分析 explicación erklärung".split()
 )
 """Names of what explains an answer, which may be learned as thoughts before it."""
+THINKING = frozenset("thinking reasoning cot trace thoughts thought".split())
+"""The same words for what was thought before the answer."""
 TRACES = frozenset(
     "thinking reasoning cot trace traces trajectory decomposition thoughts thought chain scratchpad rationale".split()
 )
@@ -221,7 +223,7 @@ def ask_rest(
         names = show_names([one.name for one in rest])
         what = text("data.ask.beside_text", columns=names)
         return (ask_format(what, ("text", "prompt_completion")),)
-    thoughts = [one for one in rest if {*part_name(one.name)} & THOUGHTS]
+    thoughts = [one for one in rest if {*part_name(one.name)} & (THOUGHTS | THINKING)]
     if thoughts and "reasoning" in format.roles and "reasoning" not in mapping and "reasoning" not in chosen:
         return (_ask("reasoning", "data.ask.thoughts", thoughts[:1], none=True),)
     rest = [one for one in rest if one not in thoughts or "reasoning" not in chosen]

@@ -8,10 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from studio.core.text import Text, text
-from studio.data.asking import ORDERS, TASKS, is_half
+from studio.data.asking import ORDERS, TASKS, THINKING, is_half
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
-from studio.data.formats.aliases import ANSWERS, INPUT, INSTRUCTION, MATERIAL, PRODUCTS, QUESTIONS, SOURCES
-from studio.data.formats.cells import Values, shorten, show_names
+from studio.data.formats.aliases import (
+    ANSWERS,
+    EXPECTED,
+    INPUT,
+    INSTRUCTION,
+    MATERIAL,
+    PRODUCTS,
+    QUESTIONS,
+    SOURCES,
+)
+from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.format import Mapped
 from studio.data.formats.material import TECHNICAL, say_material
 from studio.data.formats.names import BLOCKING, part_name, simplify
@@ -24,6 +33,7 @@ from studio.data.ranking import (
     MOSTLY,
     RENEWED,
     are_twins,
+    find_entry,
     find_remark,
     hints,
     is_answer,
@@ -39,16 +49,21 @@ READ = frozenset(
     "原文 質問 入力 질문 입력".split()
 )
 """Words in the names of what is read before something is written."""
+DESCRIBED = frozenset(
+    "docstring docstrings doc docs documentation comment comments summary explanation".split()
+)
+"""Words in the names of what is written of code as often as code is written for it."""
 OLD = frozenset("bug buggy broken old before original faulty".split())
 """Words in the names of code that is to be mended."""
 WRITTEN = MADE | frozenset(
-    "targ tgt rewritten paraphrased summarized summarised shortened ref simple simpler simplification neutral "
-    "formal fluent clean polished revised edited reworded rephrased rephrase normalized normalised cmd command bash "
-    "shell regex snippet program implementation highlights tldr gist directions expected explanation translated "
-    "translations summaries abstract answer_text assistant bot antwort antworten ausgabe lösung loesung übersetzung "
-    "uebersetzung zusammenfassung respuesta salida solución solucion traducción traduccion resumen réponse reponse "
-    "sortie traduction résumé risposta soluzione traduzione riassunto resposta saída tradução resumo ответ решение "
-    "перевод 答 答案 回答 回复 输出 译文 摘要 总结 解答 出力 翻訳 要約 답변 출력 번역 요약".split()
+    "targ tgt simplifications lexs rewritten paraphrased summarized summarised shortened ref simple simpler "
+    "simplification neutral formal fluent clean polished revised edited reworded rephrased rephrase "
+    "normalized normalised cmd command bash shell regex snippet program implementation highlights tldr gist "
+    "directions expected explanation translated translations summaries abstract answer_text assistant bot "
+    "antwort antworten ausgabe lösung loesung übersetzung uebersetzung zusammenfassung respuesta salida "
+    "solución solucion traducción traduccion resumen réponse reponse sortie traduction résumé risposta "
+    "soluzione traduzione riassunto resposta saída tradução resumo ответ решение перевод 答 答案 回答 回复 输出 "
+    "译文 摘要 总结 解答 出力 翻訳 要約 답변 출력 번역 요약".split()
 )
 """Words in the names of what was written for it."""
 BESIDE = frozenset(
@@ -61,12 +76,12 @@ BESIDE = frozenset(
 NOTED = frozenset(
     "metadata meta source sources url urls link links license licence copyright attribution tags tag annotation "
     "annotations annotator annotators raw test tests check checks verification extra info comments notes created "
-    "updated disclaimer generations stats statistics usage timestamp embedding embeddings version setup "
-    "decomposition".split()
+    "updated disclaimer generations stats statistics usage timestamp embedding embeddings version setup seed "
+    "seeds decomposition".split()
 )
 """Words in the names of what was noted about a row."""
-THOUGHT = frozenset("thinking reasoning cot trace thought thoughts".split())
-"""Words in the names of what an answer thought, and not of what explains it afterwards."""
+SENTENCE = 6
+"""Words from which on an answer is no value to be checked."""
 SHORT = 0.5
 """Of the rows, so many different short answers are no labels."""
 ASKING = 0.8
@@ -101,7 +116,7 @@ def weigh(
             named = {*part_name(first)} & READ
             return _tell(asked, learned) if named else None
         return _weigh_pair(asked, learned, used, columns, rows)
-    if role == "reasoning" and {*part_name(first)} & THOUGHT:
+    if role == "reasoning" and {*part_name(first)} & THINKING:
         return text("data.evidence.thoughts", column=shorten(first))
     if role.startswith("material"):
         return _weigh_material(first, [one for one in question.choices if one], columns, rows, mapping)
@@ -127,6 +142,12 @@ def _weigh_format(choices: Sequence[str], columns: Sequence[str], rows: Sequence
     if {*choices} == {"prompt_completion", "text"}:
         answers = [one for one in known if hints(one, ANSWERS) and _is_whole(one) and one.plain]
         if len(answers) == 1 and answers[0].is_prose and not answers[0].is_labels:
+            return text("data.evidence.answers", column=shorten(answers[0].name))
+    if {*choices} == {"prompt_completion", "rl"}:
+        answers = [one for one in known if hints(one, (*ANSWERS, *EXPECTED)) and _is_whole(one) and one.plain]
+        asked = [one for one in known if hints(one, QUESTIONS) or simplify(one.name) == "prompt"]
+        # No program checks a sentence against another one.
+        if len(answers) == len(asked) == 1 and answers[0].is_prose and answers[0].words >= SENTENCE:
             return text("data.evidence.answers", column=shorten(answers[0].name))
     return None
 
@@ -158,7 +179,7 @@ def _weigh_pair(
     names = [*known]
     rest = [one for one in rest if not is_half(one.name, names)]
     twins = [one for one in rest if are_twins(one.name, asked)]
-    if not question.spoken or not _is_whole(question) or not _is_whole(answer) or not answer.plain:
+    if not question.spoken or not _is_whole(question) or not _is_whole(answer) or not _is_text(learned, rows):
         return None
     brief = (
         answer.spoken
@@ -174,23 +195,31 @@ def _weigh_pair(
         if any(one.spoken and one.distinct > 1 and not _is_noted(one) for one in rest if one not in twins):
             return None
         return _tell(asked, learned)
+    entry = find_entry([*known.values()])
+    if entry and (entry[0].name, entry[1].name) == (asked, learned):
+        return _tell(asked, learned)
     remark = find_remark([*known.values()])
     if remark and (remark[0].name, remark[1].name) == (asked, learned):
         return _tell(asked, learned) if not any(map(is_answer, rest)) else None
     if any(_competes(one, answer, question) for one in rest):
         return None
-    if (
-        question.asks >= ASKING
-        and answer.asks <= TELLING
-        and not any(one.is_prose or one.coded for one in rest)
-    ):
+    if question.asks >= ASKING and answer.asks <= TELLING:
         return _tell(asked, learned)
+    if answer.coded and {*part_name(asked)} & DESCRIBED:
+        return None  # code is written for words, and words for code
     if (is_language(asked) and is_language(learned)) or are_twins(asked, learned):
         return None  # a translation goes both ways
     if not _is_written(answer) or (_is_written(question) and not _is_read(question)):
         return None
     alone = not any(one.is_prose or one.coded for one in rest)
     return _tell(asked, learned) if _is_read(question) or (alone and question.is_prose) else None
+
+
+def _is_text(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds texts, or lists of texts of which one is learned."""
+    cells = [row[name] for row in rows[:LOOKED_AT] if not is_empty(row.get(name))]
+    lists = [cell if isinstance(cell, (list, tuple)) else [cell] for cell in cells]
+    return all(isinstance(one, (str, int, float)) for cell in lists for one in cell) and all(map(len, lists))
 
 
 def _tell(asked: str, learned: str) -> Text:
@@ -293,8 +322,13 @@ def _holds(known: Mapping[str, Column], first: str, learned: str, rows: Sequence
         return False
     seen = told = 0
     for row in rows[:LOOKED_AT]:
-        said, read = (say_material(row.get(name)).strip().lower() for name in (learned, first))
+        read = say_material(row.get(first)).strip().lower()
+        cell = row.get(learned)
+        parts = (
+            [one for one in cell.values() if isinstance(one, str)] if isinstance(cell, Mapping) else [cell]
+        )
+        said = [words.lower() for one in parts if (words := say_material(one).strip())]
         if said and read:
             seen += 1
-            told += said in read
+            told += any(words in read for words in said)
     return bool(seen) and told > 0.8 * seen

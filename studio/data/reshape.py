@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
+from studio.data.columns import measure_columns
 from studio.data.formats.aliases import ANSWERS, INSTRUCTION, LISTS, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, is_empty, shorten
 from studio.data.formats.names import part_name, simplify
@@ -43,10 +44,10 @@ GROUP = ("conversation_id", "dialogue_id", "dialog_id", "thread_id", "conv_id", 
          "topic_id", "case_id", "call_id", "thread", "conversation", "dialogue", "dialog", "ticket", "session",
          "issue_id", "episode_id", "episode", "conversation_no", "conv", "thread_ts", "tree_id", "scene_id", "chat",
          "room", "channel_id", "gespräch_id", "对话id", "会话id", "对话编号")  # fmt: skip
-ORDER = ("turn", "turn_id", "turn_idx", "turn_index", "turn_number", "turn_no", "utterance_idx", "utterance_id", "seq",
-         "sequence", "position", "order", "index", "idx", "message_index", "message_no", "step", "timestamp", "time",
-         "created_at", "created", "date", "datetime", "sent_at", "created_utc", "ts", "zeit", "datum", "时间",
-         "轮次")  # fmt: skip
+ORDER = ("turn", "turn_id", "turn_idx", "turn_index", "turn_number", "turn_no", "utterance_idx",
+         "utterance_id", "seq", "post_number", "sequence", "position", "order", "index", "idx",
+         "message_index", "message_no", "step", "timestamp", "time", "created_at", "created", "date",
+         "datetime", "sent_at", "created_utc", "ts", "zeit", "datum", "时间", "轮次")  # fmt: skip
 REPLY = ("parent_id", "in_reply_to", "reply_to", "in_response_to_tweet_id", "parent_message_id", "parent",
          "in_reply_to_id", "reply_to_id", "reply_to_message_id", "in_reply_to_status_id", "parent_comment_id",
          "quoted_message_id", "replied_to")  # fmt: skip
@@ -121,12 +122,17 @@ class Threads:
             now_s = read_time_s(row.values.get(self.order))
             if talk and now_s is not None and last_s is not None and abs(now_s - last_s) > GAP_S:
                 number += 1
-                yield self._join(talk, number)
+                yield self._join(self._turn_forward(talk), number)
                 talk = []
             last_s = now_s if now_s is not None else last_s
             talk.append(row)
         if talk:
-            yield self._join(talk, number + 1)
+            yield self._join(self._turn_forward(talk), number + 1)
+
+    def _turn_forward(self, talk: list[Row]) -> list[Row]:
+        """Return messages with the earliest first: some exports begin with the latest."""
+        first, last = (read_time_s(row.values.get(self.order)) for row in (talk[0], talk[-1]))
+        return talk[::-1] if first is not None and last is not None and last < first else talk
 
     def _part(self, talk: list[Row]) -> Iterator[list[Row]]:
         """Yield the messages of a talk in order; with replies, those from the root to each last one."""
@@ -291,6 +297,7 @@ def find_reshapes(
 def _find_threads(columns: Sequence[str], rows: Sequence[Values]) -> Threads | None:
     named = {simplify(name): name for name in columns}
     words = next((name for name in _rank_names(columns, WORDS) if _is_words(name, rows)), "")
+    words = words or _find_prose(columns, rows)
     speaker = next(
         (name for name in _rank_names(columns, SPEAKER) if name != words and _is_speaker(name, rows)), ""
     )
@@ -316,6 +323,16 @@ def _find_threads(columns: Sequence[str], rows: Sequence[Values]) -> Threads | N
     if not (group or reply) and not (order and _are_times(order, rows)):
         return None
     return Threads(words=words, speaker=speaker, group=group, order=order, reply=reply, own_id=own_id)
+
+
+def _find_prose(columns: Sequence[str], rows: Sequence[Values]) -> str:
+    """Return the only column of sentences where names say who speaks, in which talk and when; "" elsewhere."""
+    if not any(_groups(name, rows) for name in _rank_names(columns, GROUP)) or not _rank_names(
+        columns, ORDER
+    ):
+        return ""
+    prose = [one.name for one in measure_columns(columns, rows).values() if one.is_prose and one.plain]
+    return prose[0] if len(prose) == 1 and _is_words(prose[0], rows) else ""
 
 
 def _takes_turns(flag: str, rows: Sequence[Values]) -> bool:

@@ -220,3 +220,72 @@ def test_nothing_is_asked_of_talks_without_an_answer(tell):
 def test_a_thinking_column_with_a_longer_name_is_read_as_thoughts(tell):
     report = tell(question=ASKED, answer=SAID, model_thinking_trace=TOLD)
     assert not report["needs_answer"] and report["mapping"]["reasoning"] == "model_thinking_trace"
+
+
+def test_words_on_code_and_code_are_written_both_ways(tell):
+    assert tell(documentation=TOLD, snippet=NEW)["needs_answer"]
+
+
+def test_a_chain_of_thought_is_one_word_however_it_is_spelled(tell):
+    report = tell(Question=ASKED, Deep_CoT=TOLD, Response=SAID)
+    assert not report["needs_answer"] and report["mapping"]["reasoning"] == "Deep_CoT"
+
+
+@pytest.mark.parametrize(
+    ("short", "long"), [("terme", "définition"), ("word", "meaning"), ("keywords", "description")]
+)
+def test_what_is_explained_is_read_and_the_explanation_learned(tell, short, long):
+    terms = [f"sail of the {ship}" for ship in SHIPS]
+    assert turns(tell(**{long: TOLD, short: terms})) == [("user", terms[0]), ("assistant", TOLD[0])]
+
+
+def test_a_message_is_learned_from_changes_in_a_list(tell):
+    changes = [[{"old_path": "a.py", "diff": one}] for one in DIFF]
+    report = tell(hash=[f"{n:08x}" for n in range(12)], message=WISH, mods=changes)
+    said = turns(report)
+    assert DIFF[0].splitlines()[1] in said[0][1] and said[1] == ("assistant", WISH[0])
+
+
+def test_lists_of_rewritten_texts_are_learned(tell):
+    assert turns(tell(original=TOLD, simplifications=[[one, "It lay there."] for one in SAID]))[1] == (
+        "assistant",
+        SAID[0],
+    )
+
+
+def test_as_many_answers_in_an_object_as_questions_in_a_list_are_a_talk(tell):
+    rows = [{"context": TOLD[n], "questions": [ASKED[n], "Who waited?"],
+             "orig_answers": {"texts": [f"{n + 2} days", "the crew"], "answer_starts": [3, 9]}}
+            for n in range(8)]  # fmt: skip
+    said = turns(tell(rows))
+    assert [words for _, words in said[1:]] == ["2 days", "Who waited?", "the crew"]
+
+
+def test_an_issue_is_its_text_and_the_comments_of_others(tell):
+    rows = [{"number": n, "title": "Torn sail", "body": TOLD[n], "user": {"login": "ilka"},
+             "comments": [{"user": {"login": "bo"}, "body": SAID[n]}]} for n in range(6)]  # fmt: skip
+    assert turns(tell(rows)) == [("user", TOLD[0]), ("assistant", SAID[0])]
+
+
+def test_messages_that_begin_with_the_latest_are_turned_round(tell):
+    rows = [{"sender_name": ("Ilka", "Bo")[n % 2], "timestamp_ms": 1700000000000 - n * 1000, "content": TOLD[n]}
+            for n in range(10)]  # fmt: skip
+    assert tell(rows)["preview"][0]["messages"][0]["content"] == TOLD[9]
+
+
+def test_the_only_sentences_of_numbered_posts_are_the_words_of_a_thread(tell):
+    rows = [{"topic_id": n // 2, "post_number": n % 2 + 1, "username": ("ilka", "bo")[n % 2], "raw": TOLD[n]}
+            for n in range(12)]  # fmt: skip
+    said = tell(rows)["preview"][0]["messages"]
+    assert [one["content"] for one in said] == TOLD[:2]
+
+
+def test_two_numbered_texts_and_a_mark_are_compared(tell):
+    report = first_choices(tell, **{"mark": [n % 2 for n in range(12)], "#1 Line": TOLD, "#2 Line": SAID,
+                                    "quality": [n % 2 for n in range(12)]})  # fmt: skip
+    assert report["mapping"]["completion"] == "quality" and report["mapping"]["material"] == "#2 Line"
+
+
+def test_a_reference_in_sentences_is_learned_and_one_to_be_checked_is_asked_about(tell):
+    assert turns(tell(question=ASKED, reference_answer=SAID)) == [("user", ASKED[0]), ("assistant", SAID[0])]
+    assert tell(question=ASKED, reference_answer=[str(n) for n in range(12)])["needs_answer"]

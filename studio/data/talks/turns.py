@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from studio.data.containers.json_text import parse_json
@@ -27,6 +28,7 @@ LEAD = re.compile(
 END = re.compile(r"\s*<(?:eo[a-z]|\|end[a-z_]*\|)>\s*\Z")
 NOTHING = frozenset(("none", "null", "n/a", "na", "nan", "-"))
 PROSE_WORDS = 3
+TIME_KEYS = ("timestamp_ms", "timestamp", "ts", "created_at", "created_utc", "time", "date", "sent_at")
 SENTENCE_KEYS = ("utterance", "question", "text", "sentence", "nl")
 SEGMENT = {"label", "text"}
 """Keys of a segment of a text that says itself whether it is learned."""
@@ -142,6 +144,8 @@ def _from_objects(cell: Sequence[Mapping[str, object]], named: bool) -> Turns | 
         return segments
     if all(len(one) == 1 and isinstance(next(iter(one.values())), Mapping) for one in cell):
         cell = [next(iter(one.values())) for one in cell]
+    if _runs_back(cell):
+        cell = cell[::-1]
     if named and (keyed := _from_keyed(cell)):
         return keyed
     found: Turns = []
@@ -154,6 +158,17 @@ def _from_objects(cell: Sequence[Mapping[str, object]], named: bool) -> Turns | 
     roles = [read_role(turn["role"]) or guess_role(turn["role"]) for turn in found]
     known = all(roles) and all(to_turn(one) or _names_speakers(one) or _find_made(one, "") for one in cell)
     return found if named or known else None
+
+
+def _runs_back(cell: Sequence[Mapping[str, object]]) -> bool:
+    """Return whether messages were written down with the latest first: their times fall."""
+    for key in TIME_KEYS:
+        times = [one.get(key) for one in cell]
+        if len(times) > 1 and all(
+            isinstance(time, (int, float)) and not isinstance(time, bool) for time in times
+        ):
+            return all(one >= other for one, other in pairwise(times)) and times[0] > times[-1]
+    return False
 
 
 def _from_doubles(cell: Sequence[Mapping[str, object]]) -> Turns | None:
