@@ -47,6 +47,18 @@ VERDICTS = frozenset(
     "safe correct good helpful accepted valid success successful passed approved acceptable harmless".split()
 )
 """Words in the names of columns that say yes or no to an answer."""
+FITTING = (
+    "label",
+    "labels",
+    "relevance",
+    "relevant",
+    "match",
+    "is_match",
+    "is_relevant",
+    "is_answer",
+    "is_correct",
+)
+"""Names of what says with 0 and 1 whether an answer fits."""
 COMPARED = ("chosen", "rejected", "first", "second", "rated")
 """Roles of answers of which one is better."""
 ASKED = ("prompt", "instruction", "text")
@@ -331,8 +343,12 @@ def ask_verdicts(
         cells = [row.get(name) for row in rows[:LOOKED_AT]]
         told = [cell for cell in cells if cell is not None]
         judged = {*part_name(name)} & VERDICTS and not {*part_name(name)} & {"prompt", "question"}
-        if name not in used and judged and {*map(type, told)} == {bool} and len({*told}) == 2:
-            what = text("data.ask.verdict", column=shorten(name), bad=told.count(False), all=len(told))
+        judged = judged and {*map(type, told)} == {bool}
+        # A label of 0 and 1 beside a question and its answer says whether they belong together.
+        judged = judged or (simplify(name) in FITTING and {*map(str, told)} == {"0", "1"})
+        if name not in used and judged and len({*told}) == 2:
+            bad = sum(str(cell) in ("0", "False") for cell in told)
+            what = text("data.ask.verdict", column=shorten(name), bad=bad, all=len(told))
             return (ask_format(what, (format.name, "kto")),)
     return ()
 

@@ -25,7 +25,7 @@ GRADED = frozenset("class classes category categories rating score stars grade t
 MADE = frozenset(
     "answer answers response responses output outputs completion reply solution target targets summary sql sparql "
     "query translation corrected correction corrections paraphrase rewrite simplified headline result middle patch fix "
-    "fixed ideal new after".split()
+    "fixed ideal new after cypher latex formula cause diagnosis plain".split()
 )
 """Words in the names of what was written for a text."""
 REMARKS = frozenset(

@@ -289,3 +289,18 @@ def test_two_numbered_texts_and_a_mark_are_compared(tell):
 def test_a_reference_in_sentences_is_learned_and_one_to_be_checked_is_asked_about(tell):
     assert turns(tell(question=ASKED, reference_answer=SAID)) == [("user", ASKED[0]), ("assistant", SAID[0])]
     assert tell(question=ASKED, reference_answer=[str(n) for n in range(12)])["needs_answer"]
+
+
+def test_a_label_that_says_whether_an_answer_fits_is_asked_about(tell):
+    report = tell(question=ASKED, answer=SAID, label=[n % 2 for n in range(12)], topic=["sail"] * 12)
+    assert report["needs_answer"] or report["preview"][0]["kind"] == "kto"
+    report = tell(query=ASKED, code=NEW, label=["0", "1"] * 6)
+    assert report["needs_answer"]
+
+
+@pytest.mark.parametrize(
+    ("read", "written"), [("log", "root_cause"), ("clause", "plain_words"), ("task", "formula")]
+)
+def test_causes_plain_words_and_formulas_are_written_for_what_stands_beside(tell, read, written):
+    report = first_choices(tell, **{read: TOLD, written: SAID})
+    assert report["mapping"] == {"prompt": read, "completion": written}
