@@ -27,6 +27,7 @@ from studio.data.question import Question
 from studio.data.ranking import (
     GRADED,
     MADE,
+    NUMBERED,
     are_twins,
     hints,
     is_answer,
@@ -46,6 +47,18 @@ VERDICTS = frozenset(
     "safe correct good helpful accepted valid success successful passed approved acceptable harmless".split()
 )
 """Words in the names of columns that say yes or no to an answer."""
+FITTING = (
+    "label",
+    "labels",
+    "relevance",
+    "relevant",
+    "match",
+    "is_match",
+    "is_relevant",
+    "is_answer",
+    "is_correct",
+)
+"""Names of what says with 0 and 1 whether an answer fits."""
 COMPARED = ("chosen", "rejected", "first", "second", "rated")
 """Roles of answers of which one is better."""
 ASKED = ("prompt", "instruction", "text")
@@ -55,10 +68,20 @@ THOUGHTS = frozenset(
     "exp commentary 解析 解释 分析 explicación erklärung".split()
 )
 """Names of what explains an answer, which may be learned as thoughts before it."""
+THINKING = frozenset("thinking reasoning cot trace thoughts thought".split())
+"""The same words for what was thought before the answer."""
 TRACES = frozenset(
-    "thinking reasoning cot trace traces trajectory thoughts thought chain scratchpad rationale".split()
+    "thinking reasoning cot trace traces trajectory decomposition thoughts thought chain scratchpad rationale".split()
 )
 """Words in the names of what a model thought on its way to the answer."""
+ORDERS = frozenset(
+    "message subject instruction instructions description intent issue request comment task prompt msg".split()
+)
+"""Words in the names of what says how code is to be changed."""
+TASKS = frozenset("assignment question prompt task instruction aufgabe frage pregunta 题目 问题".split())
+"""Words in the names of what a piece of work was written for: it is read with it, however short."""
+HALVES = (("prefix", "suffix"), ("before", "after"), ("left", "right"), ("pre", "post"))
+"""What stands before a gap, and behind it."""
 ASIDE = frozenset(
     "comments feedback critique judgement judgment extra_info extra metadata meta raw original original_text "
     "annotation source url tags license licence copyright attribution disclaimer incorrect distractor distractors "
@@ -96,7 +119,16 @@ def ask_columns(
             text("data.sniff.nothing.fix"),
         )
     question = chosen.get("prompt") or (questions[0].name if questions else "")
-    answers = rank_answers(known, question)
+    others = [one for one in known if one.name != question]
+    if question and not chosen and _only_asks(question, rows) and not any(one.is_prose for one in others):
+        raise StudioError(
+            text("data.sniff.unanswered"),
+            text("data.sniff.unanswered.why", column=shorten(question)),
+            text("data.sniff.unanswered.fix"),
+        )
+    # What is read helps to tell what is written for it, also where the person has named it.
+    beside = [name for name in columns if name == question or name not in chosen.values()]
+    answers = rank_answers([*measure_columns(beside, rows).values()], question)
     # What stands in the question already is not to be learned as its answer.
     answers.sort(key=lambda one: one.is_prose and repeats(one.name, [question], rows))
     if not chosen and len(questions) == 1 and len(spoken) == 1 and not any(map(is_answer, answers)):
@@ -112,6 +144,13 @@ def ask_columns(
     if "completion" not in chosen:
         asked.append(_ask("completion", "data.ask.completion", answers))
     return tuple(one for one in asked if one.choices)
+
+
+def _only_asks(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column's cells are lists of texts that are questions throughout."""
+    said = [one for row in rows for one in (row.get(name) or ()) if isinstance(row.get(name), (list, tuple))]
+    asking = [isinstance(one, str) and one.rstrip().endswith(("?", "？")) for one in said]
+    return bool(said) and sum(asking) > 0.6 * len(said)
 
 
 def _holds_lists(name: str, rows: Sequence[Values]) -> bool:
@@ -149,7 +188,41 @@ def find_rest(
         heavy += [
             one for one in tasks if one.spoken and one.plain and hints(one, INSTRUCTION) and one.words > 2
         ]
+    learned = [mapping[role] for role in ANSWERING if role in mapping]
+    if asked and learned:
+        others = [one for name, one in known.items() if name not in used and one not in heavy]
+        if known[asked[0]].coded and known[learned[0]].coded:
+            # What is to be changed in code, in however few words.
+            words = [one for one in others if one.spoken and one.plain and {*part_name(one.name)} & ORDERS]
+            heavy += [
+                one
+                for n, one in enumerate(words)
+                if one.distinct > 1 and not any(repeats(one.name, [other.name], rows) for other in words[:n])
+            ]
+        unnamed = all(NUMBERED.fullmatch(name) for name in columns)
+        heavy += [
+            one
+            for one in others
+            if one not in heavy
+            and one.plain
+            and (
+                is_half(one.name, [*used, *(other.name for other in heavy)])
+                or (one.is_prose and one.distinct > 1 and (unnamed or TASKS & {*part_name(one.name)}))
+            )
+        ]
     return [one for one in heavy if not repeats(one.name, used, rows) and not joins(one.name, used, rows)]
+
+
+def is_half(name: str, used: Sequence[str]) -> bool:
+    """Return whether a column is what stands before a gap, or behind it, and one in use is the other half."""
+    words = part_name(name)
+    for here, there in HALVES:
+        for one, other in ((here, there), (there, here)):
+            if one in words and tuple(other if word == one else word for word in words) in map(
+                part_name, used
+            ):
+                return True
+    return False
 
 
 def ask_rest(
@@ -162,7 +235,7 @@ def ask_rest(
         names = show_names([one.name for one in rest])
         what = text("data.ask.beside_text", columns=names)
         return (ask_format(what, ("text", "prompt_completion")),)
-    thoughts = [one for one in rest if {*part_name(one.name)} & THOUGHTS]
+    thoughts = [one for one in rest if {*part_name(one.name)} & (THOUGHTS | THINKING)]
     if thoughts and "reasoning" in format.roles and "reasoning" not in mapping and "reasoning" not in chosen:
         return (_ask("reasoning", "data.ask.thoughts", thoughts[:1], none=True),)
     rest = [one for one in rest if one not in thoughts or "reasoning" not in chosen]
@@ -270,8 +343,12 @@ def ask_verdicts(
         cells = [row.get(name) for row in rows[:LOOKED_AT]]
         told = [cell for cell in cells if cell is not None]
         judged = {*part_name(name)} & VERDICTS and not {*part_name(name)} & {"prompt", "question"}
-        if name not in used and judged and {*map(type, told)} == {bool} and len({*told}) == 2:
-            what = text("data.ask.verdict", column=shorten(name), bad=told.count(False), all=len(told))
+        judged = judged and {*map(type, told)} == {bool}
+        # A label of 0 and 1 beside a question and its answer says whether they belong together.
+        judged = judged or (simplify(name) in FITTING and {*map(str, told)} == {"0", "1"})
+        if name not in used and judged and len({*told}) == 2:
+            bad = sum(str(cell) in ("0", "False") for cell in told)
+            what = text("data.ask.verdict", column=shorten(name), bad=bad, all=len(told))
             return (ask_format(what, (format.name, "kto")),)
     return ()
 

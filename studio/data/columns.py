@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from studio.data.formats.cells import Values, is_code, is_coded, is_empty, shorten
@@ -54,6 +54,8 @@ class Column:
     """Whether its cells are texts that were cut into their words."""
     counted: bool = False
     """Whether its cells are numbers, truth values, or lists of them, and no ids."""
+    structured: bool = False
+    """Whether its cells are objects."""
     coded: bool = False
     """Whether its cells are lines of a program or a query, and no sentences."""
 
@@ -100,6 +102,7 @@ def _measure(name: str, rows: Sequence[Values]) -> Column:
         sample=shorten(filled[0], 60) if filled else "",
         spoken=bool(filled) and coded + numbers + tokens < len(filled) / 2,
         plain=all(isinstance(cell, str) for cell in cells),
+        structured=bool(cells) and all(isinstance(cell, Mapping) for cell in cells),
         cut=2 * tokens > len(filled),
         coded=2 * sum(map(is_program, filled)) > len(filled),
         counted=2 * numbers > len(filled) and not _is_count(cells),

@@ -28,9 +28,10 @@ from studio.data.remote import FetchStopped
 from studio.data.row import list_columns
 from studio.data.scripts import SCRIPTS
 from studio.data.shards import Shards, join_shards
-from studio.data.sniff import Understanding, understand
+from studio.data.sniff import understand
 from studio.data.source import Source, open_source
 from studio.data.traits import Traits
+from studio.data.understanding import Understanding
 
 MANIFEST = "manifest.json"
 VERSION = 5

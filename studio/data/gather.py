@@ -25,10 +25,10 @@ from studio.data.question import Question
 from studio.data.reading import CONTROL
 from studio.data.render import Renderer
 from studio.data.row import RowProblem
-from studio.data.sniff import Understanding
 from studio.data.templates.fitting import find_fitting
 from studio.data.tokens import Tokens, count_notes, tokenise
 from studio.data.transforms import Selection, apply
+from studio.data.understanding import Understanding
 
 REFUSED_SHARE = 0.05
 """Of real chats 2 % have an empty turn: what is more than twice that is a wrong format, or a broken file."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from studio.data.formats import FORMATS
 from studio.data.reading import Part, PartResult, read_part
-from studio.data.sniff import Understanding
+from studio.data.understanding import Understanding
 
 __all__ = ["BrokenProcessPool", "leave_with_parent", "read_alone", "read_in_pool"]
 

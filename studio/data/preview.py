@@ -23,10 +23,10 @@ from studio.data.question import Question
 from studio.data.render import Rendered, Renderer
 from studio.data.row import Row, RowError, RowProblem
 from studio.data.sampling import SAMPLE_ROWS
-from studio.data.sniff import Understanding
 from studio.data.source import Source, open_source
 from studio.data.templates.fitting import ask_template
 from studio.data.tokens import dress
+from studio.data.understanding import Understanding
 
 CELL_CHARACTERS = 2000
 MORE = ("kind", "tools", "chosen", "rejected", "label", "extras", "images")

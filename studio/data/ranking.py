@@ -20,14 +20,38 @@ JUDGED = frozenset(
 """Words in the names of what somebody found out about a text."""
 TAGGED = frozenset("intent intents sentiment emotion emotions stance polarity toxicity toxic".split())
 """Those of them that hold a word or two; a column of whole phrases with such a name is about it, and is no label."""
-GRADED = frozenset("class classes category categories rating score stars grade tag tags".split())
+GRADED = frozenset("class classes category categories rating score stars grade tag tags quality".split())
 """The same, but elsewhere they only sort the rows: they are the answer where nothing else could be."""
 MADE = frozenset(
     "answer answers response responses output outputs completion reply solution target targets summary sql sparql "
     "query translation corrected correction corrections paraphrase rewrite simplified headline result middle patch fix "
-    "fixed ideal new after".split()
+    "fixed ideal new after cypher latex formula cause diagnosis plain".split()
 )
 """Words in the names of what was written for a text."""
+REMARKS = frozenset(
+    "comment comments review reviews msg message remark remarks feedback critique commentary note notes kommentar "
+    "anmerkung comentario commentaire commento комментарий 评论 评审 注释 意见".split()
+)
+"""Words in the names of what somebody said of a change, or of a piece of work."""
+CHANGES = frozenset("patch diff hunk mods change changes code snippet oldf old function method func".split())
+"""Words in the names of code that somebody says something of."""
+DIFFS = frozenset("patch diff hunk mods changes".split())
+RENEWED = frozenset("new fix fixed after target corrected repaired solution".split())
+WORKERS = frozenset("student learner pupil candidate submission essay schüler estudiante élève 学生".split())
+"""Words in the names of a piece of work that is judged."""
+ENTRIES = frozenset(
+    "term word phrase terme mot begriff wort palabra término termino termine parola termo слово термин 术语 词语 "
+    "词 単語 用語 용어 features feature attributes attribute keywords keyword specs specifications bullets".split()
+)
+"""Words in the names of what is explained or spelled out ..."""
+ENTRY_TEXTS = frozenset(
+    "definition definitions meaning description definición definicion définition definizione definição bedeutung "
+    "beschreibung significado signification descripción descripcion описание определение 定义 释义 描述 意味 定義 "
+    "정의 설명".split()
+)
+"""... and in the names of the texts that do it."""
+NUMBERED = re.compile(r"column_\d+")
+"""Names that a table without a header gets."""
 DATED = frozenset(
     "date time year month day created updated version page row line index idx no num number name user username author "
     "license licence source split subset".split()
@@ -73,12 +97,78 @@ def may_answer(column: Column) -> bool:
 def are_twins(name: str, other: str) -> bool:
     """Return whether two column names differ only by a number or a letter at the end: `sentence1` and `sentence2`."""
     one, two = (re.fullmatch(r"(.*?[^\W_]{2,}?)_?(\d|[a-dA-D])", simplify(each)) for each in (name, other))
-    return bool(one and two) and one[1] == two[1] and one[2] != two[2]
+    if one and two and one[1] == two[1] and one[2] != two[2]:
+        return True
+    # `#1 String` and `#2 String`
+    front = [re.fullmatch(r"\W*(\d)\W+([^\d]{3,})", each) for each in (name, other)]
+    return bool(front[0] and front[1]) and front[0][2] == front[1][2] and front[0][1] != front[1][1]
+
+
+def find_remark(columns: Sequence[Column]) -> tuple[Column, Column] | None:
+    """Return the code, or the learner's work, that a column of sentences is about, and that column; None for none.
+
+    Where new code stands beside the old, the sentences say what to change, and are no remark.
+    """
+    said = [one for one in columns if one.is_prose and not one.coded and {*part_name(one.name)} & REMARKS]
+    said = [one for one in said if not {*part_name(one.name)} & WORKERS]
+    code = [
+        one for one in columns if one.coded and one.rows and (one.plain or DIFFS & {*part_name(one.name)})
+    ]
+    if code and not any({*part_name(one.name)} & RENEWED for one in code):
+        code = [one for one in code if {*part_name(one.name)} & CHANGES]
+        code.sort(key=lambda one: not {*part_name(one.name)} & DIFFS)
+        if code and said:
+            return code[0], said[0]
+    work = [one for one in columns if one.is_prose and {*part_name(one.name)} & WORKERS and not one.coded]
+    judged = [one for one in said if {*part_name(one.name)} & {"feedback", "critique", "comment", "comments"}]
+    return (work[0], judged[0]) if work and judged else None
+
+
+def find_class(columns: Sequence[Column]) -> Column | None:
+    """Return the only column of classes at an end of a table without a header whose texts ask nothing."""
+    if not all(NUMBERED.fullmatch(one.name) for one in columns) or any(one.asks > 0.3 for one in columns):
+        return None
+    ends = [one for one in columns if one.is_labels and 1 < one.distinct <= one.rows / 2 and one.words < 2]
+    ends = [one for one in ends if one in (columns[0], columns[-1])]
+    return ends[0] if len(ends) == 1 else None
+
+
+def find_entry(columns: Sequence[Column]) -> tuple[Column, Column] | None:
+    """Return the term and its definition, the keywords and the text made of them; None where there is more text."""
+    prose = [one for one in columns if one.is_prose]
+    entries = [one for one in columns if one.spoken and {*part_name(one.name)} & ENTRIES]
+    texts = [one for one in prose if {*part_name(one.name)} & ENTRY_TEXTS]
+    if len(entries) != 1 or len(texts) != 1 or texts == entries or entries[0].distinct < 2:
+        return None
+    rest = [one for one in prose if one not in (*entries, *texts)]
+    longer = texts[0].characters > entries[0].characters
+    return (entries[0], texts[0]) if longer and not rest else None
+
+
+def is_outdone(name: str, columns: Sequence[Column]) -> bool:
+    """Return whether another column is likelier to be the answer than `name`, which is called so.
+
+    A `target` of a word or two beside a stance is what the text is about; a table beside a query is what it gives.
+    """
+    answer = next((one for one in columns if one.name == name), None)
+    if answer is None:
+        return False
+    others = [one for one in columns if one is not answer]
+    if answer.is_labels and {*part_name(name)} & {"target", "targets"}:
+        return any(one.is_labels and {*part_name(one.name)} & JUDGED for one in others)
+    return answer.structured and any(one.coded and one.plain and is_answer(one) for one in others)
 
 
 def rank_questions(columns: Sequence[Column]) -> list[Column]:
     """Return those of `columns` that could be read, the likeliest question first."""
     read = [one for one in columns if one.spoken]
+    if entry := find_entry(columns):
+        return [*entry, *(one for one in read if one not in entry)]
+    if remark := find_remark(columns):
+        rest = [one for one in read if one not in remark and (one.is_prose or one.coded)]
+        return [remark[0], *rest, remark[1]]
+    if find_class(columns) and (prose := [one for one in read if one.is_prose]):
+        return sorted(prose, key=lambda one: -one.characters)
     if not any(one.plain and one.is_prose for one in read):
         read += [one for one in columns if one.cut]
     named = [
@@ -106,6 +196,8 @@ def rank_questions(columns: Sequence[Column]) -> list[Column]:
 
 def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
     """Return those of `columns` that could be learned, the likeliest answer to the column `question` first."""
+    remark, sorted_by = find_entry(columns) or find_remark(columns), find_class(columns)
+    first = remark[1] if remark and remark[1].name != question else sorted_by
     names = [one.name for one in columns]
     place = names.index(question) if question in names else -1
     free = [one for one in columns if one.name != question and may_answer(one)]
@@ -116,6 +208,8 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
     twins = twins if judged else set()
     alone = not any(one.is_prose and one.name not in twins for one in free)
     spoken = is_language(question)
+    # A stance on a target, both in a word or two: what was found out is learned, and not what it is about.
+    finding = alone and any({*part_name(one.name)} & JUDGED and one.is_labels for one in free)
     asked_in_code = any(one.coded for one in columns if one.name == question)
 
     def likeliness(one: Column) -> tuple[object, ...]:
@@ -124,8 +218,10 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
         graded = alone and bool(words & GRADED)
         odd = bool(BLOCKING & words) and not words & JUDGED and not graded
         return (
+            one is not first,
             one.distinct < 2 < one.rows,
             one.name in twins,
+            finding and not words & JUDGED,
             not (spoken and is_language(one.name)),
             not sure,
             not (is_answer(one) or graded),

@@ -24,9 +24,9 @@ from studio.data.quarantine import QuarantineWriter
 from studio.data.row import Row, RowError, RowProblem
 from studio.data.scripts import SCRIPTS
 from studio.data.shards import ShardWriter
-from studio.data.sniff import Understanding
 from studio.data.source import DataFile
 from studio.data.traits import BATCH_ROWS, collect_traits
+from studio.data.understanding import Understanding
 
 RANGE_BYTES = 32 * 2**20
 """Stretches of lines are always this long, so that the shards do not depend on how many processes read them."""

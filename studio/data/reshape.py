@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
+from studio.data.columns import measure_columns
 from studio.data.formats.aliases import ANSWERS, INSTRUCTION, LISTS, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, is_empty, shorten
 from studio.data.formats.names import part_name, simplify
@@ -36,20 +37,26 @@ SPEAKER = ("role", "inbound", "is_inbound", "sender_type", "author_type", "autho
            "agent", "from_user", "userid", "user_id", "message_from", "actor", "sprecher", "absender", "autor",
            "说话人", "发言人", "发送者", "角色")  # fmt: skip
 WORDS = ("text", "message", "content", "utterance", "body", "msg", "message_text", "turn_text", "sentence", "line",
-         "dialogue_text", "comment", "post", "transcript", "nachricht", "mensaje", "内容", "消息", "文本")  # fmt: skip
+         "dialogue_text", "comment", "post", "transcript", "nachricht", "mensaje", "内容", "消息", "文本",
+         "mes")  # fmt: skip
 GROUP = ("conversation_id", "dialogue_id", "dialog_id", "thread_id", "conv_id", "session_id", "chat_id", "ticket_id",
          "message_tree_id", "conversationid", "dialogueid", "dialogid", "threadid", "sessionid", "convid", "chatid",
          "topic_id", "case_id", "call_id", "thread", "conversation", "dialogue", "dialog", "ticket", "session",
          "issue_id", "episode_id", "episode", "conversation_no", "conv", "thread_ts", "tree_id", "scene_id", "chat",
          "room", "channel_id", "gespräch_id", "对话id", "会话id", "对话编号")  # fmt: skip
-ORDER = ("turn", "turn_id", "turn_idx", "turn_index", "turn_number", "turn_no", "utterance_idx", "utterance_id", "seq",
-         "sequence", "position", "order", "index", "idx", "message_index", "message_no", "step", "timestamp", "time",
-         "created_at", "created", "date", "datetime", "sent_at", "created_utc", "ts", "zeit", "datum", "时间",
-         "轮次")  # fmt: skip
+ORDER = ("turn", "turn_id", "turn_idx", "turn_index", "turn_number", "turn_no", "utterance_idx",
+         "utterance_id", "seq", "post_number", "sequence", "position", "order", "index", "idx",
+         "message_index", "message_no", "step", "timestamp", "time", "created_at", "created", "date",
+         "datetime", "sent_at", "created_utc", "ts", "zeit", "datum", "时间", "轮次")  # fmt: skip
 REPLY = ("parent_id", "in_reply_to", "reply_to", "in_response_to_tweet_id", "parent_message_id", "parent",
          "in_reply_to_id", "reply_to_id", "reply_to_message_id", "in_reply_to_status_id", "parent_comment_id",
          "quoted_message_id", "replied_to")  # fmt: skip
 OWN_ID = ("message_id", "id", "tweet_id", "post_id", "comment_id", "msg_id", "uuid", "status_id")
+ONE_SIDED = ("is_user", "is_bot", "is_human", "is_customer", "is_me", "from_me", "is_assistant", "is_agent", "fromme",
+             "isuser", "isbot")  # fmt: skip
+"""Flags that tell two speakers apart, in a file that is one talk."""
+HELPING = ("bot", "me", "assistant", "agent")
+"""Words in the names of flags that are true for the one who answers."""
 LEAST_TURNS = 1.5
 """Messages in an average talk from which on a column is taken to group them."""
 JUDGED_ROWS = 1000
@@ -82,7 +89,8 @@ class Threads:
             "speaker": shorten(self.speaker),
             "order": self.order,
         }
-        return text("data.reshape.threads" if self.group or self.reply else "data.reshape.silence", **values)
+        kind = "threads" if self.group or self.reply else "silence" if self.order else "whole"
+        return text(f"data.reshape.{kind}", **values)
 
     def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yield a Row a talk, in the order of their first messages; broken rows as they are.
@@ -114,12 +122,17 @@ class Threads:
             now_s = read_time_s(row.values.get(self.order))
             if talk and now_s is not None and last_s is not None and abs(now_s - last_s) > GAP_S:
                 number += 1
-                yield self._join(talk, number)
+                yield self._join(self._turn_forward(talk), number)
                 talk = []
             last_s = now_s if now_s is not None else last_s
             talk.append(row)
         if talk:
-            yield self._join(talk, number + 1)
+            yield self._join(self._turn_forward(talk), number + 1)
+
+    def _turn_forward(self, talk: list[Row]) -> list[Row]:
+        """Return messages with the earliest first: some exports begin with the latest."""
+        first, last = (read_time_s(row.values.get(self.order)) for row in (talk[0], talk[-1]))
+        return talk[::-1] if first is not None and last is not None and last < first else talk
 
     def _part(self, talk: list[Row]) -> Iterator[list[Row]]:
         """Yield the messages of a talk in order; with replies, those from the root to each last one."""
@@ -138,7 +151,12 @@ class Threads:
             if isinstance(speaker, Mapping):
                 speaker = next((speaker[key] for key in ("name", "username", "id") if speaker.get(key)), None)
             if isinstance(speaker, bool) or simplify(self.speaker) in ("inbound", "is_inbound"):
-                speaker = "user" if str(speaker).lower() in ("true", "1") else "assistant"
+                sides = (
+                    ("assistant", "user")
+                    if {*part_name(self.speaker)} & {*HELPING}
+                    else ("user", "assistant")
+                )
+                speaker = sides[str(speaker).lower() not in ("true", "1")]
             if turns and turns[-1]["role"] == speaker and isinstance(words, str):
                 turns[-1]["content"] = f"{turns[-1]['content']}\n{words}"
             elif not (words is None or (isinstance(words, str) and is_blank(words))):
@@ -279,6 +297,7 @@ def find_reshapes(
 def _find_threads(columns: Sequence[str], rows: Sequence[Values]) -> Threads | None:
     named = {simplify(name): name for name in columns}
     words = next((name for name in _rank_names(columns, WORDS) if _is_words(name, rows)), "")
+    words = words or _find_prose(columns, rows)
     speaker = next(
         (name for name in _rank_names(columns, SPEAKER) if name != words and _is_speaker(name, rows)), ""
     )
@@ -298,9 +317,29 @@ def _find_threads(columns: Sequence[str], rows: Sequence[Values]) -> Threads | N
         (name for name in _rank_names(columns, GROUP) if name not in taken and _groups(name, rows)), ""
     )
     order = next((name for name in _rank_names(columns, ORDER) if name not in {*taken, group}), "")
+    flag = next((named[name] for name in ONE_SIDED if name in named and _takes_turns(named[name], rows)), "")
+    if not (group or reply) and flag:
+        return Threads(words=words, speaker=flag, group="", order="", reply="", own_id="")
     if not (group or reply) and not (order and _are_times(order, rows)):
         return None
     return Threads(words=words, speaker=speaker, group=group, order=order, reply=reply, own_id=own_id)
+
+
+def _find_prose(columns: Sequence[str], rows: Sequence[Values]) -> str:
+    """Return the only column of sentences where names say who speaks, in which talk and when; "" elsewhere."""
+    if not any(_groups(name, rows) for name in _rank_names(columns, GROUP)) or not _rank_names(
+        columns, ORDER
+    ):
+        return ""
+    prose = [one.name for one in measure_columns(columns, rows).values() if one.is_prose and one.plain]
+    return prose[0] if len(prose) == 1 and _is_words(prose[0], rows) else ""
+
+
+def _takes_turns(flag: str, rows: Sequence[Values]) -> bool:
+    """Return whether a flag is true and false by turns, more often than not."""
+    cells = [row[flag] for row in rows if isinstance(row.get(flag), bool)]
+    changes = sum(one != other for one, other in itertools.pairwise(cells))
+    return len(cells) >= 0.8 * len(rows) and len(cells) > 1 and changes >= 0.5 * (len(cells) - 1)
 
 
 def _rank_names(columns: Sequence[str], known: Sequence[str]) -> list[str]:

@@ -10,7 +10,6 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from studio.core.errors import StudioError
@@ -30,6 +29,7 @@ from studio.data.asking import (
 )
 from studio.data.columns import measure_columns, repeats
 from studio.data.conversation import Conversation
+from studio.data.evidence import leaves_words, weigh
 from studio.data.formats import FORMATS
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.choices import find_series
@@ -39,8 +39,9 @@ from studio.data.formats.several import holds_parts, open_list
 from studio.data.formats.turns import holds_turns
 from studio.data.mapping_file import read_mapping
 from studio.data.question import Question
-from studio.data.ranking import is_answer, may_answer
+from studio.data.ranking import is_answer, is_outdone, may_answer
 from studio.data.row import Row, RowError
+from studio.data.understanding import Understanding
 
 ACCEPT = 0.85
 """From here on a format is taken without a question."""
@@ -50,71 +51,14 @@ UNSURE = 0.8
 """What is asked about is no surer than this."""
 MARGIN = 0.2
 """The best format must be ahead of the second by this much."""
+DECIDED = 0.9
+"""How sure is what the evidence decided where a person would have been asked."""
+MOST_DECIDED = 8
+READ_ROWS = 20
 BEATEN = 0.5
 """What a format loses when another one, of which it is a part, fits."""
 SAMPLE_ROWS = 3000
 """More rows are not looked at."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Understanding:
-    """What a data set is."""
-
-    format: Format | None
-    """None when no format fits: `questions` says what to answer."""
-    mapping: Mapped
-    """Role -> column. A role that two columns could play is in `questions` instead."""
-    confidence: float
-    """0..1; 1 when the person said so."""
-    reason: Text
-    """Which columns were found, and what their values showed."""
-    questions: tuple[Question, ...]
-    """What only the person can answer; nothing is learned before."""
-    ranked: tuple[tuple[str, float, Text], ...]
-    """(format, score, reason) of every format that was tried, the best first."""
-    columns: tuple[str, ...] = ()
-    """The columns that were looked at; each has its role, or none."""
-    declined: tuple[str, ...] = ()
-    """Roles of which the person said that no column has them."""
-
-    @property
-    def readable(self) -> bool:
-        """Whether rows can be read already: the format is known and no role that it needs is in doubt."""
-        return self.format is not None and not _find_missing(self.format, self.mapping)
-
-    def extend(self, columns: Sequence[str]) -> Understanding:
-        """Return this with the optional roles of `columns` that appear late: tools, system, reasoning, ...
-
-        Roles that have a column, and those in doubt, stay as they are.
-        """
-        if self.format is None:
-            return self
-        asked = {question.field.removeprefix("data.mapping.") for question in self.questions} | {
-            *self.declined
-        }
-        seen = {*self.columns, *self.mapping.values()}
-        free = [name for name in columns if name not in seen]
-        if not free:
-            return self
-        needed = {role for roles in self.format.required for role in roles.split("|")}
-        held = {role: name for role, name in self.mapping.items() if role in needed}
-        late = self.format.match((*held.values(), *free), held).mapping
-        late = {
-            role: name
-            for role, name in late.items()
-            if role not in self.mapping and role not in asked and role not in needed
-        }
-        return dataclasses.replace(self, mapping={**self.mapping, **late}) if late else self
-
-    def read_row(self, row: Row) -> tuple[Conversation, tuple[Note, ...]]:
-        """Return the Conversation of a row and what the person should know of it. Raises RowError.
-
-        Only where `readable`.
-        """
-        if row.problem is not None:
-            raise RowError(row.problem.code, row.problem.message)
-        conversation = self.format.convert(row.values, self.mapping)
-        return conversation, self.format.notes(conversation)
 
 
 def understand(
@@ -129,7 +73,7 @@ def understand(
     columns = tuple(name for name in columns if isinstance(name, str))
     found = _understand(columns, rows[:SAMPLE_ROWS], spec, cache)
     declined = tuple(role for role, name in spec.mapping.items() if not name)
-    return dataclasses.replace(found, columns=columns, declined=declined)
+    return dataclasses.replace(found, columns=columns, declined=(*declined, *found.declined))
 
 
 def _understand(
@@ -147,7 +91,43 @@ def _understand(
             reason = text("data.format.saved", format=saved.format, file=shorten(saved.path.name))
             return _take(_find_format(saved.format), columns, rows, dict(saved.mapping), reason, settled=True)
     found = _choose(columns, rows, chosen)
+    if found.questions and rows:
+        found = _decide(found, columns, rows, chosen)
     return dataclasses.replace(found, reason=_join(found.reason, note)) if note else found
+
+
+def _decide(
+    found: Understanding, columns: tuple[str, ...], rows: Sequence[Values], chosen: Mapped
+) -> Understanding:
+    """Return what is understood when every question answers itself; `found` where one of them does not."""
+    said, reasons, now, format = dict(chosen), [], found, None
+    for _ in range(MOST_DECIDED):
+        if not now.questions:
+            if leaves_words(columns, rows, now.mapping):
+                return found
+            declined = tuple(role for role, name in said.items() if not name and role not in chosen)
+            confidence = min(max(now.confidence, PRESELECT), DECIDED)
+            reason = _join(now.reason, *reasons)
+            return dataclasses.replace(now, confidence=confidence, reason=reason, declined=declined)
+        question, *also = now.questions
+        why = weigh(question, columns, rows, {**now.mapping, **said}, also)
+        if why is None or (question.id == "format" and format is not None):
+            return found
+        reasons += [why] if why not in reasons else []
+        if question.id == "format":
+            format = _find_format(question.choices[0])
+        else:
+            said[question.field.removeprefix("data.mapping.")] = question.choices[0]
+        try:
+            told = {name: reason for name, _, reason in found.ranked}
+            now = (
+                _take(format, columns, rows, said, told[format.name])
+                if format
+                else _choose(columns, rows, said)
+            )
+        except StudioError:
+            return found
+    return found
 
 
 def read_row(row: Row, understanding: Understanding) -> tuple[Conversation, tuple[Note, ...]]:
@@ -188,11 +168,18 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
     half = half and _has_answer(columns, rows, asked_for)
     # Two questions beside each other are compared, and what was found out is the answer.
     half = half or (best.name == "rl" and "prompt" in score.match.doubtful and _is_judged(columns, rows))
+    if best.name == "prompt_completion" and "completion" not in chosen and not score.match.doubtful:
+        match = score.match.mapping
+        if is_outdone(match.get("completion", ""), [*measure_columns(columns, rows).values()]):
+            half, asked_for = (
+                True,
+                {"prompt": match["prompt"], **chosen} if "prompt" in match else dict(chosen),
+            )
     if (score.confidence < PRESELECT and not complete) or half:
         return Understanding(
             format=None,
             mapping={role: name for role, name in chosen.items() if name},
-            confidence=score.confidence,
+            confidence=min(score.confidence, UNSURE),
             reason=text("data.sniff.unknown.why", columns=show_names(columns)),
             # where no row can be read, no answer would help
             questions=ask_columns(columns, rows, asked_for, names) if rows else (),
@@ -307,7 +294,11 @@ def _settle(
         spared += find_series(columns) if "choices" in match.mapping else ()
         if format.name == "text":
             asked += ask_labels(match.mapping, columns, rows, sure=True)
-        if not asked and (format.beside != "never" or format.name == "text"):
+        if (
+            not asked
+            and (format.beside != "never" or format.name == "text")
+            and _reads_one(format, match, rows)
+        ):
             rest = find_rest(format, match.mapping, spared, columns, rows)
             asked += ask_rest(format, match.mapping, chosen, rest, rows)
         if not asked and format.name in ("prompt_completion", "alpaca", "messages", "sharegpt") and not said:
@@ -348,6 +339,19 @@ def _settle(
     )
 
 
+def _reads_one(format: Format, match: Match, rows: Sequence[Values]) -> bool:
+    """Return whether one of the first rows is an example; else no answer would help, and the rows are refused."""
+    if format.name not in ("messages", "sharegpt") or match.missing:
+        return True
+    for row in rows[:READ_ROWS]:
+        try:
+            format.convert(row, match.mapping)
+        except RowError:
+            continue
+        return True
+    return not rows
+
+
 def tell_lists(names: Sequence[str], rows: Sequence[Values]) -> list[Text]:
     """Return what becomes of the lists in the columns that are learned."""
     told = []
@@ -363,11 +367,6 @@ def tell_lists(names: Sequence[str], rows: Sequence[Values]) -> list[Text]:
             kind = "joined" if holds_parts(several[0], name) else "picked"
             told.append(text(f"data.sniff.{kind}", column=shorten(name)))
     return told
-
-
-def _find_missing(format: Format, mapping: Mapped) -> list[str]:
-    """Return the required roles, or groups of them, that have no column."""
-    return [roles for roles in format.required if not any(role in mapping for role in roles.split("|"))]
 
 
 def _join(first: Text, *others: Text) -> Text:

@@ -12,8 +12,8 @@ from studio.core.text import text
 from studio.data.conversation import Conversation, Message
 from studio.data.convert import understand_source
 from studio.data.row import Row, RowError
-from studio.data.sniff import Understanding
 from studio.data.source import Source, open_source
+from studio.data.understanding import Understanding
 
 MOST = 2000
 """More questions are left out: a small model needs an hour for them."""

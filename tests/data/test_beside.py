@@ -49,7 +49,7 @@ def test_several_kinds_of_material_are_named():
 
 
 def test_a_column_that_carries_much_text_is_never_left_out_in_silence():
-    rows = [{"question": "Who goes?", "answer": "Pupils", "lagebild": STORY.format(i)} for i in range(9)]
+    rows = [{"question": "Who goes?", "answer": "Nobody", "lagebild": STORY.format(i)} for i in range(9)]
     found = look(rows)
     asked = found.questions[0]
     assert (
@@ -250,13 +250,12 @@ def test_lists_of_texts_are_asked_about():
     assert look(rows).questions[0].field == "data.format" and look(rows).questions[0].choices == ("messages",)
 
 
-def test_a_task_beside_a_talk_is_asked_about_however_short():
+def test_a_task_beside_a_talk_is_read_however_short():
     talk = [{"role": "user", "content": "Who goes by boat?"}, {"role": "assistant", "content": STORY}]
     rows = [{"instruction": "Answer the islanders.", "messages": talk}] * 8
     found = look(rows)
-    assert [one.choices for one in found.questions] == [("instruction", "")]
-    told = look(rows, mapping={"material": "instruction"})
-    assert first(told, rows)[0] == ("user", "Answer the islanders.\n\nWho goes by boat?")
+    assert not found.questions and found.confidence == 0.9
+    assert first(found, rows)[0] == ("user", "Answer the islanders.\n\nWho goes by boat?")
 
 
 def test_a_heading_stands_before_its_text_but_not_where_it_is_the_answer():

@@ -127,8 +127,9 @@ def test_a_program_is_written_and_not_asked():
 
 def test_a_sentence_about_a_mood_is_no_label():
     rows = make(toxic_comment=SAID, neutral_comment=MORE)
-    asked = choices(look(rows))
-    assert asked["prompt"][0] == "toxic_comment" and asked["completion"][0] == "neutral_comment"
+    found = look(rows)
+    assert found.mapping == {"prompt": "toxic_comment", "completion": "neutral_comment"}
+    assert not found.questions and found.confidence == 0.9
 
 
 def test_what_stands_in_the_question_is_not_learned_as_its_answer():
@@ -146,14 +147,14 @@ def test_numbers_beside_a_chosen_text_are_asked_about():
 
 def test_of_a_change_the_new_lines_are_learned():
     old, new = ([f"total = {sign}sum(ship.load * {n} for ship in fleet)" for n in range(12)] for sign in "-+")
-    asked = choices(look(make(old_lines=old, new_lines=new, subject=SAID)))
-    assert asked["prompt"][0] == "subject" and asked["completion"][0] == "new_lines"
+    found = look(make(old_lines=old, new_lines=new, subject=SAID))
+    assert found.mapping == {"prompt": "subject", "completion": "new_lines", "material": "old_lines"}
 
 
 def test_a_state_in_one_word_is_not_asked_before_a_task_in_sentences():
     code = [f"total = sum(ship.load * {n} for ship in fleet)" for n in range(12)]
     rows = make(exec_outcome=["WRONG"] * 12, prob_desc_text=SAID, fix_code=code)
-    assert choices(look(rows))["prompt"][0] == "prob_desc_text"
+    assert look(rows).mapping["prompt"] == "prob_desc_text"
 
 
 def test_two_questions_and_whether_they_are_the_same():
@@ -176,11 +177,11 @@ def test_two_questions_are_no_prompts_for_rewards_where_they_are_compared():
 def test_the_second_of_two_questions_is_not_lost_when_the_first_is_named():
     rows = make(question1=SAID, question2=MORE, is_duplicate=["0", "1"] * 6)
     found = look(rows, mapping={"prompt": "question1", "completion": "is_duplicate"})
-    assert choices(found)["material"][0] == "question2"
+    assert found.mapping["material"] == "question2" and not found.questions
 
 
 def test_source_code_is_material_and_no_note_on_where_it_is_from():
     old, new = ([f"total = {sign}sum(ship.load * {n} for ship in fleet)" for n in range(12)] for sign in "-+")
     rows = make(task_text=SAID, bug_source_code=old, fix_source_code=new)
     found = look(rows, mapping={"prompt": "task_text", "completion": "fix_source_code"})
-    assert choices(found)["material"][0] == "bug_source_code"
+    assert found.mapping["material"] == "bug_source_code" and not found.questions

@@ -247,8 +247,8 @@ def test_a_known_name_without_what_it_names_is_a_question(row):
 
 
 def test_unknown_names_are_asked_for_the_question_and_the_answer(english):
-    rows = [{"wann": f"2024-01-{i:02}", "kunde": f"Was kostet Artikel {i}?", "wir": f"Er kostet {i} Euro heute."}
-            for i in range(1, 9)]  # fmt: skip
+    rows = [{"wann": f"2024-01-{i:02}", "kunde": f"Was kostet Artikel {i}?", "wir": f"Er kostet {i} Euro heute.",
+             "sie": f"Das macht {i} Euro, bitte sehr."} for i in range(1, 9)]  # fmt: skip
     found = look(*rows)
     assert found.format is None and not found.readable
     assert fields(found) == ["data.mapping.prompt", "data.mapping.completion"]
@@ -256,7 +256,7 @@ def test_unknown_names_are_asked_for_the_question_and_the_answer(english):
     assert "Was kostet Artikel 1?" in english(found.questions[0].names[0])
     half = look(*rows, prompt="kunde")
     assert fields(half) == ["data.mapping.completion"] and not half.readable
-    whole = look(*rows, prompt="kunde", completion="wir")
+    whole = look(*rows, prompt="kunde", completion="wir", material="")
     assert whole.format.name == "prompt_completion" and not whole.questions and whole.confidence == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from studio.core.text import text
 from studio.data.conversation import Message
@@ -155,10 +155,16 @@ def holds_asked(cell: object) -> bool:
 def list_words(cell: object) -> list[str]:
     """Return the texts of a list that holds nothing else, also one in an object beside numbers; [] for another cell."""
     if isinstance(cell, Mapping):
-        cell = next((cell[key] for key in TEXT_KEYS if isinstance(cell.get(key), (list, tuple))), None)
+        lists = [one for one in cell.values() if isinstance(one, (list, tuple)) and _are_texts(one)]
+        only = lists[0] if len(lists) == 1 else None
+        cell = next((cell[key] for key in TEXT_KEYS if isinstance(cell.get(key), (list, tuple))), only)
     if not isinstance(cell, (list, tuple)) or not all(isinstance(one, str) for one in cell):
         return []
     return list(cell)
+
+
+def _are_texts(cell: Sequence[object]) -> bool:
+    return bool(cell) and all(isinstance(one, str) for one in cell)
 
 
 def holds_history(cell: object) -> bool:

@@ -43,7 +43,8 @@ def part_name(name: str) -> tuple[str, ...]:
     """Return the words of a column name: ("user", "question") of `userQuestion` or `User question 2`."""
     if not isinstance(name, str) or len(name) > NAME_CHARACTERS:
         return ()
-    words = HUMP.sub("_", unicodedata.normalize("NFKC", name))
+    # A chain of thought is one word however it is spelled.
+    words = HUMP.sub("_", unicodedata.normalize("NFKC", name).replace("CoT", "cot"))
     return tuple(word.lower() for word in WORD.findall(words))
 
 

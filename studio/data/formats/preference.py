@@ -20,6 +20,7 @@ from studio.data.formats.aliases import (
 from studio.data.formats.cells import Values, holds_text, is_empty, read_cell, read_optional
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.material import MATERIALS
+from studio.data.formats.names import simplify
 from studio.data.formats.pairs import find_pair, sort_pair
 from studio.data.formats.sides import has_turns, holds_side, read_question
 from studio.data.formats.tool_calls import holds_tools, read_tools
@@ -29,6 +30,9 @@ from studio.data.row import RowError
 SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
 """How transcripts in one string, such as those of hh-rlhf, begin a turn."""
 ROLES = ("chosen", "rejected")
+MARKED = (("pos", "positive"), ("neg", "negative"))
+PROMPTED = ("prompt", "instruction")
+"""Names of answers that are good and bad where a prompt stands beside them; elsewhere they are found texts."""
 
 
 def read(values: Values, mapping: Mapped) -> Conversation:
@@ -140,6 +144,11 @@ def settle(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) ->
     """Return `mapping`, with two answers and the column that says which is better where nothing is called rejected."""
     if "rejected" in mapping or "first" in mapping or "rated" in mapping:
         return dict(mapping)
+    if "chosen" not in mapping and simplify(mapping.get("prompt", "")) in PROMPTED:
+        marked = [next((name for name in columns if simplify(name) in names), "") for names in MARKED]
+        cells = [row.get(name) for name in marked for row in sample if not is_empty(row.get(name))]
+        if all(marked) and all(isinstance(cell, str) for cell in cells):
+            return {**mapping, **dict(zip(ROLES, marked, strict=True))}
     pair = find_pair(columns, sample)
     rest = {role: name for role, name in mapping.items() if name not in pair.values() and role != "chosen"}
     return {**rest, **pair} if pair else dict(mapping)

@@ -41,6 +41,12 @@ SPOKEN = frozenset(
     ("output", "response", "completion", "reply", "assistant", "model_output", "generated_text")
 )
 """Columns that hold what was said next, and no solution to compare an answer with."""
+REQUESTERS = ("requester_id", "submitter_id", "customer_id", "asker_id", "reporter_id", "requester", "customer",
+              "reporter", "opened_by", "created_by", "user", "author")  # fmt: skip
+"""Keys that name the one who opened a ticket, by the id or name with which the messages are signed."""
+SIGNS = ("author_id", "user_id", "author", "user", "from_id", "sender_id", "created_by")
+BODIES = ("body", "text", "message", "content", "comment", "description")
+"""Keys of the author and of the words of a message of a ticket."""
 PASSED = frozenset(("metadata", "meta", "usage", "spans", "entities", "annotations", "objects", *TOOL_KEYS))
 """Keys below which no talk is looked for."""
 PROSE_WORDS = 4
@@ -195,12 +201,41 @@ def _look(
             except Branches:
                 found.unclear = True
                 return
-            turns = kept or to_turns(cell, is_list_name(key) or key in named)
+            turns = (
+                kept or to_turns(cell, is_list_name(key) or key in named) or _from_ticket(cell, owners[-1])
+            )
             if turns:
                 plain = kept is None and isinstance(value[key], (list, tuple)) and is_plain(cell)
                 found.talks.append(Place(here, turns, owners, plain))
             elif isinstance(cell[0], Mapping):
                 _look_along(cell, here, owners, found, named)
+
+
+def _from_ticket(cell: Sequence[object], owner: Values) -> Turns | None:
+    """Return messages by author as turns where the object around them names the one who asked; None elsewhere.
+
+    The text of an issue stands beside its comments, and is its first message.
+    """
+    asker = next((name for key in REQUESTERS if (name := _sign(owner.get(key)))), "")
+    if not asker or not all(isinstance(one, Mapping) for one in cell):
+        return None
+    signs = [next((name for key in SIGNS if (name := _sign(one.get(key)))), "") for one in cell]
+    words = [next((one[key] for key in BODIES if isinstance(one.get(key), str)), "") for one in cell]
+    if not all(signs) or not all(words) or {*signs} == {asker}:
+        return None
+    opening = next((owner[key] for key in BODIES if isinstance(owner.get(key), str)), "")
+    front = [(asker, opening)] if asker not in signs[:1] and not is_blank(opening) else []
+    said = [*front, *zip(signs, words, strict=True)]
+    if asker not in [sign for sign, _ in said]:
+        return None
+    return [{"role": "user" if sign == asker else "assistant", "content": one} for sign, one in said]
+
+
+def _sign(cell: object) -> str:
+    """Return the name or id of a person, also of one described by an object."""
+    if isinstance(cell, Mapping):
+        cell = next((cell[key] for key in ("login", "username", "name", "id") if cell.get(key)), None)
+    return str(cell) if isinstance(cell, (str, int)) and not isinstance(cell, bool) else ""
 
 
 def _look_into(

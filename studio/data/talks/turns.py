@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from studio.data.containers.json_text import parse_json
-from studio.data.formats.cells import is_blank
+from studio.data.formats.cells import is_blank, is_code
 from studio.data.formats.flags import find_sense
 from studio.data.formats.names import part_name
 from studio.data.formats.parts import CALL_TYPES, RESULT_TYPES
@@ -27,6 +28,8 @@ LEAD = re.compile(
 END = re.compile(r"\s*<(?:eo[a-z]|\|end[a-z_]*\|)>\s*\Z")
 NOTHING = frozenset(("none", "null", "n/a", "na", "nan", "-"))
 PROSE_WORDS = 3
+TIME_KEYS = ("timestamp_ms", "timestamp", "ts", "created_at", "created_utc", "time", "date", "sent_at")
+SENTENCE_KEYS = ("utterance", "question", "text", "sentence", "nl")
 SEGMENT = {"label", "text"}
 """Keys of a segment of a text that says itself whether it is learned."""
 TEXT_CHARACTERS = 2**20
@@ -141,6 +144,8 @@ def _from_objects(cell: Sequence[Mapping[str, object]], named: bool) -> Turns | 
         return segments
     if all(len(one) == 1 and isinstance(next(iter(one.values())), Mapping) for one in cell):
         cell = [next(iter(one.values())) for one in cell]
+    if _runs_back(cell):
+        cell = cell[::-1]
     if named and (keyed := _from_keyed(cell)):
         return keyed
     found: Turns = []
@@ -148,11 +153,34 @@ def _from_objects(cell: Sequence[Mapping[str, object]], named: bool) -> Turns | 
         turn = to_turn(one)
         turns = [turn] if turn else _from_sides(one)
         if not turns:
-            return None
+            return _from_doubles(cell) if named else None
         found += turns
     roles = [read_role(turn["role"]) or guess_role(turn["role"]) for turn in found]
-    known = all(roles) and all(to_turn(one) or _names_speakers(one) for one in cell)
+    known = all(roles) and all(to_turn(one) or _names_speakers(one) or _find_made(one, "") for one in cell)
     return found if named or known else None
+
+
+def _runs_back(cell: Sequence[Mapping[str, object]]) -> bool:
+    """Return whether messages were written down with the latest first: their times fall."""
+    for key in TIME_KEYS:
+        times = [one.get(key) for one in cell]
+        if len(times) > 1 and all(
+            isinstance(time, (int, float)) and not isinstance(time, bool) for time in times
+        ):
+            return all(one >= other for one, other in pairwise(times)) and times[0] > times[-1]
+    return False
+
+
+def _from_doubles(cell: Sequence[Mapping[str, object]]) -> Turns | None:
+    """Return the turns of rounds that hold two sentences each, under the same two keys; None for other objects."""
+    keys = [
+        [key for key, words in one.items() if isinstance(words, str) and len(words.split()) >= PROSE_WORDS]
+        for one in cell
+    ]
+    if len(keys[0]) != 2 or any(one != keys[0] for one in keys):
+        return None
+    sides = tuple(zip(("user", "assistant"), keys[0], strict=True))
+    return [{"role": role, "content": one[key]} for one in cell for role, key in sides]
 
 
 def _from_keyed(cell: Sequence[Mapping[str, object]]) -> Turns | None:
@@ -199,12 +227,30 @@ def _from_sides(one: Mapping[str, object]) -> Turns:
             words = strip_marks(cell)
             if words.lower() not in NOTHING:
                 rest[str(key)] = words
+    if {*said} == {"user"} and (made := _find_made(one, said["user"])):
+        said["user"], said["assistant"] = made
+        rest = {key: words for key, words in rest.items() if words not in made}
     if len(said) == 1 and any(
         len(words.split()) >= PROSE_WORDS for words in rest.values() if isinstance(words, str)
     ):
         return []  # one side is known, and the words of the other stand under a key that is not
     order = [side for side in ("system", "user", "assistant") if side in said]
     return [{"role": side, "content": said[side], **(rest if side == order[-1] else {})} for side in order]
+
+
+def _find_made(one: Mapping[str, object], said: str) -> tuple[str, str] | None:
+    """Return a sentence and the query that was written for it; None where an object does not hold both.
+
+    A key such as `query` names the question elsewhere, and here what a program is asked.
+    """
+    cells = [cell for cell in one.values() if isinstance(cell, str) and not is_blank(cell)]
+    made = [cell for cell in cells if is_code(cell)]
+    words = [
+        one[key] for key in (*SENTENCE_KEYS, *one) if isinstance(one.get(key), str) and one[key] not in made
+    ]
+    if len(made) != 1 or not words:
+        return None
+    return (words[0] if said in made else said), made[0]
 
 
 def strip_marks(words: str) -> str:

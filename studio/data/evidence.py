@@ -1,0 +1,334 @@
+"""Which questions about columns answer themselves: names, cells and how columns hang together say the same.
+
+What is decided here is told as a reason. All questions of a data set answer themselves, or all are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from studio.core.text import Text, text
+from studio.data.asking import ORDERS, TASKS, THINKING, is_half
+from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
+from studio.data.formats.aliases import (
+    ANSWERS,
+    EXPECTED,
+    INPUT,
+    INSTRUCTION,
+    MATERIAL,
+    PRODUCTS,
+    QUESTIONS,
+    SOURCES,
+)
+from studio.data.formats.cells import Values, is_empty, shorten, show_names
+from studio.data.formats.format import Mapped
+from studio.data.formats.material import TECHNICAL, say_material
+from studio.data.formats.names import BLOCKING, part_name, simplify
+from studio.data.formats.turns import holds_turns
+from studio.data.question import Question
+from studio.data.ranking import (
+    DATED,
+    JUDGED,
+    MADE,
+    MOSTLY,
+    RENEWED,
+    are_twins,
+    find_entry,
+    find_remark,
+    hints,
+    is_answer,
+    is_language,
+)
+
+READ = frozenset(
+    "question questions query prompt instruction instructions task problem input source src text sentence utterance "
+    "article document passage dialogue dialog conversation email body report essay story original orig old before "
+    "raw buggy bug broken wrong incorrect noisy informal complex normal intent nl request claim message post "
+    "post_text pattern patterns description abstract_of content context requirement requirements topic keywords ask "
+    "user human frage aufgabe eingabe quelle pregunta tarea entrada domanda pergunta вопрос задание 问题 问 输入 题目 "
+    "原文 質問 入力 질문 입력".split()
+)
+"""Words in the names of what is read before something is written."""
+DESCRIBED = frozenset(
+    "docstring docstrings doc docs documentation comment comments summary explanation".split()
+)
+"""Words in the names of what is written of code as often as code is written for it."""
+OLD = frozenset("bug buggy broken old before original faulty".split())
+"""Words in the names of code that is to be mended."""
+WRITTEN = MADE | frozenset(
+    "targ tgt simplifications lexs rewritten paraphrased summarized summarised shortened ref simple simpler "
+    "simplification neutral formal fluent clean polished revised edited reworded rephrased rephrase "
+    "normalized normalised cmd command bash shell regex snippet program implementation highlights tldr gist "
+    "directions expected explanation translated translations summaries abstract answer_text assistant bot "
+    "antwort antworten ausgabe lösung loesung übersetzung uebersetzung zusammenfassung respuesta salida "
+    "solución solucion traducción traduccion resumen réponse reponse sortie traduction résumé risposta "
+    "soluzione traduzione riassunto resposta saída tradução resumo ответ решение перевод 答 答案 回答 回复 输出 "
+    "译文 摘要 总结 解答 出力 翻訳 要約 답변 출력 번역 요약".split()
+)
+"""Words in the names of what was written for it."""
+BESIDE = frozenset(
+    "description bio context contexts passage passages chunk chunks quote quotes reference references document "
+    "documents docs evidence facts rubric narrative background scenario persona profile definition definitions "
+    "instruction instructions guideline guidelines constraint constraints rules knowledge excerpt excerpts source "
+    "sources schema article kontext contexto contexte contesto 参考 资料 背景 材料".split()
+)
+"""Words in the names of what stands beside a question to be read."""
+NOTED = frozenset(
+    "metadata meta source sources url urls link links license licence copyright attribution tags tag annotation "
+    "annotations annotator annotators raw test tests check checks verification extra info comments notes created "
+    "updated disclaimer generations stats statistics usage timestamp embedding embeddings version setup seed "
+    "seeds decomposition".split()
+)
+"""Words in the names of what was noted about a row."""
+SENTENCE = 6
+"""Words from which on an answer is no value to be checked."""
+SHORT = 0.5
+"""Of the rows, so many different short answers are no labels."""
+ASKING = 0.8
+"""Share of cells that end in a question mark in a column of questions; a column of answers has few."""
+TELLING = 0.2
+LONGER = 3
+"""So many times longer is a text in which an answer was found."""
+
+
+def weigh(
+    question: Question,
+    columns: Sequence[str],
+    rows: Sequence[Values],
+    mapping: Mapped,
+    also: Sequence[Question],
+) -> Text | None:
+    """Return why the first choice of `question` needs no asking; None where it does.
+
+    mapping: role -> column as far as known; also: the questions that would be asked with it.
+    """
+    first = question.choices[0] if question.choices else ""
+    if question.id == "format":
+        return _weigh_format(question.choices, columns, rows)
+    role = question.field.removeprefix("data.mapping.")
+    if role in ("prompt", "completion", "output", "instruction"):
+        others = {one.field.removeprefix("data.mapping."): one.choices[0] for one in also if one.choices}
+        said = {**others, **mapping, role: first}
+        asked = said.get("prompt") or said.get("instruction") or ""
+        learned = said.get("completion") or said.get("output") or ""
+        used = [name for name in mapping.values() if name not in (asked, learned)]
+        if role == "prompt" and len(question.choices) == 1 and "completion" in mapping:
+            named = {*part_name(first)} & READ
+            return _tell(asked, learned) if named else None
+        return _weigh_pair(asked, learned, used, columns, rows)
+    if role == "reasoning" and {*part_name(first)} & THINKING:
+        return text("data.evidence.thoughts", column=shorten(first))
+    if role.startswith("material"):
+        return _weigh_material(first, [one for one in question.choices if one], columns, rows, mapping)
+    return None
+
+
+def _weigh_format(choices: Sequence[str], columns: Sequence[str], rows: Sequence[Values]) -> Text | None:
+    """Return why talks are talks beside a text, and answers answers; None where labels or two forms are there."""
+    known = [*measure_columns(columns, rows).values()]
+    if choices[0] == "messages":
+        talks = [one for one in known if any(holds_turns(row.get(one.name)) for row in rows[:LOOKED_AT])]
+        if len(talks) != 1:
+            return None
+        others = [
+            one
+            for one in known
+            if one not in talks and (hints(one, QUESTIONS) or simplify(one.name) == "prompt")
+        ]
+        if {*choices[1:]} <= {"text"} or (
+            others and all(repeats(one.name, [talks[0].name], rows) for one in others)
+        ):
+            return text("data.evidence.talk", column=shorten(talks[0].name))
+    if {*choices} == {"prompt_completion", "text"}:
+        answers = [one for one in known if hints(one, ANSWERS) and _is_whole(one) and one.plain]
+        if len(answers) == 1 and answers[0].is_prose and not answers[0].is_labels:
+            return text("data.evidence.answers", column=shorten(answers[0].name))
+    if {*choices} == {"prompt_completion", "rl"}:
+        answers = [one for one in known if hints(one, (*ANSWERS, *EXPECTED)) and _is_whole(one) and one.plain]
+        asked = [one for one in known if hints(one, QUESTIONS) or simplify(one.name) == "prompt"]
+        # No program checks a sentence against another one.
+        if len(answers) == len(asked) == 1 and answers[0].is_prose and answers[0].words >= SENTENCE:
+            return text("data.evidence.answers", column=shorten(answers[0].name))
+    return None
+
+
+def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped) -> bool:
+    """Return whether sentences would be left out that are not called notes, and stand nowhere else."""
+    used = [name for name in mapping.values() if name]
+    known = measure_columns([name for name in columns if name not in used], rows).values()
+    return any(
+        one.is_prose
+        and one.plain
+        and one.distinct > 1
+        and not (_is_noted(one) and not {*part_name(one.name)} & WRITTEN)
+        and not repeats(one.name, used, rows)
+        for one in known
+    )
+
+
+def _weigh_pair(
+    asked: str, learned: str, used: Sequence[str], columns: Sequence[str], rows: Sequence[Values]
+) -> Text | None:
+    """Return why the answer `learned` belongs to `asked`; None where another column could be either."""
+    known = measure_columns(columns, rows)
+    if asked not in known or learned not in known:
+        return None
+    question, answer = known[asked], known[learned]
+    rest = [one for name, one in known.items() if name not in (asked, learned, *used)]
+    rest = [one for one in rest if one.rows and not repeats(one.name, [asked, learned], rows)]
+    names = [*known]
+    rest = [one for one in rest if not is_half(one.name, names)]
+    twins = [one for one in rest if are_twins(one.name, asked)]
+    if not question.spoken or not _is_whole(question) or not _is_whole(answer) or not _is_text(learned, rows):
+        return None
+    brief = (
+        answer.spoken
+        and not answer.is_labels
+        and answer.distinct > SHORT * answer.rows
+        and _is_written(answer)
+    )
+    if answer.is_labels or not (answer.is_prose or answer.coded or brief):
+        # A label beside one text is asked about: the text may be what is to be learned.
+        words = {*part_name(learned)} & JUDGED
+        if not (words and len(twins) == 1 and answer.spoken and answer.is_labels):
+            return None
+        if any(one.spoken and one.distinct > 1 and not _is_noted(one) for one in rest if one not in twins):
+            return None
+        return _tell(asked, learned)
+    entry = find_entry([*known.values()])
+    if entry and (entry[0].name, entry[1].name) == (asked, learned):
+        return _tell(asked, learned)
+    remark = find_remark([*known.values()])
+    if remark and (remark[0].name, remark[1].name) == (asked, learned):
+        return _tell(asked, learned) if not any(map(is_answer, rest)) else None
+    if any(_competes(one, answer, question) for one in rest):
+        return None
+    if question.asks >= ASKING and answer.asks <= TELLING:
+        return _tell(asked, learned)
+    if answer.coded and {*part_name(asked)} & DESCRIBED:
+        return None  # code is written for words, and words for code
+    if (is_language(asked) and is_language(learned)) or are_twins(asked, learned):
+        return None  # a translation goes both ways
+    if not _is_written(answer) or (_is_written(question) and not _is_read(question)):
+        return None
+    alone = not any(one.is_prose or one.coded for one in rest)
+    return _tell(asked, learned) if _is_read(question) or (alone and question.is_prose) else None
+
+
+def _is_text(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds texts, or lists of texts of which one is learned."""
+    cells = [row[name] for row in rows[:LOOKED_AT] if not is_empty(row.get(name))]
+    lists = [cell if isinstance(cell, (list, tuple)) else [cell] for cell in cells]
+    return all(isinstance(one, (str, int, float)) for cell in lists for one in cell) and all(map(len, lists))
+
+
+def _tell(asked: str, learned: str) -> Text:
+    return text("data.evidence.pair", question=shorten(asked), answer=shorten(learned))
+
+
+def _is_whole(one: Column) -> bool:
+    """Return whether a column is filled in almost every row, with more than one value."""
+    return one.filled >= MOSTLY and one.distinct > 1
+
+
+def _is_written(one: Column) -> bool:
+    words = {*part_name(one.name)}
+    odd = BLOCKING & words - {"code", "title"}
+    return not odd and (hints(one, (*ANSWERS, *PRODUCTS)) or bool(words & WRITTEN))
+
+
+def _is_read(one: Column) -> bool:
+    return hints(one, (*QUESTIONS, *SOURCES, *INSTRUCTION, *INPUT)) or bool({*part_name(one.name)} & READ)
+
+
+def _is_noted(one: Column) -> bool:
+    """Return whether a column's name says that it only tells something of the row."""
+    words = {*part_name(one.name)}
+    return bool(words & (NOTED | TECHNICAL | DATED | (BLOCKING - JUDGED))) or is_language(one.name)
+
+
+def _competes(one: Column, answer: Column, question: Column) -> bool:
+    """Return whether a column beside question and answer could be either of them, or belongs to them unseen."""
+    if one.cut or (answer.plain and one.structured):
+        return False  # the answer once more, in its parts
+    if not (one.is_prose or one.coded):
+        # Short words, numbers and flags beside sentences sort the rows; an answer to be checked would be named so.
+        return not one.counted and one.spoken and is_answer(one) and not one.is_labels and not _is_noted(one)
+    if one.distinct < 2:
+        return False
+    words = {*part_name(one.name)}
+    if words & NOTED and not words & WRITTEN:
+        return False
+    if one.coded and words & OLD and {*part_name(answer.name)} & RENEWED:
+        return False
+    if hints(one, MATERIAL) or words & BESIDE or are_twins(one.name, question.name):
+        return _is_second(one, answer) or (is_answer(one) and not words & BESIDE)
+    return not (question.coded and answer.coded and words & ORDERS)
+
+
+def _is_second(one: Column, answer: Column | None) -> bool:
+    """Return whether a column holds a second text of the answer's kind, such as another person's translation."""
+    named = {*part_name(one.name)} & {"reference", "references"}
+    return bool(named) and one.plain and answer is not None and one.characters < 2 * answer.characters
+
+
+def _weigh_material(
+    first: str, choices: Sequence[str], columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
+) -> Text | None:
+    """Return why a column is read before the question, or why those left are not; None where it is to be asked."""
+    known = measure_columns(columns, rows)
+    asked = mapping.get("prompt") or mapping.get("instruction") or mapping.get("text") or ""
+    learned = mapping.get("completion") or mapping.get("output") or ""
+    rest = [known[name] for name in choices if name in known]
+    if not first:
+        if all({*part_name(one.name)} & NOTED and not {*part_name(one.name)} & WRITTEN for one in rest):
+            return text("data.evidence.noted", columns=show_names([one.name for one in rest]))
+        return None
+    one = known.get(first)
+    if one is None or any(holds_turns(row.get(first)) for row in rows[:LOOKED_AT]):
+        return None
+    others = [
+        other for other in rest if other.name != first and not {*part_name(other.name)} & (NOTED | BESIDE)
+    ]
+    if others and not are_twins(first, asked):
+        return None
+    words = {*part_name(first)}
+    if is_half(first, columns):
+        return text("data.evidence.material", column=shorten(first))
+    if one.coded and {*part_name(first)} & OLD and {*part_name(learned)} & RENEWED:
+        return text("data.evidence.material", column=shorten(first))
+    remark = find_remark([*known.values()])
+    if remark and remark[1].name == learned and one.coded and len(rest) == 1:
+        return text("data.evidence.material", column=shorten(first))
+    ordered = asked in known and known[asked].coded and bool(words & ORDERS)
+    if ordered and learned in known and known[learned].coded:
+        return text("data.evidence.material", column=shorten(first))
+    if _is_second(one, known.get(learned)):
+        return None
+    beside = (
+        bool(words & (BESIDE | TASKS if asked else BESIDE)) or hints(one, MATERIAL) or are_twins(first, asked)
+    )
+    found = bool(learned) and _holds(known, first, learned, rows)
+    order = [name for name in columns if name in (first, learned)]
+    early = order[:1] == [first] or not learned
+    if found or (beside and (early or are_twins(first, asked))):
+        return text("data.evidence.material", column=shorten(first))
+    return None
+
+
+def _holds(known: Mapping[str, Column], first: str, learned: str, rows: Sequence[Values]) -> bool:
+    """Return whether the answers stand in a column of much longer texts."""
+    if known[first].characters < LONGER * known[learned].characters:
+        return False
+    seen = told = 0
+    for row in rows[:LOOKED_AT]:
+        read = say_material(row.get(first)).strip().lower()
+        cell = row.get(learned)
+        parts = (
+            [one for one in cell.values() if isinstance(one, str)] if isinstance(cell, Mapping) else [cell]
+        )
+        said = [words.lower() for one in parts if (words := say_material(one).strip())]
+        if said and read:
+            seen += 1
+            told += any(words in read for words in said)
+    return bool(seen) and told > 0.8 * seen
