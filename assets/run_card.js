@@ -1,7 +1,11 @@
 // The card of a run: its folds stay as they were when it is drawn anew.
 const open = {};
 
-element.addEventListener("toggle", (event) => { open[event.target.dataset.keep] = event.target.open; }, true);
+// Not "toggle": that comes a moment later, and a card drawn anew in between would close the fold again.
+element.addEventListener("click", (event) => {
+  const part = event.target.closest("summary")?.parentElement;
+  if (part?.dataset.keep) open[part.dataset.keep] = !part.open;
+});
 new MutationObserver(() => {
   element.querySelectorAll("details[data-keep]").forEach((part) => {
     if (part.open !== Boolean(open[part.dataset.keep])) part.open = Boolean(open[part.dataset.keep]);

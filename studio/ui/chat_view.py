@@ -48,7 +48,8 @@ def talk_card(
 
 def _offer(examples: Sequence[str], say: Say) -> str:
     buttons = "".join(
-        f'<button type="button" class="say" data-do="example" data-value="{escape(words)}">{escape(words)}</button>'
+        f'<button type="button" class="say" data-do="example" data-value="{escape(words)}">'
+        f'<bdi translate="no">{escape(words)}</bdi></button>'
         for words in examples
     )
     title = escape(say("ui.chat.examples"))

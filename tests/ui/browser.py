@@ -150,7 +150,9 @@ def labels_of(page) -> list[str]:
         """() => {
           const parts = "[data-testid=block-info], .info-text, button, h1, h2, h3, .lead, .card, .log, label";
           const seen = (query) => [...document.querySelectorAll(query)].filter((part) => part.offsetParent);
-          const words = seen(parts).map((part) => part.innerText);
+          // What a person's data say is in the data's language.
+          const ours = seen(parts).filter((part) => !part.querySelector(":scope > [translate=no]"));
+          const words = ours.map((part) => part.innerText);
           const hints = seen("[placeholder]").map((part) => part.placeholder);
           return [...words, ...hints].map((one) => one.trim()).filter(Boolean);
         }"""
