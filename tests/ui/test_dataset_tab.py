@@ -104,6 +104,19 @@ def test_a_page_that_has_not_got_its_draft_yet_does_not_look_elsewhere(tab):
     assert "dataset-rows" in again, "a tab that was hidden is drawn anew"
 
 
+def test_enter_is_not_undone_by_a_draft_that_is_behind(tab, monkeypatch):
+    """On a busy machine the tab's own opening came after Enter and looked at the first letters of the path."""
+    look(tab)
+    whole = tab.context.desk.datasets.view().source
+    tab.bring(FRESH, *values(tab, source=whole))
+    tab.context.keep_draft(change_recipe(tab.context.draft(), {"data.source": whole[:4]}))
+    tab.open(FRESH)
+    assert tab.context.desk.datasets.view().source == whole
+    monkeypatch.setattr("studio.ui.tabs.dataset.LAG_S", 0.0)
+    tab.open(FRESH)
+    assert tab.context.desk.datasets.view().source == whole[:4]
+
+
 def test_a_role_above_a_column_changes_the_mapping(tab):
     look(tab)
     said = {"do": "role", "column": "long", "value": "output"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,8 @@ FORGOTTEN: dict[str, Any] = {
 FRESH = {"number": -1, "example": 0, "shown": TOKENS_SHOWN}
 """What a page shows before its first look at the server: number of the Look, example, tokens of it."""
 TICK_S = 0.6
+LAG_S = 5.0
+"""A path that is typed reaches the draft letter by letter, on a busy machine so long after Enter."""
 WHOLE = 2**62
 """No limit."""
 
@@ -63,6 +66,8 @@ class DatasetTab(DatasetParts):
         # One after the other: an answer that was made before another must not be shown after it. The timer's own would
         # show the last data set again, and rest.
         on = partial(self.context.on, concurrency_id="dataset-page", concurrency_limit=1)
+        self._brought_s = -LAG_S
+        """When a source was named last, by Enter or by leaving its field."""
         # A hidden tab's timer and state would not run; bind() is called outside of all tabs.
         self.timer = gr.Timer(TICK_S)
         self.page = gr.State(FRESH)
@@ -113,9 +118,13 @@ class DatasetTab(DatasetParts):
 
     def open(self, page: dict) -> list[Any]:
         """Look at the draft's data set and draw every part: those of a hidden tab are not there before."""
-        recipe = self.context.draft()
+        recipe, datasets = self.context.draft(), self.context.desk.datasets
         check_reach(self.context.owner_asks, recipe.data.source)
-        return self._show(self.context.desk.datasets.look(recipe), page | {"number": -1}, recipe)
+        # The draft hears of a path letter by letter and may be behind Enter, which looked at the whole of it.
+        looked = datasets.view()
+        behind = time.monotonic() - self._brought_s < LAG_S and looked.source.startswith(recipe.data.source)
+        look = looked if behind and recipe.data.source else datasets.look(recipe)
+        return self._show(look, page | {"number": -1}, recipe)
 
     def reformat(self, page: dict, *values: Any) -> list[Any]:
         """Look at the data set in the format that was chosen."""
@@ -138,7 +147,7 @@ class DatasetTab(DatasetParts):
 
     def bring(self, page: dict, *values: Any) -> list[Any]:
         """Look at another source, if it is another one; a recipe that was brought along keeps its columns."""
-        source = self._read(values).data.source
+        source, self._brought_s = self._read(values).data.source, time.monotonic()
         before = self.context.desk.datasets.view().source
         if before == source:
             return [gr.skip()] * (len(self.fields) + len(self.parts))
