@@ -82,6 +82,15 @@ def test_rounding_to_bf16_keeps_small_corrections_on_average():
     assert torch.equal(again[:3].float(), odd[:3]) and again[3].isnan()
 
 
+def test_a_model_that_is_stored_in_bf16_keeps_its_small_corrections():
+    layer = torch.nn.Linear(256, 256)
+    base = layer.weight.data.bfloat16().float()
+    layer.weight.data = base * 1.001
+    cast_weights(layer, torch.bfloat16, seed=0)
+    kept = ((layer.weight.float() - base) * base.sign()).sum() / (0.001 * base.abs().sum())
+    assert layer.weight.dtype == layer.bias.dtype == torch.bfloat16 and abs(kept.item() - 1) < 0.1
+
+
 @pytest.mark.parametrize(
     ("targets", "missed"),
     [

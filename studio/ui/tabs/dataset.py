@@ -121,9 +121,9 @@ class DatasetTab(DatasetParts):
         recipe, datasets = self.context.draft(), self.context.desk.datasets
         check_reach(self.context.owner_asks, recipe.data.source)
         # The draft hears of a path letter by letter and may be behind Enter, which looked at the whole of it.
-        looked = datasets.view()
-        behind = time.monotonic() - self._brought_s < LAG_S and looked.source.startswith(recipe.data.source)
-        look = looked if behind and recipe.data.source else datasets.look(recipe)
+        looked, source = datasets.view(), recipe.data.source
+        begun = source not in ("", looked.source) and looked.source.startswith(source)
+        look = looked if begun and time.monotonic() - self._brought_s < LAG_S else datasets.look(recipe)
         return self._show(look, page | {"number": -1}, recipe)
 
     def reformat(self, page: dict, *values: Any) -> list[Any]:
