@@ -39,7 +39,7 @@ def talk_card(
         bubbles.append(f'<div class="bubble theirs{" growing" if on else ""}">{shown}</div>')
         if not on:
             bubbles.append(_answer_foot(turn, say))
-    body = "".join(bubbles) or f'<p class="soft empty">{escape(empty)}</p>{_offer(examples, say)}'
+    body = "".join(bubbles) or _offer(examples, say) or f'<p class="soft empty">{escape(empty)}</p>'
     return (
         f'<section class="talk"><h3>{escape(title)}</h3><div class="scroll" tabindex="0" role="region" '
         f'aria-label="{escape(title)}"><div class="bubbles">{body}</div></div></section>'
