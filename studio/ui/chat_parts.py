@@ -19,6 +19,11 @@ PRESETS: dict[str, tuple[float, float, int, float]] = {
 """Temperature, top-p, top-k and repetition penalty; `exact` always takes the likeliest token."""
 OWN = "own"
 SIDES = ("both", "tuned", "base")
+UNTIL_ENTERED = (
+    "async () => { for (let left = 300; !window.studio.entered && left; left -= 1)"
+    " await new Promise((go) => setTimeout(go, 100)); }"
+)
+"""Who asks before the pickers are filled waits for that, 30 s at most: else no run, or the one before, would answer."""
 
 
 def make_takeaway(screen: str, elem_id: str) -> gr.HTML:

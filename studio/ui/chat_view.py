@@ -93,7 +93,6 @@ def said_words(talk: Mapping[str, Any], sides: Sequence[str], say: Say) -> str:
 def state_card(
     *,
     run: str,
-    sides: str,
     loaded: Any,
     waits: str,
     left_s: float | None,
@@ -106,7 +105,7 @@ def state_card(
 
     `training`: what an answer waits for is a run.
     """
-    mark = f'data-run="{escape(run)}" data-sides="{escape(sides)}"'
+    mark = f'data-run="{escape(run)}"'
     if waits:
         left = say("ui.chat.left", time=time_words(left_s)) if left_s else ""
         button = (

@@ -16,6 +16,7 @@ from studio.desk.demo import HELD_OUT
 from studio.desk.prompt_set import read_prompts
 from studio.desk.table import write_csv
 from studio.ui.cards import note_card
+from studio.ui.chat_parts import UNTIL_ENTERED
 from studio.ui.chat_view import progress_card, table_card
 from studio.ui.context import Context
 from studio.ui.voice import read_said
@@ -65,7 +66,7 @@ class QuestionFile:
         on = self.context.on
         shown = [self.result, self.save]
         for button, begin in ((self.start, self.begin), (self.demo, self.begin_demo)):
-            on(button.click, begin, [self.upload, self.tokens, *who], shown)
+            on(button.click(None, js=UNTIL_ENTERED).then, begin, [self.upload, self.tokens, *who], shown)
         on(tab.select, self.watch, [], shown)
         on(voice.said, self.hear, [voice], trigger_mode="multiple")
         saved = on(self.save.click, self.write, [], [file])

@@ -8,6 +8,7 @@ import os
 import pytest
 
 from studio.core.recipe import change_recipe
+from studio.desk.talk_files import TalkFiles
 from studio.host.workspace import open_workspace
 from tests.ui.browser import (
     show_tab,
@@ -103,6 +104,7 @@ def test_talk_stop_test_and_export(start_studio, run, tmp_path, language, file_m
     page.keyboard.press("Enter")
     page.wait_for_selector("#chat-tuned .foot[data-old]", state="detached")
     answered(page, "tuned", 1)
+    assert not page.is_visible("#chat-base")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.click("#chat-tuned .copy")
     copied = page.evaluate("navigator.clipboard.readText()")
@@ -186,4 +188,28 @@ def test_talk_stop_test_and_export(start_studio, run, tmp_path, language, file_m
     page.click("dialog button.primary")
     page.wait_for_function("document.querySelectorAll('#export-items details').length === 1")
     assert not (window.workspace.exports / f"{run}-merged").exists()
+    assert window.complaints == []
+
+
+def test_a_question_asked_while_the_tab_opens_waits_for_the_run(start_studio, run):
+    """On a busy machine the pickers are filled late: the question must not go to no run, nor be refused."""
+    window = start_studio("en")
+    TalkFiles(window.workspace).keep(run, {"base": [], "tuned": []})
+    page = window.open("en")
+    page.evaluate(
+        """() => {
+            const soon = window.fetch;
+            window.fetch = async (...what) => {
+                if (String(what[0]).includes('queue/join')) await new Promise((go) => setTimeout(go, 2000));
+                return soon(...what);
+            };
+        }"""
+    )
+    show_tab(page, "chat")
+    page.fill("#chat-input textarea", QUESTIONS[0])
+    page.press("#chat-input textarea", "Enter")
+    assert page.input_value("#chat-run input") == ""
+    page.wait_for_function("document.querySelectorAll('#chat-tuned .mine').length === 1")
+    answered(page, "tuned", 1)
+    assert page.input_value("#chat-input textarea") == ""
     assert window.complaints == []

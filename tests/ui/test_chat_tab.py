@@ -89,10 +89,8 @@ def test_hostile_words_come_through_no_card(words, context):
         table_card(table, say),
         progress_card(words, 1, 2, say, stop="stop"),
         said_words(talk, ("base", "tuned"), say),
-        state_card(
-            run=words, sides="both", loaded=loaded, waits="", left_s=None, name=words, place=words, say=say
-        ),
-        state_card(run=words, sides="both", loaded=None, waits=words, left_s=3, name="", place="", say=say),
+        state_card(run=words, loaded=loaded, waits="", left_s=None, name=words, place=words, say=say),
+        state_card(run=words, loaded=None, waits=words, left_s=3, name="", place="", say=say),
     ):
         for tag, attributes in Reader(html).tags:
             assert tag not in (
@@ -302,7 +300,7 @@ def test_a_new_chat_offers_questions_that_the_run_was_made_for(context, chat):
     offered = re.findall(r'data-do="example" data-value="([^"]*)"', tuned)
     assert offered == ["Two red cups to Rome.", "&lt;b&gt;?", "Third"] and "example" not in base
     said = {"do": "example", "value": "Third"}
-    assert chat.hear(said, "done", "", "both") == [gr.skip(), "Third"]
+    assert chat.hear(said, "done", "") == [gr.skip(), "Third"]
     shown = list(chat.ask("Third", "done", "", "both", talk_of(), "", *SAMPLING))[-1]
     assert "example" not in shown[2]
     assert "example" not in chat.pick_run("")[2], "the base model alone was made for nothing"
@@ -369,17 +367,15 @@ def test_a_talk_is_saved_as_a_data_set_has_it(chat):
 
 
 def test_why_an_answer_must_wait_and_what_is_in_memory(context, chat):
-    assert "your first question loads" in chat.show_state("done", "", "both")
+    assert "your first question loads" in chat.show_state("done", "")
     context.desk.talks.memory = SimpleNamespace(
         name="tiny", run="done", checkpoint="step-00000006", device="cpu", size_bytes=3 * 2**20
     )
-    card = chat.show_state("done", "", "both")
+    card = chat.show_state("done", "")
     assert "step 6" in card and "3.0 MiB" in card and 'data-do="unload"' in card
-    assert (
-        "your first question" in chat.hear({"do": "unload", "value": "", "form": {}}, "done", "", "both")[0]
-    )
+    assert "your first question" in chat.hear({"do": "unload", "value": "", "form": {}}, "done", "")[0]
     context.desk.active = "done"
-    card = chat.show_state("done", "", "both")
+    card = chat.show_state("done", "")
     assert "A run is training" in card and 'data-go="training"' in card and "unload" not in card
 
 

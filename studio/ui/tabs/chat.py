@@ -15,7 +15,7 @@ from studio.core.errors import StudioError
 from studio.core.text import text
 from studio.desk.talks import say_place
 from studio.ui.cards import run_label, size_words
-from studio.ui.chat_parts import OWN, PRESETS, ChatParts, draw
+from studio.ui.chat_parts import OWN, PRESETS, UNTIL_ENTERED, ChatParts, draw
 from studio.ui.chat_view import said_words, state_card, talk_card
 from studio.ui.context import Context
 from studio.ui.question_file import QuestionFile
@@ -28,11 +28,12 @@ EXAMPLES, LONGEST_EXAMPLE = 3, 160
 SHOW_EVERY_S = 0.1
 """A growing answer is sent to the page at most so often."""
 RUN_OF_ADDRESS = (
-    "(run, place, talk) => { const one = window.studio.takeRun();"
+    "(run, place, talk) => { const one = window.studio.takeRun(); window.studio.entered = false;"
     " return [run, place, talk, one ? `!${one}` : new URLSearchParams(location.search).get('run') || '']; }"
 )
 """The run for which a card elsewhere sent the person here, marked by !, else that of the page's address. Not by way of
 the picker, which takes no run that it does not offer yet."""
+ENTERED = "() => { window.studio.entered = true; }"
 
 
 class ChatTab(ChatParts):
@@ -60,21 +61,21 @@ class ChatTab(ChatParts):
         self.talk = gr.State({"key": "", "run": None, "base": [], "tuned": []})
         shown = [self.base, self.tuned, self.talk]
         who = [self.run, self.place, self.sides]
-        on(
+        entered = on(
             tab.select,
             self.enter,
             [self.run, self.place, self.talk, self.wanted],
             [self.run, self.place, *shown, self.system, self.state],
             js=RUN_OF_ADDRESS,
         )
+        entered.then(None, js=ENTERED)
         on(self.run.input, self.pick_run, [self.run], [self.place, *shown, self.system, self.state])
-        for part in (self.place, self.sides):
-            on(part.input, self.show_state, who, [self.state])
+        on(self.place.input, self.show_state, [self.run, self.place], [self.state])
         answers = [self.input, *shown, self.told, self.state, self.send, self.stop]
         asked = [*who, self.talk, self.system, *self.sampling]
         for event in (self.send.click, self.input.submit):
             on(
-                on(event, self.ask, [self.input, *asked], answers).then,
+                on(event(None, js=UNTIL_ENTERED).then, self.ask, [self.input, *asked], answers).then,
                 self.settle,
                 [],
                 [self.send, self.stop],
@@ -94,7 +95,13 @@ class ChatTab(ChatParts):
         )
         for part in (self.temperature, self.top_p, self.top_k, self.penalty):
             on(part.input, lambda: OWN, [], [self.preset])
-        on(self.voice.said, self.hear, [self.voice, *who], [self.state, self.input], trigger_mode="multiple")
+        on(
+            self.voice.said,
+            self.hear,
+            [self.voice, self.run, self.place],
+            [self.state, self.input],
+            trigger_mode="multiple",
+        )
         self.questions.bind(tab, [self.run, self.place, self.sides, self.system], self.voice, self.file)
 
     # Whom to talk to ----------------------------------------------------------------------------------------
@@ -150,11 +157,11 @@ class ChatTab(ChatParts):
         value = chosen if chosen in usable else (usable[0] if usable else None)
         return gr.update(choices=names, value=value, interactive=True), value or ""
 
-    def show_state(self, run: str, place: str, sides: str) -> str:
+    def show_state(self, run: str, place: str) -> str:
         """Return the card of what is in memory, or why an answer must wait."""
-        return self._state(run or "", place or "", sides)
+        return self._state(run or "", place or "")
 
-    def _state(self, run: str, place: str, sides: str = "both") -> str:
+    def _state(self, run: str, place: str) -> str:
         desk, say = self.context.desk, self.context.say
         state, loaded = desk.talks.state(), desk.talks.loaded()
         active = desk.active_run()
@@ -166,7 +173,6 @@ class ChatTab(ChatParts):
             name, named = record.name, say(say_place(loaded.checkpoint, step))
         return state_card(
             run=run,
-            sides=sides if run else "base",
             loaded=loaded,
             waits="" if state.ok else say(state.reason),
             left_s=left_s,
@@ -176,7 +182,7 @@ class ChatTab(ChatParts):
             training=state.reason is not None and state.reason.id == "chat.waits",
         )
 
-    def hear(self, said: object, run: str, place: str, sides: str) -> list[Any]:
+    def hear(self, said: object, run: str, place: str) -> list[Any]:
         """Do what a button in a card says, and return the state and the question."""
         do, value, _ = read_said(said)
         if do == "example":
@@ -184,7 +190,7 @@ class ChatTab(ChatParts):
         if do == "unload":
             freed_bytes = self.context.desk.talks.unload()
             gr.Info(self.context.say("ui.chat.freed", size=size_words(freed_bytes)), duration=4)
-        return [self.show_state(run, place, sides), gr.skip()]
+        return [self.show_state(run, place), gr.skip()]
 
     # Answers ------------------------------------------------------------------------------------------------
 
