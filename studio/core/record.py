@@ -44,3 +44,8 @@ class RunRecord:
     slower: tuple[Slower, ...] = ()
     """What made it clearly slower than it could have been, the costliest first."""
     diagnosis: Diagnosis | None = None
+
+    @property
+    def worked_s(self) -> float:
+        """How long its phases took together, waiting and rests left out; 0 before its first attempt has ended."""
+        return sum(self.timings_s.values())

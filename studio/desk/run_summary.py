@@ -84,7 +84,7 @@ def measure(folder: Path) -> int:
 
 def worked_s(record: RunRecord, summary: Summary) -> float:
     """Return how long a run worked: its phases together, or its events' span where its process never wrote those."""
-    return sum(record.timings_s.values()) or summary.span_s
+    return record.worked_s or summary.span_s
 
 
 def thin(points: list[Any], limit: int) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from html import escape
 from typing import Any
@@ -111,6 +111,7 @@ class RunPage:
         picked = sample if isinstance(sample, int) else None
         newest = view.samples[-1].seq if view.samples else 0
         resumable = free and state in RESUMABLE
+        former = state == "finished" and self._is_former(run)
         return {
             "status": (
                 f"{run} {view.seq} {state} {clock} {record.name}",
@@ -121,8 +122,8 @@ class RunPage:
             "stall": (f"{run} {stall.seq if stall else 0}", lambda: stall_card(stall, say)),
             "failure": (f"{run} {view.seq if diagnosis else 0}", lambda: failure_card(diagnosis, say)),
             "verdicts": (
-                f"{run} {state} {int(now_s / LOOK_S) if moves else view.seq}",
-                lambda: self._verdicts(view, state, run, now_s),
+                f"{run} {state} {int(now_s / LOOK_S) if moves else view.seq} {former}",
+                lambda: self._verdicts(view, state, record, now_s, former),
             ),
             "samples": (f"{run} {newest} {picked}", lambda: self._samples(run, view, picked)),
             "log": (
@@ -198,13 +199,19 @@ class RunPage:
         recipe = self.recipe(run)
         return settings_card(recipe, self.context.words) if recipe else ""
 
-    def _verdicts(self, view: LiveView, state: str, run: str, now_s: float) -> str:
+    def _is_former(self, run: str) -> bool:
+        """Whether the form holds another run than this one, but for its name."""
+        recipe, draft = self.recipe(run), self.context.draft()
+        return recipe is not None and replace(recipe, name="") != replace(draft, name="")
+
+    def _verdicts(self, view: LiveView, state: str, record: RunRecord, now_s: float, former: bool) -> str:
         """What is to be said of the run, and what comes next once it is done."""
+        run = record.run
         recipe = self.recipe(run)
         method = recipe.adapter.method if recipe else "lora"
         said = verdict_cards(judge(view, state, now_s, method), self.context.say)
         if state == "finished":
-            return done_card(run, view, self.context.say) + said
+            return done_card(record, view, self.context.say, former=former) + said
         answers = state in ENDED and view.saved_step
         return (stopped_card(run, self.context.say) if answers else "") + said
 

@@ -16,12 +16,14 @@ from studio.core.events import Diagnosis, RunStalled, SampleWritten
 from studio.core.facts import Slower
 from studio.core.fields import knobs_of
 from studio.core.recipe import Recipe, read_value
+from studio.core.record import RunRecord
 from studio.core.text import Catalogue, Text, text
 from studio.desk.checking import SourceProblem
 from studio.host.slower import say_slower
 from studio.ui.cards import fix_of, time_words
 from studio.ui.live import LiveView
 from studio.ui.marks import elem_id, show_plainly, tab_of
+from studio.ui.status_view import worked_s
 from studio.ui.verdicts import RunVerdict
 
 Say = Callable[..., str]
@@ -186,11 +188,16 @@ def verdict_cards(verdicts: Sequence[RunVerdict], say: Say, show_fields: bool = 
     return f'<div class="verdicts">{"".join(cards)}</div>' if cards else ""
 
 
-def done_card(run: str, view: LiveView, say: Say) -> str:
-    """Return what comes after a finished run: talk to it, take it away."""
-    words = say(
-        "ui.done.words", steps=view.step, took=time_words(view.updated_s - view.started_s - view.away_s)
-    )
+def done_card(record: RunRecord, view: LiveView, say: Say, *, former: bool = False) -> str:
+    """Return what comes after a finished run: talk to it, take it away.
+
+    `former`: the form is about another run by now, whose Start is the page's one prominent button.
+    """
+    run, took = record.run, worked_s(view, "finished", record, view.updated_s)
+    if former:
+        words = escape(say("ui.done.former"))
+        return f'<div class="card run-done former"><p>{words}</p>{_ways_on(run, say, first="")}</div>'
+    words = say("ui.done.words", steps=view.step, took=time_words(took))
     return (
         f'<div class="card problems good run-done"><h3>{escape(say("ui.done.title"))}</h3><p>{escape(words)}</p>'
         f"{_ways_on(run, say)}</div>"
@@ -203,12 +210,12 @@ def stopped_card(run: str, say: Say) -> str:
     return f'<div class="card run-done"><p>{words}</p>{_ways_on(run, say)}</div>'
 
 
-def _ways_on(run: str, say: Say) -> str:
+def _ways_on(run: str, say: Say, first: str = "primary") -> str:
     choice = f' data-run-choice="{escape(run)}"'
     steps = "".join(
         f'<button type="button" class="say {kind}" data-go="{tab}"{taken}>'
         f"{escape(say(f'ui.done.{tab}'))}</button>"
-        for tab, kind, taken in (("chat", "primary", choice), ("export", "", choice), ("runs", "", ""))
+        for tab, kind, taken in (("chat", first, choice), ("export", "", choice), ("runs", "", ""))
     )
     return f'<div class="answers">{steps}</div>'
 

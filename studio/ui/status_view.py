@@ -36,7 +36,7 @@ def status_card(
         (say("ui.status.speed"), speed if view.tokens_per_s else "–"),
         (
             say("ui.status.elapsed"),
-            time_words(end_s - view.started_s - view.away_s) if view.started_s else "–",
+            time_words(worked_s(view, state, record, end_s)) if view.started_s or record else "–",
         ),
     ]
     if view.left_s is not None and running:
@@ -59,6 +59,18 @@ def status_card(
         f"{_reason(view, state, now_s, say)}"
         f'<div class="figures">{cells}</div></div>'
     )
+
+
+def worked_s(view: LiveView, state: str, record: RunRecord | None, end_s: float) -> float:
+    """Return how long a run has worked until `end_s`, Unix time; once it has ended what the list of runs says, too.
+
+    It begins when it is created: loading the libraries, before its first event, took 7 of a demo's 23 s.
+    """
+    if record is not None and state in ENDED and record.worked_s:
+        return record.worked_s
+    begun = [record.created_s] if record is not None else []
+    begun += [view.started_s] if view.started_s else []
+    return max(0.0, end_s - min(begun, default=end_s) - view.away_s)
 
 
 def state_words(view: LiveView, state: str, say: Say) -> str:

@@ -65,6 +65,19 @@ def test_a_page_that_has_everything_gets_nothing(context, tab):
     assert page.look() == {} and len(page.payloads) == 1
 
 
+def test_a_finished_run_makes_room_once_the_form_is_about_another(context, tab):
+    run = context.desk.start(context.draft())
+    context.desk.log[run] += [step(1, 1), RunFinished(seq=2, time_s=2, step=1, loss=1, artifact="adapter")]
+    context.desk.active = None
+    page = Page(tab)
+    assert "say primary" in page.look()["verdicts"]
+    context.edit({"name": "another name"})
+    assert page.look() == {}
+    context.edit({"optim.epochs": 7.0})
+    folded = page.look()["verdicts"]
+    assert "primary" not in folded and 'data-go="chat"' in folded and "another one" in folded
+
+
 def test_another_page_follows_a_run_that_starts(context, tab):
     context.desk.log["old"] = [RunFinished(seq=1, time_s=1, step=1, loss=1, artifact="a")]
     page = Page(tab)

@@ -13,10 +13,12 @@ from studio.core.events import (
     Diagnosis,
     Fix,
     PhaseStarted,
+    RunFinished,
     RunPlanned,
     RunStopped,
 )
 from studio.core.facts import Slower
+from studio.core.record import RunRecord
 from studio.core.text import literal, text
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.ui import run_view
@@ -71,6 +73,19 @@ def test_the_clock_of_a_run_that_has_ended_stands_still_at_once(context):
     before = status_card(view, "running", context.say, None, 141.2)
     after = status_card(view, "stopped", context.say, None, 142.0)
     assert "0:40" in before and "0:40" in after
+
+
+def test_the_clock_begins_with_the_run_and_ends_with_what_the_list_of_runs_says(context):
+    """Loading the libraries took 7 of a demo's 23 s: the page said 0:16 then, the list 0:23."""
+    view = fold(LiveView(), [step(1, 1, 107.0)])
+    record = RunRecord(run="r", name="r", state="running", created_s=100.0)
+    assert "0:20" in status_card(view, "running", context.say, record, 120.0)
+    assert "0:05" in status_card(LiveView(), "running", context.say, record, 105.0)
+    view = fold(view, [RunFinished(seq=2, time_s=116.0, step=1, loss=1.0, artifact="adapter")])
+    ended = replace(record, state="finished", timings_s={"libraries": 7.5, "train": 9.0, "save": 6.5})
+    assert ended.worked_s == 23.0
+    assert "0:23" in status_card(view, "finished", context.say, ended, 500.0)
+    assert "0:23" in run_view.done_card(ended, view, context.say)
 
 
 def test_a_restart_says_what_is_done_again_and_its_clock_leaves_the_dead_time_out(context):
