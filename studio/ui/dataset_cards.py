@@ -140,19 +140,24 @@ def button(words: str, do: str, *, primary: bool = False, **data: str) -> str:
     return f'<button type="button" class="say {kind}" data-do="{do}"{extra}>{escape(words)}</button>'
 
 
-def progress_card(look: Any, say: Say) -> str:
-    """Return how far the background work is, with the button that ends it; "" when there is none."""
+def progress_card(look: Any, say: Say, *, training: bool = False) -> str:
+    """Return how far the background work is, with the button that ends it; "" when there is none.
+
+    `training`: a run is on, which the work slows down: to half its speed on two cores.
+    """
     if not look.working:
         return ""
     share = f"{look.share:.0%}"
     moving = look.share > 0
     doing = escape(say(f"ui.dataset.working.{look.state}"))
+    slows = f"<small>{escape(say('ui.dataset.working.slows'))}</small>" if training else ""
     bar = f'<i style="width:{look.share * 100:.1f}%"></i>' if moving else '<i class="unknown"></i>'
     return (
         f'<div class="reading" data-state="{look.state}"><span role="status">'
         f"{doing} {share if moving else ''}</span>"
         f'<div class="bar" role="progressbar" aria-label="{doing}" aria-valuemin="0" aria-valuemax="100" '
-        f'aria-valuenow="{look.share * 100:.0f}">{bar}</div>{button(say("ui.dataset.cancel"), "cancel")}</div>'
+        f'aria-valuenow="{look.share * 100:.0f}">{bar}</div>{button(say("ui.dataset.cancel"), "cancel")}'
+        f"{slows}</div>"
     )
 
 

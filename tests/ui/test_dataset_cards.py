@@ -159,6 +159,8 @@ def test_progress_is_shown_while_something_is_done(say):
     assert cards.progress_card(Look(state="done"), say) == ""
     card = cards.progress_card(Look(state="measuring", share=0.25), say)
     assert 'aria-valuenow="25"' in card and 'data-do="cancel"' in card
+    beside = cards.progress_card(Look(state="measuring"), say, training=True)
+    assert say("ui.dataset.working.slows") in beside and say("ui.dataset.working.slows") not in card
 
 
 def test_a_remote_source_names_its_size_before_it_is_fetched(say):
