@@ -27,7 +27,7 @@ CALL = re.compile(
 )
 MODULE_ATTRIBUTE = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
 ATTRIBUTE = re.compile(
-    r"(?:'(?P<owner>[\w.]+)' object|type object '(?P<kind>\w+)'|^(?P<plain>[A-Z]\w+)) "
+    r"(?:'(?P<owner>[\w.]+)' object|type object '(?:[\w.]+\.)?(?P<kind>\w+)'|^(?P<plain>[A-Z]\w+)) "
     r"has no attribute '?(?P<name>\w+)'?"
 )
 IMPORT = re.compile(

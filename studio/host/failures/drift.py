@@ -45,7 +45,11 @@ FAILURES = (
     ),
     Failure(
         "model_code",
-        None,
+        # Since 4.34 transformers asks a tokenizer for its vocabulary while it is being made.
+        said(
+            r"'(?:(?:Chat)?GLM\d?|Baichuan|QWen|InternLM\d?|Yi|Orion|MOSS|Aquila|XVERSE|Skywork|Telechat\d?)Tokenizer' "
+            r"object has no attribute '\w+'"
+        ),
         (Remedy("model_transformers"), Remedy("without_remote_code")),
         code="V6",
         reader=read_model_code,
@@ -138,6 +142,15 @@ FAILURES = (
             r"none of the providers can be installed",
             r"No solution found when resolving",
         ),
+    ),
+    Failure(
+        "setting_field",
+        said(
+            r"validation errors? for (?P<call>\w*(?:Config|Args|Arguments|Settings|Params|Parameters|"
+            r"Options|Input)\w*)\s*\n\s*(?P<name>[\w.\[\]-]+)\s*\n\s+(?P<says>[^\n\[]+)"
+        ),
+        (Remedy("settings_named"), NEW_NAME),
+        code="D122",
     ),
     Failure(
         "package_new",

@@ -130,6 +130,7 @@ FAILURES = (
             r"could not select device driver .{0,20}with capabilities",
             r"nvidia-container-runtime\"?: executable file not found",
             r"[Uu]nknown (?:or invalid )?runtime (?:specified|name:?) nvidia",
+            r"invoking the NVIDIA Container Runtime Hook directly[^\n]{0,60}is not supported",
         ),
         (Remedy("install_toolkit"),),
         code="L13",

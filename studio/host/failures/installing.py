@@ -11,6 +11,7 @@ FAILURES = (
     Failure(
         "build_isolation",
         said(
+            r"build requirement `(?P<module>[\w-]+)` was declared with `match-runtime",
             r"(?:get_requires_for_build_wheel|prepare_metadata_for_build|Getting requirements to build wheel|"
             r"build_meta\.py|"
             r"pip-build-env|setup\.py egg_info|Preparing metadata|build_wheel)[\s\S]{0,4000}?"
@@ -34,6 +35,7 @@ FAILURES = (
         said(
             r"ResolutionImpossible",
             r"these package versions have conflicting dependencies",
+            r"^The conflict is caused by:",
             r"(?P<who>[\w.-]+ \S+) (?:requires|has requirement) [^\n]{1,120}, but you (?:have|"
             r"'ll have) (?P<has>[^\n]{1,60}?)(?: which is incompatible|\.$)",
             r"No solution found when resolving dependencies",

@@ -66,6 +66,17 @@ FAILURES = (
         code="D102",
     ),
     Failure(
+        "vision_or_text",
+        said(
+            r"dataset appears to be vision-related",
+            r"model does not support (?:image|video|audio) input",
+            r"(?:Processor|[Ii]mage ?[Pp]rocessor|[Ff]eature extractor) was not found",
+            r"not (?:seem to be )?a vision-language model",
+        ),
+        (Remedy("whole_processor"), Remedy("leave_pictures")),
+        code="D114",
+    ),
+    Failure(
         "remote_code",
         said(
             r"(?:requires you to execute|contains custom code)[\s\S]{0,400}trust_remote_code",
@@ -150,7 +161,10 @@ FAILURES = (
     ),
     Failure(
         "tokenizer_class",
-        said(r"Tokenizer class \S+ does not exist or is not currently imported"),
+        said(
+            r"Tokenizer class \S+ does not exist or is not currently imported",
+            r"tokenization_auto\.py[^\n]*\n(?:[^\n]*\n){0,4}?[^\n]*'NoneType' object has no attribute '__name__'",
+        ),
         (Remedy("upgrade_transformers"), Remedy("check_tokenizer_class")),
         code="D59",
     ),

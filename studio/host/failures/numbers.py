@@ -54,6 +54,7 @@ FAILURES = (
         said(
             r"mat1 and mat2 (?:to have|must have) the same dtype",
             r"expected scalar type \w+ but found",
+            r"expect parameter to have scalar type of",
             r"Expected attn_mask dtype to be",
             r"expected m1 and m2 to have the same dtype",
             r"Input type \([\w.:]+\) and (?:weight|bias) type \([\w.:]+\) should be the same",

@@ -41,6 +41,17 @@ FAILURES = (
         code="D96",
     ),
     Failure(
+        "empty_weights",
+        said(
+            r"[\\/](?:peft|deepspeed|accelerate|fsdp)[\\/][\s\S]{0,3000}?size of tensor a \(0\) must match",
+            r"Error invalid configuration argument at line \d+ in file [^\n]*\bops\.cu",
+            r"assert loaded_weight\.shape\[output_dim\] == ",
+            r"data is not allocated yet\. Caffe2 uses a lazy allocation",
+        ),
+        (Remedy("gather_first"), Remedy("one_gpu_own")),
+        code="D117",
+    ),
+    Failure(
         "zero3_saved",
         said(r"copying a param with shape torch\.Size\(\[0\]\) from checkpoint"),
         (Remedy("gather_on_save"),),

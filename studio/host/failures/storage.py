@@ -109,6 +109,7 @@ FAILURES = (
             r"EOFError: Ran out of input",
             r"unexpected EOF, expected \d+ more bytes",
             r"PytorchStreamReader failed reading zip archive",
+            r"storage has wrong size: expected -?\d+ got \d+",
         ),
         (FETCH_AGAIN,),
         code="N7",
