@@ -150,6 +150,8 @@ def read_model_code(reading: Reading) -> Values:
         "NameError",
         "KeyError",
     )
+    # What an older version handed over as a number is a tensor now.
+    wrong = wrong or (raised is not None and raised.message.startswith("Boolean value of Tensor with more"))
     return {"package": "transformers"} if wrong and raised and MODEL_CODE in raised.packages[:2] else None
 
 

@@ -153,6 +153,31 @@ FAILURES = (
         code="D122",
     ),
     Failure(
+        # As pybind11 and PyO3 say it of compiled functions.
+        "native_arguments",
+        said(
+            r"incompatible (?:function|constructor) arguments\. The following argument types are supported",
+            r"argument '\w+': Can't extract `\w+` to `\w+`|argument '(?P<name>\w+)': '\w+' object (?:cannot|can't) be",
+        ),
+        (Remedy("other_kind"), Remedy("upgrade_all")),
+        code="V28",
+    ),
+    Failure(
+        "registered_twice",
+        said(
+            r"'?(?P<name>[\w./-]+)'? is already (?:used by a Transformers config|registered in)",
+            r"(?P<name>[\w./-]+) is already registered(?: in| at|!|'|$)",
+        ),
+        (Remedy("one_registers"), Remedy("upgrade_all")),
+        code="V29",
+    ),
+    Failure(
+        "not_json",
+        said(r"Object of type '?(?P<kind>\w+)'? is not JSON serializable"),
+        (Remedy("plain_values"), Remedy("upgrade_all")),
+        code="V30",
+    ),
+    Failure(
         "package_new",
         said(r"cannot import name '\w+' from 'typing'"),
         (Remedy("python_312"),),

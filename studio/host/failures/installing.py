@@ -177,6 +177,15 @@ FAILURES = (
         code="K13",
     ),
     Failure(
+        "macos_old",
+        said(
+            r"built for macOS [\d.]+ which is newer than running OS",
+            r"macOS [\d.]+ or (?:later|newer|higher) is required|requires macOS [\d.]+",
+        ),
+        (Remedy("update_macos"), Remedy("older_release")),
+        code="K17",
+    ),
+    Failure(
         "glibc_old",
         said(r"version `?(?P<needs>GLIBC(?:XX)?_[\d.]+|CXXABI_[\d.]+)'? not found"),
         (Remedy("newer_system"), Remedy("conda_libstdcxx")),

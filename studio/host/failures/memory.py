@@ -53,6 +53,7 @@ FAILURES = (
             r"HIP out of memory",
             r"XPU out of memory",
             r"MPS backend out of memory",
+            r"\[METAL\][^\n]*(?:Insufficient Memory|OutOfMemory)",
             r"CUDA error: out of memory",
             r"CUDA_ERROR_OUT_OF_MEMORY",
             r"CUBLAS_STATUS_ALLOC_FAILED",

@@ -38,7 +38,7 @@ LACKS = re.compile(
     rf"\bno {NAME} (?:was |were |is )?(?:provided|given|specified|passed|set|configured)\b|"
     rf"{NAME} (?:was|were|is|are)(?: not|n't) (?:provided|specified|set|given|passed|configured)\b|"
     rf"{NAME} (?:cannot|can't|can not|must not|should not) be (?:None|empty|null)\b|"
-    r"(?<!not )\b(?:requires?|needs) (?!grad)[`'\"\w]|"
+    r"(?<!not )\b(?:requires?|needs) (?!grad)[`'\"\w-]|"
     r"\u8bf7(?:\u63d0\u4f9b|\u6307\u5b9a|\u8bbe\u7f6e|\u4f20\u5165)|\u7f3a\u5c11|\u672a(?:\u6307\u5b9a|\u8bbe\u7f6e|\u63d0\u4f9b)",
     re.IGNORECASE,
 )
@@ -60,7 +60,8 @@ UNKNOWN_NAME = re.compile(
     r"template|method|mode|model|format|value|key|backend|"
     r"optimi[sz]er|dataset|stage|task|device|dtype|strategy|flag|command|parameter|instruction))|"
     rf"{NAME} (?:was |were )?not found in\b|\b(?:must|should|can only) be (?:one of|either|in \[)|\bone of \[|"
-    r"\b(?:possible|allowed|available|valid|supported) (?:values|choices|options|names|keys|types|methods)\b|"
+    r"\b(?:possible|allowed|available|valid|supported) (?:\w+ )?(?:values|choices|options|names|keys|types|methods)\b|"
+    r"\b(?:could not|couldn't|cannot|can't|unable to) find\b|"
     r"\bexpected one of\b|\b(?:choose|select) (?:one )?(?:from|between|among)\b|"
     r"\u4e0d\u5b58\u5728|\u672a\u77e5|\u65e0\u6548",
     re.IGNORECASE,
@@ -68,7 +69,7 @@ UNKNOWN_NAME = re.compile(
 FILE = re.compile(
     r"\b(?:file|folder|directory|path|checkpoint)s?\b[^\n]{0,160}\b(?:does not|doesn't|do not|not) "
     r"(?:exist|found|be found)|"
-    r"\b(?:could not|couldn't|cannot|can't|unable to|failed to) (?:find|open|locate|read) [^\n]{0,60}"
+    r"\b(?:could not|couldn't|cannot|can't|unable to|failed to) (?:find|open|locate|read) (?!the (?:file|path) specified)[^\n]{0,60}"
     r"(?:\b(?:file|folder|directory|path|checkpoint)\b|[\\/]\w)|"
     r"\bno [\w.* -]{1,40}(?:found|exists?) (?:in|at|under|for) [`'\"\w/.]|"
     r"[\\/][\w.-]+['\"`]? (?:does not|doesn't) exist",
@@ -97,10 +98,19 @@ NONE_TYPES = frozenset(("TypeError", "AttributeError"))
 SETTING = (
     r"\b(?:\w*args|cfg|conf|\w*config|opts?|options|hparams|settings|\w*params|flags|FLAGS)\.([A-Za-z_]\w*)"
 )
+CALLERS = frozenset(
+    "datasets trl transformers accelerate torch peft gradio unsloth unsloth_zoo vllm pandas".split()
+)
+"""Packages that call functions which a program hands to them."""
+LOADER = re.compile(r"[\\/]utils[\\/]data[\\/]")
+CHILD = re.compile(
+    r"CalledProcessError|ChildFailedError|returned non-zero exit status|ProcessRaisedException|EngineDeadError|"
+    r"[Ee]ngine (?:process|core) (?:failed|initialization failed)|WorkerProc|ActorDiedError|RayTaskError"
+)
 UNPACKED = re.compile(r"(?:too many|not enough) values to unpack")
 UNTOLD = re.compile(
-    r"CUDA (?:error|kernel)|CUBLAS|CUDNN|NCCL|HIP error|element 0 of|\btensor a\b|"
-    r"^(?:'\w+' object|module '|name '|cannot import)",
+    r"^(?:CUDA (?:error|kernel)|CUBLAS|CUDNN|NCCL|HIP error|element 0 of|'\w+' object|module '|name '|"
+    r"cannot import|invalid load key)|\btensor a\b",
     re.IGNORECASE,
 )
 """Messages whose advice is for whoever looks for the cause, not the cause."""
@@ -181,13 +191,80 @@ def _read_unpacked(reading: Reading) -> Values:
     return {"says": raised.source or raised.message} if UNPACKED.match(raised.message) else None
 
 
+def _read_asserted(reading: Reading) -> Values:
+    """A condition without words that the program wants of its values."""
+    raised = reading.last
+    if raised is None or raised.type != "AssertionError" or in_studio(reading) or raised.wraps:
+        return None
+    told = raised.message.startswith("assert ") and raised.packages[:1] != ("torch",)
+    return {"says": raised.message.removeprefix("assert ")[:LONGEST]} if told else None
+
+
+def _read_key(reading: Reading) -> Values:
+    """A name that a package looks up in a table of its own."""
+    raised = reading.last
+    if raised is None or raised.type != "KeyError" or not raised.frames:
+        return None
+    inside = raised.packages[0]
+    if inside in ("", "python", "torch", "datasets", MODEL_CODE):
+        return None
+    return {"name": raised.message.partition("\n")[0].strip("'\""), "package": pip_name(inside)}
+
+
+def _read_callback(reading: Reading) -> Values:
+    """A function of the program itself that a package called, such as one for rows, rewards or metrics."""
+    raised = reading.last
+    if (
+        raised is None
+        or raised.type not in OF_VALUES | {"ValueError", "ZeroDivisionError"}
+        or in_studio(reading)
+    ):
+        return None
+    if len(raised.frames) < 2 or raised.packages[0] != "" or not raised.frames[-1].function.isidentifier():
+        return None
+    outer = next((frame for frame in reversed(raised.frames) if frame.package not in ("", "python")), None)
+    caller = outer.package if outer is not None else ""
+    # PyTorch calls a program's data sets and collators.
+    if outer is not None and caller == "torch" and LOADER.search(outer.path) is None:
+        return None
+    if caller not in CALLERS:
+        return None
+    return {"call": raised.frames[-1].function, "package": pip_name(caller), "says": raised.source}
+
+
+def _read_child(reading: Reading) -> Values:
+    """A report of another program's end, with nothing of why."""
+    raised = reading.last
+    return (
+        {}
+        if raised is not None and raised.wraps and CHILD.search(f"{raised.type}: {raised.message}")
+        else None
+    )
+
+
 FAILURES = (
+    Failure(
+        "child_failed",
+        None,
+        (Remedy("above_it"),),
+        code="D136",
+        reader=_read_child,
+        last_resort=True,
+    ),
     Failure(
         "setting_none",
         None,
         (Remedy("give_setting", needs=("name",)), Remedy("settings_read")),
         code="V22",
         reader=_read_setting_none,
+        last_resort=True,
+    ),
+    Failure(
+        "own_callback",
+        None,
+        (Remedy("try_callback", needs=("call",)), Remedy("print_row")),
+        code="V26",
+        reader=_read_callback,
         last_resort=True,
     ),
     Failure(
@@ -205,6 +282,22 @@ FAILURES = (
         (Remedy("print_parts"), Remedy("upgrade_all")),
         code="V24",
         reader=_read_unpacked,
+        last_resort=True,
+    ),
+    Failure(
+        "asserted",
+        None,
+        (Remedy("print_condition"), Remedy("newer_program")),
+        code="D137",
+        reader=_read_asserted,
+        last_resort=True,
+    ),
+    Failure(
+        "package_key",
+        None,
+        (Remedy("known_name"), Remedy("upgrade_package", needs=("package",))),
+        code="V27",
+        reader=_read_key,
         last_resort=True,
     ),
     Failure(

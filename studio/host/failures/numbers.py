@@ -20,6 +20,16 @@ FAILURES = (
         code="D40",
     ),
     Failure(
+        # A scale is searched for, and every try gave no number.
+        "quantise_nan",
+        said(
+            r"^\s*assert torch\.isnan\(\w+\)\.sum\(\) == 0",
+            r"[\\/]awq[\\/]quantize[\\/]quantizer\.py[^\n]*\n\s+raise Exception\s*\n+\s*Exception",
+        ),
+        (Remedy("calibrate_bf16"), Remedy("fetch_again")),
+        code="D45",
+    ),
+    Failure(
         "positions_exceeded",
         said(
             r"sequence length \d+ cannot exceed the maximum allowed length",
