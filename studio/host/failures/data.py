@@ -83,6 +83,7 @@ FAILURES = (
             r"\bArrow(?:Invalid|TypeError|NotImplementedError)\b[^\n]*(?:changed from|[Cc]ould not convert|cannot mix|"
             r"[Ee]xpected (?:a )?(?:bytes|list|object|struct|int|float|bool|string)|tried to convert|cast)",
             r"\bCastError\b",
+            r"[Ff]eatures can't be aligned|Features are incompatible|features of the datasets? (?:can't|do not)",
             r"Couldn't cast(?: array of type)?\b",
         ),
         (Remedy("same_columns"), CHECK_DATA),
@@ -118,6 +119,20 @@ FAILURES = (
         ),
         (Remedy("listed_split"),),
         code="D89",
+    ),
+    Failure(
+        "recorded_sizes",
+        said(
+            r"NonMatching(?:Splits?Sizes?|Checksum)Error|Expected(?:More|MoreDownloaded)(?:Splits|Files)|Unexpected(?:Splits|DownloadedFile)\b"
+        ),
+        (Remedy("no_checks"),),
+        code="D123",
+    ),
+    Failure(
+        "mixed_files",
+        said(r"Couldn't infer the same data file format for all splits"),
+        (Remedy("name_files"),),
+        code="D124",
     ),
     Failure(
         "dataset_newer",

@@ -205,6 +205,7 @@ FAILURES = (
         said(
             r"No CUDA GPUs are available",
             r"no CUDA-capable device is detected",
+            r"No HIP GPUs are available|no ROCm-capable device is detected",
             r"Unsloth cannot find any torch accelerator",
             r"0 active drivers",
             r"No GPU found\. A GPU is needed",

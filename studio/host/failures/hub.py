@@ -46,6 +46,7 @@ FAILURES = (
         said(
             r"does not appear to have (?:a file named|files named)",
             r"Error no file named \S+",
+            r"is missing the files?: ",
             r"config\.json`? does not exist",
             r"Can't load (?:the )?(?:model|config|configuration|image processor|feature extractor|"
             r"processor) (?:for|of) '",

@@ -71,7 +71,11 @@ FAILURES = (
     Failure("pip_managed", said(r"externally[- ]managed"), (Remedy("make_venv"),), code="K4"),
     Failure(
         "pip_hash",
-        said(r"DO NOT MATCH THE HASHES", r"Hash mismatch|HashMismatch|hashes? (?:did|do) not match"),
+        said(
+            r"DO NOT MATCH THE HASHES",
+            r"Wheel '[^'\n]+' located at [^\n]+ is invalid",
+            r"Hash mismatch|HashMismatch|hashes? (?:did|do) not match",
+        ),
         (Remedy("pip_no_cache"),),
         code="K5",
     ),

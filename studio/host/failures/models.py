@@ -128,6 +128,7 @@ FAILURES = (
         "weights_names",
         said(
             r"(?:Missing|Unexpected) key\(s\) in state_dict",
+            r"\bweight [\w.]+\.(?:weight|bias|qweight) does not exist",
             r"Missing parameters: [\w.]+\.(?:biases|scales|weight|bias)\b|parameters not in model: ",
             r"KeyError: '(?:base_model|model|lm_head|transformer|_orig_mod|module)\.[\w.]+'",
             r"Error\(s\) in loading state_dict for (?!.*\n?.*size mismatch)",

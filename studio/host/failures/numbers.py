@@ -15,6 +15,7 @@ FAILURES = (
             r"(?:Gradient|gradient|Loss) (?:overflow|is (?:nan|inf))",
             r"Current loss scale already at minimum",
             r"found (?:NaN|Inf) in",
+            r"returned nan values in its \d+th output",
         ),
         (LOWER_RATE, LEAVE_FP16, CHECK_DATA),
         code="D40",
@@ -33,6 +34,7 @@ FAILURES = (
         "positions_exceeded",
         said(
             r"sequence length \d+ cannot exceed the maximum allowed length",
+            r"maximum context length is \d+ tokens|is longer than the maximum model length of \d+",
             r"longer than the specified maximum sequence length[\s\S]*?"
             r"(?:index out of range|device-side assert|srcIndex <|must match the size of tensor)",
             r"(?:max_length|sequence length|max_seq_len\w*).{0,80}(?:exceeds?|larger than|greater than|longer than)"
