@@ -177,6 +177,16 @@ def read_import(reading: Reading) -> Values:
     return values_of(raised, rest, root) if root and not apart else None
 
 
+def read_incomplete(reading: Reading) -> Values:
+    """A part of a package that the package itself does not find."""
+    raised = reading.last
+    part = INSIDE.search(raised.message) if raised and raised.type == "ModuleNotFoundError" else None
+    if raised is None or part is None or "is not a package" in raised.message:
+        return None
+    root = part["module"].partition(".")[0]
+    return {"module": part["module"], "package": pip_name(root)} if raised.packages[:1] == (root,) else None
+
+
 def read_guarded(reading: Reading) -> Values:
     """A name of another package that a package imports only where that one is there."""
     raised = reading.last

@@ -25,7 +25,7 @@ FAILURES = (
     ),
     Failure(
         "not_utf8",
-        said(r"\bUnicodeDecodeError\b", r"codec can't decode"),
+        said(r"\bUnicodeDecodeError\b", r"codec can't decode", r"not (?:valid |in )?UTF-?8\b|valid UTF-8"),
         (Remedy("save_as_utf8"),),
         code="D32",
     ),

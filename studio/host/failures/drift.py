@@ -7,6 +7,7 @@ from studio.host.failures.callers import (
     read_bare_name,
     read_fork,
     read_guarded,
+    read_incomplete,
     read_model_code,
     read_name,
     read_newer_package,
@@ -53,6 +54,13 @@ FAILURES = (
         (Remedy("model_transformers"), Remedy("without_remote_code")),
         code="V6",
         reader=read_model_code,
+    ),
+    Failure(
+        "package_incomplete",
+        None,
+        (Remedy("install_again", needs=("package",)), Remedy("python_312")),
+        code="V31",
+        reader=read_incomplete,
     ),
     Failure("api_argument", None, (NEW_NAME, UPGRADE_BOTH, UPGRADE, OLDER), code="V1", reader=read_argument),
     Failure(

@@ -148,6 +148,8 @@ FAILURES = (
             r"unsatisfied condition: cuda>=",
             r"cudaErrorInsufficientDriver",
             r"CUDA error 35\b",
+            # The driver's own library lacks what a newer one has.
+            r"lib(?:nvidia-ml|cuda)\.so[.\d]*: undefined symbol",
         ),
         (UPDATE_DRIVER, REBUILD, ON_PROCESSOR),
         code="C2",

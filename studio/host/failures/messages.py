@@ -108,6 +108,7 @@ CHILD = re.compile(
     r"CalledProcessError|ChildFailedError|returned non-zero exit status|ProcessRaisedException|EngineDeadError|"
     r"[Ee]ngine (?:process|core) (?:failed|initialization failed)|WorkerProc|ActorDiedError|RayTaskError"
 )
+SHOWN = re.compile(r"^assert [^\n]{1,200}, \(?f['\"]")
 UNPACKED = re.compile(r"(?:too many|not enough) values to unpack")
 UNTOLD = re.compile(
     r"^(?:CUDA (?:error|kernel)|CUBLAS|CUDNN|NCCL|HIP error|element 0 of|'\w+' object|module '|name '|"
@@ -197,8 +198,10 @@ def _read_asserted(reading: Reading) -> Values:
     raised = reading.last
     if raised is None or raised.type != "AssertionError" or in_studio(reading) or raised.wraps:
         return None
-    told = raised.message.startswith("assert ") and raised.packages[:1] != ("torch",)
-    return {"says": raised.message.removeprefix("assert ")[:LONGEST]} if told else None
+    # Words that only repeat the values say less than the condition.
+    line = raised.source if SHOWN.search(raised.source) else raised.message
+    told = line.startswith("assert ") and raised.packages[:1] != ("torch",)
+    return {"says": line.removeprefix("assert ")[:LONGEST]} if told else None
 
 
 def _read_key(reading: Reading) -> Values:

@@ -23,6 +23,12 @@ FAILURES = (
         code="R41",
     ),
     Failure(
+        "no_engine",
+        said(r"object has no attribute 'vllm_engine'"),
+        (Remedy("fast_inference"),),
+        code="R52",
+    ),
+    Failure(
         "no_adapter",
         said(
             r"'\w+(?:ForCausalLM|ForConditionalGeneration|ForSequenceClassification|Model)' object "

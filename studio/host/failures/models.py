@@ -11,7 +11,7 @@ FAILURES = (
             r"does not recognize this architecture",
             r"Unrecognized model in",
             # A rule of a newer family: Llama 3.1 needs transformers 4.43.
-            r"`rope_scaling` must be a dictionary with",
+            r"`?rope_scaling`? must (?:be a dictionary with|contain keys)",
             r"Model architectures? \[?\S+ (?:are|is) not supported",
         ),
         (Remedy("upgrade_transformers"), Remedy("other_model")),
