@@ -105,6 +105,7 @@ BLANKS = dict.fromkeys(
         "command",
         "header",
         "library",
+        "says",
     ),
     "x",
 )

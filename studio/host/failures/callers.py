@@ -27,7 +27,7 @@ CALL = re.compile(
 )
 MODULE_ATTRIBUTE = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
 ATTRIBUTE = re.compile(
-    r"(?:'(?P<owner>[\w.]+)' object|type object '(?P<kind>\w+)'|^(?P<plain>[A-Z]\w+)) "
+    r"(?:'(?P<owner>[\w.]+)' object|type object '(?:[\w.]+\.)?(?P<kind>\w+)'|^(?P<plain>[A-Z]\w+)) "
     r"has no attribute '?(?P<name>\w+)'?"
 )
 IMPORT = re.compile(
@@ -150,6 +150,8 @@ def read_model_code(reading: Reading) -> Values:
         "NameError",
         "KeyError",
     )
+    # What an older version handed over as a number is a tensor now.
+    wrong = wrong or (raised is not None and raised.message.startswith("Boolean value of Tensor with more"))
     return {"package": "transformers"} if wrong and raised and MODEL_CODE in raised.packages[:2] else None
 
 
@@ -173,6 +175,16 @@ def read_import(reading: Reading) -> Values:
     root, _, rest = part["module"].partition(".") if part else ("", "", "")
     apart = root in OWN_MODULES or root in NAMESPACES or f"'{root}' is not a package" in raised.message
     return values_of(raised, rest, root) if root and not apart else None
+
+
+def read_incomplete(reading: Reading) -> Values:
+    """A part of a package that the package itself does not find."""
+    raised = reading.last
+    part = INSIDE.search(raised.message) if raised and raised.type == "ModuleNotFoundError" else None
+    if raised is None or part is None or "is not a package" in raised.message:
+        return None
+    root = part["module"].partition(".")[0]
+    return {"module": part["module"], "package": pip_name(root)} if raised.packages[:1] == (root,) else None
 
 
 def read_guarded(reading: Reading) -> Values:

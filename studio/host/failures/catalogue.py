@@ -27,6 +27,7 @@ from studio.host.failures import (
     kernels,
     libraries,
     memory,
+    messages,
     methods,
     models,
     network,
@@ -72,6 +73,7 @@ CATALOGUE: tuple[Failure, ...] = (
     *data.FAILURES,
     *drift.FAILURES,
     *general.FAILURES,
+    *messages.FAILURES,
 )
 """Of equal evidence the first one wins: what stops everything stands before what may follow from it."""
 ENTRIES: Mapping[str, Failure] = {failure.id: failure for failure in CATALOGUE}

@@ -21,6 +21,7 @@ PACKED = re.compile(
     r"'?(?:U8|I8|uint8|int8|F8_E\w+|float8\w*|torch\.(?:u?int8|float8\w*))'?|[^\n]*(?:absmax|quant_map|quant_state|\.SCB\b)[^\n]*"
 )
 """The formats and names of weights in 4 or 8 bits."""
+PACKED_NAME = r"(?:quant|absmax|lora_|nf4|qweight|qzeros|g_idx|weight_scale|weight_packed|\.scales)"
 
 
 def _in_converter(reading: Reading) -> bool:
@@ -63,17 +64,18 @@ FAILURES = (
             r"(?:^Error: |error=\"|converting[^\n]{0,40})unsupported architecture\b(?: \\?[\"'](?P<name>\w+))?",
             r"unsupported architecture [\"'](?P<name>\w+)",
             r"error loading model hyperparameters",
+            r"tensor '[^'\n]+' is missing from model|missing tensor '|done_getting_tensors: wrong number of tensors",
             # Its head was read: it is a GGUF file, of a kind that this program does not know.
             r"gguf_init_from_file\w*: failed to read tensor info",
         ),
         (Remedy("newer_llama_cpp"),),
         code="K33",
-        unless=said(r"Can ?not map tensor '[^']*(?:quant|absmax|lora_)"),
+        unless=said(rf"Can ?not map tensor '[^']*{PACKED_NAME}"),
     ),
     Failure(
         "gguf_quantised",
         said(
-            r"Can ?not map tensor '[^'\n]*(?:quant|absmax|lora_|nf4)",
+            rf"Can ?not map tensor '[^'\n]*{PACKED_NAME}",
             r"Quant method is not (?:yet )?supported: '?bitsandbytes",
         ),
         (Remedy("merge_in_16_bits"),),
@@ -86,9 +88,37 @@ FAILURES = (
             r"invalid (?:gguf |file )?magic|unknown \(magic, version\) combination",
             r"tensor '[^'\n]+' data is not within the file bounds|GGUF.{0,60}(?:corrupt|truncat)",
             r"failed to read (?:magic|tensor data|key-value pairs)",
+            r"creating model layer +Error: invalid version",
+            # llama-cpp-python says why on the lines above only where verbose is on.
+            r"llama_cpp[\w]*[\\/][^\n]*\n(?:[^\n]*\n){0,2}?\s*assert self\.(?:model|ctx|_?model\.model) is not None\s+"
+            r"(?:[~^ ]+\n)?\s*AssertionError",
         ),
         (Remedy("fetch_again"),),
         code="K35",
+    ),
+    Failure(
+        "ggml_check",
+        said(r"GGML_ASSERT[:(][^\n]+"),
+        (Remedy("newer_llama_cpp"), Remedy("plain_gguf_run")),
+        code="K47",
+    ),
+    Failure(
+        "ollama_modelfile",
+        said(r"command must be one of \\?\"from", r"Error: no FROM line", r"unexpected EOF.{0,40}Modelfile"),
+        (Remedy("modelfile_lines"),),
+        code="K48",
+    ),
+    Failure(
+        "ollama_import",
+        said(
+            r"(?:gathering model components|transferring model data|copying file sha256)[\s\S]{0,600}?"
+            r"Error: (?:unknown type|open adapter_config\.json|open config\.json)",
+            r"creating adapter layer\s+Error: invalid (?:file )?magic",
+            r"Error: no (?:Modelfile or )?safetensors files? found",
+            r"\"error\": ?\"read [^\"\n]+: is a directory",
+        ),
+        (Remedy("ollama_folder"),),
+        code="K49",
     ),
     Failure(
         "llama_cpp_missing",

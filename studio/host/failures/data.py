@@ -25,7 +25,7 @@ FAILURES = (
     ),
     Failure(
         "not_utf8",
-        said(r"\bUnicodeDecodeError\b", r"codec can't decode"),
+        said(r"\bUnicodeDecodeError\b", r"codec can't decode", r"not (?:valid |in )?UTF-?8\b|valid UTF-8"),
         (Remedy("save_as_utf8"),),
         code="D32",
     ),
@@ -67,11 +67,23 @@ FAILURES = (
         code="D80",
     ),
     Failure(
+        "arrow_large",
+        said(
+            r"offset overflow while concatenating arrays",
+            r"Length spanned by \w+ offsets \(\d+\) larger than",
+            r"cannot contain more than 2147483\d+ (?:bytes|elements|child)",
+            r"array cannot contain more than \d+ (?:bytes|elements)",
+        ),
+        (Remedy("smaller_writes"), Remedy("upgrade_datasets")),
+        code="D120",
+    ),
+    Failure(
         "mixed_columns",
         said(
             r"\bArrow(?:Invalid|TypeError|NotImplementedError)\b[^\n]*(?:changed from|[Cc]ould not convert|cannot mix|"
             r"[Ee]xpected (?:a )?(?:bytes|list|object|struct|int|float|bool|string)|tried to convert|cast)",
             r"\bCastError\b",
+            r"[Ff]eatures can't be aligned|Features are incompatible|features of the datasets? (?:can't|do not)",
             r"Couldn't cast(?: array of type)?\b",
         ),
         (Remedy("same_columns"), CHECK_DATA),
@@ -109,10 +121,30 @@ FAILURES = (
         code="D89",
     ),
     Failure(
+        "recorded_sizes",
+        said(
+            r"NonMatching(?:Splits?Sizes?|Checksum)Error|Expected(?:More|MoreDownloaded)(?:Splits|Files)|Unexpected(?:Splits|DownloadedFile)\b"
+        ),
+        (Remedy("no_checks"),),
+        code="D123",
+    ),
+    Failure(
+        "mixed_files",
+        said(r"Couldn't infer the same data file format for all splits"),
+        (Remedy("name_files"),),
+        code="D124",
+    ),
+    Failure(
         "dataset_newer",
         said(r"Feature type '(?P<name>\w+)' not found"),
         (Remedy("upgrade_datasets"),),
         code="D90",
+    ),
+    Failure(
+        "json_large",
+        said(r"straddling object straddles two block boundaries"),
+        (Remedy("rows_as_lines"), CHECK_DATA),
+        code="D119",
     ),
     Failure(
         "csv_rows",
@@ -136,6 +168,8 @@ FAILURES = (
         said(
             r"not supported between instances of '(?:float|int)' and 'str'",
             r"not supported between instances of 'str' and '(?:float|int)'",
+            # A whole number is wanted, and the text has a point or an exponent.
+            r"invalid literal for int\(\) with base 10: '[+-]?\d+(?:\.\d*(?:[eE][+-]?\d+)?|[eE][+-]?\d+)'",
         ),
         (Remedy("write_number"),),
         code="D93",
@@ -150,13 +184,21 @@ FAILURES = (
     Failure(
         # -100 is what the loss leaves out; no token has that number.
         "masked_decoded",
-        said(r"out of range integral type conversion attempted", r"can't convert negative int to unsigned"),
+        said(
+            r"out of range integral type conversion attempted",
+            r"can't convert negative int to unsigned",
+            r"IndexError: piece id is out of range",
+        ),
         (Remedy("replace_mask"),),
         code="D106",
     ),
     Failure(
         "formatting_function",
-        said(r"`?formatting_func`? should return a list", r"[Mm]ust specify a `?formatting_func"),
+        said(
+            r"`?formatting_func`? should return a list",
+            r"[Mm]ust specify a `?formatting_func",
+            r"didn't pass an? `?dataset_text_field`? or `?formatting_func",
+        ),
         (Remedy("format_rows"),),
         code="D107",
     ),
@@ -245,6 +287,21 @@ FAILURES = (
         reader=read_column,
     ),
     Failure(
+        "text_kind",
+        said(r"[Tt]ext(?:EncodeInput| input)s? must be (?:of type|Union)|TextInputSequence must be"),
+        (Remedy("text_only"), Remedy("call_by_name")),
+        code="D116",
+    ),
+    Failure(
+        "model_inputs",
+        said(
+            r"(?:have to|must) specify (?:either |exactly one of |at least one of )?`?"
+            r"(?P<name>(?:decoder_)?(?:input_ids|inputs_embeds|pixel_values|input_values|input_features)\b[^\n]{0,60})"
+        ),
+        (Remedy("look_at_batch"), Remedy("keep_columns"), Remedy("right_task")),
+        code="D115",
+    ),
+    Failure(
         "batch_lengths",
         said(
             r"Unable to create tensor, you should probably activate",
@@ -252,7 +309,6 @@ FAILURES = (
             r"stack expects each tensor to be equal size",
             r"setting an array element with a sequence(?!\. The requested array has an inhomogeneous)",
             r"too many dimensions 'str'",
-            r"[Tt]ext(?:EncodeInput| input)s? must be (?:of type|Union)|TextInputSequence must be",
             r"each element in list of batch should be of equal size",
         ),
         (Remedy("pad_batch"), Remedy("drop_text_columns")),

@@ -7,6 +7,7 @@ from studio.host.failures.callers import (
     read_bare_name,
     read_fork,
     read_guarded,
+    read_incomplete,
     read_model_code,
     read_name,
     read_newer_package,
@@ -45,10 +46,21 @@ FAILURES = (
     ),
     Failure(
         "model_code",
-        None,
+        # Since 4.34 transformers asks a tokenizer for its vocabulary while it is being made.
+        said(
+            r"'(?:(?:Chat)?GLM\d?|Baichuan|QWen|InternLM\d?|Yi|Orion|MOSS|Aquila|XVERSE|Skywork|Telechat\d?)Tokenizer' "
+            r"object has no attribute '\w+'"
+        ),
         (Remedy("model_transformers"), Remedy("without_remote_code")),
         code="V6",
         reader=read_model_code,
+    ),
+    Failure(
+        "package_incomplete",
+        None,
+        (Remedy("install_again", needs=("package",)), Remedy("python_312")),
+        code="V31",
+        reader=read_incomplete,
     ),
     Failure("api_argument", None, (NEW_NAME, UPGRADE_BOTH, UPGRADE, OLDER), code="V1", reader=read_argument),
     Failure(
@@ -138,6 +150,40 @@ FAILURES = (
             r"none of the providers can be installed",
             r"No solution found when resolving",
         ),
+    ),
+    Failure(
+        "setting_field",
+        said(
+            r"validation errors? for (?P<call>\w*(?:Config|Args|Arguments|Settings|Params|Parameters|"
+            r"Options|Input)\w*)\s*\n\s*(?P<name>[\w.\[\]-]+)\s*\n\s+(?P<says>[^\n\[]+)"
+        ),
+        (Remedy("settings_named"), NEW_NAME),
+        code="D122",
+    ),
+    Failure(
+        # As pybind11 and PyO3 say it of compiled functions.
+        "native_arguments",
+        said(
+            r"incompatible (?:function|constructor) arguments\. The following argument types are supported",
+            r"argument '\w+': Can't extract `\w+` to `\w+`|argument '(?P<name>\w+)': '\w+' object (?:cannot|can't) be",
+        ),
+        (Remedy("other_kind"), Remedy("upgrade_all")),
+        code="V28",
+    ),
+    Failure(
+        "registered_twice",
+        said(
+            r"'?(?P<name>[\w./-]+)'? is already (?:used by a Transformers config|registered in)",
+            r"(?P<name>[\w./-]+) is already registered(?: in| at|!|'|$)",
+        ),
+        (Remedy("one_registers"), Remedy("upgrade_all")),
+        code="V29",
+    ),
+    Failure(
+        "not_json",
+        said(r"Object of type '?(?P<kind>\w+)'? is not JSON serializable"),
+        (Remedy("plain_values"), Remedy("upgrade_all")),
+        code="V30",
     ),
     Failure(
         "package_new",

@@ -50,10 +50,8 @@ def weigh(reading: Reading, catalogue: Iterable[Failure]) -> Verdict | None:
     entries = {entry.id: entry for entry in catalogue}
     every = [found for entry in entries.values() if (found := _look(entry, reading)) is not None]
     every.sort(key=lambda found: -round(found.weight, 2))
-    if _ended_otherwise(reading, every) and not _ruled_out(reading, entries.values()):
-        return None
-    if not every:
-        return None
+    if not every or (_ended_otherwise(reading, every) and not _ruled_out(reading, entries.values())):
+        return _take_message(reading, entries.values())
     first = every[0]
     why = find_doubt(reading, first.position, first.end, first.entry.strength)
     doubt = first.entry.doubt
@@ -71,6 +69,21 @@ def weigh(reading: Reading, catalogue: Iterable[Failure]) -> Verdict | None:
         elif _contests(found, first):
             return Verdict(first, found, tell_apart(found.entry.id))
     return Verdict(first, doubt=why)
+
+
+def _take_message(reading: Reading, entries: Iterable[Failure]) -> Verdict | None:
+    """Return what the last message says itself, for an end that no entry knows."""
+    for entry in entries:
+        values = entry.reader(reading) if entry.last_resort and entry.reader is not None else None
+        if values is not None:
+            start = (
+                reading.last.start if reading.last is not None else reading.words.rfind(values["says"][:60])
+            )
+            start = max(0, start)
+            line = line_at(reading.words, start, start)
+            found = Evidence(entry, 0.0, start, start, {"line": line, **values})
+            return Verdict(found, doubt="what" if entry.strength < 1 else "")
+    return None
 
 
 def _contests(found: Evidence, first: Evidence) -> bool:
@@ -105,7 +118,9 @@ def _ruled_out(reading: Reading, entries: Iterable[Failure]) -> bool:
 
 def _look(entry: Failure, reading: Reading) -> Evidence | None:
     """Return the strongest evidence for `entry`; None where there is none, or where something speaks against it."""
-    if entry.harmless or (entry.unless is not None and entry.unless.search(reading.words, reading.lower)):
+    if entry.harmless or entry.last_resort:
+        return None
+    if entry.unless is not None and entry.unless.search(reading.words, reading.lower):
         return None
     best: Evidence | None = None
     for match in (

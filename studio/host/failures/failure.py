@@ -77,6 +77,8 @@ class Failure:
     reader: Callable[[Reading], Mapping[str, str] | None] | None = None
     """Finds the failure in what was raised and where: the values for the words' blanks, or None."""
     doubt: Doubt | None = None
+    last_resort: bool = False
+    """Whether it counts only where no other entry knows the exception that ended it; found by its reader alone."""
     repair: str = ""
     """The Repair (host/repairs.py) that sets it right in our own process; "" for none."""
 

@@ -152,7 +152,7 @@ FAILURES = (
     ),
     Failure(
         "loader_worker",
-        said(r"DataLoader worker \(pids?(?:\(s\))? [\d, ]+\)"),
+        said(r"DataLoader worker \(pids?(?:\(s\))? [\d, ]+\)", r"Pin memory thread exited unexpectedly"),
         (RESTART, RESUME),
         code="D8",
         strength=ECHO,
@@ -183,6 +183,8 @@ FAILURES = (
             r"access violation",
             r"\bSIGABRT\b",
             r"Fatal Python error",
+            r"^(?:[\w./-]+: )?(?:free|malloc|munmap_chunk)\(\): \w",
+            r"double free or corruption|corrupted (?:size|double-linked)",
             r"0xC0000409",
             r"\b3221226505\b",
         ),
@@ -258,6 +260,7 @@ FAILURES = (
         said(
             r"CUDNN_STATUS_(?:INTERNAL_ERROR|NOT_SUPPORTED|BAD_PARAM)",
             r"(?:GET|FIND) was unable to find an engine to execute",
+            r"Unable to find a valid cuDNN algorithm",
             r"CUDA error: (?:operation not (?:supported|permitted)|initialization error|invalid argument|"
             r"invalid resource handle)",
             r"cudaErrorNotSupported",

@@ -148,6 +148,8 @@ FAILURES = (
             r"unsatisfied condition: cuda>=",
             r"cudaErrorInsufficientDriver",
             r"CUDA error 35\b",
+            # The driver's own library lacks what a newer one has.
+            r"lib(?:nvidia-ml|cuda)\.so[.\d]*: undefined symbol",
         ),
         (UPDATE_DRIVER, REBUILD, ON_PROCESSOR),
         code="C2",
@@ -205,6 +207,7 @@ FAILURES = (
         said(
             r"No CUDA GPUs are available",
             r"no CUDA-capable device is detected",
+            r"No HIP GPUs are available|no ROCm-capable device is detected",
             r"Unsloth cannot find any torch accelerator",
             r"0 active drivers",
             r"No GPU found\. A GPU is needed",

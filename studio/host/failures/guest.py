@@ -125,11 +125,21 @@ FAILURES = (
         probe=_no_gpu_path,
     ),
     Failure(
+        "docker_daemon",
+        said(
+            r"permission denied while trying to connect to the [Dd]ocker",
+            r"Cannot connect to the Docker daemon|docker daemon is not running|error during connect: [^\n]*docker",
+        ),
+        (Remedy("docker_group"), Remedy("docker_start")),
+        code="L14",
+    ),
+    Failure(
         "container_toolkit",
         said(
             r"could not select device driver .{0,20}with capabilities",
             r"nvidia-container-runtime\"?: executable file not found",
             r"[Uu]nknown (?:or invalid )?runtime (?:specified|name:?) nvidia",
+            r"invoking the NVIDIA Container Runtime Hook directly[^\n]{0,60}is not supported",
         ),
         (Remedy("install_toolkit"),),
         code="L13",

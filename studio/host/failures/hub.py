@@ -46,6 +46,7 @@ FAILURES = (
         said(
             r"does not appear to have (?:a file named|files named)",
             r"Error no file named \S+",
+            r"is missing the files?: ",
             r"config\.json`? does not exist",
             r"Can't load (?:the )?(?:model|config|configuration|image processor|feature extractor|"
             r"processor) (?:for|of) '",
@@ -70,10 +71,20 @@ FAILURES = (
             r"don't have the rights to|don't have (?:write )?(?:access|permission)",
             r"403 Forbidden: (?:Authorization error|This authentication token does not have)",
             r"fine-grained token",
+            r"403 Client Error: Forbidden for url: \S+\.git/info/lfs",
         ),
         (Remedy("write_token"),),
         code="N25",
         unless=said(r"GatedRepoError|gated repo"),
+    ),
+    Failure(
+        "upload_refused",
+        said(
+            r"400 Client Error: Bad Request for url: \S+/(?:commit|preupload|upload)\b",
+            r"Bad request for commit endpoint",
+        ),
+        (Remedy("card_fields"), Remedy("upgrade_hub")),
+        code="N35",
     ),
     Failure(
         "hub_down",

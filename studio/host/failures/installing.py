@@ -11,6 +11,7 @@ FAILURES = (
     Failure(
         "build_isolation",
         said(
+            r"build requirement `(?P<module>[\w-]+)` was declared with `match-runtime",
             r"(?:get_requires_for_build_wheel|prepare_metadata_for_build|Getting requirements to build wheel|"
             r"build_meta\.py|"
             r"pip-build-env|setup\.py egg_info|Preparing metadata|build_wheel)[\s\S]{0,4000}?"
@@ -34,6 +35,7 @@ FAILURES = (
         said(
             r"ResolutionImpossible",
             r"these package versions have conflicting dependencies",
+            r"^The conflict is caused by:",
             r"(?P<who>[\w.-]+ \S+) (?:requires|has requirement) [^\n]{1,120}, but you (?:have|"
             r"'ll have) (?P<has>[^\n]{1,60}?)(?: which is incompatible|\.$)",
             r"No solution found when resolving dependencies",
@@ -69,7 +71,11 @@ FAILURES = (
     Failure("pip_managed", said(r"externally[- ]managed"), (Remedy("make_venv"),), code="K4"),
     Failure(
         "pip_hash",
-        said(r"DO NOT MATCH THE HASHES", r"Hash mismatch|HashMismatch|hashes? (?:did|do) not match"),
+        said(
+            r"DO NOT MATCH THE HASHES",
+            r"Wheel '[^'\n]+' located at [^\n]+ is invalid",
+            r"Hash mismatch|HashMismatch|hashes? (?:did|do) not match",
+        ),
         (Remedy("pip_no_cache"),),
         code="K5",
     ),
@@ -173,6 +179,15 @@ FAILURES = (
         ),
         (Remedy("check_requirement"),),
         code="K13",
+    ),
+    Failure(
+        "macos_old",
+        said(
+            r"built for macOS [\d.]+ which is newer than running OS",
+            r"macOS [\d.]+ or (?:later|newer|higher) is required|requires macOS [\d.]+",
+        ),
+        (Remedy("update_macos"), Remedy("older_release")),
+        code="K17",
     ),
     Failure(
         "glibc_old",

@@ -290,7 +290,7 @@ FAILURES = (
     Failure(
         "triton_absent",
         said(
-            r"No module named '?triton(?:'|\s*$|\.(?!ops)\w+'(?!; 'triton' is not))",
+            r"No module named '?triton(?:'|\s*$)",
             r"Cannot find a working triton",
             r"No package metadata was found for triton\b",
             r"requires triton[_-]windows\b.{0,80}not installed",
@@ -315,6 +315,8 @@ FAILURES = (
             r"cannot import name '(?:triton_key|AttrsDescriptor|attrs_descriptor)'",
             r"unexpected keyword argument 'num_ctas'",
             r"(?<!initialized )module 'triton(?:\.\w+)*' has no attribute",
+            # Python names a part with its package only where it found the package.
+            r"No module named 'triton\.(?!ops\b)[\w.]+'(?!; 'triton' is not)",
             r"cannot import name '(?!intel')\w+' from 'triton(?:\.\w+)*'",
         ),
         (Remedy("triton_windows"), INSTALL, PYTORCH_KERNELS),

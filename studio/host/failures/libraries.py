@@ -128,6 +128,13 @@ FAILURES = (
         code="B4",
     ),
     Failure(
+        # Its paged optimizers live in memory that the driver moves, which WSL, some cards and resumed runs lack.
+        "bitsandbytes_paged",
+        said(r"Error (?:operation not supported|invalid argument) at line \d+ in file [^\n]*pythonInterface"),
+        (Remedy("plain_optimizer"), INSTALL),
+        code="B7",
+    ),
+    Failure(
         "bitsandbytes_library",
         said(
             r"Attempted to use bitsandbytes native library",
@@ -151,6 +158,7 @@ FAILURES = (
             r"No module named '?bitsandbytes(?:'|\s*$)",
             r"requires .{0,40}bitsandbytes",
             r"bitsandbytes is not installed",
+            r"ImportError: No bitsandbytes\b",
             r"make sure that you have installed `?bitsandbytes",
             r"bitsandbytes has no library for this processor",
             r"No package metadata was found for .{0,30}bitsandbytes",

@@ -23,6 +23,23 @@ FAILURES = (
         code="R41",
     ),
     Failure(
+        "no_engine",
+        said(r"object has no attribute 'vllm_engine'"),
+        (Remedy("fast_inference"),),
+        code="R52",
+    ),
+    Failure(
+        "no_adapter",
+        said(
+            r"'\w+(?:ForCausalLM|ForConditionalGeneration|ForSequenceClassification|Model)' object "
+            r"has no attribute '(?:merge_and_unload|merge_adapter|unmerge_adapter|print_trainable_parameters|"
+            r"peft_config|get_base_model|save_pretrained_merged|disable_adapters?_layers)'",
+        ),
+        (Remedy("attach_first"), Remedy("merged_already")),
+        code="R47",
+        unless=said(r"'Peft\w+' object has no attribute|'LoraModel' object has no attribute"),
+    ),
+    Failure(
         "adapter_type",
         said(
             r"Unknown PEFT type|is not a valid PeftType",

@@ -11,7 +11,7 @@ FAILURES = (
             r"does not recognize this architecture",
             r"Unrecognized model in",
             # A rule of a newer family: Llama 3.1 needs transformers 4.43.
-            r"`rope_scaling` must be a dictionary with",
+            r"`?rope_scaling`? must (?:be a dictionary with|contain keys)",
             r"Model architectures? \[?\S+ (?:are|is) not supported",
         ),
         (Remedy("upgrade_transformers"), Remedy("other_model")),
@@ -66,6 +66,17 @@ FAILURES = (
         code="D102",
     ),
     Failure(
+        "vision_or_text",
+        said(
+            r"dataset appears to be vision-related",
+            r"model does not support (?:image|video|audio) input",
+            r"(?:Processor|[Ii]mage ?[Pp]rocessor|[Ff]eature extractor) was not found",
+            r"not (?:seem to be )?a vision-language model",
+        ),
+        (Remedy("whole_processor"), Remedy("leave_pictures")),
+        code="D114",
+    ),
+    Failure(
         "remote_code",
         said(
             r"(?:requires you to execute|contains custom code)[\s\S]{0,400}trust_remote_code",
@@ -117,6 +128,8 @@ FAILURES = (
         "weights_names",
         said(
             r"(?:Missing|Unexpected) key\(s\) in state_dict",
+            r"\bweight [\w.]+\.(?:weight|bias|qweight) does not exist",
+            r"Missing parameters: [\w.]+\.(?:biases|scales|weight|bias)\b|parameters not in model: ",
             r"KeyError: '(?:base_model|model|lm_head|transformer|_orig_mod|module)\.[\w.]+'",
             r"Error\(s\) in loading state_dict for (?!.*\n?.*size mismatch)",
         ),
@@ -150,7 +163,10 @@ FAILURES = (
     ),
     Failure(
         "tokenizer_class",
-        said(r"Tokenizer class \S+ does not exist or is not currently imported"),
+        said(
+            r"Tokenizer class \S+ does not exist or is not currently imported",
+            r"tokenization_auto\.py[^\n]*\n(?:[^\n]*\n){0,4}?[^\n]*'NoneType' object has no attribute '__name__'",
+        ),
         (Remedy("upgrade_transformers"), Remedy("check_tokenizer_class")),
         code="D59",
     ),

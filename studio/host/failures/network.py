@@ -122,6 +122,7 @@ FAILURES = (
         "download_cut",
         said(
             r"\bIncompleteRead\b",
+            r"\bFSTimeoutError\b",
             r"\bChunkedEncodingError\b",
             r"Connection broken",
             r"peer closed connection",

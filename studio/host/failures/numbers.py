@@ -15,14 +15,26 @@ FAILURES = (
             r"(?:Gradient|gradient|Loss) (?:overflow|is (?:nan|inf))",
             r"Current loss scale already at minimum",
             r"found (?:NaN|Inf) in",
+            r"returned nan values in its \d+th output",
         ),
         (LOWER_RATE, LEAVE_FP16, CHECK_DATA),
         code="D40",
     ),
     Failure(
+        # A scale is searched for, and every try gave no number.
+        "quantise_nan",
+        said(
+            r"^\s*assert torch\.isnan\(\w+\)\.sum\(\) == 0",
+            r"[\\/]awq[\\/]quantize[\\/]quantizer\.py[^\n]*\n\s+raise Exception\s*\n+\s*Exception",
+        ),
+        (Remedy("calibrate_bf16"), Remedy("fetch_again")),
+        code="D45",
+    ),
+    Failure(
         "positions_exceeded",
         said(
             r"sequence length \d+ cannot exceed the maximum allowed length",
+            r"maximum context length is \d+ tokens|is longer than the maximum model length of \d+",
             r"longer than the specified maximum sequence length[\s\S]*?"
             r"(?:index out of range|device-side assert|srcIndex <|must match the size of tensor)",
             r"(?:max_length|sequence length|max_seq_len\w*).{0,80}(?:exceeds?|larger than|greater than|longer than)"
@@ -54,6 +66,7 @@ FAILURES = (
         said(
             r"mat1 and mat2 (?:to have|must have) the same dtype",
             r"expected scalar type \w+ but found",
+            r"expect parameter to have scalar type of",
             r"Expected attn_mask dtype to be",
             r"expected m1 and m2 to have the same dtype",
             r"Input type \([\w.:]+\) and (?:weight|bias) type \([\w.:]+\) should be the same",

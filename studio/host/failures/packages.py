@@ -23,6 +23,7 @@ OWNERS = (
     ("huggingface_hub", r"hf_hub_download|snapshot_download|HfApi|HfFolder|InferenceClient|cached_download"),
     ("bitsandbytes", r"(?:Linear|Params|Int)(?:4bit|8bit\w*|8Params)|\w*AdamW?8bit"),
     ("flash_attn", r"Flash(?:Self|Cross)?Attention|flash_attn_\w+"),
+    ("tokenizers", r"Tokenizer"),
     (
         "gguf",
         r"MODEL_ARCH\w*|MODEL_TENSOR|GGUF(?:Writer|Reader|Value\w+|Endian)|GGMLQuantizationType|LlamaFileType|SpecialVocab",

@@ -69,6 +69,16 @@ FAILURES = (
         code="D13",
     ),
     Failure(
+        "server_off",
+        said(
+            r"could not connect to (?:a running )?ollama|ollama app, is it running",
+            r"(?:localhost|127\.0\.0\.1)[^\n]{0,200}(?:Connection refused|actively refused|WinError 10061|Errno 111)",
+            r"dial tcp (?:127\.0\.0\.1|\[::1\]):\d+: connect",
+        ),
+        (Remedy("start_server"),),
+        code="D14",
+    ),
+    Failure(
         "port_taken",
         said(r"Cannot find empty port", r"[Aa]ddress already in use", r"WinError 10048\b", r"\[Errno 98\]"),
         (Remedy("other_port"),),

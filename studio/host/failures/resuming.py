@@ -9,6 +9,8 @@ from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.reading import Reading
 
 LOADERS = ("load_state_dict", "load_checkpoint", "_load_checkpoint", "resume", "load_from_checkpoint")
+TAKEN = re.compile(r"\b(?:\w*checkpoint|ckpt|saved_state|saved|state_dict)\[['\"]")
+"""A line of code that takes a part out of a checkpoint."""
 
 
 def _read_contents(reading: Reading) -> Mapping[str, str] | None:
@@ -17,7 +19,7 @@ def _read_contents(reading: Reading) -> Mapping[str, str] | None:
     if raised is None or raised.type not in ("KeyError", "TypeError") or not raised.frames:
         return None
     key = raised.message.partition("\n")[0].strip(" '\"")
-    inside = raised.frames[-1].function in LOADERS
+    inside = raised.frames[-1].function in LOADERS or TAKEN.search(raised.source) is not None
     return {"name": key} if inside and 0 < len(key) < 80 and "." not in key else None
 
 

@@ -41,6 +41,17 @@ FAILURES = (
         code="D96",
     ),
     Failure(
+        "empty_weights",
+        said(
+            r"[\\/](?:peft|deepspeed|accelerate|fsdp)[\\/][\s\S]{0,3000}?size of tensor a \(0\) must match",
+            r"Error invalid configuration argument at line \d+ in file [^\n]*\bops\.cu",
+            r"assert loaded_weight\.shape\[output_dim\] == ",
+            r"data is not allocated yet\. Caffe2 uses a lazy allocation",
+        ),
+        (Remedy("gather_first"), Remedy("one_gpu_own")),
+        code="D117",
+    ),
+    Failure(
         "zero3_saved",
         said(r"copying a param with shape torch\.Size\(\[0\]\) from checkpoint"),
         (Remedy("gather_on_save"),),
@@ -96,6 +107,24 @@ FAILURES = (
         code="D103",
     ),
     Failure(
+        "tpu",
+        said(
+            r"TPU initialization failed|[Cc]ouldn't open device: /dev/accel",
+            r"libtpu\.so[^\n]{0,80}(?:already|in use|lockfile)",
+            r"Cannot replicate if number of devices \(\d+\) is different from",
+        ),
+        (Remedy("tpu_once"), Remedy("gpu_instead")),
+        code="D125",
+    ),
+    Failure(
+        "mapped_move",
+        said(
+            r"You (?:can't|shouldn't) move a model (?:that has some modules offloaded|when it is dispatched)"
+        ),
+        (Remedy("leave_mapped"),),
+        code="D126",
+    ),
+    Failure(
         "wrapped_model",
         said(
             r"'(?:(?:Distributed|FullySharded)?DataParallel|OptimizedModule|DeepSpeedEngine)' object has no attribute",
@@ -108,6 +137,7 @@ FAILURES = (
         "gpu_number",
         said(
             r"invalid device ordinal",
+            r"SafetensorError: device \S+ is invalid",
             r"Device index must be|device >= 0 && device < num_gpus|Invalid device id",
         ),
         (Remedy("count_cards"),),

@@ -19,7 +19,26 @@ IN_BASH = (
 IN_POWERSHELL = r"Die Benennung|Le terme|El término|O termo|Il termine|Termin|Имя|无法将|無法辨識|用語|용어"
 """What PowerShell says before it."""
 
+OF_ANOTHER = (
+    r"'(?P<command>(?-i:[A-Z][A-Z0-9]*_[A-Z0-9_]+)|export|source|sudo|apt|apt-get|chmod|ls|rm|\\\\)' is not recognized",
+    r"The term '(?P<command>(?-i:[A-Z][A-Z0-9]*_[A-Z0-9_]+)=?[^'\n]{0,80}|export|source|sudo|apt|apt-get)' "
+    r"is not recognized",
+    rf"[{OPEN}](?P<command>(?-i:[A-Z][A-Z0-9]*_[A-Z0-9_]+)|export|source|sudo)[{CLOSE}] ?(?:{IN_CMD})",
+    r"\bsh: (?:\d+: |line \d+: )?(?P<command>source|\[\[|pushd|set -o pipefail): (?:command )?not found",
+    r"syntax error near unexpected token|Syntax error: \"\(\" unexpected|Missing expression after unary operator",
+)
+"""What belongs to the shell of another system: Linux writes a variable before the command, Windows does not."""
+
 FAILURES = (
+    Failure("shell_syntax", said(*OF_ANOTHER), (Remedy("this_shell"),), code="K18"),
+    Failure(
+        "windows_lines",
+        said(
+            r"\^M: bad interpreter|\$'\\r': command not found|\r: No such file|: invalid option(?: name)?: pipefail\r"
+        ),
+        (Remedy("unix_lines"),),
+        code="K19",
+    ),
     Failure(
         "command_missing",
         said(
@@ -44,7 +63,7 @@ FAILURES = (
         ),
         (Remedy("install_command", needs=("command",)), Remedy("activate_environment")),
         code="K14",
-        unless=said(r"No such file or directory: '(?:gcc|cc|x86_64-linux-gnu-gcc)'"),
+        unless=said(r"No such file or directory: '(?:gcc|cc|x86_64-linux-gnu-gcc)'", *OF_ANOTHER),
     ),
     Failure(
         "python_alias",

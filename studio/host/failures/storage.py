@@ -74,6 +74,16 @@ FAILURES = (
     # A path that is not there says nothing of why: whoever knows that it was the run's own folder names this entry.
     Failure("run_folder_gone", None, (Remedy("leave_folder"),), code="D25"),
     Failure(
+        "exists_already",
+        said(
+            r"CondaValueError: prefix already exists: (?P<path>[^\n]+)",
+            r"destination path '(?P<path>[^'\n]+)' already exists and is not an empty",
+            r"[Oo]utput directory \(?(?P<path>[^)\n]+?)\)? already exists and is not empty",
+        ),
+        (Remedy("new_or_overwrite"),),
+        code="D27",
+    ),
+    Failure(
         "no_folder",
         said(r"\b(?:FileExists|NotADirectory)Error\b", r"\[Errno (?:17|20)\]", r"WinError (?:183|267)\b"),
         (Remedy("other_folder"),),
@@ -109,11 +119,13 @@ FAILURES = (
             r"EOFError: Ran out of input",
             r"unexpected EOF, expected \d+ more bytes",
             r"PytorchStreamReader failed reading zip archive",
+            r"storage has wrong size: expected -?\d+ got \d+",
         ),
         (FETCH_AGAIN,),
         code="N7",
         unless=said(
             r"SafetensorError[^\n]*unknown variant `",
+            r"SafetensorError: device \S+ is invalid",
             r"No space left|os error 28",
             r"SafetensorError: Error while serializing",
         ),

@@ -43,6 +43,8 @@ FAILURES = (
         said(
             r"Expected all tensors to be on the same device",
             r"found at least two devices",
+            # DeepSpeed, which joins the weights of one device.
+            r"^\s*assert len\(set\(t\.device for t in tensors\)\) == 1",
             r"tensors (?:should|must) be on the same device",
             r"is on device \S+ but expected (?:on )?\S+",
             r"Expected \w+ (?:to be )?on (?:cuda|cpu)\S*,? (?:but|got)",
@@ -215,11 +217,49 @@ FAILURES = (
             r"shape mismatch: value tensor of shape",
             r"Sizes of tensors must match except in dimension",
             r"The expanded size of the tensor",
+            r"expected input\[[^\]\n]*\] to have \d+ channels|Expected \d+D \(\w+\) or \d+D",
+            r"Dimension out of range \(expected to be in range",
             r"split_with_sizes expects split_sizes to sum exactly",
         ),
         (Remedy("look_at_shapes"), Remedy("matching_versions")),
         code="R20",
         strength=0.9,
+    ),
+    Failure(
+        "tensor_to_numpy",
+        said(
+            r"can't convert \S+ device type tensor to numpy",
+            r"Can't call numpy\(\) on Tensor that requires grad",
+            r"Got unsupported ScalarType (?:BFloat16|Half)",
+        ),
+        (Remedy("plain_tensor"),),
+        code="R48",
+    ),
+    Failure(
+        "several_values",
+        said(
+            r"Boolean value of Tensor with more than one value is ambiguous",
+            r"only one element tensors can be converted to Python scalars",
+            r"a Tensor with \d+ elements cannot be converted to Scalar",
+            r"truth value of an array with more than one element is ambiguous",
+        ),
+        (Remedy("one_value"), Remedy("upgrade_all")),
+        code="R49",
+        strength=0.95,
+    ),
+    Failure(
+        "loss_not_scalar",
+        said(r"grad can be implicitly created only for scalar outputs"),
+        (Remedy("mean_loss"),),
+        code="R50",
+    ),
+    Failure(
+        "inference_tensor",
+        said(
+            r"Inference tensors cannot be saved for backward|Inplace update to inference tensor outside InferenceMode"
+        ),
+        (Remedy("out_of_inference"),),
+        code="R51",
     ),
     Failure(
         "zero_steps",

@@ -1,0 +1,363 @@
+"""Failures of which nothing else is known than what their message says: what lacks, what is refused, what to do.
+
+They count only where no other entry knows the exception that ended it, and they quote the sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from studio.host.failures.callers import in_studio
+from studio.host.failures.failure import Failure, Remedy
+from studio.host.failures.packages import KNOWN, LIBRARIES, pip_name
+from studio.host.failures.reading import MODEL_CODE, Reading
+
+Values = Mapping[str, str] | None
+LONGEST = 240
+SENTENCE = re.compile(r"(?<=[.!?;])\s+(?=[A-Z`'\"])|\n+")
+LOGGED = re.compile(
+    r"^(?:.{0,60}?\b)?(?:error|fatal|fehler|\u9519\u8bef)\s?[:\uff1a] ?(?P<message>[^\n]{8,400})$",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""The error of a program that is not of Python."""
+OF_VALUES = frozenset("TypeError IndexError KeyError AttributeError NameError UnboundLocalError".split())
+"""What Python raises of any value: its "unsupported" and "expected" say what broke, not what was set wrong."""
+NAME = r"[`'\"]?(?:--?)?[\w./\[\]-]{1,60}[`'\"]?"
+REPORT = re.compile(
+    r"\b(?:file|open|report|submit|raise)\b[^.\n]{0,30}\bbugs?\b|\breport (?:this|it|the (?:bug|issue|error))\b|"
+    r"\bthis (?:is (?:probably |likely )?a bug|should (?:never|not) happen)|\binternal (?:error|assert)",
+    re.IGNORECASE,
+)
+LACKS = re.compile(
+    rf"\b(?:please|must|have to|has to|need(?:s)? to|should|required to|forgot to)\b(?: also| either| first|,| "
+    r"at least)* (?:be )?(?:specify|provide|pass|supply|define|give|specified|provided|supplied|defined|given)\b|"
+    r"\byou (?:did not|didn't|have not|haven't|never) (?:pass|provide|specify|set|give|define)|"
+    rf"{NAME} (?:is|are) (?:a )?(?:required|mandatory)\b(?! grad)|"
+    r"\bmissing (?:a )?(?:required )?(?:argument|option|field|key|parameter|setting)|"
+    rf"\bno {NAME} (?:was |were |is )?(?:provided|given|specified|passed|set|configured)\b|"
+    rf"{NAME} (?:was|were|is|are)(?: not|n't) (?:provided|specified|set|given|passed|configured)\b|"
+    rf"{NAME} (?:cannot|can't|can not|must not|should not) be (?:None|empty|null)\b|"
+    r"(?<!not )\b(?:requires?|needs) (?!grad)[`'\"\w-]|"
+    r"\u8bf7(?:\u63d0\u4f9b|\u6307\u5b9a|\u8bbe\u7f6e|\u4f20\u5165)|\u7f3a\u5c11|\u672a(?:\u6307\u5b9a|\u8bbe\u7f6e|\u63d0\u4f9b)",
+    re.IGNORECASE,
+)
+REFUSES = re.compile(
+    r"\b(?:not|only|n't|no longer|longer)(?: yet| currently| be| been)? (?:supported|implemented|allowed|permitted|"
+    r"compatible|usable|valid)\b|"
+    r"\b(?:not|n't|only|no longer)(?: yet| currently)? (?:support|allow|accept|work with)s?\b|"
+    r"\b(?:unsupported|incompatible|mutually exclusive)\b|"
+    r"\b(?:cannot|can't|can not|must not|should not)(?: both)? (?:be )?(?:use|used|combine|combined|mix|mixed|set|"
+    r"enable|enabled|specify|specified|passed)\b|"
+    r"\bat the same time\b|\bnot both\b|\u4e0d\u652f\u6301|\u4e0d\u517c\u5bb9|\u4e0d\u80fd\u540c\u65f6",
+    re.IGNORECASE,
+)
+UNKNOWN_NAME = re.compile(
+    rf"{NAME} (?:does not|doesn't|do not|don't) exist\b|{NAME} (?:is|was|are) (?:not |un)(?:a )?"
+    r"(?:valid|known|recogni[sz]ed|registered|available|defined|found in)\b|"
+    r"\b(?:unknown|unrecogni[sz]ed|undefined|invalid) "
+    r"(?:\w+ ){0,2}(?:`|'|\"|:|[\w-]*(?:type|name|option|argument|"
+    r"template|method|mode|model|format|value|key|backend|"
+    r"optimi[sz]er|dataset|stage|task|device|dtype|strategy|flag|command|parameter|instruction))|"
+    rf"{NAME} (?:was |were )?not found in\b|\b(?:must|should|can only) be (?:one of|either|in \[)|\bone of \[|"
+    r"\b(?:possible|allowed|available|valid|supported) (?:\w+ )?(?:values|choices|options|names|keys|types|methods)\b|"
+    r"\b(?:could not|couldn't|cannot|can't|unable to) find\b|"
+    r"\bexpected one of\b|\b(?:choose|select) (?:one )?(?:from|between|among)\b|"
+    r"\u4e0d\u5b58\u5728|\u672a\u77e5|\u65e0\u6548",
+    re.IGNORECASE,
+)
+FILE = re.compile(
+    r"\b(?:file|folder|directory|path|checkpoint)s?\b[^\n]{0,160}\b(?:does not|doesn't|do not|not) "
+    r"(?:exist|found|be found)|"
+    r"\b(?:could not|couldn't|cannot|can't|unable to|failed to) "
+    r"(?:find|open|locate|read) (?!the (?:file|path) specified)[^\n]{0,60}"
+    r"(?:\b(?:file|folder|directory|path|checkpoint)\b|[\\/]\w)|"
+    r"\bno [\w.* -]{1,40}(?:found|exists?) (?:in|at|under|for) [`'\"\w/.]|"
+    r"[\\/][\w.-]+['\"`]? (?:does not|doesn't) exist",
+    re.IGNORECASE,
+)
+VALUE = re.compile(
+    rf"{NAME}(?: \([^)\n]{{1,60}}\))? (?:must|should|has to|have to|needs? to) (?:not )?"
+    r"(?:be|match|have|equal|contain|sum)\b|"
+    r"\b(?:is|are|was) (?:too|larger|smaller|greater|less|longer|shorter|lower|higher|more|not (?:evenly )?divisible|"
+    r"out of range)\b|\bexceed(?:s|ed)?\b|\bexpected\b[^\n]{1,120}\b(?:but|got|received|found|instead)\b|"
+    r"\b(?:does not|doesn't|do not|don't) (?:match|equal|contain|have enough)\b|\bmismatch\b|"
+    r"\u5fc5\u987b|\u8d85\u8fc7|\u4e0d\u5339\u914d|\u4e0d\u4e00\u81f4",
+    re.IGNORECASE,
+)
+ADVICE = re.compile(
+    r"(?:^|[.;:,(]\s+|\bto fix (?:this|it)[,:]? )(?:please |you (?:should|need to|can|could|may want to|"
+    r"might want to|must|have to) |"
+    r"consider |try |make sure |ensure |either |(?:re)?set |use |run |add |remove |increase |decrease |reduce |lower |"
+    r"raise |switch |change |pass |disable |enable |call |convert |rename |load |check )"
+    r"(?!refer\b|see\b|visit\b|note\b|find\b|check the (?:logs?|stack|traceback)\b|the (?:logs?|stack)\b)|"
+    r"\u8bf7",
+    re.IGNORECASE,
+)
+NONE = re.compile(r"\bNoneType\b|\bnot None\b")
+NONE_TYPES = frozenset(("TypeError", "AttributeError"))
+SETTING = (
+    r"\b(?:\w*args|cfg|conf|\w*config|opts?|options|hparams|settings|\w*params|flags|FLAGS)\.([A-Za-z_]\w*)"
+)
+CALLERS = frozenset(
+    "datasets trl transformers accelerate torch peft gradio unsloth unsloth_zoo vllm pandas".split()
+)
+"""Packages that call functions which a program hands to them."""
+LOADER = re.compile(r"[\\/]utils[\\/]data[\\/]")
+CHILD = re.compile(
+    r"CalledProcessError|ChildFailedError|returned non-zero exit status|ProcessRaisedException|EngineDeadError|"
+    r"[Ee]ngine (?:process|core) (?:failed|initialization failed)|WorkerProc|ActorDiedError|RayTaskError"
+)
+SHOWN = re.compile(r"^assert [^\n]{1,200}, \(?f['\"]")
+UNPACKED = re.compile(r"(?:too many|not enough) values to unpack")
+UNTOLD = re.compile(
+    r"^(?:CUDA (?:error|kernel)|CUBLAS|CUDNN|NCCL|HIP error|element 0 of|'\w+' object|module '|name '|"
+    r"cannot import|invalid load key)|\btensor a\b",
+    re.IGNORECASE,
+)
+"""Messages whose advice is for whoever looks for the cause, not the cause."""
+
+
+def _message(reading: Reading) -> tuple[str, str]:
+    """Return (the type, the message) of what ended it; ("", "") where nothing can be told from it."""
+    raised = reading.last
+    if raised is not None:
+        useless = raised.wraps or in_studio(reading) or UNTOLD.search(raised.message)
+        # An assertion without words has only its line of code, and PyTorch speaks of tensors, not of settings.
+        useless = useless or raised.type in OF_VALUES or raised.message.startswith("assert ")
+        inner = raised.packages[:1] == ("torch",) or (raised.type == "RuntimeError" and not raised.frames)
+        return ("", "") if useless else ("torch" if inner else raised.type, raised.message)
+    logged = [found["message"] for found in LOGGED.finditer(reading.words)]
+    return ("", logged[-1]) if logged and not UNTOLD.search(logged[-1]) else ("", "")
+
+
+def _sentence(message: str, pattern: re.Pattern[str]) -> str:
+    """Return the sentence of `message` that `pattern` is found in; "" for none."""
+    parts = [" ".join(part.split()) for part in SENTENCE.split(message)]
+    # The first lines are the message; what follows far below is a list or another log line.
+    found = next((part for part in parts[:8] if pattern.search(part)), "")
+    return found if len(found) <= LONGEST else found[:LONGEST].rsplit(" ", 1)[0] + " ..."
+
+
+def _reader(pattern: re.Pattern[str], *, of_tensors: bool = True) -> Callable[[Reading], Values]:
+    def read(reading: Reading) -> Values:
+        kind, message = _message(reading)
+        if not message or (kind == "torch" and not of_tensors):
+            return None
+        says = _sentence(message, pattern)
+        return {"says": says} if says else None
+
+    return read
+
+
+def _read_report(reading: Reading) -> Values:
+    """An exception whose own message calls it a fault of the package that raised it."""
+    _, message = _message(reading)
+    raised = reading.last
+    if raised is None or not REPORT.search(message):
+        return None
+    known = [name for name in raised.packages if name in LIBRARIES or name in KNOWN]
+    found = re.match(r"(?P<name>Unsloth|vLLM|DeepSpeed|Axolotl|TRL|PEFT)\b", message, re.IGNORECASE)
+    package = known[0] if known else found["name"].lower() if found else ""
+    says = _sentence(message, re.compile(r"\S"))
+    return {"says": says, "package": pip_name(package)} if package and package != MODEL_CODE else None
+
+
+def _read_setting_none(reading: Reading) -> Values:
+    """A setting without a value, by the line of code that uses it."""
+    raised = reading.last
+    if raised is None or in_studio(reading) or not NONE.search(raised.message):
+        return None
+    lacks = re.search(r"has no attribute '(?P<name>\w+)'", raised.message)
+    owner = rf"\.{lacks['name']}\b" if lacks else r"(?!\.\w)"
+    names = re.findall(SETTING + owner, raised.source) or re.findall(
+        r"(?:environ\.get|getenv)\(['\"](\w+)['\"]", raised.source
+    )
+    named = ", ".join(dict.fromkeys(names))
+    return {"name": named, "says": raised.source} if named and raised.type in NONE_TYPES else None
+
+
+def _read_none(reading: Reading) -> Values:
+    """A value that was never made or found."""
+    raised = reading.last
+    if raised is None or in_studio(reading) or not NONE.search(raised.message) or raised.wraps:
+        return None
+    return {"says": raised.source or raised.message} if raised.type in NONE_TYPES else None
+
+
+def _read_unpacked(reading: Reading) -> Values:
+    """A line that takes apart what has more or fewer parts."""
+    raised = reading.last
+    if raised is None or raised.type != "ValueError" or in_studio(reading):
+        return None
+    return {"says": raised.source or raised.message} if UNPACKED.match(raised.message) else None
+
+
+def _read_asserted(reading: Reading) -> Values:
+    """A condition without words that the program wants of its values."""
+    raised = reading.last
+    if raised is None or raised.type != "AssertionError" or in_studio(reading) or raised.wraps:
+        return None
+    # Words that only repeat the values say less than the condition.
+    line = raised.source if SHOWN.search(raised.source) else raised.message
+    told = line.startswith("assert ") and raised.packages[:1] != ("torch",)
+    return {"says": line.removeprefix("assert ")[:LONGEST]} if told else None
+
+
+def _read_key(reading: Reading) -> Values:
+    """A name that a package looks up in a table of its own."""
+    raised = reading.last
+    if raised is None or raised.type != "KeyError" or not raised.frames:
+        return None
+    inside = raised.packages[0]
+    if inside in ("", "python", "torch", "datasets", MODEL_CODE):
+        return None
+    return {"name": raised.message.partition("\n")[0].strip("'\""), "package": pip_name(inside)}
+
+
+def _read_callback(reading: Reading) -> Values:
+    """A function of the program itself that a package called, such as one for rows, rewards or metrics."""
+    raised = reading.last
+    if (
+        raised is None
+        or raised.type not in OF_VALUES | {"ValueError", "ZeroDivisionError"}
+        or in_studio(reading)
+    ):
+        return None
+    if len(raised.frames) < 2 or raised.packages[0] != "" or not raised.frames[-1].function.isidentifier():
+        return None
+    outer = next((frame for frame in reversed(raised.frames) if frame.package not in ("", "python")), None)
+    caller = outer.package if outer is not None else ""
+    # PyTorch calls a program's data sets and collators.
+    if outer is not None and caller == "torch" and LOADER.search(outer.path) is None:
+        return None
+    if caller not in CALLERS:
+        return None
+    return {"call": raised.frames[-1].function, "package": pip_name(caller), "says": raised.source}
+
+
+def _read_child(reading: Reading) -> Values:
+    """A report of another program's end, with nothing of why."""
+    raised = reading.last
+    return (
+        {}
+        if raised is not None and raised.wraps and CHILD.search(f"{raised.type}: {raised.message}")
+        else None
+    )
+
+
+FAILURES = (
+    Failure(
+        "child_failed",
+        None,
+        (Remedy("above_it"),),
+        code="D136",
+        reader=_read_child,
+        last_resort=True,
+    ),
+    Failure(
+        "setting_none",
+        None,
+        (Remedy("give_setting", needs=("name",)), Remedy("settings_read")),
+        code="V22",
+        reader=_read_setting_none,
+        last_resort=True,
+    ),
+    Failure(
+        "own_callback",
+        None,
+        (Remedy("try_callback", needs=("call",)), Remedy("print_row")),
+        code="V26",
+        reader=_read_callback,
+        last_resort=True,
+    ),
+    Failure(
+        "none_value",
+        None,
+        (Remedy("find_none"),),
+        code="V23",
+        reader=_read_none,
+        last_resort=True,
+        strength=0.5,
+    ),
+    Failure(
+        "unpack_count",
+        None,
+        (Remedy("print_parts"), Remedy("upgrade_all")),
+        code="V24",
+        reader=_read_unpacked,
+        last_resort=True,
+    ),
+    Failure(
+        "asserted",
+        None,
+        (Remedy("print_condition"), Remedy("newer_program")),
+        code="D137",
+        reader=_read_asserted,
+        last_resort=True,
+    ),
+    Failure(
+        "package_key",
+        None,
+        (Remedy("known_name"), Remedy("upgrade_package", needs=("package",))),
+        code="V27",
+        reader=_read_key,
+        last_resort=True,
+    ),
+    Failure(
+        "package_fault",
+        None,
+        (Remedy("upgrade_package", needs=("package",)), Remedy("report_fault", needs=("package",))),
+        code="V21",
+        reader=_read_report,
+        last_resort=True,
+    ),
+    Failure(
+        "told_lacking",
+        None,
+        (Remedy("give_named"),),
+        code="D130",
+        reader=_reader(LACKS),
+        last_resort=True,
+    ),
+    Failure(
+        "told_file",
+        None,
+        (Remedy("check_path"), Remedy("which_files")),
+        code="D135",
+        reader=_reader(FILE),
+        last_resort=True,
+    ),
+    Failure(
+        "told_unknown",
+        None,
+        (Remedy("known_name"), Remedy("newer_program")),
+        code="D131",
+        reader=_reader(UNKNOWN_NAME, of_tensors=False),
+        last_resort=True,
+    ),
+    Failure(
+        "told_refused",
+        None,
+        (Remedy("leave_refused"), Remedy("newer_program")),
+        code="D132",
+        reader=_reader(REFUSES),
+        last_resort=True,
+    ),
+    Failure(
+        "told_value",
+        None,
+        (Remedy("correct_value"),),
+        code="D133",
+        reader=_reader(VALUE, of_tensors=False),
+        last_resort=True,
+    ),
+    Failure(
+        "told_advice",
+        None,
+        (Remedy("follow_message"),),
+        code="D134",
+        reader=_reader(ADVICE, of_tensors=False),
+        last_resort=True,
+    ),
+)
