@@ -35,6 +35,7 @@ from studio.data.ranking import (
     hints,
     is_answer,
     is_language,
+    is_renewed,
     rank_answers,
     rank_questions,
 )
@@ -47,6 +48,8 @@ SHARE = 0.15
 """A column with less of a row's letters, and ..."""
 CHARACTERS = 200
 """... fewer of them than this is left out with a note and no question."""
+LONGER = 3
+"""So many times longer than the answer is what was found for it, and no other answer."""
 ANSWERING = ("completion", "output")
 """Roles of what is learned."""
 MOST_GRADES = 10
@@ -74,7 +77,9 @@ ORDERS = frozenset(
     "message subject instruction instructions description intent issue request comment task prompt msg".split()
 )
 """Words in the names of what says how code is to be changed."""
-TASKS = frozenset("assignment question prompt task instruction aufgabe frage pregunta 题目 问题".split())
+TASKS = frozenset(
+    "assignment question prompt task instruction topic aufgabe frage pregunta 题目 问题".split()
+)
 """Words in the names of what a piece of work was written for: it is read with it, however short."""
 HALVES = (("prefix", "suffix"), ("before", "after"), ("left", "right"), ("pre", "post"))
 """What stands before a gap, and behind it."""
@@ -199,7 +204,12 @@ def find_rest(
         # Beside a talk, the task is a part of it, however short it is, and also where it is the same in all rows.
         tasks = [one for name, one in known.items() if name not in used and one not in heavy]
         heavy += [
-            one for one in tasks if one.spoken and one.plain and hints(one, INSTRUCTION) and one.words > 2
+            one
+            for one in tasks
+            if one.spoken
+            and one.plain
+            and one.words > 2
+            and (hints(one, INSTRUCTION) or (format.name == "text" and {*part_name(one.name)} & TASKS))
         ]
     learned = [mapping[role] for role in ANSWERING if role in mapping]
     if asked and learned:
@@ -247,7 +257,9 @@ def ask_rest(
     if format.name == "text":
         names = show_names([one.name for one in rest])
         what = text("data.ask.beside_text", columns=names)
-        return (ask_format(what, ("text", "prompt_completion")),)
+        asking = any({*part_name(one.name)} & TASKS for one in rest)
+        formats = ("text", "prompt_completion")
+        return (ask_format(what, formats[::-1] if asking else formats),)
     thoughts = [one for one in rest if {*part_name(one.name)} & (THOUGHTS | THINKING)]
     if thoughts and "reasoning" in format.roles and "reasoning" not in mapping and "reasoning" not in chosen:
         return (_ask("reasoning", "data.ask.thoughts", thoughts[:1], none=True),)
@@ -261,7 +273,7 @@ def ask_rest(
         one
         for one in rest
         if one in thoughts
-        or _tells(one, answer, rows)
+        or (_tells(one, answer, rows) and not is_renewed(answer, one.name))
         or any(extends(one.name, name) for name in mapping.values())
         or any(repeats(name, [one.name], rows) for name in compared)
     ]
@@ -281,7 +293,10 @@ def _tells(one: Column, answer: str, rows: Sequence[Values]) -> bool:
     """Return whether a column may tell the answer that is to be learned: it is another one, or holds it."""
     words = part_name(one.name)
     words = {*words} if words[-1:] == ("source",) else {*words} - {"source"}
-    if words & (ASIDE | MADE | TRACES) or (is_language(answer) and is_language(one.name)):
+    said = sum(len(say_material(row.get(answer))) for row in rows[:LOOKED_AT]) if answer else 0
+    read = sum(len(say_material(row.get(one.name))) for row in rows[:LOOKED_AT])
+    other = words & MADE and not read >= LONGER * said > 0
+    if words & (ASIDE | TRACES) or other or (is_language(answer) and is_language(one.name)):
         return True
     if hints(one, PRODUCTS) and simplify(one.name) not in MATERIAL:
         return True

@@ -50,6 +50,7 @@ from studio.data.ranking import (
     hints,
     is_answer,
     is_language,
+    is_renewed,
 )
 
 LIKELY = 0.75
@@ -227,7 +228,8 @@ def _is_written(one: Column) -> bool:
 
 
 def _is_read(one: Column) -> bool:
-    return hints(one, (*QUESTIONS, *SOURCES, *INSTRUCTION, *INPUT)) or bool({*part_name(one.name)} & READ)
+    words = {*part_name(one.name)}
+    return hints(one, (*QUESTIONS, *SOURCES, *INSTRUCTION, *INPUT)) or bool(words & (READ | OLD))
 
 
 def _is_noted(one: Column) -> bool:
@@ -293,6 +295,8 @@ def _weigh_material(
         return text("data.evidence.material", column=shorten(first))
     ordered = asked in known and known[asked].coded and bool(words & ORDERS)
     if ordered and learned in known and known[learned].coded:
+        return text("data.evidence.material", column=shorten(first))
+    if is_renewed(learned, first):
         return text("data.evidence.material", column=shorten(first))
     if _is_second(one, known.get(learned)):
         return None

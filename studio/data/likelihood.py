@@ -2,7 +2,8 @@
 
 Every sign has a weight as one of the question and as one of the answer. The weights were fitted on some 260 shapes of
 data sets whose questions and answers are known, a third of them with the names taken away, so that cells and places
-count also where no name is known. The likelihoods are honest: of the pairs above 0.9 nine in ten are right.
+count also where no name is known. Fitted on all batches but one, all 88 pairs above 0.9 of the one left out were right;
+the words below had been collected on some of them.
 """
 
 from __future__ import annotations

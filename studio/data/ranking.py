@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from studio.data.columns import Column
-from studio.data.formats.aliases import ANSWERS, EXPECTED, LABEL, PRODUCTS, QUESTIONS, SOURCES
+from studio.data.formats.aliases import ANSWERS, EXPECTED, INPUT, LABEL, PRODUCTS, QUESTIONS, SOURCES
 from studio.data.formats.material import TECHNICAL
 from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
 
@@ -40,7 +40,9 @@ DESCRIBED = frozenset(
 CHANGES = frozenset("patch diff hunk mods change changes code snippet oldf old function method func".split())
 """Words in the names of code that somebody says something of."""
 DIFFS = frozenset("patch diff hunk mods changes".split())
-RENEWED = frozenset("new fix fixed after target corrected repaired solution".split())
+RENEWED = frozenset(
+    "new fix fixed after target corrected repaired solution rewritten edited revised improved rephrased".split()
+)
 OLD = frozenset("bug buggy broken old before original faulty".split())
 """Words in the names of code that is to be mended ..."""
 WORKERS = frozenset("student learner pupil candidate submission essay schüler estudiante élève 学生".split())
@@ -223,6 +225,7 @@ def rank_questions(columns: Sequence[Column]) -> list[Column]:
         read,
         key=lambda one: (
             bool(prose) and one not in prose,
+            one.structured and any(other.plain for other in prose),
             is_answer(one),
             one.filled <= MOSTLY,
             one.asks <= 0.3,
@@ -265,6 +268,7 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
             not (spoken and is_language(one.name)),
             not sure,
             not (is_answer(one) or graded),
+            hints(one, INPUT),
             not one.coded or asked_in_code,
             alone and graded and not words & JUDGED,
             odd,

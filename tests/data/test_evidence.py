@@ -346,3 +346,31 @@ def test_generated_answers_beside_a_chosen_one_are_left_out(tell):
             for one, said, told in zip(ASKED, SAID, TOLD, strict=True)]  # fmt: skip
     report = tell(rows)
     assert not report["needs_answer"] and report["preview"][0]["kind"] == "preference"
+
+
+def test_an_order_to_rewrite_is_read_with_what_is_rewritten(tell):
+    found = turns(tell(original_text=TOLD, rewrite_prompt=WISH, rewritten_text=SAID))
+    assert TOLD[0] in found[0][1] and WISH[0] in found[0][1] and found[1] == ("assistant", SAID[0])
+
+
+def test_a_column_that_holds_question_and_answer_is_not_read_before_the_answer(tell):
+    whole = [f"FINDINGS: {told} IMPRESSION: {said}" for told, said in zip(TOLD, SAID, strict=True)]
+    report = first_choices(tell, findings=TOLD, impression=SAID, report=whole)
+    assert SAID[0] not in report["preview"][0]["messages"][0]["content"]
+
+
+def test_a_topic_beside_a_text_is_asked_about(tell):
+    topics = [f"How sails of the {ship} are sewn" for ship in SHIPS]
+    report = tell(topic=topics, text=[f"{told} {said}" * 3 for told, said in zip(TOLD, SAID, strict=True)])
+    assert report["needs_answer"][0]["choices"][0] == "prompt_completion"
+
+
+def test_faulty_code_is_mended(tell):
+    assert turns(tell(faulty_code=OLD, correct_code=NEW)) == [("user", OLD[0]), ("assistant", NEW[0])]
+
+
+def test_a_truth_in_sentences_is_learned_and_the_text_that_was_found_is_read(tell):
+    found = [f"{told} {said} Nobody else was there." * 4 for told, said in zip(TOLD, WISH, strict=True)]
+    report = first_choices(tell, ideal_rag=found, question=ASKED, ground_truth=SAID)
+    asked, said = (turn["content"] for turn in report["preview"][0]["messages"])
+    assert found[0] in asked and ASKED[0] in asked and said == SAID[0]

@@ -218,3 +218,15 @@ def test_keywords_are_read_also_where_the_text_made_of_them_stands_first():
     words = [f"ferry, island, lorries, {hour}" for hour in range(12)]
     asked = choices(look(make(keywords=words, article=[one * 4 for one in SAID])))
     assert asked["prompt"][0] == "keywords" and asked["completion"][0] == "article"
+
+
+def test_a_picture_with_its_description_is_no_first_question():
+    rows = make(
+        headline=SAID, summary=MORE, image=[{"alt": f"Ship {n} on the sea", "src": "x"} for n in range(12)]
+    )
+    assert choices(look(rows))["prompt"][0] != "image"
+
+
+def test_numbers_of_classes_are_no_good_and_bad_answers():
+    rows = make(prompt=SAID, completion=MORE, label=[0, 1, 2] * 4)
+    assert look(rows).format.name == "prompt_completion"

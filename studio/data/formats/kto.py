@@ -66,8 +66,6 @@ LABELS = {
     ),
 }
 """Words that people write for yes and no, in lower case."""
-MOSTLY = 0.8
-"""Share of labels that say yes or no; a few broken ones are set aside."""
 
 
 def find_label(cell: object) -> bool | None:
@@ -78,10 +76,13 @@ def find_label(cell: object) -> bool | None:
 
 
 def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
-    """Return 0.5 where more than a few of the labels are neither yes nor no: then they are something else."""
+    """Return 0.5 where less than half of the labels are yes or no, or all are numbers of classes."""
     found = [row.get(mapping["label"]) for row in sample if not is_empty(row.get(mapping["label"]))]
     good = sum(find_label(cell) is not None for cell in found)
-    return 0.0 if good and good >= MOSTLY * len(found) else 0.5
+    classes = {str(cell) for cell in found}
+    if len(classes) > 2 and all(cell.isdigit() for cell in classes):
+        return 0.5
+    return 0.0 if good and good >= len(found) / 2 else 0.5
 
 
 def read(values: Values, mapping: Mapped) -> Conversation:
