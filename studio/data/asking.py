@@ -23,23 +23,33 @@ from studio.data.formats.format import Format, Mapped
 from studio.data.formats.material import MATERIALS, say_material
 from studio.data.formats.names import find_core, part_name, simplify
 from studio.data.formats.turns import holds_turns
+from studio.data.likelihood import ASIDE, THINKING, THOUGHTS, TRACES, Pair, rank_pairs
 from studio.data.question import Question
 from studio.data.ranking import (
     GRADED,
+    JUDGED,
     MADE,
     NUMBERED,
     are_twins,
+    find_kind,
     hints,
     is_answer,
     is_language,
+    is_renewed,
     rank_answers,
     rank_questions,
 )
 
+LIKELY = 0.6
+"""From here on the likelihood of a pair puts it first, ..."""
+LIKELY_ANSWER = 0.75
+"""... and that of an answer to a question that is known."""
 SHARE = 0.15
 """A column with less of a row's letters, and ..."""
 CHARACTERS = 200
 """... fewer of them than this is left out with a note and no question."""
+LONGER = 3
+"""So many times longer than the answer is what was found for it, and no other answer."""
 ANSWERING = ("completion", "output")
 """Roles of what is learned."""
 MOST_GRADES = 10
@@ -63,32 +73,16 @@ COMPARED = ("chosen", "rejected", "first", "second", "rated")
 """Roles of answers of which one is better."""
 ASKED = ("prompt", "instruction", "text")
 """Roles of what is read."""
-THOUGHTS = frozenset(
-    "explanation explanations rationale rationales reason reasons analysis steps derivation proof justification "
-    "exp commentary 解析 解释 分析 explicación erklärung".split()
-)
-"""Names of what explains an answer, which may be learned as thoughts before it."""
-THINKING = frozenset("thinking reasoning cot trace thoughts thought".split())
-"""The same words for what was thought before the answer."""
-TRACES = frozenset(
-    "thinking reasoning cot trace traces trajectory decomposition thoughts thought chain scratchpad rationale".split()
-)
-"""Words in the names of what a model thought on its way to the answer."""
 ORDERS = frozenset(
     "message subject instruction instructions description intent issue request comment task prompt msg".split()
 )
 """Words in the names of what says how code is to be changed."""
-TASKS = frozenset("assignment question prompt task instruction aufgabe frage pregunta 题目 问题".split())
+TASKS = frozenset(
+    "assignment question prompt task instruction topic aufgabe frage pregunta 题目 问题".split()
+)
 """Words in the names of what a piece of work was written for: it is read with it, however short."""
 HALVES = (("prefix", "suffix"), ("before", "after"), ("left", "right"), ("pre", "post"))
 """What stands before a gap, and behind it."""
-ASIDE = frozenset(
-    "comments feedback critique judgement judgment extra_info extra metadata meta raw original original_text "
-    "annotation source url tags license licence copyright attribution disclaimer incorrect distractor distractors "
-    "negative negatives wrong rejected test tests check checks verification constraints seed seeds "
-    "generations generation samples attempts neg preference preferences".split()
-)
-"""Words in the names of what is rather left out."""
 
 
 def ask_format(question: Text, formats: Sequence[str]) -> Question:
@@ -107,7 +101,7 @@ def ask_columns(
     """
     known = [*measure_columns([name for name in columns if name not in chosen.values()], rows).values()]
     spoken = [one for one in known if one.spoken]
-    questions = rank_questions(known)
+    questions = order_questions(known)
     named = {*LISTS, *CHOSEN, *REJECTED, *LABEL, *IMAGES, "input_ids"}
     if len(columns) == 1 and spoken and simplify(spoken[0].name) in named:
         what = text("data.sniff.unknown", columns=show_names(columns))
@@ -128,7 +122,7 @@ def ask_columns(
         )
     # What is read helps to tell what is written for it, also where the person has named it.
     beside = [name for name in columns if name == question or name not in chosen.values()]
-    answers = rank_answers([*measure_columns(beside, rows).values()], question)
+    answers = order_answers([*measure_columns(beside, rows).values()], question)
     # What stands in the question already is not to be learned as its answer.
     answers.sort(key=lambda one: one.is_prose and repeats(one.name, [question], rows))
     if not chosen and len(questions) == 1 and len(spoken) == 1 and not any(map(is_answer, answers)):
@@ -144,6 +138,30 @@ def ask_columns(
     if "completion" not in chosen:
         asked.append(_ask("completion", "data.ask.completion", answers))
     return tuple(one for one in asked if one.choices)
+
+
+def order_questions(columns: Sequence[Column]) -> list[Column]:
+    """Return those of `columns` that could be read, the likeliest question first."""
+    likely = _find_likely(columns)
+    order = rank_questions(columns)
+    return sorted(order, key=lambda one: one.name != likely.question) if likely else order
+
+
+def order_answers(columns: Sequence[Column], question: str) -> list[Column]:
+    """Return those of `columns` that could be learned, the likeliest answer to the column `question` first."""
+    likely = _find_likely(columns, question)
+    order = rank_answers(columns, question)
+    judged = bool(order) and bool({*part_name(order[0].name)} & JUDGED)
+    return sorted(order, key=lambda one: one.name != likely.answer) if likely and not judged else order
+
+
+def _find_likely(columns: Sequence[Column], question: str = "") -> Pair | None:
+    """Return the pair that is likely enough to be put first; None for labels, twins, and kinds known as a whole."""
+    pairs = rank_pairs(columns, question)
+    if not pairs or pairs[0].likelihood < (LIKELY_ANSWER if question else LIKELY) or find_kind(columns):
+        return None
+    labels = any(one.is_labels for one in columns if one.name == pairs[0].answer)
+    return None if labels or are_twins(pairs[0].question, pairs[0].answer) else pairs[0]
 
 
 def _only_asks(name: str, rows: Sequence[Values]) -> bool:
@@ -186,7 +204,12 @@ def find_rest(
         # Beside a talk, the task is a part of it, however short it is, and also where it is the same in all rows.
         tasks = [one for name, one in known.items() if name not in used and one not in heavy]
         heavy += [
-            one for one in tasks if one.spoken and one.plain and hints(one, INSTRUCTION) and one.words > 2
+            one
+            for one in tasks
+            if one.spoken
+            and one.plain
+            and one.words > 2
+            and (hints(one, INSTRUCTION) or (format.name == "text" and {*part_name(one.name)} & TASKS))
         ]
     learned = [mapping[role] for role in ANSWERING if role in mapping]
     if asked and learned:
@@ -234,7 +257,9 @@ def ask_rest(
     if format.name == "text":
         names = show_names([one.name for one in rest])
         what = text("data.ask.beside_text", columns=names)
-        return (ask_format(what, ("text", "prompt_completion")),)
+        asking = any({*part_name(one.name)} & TASKS for one in rest)
+        formats = ("text", "prompt_completion")
+        return (ask_format(what, formats[::-1] if asking else formats),)
     thoughts = [one for one in rest if {*part_name(one.name)} & (THOUGHTS | THINKING)]
     if thoughts and "reasoning" in format.roles and "reasoning" not in mapping and "reasoning" not in chosen:
         return (_ask("reasoning", "data.ask.thoughts", thoughts[:1], none=True),)
@@ -248,7 +273,8 @@ def ask_rest(
         one
         for one in rest
         if one in thoughts
-        or _tells(one, answer, rows)
+        or (_tells(one, answer, rows) and not is_renewed(answer, one.name))
+        or any(extends(one.name, name) for name in mapping.values())
         or any(repeats(name, [one.name], rows) for name in compared)
     ]
     asked = next((mapping[role] for role in ASKED if role in mapping), "")
@@ -257,11 +283,20 @@ def ask_rest(
     return (_ask(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)
 
 
+def extends(name: str, other: str) -> bool:
+    """Return whether a column is another form of one, by their names: `normalized_code_before` of `code_before`."""
+    words, core = part_name(name), part_name(other)
+    return len(core) > 1 and len(words) > len(core) and words[-len(core) :] == core
+
+
 def _tells(one: Column, answer: str, rows: Sequence[Values]) -> bool:
     """Return whether a column may tell the answer that is to be learned: it is another one, or holds it."""
     words = part_name(one.name)
     words = {*words} if words[-1:] == ("source",) else {*words} - {"source"}
-    if words & (ASIDE | MADE | TRACES) or (is_language(answer) and is_language(one.name)):
+    said = sum(len(say_material(row.get(answer))) for row in rows[:LOOKED_AT]) if answer else 0
+    read = sum(len(say_material(row.get(one.name))) for row in rows[:LOOKED_AT])
+    other = words & MADE and not read >= LONGER * said > 0
+    if words & (ASIDE | TRACES) or other or (is_language(answer) and is_language(one.name)):
         return True
     if hints(one, PRODUCTS) and simplify(one.name) not in MATERIAL:
         return True
@@ -390,11 +425,12 @@ def ask_role(
     known: Mapping[str, Column] = measure_columns(names, rows)
     if ranked:
         order = (
-            rank_answers([*known.values()], question)
+            order_answers([*known.values()], question)
             if role in ANSWERING
-            else rank_questions([*known.values()])
+            else order_questions([*known.values()])
         )
-        names = [one.name for one in order] or names
+        ranks = [one.name for one in order]
+        names = [*ranks, *(name for name in names if name not in ranks)]
     asked = {"instruction": "prompt", "output": "completion"}.get(role, role)
     told = text(f"data.ask.{asked}" if asked in ("prompt", "completion", "text") else "data.ask.role",
                 role=text(f"ui.dataset.role.{role}"))  # fmt: skip

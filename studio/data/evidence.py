@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from studio.core.text import Text, text
-from studio.data.asking import ORDERS, TASKS, THINKING, is_half
+from studio.data.asking import COMPARED, ORDERS, TASKS, extends, is_half
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.formats.aliases import (
     ANSWERS,
@@ -25,12 +25,24 @@ from studio.data.formats.format import Mapped
 from studio.data.formats.material import TECHNICAL, say_material
 from studio.data.formats.names import BLOCKING, part_name, simplify
 from studio.data.formats.turns import holds_turns
+from studio.data.likelihood import (
+    ASIDE,
+    BESIDE,
+    NOTED,
+    READ,
+    THINKING,
+    THOUGHTS,
+    TRACES,
+    WRITTEN,
+    rank_pairs,
+)
 from studio.data.question import Question
 from studio.data.ranking import (
     DATED,
+    DESCRIBED,
     JUDGED,
-    MADE,
     MOSTLY,
+    OLD,
     RENEWED,
     are_twins,
     find_entry,
@@ -38,48 +50,11 @@ from studio.data.ranking import (
     hints,
     is_answer,
     is_language,
+    is_renewed,
 )
 
-READ = frozenset(
-    "question questions query prompt instruction instructions task problem input source src text sentence utterance "
-    "article document passage dialogue dialog conversation email body report essay story original orig old before "
-    "raw buggy bug broken wrong incorrect noisy informal complex normal intent nl request claim message post "
-    "post_text pattern patterns description abstract_of content context requirement requirements topic keywords ask "
-    "user human frage aufgabe eingabe quelle pregunta tarea entrada domanda pergunta вопрос задание 问题 问 输入 题目 "
-    "原文 質問 入力 질문 입력".split()
-)
-"""Words in the names of what is read before something is written."""
-DESCRIBED = frozenset(
-    "docstring docstrings doc docs documentation comment comments summary explanation".split()
-)
-"""Words in the names of what is written of code as often as code is written for it."""
-OLD = frozenset("bug buggy broken old before original faulty".split())
-"""Words in the names of code that is to be mended."""
-WRITTEN = MADE | frozenset(
-    "targ tgt simplifications lexs rewritten paraphrased summarized summarised shortened ref simple simpler "
-    "simplification neutral formal fluent clean polished revised edited reworded rephrased rephrase "
-    "normalized normalised cmd command bash shell regex snippet program implementation highlights tldr gist "
-    "directions expected explanation translated translations summaries abstract answer_text assistant bot "
-    "antwort antworten ausgabe lösung loesung übersetzung uebersetzung zusammenfassung respuesta salida "
-    "solución solucion traducción traduccion resumen réponse reponse sortie traduction résumé risposta "
-    "soluzione traduzione riassunto resposta saída tradução resumo ответ решение перевод 答 答案 回答 回复 输出 "
-    "译文 摘要 总结 解答 出力 翻訳 要約 답변 출력 번역 요약".split()
-)
-"""Words in the names of what was written for it."""
-BESIDE = frozenset(
-    "description bio context contexts passage passages chunk chunks quote quotes reference references document "
-    "documents docs evidence facts rubric narrative background scenario persona profile definition definitions "
-    "instruction instructions guideline guidelines constraint constraints rules knowledge excerpt excerpts source "
-    "sources schema article kontext contexto contexte contesto 参考 资料 背景 材料".split()
-)
-"""Words in the names of what stands beside a question to be read."""
-NOTED = frozenset(
-    "metadata meta source sources url urls link links license licence copyright attribution tags tag annotation "
-    "annotations annotator annotators raw test tests check checks verification extra info comments notes created "
-    "updated disclaimer generations stats statistics usage timestamp embedding embeddings version setup seed "
-    "seeds decomposition".split()
-)
-"""Words in the names of what was noted about a row."""
+LIKELY = 0.75
+"""So likely is a pair that needs no asking, where the names of one side say the same and no column competes."""
 SENTENCE = 6
 """Words from which on an answer is no value to be checked."""
 SHORT = 0.5
@@ -145,7 +120,11 @@ def _weigh_format(choices: Sequence[str], columns: Sequence[str], rows: Sequence
             return text("data.evidence.answers", column=shorten(answers[0].name))
     if {*choices} == {"prompt_completion", "rl"}:
         answers = [one for one in known if hints(one, (*ANSWERS, *EXPECTED)) and _is_whole(one) and one.plain]
-        asked = [one for one in known if hints(one, QUESTIONS) or simplify(one.name) == "prompt"]
+        # A result that stands at the end of its solution is no other answer.
+        answers = [
+            one for one in answers if not repeats(one.name, [o.name for o in answers if o is not one], rows)
+        ]
+        asked = [one for one in known if hints(one, (*QUESTIONS, "prompt", "input")) and _is_whole(one)]
         # No program checks a sentence against another one.
         if len(answers) == len(asked) == 1 and answers[0].is_prose and answers[0].words >= SENTENCE:
             return text("data.evidence.answers", column=shorten(answers[0].name))
@@ -195,7 +174,7 @@ def _weigh_pair(
         if any(one.spoken and one.distinct > 1 and not _is_noted(one) for one in rest if one not in twins):
             return None
         return _tell(asked, learned)
-    entry = find_entry([*known.values()])
+    entry = find_entry([*known.values()], alone=True)
     if entry and (entry[0].name, entry[1].name) == (asked, learned):
         return _tell(asked, learned)
     remark = find_remark([*known.values()])
@@ -209,10 +188,21 @@ def _weigh_pair(
         return None  # code is written for words, and words for code
     if (is_language(asked) and is_language(learned)) or are_twins(asked, learned):
         return None  # a translation goes both ways
-    if not _is_written(answer) or (_is_written(question) and not _is_read(question)):
-        return None
-    alone = not any(one.is_prose or one.coded for one in rest)
-    return _tell(asked, learned) if _is_read(question) or (alone and question.is_prose) else None
+    if _is_written(answer) and not (_is_written(question) and not _is_read(question)):
+        alone = not any(one.is_prose or one.coded for one in rest)
+        if _is_read(question) or (alone and question.is_prose):
+            return _tell(asked, learned)
+    likely = rank_pairs([*known.values()])[0]
+    sure = (likely.question, likely.answer) == (asked, learned) and likely.likelihood >= LIKELY
+    asking = hints(question, (*QUESTIONS, "prompt", "instruction"))
+    named = _is_written(answer) or (asking and not _is_aside(answer))
+    return _tell(asked, learned) if sure and named and not repeats(asked, [learned], rows) else None
+
+
+def _is_aside(one: Column) -> bool:
+    """Return whether a column's name is of what is read, noted or thought, and not of what is written."""
+    words = {*part_name(one.name)}
+    return _is_noted(one) or bool(words & (READ | BESIDE | ASIDE | THOUGHTS | TRACES))
 
 
 def _is_text(name: str, rows: Sequence[Values]) -> bool:
@@ -238,7 +228,8 @@ def _is_written(one: Column) -> bool:
 
 
 def _is_read(one: Column) -> bool:
-    return hints(one, (*QUESTIONS, *SOURCES, *INSTRUCTION, *INPUT)) or bool({*part_name(one.name)} & READ)
+    words = {*part_name(one.name)}
+    return hints(one, (*QUESTIONS, *SOURCES, *INSTRUCTION, *INPUT)) or bool(words & (READ | OLD))
 
 
 def _is_noted(one: Column) -> bool:
@@ -249,8 +240,10 @@ def _is_noted(one: Column) -> bool:
 
 def _competes(one: Column, answer: Column, question: Column) -> bool:
     """Return whether a column beside question and answer could be either of them, or belongs to them unseen."""
-    if one.cut or (answer.plain and one.structured):
+    if one.cut or (answer.plain and one.structured and not hints(one, ANSWERS)):
         return False  # the answer once more, in its parts
+    if one.structured and hints(one, ANSWERS):
+        return True  # what a query gives, perhaps
     if not (one.is_prose or one.coded):
         # Short words, numbers and flags beside sentences sort the rows; an answer to be checked would be named so.
         return not one.counted and one.spoken and is_answer(one) and not one.is_labels and not _is_noted(one)
@@ -281,7 +274,7 @@ def _weigh_material(
     learned = mapping.get("completion") or mapping.get("output") or ""
     rest = [known[name] for name in choices if name in known]
     if not first:
-        if all({*part_name(one.name)} & NOTED and not {*part_name(one.name)} & WRITTEN for one in rest):
+        if all(_is_left(one, learned, rows, mapping) for one in rest):
             return text("data.evidence.noted", columns=show_names([one.name for one in rest]))
         return None
     one = known.get(first)
@@ -303,6 +296,8 @@ def _weigh_material(
     ordered = asked in known and known[asked].coded and bool(words & ORDERS)
     if ordered and learned in known and known[learned].coded:
         return text("data.evidence.material", column=shorten(first))
+    if is_renewed(learned, first):
+        return text("data.evidence.material", column=shorten(first))
     if _is_second(one, known.get(learned)):
         return None
     beside = (
@@ -314,6 +309,19 @@ def _weigh_material(
     if found or (beside and (early or are_twins(first, asked))):
         return text("data.evidence.material", column=shorten(first))
     return None
+
+
+def _is_left(one: Column, learned: str, rows: Sequence[Values], mapping: Mapped) -> bool:
+    """Return whether a column is left out: a note, another form of one in use, or what holds the answer, or others."""
+    words = {*part_name(one.name)}
+    if words & NOTED and not words & WRITTEN:
+        return True
+    if any(role in mapping for role in COMPARED):
+        return bool(words & WRITTEN)
+    used = [name for name in mapping.values() if name]
+    return any(extends(one.name, name) for name in used) or bool(
+        learned and repeats(learned, [one.name], rows)
+    )
 
 
 def _holds(known: Mapping[str, Column], first: str, learned: str, rows: Sequence[Values]) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from studio.data.columns import Column
-from studio.data.formats.aliases import ANSWERS, EXPECTED, LABEL, PRODUCTS, QUESTIONS, SOURCES
+from studio.data.formats.aliases import ANSWERS, EXPECTED, INPUT, LABEL, PRODUCTS, QUESTIONS, SOURCES
 from studio.data.formats.material import TECHNICAL
 from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
 
@@ -33,10 +33,18 @@ REMARKS = frozenset(
     "anmerkung comentario commentaire commento комментарий 评论 评审 注释 意见".split()
 )
 """Words in the names of what somebody said of a change, or of a piece of work."""
+DESCRIBED = frozenset(
+    "docstring docstrings doc docs documentation comment comments summary explanation".split()
+)
+"""Words in the names of what is written of code as often as code is written for it."""
 CHANGES = frozenset("patch diff hunk mods change changes code snippet oldf old function method func".split())
 """Words in the names of code that somebody says something of."""
 DIFFS = frozenset("patch diff hunk mods changes".split())
-RENEWED = frozenset("new fix fixed after target corrected repaired solution".split())
+RENEWED = frozenset(
+    "new fix fixed after target corrected repaired solution rewritten edited revised improved rephrased".split()
+)
+OLD = frozenset("bug buggy broken old before original faulty".split())
+"""Words in the names of code that is to be mended ..."""
 WORKERS = frozenset("student learner pupil candidate submission essay schüler estudiante élève 学生".split())
 """Words in the names of a piece of work that is judged."""
 ENTRIES = frozenset(
@@ -104,6 +112,12 @@ def are_twins(name: str, other: str) -> bool:
     return bool(front[0] and front[1]) and front[0][2] == front[1][2] and front[0][1] != front[1][1]
 
 
+def is_renewed(name: str, other: str) -> bool:
+    """Return whether a column is what became of another one, by their names: `code_after` of `code_before`."""
+    here, there = ([word for word in part_name(each) if word not in OLD | RENEWED] for each in (name, other))
+    return here == there and bool(RENEWED & {*part_name(name)}) and bool(OLD & {*part_name(other)})
+
+
 def find_remark(columns: Sequence[Column]) -> tuple[Column, Column] | None:
     """Return the code, or the learner's work, that a column of sentences is about, and that column; None for none.
 
@@ -133,8 +147,8 @@ def find_class(columns: Sequence[Column]) -> Column | None:
     return ends[0] if len(ends) == 1 else None
 
 
-def find_entry(columns: Sequence[Column]) -> tuple[Column, Column] | None:
-    """Return the term and its definition, the keywords and the text made of them; None where there is more text."""
+def find_entry(columns: Sequence[Column], *, alone: bool = False) -> tuple[Column, Column] | None:
+    """Return the term and its definition, the keywords and the text made of them; `alone`: where no text is beside."""
     prose = [one for one in columns if one.is_prose]
     entries = [one for one in columns if one.spoken and {*part_name(one.name)} & ENTRIES]
     texts = [one for one in prose if {*part_name(one.name)} & ENTRY_TEXTS]
@@ -142,21 +156,46 @@ def find_entry(columns: Sequence[Column]) -> tuple[Column, Column] | None:
         return None
     rest = [one for one in prose if one not in (*entries, *texts)]
     longer = texts[0].characters > entries[0].characters
-    return (entries[0], texts[0]) if longer and not rest else None
+    return (entries[0], texts[0]) if longer and not (alone and rest) else None
 
 
-def is_outdone(name: str, columns: Sequence[Column]) -> bool:
-    """Return whether another column is likelier to be the answer than `name`, which is called so.
+def find_kind(columns: Sequence[Column]) -> bool:
+    """Return whether the columns are of a kind that is known as a whole: entries, remarks, classes at an end."""
+    return bool(find_entry(columns) or find_remark(columns) or find_class(columns))
 
-    A `target` of a word or two beside a stance is what the text is about; a table beside a query is what it gives.
+
+def is_outdone(name: str, question: str, columns: Sequence[Column]) -> bool:
+    """Return whether another column is likelier to be the answer to `question` than `name`, which is called so.
+
+    A `target` of a word or two beside a stance is what the text is about; a table beside a query is what it gives;
+    beside what became of old code, a label only sorts.
     """
     answer = next((one for one in columns if one.name == name), None)
     if answer is None:
         return False
     others = [one for one in columns if one is not answer]
+    if answer.is_labels and any(one.is_prose and is_renewed(one.name, question) for one in others):
+        return True
     if answer.is_labels and {*part_name(name)} & {"target", "targets"}:
         return any(one.is_labels and {*part_name(one.name)} & JUDGED for one in others)
     return answer.structured and any(one.coded and one.plain and is_answer(one) for one in others)
+
+
+def is_either_way(question: str, answer: str, columns: Sequence[Column]) -> bool:
+    """Return whether the answer could as well be another column, by the names: a summary, or a headline.
+
+    Code is written for a description, and a description of code.
+    """
+    known = {one.name: one for one in columns}
+    if question not in known or answer not in known or not known[answer].is_prose:
+        return False
+    if known[answer].coded:
+        return bool({*part_name(question)} & DESCRIBED) and not known[question].coded
+    rest = [one for name, one in known.items() if name not in (question, answer)]
+    return simplify(answer) in PRODUCTS and any(
+        simplify(one.name) in PRODUCTS and one.is_prose and not one.coded and one.filled >= MOSTLY
+        for one in rest
+    )
 
 
 def rank_questions(columns: Sequence[Column]) -> list[Column]:
@@ -178,13 +217,15 @@ def rank_questions(columns: Sequence[Column]) -> list[Column]:
     ]
     if any(one.is_prose and not one.coded for one in named) or not any(one.is_prose for one in read):
         read = named or read
-    if any(one.is_prose and not one.coded for one in read):
+    words = [one for one in read if one.is_prose and not one.coded]
+    if any(not {*part_name(one.name)} & DESCRIBED for one in words):
         read = [one for one in read if not one.coded]
     prose = [one for one in read if (one.is_prose or one.cut) and not one.is_labels]
     return sorted(
         read,
         key=lambda one: (
             bool(prose) and one not in prose,
+            one.structured and any(other.plain for other in prose),
             is_answer(one),
             one.filled <= MOSTLY,
             one.asks <= 0.3,
@@ -221,10 +262,13 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
             one is not first,
             one.distinct < 2 < one.rows,
             one.name in twins,
+            not is_renewed(one.name, question),
+            bool(words & OLD),
             finding and not words & JUDGED,
             not (spoken and is_language(one.name)),
             not sure,
             not (is_answer(one) or graded),
+            hints(one, INPUT),
             not one.coded or asked_in_code,
             alone and graded and not words & JUDGED,
             odd,

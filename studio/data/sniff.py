@@ -29,7 +29,7 @@ from studio.data.asking import (
 )
 from studio.data.columns import measure_columns, repeats
 from studio.data.conversation import Conversation
-from studio.data.evidence import leaves_words, weigh
+from studio.data.evidence import SENTENCE, leaves_words, weigh
 from studio.data.formats import FORMATS
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.choices import find_series
@@ -39,7 +39,7 @@ from studio.data.formats.several import holds_parts, open_list
 from studio.data.formats.turns import holds_turns
 from studio.data.mapping_file import read_mapping
 from studio.data.question import Question
-from studio.data.ranking import is_answer, is_outdone, may_answer
+from studio.data.ranking import MOSTLY, is_answer, is_either_way, is_outdone, may_answer
 from studio.data.row import Row, RowError
 from studio.data.understanding import Understanding
 
@@ -103,7 +103,9 @@ def _decide(
     said, reasons, now, format = dict(chosen), [], found, None
     for _ in range(MOST_DECIDED):
         if not now.questions:
-            if leaves_words(columns, rows, now.mapping):
+            # What else is learned from, by another training, is for the person to say.
+            other = now.format is not found.format and now.format.name != "prompt_completion"
+            if leaves_words(columns, rows, now.mapping) or (other and format is None):
                 return found
             declined = tuple(role for role, name in said.items() if not name and role not in chosen)
             confidence = min(max(now.confidence, PRESELECT), DECIDED)
@@ -166,19 +168,25 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
         asked_for = {"prompt": score.match.mapping["prompt"], **chosen} if score.match.mapping else asked_for
     half = "prompt" in asked_for and "completion" not in asked_for and best.name == "rl"
     half = half and _has_answer(columns, rows, asked_for)
+    if best.name == "rl" and not chosen and _is_sentence(score.match.mapping, columns, rows):
+        # No program checks a sentence against another one: it is learned.
+        half, asked_for = True, {"prompt": score.match.mapping["prompt"]}
     # Two questions beside each other are compared, and what was found out is the answer.
     half = half or (best.name == "rl" and "prompt" in score.match.doubtful and _is_judged(columns, rows))
     if best.name == "prompt_completion" and "completion" not in chosen and not score.match.doubtful:
         match = score.match.mapping
-        if is_outdone(match.get("completion", ""), [*measure_columns(columns, rows).values()]):
+        known = [*measure_columns(columns, rows).values()]
+        if is_outdone(match.get("completion", ""), match.get("prompt", ""), known):
             half, asked_for = (
                 True,
                 {"prompt": match["prompt"], **chosen} if "prompt" in match else dict(chosen),
             )
+        elif is_either_way(match.get("prompt", ""), match.get("completion", ""), known) and not chosen:
+            half = True
     if (score.confidence < PRESELECT and not complete) or half:
         return Understanding(
             format=None,
-            mapping={role: name for role, name in chosen.items() if name},
+            mapping={role: name for role, name in asked_for.items() if name},
             confidence=min(score.confidence, UNSURE),
             reason=text("data.sniff.unknown.why", columns=show_names(columns)),
             # where no row can be read, no answer would help
@@ -196,8 +204,8 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
         score = dataclasses.replace(score, confidence=1.0)
     elif len(rivals) > 1:
         what = text("data.sniff.ambiguous", formats=list(rivals), columns=show_names(columns))
-        # Who has answers beside a text hardly wants to learn the text alone.
-        asked = (ask_format(what, sorted(rivals, key=lambda name: name == "text")),)
+        # Who has answers beside a text, or a question, hardly wants to learn the text alone, or from rewards.
+        asked = (ask_format(what, sorted(rivals, key=lambda name: name in ("text", "rl"))),)
     elif score.confidence < ACCEPT:
         what = text("data.sniff.unsure", format=best.name, columns=show_names(columns))
         asked = (ask_format(what, names),)
@@ -216,6 +224,14 @@ def _has_answer(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) 
         one.is_prose or (named and may_answer(one) and (one.spoken or is_answer(one) or one.counted))
         for one in rest
     )
+
+
+def _is_sentence(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> bool:
+    """Return whether what answers are checked against is sentences beside a question in words."""
+    known = measure_columns(columns, rows)
+    answer, prompt = (known.get(mapping.get(role, "")) for role in ("answer", "prompt"))
+    texts = answer is not None and prompt is not None and answer.plain and prompt.plain
+    return texts and answer.is_prose and answer.words >= SENTENCE and answer.filled >= MOSTLY
 
 
 def _is_judged(columns: Sequence[str], rows: Sequence[Values]) -> bool:
@@ -288,7 +304,8 @@ def _settle(
     chosen: None where nothing is to be asked about columns that are left over; said: the person named the format.
     """
     for role, names in match.doubtful.items():
-        asked += (ask_role(role, names, rows),)
+        question = next((match.mapping[asker] for asker in ASKED if asker in match.mapping), "")
+        asked += (ask_role(role, names, rows, question=question, ranked=role in ANSWERING),)
     if chosen is not None and not asked and not (said and format.name == "text"):
         spared = [name for names in match.doubtful.values() for name in names]
         spared += find_series(columns) if "choices" in match.mapping else ()

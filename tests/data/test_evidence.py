@@ -304,3 +304,73 @@ def test_a_label_that_says_whether_an_answer_fits_is_asked_about(tell):
 def test_causes_plain_words_and_formulas_are_written_for_what_stands_beside(tell, read, written):
     report = first_choices(tell, **{read: TOLD, written: SAID})
     assert report["mapping"] == {"prompt": read, "completion": written}
+
+
+def test_an_answer_with_a_name_of_its_own_is_learned_beside_a_question_that_is_called_so(tell):
+    assert turns(tell(prompt=TOLD, poem=SAID)) == [("user", TOLD[0]), ("assistant", SAID[0])]
+    queries = [f"SELECT name FROM ships WHERE days > {n}" for n in range(12)]
+    report = tell(**{"question": ASKED, "sql statement": queries, "question style": ["a", "b"] * 6})
+    assert turns(report) == [("user", ASKED[0]), ("assistant", queries[0])]
+
+
+@pytest.mark.parametrize("name", ["negative_prompt", "distractor", "hint_text"])
+def test_what_is_no_answer_by_its_name_is_asked_about(tell, name):
+    assert tell(prompt=TOLD, **{name: SAID})["needs_answer"]
+
+
+def test_a_description_beside_code_and_a_headline_beside_a_summary_are_asked_about(tell):
+    assert asked(tell(docstring=WISH, code=NEW))["prompt"] == ["docstring", "code"]
+    assert asked(tell(text=TOLD, summary=SAID, headline=WISH))["completion"][0] == "summary"
+
+
+def test_thumbs_beside_an_answer_are_asked_about_and_lead_to_good_and_bad_answers(tell):
+    columns = {"user_message": ASKED, "bot_message": SAID, "thumbs_up": [True, False] * 6}
+    assert tell(**columns)["needs_answer"]
+    assert first_choices(tell, **columns)["preview"][0]["kind"] == "kto"
+
+
+def test_a_table_that_may_be_the_answer_to_a_query_is_asked_about(tell):
+    queries = [f"SELECT name FROM ships WHERE days > {n}" for n in range(12)]
+    found = [{"name": [ship], "days": [n]} for n, ship in enumerate(SHIPS)]
+    assert tell(question=ASKED, sql=queries, answer=found)["needs_answer"]
+
+
+def test_a_result_that_stands_in_its_solution_is_no_second_answer(tell):
+    solved = [f"{said} So the answer is {n}." for n, said in enumerate(SAID)]
+    report = tell(problem=ASKED, answer=[*map(str, range(12))], solution=solved)
+    assert turns(report) == [("user", ASKED[0]), ("assistant", solved[0])]
+
+
+def test_generated_answers_beside_a_chosen_one_are_left_out(tell):
+    rows = [{"prompt": one, "all_generated_responses": [said, told, f"{told} Truly."], "chosen": said, "rejected": told}
+            for one, said, told in zip(ASKED, SAID, TOLD, strict=True)]  # fmt: skip
+    report = tell(rows)
+    assert not report["needs_answer"] and report["preview"][0]["kind"] == "preference"
+
+
+def test_an_order_to_rewrite_is_read_with_what_is_rewritten(tell):
+    found = turns(tell(original_text=TOLD, rewrite_prompt=WISH, rewritten_text=SAID))
+    assert TOLD[0] in found[0][1] and WISH[0] in found[0][1] and found[1] == ("assistant", SAID[0])
+
+
+def test_a_column_that_holds_question_and_answer_is_not_read_before_the_answer(tell):
+    whole = [f"FINDINGS: {told} IMPRESSION: {said}" for told, said in zip(TOLD, SAID, strict=True)]
+    report = first_choices(tell, findings=TOLD, impression=SAID, report=whole)
+    assert SAID[0] not in report["preview"][0]["messages"][0]["content"]
+
+
+def test_a_topic_beside_a_text_is_asked_about(tell):
+    topics = [f"How sails of the {ship} are sewn" for ship in SHIPS]
+    report = tell(topic=topics, text=[f"{told} {said}" * 3 for told, said in zip(TOLD, SAID, strict=True)])
+    assert report["needs_answer"][0]["choices"][0] == "prompt_completion"
+
+
+def test_faulty_code_is_mended(tell):
+    assert turns(tell(faulty_code=OLD, correct_code=NEW)) == [("user", OLD[0]), ("assistant", NEW[0])]
+
+
+def test_a_truth_in_sentences_is_learned_and_the_text_that_was_found_is_read(tell):
+    found = [f"{told} {said} Nobody else was there." * 4 for told, said in zip(TOLD, WISH, strict=True)]
+    report = first_choices(tell, ideal_rag=found, question=ASKED, ground_truth=SAID)
+    asked, said = (turn["content"] for turn in report["preview"][0]["messages"])
+    assert found[0] in asked and ASKED[0] in asked and said == SAID[0]

@@ -185,3 +185,48 @@ def test_source_code_is_material_and_no_note_on_where_it_is_from():
     rows = make(task_text=SAID, bug_source_code=old, fix_source_code=new)
     found = look(rows, mapping={"prompt": "task_text", "completion": "fix_source_code"})
     assert found.mapping["material"] == "bug_source_code" and not found.questions
+
+
+def test_what_became_of_old_code_is_the_answer_and_no_class_of_its_fault():
+    old = [f"def load(n):\n    total = {n}\n    return total" for n in range(12)]
+    new = [f"def load(n):\n    return {n}" for n in range(12)]
+    rows = make(label=[0, 1, 2] * 4, code_before=old, code_after=new, label_text=["a-1", "b-2", "c-3"] * 4)
+    found = look(rows)
+    assert found.format.name == "prompt_completion" and not found.questions
+    assert found.mapping == {"prompt": "code_before", "completion": "code_after"}
+
+
+def test_old_lines_are_no_first_answer():
+    rows = make(
+        subject=SAID,
+        old_contents=[f"def load(n):\n    total = {n}\n    return total" for n in range(12)],
+        diff=[f"@@ -1,2 +1,2 @@\n-load = {n}\n+load = {n + 1}\n return load" for n in range(12)],
+    )
+    assert choices(look(rows))["completion"][0] == "diff"
+
+
+def test_of_several_answers_the_solution_goes_before_its_result_and_ids():
+    rows = make(
+        problem=SAID,
+        answer=[*map(str, range(12))],
+        solution=[f"{said} So {n}." for n, said in enumerate(MORE)],
+    )
+    assert choices(look(rows, format="prompt_completion"))["completion"][0] == "solution"
+
+
+def test_keywords_are_read_also_where_the_text_made_of_them_stands_first():
+    words = [f"ferry, island, lorries, {hour}" for hour in range(12)]
+    asked = choices(look(make(keywords=words, article=[one * 4 for one in SAID])))
+    assert asked["prompt"][0] == "keywords" and asked["completion"][0] == "article"
+
+
+def test_a_picture_with_its_description_is_no_first_question():
+    rows = make(
+        headline=SAID, summary=MORE, image=[{"alt": f"Ship {n} on the sea", "src": "x"} for n in range(12)]
+    )
+    assert choices(look(rows))["prompt"][0] != "image"
+
+
+def test_numbers_of_classes_are_no_good_and_bad_answers():
+    rows = make(prompt=SAID, completion=MORE, label=[0, 1, 2] * 4)
+    assert look(rows).format.name == "prompt_completion"

@@ -223,6 +223,7 @@ class Format:
         mapping = self.settle([*free, *mapping.values()], mapping, sample)
         if self.beside == "named":
             rest = [name for name in columns if name not in taken and name not in mapping.values()]
+            rest = [name for name in rest if not _holds_all(name, mapping, sample)]
             heads = [name for name in rest if self._heads(name, mapping, sample)]
             mapping |= find_material(rest, chosen, sample, heads)
         missing = tuple(
@@ -379,6 +380,14 @@ def _is_constant(name: str, sample: Sequence[Values]) -> bool:
         and len(first.split()) == 1
         and all(cell == first for cell in cells)
     )
+
+
+def _holds_all(name: str, mapping: Mapped, sample: Sequence[Values]) -> bool:
+    """Return whether a column is the whole example once more: its cells hold the question and the answer."""
+    sides = [mapping.get("prompt", ""), mapping.get("completion", "")]
+    rows = [row for row in sample[:LOOKED_AT] if all(isinstance(row.get(one), str) for one in (name, *sides))]
+    whole = [all(row[side].strip() in row[name] for side in sides) for row in rows]
+    return bool(whole) and 2 * sum(whole) > len(whole)
 
 
 def _sorts(name: str, sample: Sequence[Values]) -> bool:

@@ -76,9 +76,12 @@ def find_label(cell: object) -> bool | None:
 
 
 def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
-    """Return 0.5 where less than half of the labels are yes or no: then they are something else."""
+    """Return 0.5 where less than half of the labels are yes or no, or all are numbers of classes."""
     found = [row.get(mapping["label"]) for row in sample if not is_empty(row.get(mapping["label"]))]
     good = sum(find_label(cell) is not None for cell in found)
+    classes = {str(cell) for cell in found}
+    if len(classes) > 2 and all(cell.isdigit() for cell in classes):
+        return 0.5
     return 0.0 if good and good >= len(found) / 2 else 0.5
 
 
