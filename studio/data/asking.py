@@ -23,27 +23,20 @@ from studio.data.formats.format import Format, Mapped
 from studio.data.formats.material import MATERIALS, say_material
 from studio.data.formats.names import find_core, part_name, simplify
 from studio.data.formats.turns import holds_turns
-from studio.data.likelihood import ASIDE, THINKING, THOUGHTS, TRACES, Pair, rank_pairs
+from studio.data.likelihood import ASIDE, THINKING, THOUGHTS, TRACES, order_answers, order_questions
 from studio.data.question import Question
 from studio.data.ranking import (
     GRADED,
-    JUDGED,
     MADE,
     NUMBERED,
     are_twins,
-    find_kind,
     hints,
     is_answer,
     is_language,
     is_renewed,
     rank_answers,
-    rank_questions,
 )
 
-LIKELY = 0.6
-"""From here on the likelihood of a pair puts it first, ..."""
-LIKELY_ANSWER = 0.75
-"""... and that of an answer to a question that is known."""
 SHARE = 0.15
 """A column with less of a row's letters, and ..."""
 CHARACTERS = 200
@@ -138,30 +131,6 @@ def ask_columns(
     if "completion" not in chosen:
         asked.append(_ask("completion", "data.ask.completion", answers))
     return tuple(one for one in asked if one.choices)
-
-
-def order_questions(columns: Sequence[Column]) -> list[Column]:
-    """Return those of `columns` that could be read, the likeliest question first."""
-    likely = _find_likely(columns)
-    order = rank_questions(columns)
-    return sorted(order, key=lambda one: one.name != likely.question) if likely else order
-
-
-def order_answers(columns: Sequence[Column], question: str) -> list[Column]:
-    """Return those of `columns` that could be learned, the likeliest answer to the column `question` first."""
-    likely = _find_likely(columns, question)
-    order = rank_answers(columns, question)
-    judged = bool(order) and bool({*part_name(order[0].name)} & JUDGED)
-    return sorted(order, key=lambda one: one.name != likely.answer) if likely and not judged else order
-
-
-def _find_likely(columns: Sequence[Column], question: str = "") -> Pair | None:
-    """Return the pair that is likely enough to be put first; None for labels, twins, and kinds known as a whole."""
-    pairs = rank_pairs(columns, question)
-    if not pairs or pairs[0].likelihood < (LIKELY_ANSWER if question else LIKELY) or find_kind(columns):
-        return None
-    labels = any(one.is_labels for one in columns if one.name == pairs[0].answer)
-    return None if labels or are_twins(pairs[0].question, pairs[0].answer) else pairs[0]
 
 
 def _only_asks(name: str, rows: Sequence[Values]) -> bool:

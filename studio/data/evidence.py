@@ -51,6 +51,7 @@ from studio.data.ranking import (
     is_answer,
     is_language,
     is_renewed,
+    may_answer,
 )
 
 LIKELY = 0.75
@@ -143,6 +144,33 @@ def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
         and not repeats(one.name, used, rows)
         for one in known
     )
+
+
+def has_answer(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> bool:
+    """Return whether a column beside the question may be its answer: words of any kind, or short ones and none named.
+
+    Whoever names the question alone is asked for the answer; whoever wants rewards names the format.
+    """
+    rest = measure_columns([name for name in columns if name not in chosen.values()], rows).values()
+    named = "prompt" in chosen
+    return any(
+        one.is_prose or (named and may_answer(one) and (one.spoken or is_answer(one) or one.counted))
+        for one in rest
+    )
+
+
+def is_sentence(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> bool:
+    """Return whether what answers are checked against is sentences beside a question in words."""
+    known = measure_columns(columns, rows)
+    answer, prompt = (known.get(mapping.get(role, "")) for role in ("answer", "prompt"))
+    texts = answer is not None and prompt is not None and answer.plain and prompt.plain
+    return texts and answer.is_prose and answer.words >= SENTENCE and answer.filled >= MOSTLY
+
+
+def is_judged(columns: Sequence[str], rows: Sequence[Values]) -> bool:
+    """Return whether a column holds labels that somebody gave."""
+    known = measure_columns(columns, rows).values()
+    return any(is_answer(one) and 1 < one.distinct <= one.rows / 2 for one in known)
 
 
 def _weigh_pair(

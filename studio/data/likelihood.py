@@ -25,7 +25,18 @@ from studio.data.formats.aliases import (
 )
 from studio.data.formats.material import TECHNICAL
 from studio.data.formats.names import BLOCKING, part_name
-from studio.data.ranking import DATED, GRADED, JUDGED, MADE, REMARKS, are_twins, hints
+from studio.data.ranking import (
+    DATED,
+    GRADED,
+    JUDGED,
+    MADE,
+    REMARKS,
+    are_twins,
+    find_kind,
+    hints,
+    rank_answers,
+    rank_questions,
+)
 
 READ = frozenset(
     "question questions query prompt instruction instructions task problem input source src text sentence utterance "
@@ -102,6 +113,10 @@ SIGNS: dict[str, tuple[float, float]] = {
     "long": (0.9, 0.6),
 }
 """Sign -> its weights as one of the question, and as one of the answer."""
+LIKELY = 0.6
+"""From here on the likelihood of a pair puts it first, ..."""
+LIKELY_ANSWER = 0.75
+"""... and that of an answer to a question that is known."""
 BEHIND, NEXT, LEADING, TWINS = 0.8, 0.4, 0.6, -0.9
 """Weights of an answer behind its question, next to it; of a question in front; of names that differ by a number."""
 
@@ -136,6 +151,30 @@ def rank_pairs(columns: Sequence[Column], question: str = "") -> list[Pair]:
         for names, score in scores.items()
     ]
     return sorted(pairs, key=lambda pair: -pair.likelihood)
+
+
+def order_questions(columns: Sequence[Column]) -> list[Column]:
+    """Return those of `columns` that could be read, the likeliest question first."""
+    likely = _find_likely(columns)
+    order = rank_questions(columns)
+    return sorted(order, key=lambda one: one.name != likely.question) if likely else order
+
+
+def order_answers(columns: Sequence[Column], question: str) -> list[Column]:
+    """Return those of `columns` that could be learned, the likeliest answer to the column `question` first."""
+    likely = _find_likely(columns, question)
+    order = rank_answers(columns, question)
+    judged = bool(order) and bool({*part_name(order[0].name)} & JUDGED)
+    return sorted(order, key=lambda one: one.name != likely.answer) if likely and not judged else order
+
+
+def _find_likely(columns: Sequence[Column], question: str = "") -> Pair | None:
+    """Return the pair that is likely enough to be put first; None for labels, twins, and kinds known as a whole."""
+    pairs = rank_pairs(columns, question)
+    if not pairs or pairs[0].likelihood < (LIKELY_ANSWER if question else LIKELY) or find_kind(columns):
+        return None
+    labels = any(one.is_labels for one in columns if one.name == pairs[0].answer)
+    return None if labels or are_twins(pairs[0].question, pairs[0].answer) else pairs[0]
 
 
 def _weigh(one: Column, longest: float) -> tuple[float, float]:

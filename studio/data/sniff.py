@@ -29,7 +29,7 @@ from studio.data.asking import (
 )
 from studio.data.columns import measure_columns, repeats
 from studio.data.conversation import Conversation
-from studio.data.evidence import SENTENCE, leaves_words, weigh
+from studio.data.evidence import has_answer, is_judged, is_sentence, leaves_words, weigh
 from studio.data.formats import FORMATS
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.choices import find_series
@@ -39,7 +39,7 @@ from studio.data.formats.several import holds_parts, open_list
 from studio.data.formats.turns import holds_turns
 from studio.data.mapping_file import read_mapping
 from studio.data.question import Question
-from studio.data.ranking import MOSTLY, is_answer, is_either_way, is_outdone, may_answer
+from studio.data.ranking import is_either_way, is_outdone
 from studio.data.row import Row, RowError
 from studio.data.understanding import Understanding
 
@@ -167,12 +167,12 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
         # A question alone is learned from by rewards; where other columns hold words, one may be the answer.
         asked_for = {"prompt": score.match.mapping["prompt"], **chosen} if score.match.mapping else asked_for
     half = "prompt" in asked_for and "completion" not in asked_for and best.name == "rl"
-    half = half and _has_answer(columns, rows, asked_for)
-    if best.name == "rl" and not chosen and _is_sentence(score.match.mapping, columns, rows):
+    half = half and has_answer(columns, rows, asked_for)
+    if best.name == "rl" and not chosen and is_sentence(score.match.mapping, columns, rows):
         # No program checks a sentence against another one: it is learned.
         half, asked_for = True, {"prompt": score.match.mapping["prompt"]}
     # Two questions beside each other are compared, and what was found out is the answer.
-    half = half or (best.name == "rl" and "prompt" in score.match.doubtful and _is_judged(columns, rows))
+    half = half or (best.name == "rl" and "prompt" in score.match.doubtful and is_judged(columns, rows))
     if best.name == "prompt_completion" and "completion" not in chosen and not score.match.doubtful:
         match = score.match.mapping
         known = [*measure_columns(columns, rows).values()]
@@ -211,33 +211,6 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
         asked = (ask_format(what, names),)
     found = _settle(best, score.match, columns, rows, score, asked, chosen)
     return dataclasses.replace(found, ranked=ranked)
-
-
-def _has_answer(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> bool:
-    """Return whether a column beside the question may be its answer: words of any kind, or short ones and none named.
-
-    Whoever names the question alone is asked for the answer; whoever wants rewards names the format.
-    """
-    rest = measure_columns([name for name in columns if name not in chosen.values()], rows).values()
-    named = "prompt" in chosen
-    return any(
-        one.is_prose or (named and may_answer(one) and (one.spoken or is_answer(one) or one.counted))
-        for one in rest
-    )
-
-
-def _is_sentence(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> bool:
-    """Return whether what answers are checked against is sentences beside a question in words."""
-    known = measure_columns(columns, rows)
-    answer, prompt = (known.get(mapping.get(role, "")) for role in ("answer", "prompt"))
-    texts = answer is not None and prompt is not None and answer.plain and prompt.plain
-    return texts and answer.is_prose and answer.words >= SENTENCE and answer.filled >= MOSTLY
-
-
-def _is_judged(columns: Sequence[str], rows: Sequence[Values]) -> bool:
-    """Return whether a column holds labels that somebody gave."""
-    known = measure_columns(columns, rows).values()
-    return any(is_answer(one) and 1 < one.distinct <= one.rows / 2 for one in known)
 
 
 def _tells_the_same(match: Match, other: Match, rows: Sequence[Values]) -> bool:
