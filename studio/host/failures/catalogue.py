@@ -143,7 +143,7 @@ def find_failures(machine: MachineFacts) -> tuple[Found, ...]:
         if not any(entry in group.FAILURES for group in mine):
             entry = ENTRIES[otherwise]
         explained = any(failure.id in finds for failure in _reasons(mine, otherwise))
-        if not (explained and entry.id in (otherwise, "triton_absent")):
+        if not (explained and entry.id in (otherwise, "triton_absent", "triton_pair")):
             finds[entry.id] = {"evidence": values["line"], **values}
     order = sorted(finds, key=lambda id: ORDER[ENTRIES[id].severity])
     return tuple(Found(ENTRIES[id], finds[id]) for id in order)
@@ -190,7 +190,8 @@ def diagnose(
     said = [_told(link) for link in chain] or [clean(str(error))]
     for words in said:
         verdict = weigh_text(words)
-        if verdict is not None:
+        # A last resort speaks of a program of the person's own; an exception at hand was raised in a run of ours.
+        if verdict is not None and not (chain and verdict.first.entry.last_resort):
             return _suit(verdict.first.entry.diagnose(verdict.first.values, recipe), machine)
     rest, left_out = leave_out_harmless(said[0])
     if left_out is not None and not chain and not TROUBLE.search(rest):
