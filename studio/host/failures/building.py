@@ -150,6 +150,17 @@ FAILURES = (
         code="K30",
     ),
     Failure(
+        # Not PyTorch's own names, which binary_mismatch knows.
+        "library_lacks",
+        said(
+            r"(?P<file>[\w.+-]+\.(?:so|dylib|dll)[\w.]*): undefined symbol: (?!_ZN|_ZNK)(?P<name>\w+)",
+            r"function '(?P<name>\w+)' not found",
+        ),
+        (Remedy("rebuild_library"),),
+        code="K50",
+        strength=0.95,
+    ),
+    Failure(
         "torch_library",
         said(r"\b(?P<library>lib(?:torch|c10)\w*\.(?:so|dylib)): cannot open shared object"),
         (Remedy("torch_family"), REBUILD),

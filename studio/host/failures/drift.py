@@ -161,6 +161,17 @@ FAILURES = (
         code="D122",
     ),
     Failure(
+        # Since 4.36 transformers keeps what was computed in a Cache of its own, no longer in pairs of tensors.
+        "cache_changed",
+        said(
+            r"Cache only has \d+ layers, attempted to access layer",
+            r"'tuple' object has no attribute 'get_(?:seq|usable|max)_\w+'|"
+            r"'DynamicCache' object (?:has no attribute|is not subscriptable)",
+        ),
+        (Remedy("fitting_cache"), UPGRADE_BOTH),
+        code="V32",
+    ),
+    Failure(
         # As pybind11 and PyO3 say it of compiled functions.
         "native_arguments",
         said(

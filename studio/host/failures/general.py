@@ -138,7 +138,7 @@ FAILURES = (
             r"ProcessGroupNCCL[^\n]*(?:Heartbeat monitor timed out|watchdog got stuck)",
             r"client socket has timed out after|\bDistNetworkError\b",
             r"communication broadband via P2P or IB",
-            r"retrieving ncclUniqueId from[^\n]{0,120}(?:Timeout|Connection|error)",
+            r"ret(?:rie|rei)ving ncclUniqueId from[^\n]{0,120}(?:Timeout|Connection|error)",
             r"\bDistStoreError\b|\bRendezvous(?:Connection|Timeout)Error\b|store based barrier",
             r"Connection closed by peer \[|gloo[\\/]transport",
             r"\bncclUnhandledCudaError\b",
@@ -214,12 +214,24 @@ FAILURES = (
         strength=0.9,
     ),
     Failure(
+        # What a program is started with: its arguments and its environment.
+        "command_none",
+        said(
+            r"in (?:_execute_child|list2cmdline|_spawn_process|putenv|encode)\b[\s\S]{0,700}?"
+            r"(?:not NoneType|str expected, not NoneType)",
+            r"TypeError: str expected, not NoneType",
+        ),
+        (Remedy("which_none"),),
+        code="D77",
+    ),
+    Failure(
         "path_none",
         said(
             r"(?:path should be|expected) str(?:ing)?, bytes[^\n]{0,20} os\.PathLike[^\n]{0,40}not NoneType"
         ),
         (Remedy("check_path"), Remedy("which_files")),
         code="D76",
+        unless=said(r"in (?:_execute_child|list2cmdline)\b"),
     ),
     Failure("interrupted", said(r"\bKeyboardInterrupt\b", r"exited by signal SIGINT"), (RESUME,), code="D69"),
     Failure(

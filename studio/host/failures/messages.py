@@ -209,10 +209,10 @@ def _read_key(reading: Reading) -> Values:
     raised = reading.last
     if raised is None or raised.type != "KeyError" or not raised.frames:
         return None
-    inside = raised.packages[0]
-    if inside in ("", "python", "torch", "datasets", MODEL_CODE):
+    inside, name = raised.packages[0], raised.message.partition("\n")[0].strip("'\"")
+    if " " in name or inside in ("", "python", "torch", "datasets", MODEL_CODE):
         return None
-    return {"name": raised.message.partition("\n")[0].strip("'\""), "package": pip_name(inside)}
+    return {"name": name, "package": pip_name(inside)}
 
 
 def _read_callback(reading: Reading) -> Values:
