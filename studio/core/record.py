@@ -8,6 +8,7 @@ from typing import Literal
 
 from studio.core.events import Diagnosis
 from studio.core.facts import Slower
+from studio.core.start_clock import BEFORE_RUN
 
 RECORD_VERSION = 1
 RunState = Literal["waiting", "running", "paused", "stopped", "failed", "finished"]
@@ -48,4 +49,4 @@ class RunRecord:
     @property
     def worked_s(self) -> float:
         """How long its phases took together, waiting and rests left out; 0 before its first attempt has ended."""
-        return sum(self.timings_s.values())
+        return sum(took_s for part, took_s in self.timings_s.items() if part not in BEFORE_RUN)

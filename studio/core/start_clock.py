@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, MutableMapping
 
 VARIABLE = "FINETUNE_STUDIO_CLOCK"
+BEFORE_RUN = ("start_command", "start_supervisor", "start_child", "start_check")
+"""Parts that lie before a run is created; the first holds a whole installation, 45 s of a first demo."""
 
 
 def mark(environment: MutableMapping[str, str], name: str) -> None:

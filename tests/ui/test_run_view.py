@@ -82,7 +82,11 @@ def test_the_clock_begins_with_the_run_and_ends_with_what_the_list_of_runs_says(
     assert "0:20" in status_card(view, "running", context.say, record, 120.0)
     assert "0:05" in status_card(LiveView(), "running", context.say, record, 105.0)
     view = fold(view, [RunFinished(seq=2, time_s=116.0, step=1, loss=1.0, artifact="adapter")])
-    ended = replace(record, state="finished", timings_s={"libraries": 7.5, "train": 9.0, "save": 6.5})
+    ended = replace(
+        record,
+        state="finished",
+        timings_s={"start_command": 45.5, "start_libraries": 7.5, "train": 9.0, "save": 6.5},
+    )
     assert ended.worked_s == 23.0
     assert "0:23" in status_card(view, "finished", context.say, ended, 500.0)
     assert "0:23" in run_view.done_card(ended, view, context.say)
