@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from studio.core import start_clock
@@ -49,8 +49,6 @@ def attempt(
     if hidden is not None:
         watch.emit(Warned(message=hidden))
     start_clock.mark(os.environ, "libraries")
-    from studio.engine.run import run
-
     workspace = health.workspace
     remembered = Remembered(workspace.remembered)
     told: dict[type, Any] = {}
@@ -60,24 +58,44 @@ def attempt(
             told[type(event)] = event
         watch.emit(event)
 
-    record = run(
-        recipe,
-        machine,
-        folder,
-        emit,
-        should_stop,
-        watch.beat,
-        remembered,
-        (lambda: os._exit(LOST)) if PARENT_VARIABLE in os.environ else None,
-        health.mirror(),
-        workspace.data_cache,
-        should_pause,
-        should_save,
-        _take_clock(),
-    )
+    with _reading(recipe, machine) as weights:
+        from studio.engine.run import run
+
+        record = run(
+            recipe,
+            machine,
+            folder,
+            emit,
+            should_stop,
+            watch.beat,
+            remembered,
+            (lambda: os._exit(LOST)) if PARENT_VARIABLE in os.environ else None,
+            health.mirror(),
+            workspace.data_cache,
+            should_pause,
+            should_save,
+            _take_clock(),
+            weights,
+        )
     if RunPlanned in told:
         _learn_speed(folder, recipe, machine, remembered, told[RunPlanned].plan, told.get(DataPrepared))
     return record
+
+
+@contextmanager
+def _reading(recipe: Recipe, machine: MachineFacts) -> Iterator[Any]:
+    """Read the model's weights to the card for a block: torch is enough for it, the run's other libraries follow."""
+    from studio.models.weights import read_ahead
+
+    weights = None
+    with suppress(StudioError, OSError, RuntimeError):  # the run meets the same, and tells it
+        facts = inspect_model(recipe.model.source, revision=recipe.model.revision)
+        weights = read_ahead(facts, choose_device(machine, recipe)[0].value)
+    try:
+        yield weights
+    finally:
+        if weights is not None:
+            weights.close()
 
 
 def _learn_speed(

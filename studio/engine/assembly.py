@@ -37,7 +37,6 @@ def load_fast(
     seed_all(recipe.seed)
     if plan.device.value.startswith("cuda"):
         torch.cuda.init()
-        torch.cuda.reset_peak_memory_stats(plan.device.value)  # what an earlier run of this process needed
     full = recipe.adapter.method == "full"
     loaded = load_model(
         facts,
@@ -49,6 +48,9 @@ def load_fast(
         tokenizer=tokenizer,
         weights=weights,
     )
+    if plan.device.value.startswith("cuda"):
+        # Neither what an earlier run needed counts, nor what was read ahead of its turn.
+        torch.cuda.reset_peak_memory_stats(plan.device.value)
     loaded.model.config.use_cache = False
     set_ends(loaded.model, loaded.tokenizer)
     model = adapt(loaded.model, recipe.adapter, recipe.model.adapter)

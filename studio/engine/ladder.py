@@ -158,8 +158,10 @@ def release_memory() -> None:
 
 
 @contextmanager
-def cap_memory(device: str, share: float = 1.0) -> Iterator[int]:
+def cap_memory(device: str, share: float = 1.0, held_bytes: int = 0) -> Iterator[int]:
     """Keep this process within `share` of MEMORY_SHARE of what `device` has free, for a block; yields that in bytes.
+
+    `held_bytes`: what the block's own weights take there already; they count as free.
 
     Beyond it PyTorch raises torch.OutOfMemoryError. Yields 0 and does nothing on a processor.
     """
@@ -167,7 +169,8 @@ def cap_memory(device: str, share: float = 1.0) -> Iterator[int]:
         yield 0
         return
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-    limit_bytes = int(torch.cuda.memory_reserved(device) + MEMORY_SHARE * share * free_bytes)
+    others_bytes = max(0, torch.cuda.memory_reserved(device) - held_bytes)
+    limit_bytes = int(others_bytes + MEMORY_SHARE * share * (free_bytes + held_bytes))
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total_bytes), device)
     try:
         yield limit_bytes

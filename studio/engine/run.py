@@ -76,7 +76,8 @@ from studio.models.adapt import (
 from studio.models.fast import Fast
 from studio.models.fetch import DownloadStopped, resolve_model
 from studio.models.file_hashes import hash_weights
-from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded, read_ahead
+from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded
+from studio.models.weights import Weights
 
 
 class Stopped(Exception):
@@ -99,6 +100,7 @@ class Run:
     data_cache: Path | None = None
     should_pause: Callable[[], bool] = lambda: False
     should_save: Callable[[], bool] = lambda: True
+    weights: Weights | None = None
     exits: ExitStack = field(default_factory=ExitStack)
     """What is undone at the run's end."""
     timings_s: dict[str, float] = field(default_factory=dict)
@@ -133,6 +135,7 @@ def run(
     should_pause: Callable[[], bool] = lambda: False,
     should_save: Callable[[], bool] = lambda: True,
     start_s: Mapping[str, float] = MappingProxyType({}),
+    weights: Weights | None = None,
 ) -> RunRecord:
     """Train by `recipe` in `folder`, from its newest whole checkpoint when it has one; returns the final run.json.
 
@@ -141,7 +144,7 @@ def run(
     when the GPU can no longer be used by this process: a supervised process ends itself there, and the run resumes
     in a new one; when `leave` returns, or is None, the run fails. `data_cache` keeps converted data sets for the next.
     While `should_pause` says so it holds after a step; a stop while `should_save` says no writes no checkpoint.
-    `start_s`: what passed before this call, for the run's timings_s.
+    `start_s`: what passed before this call, for the run's timings_s. `weights`: the model's, on their way to the card.
     """
     if remembered is not None:
         card = choose_device(machine, recipe)[1]
@@ -149,7 +152,7 @@ def run(
     now = {"state": "running", "packages": dict(machine.packages), "diagnosis": None, "ended_s": 0.0}
     record = folder.change_record(lambda kept: dataclasses.replace(kept, **now))
     this = Run(recipe, machine, folder, emit, should_stop, beat, record, remembered, mirror, data_cache)
-    this.should_pause, this.should_save = should_pause, should_save
+    this.should_pause, this.should_save, this.weights = should_pause, should_save, weights
     this.timings_s.update(start_s)
     lost = False
     try:
@@ -206,10 +209,9 @@ def _train(this: Run) -> Trained | None:
         hashing = hashers.submit(hash_weights, Path(facts.folder))
         hashers.shutdown(wait=False)  # a stop does not wait for it
         device, gpu = choose_device(this.machine, recipe)
-        budget_bytes = this.exits.enter_context(cap_memory(device.value, memory_share(this.machine)))
-        weights = read_ahead(facts, device.value)
-        if weights is not None:
-            this.exits.callback(weights.close)
+        held_bytes = this.weights.held_bytes if this.weights else 0
+        cap = cap_memory(device.value, memory_share(this.machine), held_bytes)
+        budget_bytes = this.exits.enter_context(cap)
         tokenizer, data = prepare_rows(
             recipe,
             facts,
@@ -230,7 +232,7 @@ def _train(this: Run) -> Trained | None:
         proof = Proof(
             *(this.remembered, this.machine, card, recipe, plan, Path(facts.folder), hashing.result)
         )
-        loaded, fast = load_fast(recipe, facts, plan, tokenizer, weights, proof.holds)
+        loaded, fast = load_fast(recipe, facts, plan, tokenizer, this.weights, proof.holds)
         frozen = sum_frozen(loaded.model)
         capped = (text("run.memory_capped", gigabytes=gigabytes(budget_bytes)),) if budget_bytes else ()
         plan = note_loading(plan, fast.refused, fast.twins, this.machine, recipe, facts, gpu)

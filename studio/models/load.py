@@ -21,7 +21,7 @@ from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts
 from studio.core.text import literal, text
 from studio.models.tokenizer import last_line, load_tokenizer
-from studio.models.weights import Weights, start_reading
+from studio.models.weights import Weights, read_ahead
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -34,17 +34,6 @@ class Loaded:
 
     model: Any
     tokenizer: Any
-
-
-def read_ahead(facts: ModelFacts, device: str) -> Weights | None:
-    """Begin to read the weights of `facts.folder` to a graphics card; None where transformers is to read them itself.
-
-    That is: on a processor, where its mapped files need no memory of their own, and for what is stored quantised.
-    Raises StudioError for a damaged file.
-    """
-    if not device.startswith("cuda") or facts.quantization != "none":
-        return None
-    return start_reading(facts.folder, device)
 
 
 def load_model(
@@ -97,6 +86,8 @@ def _load(
             )
             _name(model, facts.folder)
         else:
+            if weights is not None:
+                weights.close()  # nobody takes them
             model, report = AutoModelForCausalLM.from_pretrained(
                 facts.folder,
                 config=config,

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from studio.core.facts import ModelFacts
 from studio.models.catalog import StoredTensor, list_weights, read_header
 
 DTYPES = {
@@ -33,10 +34,11 @@ DTYPES = {
 READERS = 4
 BUFFER_BYTES = 16 * 2**20
 """Pinned, two for each reader: one is filled while the other goes to the card."""
+WHOLE_SHARE = 0.5
+"""Of the card's free memory: a model whose files take no more is read to its end, whoever takes it and when."""
 AHEAD_BYTES = 2**30
 AHEAD_SHARE = 0.125
-"""Of the card's free memory. 4-bit weights are made of 16-bit ones, and the whole model may not fit in 16 bits; what is
-held here counts in the run's peak."""
+"""Of the card's free memory, for a larger one: 4-bit weights are made of 16-bit ones, all of which may not fit."""
 
 
 @dataclass(slots=True)
@@ -81,6 +83,11 @@ class Weights:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def held_bytes(self) -> int:
+        """Return how much of the device the tensors take that are being read, or were and wait to be taken."""
+        return self._held_bytes
+
     def state_dict(self) -> dict[str, Any]:
         """Return what PreTrainedModel.from_pretrained takes as `state_dict`: each tensor comes when it is asked for."""
         return {name: Deferred(self, name) for name in self._entries}
@@ -115,6 +122,7 @@ class Weights:
             thread.join()
         for entry in self._entries.values():
             entry.tensor = None
+        self._held_bytes = 0
 
     def _next(self) -> Entry | None:
         """Return the next tensor to be read once there is room for it; None at the end."""
@@ -182,6 +190,17 @@ class Copier:
         self._stream.synchronize()
 
 
+def read_ahead(facts: ModelFacts, device: str) -> Weights | None:
+    """Begin to read the weights of `facts.folder` to a graphics card; None where transformers is to read them itself.
+
+    That is: on a processor, where its mapped files need no memory of their own, and for what is stored quantised.
+    Raises StudioError for a damaged file.
+    """
+    if not device.startswith("cuda") or facts.quantization != "none" or not facts.folder:
+        return None
+    return start_reading(facts.folder, device)
+
+
 def start_reading(folder: str | Path, device: str) -> Weights | None:
     """Begin to read the safetensors of `folder` to `device`; None where list_entries has none.
 
@@ -190,10 +209,16 @@ def start_reading(folder: str | Path, device: str) -> Weights | None:
     entries = list_entries(Path(folder))
     if not entries:
         return None
-    place, ahead_bytes = torch.device(device), AHEAD_BYTES
-    if place.type == "cuda":
-        ahead_bytes = min(ahead_bytes, int(AHEAD_SHARE * torch.cuda.mem_get_info(place)[0]))
-    return Weights(entries, place, ahead_bytes)
+    place = torch.device(device)
+    free_bytes = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else 0
+    return Weights(entries, place, count_ahead(sum(one.stored.size_bytes for one in entries), free_bytes))
+
+
+def count_ahead(size_bytes: int, free_bytes: int) -> int:
+    """Return how many bytes of a model's `size_bytes` may lie unused on a card that has `free_bytes`."""
+    if size_bytes <= WHOLE_SHARE * free_bytes:
+        return size_bytes
+    return min(AHEAD_BYTES, int(AHEAD_SHARE * free_bytes))
 
 
 def list_entries(folder: Path) -> list[Entry]:
