@@ -21,8 +21,10 @@ from studio.core.recipe import Recipe
 from studio.data.remote import is_remote
 from studio.desk.checking import find_problems
 from studio.desk.health import Health
+from studio.engine.base_hash import hash_base
 from studio.host.detect import look_around
 from studio.host.probes.child import run_child
+from studio.host.remembered import Remembered
 from studio.host.workspace import Workspace
 from studio.models.catalog import inspect_model, list_weights
 
@@ -113,19 +115,20 @@ def _is_refused(recipe: Recipe, workspace: Workspace) -> bool:
     return any(problem.severity == "error" for problem in problems)
 
 
-def read_files_ahead(source: str, revision: str = "") -> threading.Thread | None:
-    """Let the system read the files of a model that is on this disk into its cache; returns the thread that asks."""
-    if not hasattr(os, "posix_fadvise"):
-        return None
+def read_files_ahead(workspace: Workspace, source: str, revision: str = "") -> threading.Thread:
+    """Let the system read the files of a model that is on this disk into its cache, and hash them where the hash is not
+    kept; returns the thread that does."""
 
     def work() -> None:
         with suppress(StudioError, OSError):
             facts = inspect_model(source, revision=revision)
             if not facts.folder or facts.weight_bytes > RAM_SHARE * psutil.virtual_memory().available:
                 return
-            for path in list_weights(Path(facts.folder)):
-                with path.open("rb") as file:
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+            if hasattr(os, "posix_fadvise"):
+                for path in list_weights(Path(facts.folder)):
+                    with path.open("rb") as file:
+                        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+            hash_base(facts.folder, Remembered(workspace.remembered))
 
     thread = threading.Thread(target=work, name="files", daemon=True)
     thread.start()

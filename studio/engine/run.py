@@ -44,6 +44,7 @@ from studio.engine.artifact import (
     verify_artifact,
 )
 from studio.engine.assembly import load_fast, make_step
+from studio.engine.base_hash import hash_base
 from studio.engine.calibrate import keep_what_fits
 from studio.engine.checkpoint import list_checkpoints, require_space, save_checkpoint, sweep
 from studio.engine.decoder_step import DecoderStep
@@ -75,7 +76,6 @@ from studio.models.adapt import (
 )
 from studio.models.fast import Fast
 from studio.models.fetch import DownloadStopped, resolve_model
-from studio.models.file_hashes import hash_weights
 from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded
 from studio.models.weights import Weights
 
@@ -204,9 +204,9 @@ def _train(this: Run) -> Trained | None:
     source, revision = recipe.model.source, recipe.model.revision
     facts = resolve_model(source, revision, this.emit, this.should_stop, this.mirror)  # a phase of its own
     with this.phase("prepare"):  # before any weights: what refuses a run for its data takes no loading
-        # Beside preparing and loading, which waits for disk and card: 2 s for the 16 GB of an 8-billion model.
+        # Beside preparing and loading, which waits for disk and card.
         hashers = ThreadPoolExecutor(1)
-        hashing = hashers.submit(hash_weights, Path(facts.folder))
+        hashing = hashers.submit(hash_base, facts.folder, this.remembered)
         hashers.shutdown(wait=False)  # a stop does not wait for it
         device, gpu = choose_device(this.machine, recipe)
         held_bytes = this.weights.held_bytes if this.weights else 0

@@ -16,6 +16,7 @@ from studio.host.memory import Calibration
 
 MOST_SPEEDS = 40
 MOST_PROOFS = 200
+MOST_BASES = 64
 ROOMIER = 1.1
 """With this many times the memory free, a run tries again what did not fit before: another program had held it."""
 
@@ -94,6 +95,8 @@ class Memory:
     """The newest first; one of each kind of run."""
     proofs: tuple[str, ...] = ()
     """Keys of engine/proof.py, the newest first."""
+    bases: tuple[tuple[str, str], ...] = ()
+    """Stamps of a model's files and the hash of what they hold (engine/base_hash.py), the newest first."""
 
 
 class Remembered:
@@ -205,6 +208,15 @@ class Remembered:
         def add(memory: Memory) -> Memory:
             others = (one for one in memory.proofs if one != key)
             return replace(memory, proofs=(key, *others)[:MOST_PROOFS])
+
+        self._change(add)
+
+    def note_base(self, stamp: str, found: str) -> None:
+        """Remember the hash of a model's weights by the stamp of their files. Raises OSError."""
+
+        def add(memory: Memory) -> Memory:
+            others = (one for one in memory.bases if one[0] != stamp)
+            return replace(memory, bases=((stamp, found), *others)[:MOST_BASES])
 
         self._change(add)
 

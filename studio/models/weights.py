@@ -32,8 +32,9 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 READERS = 4
-BUFFER_BYTES = 16 * 2**20
-"""Pinned, two for each reader: one is filled while the other goes to the card."""
+BUFFER_BYTES = 32 * 2**20
+"""Pinned, two for each reader: one is filled while the other goes to the card. Between two of them a reader asks for
+Python's lock, which a thread that imports libraries hands over after 5 ms."""
 WHOLE_SHARE = 0.5
 """Of the card's free memory: a model whose files take no more is read to its end, whoever takes it and when."""
 AHEAD_BYTES = 2**30

@@ -1,5 +1,7 @@
 """What is begun ahead: libraries only where they are known to be harmless, files where they fit."""
 
+import os
+import subprocess
 import sys
 import threading
 
@@ -7,8 +9,11 @@ import pytest
 
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.desk import health
-from studio.desk.ahead import load_ahead, prepare_ahead, read_files_ahead
+from studio.desk.ahead import UNUSED, load_ahead, prepare_ahead, read_files_ahead
 from studio.desk.health import Health
+from studio.engine.base_hash import stamp_weights
+from studio.host.remembered import Remembered
+from studio.models.file_hashes import hash_weights
 from tests.host.facts import make_gpu, make_machine
 
 MODULE = "ahead_of_time"
@@ -54,12 +59,40 @@ def test_a_library_that_fails_is_left_to_who_needs_it(workspace, monkeypatch, li
     desk_health.close()
 
 
-def test_a_model_that_is_not_there_is_no_failure(tmp_path):
+def test_a_model_that_is_not_there_is_no_failure(workspace, tmp_path):
     for source in (str(tmp_path), "nobody/nothing"):
-        thread = read_files_ahead(source)
-        if thread is not None:
-            thread.join(20)
-            assert not thread.is_alive()
+        thread = read_files_ahead(workspace, source)
+        thread.join(20)
+        assert not thread.is_alive()
+    assert Remembered(workspace.remembered).read().bases == ()
+
+
+def test_a_models_files_are_hashed_for_the_run(workspace, tiny_models):
+    folder = tiny_models("llama")
+    read_files_ahead(workspace, str(folder)).join(20)
+    assert dict(Remembered(workspace.remembered).read().bases) == {
+        stamp_weights(folder): hash_weights(folder)
+    }
+
+
+def test_imports_are_spared_collections_and_what_no_run_uses(tmp_path):
+    """In a process of its own, as hiding and freezing are for good."""
+    for name in UNUSED:
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')", encoding="utf-8")
+    words = (
+        "import gc, importlib.util\n"
+        "from studio.desk.ahead import UNUSED, hide_unused, without_collections\n"
+        "hide_unused()\n"
+        "with without_collections():\n"
+        "    assert not gc.isenabled()\n"
+        "assert gc.isenabled() and gc.get_freeze_count()\n"
+        "assert not any(map(importlib.util.find_spec, UNUSED))\n"
+        "from transformers.utils import is_sklearn_available\n"
+        "assert not is_sklearn_available()\n"
+    )
+    path = os.pathsep.join((str(tmp_path), *sys.path))
+    done = subprocess.run([sys.executable, "-c", words], env={**os.environ, "PYTHONPATH": path}, check=False)
+    assert done.returncode == 0
 
 
 @pytest.fixture

@@ -335,3 +335,6 @@ def test_the_cap_is_a_share_of_what_is_free_and_ends_with_the_block(monkeypatch)
         assert limit_bytes == 5_600  # 1,000 are ours already, and 0.92 of 5,000
         raise KeyError
     assert set_to == [(0.56, "cuda:1"), (1.0, "cuda:1")]
+    # 600 of the 1,000 are the run's own weights, read ahead: the share is of them, too.
+    with cap_memory("cuda:1", 0.5, 600) as limit_bytes:
+        assert limit_bytes == 400 + 2_576

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from studio.core.errors import StudioError
 from studio.models.catalog import inspect_model
 from studio.models.load import load_model
-from studio.models.weights import Weights, list_entries, start_reading
+from studio.models.weights import AHEAD_BYTES, Weights, count_ahead, list_entries, read_ahead, start_reading
 from tests.conftest import FAMILIES
 
 
@@ -110,3 +110,25 @@ def test_an_unknown_dtype_is_left_to_transformers(tmp_path, tiny_models):
     folder.mkdir()
     save_file({"one": torch.zeros(8, dtype=torch.float8_e4m3fn)}, folder / "model.safetensors")
     assert start_reading(folder, "cpu") is None
+
+
+def test_a_model_is_read_whole_where_the_card_has_room_and_else_a_little_ahead():
+    gigabyte = 10**9
+    assert count_ahead(16 * gigabyte, 80 * gigabyte) == 16 * gigabyte
+    assert count_ahead(16 * gigabyte, 24 * gigabyte) == AHEAD_BYTES
+    assert count_ahead(16 * gigabyte, 4 * gigabyte) == gigabyte // 2
+
+
+def test_what_is_read_ahead_is_counted_until_it_is_taken(tiny_models):
+    weights = start_reading(tiny_models("llama"), "cpu")
+    for name in weights.state_dict():
+        weights.take(name)
+    assert weights.held_bytes == 0
+    weights.close()
+    weights = Weights(list_entries(tiny_models("llama")), torch.device("cpu"), 2**30)
+    weights.close()
+    assert weights.held_bytes == 0
+
+
+def test_nothing_is_read_ahead_for_a_processor(tiny_models):
+    assert read_ahead(inspect_model(str(tiny_models("llama"))), "cpu") is None
