@@ -129,7 +129,8 @@ def write_examples(folder: Path, model: Path, longest: int, seed: int) -> Path:
     tokenizer = load_tokenizer(inspect_model(str(model)))
     arrays: dict[str, np.ndarray] = {}
     for name in ("train", "held_out"):
-        spec = DatasetSpec(source=str(folder / f"{name}.jsonl.gz"), max_length=longest)
+        source = str(folder / f"{name}.jsonl.gz")
+        spec = DatasetSpec(source=source, max_length=longest, validation_share=0.0)
         rows = list(prepare(spec, "auto", tokenizer, seed=seed).train)
         arrays[f"{name}_ids"] = np.concatenate([row.token_ids for row in rows]).astype(np.int32)
         arrays[f"{name}_trained"] = np.concatenate([row.trained for row in rows])

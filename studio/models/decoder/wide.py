@@ -22,31 +22,37 @@ from studio.models.decoder.weights import Weights
 from studio.models.norms import Norm
 
 
-def widen(module: nn.Module, dtype: torch.dtype, twins: dict[int, nn.Parameter]) -> nn.Module:
-    """Return `module` with fp32 parameters, all else shared; 4-bit ones as they are stored, rounded to `dtype`.
+def widen(
+    module: nn.Module,
+    dtype: torch.dtype,
+    twins: dict[int, nn.Parameter],
+    to: torch.dtype = torch.float32,
+) -> nn.Module:
+    """Return `module` with parameters in `to`, all else shared; 4-bit ones as they are stored, rounded to `dtype`.
 
     `twins` gets the parameters by the id of the one whose place they take.
     """
     state = getattr(module._parameters.get("weight"), "quant_state", None)
     if state is not None:
-        return _open(module, dtype)
+        return _open(module, dtype, to)
     twin = copy.copy(module)
     parameters = dict(module.named_parameters(recurse=False))
-    wide = {name: nn.Parameter(p.detach().float(), p.requires_grad) for name, p in parameters.items()}
+    wide = {name: nn.Parameter(p.detach().to(to), p.requires_grad) for name, p in parameters.items()}
     twins.update({id(p): wide[name] for name, p in parameters.items()})
     twin.__dict__["_parameters"] = dict(module._parameters) | wide
     twin.__dict__["_modules"] = {
-        name: None if child is None else widen(child, dtype, twins) for name, child in module._modules.items()
+        name: None if child is None else widen(child, dtype, twins, to)
+        for name, child in module._modules.items()
     }
     return twin
 
 
-def _open(module: nn.Module, dtype: torch.dtype) -> nn.Linear:
+def _open(module: nn.Module, dtype: torch.dtype, to: torch.dtype) -> nn.Linear:
     weight, bias = module.weight, module.bias
     linear = nn.Linear(module.in_features, module.out_features, bias=bias is not None, device="meta")
-    linear.weight = nn.Parameter(_open_weight(weight).to(dtype).float(), requires_grad=False)
+    linear.weight = nn.Parameter(_open_weight(weight).to(dtype).to(to), requires_grad=False)
     if bias is not None:
-        linear.bias = nn.Parameter(bias.detach().to(dtype).float(), requires_grad=False)
+        linear.bias = nn.Parameter(bias.detach().to(dtype).to(to), requires_grad=False)
     return linear
 
 
@@ -65,11 +71,11 @@ def _open_weight(weight: nn.Parameter) -> Tensor:
 
 
 class Wide:
-    """A layer's module in fp32."""
+    """A layer's module in fp32, or in fp64, which its norms leave for fp32 and come back to."""
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, module: nn.Module, dtype: torch.dtype, to: torch.dtype = torch.float32) -> None:
         self._twins: dict[int, nn.Parameter] = {}
-        self._module = widen(module, dtype, self._twins)
+        self._module = widen(module, dtype, self._twins, to)
 
     def forward(self, x: Tensor, given: dict[str, Any]) -> Tensor:
         """Return y (D, S, H)."""
@@ -80,6 +86,15 @@ class Wide:
     ) -> list[Tensor]:
         """Return y, dx and the gradients of `parameters`, named by the layer's own."""
         return run_module(self._module, x, dy, given, [self._twins[id(p)] for p in parameters])
+
+
+def to_double(given: Any) -> Any:
+    """Return what a layer takes besides x with its fp32 tensors in fp64."""
+    if isinstance(given, Tensor):
+        return given.double() if given.is_floating_point() else given
+    if isinstance(given, (tuple, list)):
+        return type(given)(map(to_double, given))
+    return {name: to_double(value) for name, value in given.items()} if isinstance(given, dict) else given
 
 
 def run_module(

@@ -120,6 +120,28 @@ def test_every_fault_is_refused(stored, fault, name):
     assert found.values.keys() == {"layer", "part", "error", "own"}
 
 
+@pytest.mark.parametrize("fault", [None, drop_rotary, change_eps], ids=str)
+def test_large_biases_of_queries_and_keys_are_held_against_fp64(tmp_path, monkeypatch, fault):
+    """As Qwen2.5's: in fp32, too, their scores leave few bits for what differs, and equal arithmetic is not equal."""
+    model, asked = make_model("qwen2", intermediate_size=128).unload(), []
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("q_proj.bias", "k_proj.bias")):
+                parameter.copy_(30.0 * torch.randn(parameter.shape, generator=generator))
+    model.save_pretrained(tmp_path)
+    run_finer = probe._Probe._run_finer
+    monkeypatch.setattr(
+        probe._Probe, "_run_finer", lambda self, *given: asked.append(1) or run_finer(self, *given)
+    )
+    model = load(tmp_path, "bf16")
+    decoder = take(model, "bf16")
+    if fault is not None:
+        fault(decoder, decoder.layers[1])
+    assert (ask(model, decoder, "bf16") is None) == (fault is None)
+    assert asked
+
+
 @pytest.mark.parametrize("fault", [drop_rotary, change_window, change_eps], ids=lambda fault: fault.__name__)
 def test_a_fault_in_8_bits_is_refused(fault):
     model = make_model("mistral")
