@@ -119,6 +119,16 @@ def set_aside(ours: Tensor, truth: Tensor) -> tuple[int, float, Tensor]:
     return int(largest[worst]), float(shares[worst]), rest
 
 
+def further(one: Sequence[Tensor], other: Sequence[Tensor], truth: Sequence[Tensor]) -> list[Tensor]:
+    """Return of each pair what is further from its truth: products in 8 bits cost what they cost, beside 16 bits.
+
+    The adapter of layer 0's k_proj in qwen2.5-coder-0.5b: off by 0.05 with products in 8 bits and all else in fp32, by
+    0.13 by the model's own code in bf16, and by 0.15 to 0.22 as the decoder computes it in both.
+    """
+    pairs = zip(one, other, errors_of(one, truth), errors_of(other, truth), strict=True)
+    return [a if errors[0] >= others[0] else b for a, b, errors, others in pairs]
+
+
 def errors_of(found: Sequence[Tensor], truth: Sequence[Tensor]) -> list[tuple[float, float]]:
     """Return each one's difference from its truth, as shares: root mean squares and largest values. Waits once."""
     tiny = torch.finfo(torch.float32).tiny

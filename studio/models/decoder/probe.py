@@ -30,6 +30,7 @@ from studio.models.decoder.judge import (
     Judge,
     Measured,
     errors_of,
+    further,
     judge_equal,
 )
 from studio.models.decoder.layer import Layer, Rows
@@ -256,7 +257,9 @@ class _Probe:
             dy, truth = dy * factor, [truth[0], *(t * factor for t in truth[1:])]
         rows_of_x = stream.cut(x).to(self.dtype)
         if not self.exact:
-            own = self._run(self._widen(layer, fp8=True), rows_of_x, dy, rows, "all", parameters, fp32=True)
+            eight = self._run(self._widen(layer, fp8=True), rows_of_x, dy, rows, "all", parameters, fp32=True)
+            plain = self._run_model(layer.spec.module, stream, x, dy, given[0], parameters)
+            own = further(eight, plain, truth)
         elif self.dtype == torch.float32 and self.device.type == "cpu":
             own = truth
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from studio.models.decoder.judge import ASIDE, Judge
+from studio.models.decoder.judge import ASIDE, Judge, further
 
 HALF = torch.bfloat16
 CHANNELS = 9 * ASIDE
@@ -59,3 +59,9 @@ def test_in_fp32_all_values_are_equal(norm):
     ours, own, truth = norm
     ours[MASSIVE] = truth[MASSIVE] + 80
     assert not judge(ours, truth, truth, torch.float32)
+
+
+def test_of_two_own_errors_the_larger_one_counts():
+    truth = [torch.ones(4), torch.ones(4)]
+    near, far = [torch.full((4,), 1.1), torch.full((4,), 1.3)], [torch.full((4,), 0.8), torch.full((4,), 1.2)]
+    assert [float(one[0]) for one in further(near, far, truth)] == pytest.approx([0.8, 1.3])
