@@ -15,6 +15,7 @@ from studio.core.facts import BackendPlan, MachineFacts, MeasuredSpeed
 from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
+from studio.desk.ahead import import_libraries
 from studio.desk.health import Health, hide_broken_triton
 from studio.desk.pace import read_pace
 from studio.engine.folder import RunFolder
@@ -59,9 +60,7 @@ def attempt(
         watch.emit(event)
 
     with _reading(recipe, machine) as weights:
-        from studio.engine.run import run
-
-        record = run(
+        record = import_libraries("studio.engine.run").run(
             recipe,
             machine,
             folder,

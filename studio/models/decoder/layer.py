@@ -377,3 +377,21 @@ class Layer:
 def _own(u: Tensor) -> Tensor:
     """Return the tail of wide rows in memory of its own, so that the rest of the rows can go."""
     return u.contiguous() if u.shape[1] else u
+
+
+def kind_of(layer: Layer) -> tuple:
+    """Return all that layers of one kind have in common, but for the numbers in their weights."""
+    spec = layer.spec
+    norms = (
+        spec.input_norm, spec.attention_norm, spec.mlp_norm, spec.output_norm, spec.query_norm, spec.key_norm,
+    )  # fmt: skip
+    groups = tuple(
+        (group.weights.sizes, group.inputs, group.bias is not None, type(group.weights), group.dropout)
+        + tuple((part.rank, part.scale) for part in group.parts)
+        for group in layer.groups
+    )
+    return (
+        spec.activation, spec.scale, spec.window, spec.softcap, spec.rotary, spec.head_dim, spec.query_heads,
+        spec.key_heads, tuple(norm and norm.options for norm in norms), groups, layer.attention.name,
+        tuple(type(part) for part in spec.module.modules()),
+    )  # fmt: skip

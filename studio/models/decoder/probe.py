@@ -33,16 +33,16 @@ from studio.models.decoder.judge import (
     further,
     judge_equal,
 )
-from studio.models.decoder.layer import Layer, Rows
+from studio.models.decoder.layer import Layer, Rows, kind_of
 from studio.models.decoder.reading import LENGTHS, Stream, make_ids, read
 from studio.models.decoder.spec import NO_ROTARY
 from studio.models.decoder.whole_store import WholeStore
 from studio.models.decoder.wide import (
     Wide,
     run_embedding,
+    run_finer,
     run_head,
     run_module,
-    to_double,
     widen,
     widen_layer,
     without_tf32,
@@ -181,7 +181,7 @@ class _Probe:
         """Return which layers are looked at forward and backward, and the first of each kind."""
         layers, kinds = self.decoder.layers, {}
         for number, layer in enumerate(layers):
-            kinds.setdefault(_kind(layer), number)
+            kinds.setdefault(kind_of(layer), number)
         first = set(kinds.values())
         if sum(group.inputs * group.outputs for layer in layers for group in layer.groups) <= ALL_WEIGHTS:
             return set(range(len(layers))), first
@@ -268,7 +268,10 @@ class _Probe:
             ours = self._run(self._widen(layer), rows_of_x, dy, rows, "all", parameters, fp32=True)
             equal = list(self.judge.compare(number, names, ours, truth, truth, torch.float32))
             if not all(one.ok for one in equal) and self.device.type in ("cpu", "cuda"):
-                finer = self._run_finer(layer, stream, x, dy, given[1], parameters, factor)
+                spread = stream.spread(dy / factor)
+                finer = run_finer(layer.spec.module, self.dtype, x, spread, given[1], parameters)
+                y, *gradients = stream.cut(finer[0]), stream.cut(finer[1]), *finer[2:]
+                finer = [y, *(gradient * factor for gradient in gradients)]
                 judge = Judge(torch.float32, exact=True)
                 equal = list(judge.compare(number, names, ours, truth, finer, torch.float32, TIMES_FINER))
                 del finer
@@ -301,20 +304,6 @@ class _Probe:
         with self._autocast():
             y, dx, *rest = run_module(module, x, stream.spread(dy), given, parameters)
         return [stream.cut(y), stream.cut(dx), *rest]
-
-    def _run_finer(
-        self, layer: Layer, stream: Stream, x: Tensor, dy: Tensor, given: dict, parameters: list[nn.Parameter],
-        factor: float,
-    ) -> list[Tensor]:  # fmt: skip
-        """Return the truth in fp64: where attention is peaked and activations are large, equal arithmetic is not equal.
-
-        Layer 0 of qwen2.5-coder-0.5b on an H100: our fp32 and the model's own were 3.6e-4 apart, in the last bits of
-        sums amplified by its softmax. Then the model's own fp32, held against fp64, says what rounding does there.
-        """
-        wide = Wide(layer.spec.module, self.dtype, torch.float64)
-        finer = wide.run(x.double(), stream.spread(dy / factor).double(), to_double(given), parameters)
-        finer = [stream.cut(finer[0]), stream.cut(finer[1]), *finer[2:]]
-        return [finer[0], *(one * factor for one in finer[1:])]
 
     # -- head and whole ------------------------------------------------------------------------------------------
 
@@ -424,21 +413,3 @@ class _Probe:
         picks = torch.arange(1, sum(LENGTHS), HEAD_STEP, device=self.device)
         following = self.text.cut(self.text.ids.roll(-1, 1))[picks]
         return self.text.cut(self.text.inputs[-1]).to(self.dtype), picks, following
-
-
-def _kind(layer: Layer) -> tuple:
-    """Return all that layers of one kind have in common, but for the numbers in their weights."""
-    spec = layer.spec
-    norms = (
-        spec.input_norm, spec.attention_norm, spec.mlp_norm, spec.output_norm, spec.query_norm, spec.key_norm,
-    )  # fmt: skip
-    groups = tuple(
-        (group.weights.sizes, group.inputs, group.bias is not None, type(group.weights), group.dropout)
-        + tuple((part.rank, part.scale) for part in group.parts)
-        for group in layer.groups
-    )
-    return (
-        spec.activation, spec.scale, spec.window, spec.softcap, spec.rotary, spec.head_dim, spec.query_heads,
-        spec.key_heads, tuple(norm and norm.options for norm in norms), groups, layer.attention.name,
-        tuple(type(part) for part in spec.module.modules()),
-    )  # fmt: skip
