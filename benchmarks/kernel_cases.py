@@ -310,33 +310,6 @@ def updates(elements: int) -> Iterator[Workload]:
     )
 
 
-def losses(rows: int, vocabulary: int) -> Iterator[Workload]:
-    """Logits read twice, their gradient written over them."""
-    start = draw(rows, vocabulary, scale=3.0)
-    logits, targets = start.clone(), torch.randint(vocabulary, (rows,))
-    calls = each(ours("cross_entropy"), lambda i: i.forward(logits, targets, scale=1 / rows))
-
-    def stock() -> Sequence[Tensor]:
-        one = logits.detach().requires_grad_()
-        found = functional.cross_entropy(one.float(), targets, reduction="none")
-        return found.detach(), *torch.autograd.grad(found.sum() / rows, one)
-
-    calls["torch"] = stock
-    if function := peer("liger_kernel.transformers.functional", "liger_cross_entropy"):
-
-        def liger() -> Sequence[Tensor]:
-            one = logits.detach().requires_grad_()
-            torch.autograd.grad(function(one, targets), one)
-            return ()
-
-        calls["liger"] = liger
-    floor = 3 * rows * vocabulary * BYTES
-    yield Workload(
-        op="cross_entropy", direction="loss and gradient", shape=f"{rows}x{vocabulary}", calls=calls,
-        floor_bytes=floor, prepare=lambda: logits.copy_(start),
-    )  # fmt: skip
-
-
 def heads(rows: int, width: int, vocabulary: int) -> Iterator[Workload]:
     """The frozen head: the logits' product once and their gradient's; a loss of about 1 nat, as of a trained model."""
     weight, targets = draw(vocabulary, width), torch.randint(vocabulary, (rows,))

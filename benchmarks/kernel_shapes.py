@@ -14,7 +14,6 @@ from benchmarks.kernel_cases import (
     gates,
     heads,
     layer_norms,
-    losses,
     norms,
     plain_norms,
     quantisations,
@@ -45,7 +44,6 @@ CASES: Cases = {
     "dropout": (partial(dropouts, 16384, 4096),),
     "nf4": (partial(dequantisations, 4096, 4096), partial(dequantisations, 28672, 4096)),
     "adamw": (partial(updates, 41_943_040),),
-    "cross_entropy": (partial(losses, 4096, 128256),),
     "linear_cross_entropy": (partial(heads, 4096, 4096, 128256), partial(heads, 1024, 1024, 151936)),
     "lora": (
         partial(adapters, 16384, 4096, (4096, 1024, 1024)),
@@ -76,7 +74,6 @@ TRY: Cases = {
     "dropout": (partial(dropouts, 8, 64),),
     "nf4": (partial(dequantisations, 64, 64),),
     "adamw": (partial(updates, 1024),),
-    "cross_entropy": (partial(losses, 8, 128),),
     "linear_cross_entropy": (partial(heads, 8, 64, 128),),
     "lora": (partial(adapters, 8, 64, (64, 32)),),
     "fp8": (partial(quantisations, 8, 64),),

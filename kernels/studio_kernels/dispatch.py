@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from studio_kernels._triton import ERRORS, importable
 from studio_kernels.adamw import ADAMW
-from studio_kernels.cross_entropy import CROSS_ENTROPY
 from studio_kernels.dropout import DROPOUT
 from studio_kernels.flash import FLASH_ATTENTION
 from studio_kernels.fp8 import FP8
@@ -31,7 +30,6 @@ OPS: tuple[Op, ...] = (
     NF4,
     ADAMW,
     LINEAR_CROSS_ENTROPY,
-    CROSS_ENTROPY,
     LORA,
     FP8,
     FLASH_ATTENTION,

@@ -1,4 +1,4 @@
-"""The loss of one label beside its rivals, and how strongly it pulls at each logit; shared by both cross-entropy ops.
+"""The loss of one label beside its rivals, and how strongly it pulls at each logit.
 
     o = log sum_{j != y} exp z_j        d = o - z_y        nll = softplus(d)        lse = z_y + nll
     loss = (1 - eps) nll + eps (lse - mean_j z_j) + lambda lse^2

@@ -223,15 +223,19 @@ def run_on_best_card(ops: Sequence[Op], begin: Callable[[Op], None] = lambda op:
     run(ops, torch.device("cuda", best), torch.cuda.get_device_capability(best), begin)
 
 
+def order_ops() -> list[Op]:
+    """Return the ops that runs use, first those that a caller in a hurry must wait for."""
+    return sorted((op for op in OPS if op.used), key=lambda op: op.name not in TESTED_ALONE)
+
+
 def main() -> int:
-    """Test all ops, with helpers."""
+    """Test all ops that runs use, with helpers."""
     if not _triton.importable().ok:
         raise SystemExit(_triton.importable().reason)
     if _triton.interpreted():
         raise SystemExit("TRITON_INTERPRET is set: kernels would run in Triton's slow interpreter.")
     parts = count_helpers() + 1
-    # First what a caller in a hurry must wait for.
-    ordered = sorted(OPS, key=lambda op: op.name not in TESTED_ALONE)
+    ordered = order_ops()
     shares = [ordered[start::parts] for start in range(parts)]
     with helpers(shares[1:], run_on_best_card) as wait:
         run_on_best_card([op for share in shares for op in share], wait)

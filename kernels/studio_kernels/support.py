@@ -46,5 +46,7 @@ class Op:
     """`sample(rows=, width=, dtype=, device=, wide=False, **options)` draws inputs from a fixed seed (`draws.Draws`),
     rounded to `dtype` and held in float64 when `wide`; the function it returns runs forward and backward of an
     implementation on them and gives every output and gradient by name. Tests and the doctor know ops by this alone."""
+    used: bool = True
+    """Whether a run can ask for it: what none asks for is not tested on a person's card."""
     needs_dots: bool = False
     """Whether the kernels multiply matrices, which Triton cannot do below compute capability 8.0 as we need it."""

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from studio_kernels import self_test
+from studio_kernels import TESTED_ALONE, self_test
 from studio_kernels.dispatch import OPS, op_named
 from studio_kernels.support import Op, Support
+
+from studio.host.backend import NEEDS_DOTS
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 CPU = torch.device("cpu")
@@ -158,3 +160,10 @@ def test_orderly_refusals(variables, reason):
         timeout=120,
     )
     assert (done.returncode, done.stderr.strip().splitlines()[-1]) == (1, reason)
+
+
+def test_what_no_run_uses_is_not_tested_on_a_persons_card():
+    """Every op that a plan chooses is; layer_norm waits for a decoder that has one."""
+    tested = [op.name for op in self_test.order_ops()]
+    assert set(NEEDS_DOTS) <= set(tested) and "layer_norm" not in tested
+    assert tested[: len(TESTED_ALONE)] == [name for name in tested if name in TESTED_ALONE]

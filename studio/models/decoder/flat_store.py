@@ -54,11 +54,6 @@ class FlatStore:
         """Set all gradients to zero."""
         self.gradients.zero_()
 
-    def hand_over_gradients(self) -> None:
-        """Give every parameter its gradient, for an optimizer that asks the parameters."""
-        for parameter in self.parameters:
-            parameter.grad = self._views[id(parameter)]
-
     def joined(self, parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
         """Return weights and gradients of neighbours in the buffer, which differ in their first dimension alone."""
         return self._cut(self.weights, parameters), self._cut(self.gradients, parameters)

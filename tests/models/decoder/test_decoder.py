@@ -50,8 +50,8 @@ def ours(model: PeftModel, decoder: Decoder, scale: float) -> tuple[float, dict[
     decoder.store.clear_gradients()
     rows = decoder.make_rows(Documents.of(LENGTHS, "cpu"))
     loss = decoder.add_gradients(ids, rows, picks, targets, scale)
-    decoder.store.hand_over_gradients()
-    return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    return loss.item(), {name: decoder.store.gradient(p).clone() for name, p in trained.items()}
 
 
 def take(model: PeftModel, policy: MemoryPolicy | None = None) -> Decoder:
