@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from studio.core.packages import import_package
+
 CODECS = {"big5": "cp950", "shift_jis": "cp932", "euc_kr": "cp949"}
 """Windows writes these under the older name; each holds all letters of the older one."""
 HIGH_PAIR = re.compile(rb"[\x81-\xfe][\x30-\xfe]")
@@ -30,8 +32,7 @@ def rank_encodings(sample: bytes) -> tuple[tuple[str, float], ...]:
             continue
         scores[encoding] = score(sample, words)
     if scores and max(scores.values()) < 0.4:
-        from charset_normalizer import from_bytes
-
+        from_bytes = import_package("charset_normalizer", "charset-normalizer").from_bytes
         names = {CODECS.get(encoding, encoding): encoding for encoding in scores}
         best = from_bytes(sample, cp_isolation=list(names)).best()
         if best is not None and best.encoding in names:

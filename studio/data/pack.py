@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from studio.core.facts import RowLengths
+from studio.core.packages import import_package
 
 GROUP_TOKENS = 4 * 2**20
 
@@ -172,16 +173,16 @@ def _group(lengths: np.ndarray) -> Iterator[slice]:
 def _pack_group(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, list[int]]:
     """Return the numbers of the examples row by row, and how many each row has."""
     import pyarrow
-    from datasets import Dataset
-    from trl.data_utils import pack_dataset
 
+    dataset = import_package("datasets", "datasets").Dataset
+    pack_dataset = import_package("trl.data_utils", "trl").pack_dataset
     # Only each document's number goes through trl, once a token; ids and masks are put together at use.
     numbers = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
     edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     table = pyarrow.table({"number": pyarrow.LargeListArray.from_arrays(edges, numbers)})
     with _quiet_datasets():
         packed = pack_dataset(
-            Dataset(table),
+            dataset(table),
             max_length,
             strategy="bfd",
             map_kwargs={"batch_size": len(lengths), "keep_in_memory": True, "load_from_cache_file": False},

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from studio.core.errors import StudioError
+from studio.core.packages import import_package
 from studio.core.text import text
 
 GZIP_MARK, ZSTANDARD_MARK, ZIP_MARK = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
@@ -142,8 +143,7 @@ def _open_entry(path: Path, entry: zipfile.ZipInfo) -> BinaryIO:
 
 def _open_zstandard(path: Path) -> BinaryIO:
     """Return a stream of the bytes in `path`. Raises EOFError when it is cut short, which zstandard does not notice."""
-    import zstandard
-
+    zstandard = import_package("zstandard", "zstandard")
     with path.open("rb") as file:
         for _ in iter(lambda: _pass_frame(file), False):
             pass
@@ -153,8 +153,7 @@ def _open_zstandard(path: Path) -> BinaryIO:
 
 def _pass_frame(file: BinaryIO) -> bool:
     """Go on behind one frame of RFC 8878 by the sizes in its headers; return False at the end of the file."""
-    import zstandard
-
+    zstandard = import_package("zstandard", "zstandard")
     start = file.read(18)
     if not start:
         return False
@@ -223,8 +222,7 @@ def _refusing(path: Path, packing: str) -> Iterator[None]:
     """Turn what the unpacking libraries raise into a StudioError."""
     broken = (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, KeyError, IndexError, ValueError)
     if packing == "zst":
-        import zstandard
-
+        zstandard = import_package("zstandard", "zstandard")
         broken += (zstandard.ZstdError,)
     try:
         yield

@@ -23,8 +23,6 @@ TAIL = 4
 
 def main(wish: str) -> int:
     """Do what `wish` says and print the answer; 1 where it could not be done."""
-    from keyring.errors import KeyringError
-
     answer: dict[str, Any] = {}
     try:
         if wish == "keep":
@@ -37,7 +35,7 @@ def main(wish: str) -> int:
             place = {"place": "keyring" if ring else "file", "name": name}
             tail = token[-TAIL:] if len(token) > 2 * TAIL else ""
             answer = {"token": token} if wish == "read" else place | {"tail": tail}
-    except (OSError, KeyringError):
+    except _errors():
         answer = {}
     print(json.dumps(answer))
     return 0 if answer else 1
@@ -50,10 +48,21 @@ def token_file() -> Path:
     return user_config_path("finetune-studio", appauthor=False) / "hub-token"
 
 
-def _find_keyring() -> Any:
-    """Return the system's keyring, or None where there is none that keeps secrets."""
-    import keyring
+def _errors() -> tuple[type[Exception], ...]:
+    """Return what a file or a keyring that refuses raises."""
+    try:
+        from keyring.errors import KeyringError
+    except ModuleNotFoundError:
+        return (OSError,)
+    return OSError, KeyringError
 
+
+def _find_keyring() -> Any:
+    """Return the system's keyring, or None where there is none that keeps secrets, or no package that finds one."""
+    try:
+        import keyring
+    except ModuleNotFoundError:
+        return None
     ring = keyring.get_keyring()
     return ring if ring.priority >= TRUSTED else None
 
@@ -69,8 +78,6 @@ def _read(ring: Any) -> str:
 
 def _keep(token: str) -> None:
     """Keep `token` in one place and nowhere else; "" leaves none. Raises OSError, KeyringError."""
-    from keyring.errors import PasswordDeleteError
-
     ring, file = _find_keyring(), token_file()
     if token and ring is None:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -79,6 +86,8 @@ def _keep(token: str) -> None:
     if token:
         ring.set_password(SERVICE, ACCOUNT, token)
     elif ring is not None:
+        from keyring.errors import PasswordDeleteError
+
         try:
             ring.delete_password(SERVICE, ACCOUNT)
         except PasswordDeleteError:

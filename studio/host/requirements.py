@@ -12,18 +12,20 @@ import re
 import sys
 from pathlib import Path
 
-WINDOW_ONLY = ("gradio",)
+SOMETIMES = ("gradio", "keyring", "trl", "datasets", "openpyxl", "zstandard", "charset-normalizer")
+"""What a command does without until it is needed: the window, a token kept for the hub, steps filled to the brim,
+spreadsheets, .zst files, text in an old encoding. studio/core/packages.py says then which one is missing."""
 LINE = re.compile(r"^([A-Za-z0-9._-]+)\s*([^;#]*)(?:;\s*sys_platform == \"(\w+)\")?")
 
 
 def find_unsuitable(file: Path, *, window: bool) -> list[str]:
     """Return what this Python lacks of the requirements in `file`: "trl>=1.16,<2", or "torch>=2.11,<2.15 (2.9.1)".
 
-    Without `window` the packages that only the window needs are not asked for.
+    Without `window` those that are needed for some files or settings alone are not asked for.
     """
     lacking = []
     for name, ranges in read_requirements(file):
-        if name in WINDOW_ONLY and not window:
+        if name in SOMETIMES and not window:
             continue
         try:
             found = importlib.metadata.version(name)

@@ -14,6 +14,7 @@ from contextlib import closing
 from typing import Any, BinaryIO
 
 from studio.core.errors import StudioError
+from studio.core.packages import import_package
 from studio.data.containers.container import ROW_BYTES, Container, ReadOptions, refuse_file
 from studio.data.row import Row
 
@@ -96,8 +97,7 @@ class Formula(str):
 
 
 def _open(stream: BinaryIO, name: str) -> Any:
-    import openpyxl
-
+    openpyxl = import_package("openpyxl", "openpyxl")
     stream.seek(0)
     if stream.read(4) == ENCRYPTED_MARK:
         raise refuse_file(name, "workbook_locked")

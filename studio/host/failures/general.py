@@ -20,7 +20,7 @@ from studio.host.failures.remedies import (
 
 ECHO = 0.55
 """What follows from something else: any other line that names a cause weighs more."""
-REQUIRED = ("transformers", "peft", "datasets")
+REQUIRED = ("transformers", "peft")
 """What a run needs beside torch, which has an entry of its own."""
 
 
