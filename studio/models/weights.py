@@ -121,9 +121,14 @@ class Weights:
             self._change.notify_all()
         for thread in self._threads:
             thread.join()
-        for entry in self._entries.values():
+        untaken = [entry for entry in self._entries.values() if entry.tensor is not None]
+        for entry in untaken:
             entry.tensor = None
         self._held_bytes = 0
+        if (
+            untaken and self.device.type == "cuda"
+        ):  # a run that was refused before it loaded leaves the card's memory
+            torch.cuda.empty_cache()
 
     def _next(self) -> Entry | None:
         """Return the next tensor to be read once there is room for it; None at the end."""
@@ -210,9 +215,11 @@ def start_reading(folder: str | Path, device: str) -> Weights | None:
     entries = list_entries(Path(folder))
     if not entries:
         return None
-    place = torch.device(device)
-    free_bytes = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else 0
-    return Weights(entries, place, count_ahead(sum(one.stored.size_bytes for one in entries), free_bytes))
+    place, ahead_bytes = torch.device(device), AHEAD_BYTES
+    if place.type == "cuda":
+        size_bytes = sum(one.stored.size_bytes for one in entries)
+        ahead_bytes = count_ahead(size_bytes, torch.cuda.mem_get_info(place)[0])
+    return Weights(entries, place, ahead_bytes)
 
 
 def count_ahead(size_bytes: int, free_bytes: int) -> int:

@@ -132,3 +132,20 @@ def test_what_is_read_ahead_is_counted_until_it_is_taken(tiny_models):
 
 def test_nothing_is_read_ahead_for_a_processor(tiny_models):
     assert read_ahead(inspect_model(str(tiny_models("llama"))), "cpu") is None
+
+
+def test_a_run_that_loads_nothing_gives_the_cards_memory_back(tiny_models, monkeypatch):
+    emptied = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
+    for taken in (True, False):
+        weights = start_reading(tiny_models("llama"), "cpu")
+        names = list(weights.state_dict())
+        if taken:
+            for name in names:
+                weights.take(name)
+        else:
+            while not all(entry.state == "read" for entry in weights._entries.values()):
+                pass
+        weights.device = torch.device("cuda")
+        weights.close()
+        assert emptied == ([] if taken else [True])
