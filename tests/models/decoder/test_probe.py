@@ -120,7 +120,7 @@ def test_every_fault_is_refused(stored, fault, name):
     assert found.values.keys() == {"layer", "part", "error", "own"}
 
 
-@pytest.mark.parametrize("fault", [None, drop_rotary, change_eps], ids=str)
+@pytest.mark.parametrize("fault", [None, drop_rotary, change_eps], ids=["right", "rotary", "eps"])
 def test_large_biases_of_queries_and_keys_are_held_against_fp64(tmp_path, monkeypatch, fault):
     """As Qwen2.5's: in fp32, too, their scores leave few bits for what differs, and equal arithmetic is not equal."""
     model, asked = make_model("qwen2", intermediate_size=128).unload(), []
