@@ -90,6 +90,7 @@ FAILURES = (
         "cmake_missing",
         said(
             r"CMake must be installed",
+            r"No module named '?cmake\b",
             r"CMake (?:is not|was not|not) (?:installed|found)|cmake: (?:command )?not found|Could not find CMake",
             r"CMAKE_(?:C|CXX)_COMPILER not set",
             r"Running '?nmake'?.{0,20}failed|'nmake' '-\?'",

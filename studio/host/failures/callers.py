@@ -12,6 +12,7 @@ from studio.host.failures.packages import (
     OWN_MODULES,
     PIP_NAMES,
     REPLACED,
+    named_package,
     owner_of,
     pip_name,
 )
@@ -193,7 +194,7 @@ def read_guarded(reading: Reading) -> Values:
     found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
     if raised is None or found is None or not found["name"] or not raised.packages:
         return None
-    owner, inside = owner_of(found["name"]), raised.packages[0]
+    owner, inside = owner_of(found["name"]) or named_package(found["name"]), raised.packages[0]
     if not owner or inside in ("", "python", MODEL_CODE, owner):
         return None
     return {
@@ -204,8 +205,20 @@ def read_guarded(reading: Reading) -> Values:
     }
 
 
+def read_unloaded(reading: Reading) -> Values:
+    """A package's own name that is not defined, without the place."""
+    raised = reading.last
+    found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
+    package = named_package(found["name"] or "") if found else ""
+    if raised is None or found is None or not package or raised.frames:
+        return None
+    return {"name": found["name"], "package": pip_name(package), "module": pip_name(package)}
+
+
 def read_name(reading: Reading) -> Values:
     """A name that is not defined inside an installed package."""
+    if read_guarded(reading):
+        return None
     raised = reading.last
     found = (
         NAME.search(raised.message) if raised and raised.type in ("NameError", "UnboundLocalError") else None
@@ -241,6 +254,8 @@ def read_own_name(reading: Reading) -> Values:
 
 def read_bare_name(reading: Reading) -> Values:
     """A name that is not defined, without the place."""
+    if read_unloaded(reading):
+        return None
     raised = reading.last
     found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
     package = owner_of(found["name"]) if found else ""

@@ -78,6 +78,13 @@ FAILURES = (
         code="D120",
     ),
     Failure(
+        # The column without a name is the row itself.
+        "rows_no_objects",
+        said(r"JSON parse error: Column\(\) changed from"),
+        (Remedy("rows_as_lines"), CHECK_DATA),
+        code="D138",
+    ),
+    Failure(
         "mixed_columns",
         said(
             r"\bArrow(?:Invalid|TypeError|NotImplementedError)\b[^\n]*(?:changed from|[Cc]ould not convert|cannot mix|"
@@ -88,6 +95,7 @@ FAILURES = (
         ),
         (Remedy("same_columns"), CHECK_DATA),
         code="D36",
+        unless=said(r"JSON parse error: Column\(\) changed"),
     ),
     Failure(
         "map_lengths",

@@ -14,6 +14,7 @@ from studio.host.failures.callers import (
     read_own_argument,
     read_own_module,
     read_own_name,
+    read_unloaded,
     read_value_kind,
 )
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
@@ -105,6 +106,14 @@ FAILURES = (
         (Remedy("pip_install", needs=("module",)), UPGRADE),
         code="V19",
         reader=read_guarded,
+    ),
+    Failure(
+        "package_unloaded",
+        None,
+        (Remedy("import_line", needs=("package",)), Remedy("pip_install", needs=("module",))),
+        code="V33",
+        reader=read_unloaded,
+        doubt=Doubt("own_name", "last_frame"),
     ),
     Failure("api_name", None, (UPGRADE, Remedy("companions"), OLDER), code="V3", reader=read_name),
     Failure(

@@ -160,6 +160,7 @@ FAILURES = (
         ),
         (Remedy("sentencepiece"),),
         code="D58",
+        unless=said(r"(?:Failed building|Building) wheels? for|did not run successfully"),
     ),
     Failure(
         "tokenizer_class",
