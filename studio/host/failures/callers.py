@@ -26,7 +26,9 @@ CALL = re.compile(
     r"keyword-only) arguments?: '(?P<lacks>\w+)'|"
     r"takes (?:from )?\d+ (?:to \d+ )?positional arguments? but \d+ (?:was|were) given|takes no arguments)"
 )
-MODULE_ATTRIBUTE = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
+MODULE_ATTRIBUTE = re.compile(r"module '?(?P<module>[\w.]+)'? has no attribute '?(?P<name>\w+)'?")
+MEMBER = re.compile(r"(?P<name>[A-Z][A-Z0-9_]+)(?:\. Did you mean: '\w+'\?)?")
+"""All that Python says of an enumeration's member that is not there."""
 ATTRIBUTE = re.compile(
     r"(?:'(?P<owner>[\w.]+)' object|type object '(?:[\w.]+\.)?(?P<kind>\w+)'|^(?P<plain>[A-Z]\w+)) "
     r"has no attribute '?(?P<name>\w+)'?"
@@ -117,6 +119,9 @@ def read_attribute(reading: Reading) -> Values:
     if module:
         root = module["module"].partition(".")[0]
         return values_of(raised, module["name"], root) if root in LIBRARIES else None
+    member = MEMBER.fullmatch(raised.message.partition("\n")[0].strip())
+    if member:
+        return values_of(raised, member["name"], "")
     found = ATTRIBUTE.search(raised.message)
     # What a half built extension of DeepSpeed says when it is thrown away.
     if not found or found["name"].startswith("ds_opt_"):
@@ -174,7 +179,12 @@ def read_import(reading: Reading) -> Values:
         return None if "circular import" in raised.message and values["package"] not in LIBRARIES else values
     part = INSIDE.search(raised.message)
     root, _, rest = part["module"].partition(".") if part else ("", "", "")
-    apart = root in OWN_MODULES or root in NAMESPACES or f"'{root}' is not a package" in raised.message
+    apart = (
+        read_incomplete(reading) is not None
+        or root in OWN_MODULES
+        or root in NAMESPACES
+        or f"'{root}' is not a package" in raised.message
+    )
     return values_of(raised, rest, root) if root and not apart else None
 
 
@@ -185,7 +195,12 @@ def read_incomplete(reading: Reading) -> Values:
     if raised is None or part is None or "is not a package" in raised.message:
         return None
     root = part["module"].partition(".")[0]
-    return {"module": part["module"], "package": pip_name(root)} if raised.packages[:1] == (root,) else None
+    # The package's own starter, which pip puts beside Python.
+    starter = raised.frames and re.search(
+        rf"[\\/](?:bin|Scripts)[\\/]{root}(?:-\w+|\.exe)?(?:\W|$)", raised.frames[-1].path
+    )
+    inside = raised.packages[:1] == (root,) or starter
+    return {"module": part["module"], "package": pip_name(root)} if inside else None
 
 
 def read_guarded(reading: Reading) -> Values:
@@ -213,6 +228,17 @@ def read_unloaded(reading: Reading) -> Values:
     if raised is None or found is None or not package or raised.frames:
         return None
     return {"name": found["name"], "package": pip_name(package), "module": pip_name(package)}
+
+
+def read_unbound(reading: Reading) -> Values:
+    """A variable that one of the ways through a function never sets, outside of any package or nobody knows where."""
+    raised = reading.last
+    if raised is None or raised.type != "UnboundLocalError" or in_studio(reading):
+        return None
+    found = re.search(r"variable '(?P<name>\w+)'", raised.message)
+    if found is None or raised.packages[:1] not in ((), ("",), ("python",)):
+        return None
+    return {"name": found["name"]} if raised.frames else {"name": found["name"], "doubtful": "1"}
 
 
 def read_name(reading: Reading) -> Values:

@@ -94,7 +94,7 @@ TELLING = re.compile(
     "error|exception|traceback|has no attribute|unexpected keyword|"
     "fail|fatal|abort|cannot|can't|could not|couldn't|unable|invalid|denied|killed|not found|"
     "missing|interrupt|crash|panic|refused|timed? ?out|conflict|mismatch|incompatible|unsupported|not supported|"
-    "unrecognized|undefined|no such|does not exist|exceeded|corrupt|core dumped|stack trace|"
+    "unexpected|too short|is not iterable|unrecognized|undefined|no such|does not exist|exceeded|corrupt|core dumped|stack trace|"
     "exit(?:ed)? (?:with )?(?:code|"
     "status):? -?[1-9]|did not run success|returned non-zero|"
     "0x[8c][0-9a-f]{7}|\\bnan\\b|fehl|unerwartet|erreur|errore|erro\\b|"

@@ -221,6 +221,24 @@ FAILURES = (
         code="D95",
     ),
     Failure(
+        "image_damaged",
+        said(
+            r"image file is truncated|cannot identify image file|broken data stream when reading image|"
+            r"Truncated File Read|\bUnidentifiedImageError\b",
+        ),
+        (Remedy("find_image"),),
+        code="D139",
+    ),
+    Failure(
+        "source_gone",
+        said(
+            r"FileNotFoundError: (?P<name>https?://[^\s'\"]+)",
+            r"Couldn't find file at (?P<name>https?://[^\s'\"]+)",
+        ),
+        (Remedy("other_source"),),
+        code="D140",
+    ),
+    Failure(
         "image_form",
         said(
             r"Could not make (?:a flat list of|batched|a batch of) (?:images|videos)",

@@ -14,6 +14,7 @@ from studio.host.failures.callers import (
     read_own_argument,
     read_own_module,
     read_own_name,
+    read_unbound,
     read_unloaded,
     read_value_kind,
 )
@@ -50,7 +51,9 @@ FAILURES = (
         # Since 4.34 transformers asks a tokenizer for its vocabulary while it is being made.
         said(
             r"'(?:(?:Chat)?GLM\d?|Baichuan|QWen|InternLM\d?|Yi|Orion|MOSS|Aquila|XVERSE|Skywork|Telechat\d?)Tokenizer' "
-            r"object has no attribute '\w+'"
+            r"object has no attribute '\w+'",
+            r"can't set attribute '?(?:eos|pad|unk|bos|cls|sep|mask)_token|"
+            r"property '(?:eos|pad|unk|bos|cls|sep|mask)_token' of '\w+' object has no setter",
         ),
         (Remedy("model_transformers"), Remedy("without_remote_code")),
         code="V6",
@@ -115,6 +118,14 @@ FAILURES = (
         reader=read_unloaded,
         doubt=Doubt("own_name", "last_frame"),
     ),
+    Failure(
+        "unbound_local",
+        None,
+        (Remedy("set_before"),),
+        code="V34",
+        reader=read_unbound,
+        doubt=Doubt("api_name", "last_frame", asked=True),
+    ),
     Failure("api_name", None, (UPGRADE, Remedy("companions"), OLDER), code="V3", reader=read_name),
     Failure(
         "own_name",
@@ -135,6 +146,7 @@ FAILURES = (
         "version_required",
         said(
             r"(?P<need>[\w-]+(?:\[[\w,-]+\])?\s?[<>=!~]=?\s?[^\s:`]+) is required for a normal functioning",
+            r"requires (?P<need>[A-Za-z][\w-]+ version (?:`[\w-]+` )?(?:>=|at least )? ?[\d.]+)",
             r"requires `?(?P<need>[A-Za-z][\w-]*(?:\[[\w,-]+\])?\s?[<>=!~]=\s?[\d.]+\w*)`?[^\n]{0,80}"
             r"(?:[Pp]lease|install|but|found)",
             r"(?:requires|needs?) (?:a )?(?P<need>(?:torch|PyTorch|transformers|peft|trl|accelerate|"

@@ -210,7 +210,7 @@ FAILURES = (
             r"(?:FileNotFound|OS|IO|Environment)Error:? \[Errno 2\] No such file or directory:? ?(?P<path>[^\n]*)",
             r"Requirement '(?P<path>[^'\n]+)' looks like a filename, but the file does not exist",
             r"\[WinError (?:2\][^\n]*['\"]|3\])(?P<path>[^\n]*)",
-            r"FileNotFoundError: (?P<path>[^\n]+)",
+            r"FileNotFoundError: (?!https?://)(?P<path>[^\n]+)",
             r"can't open file '?(?P<path>[^'\n]+)'?: \[Errno 2\]",
             r"Couldn't find a dataset script at|Couldn't find any data file at",
             r"does not exist(?: or is not a directory)?: ?'?(?P<path>[^'\n]+)",
@@ -253,7 +253,7 @@ FAILURES = (
     Failure(
         "own_program",
         said(
-            r"\b(?:SyntaxError|IndentationError|TabError|UnboundLocalError): ",
+            r"\b(?:SyntaxError|IndentationError|TabError): ",
             r"unrecognized arguments: ",
             r"the following arguments are required",
             r"must call wandb\.init\(\)",

@@ -30,6 +30,10 @@ NONE_TYPES = frozenset(("TypeError", "AttributeError"))
 SETTING = (
     r"\b(?:\w*args|cfg|conf|\w*config|opts?|options|hparams|settings|\w*params|flags|FLAGS)\.([A-Za-z_]\w*)"
 )
+SLIP = re.compile(
+    r"argument of type '\w*(?:Error|Exception)' is not iterable|exceptions must derive from BaseException"
+)
+"""What nobody means to write: a mistake in the program code that looks at an error."""
 CALLERS = frozenset(
     "datasets trl transformers accelerate torch peft gradio unsloth unsloth_zoo vllm pandas".split()
 )
@@ -93,6 +97,15 @@ def _read_report(reading: Reading) -> Values:
     package = known[0] if known else found["name"].lower() if found else ""
     says = _sentence(message, re.compile(r"\S"))
     return {"says": says, "package": pip_name(package)} if package and package != MODEL_CODE else None
+
+
+def _read_slip(reading: Reading) -> Values:
+    """A mistake in a package's own program code."""
+    raised = reading.last
+    if raised is None or not raised.frames or not SLIP.search(raised.message):
+        return None
+    package = next((name for name in raised.packages if name in LIBRARIES or name in KNOWN), "")
+    return {"says": raised.message.partition("\n")[0], "package": pip_name(package)} if package else None
 
 
 def _read_setting_none(reading: Reading) -> Values:
@@ -234,6 +247,14 @@ FAILURES = (
         (Remedy("known_name"), Remedy("upgrade_package", needs=("package",))),
         code="V27",
         reader=_read_key,
+        last_resort=True,
+    ),
+    Failure(
+        "package_slip",
+        None,
+        (Remedy("upgrade_package", needs=("package",)), Remedy("report_fault", needs=("package",))),
+        code="V35",
+        reader=_read_slip,
         last_resort=True,
     ),
     Failure(

@@ -32,9 +32,9 @@ OWNERS = (
     (
         "transformers",
         r"(?:Seq2Seq)?Trainer|(?:Seq2Seq)?TrainingArguments|\w+For(?:CausalLM|ConditionalGeneration|SequenceClassification"
-        r"|QuestionAnswering|MaskedLM|TokenClassification)|\w*PreTrainedModel|\w*PretrainedConfig|\w+Tokenizer(?:Fast|Base)?"
+        r"|QuestionAnswering|MaskedLM|TokenClassification)|\w*Pre[tT]rainedModel|\w*PretrainedConfig|\w+Tokenizer(?:Fast|Base)?"
         r"|\w*Processor|DataCollator\w*|BitsAndBytesConfig|GenerationConfig|\w*Cache|Auto\w+|pipeline|Hf\w*Parser"
-        r"|\w+(?:Attention|DecoderLayer|RotaryEmbedding|MLP|RMSNorm)",
+        r"|\w+(?:Attention\d?|DecoderLayer|RotaryEmbedding|MLP|RMSNorm)",
     ),
 )
 LIBRARIES = frozenset(
