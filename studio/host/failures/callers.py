@@ -47,6 +47,10 @@ NAME = re.compile(
 NEW_TYPES = re.compile(
     r"unsupported operand type\(s\) for \|: '(?:\w*type|\w*Meta)'|'(?:ABCMeta|type)' object is not subscriptable"
 )
+OWN_CLASS = re.compile(
+    r"(?!(?:Tensor|Parameter|DataFrame|Series|Namespace|Image|NoneType|AdamW)$)[A-Z]\w*[a-z]\w*"
+)
+"""A class's name, but for those of plain values."""
 BUILT_IN = frozenset(
     "list dict str int float tuple bool set NoneType function method builtin_function_or_method".split()
 )
@@ -132,8 +136,19 @@ def read_attribute(reading: Reading) -> Values:
     return values_of(raised, found["name"], package) if package else None
 
 
+def read_own_attribute(reading: Reading) -> Values:
+    """An attribute that an object of a class of nobody knows which package lacks."""
+    found = _read_lacking(reading)
+    return found if found and OWN_CLASS.fullmatch(found["kind"]) else None
+
+
 def read_value_kind(reading: Reading) -> Values:
     """An attribute that a plain value lacks: the wrong kind of value, or a version that wants another kind."""
+    return None if read_own_attribute(reading) else _read_lacking(reading)
+
+
+def _read_lacking(reading: Reading) -> Values:
+    """An attribute that a value of a class of no known package lacks."""
     raised = reading.last
     found = ATTRIBUTE.search(raised.message) if raised and raised.type == "AttributeError" else None
     if raised is None or not found or found["owner"] in (None, "NoneType") or read_attribute(reading):

@@ -56,7 +56,11 @@ def _read_converter(reading: Reading) -> Mapping[str, str] | None:
 FAILURES = (
     Failure(
         "gguf_tokenizer",
-        said(r"BPE pre-tokenizer was not recognized", r"update get_vocab_base_pre"),
+        said(
+            r"BPE pre-tokenizer was not recognized",
+            r"update get_vocab_base_pre",
+            r"cannot find tokenizer merges in model file",
+        ),
         (Remedy("newer_llama_cpp"), Remedy("original_tokenizer")),
         code="K32",
     ),
@@ -140,6 +144,15 @@ FAILURES = (
         ),
         (Remedy("ollama_folder"),),
         code="K49",
+    ),
+    Failure(
+        "llama_options",
+        said(
+            r"error while handling argument \"(?P<name>[^\"\n]+)",
+            r"error: (?:invalid|unknown) argument: (?P<name>-[\w-]+)",
+        ),
+        (Remedy("same_llama_cpp"),),
+        code="K54",
     ),
     Failure(
         "llama_cpp_missing",

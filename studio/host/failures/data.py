@@ -18,6 +18,12 @@ FAILURES = (
         code="D30",
     ),
     Failure(
+        "template_prompt",
+        said(r"does not have a \{% if add_generation_prompt"),
+        (Remedy("newer_template"), Remedy("chat_model")),
+        code="D141",
+    ),
+    Failure(
         "template_refused",
         said(r"jinja2\.", r"\bTemplateError\b", r"roles must alternate", r"\bUndefinedError\b"),
         (CHECK_DATA, Remedy("other_model")),
@@ -294,6 +300,7 @@ FAILURES = (
             # The collator was handed rows from which the tokens were taken away, or which never had any.
             r"encoding or a list of encodings to this method that includes",
             r"Invalid key: \d+ is out of bounds for size 0",
+            r"KeyError: ['\"](?:input_ids|attention_mask)['\"]",
         ),
         (Remedy("tokenise_first"),),
         code="D84",

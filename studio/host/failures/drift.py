@@ -12,6 +12,7 @@ from studio.host.failures.callers import (
     read_name,
     read_newer_package,
     read_own_argument,
+    read_own_attribute,
     read_own_module,
     read_own_name,
     read_unbound,
@@ -77,6 +78,23 @@ FAILURES = (
     ),
     Failure(
         "api_attribute", None, (NEW_NAME, UPGRADE_BOTH, UPGRADE, OLDER), code="V2", reader=read_attribute
+    ),
+    Failure(
+        "tensor_wanted",
+        said(
+            r"argument '\w+' \(position \d+\) must be (?:a )?Tensor, not (?P<kind>[\w.]+)",
+            r"expected Tensor as (?:element \d+ in )?argument \d+, but got (?P<kind>[\w.]+)",
+        ),
+        (Remedy("take_tensor"), UPGRADE),
+        code="V37",
+    ),
+    Failure(
+        "own_attribute",
+        None,
+        (Remedy("spell_attribute"), UPGRADE),
+        code="V36",
+        reader=read_own_attribute,
+        doubt=Doubt("api_attribute", "versions"),
     ),
     Failure(
         "value_kind",

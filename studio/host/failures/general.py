@@ -214,6 +214,7 @@ FAILURES = (
             r"can't open file '?(?P<path>[^'\n]+)'?: \[Errno 2\]",
             r"Couldn't find a dataset script at|Couldn't find any data file at",
             r"does not exist(?: or is not a directory)?: ?'?(?P<path>[^'\n]+)",
+            r"failed to open (?:GGUF file )?'?(?P<path>[^'\n]{1,200}\.(?:gguf|safetensors|bin))\b",
             # As programs written in Go say it.
             r"\bopen (?P<path>[^\n]{1,200}?): (?:The system cannot find the (?:file|path)|"
             r"no such file or directory)",

@@ -61,7 +61,12 @@ def read_column(reading: Reading) -> Values:
     if found is None:
         return None
     raised, key = found
-    if in_studio(reading) or MADE_KEY.fullmatch(key) or in_converter(reading):
+    if (
+        key in ("input_ids", "attention_mask")
+        or in_studio(reading)
+        or MADE_KEY.fullmatch(key)
+        or in_converter(reading)
+    ):
         return None
     at_work = (
         raised.packages[:1] == ("datasets",)

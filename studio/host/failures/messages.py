@@ -19,7 +19,8 @@ LONGEST = 240
 SENTENCE = re.compile(r"(?<=[.!?;])\s+(?=[A-Z`'\"])|\n+")
 LOGGED = re.compile(
     r"^(?:.{0,60}?\b)?(?:error|fatal|fehler|\u9519\u8bef)(?: (?:in|during|while) [\w ]{1,30})?\s?[:\uff1a] ?"
-    r"(?P<message>[^\n]{8,400})$",
+    r"(?P<message>[^\n]{8,400})$|"
+    r"^(?:ERROR|CRITICAL) +\|[^\n|]{0,40}\| [\w.]+:\w+:\d+ - (?P<told>[^\n]{8,400})$",
     re.IGNORECASE | re.MULTILINE,
 )
 """The error of a program that is not of Python."""
@@ -63,7 +64,7 @@ def _message(reading: Reading) -> tuple[str, str]:
         inner = raised.packages[:1] == ("torch",) and raised.type != "ValueError"
         inner = inner or (raised.type == "RuntimeError" and not raised.frames)
         return ("", "") if useless else ("torch" if inner else raised.type, raised.message)
-    logged = [found["message"] for found in LOGGED.finditer(reading.words)]
+    logged = [found["message"] or found["told"] for found in LOGGED.finditer(reading.words)]
     return ("", logged[-1]) if logged and not UNTOLD.search(logged[-1]) else ("", "")
 
 
@@ -165,7 +166,7 @@ def _read_callback(reading: Reading) -> Values:
     raised = reading.last
     if (
         raised is None
-        or raised.type not in OF_VALUES | {"ValueError", "ZeroDivisionError"}
+        or raised.type not in OF_VALUES | {"ValueError", "ZeroDivisionError", "AxisError"}
         or in_studio(reading)
     ):
         return None

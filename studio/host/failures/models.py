@@ -172,8 +172,14 @@ FAILURES = (
         code="D59",
     ),
     Failure(
+        "quant_layer",
+        said(r"Target module (?P<name>\w*(?:Quant|WQ)Linear\w*)\([\s\S]{0,300}? is not supported"),
+        (Remedy("quant_packages"),),
+        code="V38",
+    ),
+    Failure(
         "adapter_layer",
-        said(r"Target module [\s\S]{0,2000}? is not supported"),
+        said(r"Target module (?!\w*(?:Quant|WQ)Linear)[\s\S]{0,2000}? is not supported"),
         (Remedy("linear_targets"), Remedy("all_linear", {"adapter.targets": "all-linear"})),
         code="D73",
     ),

@@ -298,6 +298,15 @@ FAILURES = (
         code="R27",
     ),
     Failure(
+        "eval_outputs",
+        said(
+            r"in (?:\w+\.)?prediction_step\b[\s\S]{0,600}?\n(?:\[rank\d+\]: )?"
+            r"(?:IndexError: tuple index|KeyError: '?loss)",
+        ),
+        (Remedy("label_names"),),
+        code="R54",
+    ),
+    Failure(
         "no_loss",
         said(
             r"model did not return a loss from the inputs",
