@@ -90,6 +90,7 @@ FAILURES = (
         "cmake_missing",
         said(
             r"CMake must be installed",
+            r"No module named '?cmake\b",
             r"CMake (?:is not|was not|not) (?:installed|found)|cmake: (?:command )?not found|Could not find CMake",
             r"CMAKE_(?:C|CXX)_COMPILER not set",
             r"Running '?nmake'?.{0,20}failed|'nmake' '-\?'",
@@ -161,6 +162,24 @@ FAILURES = (
         strength=0.95,
     ),
     Failure(
+        "library_damaged",
+        said(
+            r"(?P<library>[\w+./\\:-]+\.(?:so|dylib|dll|a)[\w.]*): (?:file too short|invalid ELF header|file truncated|"
+            r"cannot read file data|wrong ELF class)",
+        ),
+        (Remedy("install_file_again"),),
+        code="K52",
+    ),
+    Failure(
+        "mkl_missing",
+        said(
+            r"lib(?:mkl_\w+|openblas[\w.-]*)\.so[\w.]*: cannot open shared object",
+            r"MKL FATAL ERROR: Cannot load|Cannot load (?:lib)?mkl_\w+",
+        ),
+        (Remedy("one_numpy"),),
+        code="K53",
+    ),
+    Failure(
         "torch_library",
         said(r"\b(?P<library>lib(?:torch|c10)\w*\.(?:so|dylib)): cannot open shared object"),
         (Remedy("torch_family"), REBUILD),
@@ -168,7 +187,7 @@ FAILURES = (
     ),
     Failure(
         "system_library",
-        said(r"(?P<library>lib[\w+-]+\.so[.\d]*): cannot open shared object file"),
+        said(r"(?P<library>lib(?!mkl_|openblas)[\w+-]+\.so[.\d]*): cannot open shared object file"),
         (Remedy("install_library", needs=("library",)),),
         code="K31",
         strength=0.95,

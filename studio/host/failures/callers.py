@@ -12,6 +12,7 @@ from studio.host.failures.packages import (
     OWN_MODULES,
     PIP_NAMES,
     REPLACED,
+    named_package,
     owner_of,
     pip_name,
 )
@@ -25,7 +26,9 @@ CALL = re.compile(
     r"keyword-only) arguments?: '(?P<lacks>\w+)'|"
     r"takes (?:from )?\d+ (?:to \d+ )?positional arguments? but \d+ (?:was|were) given|takes no arguments)"
 )
-MODULE_ATTRIBUTE = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
+MODULE_ATTRIBUTE = re.compile(r"module '?(?P<module>[\w.]+)'? has no attribute '?(?P<name>\w+)'?")
+MEMBER = re.compile(r"(?P<name>[A-Z][A-Z0-9_]+)(?:\. Did you mean: '\w+'\?)?")
+"""All that Python says of an enumeration's member that is not there."""
 ATTRIBUTE = re.compile(
     r"(?:'(?P<owner>[\w.]+)' object|type object '(?:[\w.]+\.)?(?P<kind>\w+)'|^(?P<plain>[A-Z]\w+)) "
     r"has no attribute '?(?P<name>\w+)'?"
@@ -44,6 +47,10 @@ NAME = re.compile(
 NEW_TYPES = re.compile(
     r"unsupported operand type\(s\) for \|: '(?:\w*type|\w*Meta)'|'(?:ABCMeta|type)' object is not subscriptable"
 )
+OWN_CLASS = re.compile(
+    r"(?!(?:Tensor|Parameter|DataFrame|Series|Namespace|Image|NoneType|AdamW)$)[A-Z]\w*[a-z]\w*"
+)
+"""A class's name, but for those of plain values."""
 BUILT_IN = frozenset(
     "list dict str int float tuple bool set NoneType function method builtin_function_or_method".split()
 )
@@ -116,6 +123,9 @@ def read_attribute(reading: Reading) -> Values:
     if module:
         root = module["module"].partition(".")[0]
         return values_of(raised, module["name"], root) if root in LIBRARIES else None
+    member = MEMBER.fullmatch(raised.message.partition("\n")[0].strip())
+    if member:
+        return values_of(raised, member["name"], "")
     found = ATTRIBUTE.search(raised.message)
     # What a half built extension of DeepSpeed says when it is thrown away.
     if not found or found["name"].startswith("ds_opt_"):
@@ -126,8 +136,19 @@ def read_attribute(reading: Reading) -> Values:
     return values_of(raised, found["name"], package) if package else None
 
 
+def read_own_attribute(reading: Reading) -> Values:
+    """An attribute that an object of a class of nobody knows which package lacks."""
+    found = _read_lacking(reading)
+    return found if found and OWN_CLASS.fullmatch(found["kind"]) else None
+
+
 def read_value_kind(reading: Reading) -> Values:
     """An attribute that a plain value lacks: the wrong kind of value, or a version that wants another kind."""
+    return None if read_own_attribute(reading) else _read_lacking(reading)
+
+
+def _read_lacking(reading: Reading) -> Values:
+    """An attribute that a value of a class of no known package lacks."""
     raised = reading.last
     found = ATTRIBUTE.search(raised.message) if raised and raised.type == "AttributeError" else None
     if raised is None or not found or found["owner"] in (None, "NoneType") or read_attribute(reading):
@@ -173,7 +194,12 @@ def read_import(reading: Reading) -> Values:
         return None if "circular import" in raised.message and values["package"] not in LIBRARIES else values
     part = INSIDE.search(raised.message)
     root, _, rest = part["module"].partition(".") if part else ("", "", "")
-    apart = root in OWN_MODULES or root in NAMESPACES or f"'{root}' is not a package" in raised.message
+    apart = (
+        read_incomplete(reading) is not None
+        or root in OWN_MODULES
+        or root in NAMESPACES
+        or f"'{root}' is not a package" in raised.message
+    )
     return values_of(raised, rest, root) if root and not apart else None
 
 
@@ -184,7 +210,12 @@ def read_incomplete(reading: Reading) -> Values:
     if raised is None or part is None or "is not a package" in raised.message:
         return None
     root = part["module"].partition(".")[0]
-    return {"module": part["module"], "package": pip_name(root)} if raised.packages[:1] == (root,) else None
+    # The package's own starter, which pip puts beside Python.
+    starter = raised.frames and re.search(
+        rf"[\\/](?:bin|Scripts)[\\/]{root}(?:-\w+|\.exe)?(?:\W|$)", raised.frames[-1].path
+    )
+    inside = raised.packages[:1] == (root,) or starter
+    return {"module": part["module"], "package": pip_name(root)} if inside else None
 
 
 def read_guarded(reading: Reading) -> Values:
@@ -193,7 +224,7 @@ def read_guarded(reading: Reading) -> Values:
     found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
     if raised is None or found is None or not found["name"] or not raised.packages:
         return None
-    owner, inside = owner_of(found["name"]), raised.packages[0]
+    owner, inside = owner_of(found["name"]) or named_package(found["name"]), raised.packages[0]
     if not owner or inside in ("", "python", MODEL_CODE, owner):
         return None
     return {
@@ -204,8 +235,31 @@ def read_guarded(reading: Reading) -> Values:
     }
 
 
+def read_unloaded(reading: Reading) -> Values:
+    """A package's own name that is not defined, without the place."""
+    raised = reading.last
+    found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
+    package = named_package(found["name"] or "") if found else ""
+    if raised is None or found is None or not package or raised.frames:
+        return None
+    return {"name": found["name"], "package": pip_name(package), "module": pip_name(package)}
+
+
+def read_unbound(reading: Reading) -> Values:
+    """A variable that one of the ways through a function never sets, outside of any package or nobody knows where."""
+    raised = reading.last
+    if raised is None or raised.type != "UnboundLocalError" or in_studio(reading):
+        return None
+    found = re.search(r"variable '(?P<name>\w+)'", raised.message)
+    if found is None or raised.packages[:1] not in ((), ("",), ("python",)):
+        return None
+    return {"name": found["name"]} if raised.frames else {"name": found["name"], "doubtful": "1"}
+
+
 def read_name(reading: Reading) -> Values:
     """A name that is not defined inside an installed package."""
+    if read_guarded(reading):
+        return None
     raised = reading.last
     found = (
         NAME.search(raised.message) if raised and raised.type in ("NameError", "UnboundLocalError") else None
@@ -241,6 +295,8 @@ def read_own_name(reading: Reading) -> Values:
 
 def read_bare_name(reading: Reading) -> Values:
     """A name that is not defined, without the place."""
+    if read_unloaded(reading):
+        return None
     raised = reading.last
     found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
     package = owner_of(found["name"]) if found else ""

@@ -94,6 +94,7 @@ TELLING = re.compile(
     "error|exception|traceback|has no attribute|unexpected keyword|"
     "fail|fatal|abort|cannot|can't|could not|couldn't|unable|invalid|denied|killed|not found|"
     "missing|interrupt|crash|panic|refused|timed? ?out|conflict|mismatch|incompatible|unsupported|not supported|"
+    "unexpected|too short|is not iterable|"
     "unrecognized|undefined|no such|does not exist|exceeded|corrupt|core dumped|stack trace|"
     "exit(?:ed)? (?:with )?(?:code|"
     "status):? -?[1-9]|did not run success|returned non-zero|"

@@ -21,35 +21,55 @@ PACKED = re.compile(
     r"'?(?:U8|I8|uint8|int8|F8_E\w+|float8\w*|torch\.(?:u?int8|float8\w*))'?|[^\n]*(?:absmax|quant_map|quant_state|\.SCB\b)[^\n]*"
 )
 """The formats and names of weights in 4 or 8 bits."""
+OTHER_NAME = (
+    r"(?:(?:base_model|module|_orig_mod|pretrained_model|_fsdp_wrapped_module|policy|model\.model|actor)\.[\w.]+|"
+    r"(?:embed_tokens|layers|norm|h|wte)\.[\w.]+)"
+)
+"""Names with a wrapper's before them, or without the model's own: as its body alone saves them."""
 PACKED_NAME = r"(?:quant|absmax|lora_|nf4|qweight|qzeros|g_idx|weight_scale|weight_packed|\.scales)"
 
 
-def _in_converter(reading: Reading) -> bool:
+def in_converter(reading: Reading) -> bool:
+    """Return whether the converter to GGUF raised it over what it reads."""
     raised = reading.last
-    return (
-        raised is not None
-        and raised.type in MISFITS
-        and any(CONVERTER.search(frame.path) for frame in raised.frames[-6:])
+    if raised is None or raised.type not in MISFITS:
+        return False
+    # The first one was called convert.py, which other programs have, too.
+    known = re.search(r"gguf|ggml|SAFETENSORS_DATA_TYPES|loadHFTransformerJson", reading.words)
+    return any(
+        CONVERTER.search(frame.path) or (known and re.search(r"(?:^|[\\/])convert\.py$", frame.path))
+        for frame in raised.frames[-6:]
     )
 
 
 def _read_quantised(reading: Reading) -> Mapping[str, str] | None:
     """Weights of 4 or 8 bits in the GGUF converter."""
-    packed = _in_converter(reading) and reading.last and PACKED.match(reading.last.message.partition("\n")[0])
+    packed = in_converter(reading) and reading.last and PACKED.match(reading.last.message.partition("\n")[0])
     return {} if packed else None
 
 
 def _read_converter(reading: Reading) -> Mapping[str, str] | None:
     """A model that the GGUF converter, or the one that was chosen, does not understand."""
-    return {} if _in_converter(reading) and not _read_quantised(reading) else None
+    return {} if in_converter(reading) and not _read_quantised(reading) else None
 
 
 FAILURES = (
     Failure(
         "gguf_tokenizer",
-        said(r"BPE pre-tokenizer was not recognized", r"update get_vocab_base_pre"),
+        said(
+            r"BPE pre-tokenizer was not recognized",
+            r"update get_vocab_base_pre",
+            r"cannot find tokenizer merges in model file",
+        ),
         (Remedy("newer_llama_cpp"), Remedy("original_tokenizer")),
         code="K32",
+    ),
+    Failure(
+        "gguf_names",
+        said(rf"Can ?not map tensor '(?P<name>{OTHER_NAME})'"),
+        (Remedy("save_with_head"), Remedy("newer_llama_cpp")),
+        code="K51",
+        unless=said(rf"Can ?not map tensor '[^']*{PACKED_NAME}"),
     ),
     Failure(
         "gguf_model",
@@ -70,7 +90,7 @@ FAILURES = (
         ),
         (Remedy("newer_llama_cpp"),),
         code="K33",
-        unless=said(rf"Can ?not map tensor '[^']*{PACKED_NAME}"),
+        unless=said(rf"Can ?not map tensor '(?:[^']*{PACKED_NAME}|{OTHER_NAME}')"),
     ),
     Failure(
         "gguf_quantised",
@@ -104,7 +124,12 @@ FAILURES = (
     ),
     Failure(
         "ollama_modelfile",
-        said(r"command must be one of \\?\"from", r"Error: no FROM line", r"unexpected EOF.{0,40}Modelfile"),
+        said(
+            r"command must be one of \\?\"from",
+            r"Error: no FROM line",
+            r"unexpected EOF.{0,40}Modelfile",
+            r"ollama create[^\n]*\n(?:[^\n]*\n){0,8}?Error: unexpected EOF",
+        ),
         (Remedy("modelfile_lines"),),
         code="K48",
     ),
@@ -119,6 +144,15 @@ FAILURES = (
         ),
         (Remedy("ollama_folder"),),
         code="K49",
+    ),
+    Failure(
+        "llama_options",
+        said(
+            r"error while handling argument \"(?P<name>[^\"\n]+)",
+            r"error: (?:invalid|unknown) argument: (?P<name>-[\w-]+)",
+        ),
+        (Remedy("same_llama_cpp"),),
+        code="K54",
     ),
     Failure(
         "llama_cpp_missing",
@@ -136,7 +170,11 @@ FAILURES = (
     ),
     Failure(
         "gguf_converter",
-        said(r"Not a lora_A or lora_B tensor", r"Unexpected name '[^'\n]+': Not a lora"),
+        said(
+            r"Not a lora_A or lora_B tensor",
+            r"Unexpected name '[^'\n]+': Not a lora",
+            r"KeyError: '[\w.]+'[^\n]{0,120}\bconvert[\w-]*\.py\b",
+        ),
         (Remedy("right_converter"), Remedy("newer_llama_cpp"), Remedy("merge_in_16_bits")),
         code="K39",
         reader=_read_converter,

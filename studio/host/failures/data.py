@@ -18,6 +18,12 @@ FAILURES = (
         code="D30",
     ),
     Failure(
+        "template_prompt",
+        said(r"does not have a \{% if add_generation_prompt"),
+        (Remedy("newer_template"), Remedy("chat_model")),
+        code="D141",
+    ),
+    Failure(
         "template_refused",
         said(r"jinja2\.", r"\bTemplateError\b", r"roles must alternate", r"\bUndefinedError\b"),
         (CHECK_DATA, Remedy("other_model")),
@@ -78,6 +84,13 @@ FAILURES = (
         code="D120",
     ),
     Failure(
+        # The column without a name is the row itself.
+        "rows_no_objects",
+        said(r"JSON parse error: Column\(\) changed from"),
+        (Remedy("rows_as_lines"), CHECK_DATA),
+        code="D138",
+    ),
+    Failure(
         "mixed_columns",
         said(
             r"\bArrow(?:Invalid|TypeError|NotImplementedError)\b[^\n]*(?:changed from|[Cc]ould not convert|cannot mix|"
@@ -88,6 +101,7 @@ FAILURES = (
         ),
         (Remedy("same_columns"), CHECK_DATA),
         code="D36",
+        unless=said(r"JSON parse error: Column\(\) changed"),
     ),
     Failure(
         "map_lengths",
@@ -213,6 +227,24 @@ FAILURES = (
         code="D95",
     ),
     Failure(
+        "image_damaged",
+        said(
+            r"image file is truncated|cannot identify image file|broken data stream when reading image|"
+            r"Truncated File Read|\bUnidentifiedImageError\b",
+        ),
+        (Remedy("find_image"),),
+        code="D139",
+    ),
+    Failure(
+        "source_gone",
+        said(
+            r"FileNotFoundError: (?P<name>https?://[^\s'\"]+)",
+            r"Couldn't find file at (?P<name>https?://[^\s'\"]+)",
+        ),
+        (Remedy("other_source"),),
+        code="D140",
+    ),
+    Failure(
         "image_form",
         said(
             r"Could not make (?:a flat list of|batched|a batch of) (?:images|videos)",
@@ -268,6 +300,7 @@ FAILURES = (
             # The collator was handed rows from which the tokens were taken away, or which never had any.
             r"encoding or a list of encodings to this method that includes",
             r"Invalid key: \d+ is out of bounds for size 0",
+            r"KeyError: ['\"](?:input_ids|attention_mask)['\"]",
         ),
         (Remedy("tokenise_first"),),
         code="D84",

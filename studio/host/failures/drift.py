@@ -12,8 +12,11 @@ from studio.host.failures.callers import (
     read_name,
     read_newer_package,
     read_own_argument,
+    read_own_attribute,
     read_own_module,
     read_own_name,
+    read_unbound,
+    read_unloaded,
     read_value_kind,
 )
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
@@ -49,7 +52,9 @@ FAILURES = (
         # Since 4.34 transformers asks a tokenizer for its vocabulary while it is being made.
         said(
             r"'(?:(?:Chat)?GLM\d?|Baichuan|QWen|InternLM\d?|Yi|Orion|MOSS|Aquila|XVERSE|Skywork|Telechat\d?)Tokenizer' "
-            r"object has no attribute '\w+'"
+            r"object has no attribute '\w+'",
+            r"can't set attribute '?(?:eos|pad|unk|bos|cls|sep|mask)_token|"
+            r"property '(?:eos|pad|unk|bos|cls|sep|mask)_token' of '\w+' object has no setter",
         ),
         (Remedy("model_transformers"), Remedy("without_remote_code")),
         code="V6",
@@ -73,6 +78,23 @@ FAILURES = (
     ),
     Failure(
         "api_attribute", None, (NEW_NAME, UPGRADE_BOTH, UPGRADE, OLDER), code="V2", reader=read_attribute
+    ),
+    Failure(
+        "tensor_wanted",
+        said(
+            r"argument '\w+' \(position \d+\) must be (?:a )?Tensor, not (?P<kind>[\w.]+)",
+            r"expected Tensor as (?:element \d+ in )?argument \d+, but got (?P<kind>[\w.]+)",
+        ),
+        (Remedy("take_tensor"), UPGRADE),
+        code="V37",
+    ),
+    Failure(
+        "own_attribute",
+        None,
+        (Remedy("spell_attribute"), UPGRADE),
+        code="V36",
+        reader=read_own_attribute,
+        doubt=Doubt("api_attribute", "versions"),
     ),
     Failure(
         "value_kind",
@@ -106,6 +128,22 @@ FAILURES = (
         code="V19",
         reader=read_guarded,
     ),
+    Failure(
+        "package_unloaded",
+        None,
+        (Remedy("import_line", needs=("package",)), Remedy("pip_install", needs=("module",))),
+        code="V33",
+        reader=read_unloaded,
+        doubt=Doubt("own_name", "last_frame"),
+    ),
+    Failure(
+        "unbound_local",
+        None,
+        (Remedy("set_before"),),
+        code="V34",
+        reader=read_unbound,
+        doubt=Doubt("api_name", "last_frame", asked=True),
+    ),
     Failure("api_name", None, (UPGRADE, Remedy("companions"), OLDER), code="V3", reader=read_name),
     Failure(
         "own_name",
@@ -126,6 +164,7 @@ FAILURES = (
         "version_required",
         said(
             r"(?P<need>[\w-]+(?:\[[\w,-]+\])?\s?[<>=!~]=?\s?[^\s:`]+) is required for a normal functioning",
+            r"requires (?P<need>[A-Za-z][\w-]+ version (?:`[\w-]+` )?(?:>=|at least )? ?[\d.]+)",
             r"requires `?(?P<need>[A-Za-z][\w-]*(?:\[[\w,-]+\])?\s?[<>=!~]=\s?[\d.]+\w*)`?[^\n]{0,80}"
             r"(?:[Pp]lease|install|but|found)",
             r"(?:requires|needs?) (?:a )?(?P<need>(?:torch|PyTorch|transformers|peft|trl|accelerate|"

@@ -90,6 +90,18 @@ FAILURES = (
         severity="blocked",
     ),
     Failure(
+        # The file was found, and it is not the one that was meant.
+        "library_other",
+        said(
+            r"\bWinError (?:127|182)\b",
+            r"DLL load failed[^\n]*(?:specified procedure could not be found|"
+            r"\u627e\u4e0d\u5230\u6307\u5b9a\u7684\u7a0b\u5e8f)",
+        ),
+        (Remedy("one_source"), REBUILD),
+        code="C20",
+        unless=said(r"flash_attn|cudnn\w*\.dll|bitsandbytes"),
+    ),
+    Failure(
         "library_load",
         said(
             r"DLL load failed\b",
@@ -195,12 +207,14 @@ FAILURES = (
     Failure(
         "file_absent",
         said(
-            r"FileNotFoundError:? \[Errno 2\] No such file or directory:? ?(?P<path>[^\n]*)",
+            r"(?:FileNotFound|OS|IO|Environment)Error:? \[Errno 2\] No such file or directory:? ?(?P<path>[^\n]*)",
+            r"Requirement '(?P<path>[^'\n]+)' looks like a filename, but the file does not exist",
             r"\[WinError (?:2\][^\n]*['\"]|3\])(?P<path>[^\n]*)",
-            r"FileNotFoundError: (?P<path>[^\n]+)",
+            r"FileNotFoundError: (?!https?://)(?P<path>[^\n]+)",
             r"can't open file '?(?P<path>[^'\n]+)'?: \[Errno 2\]",
             r"Couldn't find a dataset script at|Couldn't find any data file at",
             r"does not exist(?: or is not a directory)?: ?'?(?P<path>[^'\n]+)",
+            r"failed to open (?:GGUF file )?'?(?P<path>[^'\n]{1,200}\.(?:gguf|safetensors|bin))\b",
             # As programs written in Go say it.
             r"\bopen (?P<path>[^\n]{1,200}?): (?:The system cannot find the (?:file|path)|"
             r"no such file or directory)",
@@ -210,7 +224,10 @@ FAILURES = (
         (Remedy("check_path"),),
         code="D68",
         # What a package's own build misses is a fault of the build.
-        unless=said(r"metadata-generation-failed|subprocess-exited-with-error|egg_info"),
+        unless=said(
+            r"metadata-generation-failed|subprocess-exited-with-error|egg_info",
+            r"Long Path support|LongPathsEnabled",
+        ),
         strength=0.9,
     ),
     Failure(
@@ -237,7 +254,7 @@ FAILURES = (
     Failure(
         "own_program",
         said(
-            r"\b(?:SyntaxError|IndentationError|TabError|UnboundLocalError): ",
+            r"\b(?:SyntaxError|IndentationError|TabError): ",
             r"unrecognized arguments: ",
             r"the following arguments are required",
             r"must call wandb\.init\(\)",

@@ -15,6 +15,7 @@ from studio.host.failures.probing import (
     unless_right,
 )
 from studio.host.failures.remedies import (
+    CLOSE_PROGRAMS,
     ON_PROCESSOR,
     PYTORCH_KERNELS,
     REBUILD,
@@ -215,6 +216,8 @@ FAILURES = (
             r"nvidia-container-cli: (?:initialization error|device error)",
             r"Torch is not able to use GPU",
             r"Failed to infer device type",
+            r"NotImplementedError: is_async_output_supported is not implemented",
+            r"vllm[\\/]platforms[\\/]interface\.py[^\n]*\n(?:[^\n]*\n){0,3}?NotImplementedError",
             r"Attempting to deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False",
             r"quantization (?:requires|needs) (?:a )?(?:CUDA|GPU)",
         ),
@@ -235,11 +238,15 @@ FAILURES = (
             r"uncorrectable ECC",
             r"\bXid\b.{0,40}\d",
             r"CUDA error: unknown error",
-            r"CUDA_ERROR_DEVICE_UNAVAILABLE",
-            r"busy or unavailable",
         ),
         (Remedy("reboot"), UPDATE_DRIVER, RESUME),
         code="C13",
+    ),
+    Failure(
+        "gpu_busy",
+        said(r"CUDA_ERROR_DEVICE_UNAVAILABLE", r"busy or unavailable"),
+        (CLOSE_PROGRAMS, Remedy("reboot"), UPDATE_DRIVER),
+        code="C21",
     ),
     Failure(
         "foreign_cudnn",

@@ -87,11 +87,28 @@ FAILURES = (
             r"0x8007019e",
             r"0x8000000d",
             r"Windows Subsystem for Linux (?:has not been enabled|is not (?:installed|enabled)|has no installed)",
-            r"0x80040326",
             r"0x80370114|0x8007007e",
         ),
         (Remedy("enable_wsl"),),
         code="L10",
+    ),
+    Failure(
+        "wsl_old",
+        said(
+            r"0x80040326",
+            r"WSL 2 requires an update to its kernel|Wsl[^\n]{0,60}WSL_E_WSL_(?:MOUNT_NOT|OPTIONAL)",
+        ),
+        (Remedy("update_wsl"),),
+        code="L15",
+    ),
+    Failure(
+        "wsl_service",
+        said(
+            r"\bwsl[^\n]{0,60}0x(?:80070422|8007041d|800703fa|80070426)\b",
+            r"\b0x(?:80070422|8007041d|800703fa|80070426)\b[^\n]{0,60}\bwsl",
+        ),
+        (Remedy("start_wsl_service"), Remedy("restart_wsl")),
+        code="L16",
     ),
     Failure(
         # Windows translates all but the code.
@@ -152,7 +169,7 @@ FAILURES = (
             r"CUDA driver is a stub library",
             r"(?:/ld|\bcollect2|\bld(?:\.\w+)?)?: cannot find -lcuda\b",
             r"Found no NVIDIA driver on your system",
-            r"could not load NVML library|NVML Shared Library Not Found",
+            r"could not load NVML library|NVML Shared Library Not Found|couldn't find libnvidia-ml\.so library",
         ),
         (Remedy("wsl_driver"), ON_PROCESSOR),
         code="L2",

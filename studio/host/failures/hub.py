@@ -144,11 +144,21 @@ FAILURES = (
         code="N30",
     ),
     Failure(
+        "wandb_unreachable",
+        said(
+            r"Error communicating with wandb process|wandb: (?:W&B API |)?[Nn]etwork error",
+            r"CommError[^\n]*(?:timed? ?out|[Cc]onnection|[Uu]nable to|retry)",
+            r"wandb[\\/][\w\\/]+\.py[^\n]*\n(?:[^\n]*\n){0,3}?ConnectionRefusedError",
+        ),
+        (Remedy("wandb_off"),),
+        code="N36",
+    ),
+    Failure(
         "hub_account",
         said(
-            r"wandb[^\n]{0,40}(?:UsageError|api_key not configured)",
+            r"wandb[^\n]{0,40}(?:UsageError: (?!Error communicating)|api_key not configured)",
             r"api_key not configured \(no-tty\)",
-            r"wandb: ERROR",
+            r"wandb: ERROR (?!Error communicating|For more info)",
             r"CommError[^\n]*(?:permission|entity|403|401)",
         ),
         (Remedy("wandb_off"),),

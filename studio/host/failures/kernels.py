@@ -314,6 +314,7 @@ FAILURES = (
             r"has no attribute 'num_ctas'",
             r"cannot import name '(?:triton_key|AttrsDescriptor|attrs_descriptor)'",
             r"unexpected keyword argument 'num_ctas'",
+            r"Unknown key: \W{0,5}(?:cubin|hsaco|ptx)\b",
             r"(?<!initialized )module 'triton(?:\.\w+)*' has no attribute",
             # Python names a part with its package only where it found the package.
             r"No module named 'triton\.(?!ops\b)[\w.]+'(?!; 'triton' is not)",

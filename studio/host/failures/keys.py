@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from studio.host.failures.callers import in_studio, read_import, values_of
+from studio.host.failures.converting import in_converter
 from studio.host.failures.packages import LIBRARIES
 from studio.host.failures.reading import Raised, Reading
 
@@ -60,7 +61,12 @@ def read_column(reading: Reading) -> Values:
     if found is None:
         return None
     raised, key = found
-    if in_studio(reading) or MADE_KEY.fullmatch(key):
+    if (
+        key in ("input_ids", "attention_mask")
+        or in_studio(reading)
+        or MADE_KEY.fullmatch(key)
+        or in_converter(reading)
+    ):
         return None
     at_work = (
         raised.packages[:1] == ("datasets",)

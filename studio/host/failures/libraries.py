@@ -145,6 +145,8 @@ FAILURES = (
             r"Could not find module '[^'\n]*libbitsandbytes",
             r"libbitsandbytes\w*\.(?:so|dll)[^\n]{0,40}undefined symbol",
             r"CUDA Setup failed despite GPU being available",
+            r"CUDA[ _]SETUP: (?:Problem|Something unexpected happened|Setup Failed)",
+            r"argument of type 'WindowsPath' is not iterable",
             r"'NoneType' object has no attribute 'cquantize",
             r"compiled without GPU support",
         ),

@@ -160,6 +160,7 @@ FAILURES = (
         ),
         (Remedy("sentencepiece"),),
         code="D58",
+        unless=said(r"(?:Failed building|Building) wheels? for|did not run successfully"),
     ),
     Failure(
         "tokenizer_class",
@@ -171,8 +172,14 @@ FAILURES = (
         code="D59",
     ),
     Failure(
+        "quant_layer",
+        said(r"Target module (?P<name>\w*(?:Quant|WQ)Linear\w*)\([\s\S]{0,300}? is not supported"),
+        (Remedy("quant_packages"),),
+        code="V38",
+    ),
+    Failure(
         "adapter_layer",
-        said(r"Target module [\s\S]{0,2000}? is not supported"),
+        said(r"Target module (?!\w*(?:Quant|WQ)Linear)[\s\S]{0,2000}? is not supported"),
         (Remedy("linear_targets"), Remedy("all_linear", {"adapter.targets": "all-linear"})),
         code="D73",
     ),

@@ -43,6 +43,7 @@ FAILURES = (
             r"\bGatedRepoError\b",
             r"gated (?:repo|dataset|model)\b",
             r"Access to (?:model|dataset) \S+ is restricted",
+            r"huggingface\.co/[^\s'\"]+: status code 40[13]\b",
         ),
         (Remedy("accept_licence"), LOCAL_MODEL),
         code="N5",

@@ -32,9 +32,9 @@ OWNERS = (
     (
         "transformers",
         r"(?:Seq2Seq)?Trainer|(?:Seq2Seq)?TrainingArguments|\w+For(?:CausalLM|ConditionalGeneration|SequenceClassification"
-        r"|QuestionAnswering|MaskedLM|TokenClassification)|\w*PreTrainedModel|\w*PretrainedConfig|\w+Tokenizer(?:Fast|Base)?"
+        r"|QuestionAnswering|MaskedLM|TokenClassification)|\w*Pre[tT]rainedModel|\w*PretrainedConfig|\w+Tokenizer(?:Fast|Base)?"
         r"|\w*Processor|DataCollator\w*|BitsAndBytesConfig|GenerationConfig|\w*Cache|Auto\w+|pipeline|Hf\w*Parser"
-        r"|\w+(?:Attention|DecoderLayer|RotaryEmbedding|MLP|RMSNorm)",
+        r"|\w+(?:Attention\d?|DecoderLayer|RotaryEmbedding|MLP|RMSNorm)",
     ),
 )
 LIBRARIES = frozenset(
@@ -123,6 +123,8 @@ REPLACED = {
     "bool": "bool",
 }
 """Old names of well-known packages, and what took their place."""
+ALIASES = {"bnb": "bitsandbytes", "xops": "xformers", "apex_C": "apex", "cce": "cut_cross_entropy"}
+"""What packages call another one that they load only where it works."""
 OWN_MODULES = frozenset(
     "src utils util common config configs lib modules tools helpers models scripts core data".split()
 )
@@ -135,6 +137,11 @@ def owner_of(name: str) -> str:
     return next(
         (package for package, pattern in OWNERS if re.fullmatch(rf"[A-Z]?[a-z]*(?:{pattern})", name)), ""
     )
+
+
+def named_package(name: str) -> str:
+    """Return the package that `name` is itself, or stands for in other packages; "" for none."""
+    return ALIASES.get(name) or (name if name in LIBRARIES or name in KNOWN else "")
 
 
 def pip_name(module: str) -> str:

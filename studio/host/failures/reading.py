@@ -40,6 +40,10 @@ NOTEBOOK_FRAME = re.compile(
     r"~)?[^\s:()\[\]<>\"]{0,200}[/\\][^:()\[\]\n\"]{1,200}?\.pyx?)(?:\]\([^)]*\))?(?::\d+)?"
     r",? in (?P<function>[\w.<>]+)"
 )
+CELL = re.compile(
+    r"^\s*(?P<path>(?:Cell )?In ?\[\d+\]|<ipython-input-[\w-]+>)(?:, line \d+|:\d+)?,? in (?P<function>[\w.<>]+)"
+)
+"""A place in a notebook's own cell."""
 SOURCE = re.compile(
     r"^\s*(?:-+> ?\d+|\u2771? ?\d+ \u2502|\d+ {1,8}\S|\d+\s*$|[\^~\s-]{3,}$|Cell In|raise \w+\(|<ipython|"
     r"warnings?\.warn\()"
@@ -263,7 +267,8 @@ def _lines(words: str) -> Iterator[tuple[int, str]]:
 
 def _frame_of(line: str) -> Frame | None:
     if ".py" not in line and 'File "' not in line:
-        return None
+        cell = CELL.match(line)
+        return Frame(cell["path"], cell["function"], "") if cell else None
     found = FRAME.match(line) or NOTEBOOK_FRAME.match(line) or CUT_FRAME.match(line)
     if not found:
         return None

@@ -11,6 +11,8 @@ from studio.host.failures.reading import Reading
 LOADERS = ("load_state_dict", "load_checkpoint", "_load_checkpoint", "resume", "load_from_checkpoint")
 TAKEN = re.compile(r"\b(?:\w*checkpoint|ckpt|saved_state|saved|state_dict)\[['\"]")
 """A line of code that takes a part out of a checkpoint."""
+MEMORY = re.compile(r"\w*(?:buffer|exp_avg\w*|momentum\w*)|step|d_denom|betas?")
+"""What an optimizer remembers of each weight, or of each group of them."""
 
 
 def _read_contents(reading: Reading) -> Mapping[str, str] | None:
@@ -38,7 +40,12 @@ def _read_pickled(reading: Reading) -> Mapping[str, str] | None:
 def _read_state(reading: Reading) -> Mapping[str, str] | None:
     """Sizes that do not go together inside the optimizer: what it remembers belongs to other weights."""
     raised = reading.last
-    if raised is None or raised.type != "RuntimeError" or "must match" not in raised.message:
+    if raised is None:
+        return None
+    memory = raised.type == "KeyError" and MEMORY.fullmatch(raised.message.partition("\n")[0].strip(" '\""))
+    if memory and raised.frames:
+        return {} if "optim" in raised.frames[-1].path else None
+    if raised.type != "RuntimeError" or "must match" not in raised.message:
         return None
     inside = raised.frames and re.search(r"[\\/]torch[\\/]optim[\\/]\w+\.py$", raised.frames[-1].path)
     return {} if inside else None
@@ -60,6 +67,8 @@ FAILURES = (
         said(
             r"loaded state dict contains a parameter group that doesn't match the size of optimizer's group",
             r"loaded state dict has a different number of parameter groups",
+            r"The state of _OptimStateKey\([\s\S]{0,6000}?\) is empty",
+            r"Missing key in checkpoint state_dict: [^\n]*\boptim",
         ),
         (Remedy("same_trainable"),),
         code="R29",

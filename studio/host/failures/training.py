@@ -273,6 +273,16 @@ FAILURES = (
         code="R21",
     ),
     Failure(
+        "generation_settings",
+        said(
+            r"generation config instance is invalid",
+            r"ValueError: \W{0,3}(?:UserWarning\(['\"])?`do_sample` is set to `False`",
+            r"GenerationConfig is invalid",
+        ),
+        (Remedy("fitting_generation"),),
+        code="R53",
+    ),
+    Failure(
         "generation_length",
         said(r"Input length of input_ids is \d+, but `?max_(?:length|new_tokens)`? is set to"),
         (Remedy("new_tokens"),),
@@ -286,6 +296,15 @@ FAILURES = (
         ),
         (Remedy("named_metric"),),
         code="R27",
+    ),
+    Failure(
+        "eval_outputs",
+        said(
+            r"in (?:\w+\.)?prediction_step\b[\s\S]{0,600}?\n(?:\[rank\d+\]: )?"
+            r"(?:IndexError: tuple index|KeyError: '?loss)",
+        ),
+        (Remedy("label_names"),),
+        code="R54",
     ),
     Failure(
         "no_loss",

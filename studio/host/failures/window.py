@@ -51,4 +51,10 @@ FAILURES = (
         (Remedy("find_port_owner"),),
         code="W4",
     ),
+    Failure(
+        "chat_form",
+        said(r"Data incompatible with (?:the )?(?P<name>messages|tuples) format"),
+        (Remedy("message_form"), Remedy("window_upgrade")),
+        code="W5",
+    ),
 )
