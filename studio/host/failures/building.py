@@ -139,7 +139,7 @@ FAILURES = (
     Failure(
         "binary_mismatch",
         said(
-            r"(?P<file>[\w.+-]+\.(?:so|pyd)[\w.]*): undefined symbol: _ZN?\w*(?:c10|at|torch|2at)\w*",
+            r"(?P<file>[\w.+-]+\.(?:so|pyd)[\w.]*): undefined symbol: (?!_Z\d)_Z\w*(?:c10|at|torch|2at)\w*",
             r"undefined symbol: (?:_ZNK?3c10|_ZN2at|_ZNK2at|_ZN5torch|_ZN6caffe2|_ZN3c10)\w*",
             r"Failed to load image Python extension",
             r"(?:was|were) (?:built|compiled) (?:for|with|against) (?:a different|"

@@ -220,6 +220,7 @@ FAILURES = (
         "image_tokens",
         said(
             r"[Ii]mage features and image tokens do not match",
+            r"assert \(bos_pos\[0\] == eos_pos\[0\]\)\.all\(\)\s*?\n[^\n]*The size of tensor a",
             r"Mismatch in `?(?:image|video|audio)`? token count",
             r"number of (?:images|image tokens)[^\n]{0,80}(?:does not match|do not match|must match)",
         ),

@@ -63,6 +63,7 @@ FAILURES = (
             r"Must flatten tensors with (?:uniform|the same) dtype",
             r"FlatParameter`? requires uniform `?dtype",
             r"Cannot flatten integer dtype",
+            r"(?:output|input) tensor must have the same (?:type|dtype) as (?:input|output) tensor",
             r"^\s*assert len\(set\(t\.dtype for t in tensors\)\) == 1",
             r"DeepSpeed ZeRO-?3 (?:is|are) (?:not compatible|incompatible)",
             r"(?:FSDP|DeepSpeed)[^\n]{0,100}(?:not|isn't) (?:compatible|supported) with",
@@ -79,6 +80,12 @@ FAILURES = (
         ),
         (Remedy("original_parameters"), Remedy("one_gpu_own")),
         code="D111",
+    ),
+    Failure(
+        "zero3_recomputed",
+        said(r"recomputed metadata: \{'shape': torch\.Size\(\[0\]\)"),
+        (Remedy("reentrant_with_zero3"), Remedy("zero2_or_version"), Remedy("one_gpu_own")),
+        code="D143",
     ),
     Failure(
         "zero3_in_flight",
