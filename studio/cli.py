@@ -188,7 +188,7 @@ def _train(options: argparse.Namespace, workspace: Workspace, console: Console) 
     if options.command == "train":
         recipe = read_recipe(options.recipe)
         start_clock.mark(os.environ, "check")
-        read_files_ahead(workspace, recipe.model.source, recipe.model.revision)
+        read_files_ahead(workspace, recipe)
         prepare_ahead(libraries, desk.health, recipe, ready.set)
         run, after = desk.start(recipe), 0
     else:

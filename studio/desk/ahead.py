@@ -22,7 +22,7 @@ from studio.core.recipe import Recipe
 from studio.data.remote import is_remote
 from studio.desk.checking import find_problems
 from studio.desk.health import Health
-from studio.engine.base_hash import hash_base
+from studio.engine.base_hash import hash_base, is_kept
 from studio.host.detect import look_around
 from studio.host.probes.child import run_child
 from studio.host.remembered import Remembered
@@ -121,20 +121,24 @@ def _is_refused(recipe: Recipe, workspace: Workspace) -> bool:
     return any(problem.severity == "error" for problem in problems)
 
 
-def read_files_ahead(workspace: Workspace, source: str, revision: str = "") -> threading.Thread:
-    """Let the system read the files of a model that is on this disk into its cache, and hash them where the hash is not
-    kept; returns the thread that does."""
+def read_files_ahead(workspace: Workspace, recipe: Recipe) -> threading.Thread:
+    """Let the system read the files of a model that is on this disk into its cache; returns the thread that does.
+
+    Hash them, too, where the hash is not kept, but for a recipe that is refused: such a one leaves nothing.
+    """
 
     def work() -> None:
         with suppress(StudioError, OSError):
-            facts = inspect_model(source, revision=revision)
+            facts = inspect_model(recipe.model.source, revision=recipe.model.revision)
             if not facts.folder or facts.weight_bytes > RAM_SHARE * psutil.virtual_memory().available:
                 return
             if hasattr(os, "posix_fadvise"):
                 for path in list_weights(Path(facts.folder)):
                     with path.open("rb") as file:
                         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
-            hash_base(facts.folder, Remembered(workspace.remembered))
+            remembered = Remembered(workspace.remembered)
+            if not is_kept(facts.folder, remembered) and not _is_refused(recipe, workspace):
+                hash_base(facts.folder, remembered)
 
     thread = threading.Thread(target=work, name="files", daemon=True)
     thread.start()

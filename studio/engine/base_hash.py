@@ -24,6 +24,11 @@ def hash_base(folder: str | Path, remembered: Remembered | None) -> str:
     return found
 
 
+def is_kept(folder: str | Path, remembered: Remembered) -> bool:
+    """Return whether `remembered` knows the hash of these files."""
+    return stamp_weights(folder) in dict(remembered.read().bases)
+
+
 def stamp_weights(folder: str | Path) -> str:
     """Return the SHA-256 over places, sizes, times and inodes of a folder's safetensors: of each write another."""
     digest = hashlib.sha256()

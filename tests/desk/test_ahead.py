@@ -59,17 +59,20 @@ def test_a_library_that_fails_is_left_to_who_needs_it(workspace, monkeypatch, li
     desk_health.close()
 
 
-def test_a_model_that_is_not_there_is_no_failure(workspace, tmp_path):
+def test_a_model_that_is_not_there_is_no_failure(workspace, tmp_path, recipe):
     for source in (str(tmp_path), "nobody/nothing"):
-        thread = read_files_ahead(workspace, source)
+        thread = read_files_ahead(workspace, change_recipe(recipe, {"model.source": source}))
         thread.join(20)
         assert not thread.is_alive()
     assert Remembered(workspace.remembered).read().bases == ()
 
 
-def test_a_models_files_are_hashed_for_the_run(workspace, tiny_models):
-    folder = tiny_models("llama")
-    read_files_ahead(workspace, str(folder)).join(20)
+def test_a_models_files_are_hashed_for_the_run_unless_it_is_refused(workspace, recipe):
+    folder = recipe.model.source
+    refused = change_recipe(recipe, {"data.source": str(workspace.root / "nowhere.jsonl")})
+    read_files_ahead(workspace, refused).join(20)
+    assert not workspace.remembered.exists()
+    read_files_ahead(workspace, recipe).join(20)
     assert dict(Remembered(workspace.remembered).read().bases) == {
         stamp_weights(folder): hash_weights(folder)
     }
