@@ -19,7 +19,7 @@ from studio.desk.ahead import import_libraries
 from studio.desk.health import Health, hide_broken_triton
 from studio.desk.pace import read_pace
 from studio.engine.folder import RunFolder
-from studio.host.plan import choose_device
+from studio.host.plan import choose_device, memory_share
 from studio.host.remembered import Remembered
 from studio.host.speed import name_path, read_rows, reckon_speed
 from studio.models.catalog import inspect_model
@@ -89,7 +89,7 @@ def _reading(recipe: Recipe, machine: MachineFacts) -> Iterator[Any]:
     weights = None
     with suppress(StudioError, OSError, RuntimeError):  # the run meets the same, and tells it
         facts = inspect_model(recipe.model.source, revision=recipe.model.revision)
-        weights = read_ahead(facts, choose_device(machine, recipe)[0].value)
+        weights = read_ahead(facts, choose_device(machine, recipe)[0].value, memory_share(machine))
     try:
         yield weights
     finally:

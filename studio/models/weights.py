@@ -125,10 +125,8 @@ class Weights:
         for entry in untaken:
             entry.tensor = None
         self._held_bytes = 0
-        if (
-            untaken and self.device.type == "cuda"
-        ):  # a run that was refused before it loaded leaves the card's memory
-            torch.cuda.empty_cache()
+        if untaken and self.device.type == "cuda":
+            torch.cuda.empty_cache()  # of a run that was refused before it loaded anything
 
     def _next(self) -> Entry | None:
         """Return the next tensor to be read once there is room for it; None at the end."""
@@ -196,18 +194,18 @@ class Copier:
         self._stream.synchronize()
 
 
-def read_ahead(facts: ModelFacts, device: str) -> Weights | None:
+def read_ahead(facts: ModelFacts, device: str, share: float = 1.0) -> Weights | None:
     """Begin to read the weights of `facts.folder` to a graphics card; None where transformers is to read them itself.
 
     That is: on a processor, where its mapped files need no memory of their own, and for what is stored quantised.
-    Raises StudioError for a damaged file.
+    `share`: what the run may take of the card's free memory. Raises StudioError for a damaged file.
     """
     if not device.startswith("cuda") or facts.quantization != "none" or not facts.folder:
         return None
-    return start_reading(facts.folder, device)
+    return start_reading(facts.folder, device, share)
 
 
-def start_reading(folder: str | Path, device: str) -> Weights | None:
+def start_reading(folder: str | Path, device: str, share: float = 1.0) -> Weights | None:
     """Begin to read the safetensors of `folder` to `device`; None where list_entries has none.
 
     Raises StudioError for a damaged file.
@@ -218,7 +216,7 @@ def start_reading(folder: str | Path, device: str) -> Weights | None:
     place, ahead_bytes = torch.device(device), AHEAD_BYTES
     if place.type == "cuda":
         size_bytes = sum(one.stored.size_bytes for one in entries)
-        ahead_bytes = count_ahead(size_bytes, torch.cuda.mem_get_info(place)[0])
+        ahead_bytes = count_ahead(size_bytes, int(share * torch.cuda.mem_get_info(place)[0]))
     return Weights(entries, place, ahead_bytes)
 
 

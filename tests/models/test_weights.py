@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from studio.core.errors import StudioError
+from studio.models import weights
 from studio.models.catalog import inspect_model
 from studio.models.load import load_model
 from studio.models.weights import AHEAD_BYTES, Weights, count_ahead, list_entries, read_ahead, start_reading
@@ -149,3 +150,13 @@ def test_a_run_that_loads_nothing_gives_the_cards_memory_back(tiny_models, monke
         weights.device = torch.device("cuda")
         weights.close()
         assert emptied == ([] if taken else [True])
+
+
+def test_what_is_read_ahead_keeps_to_the_share_that_a_person_allows(tiny_models, monkeypatch):
+    """The card's threads are left out: what counts is how many bytes they may hold."""
+    folder = tiny_models("llama")
+    size_bytes = sum(entry.stored.size_bytes for entry in list_entries(folder))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (4 * size_bytes, 8 * size_bytes))
+    monkeypatch.setattr(weights, "Weights", lambda entries, device, ahead_bytes: ahead_bytes)
+    assert start_reading(folder, "cuda:0") == size_bytes
+    assert start_reading(folder, "cuda:0", 0.25) == size_bytes // 8
