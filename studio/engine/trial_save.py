@@ -22,8 +22,11 @@ from studio.engine.trainer import Trainer
 from studio.engine.training_state import count_checkpoint, count_tensors, read_training, write_training
 from studio.models.adapt import trained_state
 
-SAVE_LIMIT_BYTES = 2**30
-"""At most this much of the weights is written and read back: 10 to 20 s on a hard disk."""
+CHECKPOINT_LIMIT_BYTES = 2**26
+"""At most this much of the weights is written as a checkpoint, flushed and read back: a disk that flushes 25 MB/s took
+10 s of a first start for the whole one of an 8B model's adapter, and the rest of it is written the same way."""
+RESULT_LIMIT_BYTES = 2**30
+"""A larger result is not written: 10 to 20 s on a hard disk."""
 
 
 def check_space(trainer: Trainer, folder: RunFolder) -> int:
@@ -43,7 +46,7 @@ def try_checkpoint(trainer: Trainer, folder: RunFolder, place: Path) -> float:
     """
     whole_bytes = check_space(trainer, folder)
     weights = trained_state(trainer.model)
-    written = _first(weights, SAVE_LIMIT_BYTES)
+    written = _first(weights, CHECKPOINT_LIMIT_BYTES)
     started_s = time.perf_counter()
     checkpoint, _ = save_checkpoint(
         place, 0, lambda staging: write_training(staging, written, trainer.state_data()), keep=1
@@ -58,7 +61,7 @@ def try_checkpoint(trainer: Trainer, folder: RunFolder, place: Path) -> float:
 
 def try_result(model: Any, tokenizer: Any, facts: ModelFacts, record: RunRecord, place: Path) -> None:
     """Write the result below `place` as it is after training, an adapter compared; of a large model no weights."""
-    if count_tensors(trained_state(model)) > SAVE_LIMIT_BYTES:
+    if count_tensors(trained_state(model)) > RESULT_LIMIT_BYTES:
         for part in (tokenizer, model.config, getattr(model, "generation_config", None)):
             if part is not None:
                 part.save_pretrained(place)
