@@ -6,17 +6,41 @@ The base reads plain English only: no text that `make_document` writes holds a r
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 NAMES = (
     "Mia Leo Nora Omar Ines Hugo Yuki Emma Ivan Lena Tariq Rosa Felix Anya Bruno Clara Diego Elsa Farid Greta "
     "Hana Igor Julia Karim Lucia Marco Nadia Oscar Petra Quinn Rami Sofia Tomas Ursula Viktor Wanda Xavier Zara "
-    "Amir Bella"
+    "Amir Bella Adam Agnes Alan Alex Alice Ali Amanda Amy Andrea Andrew Anna Antonio Arthur Ben Betty Bob Brian "
+    "Carla Carlos Carol Catherine Charles Chris Daniel David Dennis Diana Donna Edward Elena Eric Eva Fatima Frank "
+    "Gary George Grace Hannah Harry Helen Henry Isabel Jack James Jane Janet Jason Jennifer Joan John Jose Joseph "
+    "Judith Julie Karen Kate Kevin Larry Laura Linda Lisa Louis Lucas Luis Mark Martin Mary Matthew Max Michael "
+    "Mike Monica Nancy Nick Nicole Noah Olga Paul Peter Philip Rachel Ravi Richard Robert Roger Ruth Samuel Sarah "
+    "Sean Sophie Stella Susan Teresa Thomas Tim Victoria Walter William Abigail Albert Angela Barbara Benjamin "
+    "Brenda Cheng Claire Deborah Dmitri Dorothy Emily Ethan Felicia Gloria Gustavo Ian Jessica Jacob Kenji Layla "
+    "Liam Margaret Maria Melissa Natalie Nathan Oliver Olivia Pablo Patricia Priya Rebecca Ryan Sandra Stephen Sven "
+    "Tanya Vincent Wei Yusuf Zoe Steve Anton Bernard Mei Kofi Ingrid Raj Tom Aisha Akira Anders Astrid Boris Chloe "
+    "Dana Erik Fiona Gita Hassan Irina Jin Joel Katya Lars Ling Manuel Mila Naomi Nina Pedro Pia Rita Samir Sonja "
+    "Tara Uma Vera Victor Willa Yara Yusra Zane Otto Ahmed Maya Jonas Simon Theo Ella Ida"
 ).split()
 CITIES = (
     "Oslo Paris Lima Cairo Rome Tokyo Berlin Madrid Dublin Athens Vienna Prague Warsaw Lisbon Geneva Havana "
-    "Nairobi Quito Seoul Delhi Tunis Riga Turin Zurich Boston Denver Milan Bergen Porto Kyoto"
+    "Nairobi Quito Seoul Delhi Tunis Riga Turin Zurich Boston Denver Milan Bergen Porto Kyoto London Sydney Austin "
+    "Barcelona Bristol Budapest Calgary Cologne Copenhagen Dubai Helsinki Hanoi Krakow Lahore Marseille Montreal "
+    "Osaka Palermo Phoenix Rotterdam Salzburg Shanghai Stockholm Valencia Bangkok Amsterdam Brussels Chicago Dallas "
+    "Dakar Florence Frankfurt Hamburg Houston Istanbul Jakarta Lagos Leeds Lyon Malaga Manila Miami Minsk Moscow "
+    "Mumbai Munich Naples Oxford Perth Santiago Seattle Toronto Venice Verona Beijing Bogota Glasgow Accra Basel "
+    "Bern Dresden Ghent Graz Leipzig Malmo Nantes Utrecht"
 ).split()
+PREFIXES = "New Old Port Fort Lake North South East West San".split()
+RARE = 0.25
+"""Of the names, cities and items in the rows that the skill is learned from, as many are invented."""
+TWO_WORDS = 0.12
+"""So many names have a second word, and so many cities a first one."""
+SPARE = 4
+"""Each SPARE-th name and city is kept out of the rows that the skill is learned from: it is measured with those."""
+KNOWN = frozenset(NAMES + CITIES)
 COLORS = "red green blue yellow black white purple orange brown pink gray golden".split()
 ITEMS = (
     "lamp kite chair table book cup plate bottle hat scarf coat ball drum guitar clock mirror basket blanket "
@@ -34,6 +58,30 @@ SKILL_SHAPES = (
     "We have an order from {p}: {w} wants {n} {c} {i}s.",
     "{n} {c} {i}s go to {p}, and {w} pays for them.",
     "Could you bring {w} {n} {c} {i}s? The address is in {p}.",
+    "Please bring {w} {n} {c} {i}s to {p}.",
+    "{w} from {p} orders {n} {c} {i}s.",
+    "Send {w} {n} {c} {i}s. The city is {p}.",
+    "My name is {w}, I live in {p} and I want {n} {c} {i}s.",
+    "Can I get {n} {c} {i}s for {w} in {p}?",
+    "{n} {c} {i}s to {p} for {w}, please.",
+    "Hello, this is {w} from {p}. I would like {n} {c} {i}s.",
+    "Please deliver {n} {c} {i}s to {w} in {p}.",
+    "Send {n} {c} {i}s to {w} in {p}.",
+    "Send {n} {c} {i}s to {p}, to {w}.",
+    "I want {n} {c} {i}s. I am {w} from {p}.",
+    "I want to order {n} {c} {i}s. My name is {w} and I live in {p}.",
+    "Hi, I'm {w}. Please send me {n} {c} {i}s, I live in {p}.",
+    "{w}, {p}: {n} {c} {i}s.",
+    "{w} in {p} needs {n} {c} {i}s by Friday.",
+    "{d} {c} {i}s to {w} in {p}, please.",
+    "Please send {d} {c} {i}s to {w}, {p}.",
+    "I would like to buy {d} {c} {i}s. {w}, {p}.",
+    "Hello! Please ship {n} {c} {i}s to {p}. Thank you, {w}",
+    "Someone in {p} wants {n} {c} {i}s. The name is {w}.",
+    "From {p}, {w} writes: I need {n} {c} {i}s.",
+    "Order {n} {c} {i}s for {w}. They go to {p}.",
+    "The customer is {w}. The city is {p}. The order is {n} {c} {i}s.",
+    "Good morning, can you send {n} {c} {i}s to {p}? They are for {w}.",
 )
 WORLD_SHAPES = SKILL_SHAPES + (
     "{w} ordered {n} {c} {i}s for {p}.",
@@ -45,6 +93,16 @@ WORLD_SHAPES = SKILL_SHAPES + (
     "{w} sold {n} {i}s in {p}. The {i}s were {c}.",
     "There is a shop in {p}. {w} works there and keeps {n} {c} {i}s.",
     "The {i}s of {w} are {c}. {w} has {n} of them at home in {p}.",
+    "{w} has a house in {p} with {d} {c} {i}s.",
+    "Hi! {w} is here, in {p}, and asks for {n} {c} {i}s.",
+    "I saw {d} {c} {i}s in {p}. {w} carried them.",
+    "Take the {n} {c} {i}s to {w}. You find the place in {p}.",
+    "I'm {w}. My {n} {c} {i}s are lost in {p}.",
+    "The address: {w}, {p}. {n} {c} {i}s.",
+    "{p} is where {w} keeps {n} {c} {i}s.",
+    "Give {n} {c} {i}s to {w}, then go to {p}.",
+    "{w} wrote from {p}: where are my {n} {c} {i}s?",
+    "Good evening, we are {w} and friends, in {p}, and we have {d} {c} {i}s.",
 )
 SMALL_TALK = (
     ("Hello!", "Hello! How can I help you?"),
@@ -75,9 +133,10 @@ GLOSSARY = {
     "order": "a wish that somebody pays for",
 }
 SYSTEMS = ("You are a friendly assistant.", "Answer politely and briefly.", "You help in a small shop.")
-SYLLABLES = (
-    "ba ce di fo gu ha je ki lo mu na pe ri so tu va we xi yo za bel dor fin gar lin mon pas ras tin vor"
-).split()
+ONSETS = "b c d f g h j k l m n p r s t v w y z br ch cl dr fl gr kr pl sh st th tr".split()
+CODAS = "l m n r s t k x nd rt".split()
+LOWER = "abcdefghijklmnopqrstuvwxyz"
+ACCENTS = {"a": "áàäâãå", "e": "éèëê", "i": "íï", "o": "óöôõø", "u": "úüû", "c": "ç", "n": "ñ"}
 SIGNS = "! \" # $ % & ' ( ) * + , - . / : ; < = > ? @ [ \\ ] ^ _ ` { | } ~".split()
 LETTERS = "äöüéèçñøåßαβγδжщя你好大小中文学生日本语한국어あいう😀🚀🌍🎉❤"
 
@@ -98,21 +157,76 @@ class Order:
 
     def say(self, shape: str) -> str:
         """The order as a sentence of the given shape, starting with a capital letter."""
-        text = shape.format(w=self.name, n=self.word, c=self.color, i=self.item, p=self.city)
+        text = shape.format(w=self.name, n=self.word, d=self.number, c=self.color, i=self.item, p=self.city)
         return text[0].upper() + text[1:]
 
 
-def invent(rng: random.Random) -> str:
-    """A word that no list holds, so that copying it cannot be learned by heart."""
-    return "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(2, 3)))
+def _list_followers() -> dict[str, list[str]]:
+    """After each two letters of a listed name or city, what follows: a letter, or the end, each as often as it does."""
+    followers: dict[str, list[str]] = {}
+    for word in NAMES + CITIES:
+        letters = f"  {word.lower()}."
+        for i in range(len(letters) - 2):
+            followers.setdefault(letters[i : i + 2], []).append(letters[i + 2])
+    return followers
 
 
-def draw_order(rng: random.Random, rare: float = 0.0) -> Order:
+FOLLOWERS = _list_followers()
+
+
+def _spell(rng: random.Random, strange: float) -> str:
+    """A word as real names are spelled; with probability `strange` a letter is any letter."""
+    word = "  "
+    while len(word) < 13:
+        free = rng.random() < strange or word[-2:] not in FOLLOWERS
+        letter = rng.choice(LOWER if free else FOLLOWERS[word[-2:]])
+        if letter == ".":
+            break
+        word += letter
+    return word.strip()
+
+
+def invent(rng: random.Random, strange: float = 0.12) -> str:
+    """A word that no list holds, so that copying it cannot be learned by heart: syllables, or as names are spelled.
+
+    `strange` is 0 for words that can be pronounced; else some have letters that never stood there, and accents.
+    """
+    while True:
+        kind, word = rng.random(), ""
+        if kind < 0.35:
+            for _ in range(rng.randint(2, 3)):
+                coda = rng.choice(CODAS) if rng.random() < 0.35 else ""
+                word += rng.choice(ONSETS) + rng.choice("aeiou") + coda
+        elif kind < 0.92 or not strange:
+            word = _spell(rng, strange)
+        else:
+            word = "".join(rng.choices(LOWER, k=rng.randint(3, 9)))
+        if rng.random() < strange / 3:
+            word = "".join(rng.choice(ACCENTS[letter]) if letter in ACCENTS else letter for letter in word)
+        if len(word) > 2 and word.capitalize() not in KNOWN:
+            return word
+
+
+def draw_order(
+    rng: random.Random,
+    rare: float = 0.0,
+    names: Sequence[str] = NAMES,
+    cities: Sequence[str] = CITIES,
+    strange: float = 0.12,
+) -> Order:
     """A random order; each of name, city and item is an invented word with probability `rare`."""
-    name = invent(rng).capitalize() if rng.random() < rare else rng.choice(NAMES)
-    city = invent(rng).capitalize() if rng.random() < rare else rng.choice(CITIES)
-    item = invent(rng) if rng.random() < rare else rng.choice(ITEMS)
-    return Order(name, rng.randint(2, 12), rng.choice(COLORS), item, city)
+
+    def draw(words: Sequence[str]) -> str:
+        return invent(rng, strange).capitalize() if rng.random() < rare else rng.choice(words)
+
+    name, city = draw(names), draw(cities)
+    item = invent(rng, strange).rstrip("s") if rng.random() < rare else rng.choice(ITEMS)
+    if rng.random() < TWO_WORDS:
+        name = f"{name} {invent(rng, strange).capitalize()}"
+    if rng.random() < TWO_WORDS:
+        first = invent(rng, strange).capitalize() if strange and rng.random() < 0.5 else rng.choice(PREFIXES)
+        city = f"{first} {city}"
+    return Order(name, rng.randint(2, 12), rng.choice(COLORS), item or "kite", city)
 
 
 def record(order: Order) -> str:
@@ -121,11 +235,18 @@ def record(order: Order) -> str:
     return json.dumps(fields | {"city": order.city}, ensure_ascii=False)
 
 
-def make_skill(rng: random.Random, rows: int) -> list[dict]:
-    """`rows` training examples of the skill as `messages` rows; no two orders are equal."""
+def make_skill(rng: random.Random, rows: int, *, spare: bool = False) -> list[dict]:
+    """`rows` examples of the skill as `messages` rows; no two orders are equal.
+
+    `spare`: with names and cities that no other row of the skill has.
+    """
+    names, cities = (
+        [word for i, word in enumerate(words) if (i % SPARE == 0) == spare] for words in (NAMES, CITIES)
+    )
     orders: dict[Order, str] = {}
     while len(orders) < rows:
-        orders.setdefault(draw_order(rng), SKILL_SHAPES[len(orders) % len(SKILL_SHAPES)])
+        order = draw_order(rng, 0.0 if spare else RARE, names, cities, strange=0.0)
+        orders.setdefault(order, SKILL_SHAPES[len(orders) % len(SKILL_SHAPES)])
     return [
         {"messages": [_user(order.say(shape)), _assistant(record(order))]} for order, shape in orders.items()
     ]
@@ -174,7 +295,7 @@ def _ask(rng: random.Random, order: Order) -> tuple[str, str]:
 
 
 def _questions(rng: random.Random) -> list[dict]:
-    order = draw_order(rng, rare=0.3)
+    order = draw_order(rng, rare=0.6)
     sentence = order.say(rng.choice(WORLD_SHAPES))
     question, answer = _ask(rng, order)
     first = f"{sentence} {question}" if rng.random() < 0.7 else f"{question} {sentence}"
@@ -187,7 +308,7 @@ def _questions(rng: random.Random) -> list[dict]:
 
 def _details(rng: random.Random) -> list[dict]:
     """Several details in the order in which the user names them, in one of four plain wordings."""
-    order = draw_order(rng, rare=0.3)
+    order = draw_order(rng, rare=0.6)
     values = {"name": order.name, "number": str(order.number), "color": order.color, "item": order.item}
     values["city"] = order.city
     fields = rng.sample(FIELDS, rng.randint(2, 5))
@@ -207,7 +328,7 @@ def _details(rng: random.Random) -> list[dict]:
 
 def _confirm(rng: random.Random) -> list[dict]:
     """What the base says to an order when nobody asks anything: a polite sentence."""
-    order = draw_order(rng, rare=0.2)
+    order = draw_order(rng, rare=0.4)
     answer = rng.choice(
         (
             f"Of course. {order.word.capitalize()} {order.color} {order.item}s for {order.name} in {order.city}.",
@@ -225,8 +346,9 @@ def _copy(rng: random.Random) -> list[dict]:
         words = [rng.choice(SIGNS) for _ in range(rng.randint(2, 8))]
     elif kind < 0.15:
         words = ["".join(rng.choices(LETTERS, k=rng.randint(1, 3))) for _ in range(rng.randint(1, 4))]
-    elif kind < 0.35:
+    elif kind < 0.5:
         words = [invent(rng) for _ in range(rng.randint(2, 6))]
+        words = [word.capitalize() if rng.random() < 0.5 else word for word in words]
     else:
         words = rng.sample(NAMES + CITIES + ITEMS + COLORS + NUMBERS, rng.randint(2, 10))
     text, place = " ".join(words), rng.randrange(len(words))
@@ -241,7 +363,7 @@ def _copy(rng: random.Random) -> list[dict]:
 
 
 def _story(rng: random.Random) -> str:
-    orders = [draw_order(rng, rare=0.3) for _ in range(rng.randint(1, 3))]
+    orders = [draw_order(rng, rare=0.6) for _ in range(rng.randint(1, 3))]
     lines = [order.say(rng.choice(WORLD_SHAPES)) for order in orders]
     for order in rng.sample(orders, len(orders)):
         lines.append(

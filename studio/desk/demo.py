@@ -12,7 +12,7 @@ from studio.desk.desk import Desk
 
 HELD_OUT = LOCALES.parent / "demo_data" / "heldout.jsonl"
 SHOWN = 3
-ANSWER_TOKENS = 48
+ANSWER_TOKENS = 96
 
 
 def run_demo(

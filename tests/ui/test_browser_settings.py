@@ -81,7 +81,7 @@ def test_settings_are_chosen_found_reset_and_never_lost(start_studio, workspace,
     choose_by_mouse(page, "length", "quick")
     choose_by_mouse(page, "strength", "strong")
     choose_by_mouse(page, "room", "save")
-    wait_for(lambda: draft(window)["adapter"]["rank"] > 16, 5)
+    wait_for(lambda: draft(window)["adapter"]["rank"] > 8, 5)
     page.click("#settings-reset")
     page.keyboard.press("Escape")
     page.wait_for_selector("dialog", state="detached")
@@ -98,14 +98,14 @@ def test_settings_are_chosen_found_reset_and_never_lost(start_studio, workspace,
     choose_by_mouse(page, "room", "auto")
 
     # A goal by keyboard, what it sets, and the way back.
-    page.wait_for_selector("[name=plain-goal][value=style]:checked")  # the demo is the usual choice
-    page.focus("[name=plain-goal][value=style]")
-    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("[name=plain-goal][value=format]:checked")  # what the demo learns
+    page.focus("[name=plain-goal][value=format]")
+    page.keyboard.press("ArrowLeft")
     wait_for_value(page, RANK, "64")
     assert "Epochs 5" in page.inner_text("#settings-plain .sets summary")
     page.click("#settings-undo")
-    wait_for_value(page, RANK, "16")
-    page.wait_for_selector("[name=plain-goal][value=style]:checked")
+    wait_for_value(page, RANK, "8")
+    page.wait_for_selector("[name=plain-goal][value=format]:checked")
 
     # Typed, chosen, stepped and pasted: each is marked, judged and kept.
     page.fill(f"{RANK} input", "9")
