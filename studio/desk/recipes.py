@@ -17,8 +17,17 @@ from studio.core.text import LOCALES, text
 from studio.models.catalog import inspect_model
 
 DEMO_RECIPE = LOCALES.parent / "recipes" / "demo.json"
-DEMO_SETTINGS = ("optim.schedule", "optim.warmup_share", "optim.weight_decay", "data.validation_share")
-"""What the demo's recipe sets that no choice in plain words decides."""
+DEMO_SETTINGS = (
+    "adapter.rank",
+    "adapter.alpha",
+    "data.too_long",
+    "data.reasoning",
+    "data.validation_share",
+    "optim.schedule",
+    "optim.warmup_share",
+    "optim.weight_decay",
+)
+"""What the demo's recipe sets for its own rows, which are a format; length and rate follow from the model anyhow."""
 DEFAULTS = Recipe(model=ModelChoice(source=""), data=DatasetSpec(source=""))
 
 

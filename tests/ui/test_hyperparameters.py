@@ -15,7 +15,7 @@ from studio.core.recipe import Recipe, change_recipe, read_value
 from studio.core.text import LANGUAGES, literal
 from studio.desk.plain import CONTROLS, Wish, apply
 from studio.desk.presets import Presets, write
-from studio.desk.recipes import DEMO_RECIPE, read_recipe
+from studio.desk.recipes import DEFAULTS, DEMO_RECIPE, read_recipe
 from studio.ui.form import Form
 from studio.ui.hyperparameters_view import plain_card
 from studio.ui.marks import changed_knobs, elem_id, mark_changes, mark_problems
@@ -222,6 +222,8 @@ def test_the_demos_own_settings_go_with_the_demo(tab):
     )
     assert recipe.optim.weight_decay == 0.3, "what a person set stays"
     assert recipe.optim.learning_rate == 2e-4
+    assert (recipe.adapter.rank, recipe.adapter.alpha) == (DEFAULTS.adapter.rank, DEFAULTS.adapter.alpha)
+    assert (recipe.data.too_long, recipe.data.reasoning) == (DEFAULTS.data.too_long, DEFAULTS.data.reasoning)
     tab.context.edit({"model.source": "demo"})
     answer = tab.follow()
     demo = read_recipe(DEMO_RECIPE)

@@ -15,7 +15,7 @@ from studio.core.recipe import Recipe, change_recipe, read_value, share_held_out
 from studio.desk import presets
 from studio.desk.checking import look
 from studio.desk.plain import CONTROLS, OWN, Scope, Wish, apply, apply_to, make_scope, recognise
-from studio.desk.recipes import follow_model, usual_value
+from studio.desk.recipes import DEMO_SETTINGS, follow_model, usual_value
 from studio.ui.cards import note_card, plan_card, problems_card
 from studio.ui.context import Context
 from studio.ui.form import Form
@@ -191,7 +191,12 @@ class HyperparametersTab:
         self._seen = recipe, scope
         if came or (old_scope == scope and not moved):
             return recipe
-        wish = recognise(old, old_scope)
+        forgotten = {
+            path: value
+            for path in DEMO_SETTINGS
+            if (value := read_value(fitted, path)) != read_value(recipe, path)
+        }
+        wish = recognise(change_recipe(old, forgotten), old_scope)  # the demo's goal was nobody's choice
         if old.model.quantization != recipe.model.quantization:
             wish = replace(wish, room=OWN)  # chosen with the model
         return apply_to(wish, fitted, scope)
