@@ -7,7 +7,7 @@ from typing import Any
 from studio.core.facts import BackendPlan, Choice, ModelFacts
 from studio.core.recipe import AdapterSpec, DatasetSpec, ModelChoice, OptimSpec, Recipe
 from studio.core.text import literal
-from studio.host.plan import OPS
+from studio.planning.run_plan import OPS
 
 
 def draft_run(

@@ -1,6 +1,7 @@
 """Compares predicted with measured peak memory: `memory.py --models DIR --out FILE.csv`, 12 cases in as many processes.
 
-Predicted by studio.host.memory, measured by torch's allocator and by NVML, on the bare training step of step.py.
+Predicted by studio.planning.memory_estimate, measured by torch's allocator and by NVML,
+on the bare training step of step.py.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from benchmarks.draft import draft_run  # noqa: E402
 from benchmarks.table import append_row  # noqa: E402
 from studio.core.facts import ModelFacts  # noqa: E402
 from studio.core.policy import LayerPolicy, MemoryPolicy  # noqa: E402
-from studio.host.memory import Calibration, count_allocated, estimate_calibration, predict  # noqa: E402
 from studio.models.catalog import inspect_model  # noqa: E402
+from studio.planning.memory_estimate import Calibration, count_allocated, estimate_calibration, predict  # noqa: E402
 
 MIB = 2**20
 STEPS = 3

@@ -27,15 +27,15 @@ from studio.engine.batches import count_trained
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.methods import get_method
 from studio.engine.optimizer import apply_gradients, build_optimizer
-from studio.host.backend import NEEDS_DOTS
-from studio.host.layer_memory import read_decoder
-from studio.host.memory import Calibration
-from studio.host.memory_planner import choose_policy
-from studio.host.plan import USABLE_VRAM
 from studio.models.adapt import adapt, cast_by_autocast, unwrap
 from studio.models.catalog import inspect_model
 from studio.models.fast import Fast, make_fast
 from studio.models.load import AUTOCAST_DTYPES, DTYPES, load_model
+from studio.planning.backend_table import NEEDS_DOTS
+from studio.planning.layer_memory import read_decoder
+from studio.planning.memory_estimate import Calibration
+from studio.planning.memory_planner import choose_policy
+from studio.planning.run_plan import USABLE_VRAM
 
 ALLOCATED_ONLY = Calibration(context_bytes=0, fragmentation=1.0)
 """A budget of what torch's allocator hands out: nothing for the context, nothing lost between blocks."""

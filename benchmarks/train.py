@@ -27,8 +27,8 @@ from benchmarks.table import append_row  # noqa: E402
 from studio.core.codec import from_json  # noqa: E402
 from studio.core.facts import BackendPlan  # noqa: E402
 from studio.core.recipe import Recipe  # noqa: E402
-from studio.host.memory import predict  # noqa: E402
 from studio.models.catalog import inspect_model  # noqa: E402
+from studio.planning.memory_estimate import predict  # noqa: E402
 
 WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "qlora": {"model": {"quantization": "nf4"}, "optim": {"optimizer": "adamw_8bit"}},

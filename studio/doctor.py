@@ -19,8 +19,8 @@ from studio.core.errors import RecipeError, StudioError
 from studio.core.facts import MachineFacts
 from studio.core.json_file import parse_json
 from studio.core.text import Catalogue, Text, literal, text
-from studio.host.offers import launcher
 from studio.host.workspace import Workspace
+from studio.planning.suggestions import launcher
 
 ROOT = Path(__file__).resolve().parents[1]
 INDENT = " " * 10
@@ -29,7 +29,7 @@ INDENT = " " * 10
 def doctor(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
     """Answer the command `doctor`; the exit code is 1 when nothing can train here, else 0. Raises StudioError."""
     from studio.host.redact import redact
-    from studio.host.verdict import judge
+    from studio.planning.doctor_report import judge
 
     if options.fix or options.leave:
         return _switch(options, workspace)
@@ -82,7 +82,7 @@ def _look(workspace: Workspace, *, fresh: bool, hub: bool) -> MachineFacts:
     """
     from studio.host.cards import look_at_memory
     from studio.host.detect import detect
-    from studio.host.remembered import Remembered
+    from studio.planning.learned_limits import Remembered
 
     machine = look_at_memory(
         detect(workspace_root=workspace.root, cache=workspace.facts, fresh=fresh, hub=hub)
@@ -92,7 +92,7 @@ def _look(workspace: Workspace, *, fresh: bool, hub: bool) -> MachineFacts:
 
 
 def list_lines(report: dict[str, Any], catalogue: Catalogue) -> Iterator[str]:
-    """Yield `report` (of studio.host.verdict.judge) as lines for a person, without colours."""
+    """Yield `report` (of studio.planning.doctor_report.judge) as lines for a person, without colours."""
     say = catalogue.say
     yield say(text(f"doctor.verdict.{report['verdict']}"))
     yield from (say(reason) for reason in report["reasons"])

@@ -18,7 +18,7 @@ from studio.desk.recipes import read_recipe
 from studio.host.workspace import Workspace
 
 if TYPE_CHECKING:
-    from studio.host.speed import Duration
+    from studio.planning.speed_estimate import Duration
 
 MESSAGE_CHARACTERS = 300
 """No sentence about a row is longer, whatever the file holds."""
@@ -50,12 +50,12 @@ def _list_problem(entry: Mapping[str, Any], console: Console) -> Iterator[str]:
 
 def plan(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
     from studio.desk.desk import Desk
-    from studio.host.duration import describe
-    from studio.host.memory import count_tokens, predict, settle_rows
-    from studio.host.memory_planner import longest_context
-    from studio.host.plan import choose_calibration, choose_device, memory_budget
-    from studio.host.slower import say_slower
-    from studio.host.speed import predict_duration
+    from studio.planning.memory_estimate import count_tokens, predict, settle_rows
+    from studio.planning.memory_planner import longest_context
+    from studio.planning.run_plan import choose_calibration, choose_device, memory_budget
+    from studio.planning.run_time import describe
+    from studio.planning.slow_paths import say_slower
+    from studio.planning.speed_estimate import predict_duration
 
     desk = Desk(workspace)
     recipe = read_recipe(options.recipe)
@@ -243,7 +243,7 @@ def _shorten(words: str, characters: int) -> str:
 
 def runs(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
     from studio.desk.desk import Desk
-    from studio.host.slower import say_times
+    from studio.planning.slow_paths import say_times
 
     records = Desk(workspace).runs()
     entries = [

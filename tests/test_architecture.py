@@ -34,11 +34,12 @@ PROGRAM = (
     "webview_window",
 )
 FLOORS = {
-    "launch": 7,
-    **{f"studio.{name}": 6 for name in PROGRAM},
-    "studio.ui": 5,
-    "studio.desk": 4,
-    "studio.engine": 3,
+    "launch": 8,
+    **{f"studio.{name}": 7 for name in PROGRAM},
+    "studio.ui": 6,
+    "studio.desk": 5,
+    "studio.engine": 4,
+    "studio.planning": 3,
     "studio.models": 2,
     "studio.data": 2,
     "studio.host": 2,

@@ -16,8 +16,8 @@ from studio.core.facts import MachineFacts
 from studio.core.text import load_catalogue
 from studio.doctor import list_lines, read_facts
 from studio.host.settings import read_settings
-from studio.host.verdict import judge
 from studio.host.workspace import Workspace
+from studio.planning.doctor_report import judge
 
 ROOT = Path(__file__).resolve().parents[1]
 MACHINES = ROOT / "tests" / "host" / "machines"

@@ -177,7 +177,7 @@ class MeasuredSpeed:
     tokens_per_s: float
     """Median over its last steps, padding not counted."""
     reckoned_tokens_per_s: float
-    """What host/speed.py says of it without any measurement."""
+    """What planning/speed_estimate.py says of it without any measurement."""
     time_s: float = 0.0
 
 
@@ -365,7 +365,7 @@ class Slower:
     """Something that costs a run time, and how much."""
 
     id: str
-    """decoder, kernels, memory, precision, card, rows or padding (host/slower.py)."""
+    """decoder, kernels, memory, precision, card, rows or padding (planning/slow_paths.py)."""
     reason: Text
     factor: float
     """How many times as long the run takes for it."""
@@ -409,7 +409,7 @@ class BackendPlan:
     multi_gpu: Choice = Choice(value="single", reason=Text(id="plan.multi_gpu.single"))
     """`single`: one card trains."""
     row: int = 0
-    """Which row of host/backend.py's table decided; 0 in runs of older studios."""
+    """Which row of planning/backend_table.py's table decided; 0 in runs of older studios."""
     memory: MemoryPolicy | None = None
     """What the studio's own decoder keeps for its backward pass; None where the model's own forward trains."""
     fp8: Choice = Choice(value=False, reason=Text(id="plan.fp8.off"))

@@ -15,9 +15,9 @@ from studio.data import remote
 from studio.data.convert import convert
 from studio.data.gather import source_of
 from studio.host.failures import refuse_system
-from studio.host.plan import choose_device
 from studio.models.catalog import inspect_model
 from studio.models.file_hashes import hash_weights
+from studio.planning.run_plan import choose_device
 
 
 def find_differences(

@@ -25,9 +25,9 @@ from studio.desk.health import Health
 from studio.engine.base_hash import hash_base, is_kept
 from studio.host.detect import look_around
 from studio.host.probes.child import run_child
-from studio.host.remembered import Remembered
 from studio.host.workspace import Workspace
 from studio.models.catalog import inspect_model, list_weights
+from studio.planning.learned_limits import Remembered
 
 UNUSED = ("sklearn", "kernels")
 """What transformers imports where it finds it and no run needs: scikit-learn, with SciPy, for a way to generate (1.9 s

@@ -19,10 +19,10 @@ from studio.desk.ahead import import_libraries
 from studio.desk.health import Health, hide_broken_triton
 from studio.desk.pace import read_pace
 from studio.engine.folder import RunFolder
-from studio.host.plan import choose_device, memory_share
-from studio.host.remembered import Remembered
-from studio.host.speed import name_path, read_rows, reckon_speed
 from studio.models.catalog import inspect_model
+from studio.planning.learned_limits import Remembered
+from studio.planning.run_plan import choose_device, memory_share
+from studio.planning.speed_estimate import name_path, read_rows, reckon_speed
 
 LOST = 70
 """Exit code of a process that can no longer use the GPU: the supervisor's next one resumes the run."""

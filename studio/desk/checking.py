@@ -30,8 +30,8 @@ from studio.data.source import open_source
 from studio.data.templates.catalogue import read_choice
 from studio.data.templates.fitting import find_fitting, find_split_end
 from studio.desk.dataset_report import Counted
-from studio.host.check import check
 from studio.models.catalog import inspect_model, read_added_words
+from studio.planning.recipe_check import check
 
 TEMPLATE_FREE = ("text", "prompt_completion", "pretokenized")
 """Formats that are rendered without a chat template where there is none."""

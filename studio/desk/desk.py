@@ -32,10 +32,10 @@ from studio.desk.sharing import Sharing
 from studio.desk.shelf import Shelf
 from studio.desk.talks import Talks
 from studio.desk.worker import Worker
-from studio.host.plan import plan
-from studio.host.speed import Rows, read_rows
 from studio.host.workspace import Workspace
 from studio.models.catalog import LocalModel, inspect_model, list_local_models
+from studio.planning.run_plan import plan
+from studio.planning.speed_estimate import Rows, read_rows
 
 
 class Desk:

@@ -22,11 +22,11 @@ from studio.desk.checking import look
 from studio.desk.datasets import Look, identify
 from studio.desk.fit import judge_peak, knows_shape
 from studio.desk.pace import Pace, Paces
-from studio.host.check import estimate_steps
-from studio.host.memory import count_disk, predict
-from studio.host.plan import choose_calibration, choose_device, memory_budget, plan
-from studio.host.speed import Duration, Rows, predict_duration, read_rows
 from studio.host.workspace import Workspace
+from studio.planning.memory_estimate import count_disk, predict
+from studio.planning.recipe_check import estimate_steps
+from studio.planning.run_plan import choose_calibration, choose_device, memory_budget, plan
+from studio.planning.speed_estimate import Duration, Rows, predict_duration, read_rows
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "launch.py"
 
@@ -41,7 +41,7 @@ class RunEstimate:
     model_error: StudioError | None = None
     plan: BackendPlan | None = None
     parts: Mapping[str, int] = field(default_factory=dict)
-    """Predicted peak bytes by part (host/memory.py)."""
+    """Predicted peak bytes by part (planning/memory_estimate.py)."""
     verdict: str = "unknown"
     """Of the memory: fits, tight (even with all recomputed that can be), no, or unknown."""
     budget_bytes: int = 0

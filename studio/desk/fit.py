@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.core.text import Text, text
-from studio.host.memory import predict
-from studio.host.plan import choose_calibration, choose_device, memory_budget, plan
+from studio.planning.memory_estimate import predict
+from studio.planning.run_plan import choose_calibration, choose_device, memory_budget, plan
 
 JUDGED_TOKENS = 2048
 """Tokens of the one example at a time for which models are judged; the card of a run judges what is really set."""

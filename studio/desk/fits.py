@@ -18,13 +18,13 @@ from studio.core.text import Text, literal, text
 from studio.desk.estimate import Estimates, RunEstimate
 from studio.desk.fit import METHODS, PROCESSOR_PARAMETERS, UNKNOWN, Fit, judge_model, judged_recipe
 from studio.desk.model_places import Place, list_places, read_stamp
-from studio.host.plan import choose_device
 from studio.host.settings import read_settings
 from studio.host.workspace import Workspace
 from studio.models.catalog import HUB_ID, inspect_model
 from studio.models.hub_search import HubModel, fetch_facts, search_hub
 from studio.models.outline import outline_model
 from studio.models.picks import PICKS, outline_picks, outline_sizes
+from studio.planning.run_plan import choose_device
 
 PICKS_SHOWN = 5
 KEPT_S = 10.0

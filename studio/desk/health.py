@@ -25,12 +25,12 @@ from studio.host.cards import choose_card, look_at_memory
 from studio.host.detect import detect
 from studio.host.environment import prepare_environment
 from studio.host.nvml import sample_gpu
-from studio.host.plan import OPS, choose_device
-from studio.host.remembered import Remembered
 from studio.host.repairs import read_applied, restore_environment
 from studio.host.settings import change_settings, keep_choices, read_settings, switch_repair
-from studio.host.verdict import judge
 from studio.host.workspace import Workspace
+from studio.planning.doctor_report import judge
+from studio.planning.learned_limits import Remembered
+from studio.planning.run_plan import OPS, choose_device
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "launch.py"
 
@@ -78,7 +78,7 @@ class Health:
             return self._machine is not None and self._machine.done()
 
     def examine(self, *, fresh: bool = False, hub: bool = False) -> dict[str, Any]:
-        """Return the doctor's report (host/verdict.py); `fresh` probes again, `hub` asks the network too.
+        """Return the doctor's report (planning/doctor_report.py); `fresh` probes again, `hub` asks the network too.
 
         A repair that was switched on is tried in the probes at once; runs have it after a restart of the process. What
         else the settings choose (card, kernels, memory) is reported as this process has it: as its runs do.

@@ -9,7 +9,7 @@ from typing import Any
 from studio.core.facts import MachineFacts, ModelFacts
 from studio.core.recipe import Recipe, change_recipe, read_value
 from studio.core.text import Text, text
-from studio.host.plan import bitsandbytes_reason, choose_device, plan_backend
+from studio.planning.run_plan import bitsandbytes_reason, choose_device, plan_backend
 
 GOALS = ("style", "facts", "format", "continue")
 LATER = ("preference", "reward")

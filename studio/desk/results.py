@@ -11,8 +11,8 @@ from studio.core.record import RunRecord
 from studio.core.text import text
 from studio.engine.folder import RunFolder
 from studio.engine.places import RESULT, find_weights
-from studio.host.plan import plan
 from studio.models.catalog import inspect_model
+from studio.planning.run_plan import plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from studio.desk.running import Running
 from studio.desk.table import Table, make_table
 from studio.desk.talk_files import TalkFiles
 from studio.desk.worker import Worker
-from studio.host.plan import plan
 from studio.host.workspace import Workspace
 from studio.models.catalog import inspect_model
+from studio.planning.run_plan import plan
 
 SIDES = ("base", "tuned")
 POLL_S = 0.2

@@ -6,8 +6,8 @@ import hashlib
 from contextlib import suppress
 from pathlib import Path
 
-from studio.host.remembered import Remembered
 from studio.models.file_hashes import hash_weights
+from studio.planning.learned_limits import Remembered
 
 
 def hash_base(folder: str | Path, remembered: Remembered | None) -> str:

@@ -1,7 +1,8 @@
 """Before step 1: two micro-steps of made-up tokens show what the card takes beyond arithmetic on shapes.
 
 What torch holds is more than what it hands out, and the driver holds some, too: both hang on the card, on torch and on
-its settings. Two sizes tell them apart (host/memory.py, fit_calibration), and what is kept is planned anew with them.
+its settings. Two sizes tell them apart (planning/memory_estimate.py, fit_calibration), and what is kept is planned anew
+with them.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from studio.core.text import Text, text
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.ladder import is_out_of_memory, let_go, release_memory
 from studio.engine.trainer import Trainer, read_generators, write_generators
-from studio.host.layer_memory import DecoderShape, read_decoder
-from studio.host.memory import (
+from studio.models.decoder.decoder import Decoder
+from studio.planning.layer_memory import DecoderShape, read_decoder
+from studio.planning.memory_estimate import (
     CALIBRATIONS,
     Calibration,
     count_allocated,
@@ -34,9 +36,8 @@ from studio.host.memory import (
     longest,
     predict_decoder,
 )
-from studio.host.memory_planner import MemoryChoice, choose_policy
-from studio.host.plan import choose_device, memory_budget
-from studio.models.decoder.decoder import Decoder
+from studio.planning.memory_planner import MemoryChoice, choose_policy
+from studio.planning.run_plan import choose_device, memory_budget
 
 TRY_OPERATIONS = 1e14
 """The larger micro-step takes at most as many: 0.2 s on an H200, 0.8 on a 4090; 2,300 tokens of an 8B model."""

@@ -14,11 +14,11 @@ from torch import Tensor
 from studio.data.pack import Example
 from studio.engine.batches import PAD_MULTIPLE, RowSizes, cut_stream
 from studio.engine.step import Scale
-from studio.host.memory import GRAPH_OPERATIONS
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.graph import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
 from studio.models.decoder.layer import Rows
 from studio.models.decoder.staging import Staging, split_rows
+from studio.planning.memory_estimate import GRAPH_OPERATIONS
 
 
 class DecoderStep:

@@ -14,10 +14,10 @@ import torch
 
 from studio.core.policy import MemoryPolicy
 from studio.core.text import Text, text
-from studio.host.candidates import PINNED_SHARE
-from studio.host.memory_planner import step_down
 from studio.models.decoder.decoder import Decoder
 from studio.models.fast import Fast
+from studio.planning.memory_planner import step_down
+from studio.planning.policy_search import PINNED_SHARE
 
 MEMORY_SHARE = 0.92
 """Share of a GPU's free memory that a run may take. Drivers of Windows and WSL2 spill into the machine's own memory
@@ -103,7 +103,7 @@ def rungs_of(fast: Fast, *, longest_tokens: int = 0, ram_bytes: int = 0) -> tupl
 
 
 def _input_bytes(decoder: Decoder) -> int:
-    """Return what a layer that keeps its input alone moves out, bytes a token (host/layer_memory.py, moved_bytes)."""
+    """Return what a layer that keeps its input alone moves out, bytes a token (moved_bytes, layer_memory.py)."""
     layer = decoder.layers[0]
     kept = 1 + (layer.spec.output_norm is not None)
     return decoder.spec.hidden_size * kept * layer.qkv.weights.dtype.itemsize

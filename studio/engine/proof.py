@@ -16,9 +16,9 @@ from studio import engine, models
 from studio.core.codec import to_json
 from studio.core.facts import BackendPlan, MachineFacts
 from studio.core.recipe import Recipe
-from studio.host.remembered import Remembered, survey
 from studio.models import decoder
 from studio.models.file_hashes import hash_settings
+from studio.planning.learned_limits import Remembered, survey
 
 PACKAGES = ("transformers", "peft", "bitsandbytes", "tokenizers", "safetensors")
 """Whose code is at work, beside what a kernel's verdict hangs on."""

@@ -26,10 +26,10 @@ from studio.engine.ladder import (
 from studio.engine.trainer import TrainState
 from studio.host.failures import diagnose
 from studio.host.failures.catalogue import last_line
-from studio.host.memory import Calibration
-from studio.host.plan import free_ram_bytes
-from studio.host.remembered import Load, Remembered
 from studio.models.fast import Fast
+from studio.planning.learned_limits import Load, Remembered
+from studio.planning.memory_estimate import Calibration
+from studio.planning.run_plan import free_ram_bytes
 
 STICKY = re.compile(
     r"illegal memory access|misaligned address|unspecified launch failure|illegal instruction"

@@ -62,10 +62,6 @@ from studio.engine.warmup import warm_up
 from studio.engine.watch import watch_gpu
 from studio.host.cards import name_card
 from studio.host.failures import diagnose
-from studio.host.plan import choose_device, gigabytes, limit_memory, memory_share
-from studio.host.plan import plan as make_plan
-from studio.host.remembered import Load, Remembered
-from studio.host.slower import note_loading, say_slower
 from studio.models.adapt import (
     LITTLE_REACH,
     cast_by_autocast,
@@ -78,6 +74,10 @@ from studio.models.fast import Fast
 from studio.models.fetch import DownloadStopped, resolve_model
 from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded
 from studio.models.weights import Weights
+from studio.planning.learned_limits import Load, Remembered
+from studio.planning.run_plan import choose_device, gigabytes, limit_memory, memory_share
+from studio.planning.run_plan import plan as make_plan
+from studio.planning.slow_paths import note_loading, say_slower
 
 
 class Stopped(Exception):

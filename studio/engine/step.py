@@ -13,8 +13,8 @@ from torch import Tensor
 
 from studio.data.pack import Example
 from studio.engine.batches import PAD_MULTIPLE, Batch, RowSizes, collate, cut_rows
-from studio.host.micro_batch import CPU_TOKENS
 from studio.models.load import AUTOCAST_DTYPES
+from studio.planning.micro_batch import CPU_TOKENS
 
 Scale = Callable[[Tensor], Tensor]
 """Multiplies a loss by the loss scale (1 where there is none)."""

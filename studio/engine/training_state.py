@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from studio.host.memory import OPTIMIZER_BYTES
+from studio.planning.memory_estimate import OPTIMIZER_BYTES
 
 WEIGHTS = "trained.safetensors"
 STATE = "state.pt"

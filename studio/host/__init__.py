@@ -1,1 +1,1 @@
-"""What this machine is and has: the workspace, the installation, detection and planning."""
+"""What this machine is and has: the workspace, the installation, detection and repairs."""

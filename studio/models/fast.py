@@ -25,7 +25,7 @@ class Fast:
     decoder: Decoder | None
     fused: Fused | None
     refused: Text | None = None
-    """Why the decoder was planned and is not used: told as what makes the run slower (host/slower.py)."""
+    """Why the decoder was planned and is not used: told as what makes the run slower (planning/slow_paths.py)."""
     fp8: bool = False
     """Whether the decoder multiplies by frozen weights in 8 bits."""
     fp8_refused: Text | None = None

@@ -14,7 +14,7 @@ SIGNS = {"ok": "✓", "note": "i", "warn": "!", "bad": "✗", "skip": "–"}
 
 
 def report_card(report: Mapping[str, Any], say: Say) -> str:
-    """Return the report of studio.host.verdict.judge: the verdict, each check in its order, problems, offers."""
+    """Return the report of planning.doctor_report.judge: the verdict, each check in its order, problems, offers."""
     kind = KINDS[report["verdict"]]
     reasons = "".join(f"<p>{escape(say(reason))}</p>" for reason in report["reasons"])
     head = (

@@ -10,7 +10,7 @@ from studio.core.text import text
 from studio.data.gather import UNTRAINED
 from studio.desk.estimate import RunEstimate
 from studio.desk.fit import METHODS
-from studio.host.duration import say_duration
+from studio.planning.run_time import say_duration
 from studio.ui.cards import count_words, fix_of, model_name, size_words, time_words
 from studio.ui.marks import tab_of
 from studio.ui.model_view import SIGNS
@@ -26,7 +26,7 @@ GROUPS = {
     "work": ("workspace", "dequantization", "loss"),
     "beside": ("fragmentation", "context"),
 }
-"""Segments of the memory bar -> the parts that each adds up (host/memory.py)."""
+"""Segments of the memory bar -> the parts that each adds up (planning/memory_estimate.py)."""
 PROBLEMS_SHOWN = 4
 
 

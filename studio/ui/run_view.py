@@ -19,7 +19,7 @@ from studio.core.recipe import Recipe, read_value
 from studio.core.record import RunRecord
 from studio.core.text import Catalogue, Text, text
 from studio.desk.checking import SourceProblem
-from studio.host.slower import say_slower
+from studio.planning.slow_paths import say_slower
 from studio.ui.cards import fix_of, time_words
 from studio.ui.live import LiveView
 from studio.ui.marks import elem_id, show_plainly, tab_of

@@ -14,7 +14,7 @@ from studio.core.fields import knobs_of
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import Catalogue, Text, text
-from studio.host.slower import say_slower, say_times
+from studio.planning.slow_paths import say_slower, say_times
 from studio.ui.cards import size_words, time_words
 from studio.ui.marks import show_plainly
 

@@ -11,8 +11,8 @@ from benchmarks.draft import draft_run
 from benchmarks.make_model import SHAPES, make_model
 from benchmarks.memory import CASES, MemoryCase, make_policy, measure, predict_parts
 from studio.core.policy import KEEP_LEVELS
-from studio.host.plan import OPS
 from studio.models.catalog import inspect_model
+from studio.planning.run_plan import OPS
 
 TINY = MemoryCase(shape="tiny", bits=16, keep="input", batch=2, tokens=32)
 

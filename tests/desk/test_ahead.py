@@ -12,8 +12,8 @@ from studio.desk import health
 from studio.desk.ahead import UNUSED, load_ahead, prepare_ahead, read_files_ahead
 from studio.desk.health import Health
 from studio.engine.base_hash import stamp_weights
-from studio.host.remembered import Remembered
 from studio.models.file_hashes import hash_weights
+from studio.planning.learned_limits import Remembered
 from tests.host.facts import make_gpu, make_machine
 
 MODULE = "ahead_of_time"

@@ -22,11 +22,11 @@ from studio.desk.estimate import count_steps, write_command
 from studio.desk.fit import JUDGED_TOKENS, judge_method, judge_model, judged_recipe
 from studio.desk.fits import Fits, read_licence
 from studio.engine.folder import create_run
-from studio.host.memory import predict
-from studio.host.plan import choose_calibration, plan
 from studio.models.catalog import DEMO_MODEL
 from studio.models.hub_search import HubModel
 from studio.models.picks import PICKS, outline_picks, outline_sizes
+from studio.planning.memory_estimate import predict
+from studio.planning.run_plan import choose_calibration, plan
 from tests.host.facts import make_decoder, make_gpu, make_machine
 
 RTX_3060 = make_machine(make_gpu(12, (8, 6), "RTX 3060"))

@@ -17,8 +17,8 @@ from studio.desk.desk import Desk
 from studio.desk.preferences import Preferences
 from studio.host import environment as preparing
 from studio.host.environment import prepare_environment
-from studio.host.plan import forced_kernels, memory_budget
 from studio.host.settings import CHOICES, change_settings, read_settings
+from studio.planning.run_plan import forced_kernels, memory_budget
 from tests.launched import claimed_elsewhere
 
 CARD = Gpu(name="RTX 3060", vram_bytes=12 * 2**30, capability=(8, 6))

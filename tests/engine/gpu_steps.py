@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from studio.engine import decoder_step
-from studio.host import plan as planning
 from studio.models.decoder.graph import GraphedDecoder
+from studio.planning import run_plan as planning
 from tests.conftest import chat_rows, write_jsonl
 
 STEPS = ("recorded", "launched", "own code")

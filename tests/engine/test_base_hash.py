@@ -7,8 +7,8 @@ import pytest
 
 from studio.engine import base_hash
 from studio.engine.base_hash import hash_base
-from studio.host.remembered import Remembered
 from studio.models.file_hashes import hash_weights
+from studio.planning.learned_limits import Remembered
 
 
 @pytest.fixture

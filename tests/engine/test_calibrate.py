@@ -18,11 +18,11 @@ from studio.engine import calibrate as measuring
 from studio.engine.calibrate import CardMeter, calibrate
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.trainer import read_generators
-from studio.host import plan as planning
-from studio.host.memory import Calibration
 from studio.models.adapt import adapt, unwrap
 from studio.models.catalog import inspect_model
 from studio.models.decoder.decoder import Decoder, take_over
+from studio.planning import run_plan as planning
+from studio.planning.memory_estimate import Calibration
 from tests.conftest import make_model
 from tests.host.facts import make_gpu, make_machine
 
@@ -79,7 +79,7 @@ def meter(monkeypatch):
     predicted, real = [], measuring._predict
     monkeypatch.setattr(measuring, "_predict", lambda *a: predicted.append(real(*a)) or predicted[-1])
     # Tiny steps differ by little: here that is as good as much.
-    monkeypatch.setattr("studio.host.memory.LEAST_SPAN_BYTES", 1)
+    monkeypatch.setattr("studio.planning.memory_estimate.LEAST_SPAN_BYTES", 1)
     return Meter(Calibration(context_bytes=700 * 2**20, fragmentation=1.11), predicted)
 
 

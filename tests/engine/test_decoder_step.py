@@ -22,10 +22,10 @@ from studio.engine.ladder import climb, rungs_of
 from studio.engine.loss import LossHead
 from studio.engine.step import StockStep
 from studio.engine.trainer import TrainState
-from studio.host import plan as planning
 from studio.models.adapt import adapt, unwrap
 from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.fast import Fast
+from studio.planning import run_plan as planning
 from tests.engine.conftest import Ran
 from tests.engine.fake_kernels import COMPUTE, Fault, Now, install
 

@@ -14,8 +14,8 @@ from studio.engine.chat import Partner, Sampling, Speaker
 from studio.engine.ends import Ends, EndWords, find_ends
 from studio.engine.exporters.exporter import ExportJob
 from studio.engine.exporters.merged import MERGED
-from studio.host.plan import plan
 from studio.models.catalog import inspect_model
+from studio.planning.run_plan import plan
 from tests.conftest import make_tokenizer
 
 LEARNS = {

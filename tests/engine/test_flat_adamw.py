@@ -22,9 +22,9 @@ from studio.data.pack import Example
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.flat_adamw import FlatAdamW
 from studio.engine.optimizer import apply_gradients, build_optimizer
-from studio.host import plan as planning
 from studio.models.adapt import adapt, unwrap
 from studio.models.decoder.decoder import take_over
+from studio.planning import run_plan as planning
 from tests.engine.fake_kernels import Fault, Kernel, Now
 
 COUNT = 1000

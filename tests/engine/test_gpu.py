@@ -23,8 +23,8 @@ from studio.core.recipe import change_recipe
 from studio.engine import calibrate as calibrating
 from studio.engine import watch
 from studio.engine.folder import create_run
-from studio.host import plan as planning
 from studio.models.decoder import offload
+from studio.planning import run_plan as planning
 from tests.engine.gpu_steps import STEPS, note_replays, step_by, write_lengths
 
 pytestmark = pytest.mark.gpu

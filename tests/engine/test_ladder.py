@@ -18,7 +18,7 @@ from studio.engine.folder import create_run
 from studio.engine.ladder import RUNGS, cap_memory, climb, is_out_of_memory, let_go
 from studio.engine.loss import LossHead
 from studio.engine.trainer import TrainState
-from studio.host.remembered import Remembered
+from studio.planning.learned_limits import Remembered
 from tests.engine.conftest import Ran
 
 SAID = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB."

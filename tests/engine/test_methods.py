@@ -103,9 +103,9 @@ PLAIN_ATTENTION = {
 def test_what_has_no_fused_attention_trains_and_merges(ran, tmp_path, machine, family):
     from studio.engine.exporters.exporter import ExportJob
     from studio.engine.exporters.merged import MERGED
-    from studio.host.plan import plan
     from studio.models.catalog import inspect_model
     from studio.models.load import load_model
+    from studio.planning.run_plan import plan
 
     config = CONFIG_MAPPING[family](**(SHAPE | PLAIN_ATTENTION[family]), attn_implementation="eager")
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(tmp_path / family)
@@ -134,10 +134,10 @@ def test_what_has_no_fused_attention_trains_and_merges(ran, tmp_path, machine, f
 def test_a_quantised_base_loads_trains_and_merges(ran, tiny_models, tmp_path, machine, form, stored_so):
     from studio.engine.exporters.exporter import ExportJob
     from studio.engine.exporters.merged import MERGED
-    from studio.host.plan import plan
     from studio.models.catalog import inspect_model
     from studio.models.load import load_model, set_evaluation
     from studio.models.tokenizer import load_tokenizer
+    from studio.planning.run_plan import plan
 
     facts = inspect_model(str(tiny_models("llama")))
     if stored_so:

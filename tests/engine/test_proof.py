@@ -9,9 +9,9 @@ import pytest
 from studio.core.recipe import change_recipe
 from studio.engine import proof, run
 from studio.engine.folder import create_run
-from studio.host import plan as planning
-from studio.host.remembered import Remembered
 from studio.models import fast
+from studio.planning import run_plan as planning
+from studio.planning.learned_limits import Remembered
 
 
 @pytest.fixture

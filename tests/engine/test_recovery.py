@@ -15,8 +15,8 @@ from studio.engine import assembly
 from studio.engine.folder import create_run
 from studio.engine.loss import LossHead
 from studio.engine.recovery import find_place, is_sticky
-from studio.host.plan import plan as real_plan
-from studio.host.remembered import Remembered
+from studio.planning.learned_limits import Remembered
+from studio.planning.run_plan import plan as real_plan
 from tests.engine.conftest import Ran
 from tests.engine.fake_kernels import Fault, KernelBroke, Now, install
 from tests.host.facts import make_gpu, make_machine

@@ -24,8 +24,8 @@ from studio.core.events import (
 from studio.core.recipe import change_recipe
 from studio.engine import decoder_step, ladder, step
 from studio.engine.folder import create_run
-from studio.host.remembered import Remembered
 from studio.models.decoder.decoder import Decoder
+from studio.planning.learned_limits import Remembered
 from tests.conftest import chat_rows, make_model
 from tests.engine.conftest import Ran
 from tests.engine.gpu_steps import STEPS, note_replays, step_by, write_lengths

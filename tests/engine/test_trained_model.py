@@ -22,9 +22,9 @@ from studio.core.recipe import (
 from studio.engine.chat import Partner, Sampling, Speaker
 from studio.engine.exporters.exporter import ExportJob
 from studio.engine.exporters.merged import MERGED
-from studio.host import plan as planning
 from studio.models.catalog import inspect_model
 from studio.models.load import set_evaluation
+from studio.planning import run_plan as planning
 from tests.engine.conftest import Ran, run_here
 from tests.engine.plain_loop import held_out_loss, plain_losses, prepare_rows
 

@@ -10,7 +10,7 @@ from studio.core.facts import Gpu
 from studio.core.text import LANGUAGES, load_catalogue
 from studio.host import cards
 from studio.host.cards import choose_card, explain_card, look_at_memory, name_card, number_card
-from studio.host.plan import choose_device, limit_memory, memory_budget, plan
+from studio.planning.run_plan import choose_device, limit_memory, memory_budget, plan
 from tests.host.facts import make_decoder, make_machine, make_recipe
 from tests.host.test_nvml import FakeNvml
 

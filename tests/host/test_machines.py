@@ -11,10 +11,10 @@ import pytest
 from studio.core.codec import from_json
 from studio.core.facts import MachineFacts
 from studio.core.text import LANGUAGES, Text, load_catalogue
-from studio.host.backend import NEEDS_DOTS
 from studio.host.failures import CATALOGUE
-from studio.host.plan import plan
-from studio.host.verdict import judge
+from studio.planning.backend_table import NEEDS_DOTS
+from studio.planning.doctor_report import judge
+from studio.planning.run_plan import plan
 from tests.host.facts import make_recipe, make_small
 
 FOLDER = Path(__file__).parent / "machines"

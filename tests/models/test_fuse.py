@@ -12,9 +12,9 @@ from studio_kernels.dispatch import OPS, Kernels, bind
 from torch import nn
 
 from studio.core.text import load_catalogue
-from studio.host.backend import NEEDS_DOTS
 from studio.models.fast import SWAPPED
 from studio.models.fuse import Swap, fuse
+from studio.planning.backend_table import NEEDS_DOTS
 
 SHAPE = {
     "vocab_size": 96,

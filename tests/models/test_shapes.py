@@ -103,9 +103,9 @@ def test_experts_are_counted_as_what_no_quantisation_reaches(tmp_path, family):
     import torch
     import transformers
 
-    from studio.host.memory import count_left_out, predict
-    from studio.host.plan import plan
     from studio.models.load import load_model
+    from studio.planning.memory_estimate import count_left_out, predict
+    from studio.planning.run_plan import plan
     from tests.conftest import make_tokenizer
     from tests.host.facts import make_machine, make_recipe
 

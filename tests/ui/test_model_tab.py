@@ -197,7 +197,7 @@ def test_the_number_of_a_model_says_what_it_is_for(tab):
 def test_model_that_cannot_be_read_is_a_card_and_the_demo_is_ready(tab):
     shown = tab.describe(f"/no/{EVIL}")
     assert 'class="card note bad"' in shown and "<img" not in shown
-    assert 'class="flag good"' in tab.describe("demo") and "3.9 M" in tab.describe("demo")
+    assert 'class="flag good"' in tab.describe("demo") and "3.7 M" in tab.describe("demo")
     assert "Choose a model" in tab.describe("  ")
 
 

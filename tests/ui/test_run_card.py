@@ -83,7 +83,7 @@ def test_card_tells_model_data_method_time_disk_and_memory(estimate):
     )
     shown = run_card(estimate, (), say)
     said = words_of(shown)
-    for part in ("Demo model 3.9 M", "400 rows", "16-bit LoRA, rank 16 bf16", "about 50:00", "1,500 steps"):
+    for part in ("Demo model 3.7 M", "400 rows", "16-bit LoRA, rank 16 bf16", "about 50:00", "1,500 steps"):
         assert part in said
     needed = f"{estimate.needed_bytes / 2**30:.1f}"
     assert f"Fits: needs {needed} of 10.8 GiB" in said and "10.8 GiB of 12.0 GiB may be used" in said

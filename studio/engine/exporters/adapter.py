@@ -8,7 +8,7 @@ from pathlib import Path
 from studio.core.errors import StudioError
 from studio.core.text import Text, text
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
-from studio.host.memory import loaded_bytes
+from studio.planning.memory_estimate import loaded_bytes
 
 SHARED_MEMORY = ("cpu", "mps")
 """Devices whose memory is the processor's."""

@@ -24,7 +24,7 @@ from studio.ui.voice import make_voice, read_said
 ASSETS = Path(__file__).resolve().parents[3] / "assets"
 ANSWERS = ("wait", "restart", "stop")
 WAYS = ("data.take", "data.max_length", "optim.epochs", "optim.max_steps")
-"""Settings that a way out of the check may change (host/duration.py)."""
+"""Settings that a way out of the check may change (planning/run_time.py)."""
 READY = "window.studioRun?.draw();"
 """A part that is mounted takes what the page knows already."""
 

@@ -10,7 +10,7 @@ from studio.host.nvml import Driver
 from studio.host.probes import graphics, triton_levels
 from studio.host.probes.child import run_child
 from studio.host.repairs import apply_repairs, choose_repairs
-from studio.host.verdict import find_problems
+from studio.planning.doctor_report import find_problems
 from tests.host.probes.tools import OLD_ASSEMBLER, build_libcuda, make_program, site_with, when_imported
 
 TRITON = "studio.host.probes.triton_levels"

@@ -7,11 +7,11 @@ from studio_kernels.attention import Documents
 from torch.profiler import ProfilerActivity, profile
 
 from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
-from studio.host.layer_memory import kept_bytes, moved_bytes, peak_of_layers, phase_bytes, read_decoder
-from studio.host.plan import plan
 from studio.models.adapt import adapt
 from studio.models.catalog import inspect_model
 from studio.models.decoder.decoder import take_over
+from studio.planning.layer_memory import kept_bytes, moved_bytes, peak_of_layers, phase_bytes, read_decoder
+from studio.planning.run_plan import plan
 from tests.conftest import make_model
 from tests.host.facts import make_machine, make_recipe
 

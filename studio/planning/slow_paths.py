@@ -9,11 +9,11 @@ from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts
 from studio.core.recipe import Recipe
 from studio.core.text import Text, text
 from studio.host.features import broken_ops
-from studio.host.layer_memory import explain_stock, read_decoder
-from studio.host.layer_work import slowdown
-from studio.host.memory import longest
 from studio.host.rates import rate_card
-from studio.host.speed import Rows, measure_twins, reckon_speed
+from studio.planning.layer_flops import slowdown
+from studio.planning.layer_memory import explain_stock, read_decoder
+from studio.planning.memory_estimate import longest
+from studio.planning.speed_estimate import Rows, measure_twins, reckon_speed
 
 LEAST_FACTOR = 1.5
 """What costs less is told where it is decided, and is no warning."""

@@ -8,15 +8,15 @@ from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Text, literal, text
 from studio.host import versions
-from studio.host.backend import NEEDS_DOTS, PROCESSOR_ROWS, Backend, choose_backend, runs_fast
 from studio.host.cards import choose_card, explain_card, gigabytes, number_card
 from studio.host.features import dotted, has_bf16, has_fp8, old_driver, triton_words
-from studio.host.layer_memory import read_decoder
-from studio.host.memory import Calibration, estimate_calibration, predict
-from studio.host.micro_batch import choose_decoder_rows, choose_own_rows, explain
-from studio.host.offers import make_offers
-from studio.host.slower import find_slower
 from studio.host.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE
+from studio.planning.backend_table import NEEDS_DOTS, PROCESSOR_ROWS, Backend, choose_backend, runs_fast
+from studio.planning.layer_memory import read_decoder
+from studio.planning.memory_estimate import Calibration, estimate_calibration, predict
+from studio.planning.micro_batch import choose_decoder_rows, choose_own_rows, explain
+from studio.planning.slow_paths import find_slower
+from studio.planning.suggestions import make_offers
 
 OPS = tuple(NEEDS_DOTS)
 USABLE_VRAM = 0.9

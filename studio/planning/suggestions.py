@@ -6,8 +6,8 @@ from studio.core.facts import Distribution, Gpu, MachineFacts, Offer
 from studio.core.recipe import Recipe
 from studio.core.text import Text, text
 from studio.host import versions
-from studio.host.backend import Backend
 from studio.host.features import healthy_distribution
+from studio.planning.backend_table import Backend
 
 TORCH_INDEX = "https://download.pytorch.org/whl"
 ROCM_CARDS = ("gfx90a", "gfx94", "gfx95", "gfx103", "gfx11", "gfx12")

@@ -7,11 +7,11 @@ import pytest
 from studio.core.facts import Gpu, KernelTest
 from studio.core.policy import LayerPolicy, MemoryPolicy
 from studio.core.text import LANGUAGES, load_catalogue, text
-from studio.host.check import check
-from studio.host.plan import choose_device, plan
-from studio.host.slower import find_slower, note_loading, say_slower, say_times
+from studio.planning.recipe_check import check
+from studio.planning.run_plan import choose_device, plan
+from studio.planning.slow_paths import find_slower, note_loading, say_slower, say_times
 from tests.host.facts import make_data, make_decoder, make_gpu, make_machine, make_model, make_recipe
-from tests.host.test_speed import QWEN_06B, SMOLLM
+from tests.planning.test_speed_estimate import QWEN_06B, SMOLLM
 
 H200 = Gpu(name="NVIDIA H200", vram_bytes=150_000_000_000, capability=(9, 0))
 ROOMY = make_machine(H200, ram_available_bytes=64 * 2**30)

@@ -8,11 +8,11 @@ from typing import Any
 from studio.core.facts import KernelTest, MachineFacts
 from studio.core.text import Text, literal, text
 from studio.host import versions
-from studio.host.backend import PROCESSOR_ROWS, Backend
 from studio.host.cards import choose_card, explain_card, list_driven
 from studio.host.features import can_compile, dotted, has_bf16, has_fp8, old_driver
-from studio.host.offers import launcher
 from studio.host.repairs import choose_repairs
+from studio.planning.backend_table import PROCESSOR_ROWS, Backend
+from studio.planning.suggestions import launcher
 
 LEVELS = ("installed", "importable", "compiles", "launches", "right")
 SUBJECTS = {
@@ -75,7 +75,7 @@ Check = dict[str, Any]
 def look_through(machine: MachineFacts, backend: Backend, problems: Sequence[dict[str, Any]]) -> list[Check]:
     """Return the checks in order: {id, tried, evidence, verdict: ok|note|warn|bad|skip, fix, problems: ids, repair}.
 
-    Each of `problems` (of host/verdict.py) belongs to one check, whose verdict it lowers unless it is repaired.
+    Each of `problems` (of doctor_report.py) belongs to one check, whose verdict it lowers unless it is repaired.
     """
     checks = [
         _check("system", _say_system(machine)),

@@ -10,8 +10,8 @@ from studio.core.events import Fix
 from studio.core.facts import BackendPlan, DataFacts, Gpu, MachineFacts, ModelFacts
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Text, text
-from studio.host.plan import choose_device
-from studio.host.speed import Duration, Rows, predict_duration, read_rows
+from studio.planning.run_plan import choose_device
+from studio.planning.speed_estimate import Duration, Rows, predict_duration, read_rows
 
 LONG_S = 4 * 3600.0
 """A warning above: half a working day. Who starts a run expects its end the same day, and what is reckoned may be off

@@ -8,8 +8,8 @@ import pytest
 
 from studio.core.facts import Gpu, KernelTest, MachineFacts, Place
 from studio.core.text import load_catalogue
-from studio.host.plan import OPS
-from studio.host.verdict import judge
+from studio.planning.doctor_report import judge
+from studio.planning.run_plan import OPS
 
 PACKAGES = {
     "torch": "2.13.0",

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
-from studio.host.layer_memory import (
+from studio.planning.layer_flops import (
+    HEAD_SHARES,
+    OPENING_OPERATIONS,
+    extra_work,
+    head_work,
+    measure_work,
+)
+from studio.planning.layer_memory import (
     DecoderShape,
     head_bytes,
     moved_bytes,
     peak_of_runs,
     size_layer,
     tables_bytes,
-)
-from studio.host.layer_work import (
-    HEAD_SHARES,
-    OPENING_OPERATIONS,
-    extra_work,
-    head_work,
-    measure_work,
 )
 
 LEAST_CHUNK_TOKENS = 1024

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.make_model import SHAPES
 from studio.core.policy import LayerPolicy, MemoryPolicy
-from studio.host.layer_memory import head_bytes, kept_bytes, phase_bytes, read_decoder
-from studio.host.memory import (
+from studio.planning.layer_memory import head_bytes, kept_bytes, phase_bytes, read_decoder
+from studio.planning.memory_estimate import (
     Calibration,
     checkpoint_bytes,
     count_adapter_parameters,
@@ -18,7 +18,7 @@ from studio.host.memory import (
     fit_calibration,
     predict,
 )
-from studio.host.plan import plan
+from studio.planning.run_plan import plan
 from tests.host.facts import make_decoder, make_gpu, make_machine, make_model, make_recipe, make_small
 
 MACHINE = make_machine(make_gpu(80, (9, 0), "H100"))

@@ -6,10 +6,17 @@ import pytest
 
 from studio.core.facts import Choice, Gpu, MeasuredSpeed
 from studio.core.text import LANGUAGES, literal, load_catalogue
-from studio.host.duration import LONG_S, check_duration, describe, say_duration
-from studio.host.plan import plan
 from studio.host.rates import find_card, rate_card, read_speeds
-from studio.host.speed import Rows, count_run_tokens, predict_duration, predict_speed, read_rows, reckon_speed
+from studio.planning.run_plan import plan
+from studio.planning.run_time import LONG_S, check_duration, describe, say_duration
+from studio.planning.speed_estimate import (
+    Rows,
+    count_run_tokens,
+    predict_duration,
+    predict_speed,
+    read_rows,
+    reckon_speed,
+)
 from tests.host.facts import make_data, make_decoder, make_gpu, make_machine, make_model, make_recipe
 
 H200 = Gpu(name="NVIDIA H200", vram_bytes=150_000_000_000, capability=(9, 0))

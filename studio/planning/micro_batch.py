@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from studio.core.facts import BackendPlan, Choice, ModelFacts, RowLengths
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Text, text
-from studio.host.layer_memory import DecoderShape
-from studio.host.layer_work import head_work, measure_work, micro_step_work, slowdown
-from studio.host.memory import Calibration, count_rows, longest, predict
-from studio.host.memory_planner import MemoryChoice, choose_policy
+from studio.planning.layer_flops import head_work, measure_work, micro_step_work, slowdown
+from studio.planning.layer_memory import DecoderShape
+from studio.planning.memory_estimate import Calibration, count_rows, longest, predict
+from studio.planning.memory_planner import MemoryChoice, choose_policy
 
 CPU_TOKENS = 512
 """A processor takes rows together up to so many tokens: of smollm2, eight rows of 128 or 256 tokens took 1.15 to 1.3

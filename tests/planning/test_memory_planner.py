@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from studio.core.facts import Choice
 from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy, list_runs
 from studio.core.text import literal, load_catalogue
-from studio.host.candidates import HEAD_PORTIONS, PINNED_SHARE, Load, list_candidates
-from studio.host.layer_memory import moved_bytes, peak_of_layers, read_decoder
-from studio.host.layer_work import HEAD_SHARES, OPENING_OPERATIONS, head_work, slowdown
-from studio.host.memory import Calibration, count_rows, predict
-from studio.host.memory_planner import choose_policy, longest_context, step_down
-from studio.host.plan import limit_memory, memory_budget, plan, plan_memory
+from studio.planning.layer_flops import HEAD_SHARES, OPENING_OPERATIONS, head_work, slowdown
+from studio.planning.layer_memory import moved_bytes, peak_of_layers, read_decoder
+from studio.planning.memory_estimate import Calibration, count_rows, predict
+from studio.planning.memory_planner import choose_policy, longest_context, step_down
+from studio.planning.policy_search import HEAD_PORTIONS, PINNED_SHARE, Load, list_candidates
+from studio.planning.run_plan import limit_memory, memory_budget, plan, plan_memory
 from tests.host.facts import make_decoder, make_gpu, make_machine, make_recipe
 
 MACHINE = make_machine(make_gpu(24))
@@ -58,7 +58,7 @@ def scale(shape, length):
     """What slowdown() divides by, in operations of the linears."""
     every = MemoryPolicy(layers=(LayerPolicy(keep="input"),) * shape.layers)
     works = 2 * shape.layers * sum(group.inputs * group.outputs for group in shape.groups.values())
-    from studio.host.layer_work import measure_work
+    from studio.planning.layer_flops import measure_work
 
     repeated = sum(measure_work(shape, window, length).repeated[0] for window in shape.windows)
     return repeated / slowdown(shape, every, length) / works

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from studio.core.facts import BackendPlan, DataFacts, Gpu, MachineFacts, MeasuredSpeed, ModelFacts
 from studio.core.recipe import Recipe, share_held_out
 from studio.core.text import Text, text
-from studio.host.layer_memory import read_decoder
-from studio.host.layer_work import ATTENTION_SLOWNESS, slowdown
-from studio.host.memory import count_linear_parameters, count_rows, longest
 from studio.host.rates import find_card, rate_card, rate_processor, read_speeds, share_of_wide
+from studio.planning.layer_flops import ATTENTION_SLOWNESS, slowdown
+from studio.planning.layer_memory import read_decoder
+from studio.planning.memory_estimate import count_linear_parameters, count_rows, longest
 
 MEAN_SHARE = 0.5
 """A row's tokens as a share of the longest that is kept, where nothing is known of the rows: chats of at most 1,024

@@ -11,19 +11,9 @@ from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.policy import KEEP_LEVELS, Keep, LayerPolicy, MemoryPolicy
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Text, text
-from studio.host.candidates import (
-    AWAY,
-    HEAD_PORTIONS,
-    LEAST_CHUNK_TOKENS,
-    ON_CARD,
-    Candidate,
-    Load,
-    leanest_policy,
-    list_candidates,
-)
-from studio.host.layer_memory import DecoderShape, peak_of_layers, read_decoder
-from studio.host.layer_work import slowdown
-from studio.host.memory import (
+from studio.planning.layer_flops import slowdown
+from studio.planning.layer_memory import DecoderShape, peak_of_layers, read_decoder
+from studio.planning.memory_estimate import (
     CALIBRATIONS,
     Calibration,
     count_allocated,
@@ -32,6 +22,16 @@ from studio.host.memory import (
     predict,
     predict_decoder,
     settle_rows,
+)
+from studio.planning.policy_search import (
+    AWAY,
+    HEAD_PORTIONS,
+    LEAST_CHUNK_TOKENS,
+    ON_CARD,
+    Candidate,
+    Load,
+    leanest_policy,
+    list_candidates,
 )
 
 STEP_DOWN_SHARE = 0.2

@@ -6,15 +6,15 @@ from typing import Any
 
 from studio.core.facts import Gpu, MachineFacts
 from studio.core.text import Text, literal, text
-from studio.host.backend import PROCESSOR_ROWS, Backend
 from studio.host.cards import choose_card
-from studio.host.checkup import look_through
 from studio.host.failures import find_failures, general
 from studio.host.failures.catalogue import Found
 from studio.host.features import broken_ops
-from studio.host.offers import make_offers
-from studio.host.plan import OPS, choose_kernel, plan_backend, triton_hidden
 from studio.host.repairs import REPAIRS, choose_repairs
+from studio.planning.backend_table import PROCESSOR_ROWS, Backend
+from studio.planning.doctor_checks import look_through
+from studio.planning.run_plan import OPS, choose_kernel, plan_backend, triton_hidden
+from studio.planning.suggestions import make_offers
 
 REQUIRED = ("torch", *general.REQUIRED)
 NAMES = {14: "rocm_triton", 15: "rocm", 16: "rocm", 17: "xpu", 18: "mps"}

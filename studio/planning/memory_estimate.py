@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.policy import MemoryPolicy
 from studio.core.recipe import Recipe, change_recipe
-from studio.host.layer_memory import (
+from studio.planning.layer_memory import (
     DTYPE_BYTES,
     LIBRARY_BYTES,
     DecoderShape,

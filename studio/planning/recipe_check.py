@@ -12,10 +12,10 @@ from studio.core.facts import BackendPlan, DataFacts, MachineFacts, ModelFacts
 from studio.core.fields import Knob, knobs_of
 from studio.core.recipe import Recipe, read_value, share_held_out
 from studio.core.text import Text, literal, text
-from studio.host.duration import check_duration
-from studio.host.memory import count_disk, count_left_out, predict
-from studio.host.memory_planner import advise
-from studio.host.plan import (
+from studio.host.versions import gate
+from studio.planning.memory_estimate import count_disk, count_left_out, predict
+from studio.planning.memory_planner import advise
+from studio.planning.run_plan import (
     bitsandbytes_reason,
     choose_calibration,
     choose_device,
@@ -23,8 +23,8 @@ from studio.host.plan import (
     plan,
     plan_backend,
 )
-from studio.host.slower import say_slower
-from studio.host.versions import gate
+from studio.planning.run_time import check_duration
+from studio.planning.slow_paths import say_slower
 
 FULL_RATE_LIMIT = 1e-4
 """Above this, full fine-tuning of a model of over 50 million parameters usually forgets what it knew."""
