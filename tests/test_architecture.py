@@ -7,6 +7,7 @@ import dataclasses
 import importlib.machinery
 import os
 import re
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -88,6 +89,30 @@ OWN_JSON = {
 FOREIGN_STATE = {"studio/ui/app.py": ["BuildContext.id = 0"]}
 """Gradio numbers its components from there: windows in two languages must have the same numbers."""
 LINE_LIMIT = 420
+LIGHT = ("studio_kernels.support", "studio_kernels.head_portions", "studio.models.decoder.structure")
+"""Modules of heavy rooms that load no heavy library: the planner reads the decoder and the kernels through them."""
+SEVERAL = {
+    "ROOT": "where a program finds the others of its folder",
+    "ASSETS": "likewise",
+    "LAUNCHER": "likewise",
+    "T": "a type variable",
+    "KNOBS": "derived from the recipe",
+    "GIB": "a unit",
+    "MIB": "a unit",
+    "VERSION": "each file has its own",
+    "DTYPES": "each op says what it takes",
+    "MAX_WIDTH": "each op says what it takes",
+    "ELEMENTS": "each kernel has its own block",
+    "WIDTH": "of different things",
+    "TOKENS": "of different things",
+    "MANIFEST": "of different folders",
+    "TRIES": "of different downloads",
+    "PAUSE_S": "of different downloads",
+    "OWN": "a value of different choices",
+}
+"""Constants that may stand in several modules with one value, and why."""
+BEHAVIOUR = re.compile(r"_S$|^LOOKED_AT$|^LEAST|^LONGER$|_ROWS$|_BYTES$|_WORDS$|_TOKENS$")
+"""How long a loop waits, how much a reader looks at: each reader's own."""
 
 
 # Reading the source --------------------------------------------------------------------------------------------------
@@ -251,7 +276,39 @@ def test_heavy_libraries_are_imported_late():
         f"{name_of(path)}:{line} imports {target}"
         for path in python_files("studio")
         for target, line in imports_of(path, top_only=True)
-        if target.split(".")[0] in HEAVY | {"studio_kernels"} and not may(name_of(path))
+        if target.split(".")[0] in HEAVY | {"studio_kernels"}
+        and not target.startswith(LIGHT)
+        and not may(name_of(path))
+    )
+
+
+def test_what_the_planner_reads_of_heavy_rooms_is_light():
+    """A window opens without torch; asked of a process of its own, which shows what imports bring along."""
+    words = f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'kernels')]}; import {', '.join(LIGHT)}"
+    words += "; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout
+    assert HEAVY.isdisjoint(loaded.split())
+
+
+def test_no_constant_is_copied():
+    """What two modules need is imported: copies of the decoder's limits once parted from it in silence."""
+    places: dict[tuple[str, str], set[str]] = {}
+    for name, path in modules().items():
+        for node in parse(path).body:
+            if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts, strict=True))
+                for one, value in pairs:
+                    if isinstance(one, ast.Name) and one.id.isupper():
+                        places.setdefault((one.id, ast.unparse(value)), set()).add(name)
+    report(
+        f"{name} = {value[:40]} in {', '.join(sorted(found))}"
+        for (name, value), found in places.items()
+        if len(found) > 1 and name not in SEVERAL and not BEHAVIOUR.search(name)
     )
 
 

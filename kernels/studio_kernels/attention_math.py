@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from studio_kernels.documents import Documents, Heads
+from studio_kernels.support import SCORES_BYTES
 
-SCORES_BYTES = 64 << 20
-"""One block of scores in float32; some three of them live at a time."""
 LEAST_ROWS = 16
 
 

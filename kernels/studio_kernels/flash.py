@@ -28,7 +28,7 @@ from studio_kernels._triton import gpu_support, interpreted
 from studio_kernels.documents import Documents, Heads
 from studio_kernels.draws import Draws
 from studio_kernels.flash_kernels import _forward_kernel, _key_kernel, _query_kernel
-from studio_kernels.support import Implementation, Op, Support
+from studio_kernels.support import NEEDS_DOTS, Implementation, Op, Support
 
 DTYPES = (torch.float16, torch.bfloat16)
 MOST_HEAD_DIM = 256
@@ -252,5 +252,5 @@ FLASH_ATTENTION = Op(
     triton=Implementation(forward=fused_forward, backward=fused_backward),
     supports=supports,
     sample=sample,
-    needs_dots=True,
+    needs_dots=NEEDS_DOTS["flash"],
 )

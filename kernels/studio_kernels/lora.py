@@ -30,7 +30,7 @@ from studio_kernels.lora_tiles import (
     processors_of,
     split,
 )
-from studio_kernels.support import Implementation, Op, Support
+from studio_kernels.support import NEEDS_DOTS, Implementation, Op, Support
 
 DTYPES = (torch.float16, torch.bfloat16)
 LEAST_ELEMENTS = 190_000
@@ -237,5 +237,5 @@ LORA = Op(
     ),
     supports=supports,
     sample=sample,
-    needs_dots=True,
+    needs_dots=NEEDS_DOTS["lora"],
 )

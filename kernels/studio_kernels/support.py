@@ -6,6 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+SCORES_BYTES = 64 << 20
+"""One block of scores in float32 where attention is composed of matrix products (attention_math.py); some three of them
+live at a time."""
+NEEDS_DOTS = {
+    "rms_norm": False,
+    "glu": False,
+    "rope": False,
+    "dropout": False,
+    "nf4": False,
+    "lora": True,
+    "linear_cross_entropy": False,
+    "adamw": False,
+    "flash": True,
+}
+"""Op -> whether its kernel multiplies matrices (tl.dot). Before compute capability 8.0 Triton compiles those without
+tensor cores: such an op stays in PyTorch there, an elementwise or reduction one does not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Support:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -15,6 +16,8 @@ LOG_LIMIT_BYTES = 5_000_000
 """A studio may stay up for weeks, and a program may print every request."""
 HELD = (5, 32, 33)
 """Windows' error codes for access denied, sharing violation and lock violation."""
+FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
+"""Numbers of a full disk."""
 
 
 def replace_file(source: Path, target: Path) -> None:

@@ -13,6 +13,8 @@ from studio.core.start_clock import BEFORE_RUN
 RECORD_VERSION = 1
 RunState = Literal["waiting", "running", "paused", "stopped", "failed", "finished"]
 """`paused` is told of the run that is on; its run.json says running meanwhile."""
+SIDES = ("base", "tuned")
+"""Who answers: the model as it came, and as it was trained."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

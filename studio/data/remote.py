@@ -22,8 +22,9 @@ from urllib.parse import unquote, urlsplit
 
 from studio.core.errors import StudioError
 from studio.core.files import write_file
-from studio.core.hub_token import NO_MIRROR, UNWANTED, VARIABLES, choose_token
+from studio.core.hub_token import HUB, NO_MIRROR, UNWANTED, VARIABLES, choose_token
 from studio.core.json_file import parse_json, read_json
+from studio.core.offline import wants_data_offline
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, literal
 from studio.data.card import SUFFIXES, FetchStopped, choose, refuse, show_source
@@ -40,12 +41,8 @@ __all__ = (
     "look_remote",
     "show_source",
 )
-HUB = "https://huggingface.co"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 HUB_PAGE = re.compile(r"/datasets/([^/]+/[^/]+)(/.*)?")
-OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
-WISH = "FINETUNE_STUDIO_OFFLINE"
-"""1 when the person set one of OFFLINE, 0 when the studio alone did, for its own process (host/workspace.py)."""
 POLL_S = 0.2
 LISTING = "listing.json"
 Progress = Callable[[int, int], None]
@@ -135,13 +132,6 @@ def is_fetched(spec: DatasetSpec, cache: Path) -> bool:
     return all((place / name).is_file() for name in _tell(spec, listing).files)
 
 
-def wants_offline(environment: Mapping[str, str]) -> bool:
-    """Return whether the person wants nothing to be fetched."""
-    if WISH in environment:
-        return environment[WISH] == "1"
-    return any(environment.get(name, "").strip().upper() in ("1", "ON", "YES", "TRUE") for name in OFFLINE)
-
-
 def _tell(spec: DatasetSpec, listing: Mapping[str, Any]) -> RemoteFacts:
     choice = choose(spec, listing)
     sizes = {file["name"]: file["size_bytes"] for file in listing["files"]}
@@ -220,7 +210,7 @@ def _ask(
     should_stop: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
     """Return what a child process answers. Raises FetchStopped, StudioError."""
-    if wants_offline(os.environ):
+    if wants_data_offline(os.environ):
         raise refuse("offline", source)
     answer: dict[str, Any] = {}
     with tempfile.TemporaryFile() as errors:

@@ -7,7 +7,6 @@ when its standard input closes: then its parent is gone.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import http.client
 import re
@@ -23,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from studio.core.fetcher import end_with_parent, require_space, say
-from studio.core.files import replace_file
+from studio.core.files import FULL, replace_file
 from studio.core.json_file import parse_json
 from studio.data.web import Refused, Web
 
@@ -34,7 +33,6 @@ BLOCK_BYTES = 2**20
 REPORT_S = 0.5
 SPARE_BYTES = 2**28
 """What is left free on the disk."""
-FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 HUB_FAULTS = {"GatedRepo": "gated", "RepoNotFound": "missing", "RevisionNotFound": "missing"}
 KINDS = {
     "application/json": ".json",

@@ -19,7 +19,6 @@ MOST = 2000
 """More questions are left out: a small model needs an hour for them."""
 ROLES = ("system", "user", "assistant")
 EXPECTED = ("expected", "answer", "solution", "target", "completion", "ground_truth", "label")
-TEXTS = (".txt", ".md")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from studio.core.errors import StudioError
 from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.json_file import parse_json
+from studio.core.offline import OFFLINE_VARIABLE
 from studio.core.text import text
 from studio.desk.pass_phrase import hash_phrase, make_phrase, matches
 from studio.desk.share_files import (
@@ -39,7 +40,7 @@ from studio.desk.share_files import (
 from studio.desk.throttle import Throttle
 from studio.host.addresses import list_addresses, list_names
 from studio.host.private_file import write_private
-from studio.host.workspace import OFFLINE_VARIABLE, Workspace
+from studio.host.workspace import Workspace
 
 HOURS = (1, 8, 24)
 EXPIRES_H = 8

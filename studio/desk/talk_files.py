@@ -11,12 +11,12 @@ from typing import Any
 from studio.core.errors import StudioError
 from studio.core.files import write_json
 from studio.core.json_file import read_json
+from studio.core.record import SIDES
 from studio.host.workspace import Workspace
 
 BASE_TALK = "base-model"
 """The name under which the talk with a base model alone is kept."""
 KEPT_TURNS = 200
-SIDES = ("base", "tuned")
 FIGURES = ("tokens", "first_s", "tokens_per_s", "seed", "stopped", "unfinished")
 
 

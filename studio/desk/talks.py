@@ -11,7 +11,7 @@ from typing import Any
 from studio.core.errors import StudioError
 from studio.core.facts import Verdict
 from studio.core.recipe import Recipe
-from studio.core.record import RunRecord
+from studio.core.record import SIDES, RunRecord
 from studio.core.text import Text, text
 from studio.desk.health import Health, hide_broken_triton
 from studio.desk.job import Job
@@ -25,7 +25,6 @@ from studio.host.workspace import Workspace
 from studio.models.catalog import inspect_model
 from studio.planning.run_plan import plan
 
-SIDES = ("base", "tuned")
 POLL_S = 0.2
 
 

@@ -32,7 +32,6 @@ from studio.models.adapt import adapt
 from studio.models.load import load_model, set_evaluation
 from studio.models.tokenizer import last_line, load_tokenizer
 
-SIDES = ("base", "tuned")
 EMIT_EVERY_S = 0.05
 """A growing answer is told at most so often: each telling decodes all of it."""
 

@@ -17,7 +17,6 @@ from studio.engine.folder import RunFolder
 RESULT = ""
 """The name of the place that is a run's checked result."""
 WEIGHTS = "trained.safetensors"
-"""As engine.training_state writes it; that module needs torch, this one does not."""
 
 
 @dataclass(frozen=True, slots=True)

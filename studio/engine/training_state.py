@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from studio.engine.places import WEIGHTS
 from studio.planning.memory_estimate import OPTIMIZER_BYTES
 
-WEIGHTS = "trained.safetensors"
 STATE = "state.pt"
 
 

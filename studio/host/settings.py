@@ -17,8 +17,9 @@ from typing import Any
 from studio.core.errors import StudioError
 from studio.core.files import write_json
 from studio.core.json_file import parse_json
+from studio.core.offline import OFFLINE_VARIABLE
 from studio.core.text import LANGUAGES, literal, text
-from studio.host.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE, OFFLINE_VARIABLE, Workspace
+from studio.host.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE, Workspace
 
 CARDS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 CHOSEN_VARIABLE = "FINETUNE_STUDIO_CHOSEN"

@@ -14,11 +14,10 @@ from pathlib import Path
 
 from studio.core.errors import StudioError
 from studio.core.files import write_file
+from studio.core.offline import OFFLINE_VARIABLE, wants_offline
 from studio.core.text import literal, text
 
 WORKSPACE_VARIABLE = "FINETUNE_STUDIO_WORKSPACE"
-OFFLINE_VARIABLE = "FINETUNE_STUDIO_OFFLINE"
-"""Whether the person wants no network at all (HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE): then nothing is fetched."""
 KERNELS_VARIABLE = "FINETUNE_STUDIO_KERNELS"
 """In it a person decides on the kernels of every run whose recipe leaves it open: triton or pytorch."""
 MEMORY_VARIABLE = "FINETUNE_STUDIO_MEMORY_SHARE"
@@ -290,7 +289,7 @@ def child_environment(workspace: Workspace, base: Mapping[str, str]) -> dict[str
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
-        OFFLINE_VARIABLE: base.get(OFFLINE_VARIABLE) or ("1" if _wants_offline(base) else "0"),
+        OFFLINE_VARIABLE: base.get(OFFLINE_VARIABLE) or ("1" if wants_offline(base) else "0"),
         "TOKENIZERS_PARALLELISM": "false",
         # bitsandbytes asks torch.compile for six functions that no run calls, which imports all of its compiler: 1.9 s
         # of each start. Nothing of ours is compiled by it.
@@ -308,11 +307,6 @@ def child_environment(workspace: Workspace, base: Mapping[str, str]) -> dict[str
     ):
         environment |= {ALLOCATOR_VARIABLES[0]: "expandable_segments:True"}
     return environment
-
-
-def _wants_offline(base: Mapping[str, str]) -> bool:
-    words = (base.get(name, "") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
-    return any(word.strip().upper() in ("1", "ON", "YES", "TRUE") for word in words)
 
 
 def clear_caches(workspace: Workspace) -> int:

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.fetcher import end_with_parent, require_space, say
-from studio.core.files import replace_file
+from studio.core.files import FULL, replace_file
 
 READ = (".json", ".safetensors", ".model", ".txt", ".jinja")
 """Endings of the files at the top of a repository that the studio reads: no pickles, no code."""
 SECOND_COPY = "consolidated"
 """Some repositories hold the same weights again, in their authors' own layout, under this name."""
-FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 REPORT_S = 0.5
 TRIES = 4
 """On top of the hub library's own five of each: it gives up at once when a connection is reset."""

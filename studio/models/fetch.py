@@ -19,12 +19,10 @@ from studio.core.events import PhaseStarted, RunEvent
 from studio.core.facts import ModelFacts
 from studio.core.hub_token import NO_MIRROR, Mirror, TokenChoice, choose_token
 from studio.core.json_file import parse_json
+from studio.core.offline import OFFLINE, wants_offline
 from studio.core.text import literal, text
 from studio.models.catalog import inspect_model
 
-OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
-WISH = "FINETUNE_STUDIO_OFFLINE"
-"""As host/workspace.py says: 1 when the person set one of OFFLINE, 0 when the studio alone did, for its own process."""
 INPUT_FAULTS = (
     "endpoint",
     "offline",
@@ -78,14 +76,6 @@ def resolve_model(
     if not facts.trainable.ok:
         raise _refusal("not_trainable", source, facts.trainable.reason or literal(facts.architecture))
     return facts
-
-
-def wants_offline(environment: Mapping[str, str]) -> bool:
-    """Return whether the person wants nothing to be fetched."""
-    if WISH in environment:
-        return environment[WISH] == "1"
-    said = (environment.get(name, "").strip().upper() for name in OFFLINE[:2])
-    return any(word in ("1", "ON", "YES", "TRUE") for word in said)
 
 
 def download(

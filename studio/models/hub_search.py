@@ -22,8 +22,9 @@ from studio.core.errors import StudioError
 from studio.core.fetcher import end_with_parent, say
 from studio.core.hub_token import NO_MIRROR, Mirror, choose_token
 from studio.core.json_file import parse_json
+from studio.core.offline import OFFLINE, wants_offline
 from studio.core.text import literal, text
-from studio.models.fetch import LOCKED, OFFLINE, refuse_without_token, show_address, wants_offline
+from studio.models.fetch import LOCKED, refuse_without_token, show_address
 
 LIMIT = 20
 ASKED_WORDS = 200

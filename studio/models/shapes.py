@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from studio.models.decoder.structure import first_int, list_windowed, shape_linears
+
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)\.weight$")
 """A weight of one layer: `model.layers.3.self_attn.q_proj.weight`."""
 EXPERT = re.compile(r"(?:^|\.)experts\.")
@@ -15,8 +17,6 @@ HEADS = re.compile(r"^(lm_head|output|embed_out)\.weight$|\.lm_head\.weight$")
 """Output embeddings with weights of their own."""
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 """What configs call the number of layers."""
-WINDOW_PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6}
-"""model_type -> every how many layers one sees all tokens, where the config does not say."""
 
 
 def read_shapes(
@@ -34,7 +34,7 @@ def read_shapes(
     mlp_width = first_int(config, "intermediate_size", "n_inner", "ffn_dim")
     window = first_int(config, "sliding_window") if config.get("use_sliding_window", True) else 0
     linears, norms, linear_parameters = _read_layers(
-        shapes, _linear_shapes(hidden, heads * head_dim, key_heads * head_dim, mlp_width)
+        shapes, shape_linears(hidden, heads * head_dim, key_heads * head_dim, mlp_width)
     )
     tied = not any(HEADS.search(name) for name in shapes)
     return {
@@ -49,7 +49,7 @@ def read_shapes(
         "key_heads": key_heads,
         "head_dim": head_dim,
         "sliding_window": window,
-        "windowed_layers": _windowed(family, config) if window else (),
+        "windowed_layers": list_windowed(family, config, first_int(config, *LAYERS)) if window else (),
         "tied_embeddings": tied if shapes else None,
         "linear_parameters": linear_parameters,
         "expert_parameters": sum(math.prod(shape) for name, shape in shapes.items() if EXPERT.search(name)),
@@ -61,7 +61,11 @@ def read_shapes(
 def _read_layers(
     shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, tuple[int, int]]
 ) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
-    """Return a layer's linears and norms, and the parameters of the linears of all layers, experts left out."""
+    """Return a layer's linears and norms, and the parameters of the linears of all layers, experts left out.
+
+    `known`: (outputs, inputs) by the names that linears have in most families: packed weights do not tell theirs.
+    """
+    widths = {name.rpartition(".")[2]: shape for name, shape in known.items()}
     linears: dict[str, tuple[int, int]] = {}
     norms: dict[str, int] = {}
     count = 0
@@ -76,39 +80,9 @@ def _read_layers(
             continue
         count += 0 if EXPERT.search(inner) else math.prod(shape)
         if shape[1] == 1:
-            unpacked = known.get(inner.rsplit(".", 1)[-1])
+            unpacked = widths.get(inner.rpartition(".")[2])
             if unpacked is None or math.prod(unpacked) != shape[0]:
                 continue
             shape = unpacked
         linears[inner] = shape
     return linears, norms, count
-
-
-def _linear_shapes(hidden: int, queries: int, keys: int, mlp_width: int) -> dict[str, tuple[int, int]]:
-    """(outputs, inputs) by the names that linears have in most families: packed weights do not tell theirs."""
-    return {
-        "q_proj": (queries, hidden),
-        "k_proj": (keys, hidden),
-        "v_proj": (keys, hidden),
-        "qkv_proj": (queries + 2 * keys, hidden),
-        "o_proj": (hidden, queries),
-        "gate_proj": (mlp_width, hidden),
-        "up_proj": (mlp_width, hidden),
-        "gate_up_proj": (2 * mlp_width, hidden),
-        "down_proj": (hidden, mlp_width),
-    }
-
-
-def _windowed(family: str, config: Mapping[str, Any]) -> tuple[bool, ...]:
-    """Whether each layer sees a window only; () where all do."""
-    kinds = config.get("layer_types")
-    if isinstance(kinds, list):
-        return tuple(kind == "sliding_attention" for kind in kinds)
-    every = first_int(config, "sliding_window_pattern") or WINDOW_PATTERNS.get(family, 0)
-    layers = first_int(config, *LAYERS)
-    return tuple(bool((layer + 1) % every) for layer in range(layers)) if every else ()
-
-
-def first_int(data: Mapping[str, Any], *keys: str) -> int:
-    """Return the first of the numbers named `keys`; 0 when there is none."""
-    return next((int(data[key]) for key in keys if isinstance(data.get(key), (int, float))), 0)

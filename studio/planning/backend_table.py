@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from studio_kernels.support import NEEDS_DOTS
+
 from studio.core.facts import Gpu, MachineFacts
 from studio.core.text import Text, literal, text
 from studio.host import versions
@@ -21,19 +23,6 @@ from studio.host.features import (
 
 Kernels = Literal["all", "elementwise", "none"]
 
-NEEDS_DOTS = {
-    "rms_norm": False,
-    "glu": False,
-    "rope": False,
-    "dropout": False,
-    "nf4": False,
-    "lora": True,
-    "linear_cross_entropy": False,
-    "adamw": False,
-    "flash": True,
-}
-"""Op -> whether its kernel multiplies matrices (tl.dot). Before compute capability 8.0 Triton compiles those without
-tensor cores: such an op stays in PyTorch there, an elementwise or reduction one does not."""
 ROCM_WITHOUT_BITSANDBYTES = ("gfx906", "gfx900")
 PROCESSOR_ROWS = frozenset({1, 2, 3, 13, 19})
 """Rows in which no graphics card trains."""

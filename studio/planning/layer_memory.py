@@ -10,49 +10,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from studio_kernels.head_portions import LEAST_ROWS, LOGITS_PER_PROCESSOR, MOST_ROWS
+from studio_kernels.support import SCORES_BYTES
+
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
 from studio.core.recipe import Recipe
 from studio.core.text import Text, text
+from studio.models.decoder.structure import (
+    BRANCH_NORMS,
+    HEAD_NORMS,
+    Group,
+    find_strange,
+    group_linears,
+    is_target,
+)
 
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-TAIL_STEP = 64
-"""A tail is the sum of a group's ranks, rounded up to this (models/decoder/linears.py)."""
-GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("self_attn.qkv_proj",)),
-    "output": (("self_attn.o_proj",),),
-    "gate_up": (("mlp.gate_proj", "mlp.up_proj"), ("mlp.gate_up_proj",)),
-    "down": (("mlp.down_proj",),),
-}
-"""Linears of a layer that read the same rows, in the forms that the decoder knows."""
-HEAD_NORMS = {"self_attn.q_norm", "self_attn.k_norm"}
-BRANCH_NORMS = {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
-"""Where these are, the results of attention and MLP are normalised before they join the residual stream."""
-NORMS = {"input_layernorm", "post_attention_layernorm", *HEAD_NORMS, *BRANCH_NORMS}
-HEAD_ROWS, HEAD_LOGITS = 4096, 132 * 2**19
-"""The loss head's own choice of a portion on an H200, fewer elsewhere (studio_kernels/linear_cross_entropy.py)."""
-LEAST_HEAD_ROWS = 256
-"""Of a portion that holds whole rows of logits (studio_kernels/head_portions.py)."""
-SCORES_BYTES = 3 * 64 * 2**20
-"""Blocks of scores where attention is composed of matrix products (studio_kernels/attention_math.py)."""
+HEAD_LOGITS = 132 * LOGITS_PER_PROCESSOR
+"""The loss head's own choice of a portion on an H200, fewer elsewhere."""
+SCORE_BLOCKS = 3
+"""Of SCORES_BYTES each, where attention is composed of matrix products."""
 COMPOSED = ("glu", "dropout", "linear_cross_entropy")
 """Ops whose PyTorch twins need room that their kernels do not."""
 LIBRARY_BYTES = 32 * 2**20
 """The matrix library's own workspace on Hopper; 8 MiB elsewhere."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
-    """Linears that read the same rows, as one matrix (outputs + tail, inputs + tail)."""
-
-    inputs: int
-    outputs: int
-    tail: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Of the matrix."""
-        return self.outputs + self.tail, self.inputs + self.tail
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,9 +87,7 @@ def explain_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Text 
         return text("plan.stock.dora")
     if stored not in ("none", "nf4"):
         return text("plan.stock.quantization", value=stored)
-    known = {name for forms in GROUPS.values() for names in forms for name in names}
-    strange = [*sorted(set(model.linears) - known), *sorted(set(model.norms) - NORMS)]
-    strange += [n for n in sorted(HEAD_NORMS) if n in model.norms and model.norms[n] != model.head_dim]
+    strange = find_strange(model.linears, model.norms, model.head_dim)
     if strange:
         return text("model.decoder.unlike", part=", ".join(strange[:3]))
     if not model.query_heads or _read_groups(model, recipe) is None:
@@ -135,8 +115,8 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         groups=groups,
         trained_parameters=model.parameters if whole else adapters,
         whole=whole,
-        head_norms=bool(HEAD_NORMS & set(model.norms)),
-        branch_norms=bool(BRANCH_NORMS & set(model.norms)),
+        head_norms=not model.norms.keys().isdisjoint(HEAD_NORMS),
+        branch_norms=not model.norms.keys().isdisjoint(BRANCH_NORMS),
         dropout=spec.dropout > 0 and not whole,
         composed_attention=plan.attention.value == "eager" and not _by_triton(plan, "flash"),
         composed=not all(_by_triton(plan, op) for op in COMPOSED if op in plan.kernels),
@@ -150,30 +130,14 @@ def _by_triton(plan: BackendPlan, op: str) -> bool:
     return op in plan.kernels and plan.kernels[op].value == "triton"
 
 
-def is_target(name: str, targets: str) -> bool:
-    """Return whether the linear `name` of a layer gets an adapter (peft's rule for a list of names)."""
-    wanted = [word.strip() for word in targets.split(",")]
-    return wanted == ["all-linear"] or any(name == word or name.endswith(f".{word}") for word in wanted)
-
-
 def _read_groups(model: ModelFacts, recipe: Recipe) -> dict[str, Group] | None:
-    groups, known = {}, 0
     rank = recipe.adapter.rank if recipe.adapter.method == "lora" else 0
-    for group, forms in GROUPS.items():
-        form = next((names for names in forms if set(names) <= set(model.linears)), None)
-        if form is None:
-            return None
-        known += len(form)
-        shapes = [model.linears[name] for name in form]
-        ranks = rank * sum(is_target(name, recipe.adapter.targets) for name in form)
-        groups[group] = Group(
-            inputs=shapes[0][1],
-            outputs=sum(outputs for outputs, _ in shapes),
-            tail=-(-ranks // TAIL_STEP) * TAIL_STEP,
-        )
+    groups = group_linears(model.linears, rank, recipe.adapter.targets)
+    if groups is None:
+        return None
     weights = model.layers * sum(group.inputs * group.outputs for group in groups.values())
-    # A linear that no group knows, or layers of different shapes, are another structure.
-    return groups if known == len(model.linears) and weights == model.linear_parameters else None
+    # Layers of different shapes are another structure.
+    return groups if weights == model.linear_parameters else None
 
 
 def kept_bytes(shape: DecoderShape, keep: str) -> int:
@@ -247,7 +211,7 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     attention = tokens * (below + state + qkv + gradients - given_back)
     return {
         "mlp": tokens * (above + below + state + qkv + middle) + at_once * e * portion,
-        "attention": max(0, attention) + SCORES_BYTES * shape.composed_attention,
+        "attention": max(0, attention) + SCORE_BLOCKS * SCORES_BYTES * shape.composed_attention,
     }
 
 
@@ -267,14 +231,14 @@ def head_bytes(shape: DecoderShape, tokens: int, head_rows: int = 0, head_column
     Beside them stand the decoder's result, its picked rows, those normalised, and their gradient.
     """
     e, hidden = shape.element_bytes, shape.hidden
-    rows = min(tokens, head_rows or HEAD_ROWS)
+    rows = min(tokens, head_rows or MOST_ROWS)
     columns = head_columns
     if not columns:
         tiles = -(-shape.vocabulary // max(1024, HEAD_LOGITS // max(1, rows)))
         columns = -(-shape.vocabulary // tiles)
     if shape.whole:  # a row's words all at once: the output embedding's gradient needs their sum first
         whole = -(-shape.vocabulary // 256) * 256
-        rows = min(tokens, max(LEAST_HEAD_ROWS, rows * columns * 4 // 6 // whole))
+        rows = min(tokens, max(LEAST_ROWS, rows * columns * 4 // 6 // whole))
         columns = whole
     tile = rows * min(columns, shape.vocabulary)
     narrow = e if e < 4 else 0

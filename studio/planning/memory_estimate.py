@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.policy import MemoryPolicy
 from studio.core.recipe import Recipe, change_recipe
+from studio.models.decoder.structure import is_target
 from studio.planning.layer_memory import (
     DTYPE_BYTES,
     LIBRARY_BYTES,
     DecoderShape,
-    is_target,
     peak_of_layers,
     read_decoder,
 )

@@ -488,3 +488,12 @@ def test_messages_keep_keys_to_themselves():
     assert remote.show_source("simplecache::http://me:word@x/y?t=1") == "simplecache::http://x/y"
     shown = remote.show_source("https://me:word@host.example:8443/a/b.csv?token=secret#x")
     assert shown == "https://host.example:8443/a/b.csv"
+
+
+def test_data_stay_here_where_the_person_said_so_of_data_alone(monkeypatch):
+    """The studio sets its own variable from what counts for models; a word about data alone was lost by that."""
+    from studio.core.offline import OFFLINE_VARIABLE, wants_data_offline, wants_offline
+
+    said = {"HF_DATASETS_OFFLINE": "1", OFFLINE_VARIABLE: "0"}
+    assert wants_data_offline(said) and not wants_offline(said)
+    assert not wants_data_offline({OFFLINE_VARIABLE: "0"}) and wants_data_offline({OFFLINE_VARIABLE: "1"})

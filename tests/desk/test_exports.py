@@ -330,7 +330,8 @@ def test_the_check_of_an_adapter_takes_what_loading_its_base_as_planned_takes(
 
 
 def test_what_exports_take_is_known_without_torch():
-    code = "import sys, studio.desk.exports; print({'torch', 'transformers', 'peft'} & set(sys.modules))"
+    code = f"import sys; sys.path[:0] = {sys.path!r}; import studio.desk.exports"
+    code += "; print({'torch', 'transformers', 'peft'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
 

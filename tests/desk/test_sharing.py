@@ -13,11 +13,11 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.heartbeat import PARENT_VARIABLE
+from studio.core.offline import OFFLINE_VARIABLE
 from studio.core.text import literal
 from studio.desk.share_files import PHRASES_VARIABLE, SESSION_VARIABLE, link_file, state_file
 from studio.desk.sharing import CONNECTIONS, Sharing
 from studio.host.private_file import write_private
-from studio.host.workspace import OFFLINE_VARIABLE
 from tests.desk.test_throttle import Clock
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.hub_token import NO_MIRROR, Mirror
+from studio.core.offline import OFFLINE_VARIABLE
 from studio.core.text import load_catalogue
-from studio.host.workspace import OFFLINE_VARIABLE
 from studio.models import fetch as module
 from studio.models.catalog import inspect_model
 from studio.models.fetch import DownloadStopped, download, resolve_model, show_address
@@ -367,7 +367,6 @@ def test_addresses_are_shown_without_passwords():
     ],
 )
 def test_person_who_wants_no_network_is_refused_at_once(hub, monkeypatch, variables):
-    assert module.WISH == OFFLINE_VARIABLE
     for name, value in variables.items():
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a child was started"))

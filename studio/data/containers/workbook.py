@@ -15,10 +15,10 @@ from typing import Any, BinaryIO
 
 from studio.core.errors import StudioError
 from studio.core.packages import import_package
-from studio.data.containers.container import ROW_BYTES, Container, ReadOptions, refuse_file
+from studio.data.containers.container import COLUMN_LIMIT, ROW_BYTES, Container, ReadOptions, refuse_file
 from studio.data.row import Row
 
-ROW_LIMIT, COLUMN_LIMIT = 1_048_576, 16_384
+ROW_LIMIT = 1_048_576
 """What a sheet of Excel can have."""
 CELL_LIMIT = 50_000_000
 PARTS_LIMIT = 10_000

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from studio.core.text import text
-from studio.data.containers.images import check_image
+from studio.data.containers.images import SUFFIXES, check_image
 from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import ANSWERS, CAPTIONS, IMAGES, LISTS, QUESTIONS, SYSTEM, TEXT
 from studio.data.formats.cells import (
@@ -32,7 +32,6 @@ from studio.data.formats.turns import (
 )
 from studio.data.row import RowError
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 IN_ROW = "row:"
 """Before the name of the column that holds an image's bytes."""
 PLACEHOLDER = "<image>"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
+from studio.core.offline import OFFLINE
 from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.probing import Values, found, variable
 from studio.host.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
 
-OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 NOT_OFFLINE = ("0", "false", "no", "off")
 

@@ -10,9 +10,9 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 
+from studio.core.hub_token import HUB
 from studio.host.probes.limit import limit
 
-HUB = "https://huggingface.co"
 SMALL_ANSWER = "/api/models?limit=1"
 
 

@@ -7,19 +7,17 @@ import shlex
 import shutil
 from typing import Any
 
+from studio.core.offline import OFFLINE, OFFLINE_VARIABLE
 from studio.host.handover import BRIDGE_VARIABLE
 from studio.host.pip_words import hide_secrets
 from studio.host.probes.surroundings import PROGRAM, Surroundings
 from studio.host.repairs import ASSEMBLER_OVERRIDES, COMPILER_OVERRIDES, TOOLKIT_OVERRIDES, read_applied
-from studio.host.workspace import OFFLINE_VARIABLE
 
 NETWORK = (
     "HF_ENDPOINT",
     "HF_HOME",
     "HF_HUB_CACHE",
-    "HF_HUB_OFFLINE",
-    "TRANSFORMERS_OFFLINE",
-    "HF_DATASETS_OFFLINE",
+    *OFFLINE,
     "HF_HUB_DISABLE_XET",
     "HTTP_PROXY",
     "HTTPS_PROXY",

@@ -16,10 +16,11 @@ from studio.models.decoder.embedding import Embedding
 from studio.models.decoder.flat_store import FlatStore
 from studio.models.decoder.kept import Kept
 from studio.models.decoder.layer import Layer, Rows
-from studio.models.decoder.linears import TAIL, Drops, LinearGroup, Part, read_part
+from studio.models.decoder.linears import Drops, LinearGroup, Part, read_part
 from studio.models.decoder.offload import Offload
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.spec import DecoderSpec, LayerSpec, read_decoder
+from studio.models.decoder.structure import round_tail
 from studio.models.decoder.weights import OpenedWeights, ResidentWeights, Scratch, TrainedWeights, Weights
 from studio.models.decoder.whole_store import WholeStore, explain_unlike, list_parameters
 
@@ -325,7 +326,7 @@ def _group(
         if isinstance(store, WholeStore):
             weights: Weights = TrainedWeights(linears, store)
         else:
-            weights = _weights(linears, -(-rank // TAIL) * TAIL, dtype, scratch)
+            weights = _weights(linears, round_tail(rank), dtype, scratch)
         groups[name] = LinearGroup(group, weights, store, stream=number * len(parts) + place)
     return groups
 

@@ -23,11 +23,7 @@ from torch import Tensor, nn
 
 from studio.models.decoder.flat_store import FlatStore
 from studio.models.decoder.weights import Weights
-from studio.models.decoder.whole_store import WholeStore
-
-TAIL = 64
-WIDE = (torch.float32, torch.float64)
-"""What adapters may be stored in."""
+from studio.models.decoder.whole_store import WIDE, WholeStore
 
 
 @dataclass(frozen=True, slots=True)

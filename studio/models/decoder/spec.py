@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from studio.core.text import Text, text
+from studio.models.decoder.structure import BRANCH_NORMS, GROUPS, INPUT_NORM, MIDDLE_NORM, name_parts
 from studio.models.fuse import name_activation
 from studio.models.norms import Norm, is_rms_norm, read_norm
 
@@ -114,9 +115,10 @@ def _read_layer(layer: nn.Module, config: Any, kind: str) -> LayerSpec:
     _refuse_dropout(layer)
     _refuse_strangers(layer, attention, mlp)
     head_dim = int(attention.head_dim)
-    sandwiched = hasattr(layer, "pre_feedforward_layernorm")
-    qkv = _linears(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj")
-    output = _child(attention, "o_proj")
+    before_mlp, after_mlp = BRANCH_NORMS
+    sandwiched = hasattr(layer, before_mlp)
+    qkv = _linears(layer, "qkv")
+    (output,) = _linears(layer, "output")
     query_width = _features(output)[0]
     together = sum(_features(module)[1] for module in qkv)
     key_width = (together - query_width) // 2
@@ -131,16 +133,16 @@ def _read_layer(layer: nn.Module, config: Any, kind: str) -> LayerSpec:
     rotated = bool(getattr(attention, "use_rope", True))
     return LayerSpec(
         module=layer,
-        input_norm=_norm(layer, "input_layernorm"),
-        attention_norm=_norm(layer, "post_attention_layernorm") if sandwiched else None,
-        mlp_norm=_norm(layer, "pre_feedforward_layernorm" if sandwiched else "post_attention_layernorm"),
-        output_norm=_norm(layer, "post_feedforward_layernorm") if sandwiched else None,
+        input_norm=_norm(layer, INPUT_NORM),
+        attention_norm=_norm(layer, MIDDLE_NORM) if sandwiched else None,
+        mlp_norm=_norm(layer, before_mlp if sandwiched else MIDDLE_NORM),
+        output_norm=_norm(layer, after_mlp) if sandwiched else None,
         query_norm=_head_norm(attention, "q_norm", head_dim),
         key_norm=_head_norm(attention, "k_norm", head_dim),
         qkv=qkv,
         output=output,
-        gate_up=_linears(mlp, ("gate_proj", "up_proj"), "gate_up_proj"),
-        down=_child(mlp, "down_proj"),
+        gate_up=_linears(layer, "gate_up"),
+        down=_linears(layer, "down")[0],
         activation=_activation(mlp),
         query_heads=query_width // head_dim,
         key_heads=key_width // head_dim,
@@ -153,13 +155,10 @@ def _read_layer(layer: nn.Module, config: Any, kind: str) -> LayerSpec:
 
 
 PARTS = {
-    "layer": {
-        "self_attn", "mlp", "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
-        "post_feedforward_layernorm", "resid_attn_dropout", "resid_mlp_dropout",
-    },
-    "attention": {"q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "q_norm", "k_norm"},
-    "mlp": {"gate_proj", "up_proj", "gate_up_proj", "down_proj", "act_fn", "activation_fn"},
-}  # fmt: skip
+    "layer": {"self_attn", "mlp", "resid_attn_dropout", "resid_mlp_dropout"} | name_parts(),
+    "attention": name_parts("self_attn"),
+    "mlp": name_parts("mlp") | {"act_fn", "activation_fn"},
+}
 """Every child that a layer of the known form may have: a further one would be left out of our arithmetic."""
 
 
@@ -202,10 +201,19 @@ def _head_norm(attention: nn.Module, name: str, head_dim: int) -> Norm | None:
     return norm
 
 
-def _linears(module: nn.Module, names: tuple[str, ...], packed: str) -> tuple[nn.Module, ...]:
-    if hasattr(module, packed):
-        return (_child(module, packed),)
-    return tuple(_child(module, name) for name in names)
+def _linears(layer: nn.Module, group: str) -> tuple[nn.Module, ...]:
+    """Return the linears of a group, in the first of its forms that the layer has."""
+    for names in GROUPS[group]:
+        found = [_find(layer, name) for name in names]
+        if all(isinstance(module, nn.Module) for module in found):
+            return tuple(found)
+    raise _Unlike(GROUPS[group][0][0])
+
+
+def _find(layer: nn.Module, name: str) -> Any:
+    for part in name.split("."):
+        layer = getattr(layer, part, None)
+    return layer
 
 
 def _features(linear: nn.Module) -> tuple[int, int]:

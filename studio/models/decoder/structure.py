@@ -1,0 +1,173 @@
+"""Structure of a decoder: which linears, norms and heads its layers consist of, and in what shapes. No torch.
+
+The one description that all read who ask what a layer is: the decoder, which finds these parts among a model's modules
+(spec.py), the facts of a model, the estimates of memory and time, the planner. A layer is
+
+    norm, query/key/value, (head norms), rotary, attention, output, (branch norm), +,
+    norm, gate and up, down, (branch norm), +
+
+H: hidden width   I: width inside the MLP   Q, K: width of all query heads, of all key heads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Shape = tuple[int, ...]
+
+GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("self_attn.qkv_proj",)),
+    "output": (("self_attn.o_proj",),),
+    "gate_up": (("mlp.gate_proj", "mlp.up_proj"), ("mlp.gate_up_proj",)),
+    "down": (("mlp.down_proj",),),
+}
+"""Linears of a layer that read the same rows, each group in the forms that the decoder knows: apart or as one."""
+INPUT_NORM, MIDDLE_NORM = "input_layernorm", "post_attention_layernorm"
+BRANCH_NORMS = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
+"""Where these are, the results of attention and MLP are normalised before they join the residual stream."""
+HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
+NORMS = frozenset({INPUT_NORM, MIDDLE_NORM, *BRANCH_NORMS, *HEAD_NORMS})
+LINEARS = frozenset(name for forms in GROUPS.values() for names in forms for name in names)
+TAIL_STEP = 64
+"""The columns in which a group carries its adapters are its ranks' sum, rounded up to this: a product with 64 columns
+more costs as much as one with 16 more (measured on an H200)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Linears that read the same rows, as one matrix (outputs + tail, inputs + tail)."""
+
+    inputs: int
+    outputs: int
+    tail: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the matrix."""
+        return self.outputs + self.tail, self.inputs + self.tail
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traits:
+    """What a config does not say of its family's layers; needed only where no weights are here to show it."""
+
+    fused: bool = False
+    """Query, key and value are one linear, gate and up another."""
+    head_norms: bool = False
+    branch_norms: bool = False
+    tied: bool = False
+    """Input and output embeddings are the same where the config does not say."""
+    window_every: int = 0
+    """One of so many layers sees all tokens, where the config does not say; 0: all see the window."""
+
+
+TRAITS: Mapping[str, Traits] = {
+    "llama": Traits(),
+    "mistral": Traits(),
+    "qwen2": Traits(),
+    "qwen3": Traits(head_norms=True),
+    "smollm3": Traits(tied=True),
+    "gemma": Traits(tied=True),
+    "gemma2": Traits(branch_norms=True, tied=True, window_every=2),
+    "gemma3_text": Traits(head_norms=True, branch_norms=True, tied=True, window_every=6),
+    "phi3": Traits(fused=True),
+}
+"""model_type -> Traits, each proved against transformers' own modules (tests/models/decoder/test_structure.py). Of a
+family that is not here the layers are known once its weights are."""
+
+
+def name_parts(owner: str = "") -> set[str]:
+    """Return the last names of linears and norms inside `owner` ("self_attn", "mlp"; "" for the layer itself)."""
+    split = [name.rpartition(".") for name in (*LINEARS, *NORMS)]
+    return {name for inside, _, name in split if inside == owner}
+
+
+def round_tail(rank: int) -> int:
+    """Return the columns of a group's tail for adapters whose ranks are `rank` together."""
+    return -(-rank // TAIL_STEP) * TAIL_STEP
+
+
+def is_target(name: str, targets: str) -> bool:
+    """Return whether the linear `name` of a layer gets an adapter (peft's rule for a list of names)."""
+    wanted = [word.strip() for word in targets.split(",")]
+    return wanted == ["all-linear"] or any(name == word or name.endswith(f".{word}") for word in wanted)
+
+
+def find_strange(linears: Collection[str], norms: Mapping[str, int], head_dim: int) -> list[str]:
+    """Return the parts of a layer that the decoder does not know; `norms`: name -> width."""
+    strange = [*sorted(set(linears) - LINEARS), *sorted(set(norms) - NORMS)]
+    # Over all heads at once, as in OLMo 2, a norm is another one.
+    return strange + [name for name in sorted(HEAD_NORMS) if name in norms and norms[name] != head_dim]
+
+
+def group_linears(
+    linears: Mapping[str, tuple[int, int]], rank: int = 0, targets: str = "all-linear"
+) -> dict[str, Group] | None:
+    """Return the Groups of a layer's `linears`, name -> (outputs, inputs), with adapters of `rank` on `targets`.
+
+    None where a group is missing, or a linear is in none.
+    """
+    groups, known = {}, 0
+    for group, forms in GROUPS.items():
+        form = next((names for names in forms if set(names) <= set(linears)), None)
+        if form is None:
+            return None
+        known += len(form)
+        groups[group] = Group(
+            inputs=linears[form[0]][1],
+            outputs=sum(linears[name][0] for name in form),
+            tail=round_tail(rank * sum(is_target(name, targets) for name in form)),
+        )
+    return groups if known == len(linears) else None
+
+
+def shape_linears(hidden: int, queries: int, keys: int, mlp_width: int) -> dict[str, tuple[int, int]]:
+    """Return (outputs, inputs) of every linear of LINEARS, for widths H, Q, K and I."""
+    return {
+        "self_attn.q_proj": (queries, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.qkv_proj": (queries + 2 * keys, hidden),
+        "self_attn.o_proj": (hidden, queries),
+        "mlp.gate_proj": (mlp_width, hidden),
+        "mlp.up_proj": (mlp_width, hidden),
+        "mlp.gate_up_proj": (2 * mlp_width, hidden),
+        "mlp.down_proj": (hidden, mlp_width),
+    }
+
+
+def shape_layer(traits: Traits, config: Mapping[str, Any]) -> dict[str, Shape]:
+    """Return the shapes of one layer's weights, (outputs, inputs) for a linear; {} where the config lacks a number."""
+    hidden, heads = first_int(config, "hidden_size"), first_int(config, "num_attention_heads")
+    width = first_int(config, "intermediate_size")
+    if not (hidden and heads and width):
+        return {}
+    head_dim = first_int(config, "head_dim") or hidden // heads
+    queries, keys = heads * head_dim, (first_int(config, "num_key_value_heads") or heads) * head_dim
+    shapes = shape_linears(hidden, queries, keys, width)
+    layer: dict[str, Shape] = {
+        name: shapes[name] for forms in GROUPS.values() for name in forms[-1 if traits.fused else 0]
+    }
+    layer |= dict.fromkeys((INPUT_NORM, MIDDLE_NORM), (hidden,))
+    if traits.head_norms:
+        layer |= dict.fromkeys(HEAD_NORMS, (head_dim,))
+    if traits.branch_norms:
+        layer |= dict.fromkeys(BRANCH_NORMS, (hidden,))
+    return layer
+
+
+def list_windowed(family: str, config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
+    """Return whether each layer sees a window only; () where all do."""
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list):
+        return tuple(kind == "sliding_attention" for kind in kinds)
+    family = str(config.get("model_type") or family)  # a language model inside another has one of its own
+    every = first_int(config, "sliding_window_pattern") or TRAITS.get(family, Traits()).window_every
+    return tuple(bool((layer + 1) % every) for layer in range(layers)) if every else ()
+
+
+def first_int(data: Mapping[str, Any], *keys: str) -> int:
+    """Return the first of the numbers named `keys`; 0 when there is none."""
+    return next((int(data[key]) for key in keys if isinstance(data.get(key), (int, float))), 0)

@@ -1,0 +1,93 @@
+"""What is told of a family's layers without its weights is what transformers builds."""
+
+from __future__ import annotations
+
+import pytest
+
+from studio.models.decoder.structure import (
+    GROUPS,
+    HEAD_NORMS,
+    LINEARS,
+    NORMS,
+    TAIL_STEP,
+    TRAITS,
+    find_strange,
+    group_linears,
+    is_target,
+    list_windowed,
+    round_tail,
+    shape_layer,
+)
+
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+}
+
+
+@pytest.fixture(scope="module", params=sorted(TRAITS))
+def built(request):
+    """(model_type, its config as a dict, the modules of transformers without memory)."""
+    import torch
+    import transformers
+
+    config = transformers.AutoConfig.for_model(request.param, **SMALL)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    return request.param, config.to_dict(), model
+
+
+def test_a_familys_layers_are_those_of_transformers(built):
+    family, config, model = built
+    layer = model.get_decoder().layers[0]
+    weights = {
+        name.removesuffix(".weight"): tuple(weight.shape)
+        for name, weight in layer.named_parameters()
+        if name.endswith(".weight")
+    }
+    assert shape_layer(TRAITS[family], config) == weights
+
+
+def test_a_familys_embeddings_are_tied_as_in_transformers(built):
+    import transformers
+
+    family, _, _ = built
+    assert TRAITS[family].tied == transformers.AutoConfig.for_model(family).tie_word_embeddings
+
+
+def test_a_familys_windows_are_those_of_transformers_where_its_config_does_not_say(built):
+    family, config, _ = built
+    kinds = config.pop("layer_types", None)
+    if not TRAITS[family].window_every:
+        return
+    config.pop("sliding_window_pattern", None)
+    config.pop("_sliding_window_pattern", None)
+    assert list_windowed(family, config, 12) == tuple(kind == "sliding_attention" for kind in kinds)
+
+
+def test_every_group_is_found_in_each_of_its_forms():
+    linears = dict.fromkeys(LINEARS, (8, 4))
+    for form in (0, -1):
+        names = [name for forms in GROUPS.values() for name in forms[form]]
+        groups = group_linears({name: linears[name] for name in names}, 16, "all-linear")
+        assert set(groups) == set(GROUPS)
+        assert groups["qkv"].outputs == 8 * len(GROUPS["qkv"][form])
+        assert groups["qkv"].tail == round_tail(16 * len(GROUPS["qkv"][form])) == TAIL_STEP
+    assert group_linears({"self_attn.o_proj": (8, 4)}) is None, "a group is missing"
+    assert group_linears({name: linears[name] for name in names} | {"mlp.router": (8, 4)}) is None
+
+
+def test_what_the_decoder_does_not_know_is_named():
+    assert find_strange(LINEARS, dict.fromkeys(NORMS, 8), 8) == []
+    wide = dict.fromkeys(NORMS, 8) | dict.fromkeys(HEAD_NORMS, 32)
+    assert find_strange({*LINEARS, "mlp.router"}, wide, 8) == ["mlp.router", *sorted(HEAD_NORMS)]
+
+
+def test_targets_are_read_as_peft_reads_them():
+    assert is_target("self_attn.q_proj", "q_proj, v_proj") and is_target("mlp.down_proj", "all-linear")
+    assert not is_target("self_attn.q_proj", "k_proj") and not is_target("self_attn.qq_proj", "q_proj")
