@@ -300,12 +300,10 @@ class ModelFacts:
     max_positions: int
     has_chat_template: bool
     trainable: Verdict
-
     mlp_width: int = 0
     """Inner width of the MLP; 0, like each number below, when unknown."""
     query_heads: int = 0
     key_heads: int = 0
-    """Heads of keys and of values."""
     head_dim: int = 0
     sliding_window: int = 0
     """Tokens that a token sees in a windowed layer; 0: no layer has a window."""
@@ -313,6 +311,8 @@ class ModelFacts:
     """Whether each layer has that window; () where all layers are alike."""
     tied_embeddings: bool | None = None
     """Whether output and input embeddings are the same weights; None when unknown."""
+    scores_capped: bool = False
+    """Whether attention caps its scores (Gemma 2), which PyTorch's fused attention cannot do."""
     sdpa: bool = True
     """Whether transformers can compute its attention by PyTorch's fused one."""
     linear_parameters: int = 0

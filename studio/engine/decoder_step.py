@@ -18,7 +18,7 @@ from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.graph import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
 from studio.models.decoder.layer import Rows
 from studio.models.decoder.staging import Staging, split_rows
-from studio.planning.memory_estimate import GRAPH_OPERATIONS
+from studio.planning.memory_estimate import is_small
 
 
 class DecoderStep:
@@ -128,11 +128,7 @@ class DecoderStep:
                 counts.append(sum(rows.lengths[row] for row in stream))
                 documents = max(documents, sum(rows.documents[row] for row in stream))
             longest, shortest = max(longest, *rows.longest), min(shortest, *rows.longest)
-        if (
-            not counts
-            or self.device.type != "cuda"
-            or max(counts) * self._operations_a_token > GRAPH_OPERATIONS
-        ):
+        if not counts or self.device.type != "cuda" or not is_small(self._operations_a_token, max(counts)):
             return None
         uniform = (
             longest == shortest and documents * longest >= max(counts) and not longest % SIZE_STEP_TOKENS

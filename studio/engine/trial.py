@@ -29,6 +29,7 @@ from studio.engine.trial_save import check_space, try_checkpoint, try_result
 from studio.host.failures import diagnose
 from studio.models.adapt import evaluation_mode
 from studio.models.load import Loaded
+from studio.planning.memory_estimate import OPTIMIZER_BYTES
 
 BUDGET_S = 60.0
 LARGE_BUDGET_S = 120.0
@@ -42,8 +43,6 @@ WRITING = ("sample", "checkpoint", "result")
 WORDS_LIMIT = 300
 SAMPLE_TOKENS = 4
 PROMPT_TOKENS = 64
-OPTIMIZER_BYTES = {"adamw": 8, "adamw_8bit": 2}
-"""Per trained parameter, for the two moments; a paged optimizer's go to main memory when need be."""
 QUESTION = {"role": "user", "content": "Hello"}
 ANSWER = {"role": "assistant", "content": "Hello"}
 
@@ -206,7 +205,9 @@ class Trial:
 
     def train_on_longest(self) -> None:
         """Train on a full micro-batch of the longest rows, beside as much memory as the optimizer will take."""
-        width = OPTIMIZER_BYTES.get(self.trainer.kind[0], 0)
+        kind = self.trainer.kind[0]
+        # A paged optimizer's moments go to main memory when need be.
+        width = 0 if kind.startswith("paged") else OPTIMIZER_BYTES.get(kind, 0)
         if self.trainer.device.type == "cuda":
             size_bytes = width * sum(parameter.numel() for parameter in self.trainer.trained)
             self.reserve = torch.empty(size_bytes, dtype=torch.uint8, device=self.trainer.device)

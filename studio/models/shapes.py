@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from studio.models.decoder.structure import first_int, list_windowed, shape_linears
+from studio.models.decoder.structure import caps_scores, first_int, list_windowed, shape_linears
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)\.weight$")
 """A weight of one layer: `model.layers.3.self_attn.q_proj.weight`."""
@@ -50,6 +50,7 @@ def read_shapes(
         "head_dim": head_dim,
         "sliding_window": window,
         "windowed_layers": list_windowed(family, config, first_int(config, *LAYERS)) if window else (),
+        "scores_capped": caps_scores(family, config),
         "tied_embeddings": tied if shapes else None,
         "linear_parameters": linear_parameters,
         "expert_parameters": sum(math.prod(shape) for name, shape in shapes.items() if EXPERT.search(name)),

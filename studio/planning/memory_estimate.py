@@ -124,10 +124,15 @@ def predict_decoder(
     return parts | {"fragmentation": lost, "context": calibration.context_bytes}
 
 
+def is_small(operations_a_token: float, tokens: int) -> bool:
+    """Return whether a micro-step of so many tokens is short enough to gain by being recorded as a graph."""
+    return operations_a_token * tokens <= GRAPH_OPERATIONS
+
+
 def is_recorded(shape: DecoderShape, tokens: int, policy: MemoryPolicy) -> bool:
     """Return whether micro-steps of so many tokens are recorded as graphs."""
     linear = shape.layers * sum(group.inputs * group.outputs for group in shape.groups.values())
-    small = 6 * linear * tokens <= GRAPH_OPERATIONS
+    small = is_small(6 * linear, tokens)
     away = any(layer.offload for layer in policy.layers)
     return small and not away and not shape.composed_attention
 

@@ -21,8 +21,6 @@ from studio.planning.suggestions import make_offers
 OPS = tuple(NEEDS_DOTS)
 USABLE_VRAM = 0.9
 """Share of a GPU's memory that a run may plan with: the desktop and fragmentation take the rest."""
-EAGER_FAMILIES = ("gemma2",)
-"""Families whose attention caps its scores, which PyTorch's fused attention cannot do."""
 DEVICE_KINDS = {"nvidia": "cuda", "amd": "cuda", "intel": "xpu", "apple": "mps"}
 """Maker of a card -> what PyTorch calls the cards that its build drives."""
 
@@ -222,7 +220,7 @@ def _choose_dtype(wanted: str, machine: MachineFacts, gpu: Gpu | None) -> Choice
 
 
 def _choose_attention(wanted: str, model: ModelFacts, backend: Backend, gpu: Gpu | None) -> Choice:
-    if model.family in EAGER_FAMILIES:
+    if model.scores_capped:
         return Choice(value="eager", reason=text("plan.attention.capped", family=model.family))
     if not model.sdpa:
         return Choice(value="eager", reason=text("plan.attention.plain", family=model.family))

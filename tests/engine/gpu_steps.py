@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from studio.engine import decoder_step
 from studio.models.decoder.graph import GraphedDecoder
+from studio.planning import memory_estimate
 from studio.planning import run_plan as planning
 from tests.conftest import chat_rows, write_jsonl
 
@@ -17,7 +17,7 @@ def step_by(monkeypatch, way: str) -> None:
     if way == "own code":
         monkeypatch.setattr(planning, "decoder_pays", lambda gpu: False)
     elif way == "launched":
-        monkeypatch.setattr(decoder_step, "GRAPH_OPERATIONS", 0)
+        monkeypatch.setattr(memory_estimate, "GRAPH_OPERATIONS", 0)
 
 
 def note_replays(monkeypatch) -> list[int]:

@@ -59,6 +59,8 @@ class Traits:
     branch_norms: bool = False
     tied: bool = False
     """Input and output embeddings are the same where the config does not say."""
+    scores_capped: bool = False
+    """Attention caps its scores where the config does not say."""
     window_every: int = 0
     """One of so many layers sees all tokens, where the config does not say; 0: all see the window."""
 
@@ -70,7 +72,7 @@ TRAITS: Mapping[str, Traits] = {
     "qwen3": Traits(head_norms=True),
     "smollm3": Traits(tied=True),
     "gemma": Traits(tied=True),
-    "gemma2": Traits(branch_norms=True, tied=True, window_every=2),
+    "gemma2": Traits(branch_norms=True, tied=True, scores_capped=True, window_every=2),
     "gemma3_text": Traits(head_norms=True, branch_norms=True, tied=True, window_every=6),
     "phi3": Traits(fused=True),
 }
@@ -166,6 +168,13 @@ def list_windowed(family: str, config: Mapping[str, Any], layers: int) -> tuple[
     family = str(config.get("model_type") or family)  # a language model inside another has one of its own
     every = first_int(config, "sliding_window_pattern") or TRAITS.get(family, Traits()).window_every
     return tuple(bool((layer + 1) % every) for layer in range(layers)) if every else ()
+
+
+def caps_scores(family: str, config: Mapping[str, Any]) -> bool:
+    """Return whether attention caps its scores."""
+    if "attn_logit_softcapping" in config:
+        return bool(config["attn_logit_softcapping"])
+    return TRAITS.get(family, Traits()).scores_capped
 
 
 def first_int(data: Mapping[str, Any], *keys: str) -> int:

@@ -11,6 +11,7 @@ from studio.models.decoder.structure import (
     NORMS,
     TAIL_STEP,
     TRAITS,
+    caps_scores,
     find_strange,
     group_linears,
     is_target,
@@ -58,6 +59,15 @@ def test_a_familys_embeddings_are_tied_as_in_transformers(built):
 
     family, _, _ = built
     assert TRAITS[family].tied == transformers.AutoConfig.for_model(family).tie_word_embeddings
+
+
+def test_a_familys_scores_are_capped_as_in_transformers(built):
+    import transformers
+
+    family, config, _ = built
+    usual = transformers.AutoConfig.for_model(family)
+    assert TRAITS[family].scores_capped == bool(getattr(usual, "attn_logit_softcapping", None))
+    assert caps_scores(family, config) == caps_scores(family, {})
 
 
 def test_a_familys_windows_are_those_of_transformers_where_its_config_does_not_say(built):
