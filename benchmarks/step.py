@@ -14,7 +14,7 @@ import psutil
 import torch
 from studio_kernels.dispatch import importable
 
-import studio.engine.step as engine_step
+import studio.engine.train_step as engine_step
 from benchmarks.batches import Batch
 from benchmarks.draft import draft_run
 from benchmarks.peers import ALPHA, LEARNING_RATE, RANK, WEIGHT_DECAY, Step, draw_adapters, gradient_norm
@@ -29,8 +29,8 @@ from studio.engine.methods import get_method
 from studio.engine.optimizer import apply_gradients, build_optimizer
 from studio.models.adapt import adapt, cast_by_autocast, unwrap
 from studio.models.catalog import inspect_model
-from studio.models.fast import Fast, make_fast
 from studio.models.load import AUTOCAST_DTYPES, DTYPES, load_model
+from studio.models.optimize_model import Fast, make_fast
 from studio.planning.backend_table import NEEDS_DOTS
 from studio.planning.layer_memory import read_decoder
 from studio.planning.memory_estimate import Calibration

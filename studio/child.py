@@ -22,8 +22,8 @@ from studio.core.files import LOG_LIMIT_BYTES, cut_log
 from studio.core.heartbeat import Beat, read_beat, read_stall, write_stall
 from studio.core.json_file import read_json
 from studio.core.pace import Pace, read_budgets
-from studio.engine.deaths import STACKS
-from studio.engine.folder import RunFolder
+from studio.engine.crash_records import STACKS
+from studio.engine.run_folder import RunFolder
 from studio.host.stall import (
     HEADER,
     add_sources,

@@ -16,7 +16,7 @@ FINETUNE_STUDIO_RESUME     (the window's restarts) the run to go on with
 FINETUNE_STUDIO_SESSION    (the window) this supervisor's name: sharing goes on under the same one alone
 FINETUNE_STUDIO_PHRASES    (the window) the pass phrases that the terminal was told; the child takes it out at once
 FINETUNE_STUDIO_FAILED     (the window's restarts) the run that died for good: write its end with
-                           `fail_run(folder, read_deaths(folder)[-1])` of studio.engine.deaths
+                           `fail_run(folder, read_deaths(folder)[-1])` of studio.engine.crash_records
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from studio.core.heartbeat import (
 )
 from studio.core.text import Text, choose_language, load_catalogue, text
 from studio.engine.checkpoint import list_checkpoints
-from studio.engine.deaths import STALLED, Death, append_event, fail_run, last_loss, record_death
-from studio.engine.folder import RunFolder
+from studio.engine.crash_records import STALLED, Death, append_event, fail_run, last_loss, record_death
+from studio.engine.run_folder import RunFolder
 from studio.host.awake import without_quick_edit
 from studio.host.claim import Holder, claim, claim_run
 from studio.host.environment import prepare_environment

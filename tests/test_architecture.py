@@ -68,9 +68,9 @@ HEAVY = {
 }
 BROAD_EXCEPT = {
     "studio/engine/trainer.py": "raised again unless the hook knows a way on",
-    "studio/engine/trial.py": "raised again, with words where the catalogue has none",
+    "studio/engine/preflight.py": "raised again, with words where the catalogue has none",
     "studio/engine/run.py": "whatever ends a run becomes a diagnosis",
-    "studio/engine/samples.py": "raised again unless the hook knows a way on",
+    "studio/engine/sample_generations.py": "raised again unless the hook knows a way on",
     "studio/desk/worker.py": "the Future carries it to whoever asked",
     "studio/host/probes/limit.py": "raised again in the thread that asked",
     "studio/desk/running.py": "a failure that the engine itself could not tell becomes one that it can",

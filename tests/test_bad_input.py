@@ -254,7 +254,7 @@ def test_a_path_is_no_run_for_any_command(refused):
 
 def test_an_unfinished_run_can_neither_chat_nor_be_exported(refused, place, small):
     from studio.desk.recipes import read_recipe
-    from studio.engine.folder import create_run
+    from studio.engine.run_folder import create_run
 
     run = create_run(place / "runs", read_recipe(str(small()))).run
     assert "no result yet" in refused("chat", run, "--prompt", "hi")

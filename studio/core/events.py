@@ -178,7 +178,7 @@ class MemoryFreed(RunEvent):
     kind: ClassVar[str] = "memory_freed"
     step: int
     rung: str
-    """Which rung of the ladder (engine/ladder.py)."""
+    """Which rung of the ladder (engine/oom_fallback.py)."""
     micro_batch: int
     message: Text
 

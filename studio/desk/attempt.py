@@ -18,7 +18,7 @@ from studio.core.record import RunRecord
 from studio.desk.ahead import import_libraries
 from studio.desk.health import Health, hide_broken_triton
 from studio.desk.pace import read_pace
-from studio.engine.folder import RunFolder
+from studio.engine.run_folder import RunFolder
 from studio.models.catalog import inspect_model
 from studio.planning.learned_limits import Remembered
 from studio.planning.run_plan import choose_device, memory_share

@@ -162,7 +162,7 @@ class Desk:
         A supervised restart goes on with `resumed` (paused when it was paused), writes the end of `failed`, and lets
         the queue go on. Raises StudioError when the run cannot go on.
         """
-        from studio.engine.folder import sweep_runs
+        from studio.engine.run_folder import sweep_runs
 
         sweep_runs(self.workspace.runs)
         self.exports.sweep()
@@ -234,7 +234,7 @@ class Desk:
 
     def runs(self) -> tuple[RunRecord, ...]:
         """Return the records of the workspace's runs, newest first; damaged ones are left out."""
-        from studio.engine.folder import list_runs
+        from studio.engine.run_folder import list_runs
 
         records = []
         for folder in list_runs(self.workspace.runs):
@@ -262,7 +262,7 @@ class Desk:
 
     def note_death(self, run: str) -> None:
         """Write the end of a run whose process died too often at one step, for its next reader. Raises StudioError."""
-        from studio.engine.deaths import fail_run, read_deaths
+        from studio.engine.crash_records import fail_run, read_deaths
 
         folder = self._folder(run)
         fail_run(folder, read_deaths(folder)[-1])
@@ -367,7 +367,7 @@ class Desk:
         self.talks.files.forget(run)
 
     def _folder(self, run: str) -> Any:
-        from studio.engine.folder import find_run
+        from studio.engine.run_folder import find_run
 
         return find_run(self.workspace.runs, run)
 

@@ -35,8 +35,8 @@ from studio.desk.worker import Worker
 from studio.engine.checkpoint import require_space
 from studio.engine.exporters import EXPORTERS, get_exporter
 from studio.engine.exporters.exporter import Exporter, ExportJob, ExportStopped
-from studio.engine.folder import RUN_NAME
-from studio.engine.places import RESULT, WEIGHTS
+from studio.engine.run_folder import RUN_NAME
+from studio.engine.run_states import RESULT, WEIGHTS
 from studio.host.failures import refuse_system
 from studio.host.settings import read_settings
 from studio.host.workspace import Workspace, count_bytes

@@ -21,9 +21,9 @@ from studio.desk.model_places import Place, list_places, read_stamp
 from studio.host.settings import read_settings
 from studio.host.workspace import Workspace
 from studio.models.catalog import HUB_ID, inspect_model
+from studio.models.config_facts import outline_model
 from studio.models.hub_search import HubModel, fetch_facts, search_hub
-from studio.models.outline import outline_model
-from studio.models.picks import PICKS, outline_picks, outline_sizes
+from studio.models.recommended_models import PICKS, outline_picks, outline_sizes
 from studio.planning.run_plan import choose_device
 
 PICKS_SHOWN = 5

@@ -23,7 +23,7 @@ from studio.core.migrate import lift
 from studio.core.record import RunRecord
 from studio.core.text import literal, text
 from studio.engine.checkpoint import require_space
-from studio.engine.folder import RUN_NAME, RunFolder
+from studio.engine.run_folder import RUN_NAME, RunFolder
 from studio.models.catalog import read_header
 
 TOP_FILES = {

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from studio.core.codec import event_from_json, to_json
 from studio.core.events import RunEvent
 from studio.core.json_file import parse_json
-from studio.engine.folder import LATEST_S, find_run
+from studio.engine.run_folder import LATEST_S, find_run
 
 KEPT_LOGS = 8
 """So many logs stay in memory that nobody works with: 36,000 steps take 12 MB."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from studio.core.errors import StudioError
 from studio.core.json_file import parse_json
 from studio.core.recipe import Recipe
-from studio.engine.folder import RunFolder
+from studio.engine.run_folder import RunFolder
 
 TAIL_BYTES = 128 * 2**10
 """Of a run's log only its end is read: a few hundred steps."""

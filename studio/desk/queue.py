@@ -26,7 +26,7 @@ from studio.core.record import RunRecord
 from studio.core.text import Text, text
 from studio.desk.checking import refuse
 from studio.desk.running import Running
-from studio.engine.folder import RunFolder
+from studio.engine.run_folder import RunFolder
 from studio.host.failures import refuse_system
 
 ENDED_KEPT = 50

@@ -9,8 +9,8 @@ from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import text
-from studio.engine.folder import RunFolder
-from studio.engine.places import RESULT, find_weights
+from studio.engine.run_folder import RunFolder
+from studio.engine.run_states import RESULT, find_weights
 from studio.models.catalog import inspect_model
 from studio.planning.run_plan import plan
 

@@ -11,7 +11,7 @@ from typing import Any
 from studio.core.json_file import parse_json
 from studio.core.record import RunRecord
 from studio.engine.checkpoint import list_checkpoints
-from studio.engine.folder import RunFolder
+from studio.engine.run_folder import RunFolder
 
 SPARK_POINTS = 60
 CURVE_POINTS = 1000

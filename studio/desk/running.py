@@ -36,7 +36,7 @@ from studio.desk.attempt import attempt
 from studio.desk.health import Health
 from studio.desk.log import EventLog, EventLogs
 from studio.desk.worker import Worker
-from studio.engine.folder import RunFolder, create_run, find_run, remove_run
+from studio.engine.run_folder import RunFolder, create_run, find_run, remove_run
 from studio.host.claim import claim_run, find_holder, is_worked_on
 from studio.host.workspace import Workspace
 
@@ -228,7 +228,7 @@ class Running:
         self._unwritten.pop(folder.run, None)
         self._active = folder.run
 
-        from studio.engine.watch import Watch
+        from studio.engine.watchdog import Watch
 
         self._watch = watch = Watch(
             folder,

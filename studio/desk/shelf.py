@@ -24,7 +24,7 @@ from studio.desk.again import find_differences
 from studio.desk.foreign_run import clean_name, import_run
 from studio.desk.run_summary import CurveRow, Summary, mark, read_curve, summarise, worked_s
 from studio.desk.running import Running
-from studio.engine.folder import RUN_NAME, RunFolder, find_run, remove_run
+from studio.engine.run_folder import RUN_NAME, RunFolder, find_run, remove_run
 from studio.host.claim import is_worked_on
 from studio.host.failures import refuse_system
 from studio.host.workspace import Workspace

@@ -69,7 +69,7 @@ def make_table(
     whole: bool,
 ) -> Table:
     """Return the table of answers and engine.scoring.Loss by side, each in the order of `prompts`."""
-    from studio.engine.scoring import add_losses, is_alike, is_exact
+    from studio.engine.answer_metrics import add_losses, is_alike, is_exact
 
     rows, totals = [], {}
     for i, prompt in enumerate(prompts.prompts):

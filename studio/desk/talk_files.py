@@ -53,7 +53,7 @@ class TalkFiles:
 
     def _path(self, run: str) -> Path:
         if run:
-            from studio.engine.folder import find_run
+            from studio.engine.run_folder import find_run
 
             run = find_run(self.workspace.runs, run).run
         return self._file(run)

@@ -78,8 +78,8 @@ class Talks:
 
     def choices(self, records: Sequence[RunRecord]) -> tuple[TalkChoice, ...]:
         """Return the runs among `records` that have a result or a checkpoint, in their order."""
-        from studio.engine.folder import RunFolder
-        from studio.engine.places import list_places
+        from studio.engine.run_folder import RunFolder
+        from studio.engine.run_states import list_places
 
         found = [
             TalkChoice(record, list_places(RunFolder(self.workspace.runs / record.run), record))
@@ -92,8 +92,8 @@ class Talks:
 
         "" for the result, and where there is nothing. Raises StudioError for a run that does not exist.
         """
-        from studio.engine.folder import find_run
-        from studio.engine.places import RESULT, list_places
+        from studio.engine.run_folder import find_run
+        from studio.engine.run_states import RESULT, list_places
 
         folder = find_run(self.workspace.runs, run)
         places = list_places(folder, folder.read_record())
@@ -239,7 +239,7 @@ class Talks:
             return job.stopping or self._must_end(turn)
 
         def work(job: Job) -> Table:
-            from studio.engine.scoring import measure_losses, render_expected
+            from studio.engine.answer_metrics import measure_losses, render_expected
 
             job.tell(text("test.loading"))
             speaker = self._speak(run, checkpoint, recipe)
@@ -338,7 +338,7 @@ class Talks:
     def _drop(self) -> None:
         self._loaded = None
         if self._speaker is not None:
-            from studio.engine.ladder import release_memory
+            from studio.engine.oom_fallback import release_memory
 
             self._speaker = None
             release_memory()
@@ -363,7 +363,7 @@ class Talks:
         machine = self._health.machine()
         hide_broken_triton(machine)
         from studio.engine.chat import Partner
-        from studio.engine.folder import find_run
+        from studio.engine.run_folder import find_run
 
         if not run:
             if recipe is None:

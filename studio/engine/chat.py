@@ -26,8 +26,8 @@ from studio.data.deadline import Deadline
 from studio.data.templates.catalogue import read_choice
 from studio.engine.artifact import load_artifact, save_artifact
 from studio.engine.ends import Ends, find_ends, set_ends
-from studio.engine.folder import RunFolder
-from studio.engine.places import RESULT, find_weights
+from studio.engine.run_folder import RunFolder
+from studio.engine.run_states import RESULT, find_weights
 from studio.models.adapt import adapt
 from studio.models.load import load_model, set_evaluation
 from studio.models.tokenizer import last_line, load_tokenizer

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from studio.data.pack import Example
 from studio.engine.batches import PAD_MULTIPLE, RowSizes, cut_stream
-from studio.engine.step import Scale
+from studio.engine.train_step import Scale
+from studio.models.decoder.cuda_graphs import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
 from studio.models.decoder.decoder import Decoder
-from studio.models.decoder.graph import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
+from studio.models.decoder.host_to_device import Staging, split_rows
 from studio.models.decoder.layer import Rows
-from studio.models.decoder.staging import Staging, split_rows
 from studio.planning.memory_estimate import is_small
 
 

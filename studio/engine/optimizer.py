@@ -12,7 +12,7 @@ from studio.core.errors import StudioError
 from studio.core.recipe import OptimSpec
 from studio.core.text import text
 from studio.engine.flat_adamw import FlatAdamW
-from studio.engine.ladder import is_out_of_memory, let_go
+from studio.engine.oom_fallback import is_out_of_memory, let_go
 
 
 def build_optimizer(

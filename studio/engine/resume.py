@@ -10,9 +10,9 @@ from studio.core.errors import StudioError
 from studio.core.events import RunEvent, Warned
 from studio.core.text import Text, text
 from studio.engine.checkpoint import Checkpoint, newest_valid
-from studio.engine.folder import RunFolder
+from studio.engine.checkpoint_state import read_training
+from studio.engine.run_folder import RunFolder
 from studio.engine.trainer import Trainer
-from studio.engine.training_state import read_training
 from studio.models.adapt import load_trained_state
 
 

@@ -43,23 +43,23 @@ from studio.engine.artifact import (
     sum_frozen,
     verify_artifact,
 )
-from studio.engine.assembly import load_fast, make_step
 from studio.engine.base_hash import hash_base
-from studio.engine.calibrate import keep_what_fits
+from studio.engine.build import load_fast, make_step
 from studio.engine.checkpoint import list_checkpoints, require_space, save_checkpoint, sweep
+from studio.engine.checkpoint_state import count_checkpoint, write_training
 from studio.engine.decoder_step import DecoderStep
-from studio.engine.folder import RunFolder
-from studio.engine.ladder import cap_memory, release_memory, retry_with_memory
+from studio.engine.fault_recovery import Recovery, is_sticky, may_pass
+from studio.engine.kernel_compile import warm_up
+from studio.engine.memory_calibration import keep_what_fits
+from studio.engine.oom_fallback import cap_memory, release_memory, retry_with_memory
+from studio.engine.preflight import try_out
 from studio.engine.proof import Proof
-from studio.engine.recovery import Recovery, is_sticky, may_pass
 from studio.engine.resume import resume
 from studio.engine.rows import prepare_rows
-from studio.engine.samples import Samples
+from studio.engine.run_folder import RunFolder
+from studio.engine.sample_generations import Samples
 from studio.engine.trainer import Hooks, Trainer, TrainState
-from studio.engine.training_state import count_checkpoint, write_training
-from studio.engine.trial import try_out
-from studio.engine.warmup import warm_up
-from studio.engine.watch import watch_gpu
+from studio.engine.watchdog import watch_gpu
 from studio.host.cards import name_card
 from studio.host.failures import diagnose
 from studio.models.adapt import (
@@ -70,9 +70,9 @@ from studio.models.adapt import (
     trained_state,
     unwrap,
 )
-from studio.models.fast import Fast
 from studio.models.fetch import DownloadStopped, resolve_model
 from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded
+from studio.models.optimize_model import Fast
 from studio.models.weights import Weights
 from studio.planning.learned_limits import Load, Remembered
 from studio.planning.run_plan import choose_device, gigabytes, limit_memory, memory_share

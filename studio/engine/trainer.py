@@ -28,12 +28,18 @@ from studio.core.text import Text, text
 from studio.data.pack import Example, measure_lengths
 from studio.engine.batches import StepOrder, count_trained, measure_windows
 from studio.engine.flat_adamw import FlatAdamW
-from studio.engine.generators import read_generators, write_generators
-from studio.engine.ladder import MemoryExhausted, count_vram, is_out_of_memory, let_go, retry_with_memory
+from studio.engine.oom_fallback import (
+    MemoryExhausted,
+    count_vram,
+    is_out_of_memory,
+    let_go,
+    retry_with_memory,
+)
 from studio.engine.optimizer import apply_gradients, build_optimizer, learning_rate
 from studio.engine.pause import stand_still
+from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.save_interval import is_save_due
-from studio.engine.step import Step
+from studio.engine.train_step import Step
 from studio.models.adapt import evaluation_mode
 from studio.models.load import AUTOCAST_DTYPES
 
@@ -69,7 +75,7 @@ class TrainState:
     last_eval: float | None = None
     tokens: int = 0
     base_answers: list[str] = field(default_factory=list)
-    """What the model as it came answered to the prompts of engine/samples.py."""
+    """What the model as it came answered to the prompts of engine/sample_generations.py."""
 
 
 @dataclass(slots=True)

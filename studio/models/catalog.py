@@ -17,8 +17,8 @@ from studio.core.facts import ModelFacts, Verdict
 from studio.core.json_file import TooDeep, parse_json
 from studio.core.text import Text, text
 from studio.models import modelscope
+from studio.models.config_shapes import read_shapes
 from studio.models.sdpa import supports_sdpa
-from studio.models.shapes import read_shapes
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

@@ -45,7 +45,7 @@ TOKENS_STEP = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryChoice:
-    """A policy, why, and the peak that is predicted for it by part (memory.predict)."""
+    """A policy, why, and the peak that is predicted for it by part (memory_estimate.predict)."""
 
     policy: MemoryPolicy
     reason: Text

@@ -27,7 +27,7 @@ CPU_ROOM_TOKENS = 4096
 MOST_TOKENS = 65_536
 """A card gains less than 1 % from larger micro-steps."""
 CARD_OWN_TOKENS = 4096
-"""What a micro-batch of the model's own code takes beside its tokens, in tokens (engine/step.py, OWN_TOKENS)."""
+"""What a micro-batch of the model's own code takes beside its tokens, in tokens (engine/train_step.py, OWN_TOKENS)."""
 RECOMPUTED = 1.33
 """Time of a step whose activations are computed again, as a multiple of one that keeps them."""
 

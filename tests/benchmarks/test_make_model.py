@@ -13,7 +13,7 @@ from benchmarks.make_model import SHAPES, build_config, list_tensors, make_model
 from benchmarks.table import append_row
 from benchmarks.train import read_run, write_recipe
 from studio.desk.recipes import read_recipe
-from studio.engine.folder import create_run
+from studio.engine.run_folder import create_run
 from studio.models.catalog import inspect_model
 
 TOKENS = 48

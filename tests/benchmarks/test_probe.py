@@ -31,6 +31,6 @@ def test_faults_are_counted(ask):
 
 
 def test_a_fault_that_is_accepted_fails_it(ask, monkeypatch):
-    monkeypatch.setattr("studio.models.decoder.probe.find_difference", lambda *arguments: None)
+    monkeypatch.setattr("studio.models.decoder.parity_check.find_difference", lambda *arguments: None)
     code, row = ask("--faults")
     assert code == 1 and row["found"] == "0"

@@ -20,7 +20,7 @@ from benchmarks.peers import build_peer, draw_adapters
 from benchmarks.step import build_step
 from studio.core.policy import LayerPolicy, MemoryPolicy
 from studio.engine.decoder_step import DecoderStep
-from studio.engine.step import StockStep
+from studio.engine.train_step import StockStep
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")

@@ -263,7 +263,7 @@ def test_a_run_that_was_cut_off_shows_as_stopped(shop, desk, finished):
     record = desk.run(finished)
     folder_record = folder / "run.json"
     before = folder_record.read_text(encoding="utf-8")
-    from studio.engine.folder import RunFolder
+    from studio.engine.run_folder import RunFolder
 
     RunFolder(folder).write_record(dataclasses.replace(record, state="running"))
     heart = Heartbeat(shop[0].heartbeat)

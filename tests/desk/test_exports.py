@@ -30,7 +30,7 @@ from studio.desk.prompt_set import read_prompts
 from studio.desk.results import Result, find_result
 from studio.engine.exporters.adapter import ADAPTER
 from studio.engine.exporters.exporter import ExportJob, ExportStopped
-from studio.engine.folder import create_run
+from studio.engine.run_folder import create_run
 from studio.host.settings import change_settings
 from studio.models.file_hashes import hash_weights
 from tests.ui.conftest import FakeDesk, make_plan

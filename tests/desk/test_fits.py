@@ -21,10 +21,10 @@ from studio.desk.datasets import Look
 from studio.desk.estimate import count_steps, write_command
 from studio.desk.fit import JUDGED_TOKENS, judge_method, judge_model, judged_recipe
 from studio.desk.fits import Fits, read_licence
-from studio.engine.folder import create_run
+from studio.engine.run_folder import create_run
 from studio.models.catalog import DEMO_MODEL
 from studio.models.hub_search import HubModel
-from studio.models.picks import PICKS, outline_picks, outline_sizes
+from studio.models.recommended_models import PICKS, outline_picks, outline_sizes
 from studio.planning.memory_estimate import predict
 from studio.planning.run_plan import choose_calibration, plan
 from tests.host.facts import make_decoder, make_gpu, make_machine

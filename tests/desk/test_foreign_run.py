@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from studio.core.errors import StudioError
-from studio.engine.folder import RunFolder
+from studio.engine.run_folder import RunFolder
 from tests.desk import test_shelf
 from tests.desk.test_shelf import RECIPE, make_checkpoint, make_result, make_run
 

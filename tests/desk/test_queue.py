@@ -18,7 +18,7 @@ from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.core.record import RunRecord
 from studio.core.text import literal
 from studio.desk.queue import ENDED_KEPT, WAITING_LIMIT, Queue, QueueItem, name_session
-from studio.engine.folder import RunFolder, create_run
+from studio.engine.run_folder import RunFolder, create_run
 
 STORED = sorted((Path(__file__).parents[1] / "core" / "stored").iterdir())
 

@@ -24,7 +24,7 @@ from studio.core.text import literal, text
 from studio.desk.desk import Desk
 from studio.desk.run_summary import SPARK_POINTS
 from studio.desk.shelf import judge_resume
-from studio.engine.folder import RunFolder, create_run
+from studio.engine.run_folder import RunFolder, create_run
 from tests.ui.conftest import MACHINE
 
 HEADER = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()

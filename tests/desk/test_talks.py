@@ -18,7 +18,7 @@ from studio.desk.desk import Desk
 from studio.desk.exports import loading_lines
 from studio.desk.prompt_set import read_prompts
 from studio.desk.table import write_csv
-from studio.engine.folder import create_run
+from studio.engine.run_folder import create_run
 
 QUESTION = [{"role": "user", "content": "say 3"}]
 

@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 
 from studio.core.events import RunResumed, StepLogged
 from studio.core.recipe import AdapterSpec, DatasetSpec, Limits, ModelChoice, OptimSpec, Recipe
-from studio.engine.folder import RunFolder, create_run
 from studio.engine.run import run
+from studio.engine.run_folder import RunFolder, create_run
 from studio.host.detect import detect
 
 STEPS = 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from studio.models.decoder.graph import GraphedDecoder
+from studio.models.decoder.cuda_graphs import GraphedDecoder
 from studio.planning import memory_estimate
 from studio.planning import run_plan as planning
 from tests.conftest import chat_rows, write_jsonl

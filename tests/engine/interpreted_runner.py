@@ -22,7 +22,7 @@ from triton.runtime.errors import PTXASError
 import studio.engine.run as engine
 from studio.core.events import KernelFellBack, RunPlanned, StepLogged
 from studio.core.recipe import AdapterSpec, DatasetSpec, Limits, ModelChoice, OptimSpec, Recipe
-from studio.engine.folder import create_run
+from studio.engine.run_folder import create_run
 from studio.planning.learned_limits import Remembered
 from studio.planning.run_plan import plan as real_plan
 from tests.host.facts import make_gpu, make_machine

@@ -16,7 +16,7 @@ from studio.data.pack import Example
 from studio.engine.batches import count_trained, cut_rows, cut_stream
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.loss import LossHead
-from studio.engine.step import StockStep
+from studio.engine.train_step import StockStep
 from studio.models.adapt import unwrap
 from studio.models.decoder.decoder import Decoder, take_over
 from tests.models.decoder.models import make_model

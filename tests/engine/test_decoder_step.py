@@ -14,17 +14,17 @@ import studio.engine.run as engine
 from studio.core.events import EvalLogged, KernelFellBack, MemoryFreed, RunPlanned, RunResumed, Warned
 from studio.core.recipe import change_recipe
 from studio.data.pack import Example
-from studio.engine import assembly
+from studio.engine import build as assembly
 from studio.engine.batches import count_trained
 from studio.engine.decoder_step import DecoderStep, join
-from studio.engine.folder import create_run
-from studio.engine.ladder import climb, rungs_of
 from studio.engine.loss import LossHead
-from studio.engine.step import StockStep
+from studio.engine.oom_fallback import climb, rungs_of
+from studio.engine.run_folder import create_run
+from studio.engine.train_step import StockStep
 from studio.engine.trainer import TrainState
 from studio.models.adapt import adapt, unwrap
 from studio.models.decoder.decoder import Decoder, take_over
-from studio.models.fast import Fast
+from studio.models.optimize_model import Fast
 from studio.planning import run_plan as planning
 from tests.engine.conftest import Ran
 from tests.engine.fake_kernels import COMPUTE, Fault, Now, install

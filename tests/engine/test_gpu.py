@@ -20,10 +20,10 @@ from studio.core.events import (
 )
 from studio.core.policy import LayerPolicy, MemoryPolicy
 from studio.core.recipe import change_recipe
-from studio.engine import calibrate as calibrating
-from studio.engine import watch
-from studio.engine.folder import create_run
-from studio.models.decoder import offload
+from studio.engine import memory_calibration as calibrating
+from studio.engine import watchdog as watch
+from studio.engine.run_folder import create_run
+from studio.models.decoder import activation_offload as offload
 from studio.planning import run_plan as planning
 from tests.engine.gpu_steps import STEPS, note_replays, step_by, write_lengths
 

@@ -10,10 +10,10 @@ from studio.core.events import RunPaused, RunUnpaused
 from studio.core.heartbeat import Heartbeat
 from studio.core.pace import BUDGETS_VARIABLE
 from studio.core.recipe import Limits
-from studio.engine.folder import RunFolder
 from studio.engine.pause import stand_still
+from studio.engine.run_folder import RunFolder
 from studio.engine.trainer import Hooks
-from studio.engine.watch import Watch
+from studio.engine.watchdog import Watch
 
 
 def make_hooks(events: list, beat, paused: threading.Event, stopped: threading.Event) -> Hooks:

@@ -8,8 +8,8 @@ import pytest
 
 from studio.core.recipe import change_recipe
 from studio.engine import proof, run
-from studio.engine.folder import create_run
-from studio.models import fast
+from studio.engine.run_folder import create_run
+from studio.models import optimize_model as fast
 from studio.planning import run_plan as planning
 from studio.planning.learned_limits import Remembered
 
@@ -95,8 +95,8 @@ def test_another_configuration_is_looked_at(train, looks, make_tiny_model, tmp_p
 
 def test_proofs_hang_on_the_code_that_loads_and_reads():
     names = {file.name for file in proof._list_code("decoder")}
-    assert {"norms.py", "adapt.py", "load.py", "layer.py", "fast.py"} <= names
-    assert "trial_save.py" not in names and "trial_save.py" in {f.name for f in proof._list_code("writing")}
+    assert {"norm_probe.py", "adapt.py", "load.py", "layer.py", "optimize_model.py"} <= names
+    assert "preflight_save.py" not in names and "preflight_save.py" in {f.name for f in proof._list_code("writing")}
 
 
 def test_what_was_refused_is_no_proof(train, looks, monkeypatch):
@@ -116,7 +116,7 @@ def test_a_continued_adapter_is_looked_at_each_time(recipe, tmp_path):
 
 def test_what_writes_is_not_tried_again(tmp_path, machine, recipe, monkeypatch):
     from studio.core.events import TrialFinished
-    from studio.engine import trial
+    from studio.engine import preflight as trial
 
     tried = []
     for name in ("sample", "save_and_reload", "save_result", "train_on_longest"):

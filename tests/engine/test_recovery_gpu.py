@@ -22,8 +22,10 @@ from studio.core.events import (
     Warned,
 )
 from studio.core.recipe import change_recipe
-from studio.engine import decoder_step, ladder, step
-from studio.engine.folder import create_run
+from studio.engine import decoder_step
+from studio.engine import oom_fallback as ladder
+from studio.engine import train_step as step
+from studio.engine.run_folder import create_run
 from studio.models.decoder.decoder import Decoder
 from studio.planning.learned_limits import Remembered
 from tests.conftest import chat_rows, make_model

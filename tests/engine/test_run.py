@@ -101,8 +101,8 @@ def test_a_secret_in_the_environment_reaches_no_file(ran, monkeypatch):
 
 
 def test_stop_before_training_saves_nothing(ran, recipe, machine, tmp_path):
-    from studio.engine.folder import create_run
     from studio.engine.run import run
+    from studio.engine.run_folder import create_run
 
     events = []
     record = run(recipe, machine, create_run(tmp_path / "runs", recipe), events.append, lambda: True)
@@ -120,8 +120,8 @@ def test_a_stop_after_the_last_step_loses_nothing(ran):
 
 def test_a_stop_in_the_middle_of_a_window_leaves_that_step_to_the_resume(ran, recipe, machine, tmp_path):
     """Asked for in step 4, in the second of four micro-batches, with gradients there and random numbers drawn."""
-    from studio.engine.folder import create_run
     from studio.engine.run import run
+    from studio.engine.run_folder import create_run
 
     changes = {"adapter.dropout": 0.1, "optim.batch_size": 8, "optim.micro_batch": 2}
     calm = ran(changes)
@@ -145,8 +145,8 @@ def test_a_stop_in_the_middle_of_a_window_leaves_that_step_to_the_resume(ran, re
 
 
 def test_a_stop_in_the_last_evaluation_leaves_no_half_measured_loss(recipe, machine, tmp_path):
-    from studio.engine.folder import create_run
     from studio.engine.run import run
+    from studio.engine.run_folder import create_run
 
     changes = {"data.validation_share": 0.4, "limits.trial": False}
     folder, events = create_run(tmp_path / "cut", change_recipe(recipe, changes)), []
@@ -292,7 +292,7 @@ import json, sys
 from pathlib import Path
 from studio.core.codec import from_json
 from studio.core.recipe import Recipe
-from studio.engine.folder import create_run
+from studio.engine.run_folder import create_run
 from studio.engine.run import run
 from studio.host.detect import detect
 recipe = from_json(Recipe, json.loads(Path(sys.argv[1]).read_text()))
@@ -330,7 +330,7 @@ def test_training_without_a_working_triton(ran, tmp_path, state):
 def test_the_mirror_of_the_settings_reaches_the_download(machine, recipe, tmp_path, monkeypatch):
     from studio.core.hub_token import Mirror
     from studio.engine import run as module
-    from studio.engine.folder import create_run
+    from studio.engine.run_folder import create_run
 
     asked = []
     monkeypatch.setattr(module, "resolve_model", lambda *arguments: asked.append(arguments[-1]) or 1 / 0)

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingA
 from studio.core.recipe import change_recipe
 from studio.data.prepare import prepare
 from studio.engine.batches import PAD_MULTIPLE
-from studio.engine.generators import seed_all
 from studio.engine.loss import LossHead
-from studio.engine.step import StockStep
+from studio.engine.rng_state import seed_all
+from studio.engine.train_step import StockStep
 from studio.engine.trainer import Hooks, NonFinite
 from studio.engine.trainer import Trainer as OwnTrainer
 from studio.models.adapt import adapt, trained_state, unwrap

@@ -30,8 +30,8 @@ from studio.core.recipe import DatasetSpec, Limits, ModelChoice, OptimSpec, Reci
 from studio.data.pack import Example
 from studio.data.prepare import PreparedData, prepare
 from studio.engine.batches import StepOrder
-from studio.engine.folder import create_run
 from studio.engine.optimizer import learning_rate
+from studio.engine.run_folder import create_run
 from studio.models.adapt import adapt
 from studio.models.load import quantization_config
 from tests.conftest import make_model, write_jsonl

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from studio.engine.folder import RunFolder
+from studio.engine.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,8 +68,8 @@ if act["then"] == "page":
 (root / "ready").write_text(str(os.getpid()))
 if act["then"] == "beating":
     from studio.core.recipe import Limits
-    from studio.engine.folder import RunFolder
-    from studio.engine.watch import Watch
+    from studio.engine.run_folder import RunFolder
+    from studio.engine.watchdog import Watch
     with Watch(RunFolder(folder), Limits(), lambda event: None, heart) as watch:
         (root / "beating").write_text("")
         for step in range(100000):

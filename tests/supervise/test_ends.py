@@ -14,8 +14,8 @@ import pytest
 
 from studio import supervise as supervisor
 from studio.child import Ending, watch
-from studio.engine.deaths import Death, describe_code, diagnose_death, read_deaths
-from studio.engine.folder import RunFolder
+from studio.engine.crash_records import Death, describe_code, diagnose_death, read_deaths
+from studio.engine.run_folder import RunFolder
 from tests.supervise.conftest import DRIVER, is_alive, starts, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,8 +13,8 @@ import pytest
 
 from studio import supervise as supervisor
 from studio.core.errors import StudioError
-from studio.engine.deaths import read_deaths
-from studio.engine.folder import RunFolder
+from studio.engine.crash_records import read_deaths
+from studio.engine.run_folder import RunFolder
 from studio.host.claim import claim
 from studio.host.settings import change_settings
 from studio.page import Page

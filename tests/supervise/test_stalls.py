@@ -11,7 +11,7 @@ from pathlib import Path
 from studio import supervise as supervisor
 from studio.child import Judge, watch
 from studio.core.heartbeat import Heartbeat
-from studio.engine.deaths import read_deaths
+from studio.engine.crash_records import read_deaths
 from tests.supervise.conftest import starts, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from studio.core.codec import to_json
 from studio.core.events import EvalLogged, GpuSampled, PhaseStarted, RunEvent, StepLogged
 from studio.core.heartbeat import Heartbeat
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
-from studio.engine.folder import create_run
+from studio.engine.run_folder import create_run
 from studio.host.workspace import Workspace
 
 EVAL_STEPS = 500

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from studio.models.catalog import DEMO_MODEL
-from studio.models.picks import PICKS
+from studio.models.recommended_models import PICKS
 from tests.models.test_hub_search import Hub
 from tests.ui.browser import english_in, labels_of, show_tab
 

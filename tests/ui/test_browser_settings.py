@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from studio.core.recipe import AdapterSpec, DatasetSpec, ModelChoice, Recipe
-from studio.engine.folder import create_run
+from studio.engine.run_folder import create_run
 from tests.ui.browser import (
     show_tab,
     wait_for,

@@ -20,8 +20,8 @@ from studio.core.events import (
 )
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.core.text import literal
-from studio.engine.deaths import append_event
-from studio.engine.folder import create_run
+from studio.engine.crash_records import append_event
+from studio.engine.run_folder import create_run
 from studio.host.workspace import open_workspace
 from studio.ui.context import Context
 from studio.ui.doors import Doors

@@ -17,7 +17,7 @@ from studio.core.facts import Verdict
 from studio.core.text import load_catalogue, text
 from studio.desk.prompt_set import Prompt, PromptSet
 from studio.desk.table import Table, TableRow, Totals
-from studio.engine.places import Place
+from studio.engine.run_states import Place
 from studio.ui.answer_text import show_answer
 from studio.ui.chat_parts import PRESETS, draw
 from studio.ui.chat_view import progress_card, said_words, state_card, table_card, talk_card

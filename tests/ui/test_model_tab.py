@@ -15,7 +15,7 @@ from studio.desk import fits as fits_module
 from studio.desk.fits import FoundModel
 from studio.host.workspace import open_workspace
 from studio.models.hub_search import HubModel
-from studio.models.picks import PICKS
+from studio.models.recommended_models import PICKS
 from studio.ui.context import Context
 from studio.ui.form import Form
 from studio.ui.keys import Keys

@@ -71,7 +71,7 @@ FAILURES = (
         code="M2",
     ),
     Failure(
-        # Raised by the engine's ladder (engine/ladder.py), which has tried smaller batches and recomputing.
+        # Raised by the engine's ladder (engine/oom_fallback.py), which has tried smaller batches and recomputing.
         "memory_exhausted",
         None,
         (SHORTER, FOUR_BITS, CLOSE_PROGRAMS, SMALLER_MODEL),

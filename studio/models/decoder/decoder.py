@@ -12,16 +12,22 @@ from torch import Tensor, nn
 
 from studio.core.policy import LayerPolicy, MemoryPolicy
 from studio.core.text import Text, text
+from studio.models.decoder.activation_offload import Offload
 from studio.models.decoder.embedding import Embedding
 from studio.models.decoder.flat_store import FlatStore
+from studio.models.decoder.frozen_weights import (
+    OpenedWeights,
+    ResidentWeights,
+    Scratch,
+    TrainedWeights,
+    Weights,
+)
+from studio.models.decoder.fused_lora_linear import Drops, LinearGroup, Part, read_part
 from studio.models.decoder.kept import Kept
 from studio.models.decoder.layer import Layer, Rows
-from studio.models.decoder.linears import Drops, LinearGroup, Part, read_part
-from studio.models.decoder.offload import Offload
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.spec import DecoderSpec, LayerSpec, read_decoder
 from studio.models.decoder.structure import round_tail
-from studio.models.decoder.weights import OpenedWeights, ResidentWeights, Scratch, TrainedWeights, Weights
 from studio.models.decoder.whole_store import WholeStore, explain_unlike, list_parameters
 
 

@@ -18,7 +18,7 @@ from studio_kernels.fp8 import multiply, supports_multiply
 from torch import Tensor
 
 from studio.core.text import Text, literal, text
-from studio.models.decoder.weights import ResidentWeights, Weights
+from studio.models.decoder.frozen_weights import ResidentWeights, Weights
 
 if TYPE_CHECKING:
     from studio.models.decoder.decoder import Decoder

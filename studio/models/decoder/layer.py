@@ -5,7 +5,8 @@
 
 Gemma puts a norm on each branch before it joins: m = x + norm(a Wo^T), y = m + norm(h Wd^T). T rows, H hidden width,
 I width of the MLP. n1, n2 and h are always computed again; h Wd^T never is. The gradients of what is trained, adapters
-or all linears, biases and norms, are added on the way. Rows of gradients are "wide" ([dY | G], see linears.py).
+or all linears, biases and norms, are added on the way. Rows of gradients are "wide": [dY | G],
+as in fused_lora_linear.py.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from torch import Tensor
 
 from studio.core.policy import KEEP_LEVELS, Keep
 from studio.models.decoder.flat_store import FlatStore
+from studio.models.decoder.fused_lora_linear import Drops, LinearGroup
 from studio.models.decoder.kept import Kept, replace_rows
-from studio.models.decoder.linears import Drops, LinearGroup
 from studio.models.decoder.spec import LayerSpec
 from studio.models.decoder.whole_store import norms_of
 

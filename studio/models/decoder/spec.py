@@ -2,7 +2,7 @@
 
 Covers the layer of Llama, Mistral, Qwen2, Qwen3, Gemma 2 and 3 and Phi-3, and whatever else is built of the same parts:
 norm, query/key/value, (query and key norm), rotary embedding, causal attention, output, (norm), sum, norm, gated MLP,
-(norm), sum. Names of classes are never looked at; that the layer computes what its parts suggest is proved by probe.py.
+(norm), sum. Names of classes are never looked at; parity_check.py proves that the layer computes what its parts suggest.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import nn
 
 from studio.core.text import Text, text
 from studio.models.decoder.structure import BRANCH_NORMS, GROUPS, INPUT_NORM, MIDDLE_NORM, name_parts
-from studio.models.fuse import name_activation
-from studio.models.norms import Norm, is_rms_norm, read_norm
+from studio.models.module_swaps import name_activation
+from studio.models.norm_probe import Norm, is_rms_norm, read_norm
 
 NO_ROTARY = "none"
 """Every fourth layer of SmolLM3 leaves query and key as they are (NoPE)."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from studio.models.decoder.flat_store import FlatStore
 from studio.models.decoder.spec import DecoderSpec, LayerSpec
-from studio.models.norms import Norm
+from studio.models.norm_probe import Norm
 
 ALIGN = 128
 """Elements: matrices of 16-bit numbers begin at multiples of 256 bytes, as memory of their own would."""

@@ -15,11 +15,11 @@ from studio_kernels.dispatch import Kernels
 from torch import Tensor, nn
 from torch.nn import functional
 
+from studio.models.decoder.frozen_weights import Weights
+from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.layer import Layer
-from studio.models.decoder.linears import LinearGroup
 from studio.models.decoder.spec import DecoderSpec
-from studio.models.decoder.weights import Weights
-from studio.models.norms import Norm
+from studio.models.norm_probe import Norm
 
 
 def widen(

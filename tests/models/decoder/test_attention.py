@@ -12,9 +12,9 @@ from studio_kernels.dispatch import bind
 
 from studio.models.adapt import unwrap
 from studio.models.decoder import decoder as module
+from studio.models.decoder.cuda_graphs import GraphedDecoder, Shapes
 from studio.models.decoder.decoder import Decoder, take_over
-from studio.models.decoder.graph import GraphedDecoder, Shapes
-from studio.models.fast import Fast
+from studio.models.optimize_model import Fast
 from tests.models.decoder.models import make_model
 
 

@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from studio.core.policy import LayerPolicy, MemoryPolicy
 from studio.models.adapt import unwrap
-from studio.models.decoder import offload
+from studio.models.decoder import activation_offload as offload
 from studio.models.decoder.decoder import Decoder, take_over
-from studio.models.decoder.probe import find_difference
-from studio.models.decoder.weights import ResidentWeights
+from studio.models.decoder.frozen_weights import ResidentWeights
+from studio.models.decoder.parity_check import find_difference
 from tests.models.decoder.models import FAMILIES, make_model
 
 LENGTHS = (11, 1, 20)

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from studio.core.policy import LayerPolicy, MemoryPolicy
 from studio.models.adapt import unwrap
 from studio.models.decoder.decoder import Decoder, take_over
-from studio.models.decoder.probe import find_difference
+from studio.models.decoder.parity_check import find_difference
 from studio.models.load import quantization_config
 from tests.conftest import make_model as make_stored_model
 from tests.models.decoder.models import FAMILIES, make_model

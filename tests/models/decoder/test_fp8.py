@@ -12,8 +12,8 @@ from studio.models.adapt import unwrap
 from studio.models.decoder import judge
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.fp8_weights import Fp8Weights, drop_fp8, use_fp8
-from studio.models.decoder.probe import find_difference
-from studio.models.decoder.weights import OpenedWeights, ResidentWeights
+from studio.models.decoder.frozen_weights import OpenedWeights, ResidentWeights
+from studio.models.decoder.parity_check import find_difference
 from tests.models.decoder.models import FAMILIES, make_model
 from tests.models.decoder.test_decoder import assert_equal, ours, take
 

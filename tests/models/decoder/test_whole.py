@@ -12,8 +12,8 @@ from torch.nn import functional
 from studio.core.policy import LayerPolicy, MemoryPolicy
 from studio.core.text import Text
 from studio.models.decoder.decoder import Decoder, take_over
-from studio.models.decoder.linears import LinearGroup
-from studio.models.decoder.probe import find_difference
+from studio.models.decoder.fused_lora_linear import LinearGroup
+from studio.models.decoder.parity_check import find_difference
 from tests.models.decoder.models import FAMILIES, make_whole_model
 
 LENGTHS = (11, 1, 20, 9, 14, 3, 8, 17)

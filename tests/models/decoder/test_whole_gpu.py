@@ -18,7 +18,7 @@ from studio.engine.decoder_step import DecoderStep
 from studio.engine.flat_adamw import FlatAdamW
 from studio.engine.optimizer import build_optimizer
 from studio.models.decoder.decoder import Decoder, take_over
-from studio.models.decoder.probe import find_difference
+from studio.models.decoder.parity_check import find_difference
 from tests.models.decoder.models import FAMILIES, make_whole_model
 from tests.models.decoder.test_decoder_gpu import KERNELS, PACKED, make_batch, run_ours, run_stock
 

@@ -1,0 +1,89 @@
+"""Puts together what a run trains: the loaded model with its adapter, made fast, and the step that computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from studio.core.events import RunEvent, Warned
+from studio.core.facts import BackendPlan, ModelFacts
+from studio.core.recipe import Recipe
+from studio.engine.decoder_step import DecoderStep
+from studio.engine.ends import set_ends
+from studio.engine.methods import get_method
+from studio.engine.rng_state import seed_all
+from studio.engine.train_step import Step, StockStep
+from studio.models.adapt import adapt, unwrap
+from studio.models.decoder.reading import sample_ids
+from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded, load_model
+from studio.models.optimize_model import Fast, make_fast
+from studio.models.weights import Weights
+
+
+def load_fast(
+    recipe: Recipe,
+    facts: ModelFacts,
+    plan: BackendPlan,
+    tokenizer: Any = None,
+    weights: Weights | None = None,
+    proved: Callable[[], bool] = lambda: False,
+) -> tuple[Loaded, Fast]:
+    """Load, attach what is trained, and make it as fast as the plan says.
+
+    `tokenizer`: where it is loaded already. `weights`: as in load_model. `proved`: as in make_fast.
+    """
+    seed_all(recipe.seed)
+    if plan.device.value.startswith("cuda"):
+        torch.cuda.init()
+    full = recipe.adapter.method == "full"
+    loaded = load_model(
+        facts,
+        device=plan.device.value,
+        # Full fine-tuning keeps fp32 master weights: 16-bit ones lose corrections below 1/256 of a weight.
+        dtype="fp32" if full else plan.dtype.value,
+        quantization=plan.quantization.value,
+        attention=plan.attention.value,
+        tokenizer=tokenizer,
+        weights=weights,
+    )
+    if plan.device.value.startswith("cuda"):
+        # Neither what an earlier run needed counts, nor what was read ahead of its turn.
+        torch.cuda.reset_peak_memory_stats(plan.device.value)
+    loaded.model.config.use_cache = False
+    set_ends(loaded.model, loaded.tokenizer)
+    model = adapt(loaded.model, recipe.adapter, recipe.model.adapter)
+    fast = make_fast(
+        unwrap(model),
+        {op: choice.value for op, choice in plan.kernels.items()},
+        plan.memory,
+        dtype=DTYPES[plan.dtype.value],
+        autocast=AUTOCAST_DTYPES.get(plan.dtype.value),
+        fp8=plan.fp8.value,
+        texts=sample_ids(loaded.tokenizer),
+        proved=proved,
+    )
+    if fast.decoder is None and plan.checkpointing.value:
+        unwrap(model).gradient_checkpointing_enable({"use_reentrant": False})
+    return Loaded(model, loaded.tokenizer), fast
+
+
+def make_step(
+    loaded: Loaded,
+    plan: BackendPlan,
+    method: str,
+    fast: Fast,
+    emit: Callable[[RunEvent], None],
+    *,
+    packing: bool = True,
+) -> Step:
+    """Return how micro-batches of the loaded model are computed."""
+    pad_id = loaded.tokenizer.pad_token_id
+    if fast.decoder is not None:
+        return DecoderStep(fast.decoder, pad_id=pad_id, packing=packing)
+    loss = get_method(method).build_loss(unwrap(loaded.model))
+    if loss.note:
+        emit(Warned(message=loss.note))
+    device, dtype = torch.device(plan.device.value), plan.dtype.value
+    return StockStep(loaded.model, loss.sum_loss, dtype=dtype, device=device, pad_id=pad_id)
