@@ -2,7 +2,7 @@
 
 Covers the layer of Llama, Mistral, Qwen2, Qwen3, Gemma 2 and 3 and Phi-3, and whatever else is built of the same parts:
 norm, query/key/value, (query and key norm), rotary embedding, causal attention, output, (norm), sum, norm, gated MLP,
-(norm), sum. Names of classes are never looked at; parity_check.py proves that the layer computes what its parts suggest.
+(norm), sum. Names of classes are never looked at: parity_check.py proves that a layer computes what its parts suggest.
 """
 
 from __future__ import annotations
