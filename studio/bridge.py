@@ -19,8 +19,8 @@ from studio.core.facts import Distribution
 from studio.core.text import text
 from studio.crossing import Crossing, Machine
 from studio.host import wsl
-from studio.host.handover import keep_fresh
 from studio.host.workspace import Workspace
+from studio.host.wsl_lease import keep_fresh
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,12 +22,12 @@ from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.json_file import read_json
 from studio.core.text import literal, text
 from studio.host import wsl
-from studio.host.claim import ADDRESS_FILE, Holder, claim, claim_run
-from studio.host.handover import BRIDGE_VARIABLE, MARKER, hand_over
 from studio.host.mirrors import find_mirrors
 from studio.host.probes.guest import WINDOWS_RAM_VARIABLE
-from studio.host.program_copy import pack_program
+from studio.host.program_archive import pack_program
 from studio.host.workspace import LOCAL_VARIABLE, WORKSPACE_VARIABLE, Workspace
+from studio.host.workspace_lock import ADDRESS_FILE, Holder, claim, claim_run
+from studio.host.wsl_lease import BRIDGE_VARIABLE, MARKER, hand_over
 from studio.host.wsl_paths import to_linux
 from studio.supervise import stop_requests
 

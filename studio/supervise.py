@@ -50,10 +50,10 @@ from studio.core.text import Text, choose_language, load_catalogue, text
 from studio.engine.checkpoint import list_checkpoints
 from studio.engine.crash_records import STALLED, Death, append_event, fail_run, last_loss, record_death
 from studio.engine.run_folder import RunFolder
-from studio.host.awake import without_quick_edit
-from studio.host.claim import Holder, claim, claim_run
 from studio.host.environment import prepare_environment
+from studio.host.sleep_inhibitor import without_quick_edit
 from studio.host.workspace import Workspace
+from studio.host.workspace_lock import Holder, claim, claim_run
 from studio.lifeline import FAULT_LOG_VARIABLE
 from studio.page import Page, join
 from studio.tunnel import hold_tunnels

@@ -182,7 +182,8 @@ def list_files(folder: Path) -> set[str]:
 def claimed_elsewhere(workspace: Workspace, run: str = "elsewhere") -> Iterator[None]:
     """Let another process hold the claim of the workspace's one run, as a training does; it is killed at the end."""
     code = (
-        "import sys, time; from studio.host.claim import claim; from studio.host.workspace import open_workspace\n"
+        "import sys, time\n"
+        "from studio.host.workspace import open_workspace\nfrom studio.host.workspace_lock import claim\n"
         "held = claim(open_workspace(sys.argv[1]), 'run', run=sys.argv[2])\n"
         "print('held', flush=True); time.sleep(600)"
     )

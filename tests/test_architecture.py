@@ -72,9 +72,9 @@ BROAD_EXCEPT = {
     "studio/engine/run.py": "whatever ends a run becomes a diagnosis",
     "studio/engine/sample_generations.py": "raised again unless the hook knows a way on",
     "studio/desk/worker.py": "the Future carries it to whoever asked",
-    "studio/host/probes/limit.py": "raised again in the thread that asked",
-    "studio/desk/running.py": "a failure that the engine itself could not tell becomes one that it can",
-    "studio/desk/talks.py": "raised again in the thread that asked",
+    "studio/host/probes/call_timeout.py": "raised again in the thread that asked",
+    "studio/desk/run_controller.py": "a failure that the engine itself could not tell becomes one that it can",
+    "studio/desk/chat_service.py": "raised again in the thread that asked",
     "studio/ui/guest.py": "raised again, without a traceback when there were many",
     "studio/ui/context.py": "raised again as a message",
 }

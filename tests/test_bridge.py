@@ -27,9 +27,9 @@ from studio.console import Console
 from studio.core.errors import StudioError
 from studio.core.text import load_catalogue
 from studio.crossing import Machine
-from studio.host.claim import Holder, claim, claim_run
-from studio.host.handover import MARKER, hand_over
-from studio.host.program_copy import LIST, list_program, pack_program
+from studio.host.program_archive import LIST, list_program, pack_program
+from studio.host.workspace_lock import Holder, claim, claim_run
+from studio.host.wsl_lease import MARKER, hand_over
 from tests.host.fake_wsl import ENGLISH, FakeWsl, read_calls
 from tests.launched import launch, read_answer, wait_for
 

@@ -323,7 +323,7 @@ from studio.cli import main
 from studio.core.text import literal
 from studio.desk import exports
 from studio.desk.desk import Desk
-from studio.desk.talks import Talks
+from studio.desk.chat_service import Talks
 from studio.engine.exporters.exporter import Exporter
 
 def write(job):

@@ -20,8 +20,8 @@ from studio.core.codec import to_json
 from studio.core.errors import StudioError
 from studio.core.recipe import Recipe
 from studio.data.remote import is_remote
-from studio.desk.checking import find_problems
-from studio.desk.health import Health
+from studio.desk.machine_state import Health
+from studio.desk.recipe_problems import find_problems
 from studio.engine.base_hash import hash_base, is_kept
 from studio.host.detect import look_around
 from studio.host.probes.child import run_child

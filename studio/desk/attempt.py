@@ -16,8 +16,8 @@ from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.desk.ahead import import_libraries
-from studio.desk.health import Health, hide_broken_triton
-from studio.desk.pace import read_pace
+from studio.desk.machine_state import Health, hide_broken_triton
+from studio.desk.throughput_history import read_pace
 from studio.engine.run_folder import RunFolder
 from studio.models.catalog import inspect_model
 from studio.planning.learned_limits import Remembered

@@ -16,21 +16,21 @@ from studio.core.heartbeat import PARENT_VARIABLE, request_restart
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import text
-from studio.desk.checking import find_problems, look, preview_recipe
-from studio.desk.datasets import Datasets
+from studio.desk.chat_service import Talks
+from studio.desk.dataset_session import Datasets
+from studio.desk.event_log import EventLogs
 from studio.desk.exports import Export, Exports
-from studio.desk.fits import Fits
-from studio.desk.health import Health, hide_broken_triton
-from studio.desk.log import EventLogs
+from studio.desk.machine_state import Health, hide_broken_triton
+from studio.desk.model_library import Fits
 from studio.desk.preferences import Preferences
 from studio.desk.presets import Presets
 from studio.desk.queue import Queue
+from studio.desk.recipe_problems import find_problems, look, preview_recipe
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.desk.results import find_result
-from studio.desk.running import Running
+from studio.desk.run_controller import Running
+from studio.desk.run_library import Shelf
 from studio.desk.sharing import Sharing
-from studio.desk.shelf import Shelf
-from studio.desk.talks import Talks
 from studio.desk.worker import Worker
 from studio.host.workspace import Workspace
 from studio.models.catalog import LocalModel, inspect_model, list_local_models

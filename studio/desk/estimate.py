@@ -18,10 +18,10 @@ from studio.core.facts import BackendPlan, DataFacts, MachineFacts, ModelFacts
 from studio.core.recipe import Recipe, change_recipe, share_held_out
 from studio.core.text import Text, literal, text
 from studio.data import remote
-from studio.desk.checking import look
-from studio.desk.datasets import Look, identify
-from studio.desk.fit import judge_peak, knows_shape
-from studio.desk.pace import Pace, Paces
+from studio.desk.dataset_session import Look, identify
+from studio.desk.model_fit import judge_peak, knows_shape
+from studio.desk.recipe_problems import look
+from studio.desk.throughput_history import Pace, Paces
 from studio.host.workspace import Workspace
 from studio.planning.memory_estimate import count_disk, predict
 from studio.planning.recipe_check import estimate_steps

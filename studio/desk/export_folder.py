@@ -14,7 +14,7 @@ from pathlib import Path
 from studio.core.errors import StudioError
 from studio.core.files import replace_file, write_json
 from studio.core.json_file import read_json
-from studio.host.claim import is_alive
+from studio.host.workspace_lock import is_alive
 
 NOTE = "studio-export.json"
 """Beside the files: which run and form they are of. A folder without it is none of ours: nothing here deletes it."""

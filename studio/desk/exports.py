@@ -30,7 +30,7 @@ from studio.desk.export_folder import (
 )
 from studio.desk.job import Job
 from studio.desk.results import Result
-from studio.desk.running import Running
+from studio.desk.run_controller import Running
 from studio.desk.worker import Worker
 from studio.engine.checkpoint import require_space
 from studio.engine.exporters import EXPORTERS, get_exporter

@@ -24,8 +24,8 @@ from studio.core.migrate import QUEUE_VERSION, lift
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import Text, text
-from studio.desk.checking import refuse
-from studio.desk.running import Running
+from studio.desk.recipe_problems import refuse
+from studio.desk.run_controller import Running
 from studio.engine.run_folder import RunFolder
 from studio.host.failures import refuse_system
 

@@ -24,6 +24,7 @@ from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.json_file import parse_json
 from studio.core.offline import OFFLINE_VARIABLE
 from studio.core.text import text
+from studio.desk.login_throttle import Throttle
 from studio.desk.pass_phrase import hash_phrase, make_phrase, matches
 from studio.desk.share_files import (
     PHRASES_VARIABLE,
@@ -37,7 +38,6 @@ from studio.desk.share_files import (
     read_state,
     state_file,
 )
-from studio.desk.throttle import Throttle
 from studio.host.addresses import list_addresses, list_names
 from studio.host.private_file import write_private
 from studio.host.workspace import Workspace

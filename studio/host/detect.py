@@ -11,7 +11,7 @@ from typing import Any
 
 from studio.core.codec import to_json
 from studio.core.facts import Distribution, Gpu, KernelTest, MachineFacts, Tool
-from studio.host.kept_facts import keep_facts, read_kept, stamp
+from studio.host.facts_cache import keep_facts, read_kept, stamp
 from studio.host.probes import (
     assemblers,
     graphics,
@@ -26,7 +26,7 @@ from studio.host.probes import (
 )
 from studio.host.probes.child import Answer, run_child
 from studio.host.probes.hub import ask_hub
-from studio.host.probes.surroundings import Surroundings, survey
+from studio.host.probes.probe_context import Surroundings, survey
 from studio.host.settings import read_settings
 from studio.host.versions import gate
 from studio.host.workspace import Workspace

@@ -12,7 +12,7 @@ from studio_kernels.support import NEEDS_DOTS
 from studio.core.facts import Gpu, MachineFacts
 from studio.core.text import Text, literal, text
 from studio.host import versions
-from studio.host.features import (
+from studio.host.capabilities import (
     ROCM_WITH_TRITON,
     dotted,
     healthy_distribution,

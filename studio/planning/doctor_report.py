@@ -6,10 +6,10 @@ from typing import Any
 
 from studio.core.facts import Gpu, MachineFacts
 from studio.core.text import Text, literal, text
+from studio.host.capabilities import broken_ops
 from studio.host.cards import choose_card
 from studio.host.failures import find_failures, general
 from studio.host.failures.catalogue import Found
-from studio.host.features import broken_ops
 from studio.host.repairs import REPAIRS, choose_repairs
 from studio.planning.backend_table import PROCESSOR_ROWS, Backend
 from studio.planning.doctor_checks import look_through

@@ -12,15 +12,15 @@ from starlette.middleware import Middleware
 
 from studio.core.text import LANGUAGES
 from studio.ui.api import Api
+from studio.ui.asset_preload import FrontEnd
+from studio.ui.auth_backends import Doors
+from studio.ui.auth_middleware import UPLOAD_BYTES, Gate
 from studio.ui.connections import CONNECTIONS, AcceptErrors, Connection
 from studio.ui.context import Context
-from studio.ui.doors import Doors
+from studio.ui.draft_sync import OtherWindow
+from studio.ui.estimate_card import RunCard
 from studio.ui.form import Form, show_all
-from studio.ui.frame import Frame
-from studio.ui.front_end import FrontEnd
-from studio.ui.gate import UPLOAD_BYTES, Gate
-from studio.ui.other_window import OtherWindow
-from studio.ui.run_card import RunCard
+from studio.ui.header import Frame
 from studio.ui.style import ICON, STYLE_SHEET, make_theme
 from studio.ui.tabs.chat import ChatTab
 from studio.ui.tabs.dataset import DatasetTab

@@ -18,7 +18,7 @@ CELLS = ("step", "loss", "eval_loss", "learning_rate", "grad_norm", "tokens_per_
 
 
 def make_charts(say: Callable[..., str], elem_id: str, *, fed_by_page: bool = False) -> gr.HTML:
-    """Return the component: its value is a payload of studio.ui.points, its event `replay` asks for all rows.
+    """Return the component: its value is a payload of studio.ui.metric_columns, its event `replay` asks for all rows.
 
     `fed_by_page` True: assets/run.js gives it the payloads, and no event of Gradio is needed. `say` turns a text's id
     into words. (A subclass of gr.HTML would be the natural form, but Gradio writes a .pyi file beside the module of

@@ -8,7 +8,7 @@ import gradio as gr
 
 from studio.ui.chat_view import talk_card
 from studio.ui.context import Context
-from studio.ui.voice import make_voice
+from studio.ui.html_events import make_voice
 
 SCRIPT = Path(__file__).resolve().parents[2] / "assets" / "takeaway.js"
 PRESETS: dict[str, tuple[float, float, int, float]] = {

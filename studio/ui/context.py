@@ -22,10 +22,10 @@ from studio.desk.renewal import Renewal
 from studio.host.failures import refuse_system
 from studio.host.settings import change_settings, read_settings
 from studio.host.workspace import refuse_gone
-from studio.ui.gate import CALLER, ROLE
+from studio.ui.auth_middleware import CALLER, ROLE
 from studio.ui.guest_view import Curtain
-from studio.ui.keys import Keys
 from studio.ui.live import LiveView, fold
+from studio.ui.owner_auth import Keys
 
 ASKING: ContextVar[tuple[str, str]] = ContextVar("asking", default=("owner", ""))
 """Role and name of the page whose handler is at work. Outside of any it is the studio itself that asks."""

@@ -12,9 +12,9 @@ from studio.core.errors import Problem, RecipeError
 from studio.core.fields import Knob, knobs_of
 from studio.core.recipe import RECIPE_VERSION, Recipe, change_recipe, read_value
 from studio.core.text import Catalogue, literal, text
-from studio.ui.marks import elem_id, make_marks
-from studio.ui.numbers import read_number, show_number
-from studio.ui.voice import whole
+from studio.ui.field_badges import elem_id, make_marks
+from studio.ui.html_events import whole
+from studio.ui.number_input import read_number, show_number
 
 HINTS = {
     name: f"ui.form.{name.removeprefix('data.')}" for name in ("data.mapping", "data.filters", "data.mix")
@@ -34,7 +34,7 @@ class Form:
         self.knobs = {knob.path: knob for knob in knobs_of(Recipe)}
         self.components: dict[str, gr.components.Component] = {}
         self.marks = make_marks(tuple(self.knobs.values()), words)
-        """Outside of all tabs: problems and badges of all fields, see studio.ui.marks."""
+        """Outside of all tabs: problems and badges of all fields, see studio.ui.field_badges."""
 
     def field(self, path: str, **options: Any) -> gr.components.Component:
         """Make the component of one knob in the present layout."""

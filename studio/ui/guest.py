@@ -19,10 +19,10 @@ from studio.core.record import RunRecord
 from studio.core.text import text
 from studio.ui.chart import make_charts
 from studio.ui.context import Context
-from studio.ui.frame import make_brand
 from studio.ui.guest_view import Curtain, guest_talk, run_cards, run_list
-from studio.ui.points import payload
-from studio.ui.voice import make_voice, read_said
+from studio.ui.header import make_brand
+from studio.ui.html_events import make_voice, read_said
+from studio.ui.metric_columns import payload
 
 NOTHING = {"run": "", "generation": -1, "cursor": None, "seq": -1, "state": "", "listed": -1.0}
 """What a page has got before its first look."""

@@ -17,9 +17,9 @@ from studio.host.redact import redact
 from studio.host.workspace import Workspace
 from studio.ui.answer_text import show_answer
 from studio.ui.live import LiveView
+from studio.ui.run_advice import judge
 from studio.ui.run_view import failure_card, log_card, samples_card, stall_card, verdict_cards
 from studio.ui.status_view import status_card
-from studio.ui.verdicts import judge
 
 PLACE = "…/"
 """What stands for the folders of a path."""

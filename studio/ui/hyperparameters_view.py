@@ -9,9 +9,9 @@ from typing import Any
 from studio.core.fields import Knob, knobs_of
 from studio.core.recipe import Recipe
 from studio.core.text import Catalogue
-from studio.desk.plain import CONTROLS, GOALS, LATER, OWN, Change, Wish
+from studio.desk.goal_settings import CONTROLS, GOALS, LATER, OWN, Change, Wish
 from studio.desk.presets import Difference, Preset
-from studio.ui.marks import show_plainly
+from studio.ui.field_badges import show_plainly
 
 Say = Callable[..., str]
 KNOBS: Mapping[str, Knob] = {knob.path: knob for knob in knobs_of(Recipe)}

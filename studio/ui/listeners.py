@@ -23,10 +23,10 @@ from starlette.routing import Mount
 from studio.core.errors import StudioError
 from studio.core.text import LANGUAGES, text
 from studio.host.addresses import bind_port
+from studio.ui.auth_backends import Doors, PhraseDoor
+from studio.ui.auth_middleware import Gate, Receive, Scope, Send
 from studio.ui.connections import CONNECTIONS, AcceptErrors, Connection
 from studio.ui.context import Context
-from studio.ui.doors import Doors, PhraseDoor
-from studio.ui.gate import Gate, Receive, Scope, Send
 from studio.ui.guest import Quota, build_guest
 from studio.ui.login import choose_words
 from studio.ui.style import ICON, STYLE_SHEET, make_theme

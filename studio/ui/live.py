@@ -33,7 +33,7 @@ from studio.core.events import (
 )
 from studio.core.facts import BackendPlan, DataFacts, Slower
 from studio.core.text import Text, text
-from studio.ui.points import Points
+from studio.ui.metric_columns import Points
 
 LOG_LINES = 60
 ALARM_LINES = 40

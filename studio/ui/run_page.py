@@ -14,9 +14,10 @@ from studio.core.recipe import Recipe, share_held_out
 from studio.core.record import RunRecord
 from studio.ui.cards import note_card, plan_card, run_label
 from studio.ui.context import Context
-from studio.ui.frame import chip, machine_strip
+from studio.ui.header import chip, machine_strip
 from studio.ui.live import LiveView, log_lines
-from studio.ui.points import payload
+from studio.ui.metric_columns import payload
+from studio.ui.run_advice import judge
 from studio.ui.run_view import (
     controls,
     done_card,
@@ -32,7 +33,6 @@ from studio.ui.run_view import (
 )
 from studio.ui.share_view import share_banner
 from studio.ui.status_view import ENDED, state_words, status_card
-from studio.ui.verdicts import judge
 
 MOVING = ("running", "paused")
 RESUMABLE = ("stopped", "failed", "interrupted", "waiting")

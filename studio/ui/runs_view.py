@@ -16,7 +16,7 @@ from studio.core.record import RunRecord
 from studio.core.text import Catalogue, Text, text
 from studio.planning.slow_paths import say_slower, say_times
 from studio.ui.cards import size_words, time_words
-from studio.ui.marks import show_plainly
+from studio.ui.field_badges import show_plainly
 
 Say = Callable[..., str]
 HASH_SHOWN = 12

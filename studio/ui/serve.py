@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from studio.core.text import load_catalogue, text
 from studio.host.settings import read_settings
-from studio.ui.keys import Keys
-from studio.ui.quick_import import import_gradio
+from studio.ui.gradio_import import import_gradio
+from studio.ui.owner_auth import Keys
 from studio.ui.splash import close_splash, likely_ports, open_splash
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ def serve(
         # Gradio takes more than a second to import: the splash page is there meanwhile.
         import_gradio()
         from studio.ui.app import build, launch
+        from studio.ui.auth_backends import Doors, LocalDoor
         from studio.ui.context import Context
-        from studio.ui.doors import Doors, LocalDoor
         from studio.ui.listeners import Listeners
 
         context = Context(desk_factory(), workspace, keys, language)

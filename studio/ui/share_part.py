@@ -11,8 +11,8 @@ from studio.core.text import text
 from studio.desk.share_files import ROLES, WAYS
 from studio.desk.sharing import HOURS
 from studio.ui.context import Context
+from studio.ui.html_events import make_voice, read_said
 from studio.ui.share_view import share_card
-from studio.ui.voice import make_voice, read_said
 
 LOOK_S = 3.0
 """How often a page looks while something is shared: for the link, for who comes and goes. An idle page does not."""

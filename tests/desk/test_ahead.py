@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
-from studio.desk import health
+from studio.desk import machine_state as health
 from studio.desk.ahead import UNUSED, load_ahead, prepare_ahead, read_files_ahead
-from studio.desk.health import Health
+from studio.desk.machine_state import Health
 from studio.engine.base_hash import stamp_weights
 from studio.models.file_hashes import hash_weights
 from studio.planning.learned_limits import Remembered

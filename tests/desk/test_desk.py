@@ -14,7 +14,7 @@ from studio.core.heartbeat import Heartbeat
 from studio.core.recipe import change_recipe
 from studio.desk.desk import Desk
 from studio.engine.checkpoint import newest_valid
-from studio.host.claim import Holder, claim
+from studio.host.workspace_lock import Holder, claim
 from tests.launched import claimed_elsewhere
 
 

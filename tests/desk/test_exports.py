@@ -22,11 +22,11 @@ from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.core.text import text
 from studio.desk import export_folder
 from studio.desk import exports as exports_module
-from studio.desk import running as running_module
+from studio.desk import run_controller as running_module
 from studio.desk.desk import Desk
+from studio.desk.eval_prompts import read_prompts
 from studio.desk.export_folder import NOTE, WRITER, open_staging
 from studio.desk.job import Job
-from studio.desk.prompt_set import read_prompts
 from studio.desk.results import Result, find_result
 from studio.engine.exporters.adapter import ADAPTER
 from studio.engine.exporters.exporter import ExportJob, ExportStopped

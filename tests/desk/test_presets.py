@@ -11,8 +11,8 @@ from studio.core.facts import MachineFacts
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe, read_value
 from studio.core.record import RunRecord
 from studio.core.text import LANGUAGES, load_catalogue
-from studio.desk.checking import find_problems
 from studio.desk.presets import BOUND, BUILT_IN, RECIPES, Presets, apply, compare, read, read_built_in, write
+from studio.desk.recipe_problems import find_problems
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
 
 MINE = change_recipe(

@@ -29,7 +29,7 @@ def recipe(name: str, model: str = "demo") -> Recipe:
 
 
 class Runner:
-    """Stands for studio.desk.running.Running: launches at once, ends when a test says so."""
+    """Stands for studio.desk.run_controller.Running: launches at once, ends when a test says so."""
 
     def __init__(self, workspace) -> None:
         self.workspace = workspace

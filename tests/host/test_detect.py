@@ -15,7 +15,7 @@ from studio.core.codec import from_json, to_json
 from studio.core.facts import Distribution, Gpu, KernelTest, MachineFacts, Tool, WindowsFacts
 from studio.host import detect as module
 from studio.host.detect import choose_targets, detect, fill, look_around, probe
-from studio.host.kept_facts import read_kept, stamp
+from studio.host.facts_cache import read_kept, stamp
 from studio.host.probes.child import Answer
 from studio.host.settings import change_settings
 from studio.host.workspace import open_workspace

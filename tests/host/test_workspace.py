@@ -17,7 +17,6 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.heartbeat import Heartbeat, read_beat
-from studio.host.claim import Claim, Holder, claim, claim_run, read_address
 from studio.host.workspace import (
     LONGEST_TMP,
     WORKSPACE_VARIABLE,
@@ -28,6 +27,7 @@ from studio.host.workspace import (
     open_workspace,
     refuse_gone,
 )
+from studio.host.workspace_lock import Claim, Holder, claim, claim_run, read_address
 
 
 def test_option_beats_variable_beats_user_folder(tmp_path, monkeypatch):
@@ -250,7 +250,7 @@ def test_a_claim_of_the_parent_counts_as_the_childs(workspace, monkeypatch):
 def test_a_claim_dies_with_its_process(workspace):
     code = (
         "import sys; from pathlib import Path; from studio.host.workspace import Workspace;"
-        "from studio.host.claim import claim; held = claim(Workspace(Path(sys.argv[1])), 'run', run='lost');"
+        "from studio.host.workspace_lock import claim; held = claim(Workspace(Path(sys.argv[1])), 'run', run='lost');"
         "print('held', flush=True); sys.stdin.read()"
     )
     root = Path(__file__).resolve().parents[2]

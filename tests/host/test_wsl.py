@@ -13,10 +13,9 @@ from hypothesis import strategies as some
 from studio.core.errors import StudioError
 from studio.core.facts import Distribution
 from studio.core.text import load_catalogue
-from studio.host.claim import Claim, claim, claim_run
-from studio.host.handover import BRIDGE_VARIABLE, FRESH_S, MARKER, hand_over
 from studio.host.mirrors import find_mirrors
 from studio.host.workspace import LOCAL_VARIABLE, child_environment, open_workspace
+from studio.host.workspace_lock import Claim, claim, claim_run
 from studio.host.wsl import (
     Guest,
     ask_running,
@@ -31,6 +30,7 @@ from studio.host.wsl import (
     run_script,
     setup_steps,
 )
+from studio.host.wsl_lease import BRIDGE_VARIABLE, FRESH_S, MARKER, hand_over
 from studio.host.wsl_paths import read_automount, to_linux, to_windows
 from tests.host.fake_wsl import ENGLISH, FakeWsl, read_calls
 
@@ -383,7 +383,7 @@ def test_nobody_claims_a_workspace_that_a_wsl_has(workspace):
 
 
 def test_the_marker_is_kept_fresh_and_a_dead_one_stops_nobody(workspace, monkeypatch):
-    monkeypatch.setattr("studio.host.handover.BEAT_S", 0.02)
+    monkeypatch.setattr("studio.host.wsl_lease.BEAT_S", 0.02)
     long_ago = time.time() - 2 * FRESH_S
     marker = workspace.root / MARKER
     with hand_over(workspace, "Ubuntu"):

@@ -6,7 +6,7 @@ import pytest
 
 from studio.core.facts import Distribution, Gpu, WindowsFacts
 from studio.core.text import load_catalogue
-from studio.host.features import can_compile, has_bf16, has_fp8
+from studio.host.capabilities import can_compile, has_bf16, has_fp8
 from studio.planning import backend_table as table
 from studio.planning.backend_table import ROWS, choose_backend, runs_fast
 from tests.host.facts import PACKAGES, make_gpu, make_machine

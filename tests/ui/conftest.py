@@ -21,7 +21,7 @@ from studio.core.hub_token import NO_MIRROR, Mirror
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.core.record import RunRecord
 from studio.core.text import literal, text
-from studio.desk.datasets import Datasets
+from studio.desk.dataset_session import Datasets
 from studio.desk.sharing import Sharing
 from studio.host.workspace import child_environment, open_workspace
 from tests.ui.browser import Window, describe_page, open_chromium, wait_for
@@ -107,7 +107,7 @@ MACHINE = MachineFacts(system="Linux", wsl=False, python="3.11", cores=2, ram_by
 
 @dataclass
 class FakeHealth:
-    """Answers like studio.desk.health.Health."""
+    """Answers like studio.desk.machine_state.Health."""
 
     problems: list[dict] = field(default_factory=list)
     offers: list = field(default_factory=list)
@@ -274,7 +274,7 @@ def fake_desk(workspace) -> FakeDesk:
 @pytest.fixture
 def keys(workspace):
     """The gate's keys of the workspace."""
-    from studio.ui.keys import Keys
+    from studio.ui.owner_auth import Keys
 
     return Keys(workspace.root, 7999)
 

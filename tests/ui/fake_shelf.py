@@ -12,7 +12,7 @@ from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, Recipe
 from studio.core.record import RunRecord
 from studio.core.text import Text, literal
 from studio.desk.queue import QueueItem
-from studio.desk.shelf import Comparison, ShelfEntry
+from studio.desk.run_library import Comparison, ShelfEntry
 from tests.ui.conftest import FakeDesk
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -39,7 +39,7 @@ def make_entry(
 
 @dataclass
 class FakeShelf:
-    """Answers like studio.desk.shelf.Shelf."""
+    """Answers like studio.desk.run_library.Shelf."""
 
     kept: tuple[ShelfEntry, ...] = ()
     done: list[tuple] = field(default_factory=list)
@@ -122,7 +122,7 @@ class FakeQueue:
 
 @dataclass
 class FakeFits:
-    """Answers like studio.desk.fits.Fits."""
+    """Answers like studio.desk.model_library.Fits."""
 
     def advice(self) -> Text:
         return literal("a small one <b>")

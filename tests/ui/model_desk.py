@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from studio.core.facts import MachineFacts
-from studio.desk.fits import Fits
+from studio.desk.model_library import Fits
 from tests.host.facts import make_gpu, make_machine
 from tests.ui.conftest import FakeDesk, FakeHealth
 

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from studio.core.recipe import change_recipe
-from studio.desk.talk_files import TalkFiles
+from studio.desk.chat_history import TalkFiles
 from studio.host.workspace import open_workspace
 from tests.ui.browser import (
     show_tab,

@@ -15,8 +15,8 @@ from studio.core.errors import StudioError
 from studio.core.events import SampleWritten
 from studio.core.facts import Verdict
 from studio.core.text import load_catalogue, text
-from studio.desk.prompt_set import Prompt, PromptSet
-from studio.desk.table import Table, TableRow, Totals
+from studio.desk.eval_prompts import Prompt, PromptSet
+from studio.desk.eval_table import Table, TableRow, Totals
 from studio.engine.run_states import Place
 from studio.ui.answer_text import show_answer
 from studio.ui.chat_parts import PRESETS, draw
@@ -149,7 +149,7 @@ def test_long_answers_are_formatted_quickly():
 
 @dataclass
 class FakeTalks:
-    """Answers like studio.desk.talks.Talks, each answer letter by letter."""
+    """Answers like studio.desk.chat_service.Talks, each answer letter by letter."""
 
     desk: object
     kept: dict = field(default_factory=dict)

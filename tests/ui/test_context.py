@@ -14,7 +14,7 @@ from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.ui.cards import time_words
 from studio.ui.context import KEPT_VIEWS
 from studio.ui.form import read_recipe
-from studio.ui.voice import read_said
+from studio.ui.html_events import read_said
 
 SPOILT = [
     "",

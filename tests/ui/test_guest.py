@@ -40,7 +40,7 @@ from studio.ui.guest import (
     build_guest,
 )
 from studio.ui.guest_view import PLACE, Curtain
-from studio.ui.keys import Keys
+from studio.ui.owner_auth import Keys
 from tests.path_spellings import SPELLINGS
 from tests.ui.conftest import FakeDesk
 

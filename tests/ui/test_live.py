@@ -29,7 +29,7 @@ from studio.core.events import (
 )
 from studio.core.text import literal, load_catalogue
 from studio.ui.live import ALARM_LINES, LOG_LINES, LiveView, fold, say_lost
-from studio.ui.points import COLUMNS, PAYLOAD_ROWS, Points, payload
+from studio.ui.metric_columns import COLUMNS, PAYLOAD_ROWS, Points, payload
 
 
 def step(number: int, seq: int, loss: float = 1.0, total: int = 10) -> StepLogged:

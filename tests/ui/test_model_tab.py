@@ -11,15 +11,15 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.text import literal, load_catalogue
-from studio.desk import fits as fits_module
-from studio.desk.fits import FoundModel
+from studio.desk import model_library as fits_module
+from studio.desk.model_library import FoundModel
 from studio.host.workspace import open_workspace
 from studio.models.hub_search import HubModel
 from studio.models.recommended_models import PICKS
 from studio.ui.context import Context
 from studio.ui.form import Form
-from studio.ui.keys import Keys
 from studio.ui.model_view import model_details, model_list, search_box
+from studio.ui.owner_auth import Keys
 from studio.ui.tabs.model import ModelTab
 from tests.ui.model_desk import CardDesk
 

@@ -9,7 +9,7 @@ from studio.core.record import RunRecord
 from studio.core.text import load_catalogue, text
 from studio.ui.app import PAGE_SCRIPTS, TABS
 from studio.ui.chart import SERIES, template
-from studio.ui.frame import chip, machine_strip
+from studio.ui.header import chip, machine_strip
 from studio.ui.live import LiveView
 from tests.ui.conftest import MACHINE
 

@@ -9,8 +9,8 @@ import pytest
 from studio.core.text import literal, load_catalogue, text
 from studio.ui.chart import template
 from studio.ui.live import LiveView, LogLine
-from studio.ui.numbers import read_number
-from studio.ui.points import Points, payload
+from studio.ui.metric_columns import Points, payload
+from studio.ui.number_input import read_number
 from studio.ui.run_view import log_card
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from studio.core.events import (
 from studio.core.text import literal
 from studio.desk.sharing import Opening
 from studio.ui.cards import run_label
-from studio.ui.points import Points, payload
+from studio.ui.metric_columns import Points, payload
 from studio.ui.run_view import samples_card
 from tests.ui.conftest import make_plan
 from tests.ui.training_page import EVIL, Page, RunDesk, make, step

@@ -57,7 +57,7 @@ ALLOWED = {
     "studio/host/app_window.py": {"os.geteuid": "behind the branches of Windows and macOS"},
     "studio/host/open_files.py": {"resource": "by os.name; Windows has no such limit"},
     "studio/host/lock_file.py": {"fcntl": "beside msvcrt, by os.name"},
-    "studio/host/peer.py": {"os.getuid": "by os.name; Linux alone tells whose a connection is"},
+    "studio/host/peer_credentials.py": {"os.getuid": "by os.name; Linux alone tells whose a connection is"},
     "studio/host/probes/graphics.py": {"os.uname": "on a Mac"},
     "studio/host/probes/machine.py": {"os.uname": "by the system's name", "os.statvfs": "where there is one"},
     "studio/host/workspace.py": {"os.geteuid": "by os.name"},

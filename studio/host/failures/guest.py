@@ -6,8 +6,8 @@ from studio.core.facts import MachineFacts
 from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.probing import Values, found, variable
 from studio.host.failures.remedies import CLOSE_PROGRAMS, ON_PROCESSOR
-from studio.host.handover import BRIDGE_VARIABLE
 from studio.host.repairs import WSL_LIBRARIES
+from studio.host.wsl_lease import BRIDGE_VARIABLE
 
 GIB = 2**30
 SMALL_GUEST_BYTES = 16 * GIB

@@ -10,7 +10,7 @@ from typing import Any
 
 from studio.core.facts import Tool
 from studio.host.probes.child import ask_program
-from studio.host.probes.surroundings import Surroundings
+from studio.host.probes.probe_context import Surroundings
 from studio.host.repairs import ASSEMBLER_OVERRIDES
 
 ANSWER_S = 3.0

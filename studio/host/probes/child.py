@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from studio.core.json_file import parse_json
-from studio.host.probes.surroundings import PROGRAM
+from studio.host.probes.probe_context import PROGRAM
 
 MARK = "FACTS "
 """Opens each line in which a probe hands over facts, as JSON; later lines win."""

@@ -12,9 +12,9 @@ from typing import Any
 
 from studio.core.facts import Gpu
 from studio.host.nvml import Driver, read_driver
+from studio.host.probes.call_timeout import limit
 from studio.host.probes.child import ask_program, run_child
-from studio.host.probes.limit import limit
-from studio.host.probes.surroundings import Surroundings, read_words
+from studio.host.probes.probe_context import Surroundings, read_words
 from studio.host.repairs import WSL_LIBRARIES
 from studio.host.torch_build import INTEL_DEVICES
 

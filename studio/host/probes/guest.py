@@ -9,7 +9,7 @@ from typing import Any
 
 from studio.core.facts import GuestFacts
 from studio.host.probes.child import ask_program
-from studio.host.probes.surroundings import Surroundings, read_words
+from studio.host.probes.probe_context import Surroundings, read_words
 
 KERNEL = Path("/proc/version")
 DXG = Path("/dev/dxg")

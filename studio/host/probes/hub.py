@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping
 
 from studio.core.hub_token import HUB
-from studio.host.probes.limit import limit
+from studio.host.probes.call_timeout import limit
 
 SMALL_ANSWER = "/api/models?limit=1"
 

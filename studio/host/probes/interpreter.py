@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.facts import Interpreter
-from studio.host.probes.surroundings import Surroundings
+from studio.host.probes.probe_context import Surroundings
 
 
 def look(here: Surroundings) -> dict[str, Any]:

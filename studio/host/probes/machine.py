@@ -9,7 +9,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from studio.host.probes.surroundings import Surroundings, read_words
+from studio.host.probes.probe_context import Surroundings, read_words
 
 ARCHITECTURES = {"amd64": "x86_64", "x64": "x86_64", "aarch64": "arm64", "win32": "x86"}
 NATIVE_MACHINES = {0x8664: "x86_64", 0xAA64: "arm64", 0x014C: "x86"}

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from studio.host.probes.surroundings import Surroundings
+from studio.host.probes.probe_context import Surroundings
 
 PACKAGES = (
     "torch",

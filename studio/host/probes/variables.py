@@ -8,10 +8,10 @@ import shutil
 from typing import Any
 
 from studio.core.offline import OFFLINE, OFFLINE_VARIABLE
-from studio.host.handover import BRIDGE_VARIABLE
 from studio.host.pip_words import hide_secrets
-from studio.host.probes.surroundings import PROGRAM, Surroundings
+from studio.host.probes.probe_context import PROGRAM, Surroundings
 from studio.host.repairs import ASSEMBLER_OVERRIDES, COMPILER_OVERRIDES, TOOLKIT_OVERRIDES, read_applied
+from studio.host.wsl_lease import BRIDGE_VARIABLE
 
 NETWORK = (
     "HF_ENDPOINT",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.facts import RuntimeLibrary, WindowsFacts
-from studio.host.probes.surroundings import Surroundings
+from studio.host.probes.probe_context import Surroundings
 from studio.host.windows import LONG_PATHS as LONG_PATHS_KEY
 from studio.host.windows import read_file_version, read_number
 

@@ -13,13 +13,13 @@ import gradio as gr
 
 from studio.core.errors import StudioError
 from studio.core.text import text
-from studio.desk.talks import say_place
+from studio.desk.chat_service import say_place
 from studio.ui.cards import run_label, size_words
 from studio.ui.chat_parts import OWN, PRESETS, UNTIL_ENTERED, ChatParts, draw
 from studio.ui.chat_view import said_words, state_card, talk_card
 from studio.ui.context import Context
-from studio.ui.question_file import QuestionFile
-from studio.ui.voice import read_said
+from studio.ui.eval_file import QuestionFile
+from studio.ui.html_events import read_said
 
 BOTH = ("base", "tuned")
 NOTHING = [gr.skip()] * 8

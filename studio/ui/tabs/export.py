@@ -10,8 +10,8 @@ import gradio as gr
 
 from studio.core.errors import StudioError
 from studio.core.text import text
+from studio.desk.chat_service import say_place
 from studio.desk.exports import TARGETS, Estimate
-from studio.desk.talks import say_place
 from studio.ui.cards import run_label, size_words
 from studio.ui.chat_parts import make_takeaway
 from studio.ui.context import Context
@@ -23,7 +23,7 @@ from studio.ui.export_view import (
     target_cards,
     working_card,
 )
-from studio.ui.voice import make_voice, read_said
+from studio.ui.html_events import make_voice, read_said
 
 LOOK_EVERY_S = 0.3
 NOTHING = [gr.skip()] * 3

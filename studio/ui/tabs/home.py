@@ -24,9 +24,9 @@ from studio.ui.home_view import (
     pick_continue,
     starts_card,
 )
+from studio.ui.html_events import make_voice, read_said
 from studio.ui.live import LiveView
 from studio.ui.tabs.training import TrainingTab
-from studio.ui.voice import make_voice, read_said
 
 ASSETS = Path(__file__).resolve().parents[3] / "assets"
 GO = "(where) => { if (where) window.studio.go(...where.split(' ')); }"

@@ -13,14 +13,14 @@ import gradio as gr
 from studio.core.errors import StudioError
 from studio.core.recipe import Recipe
 from studio.core.text import literal
-from studio.desk.fit import name_method
-from studio.desk.fits import FoundModel
+from studio.desk.model_fit import name_method
+from studio.desk.model_library import FoundModel
 from studio.models.fetch import show_address
 from studio.ui.cards import model_name, note_card, size_words
 from studio.ui.context import Context
 from studio.ui.form import Form
+from studio.ui.html_events import make_voice, read_said
 from studio.ui.model_view import model_details, model_list, search_box, search_note
-from studio.ui.voice import make_voice, read_said
 
 ADVANCED = ("model.adapter", "model.revision", "model.precision", "model.fp8", "model.attention")
 SCRIPT = Path(__file__).resolve().parents[3] / "assets" / "model.js"

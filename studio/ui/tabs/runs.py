@@ -14,11 +14,11 @@ from studio.core.text import text
 from studio.ui.cards import note_card, size_words
 from studio.ui.context import Context
 from studio.ui.form import Form
+from studio.ui.html_events import make_voice, read_said
 from studio.ui.queue_view import queue_card
 from studio.ui.runs_view import CHUNK, LETTERS, Panel, comparison_card, matches, run_name, runs_table
 from studio.ui.tabs.home import GO
 from studio.ui.tabs.training import TrainingTab
-from studio.ui.voice import make_voice, read_said
 
 SCRIPT = Path(__file__).resolve().parents[3] / "assets" / "runs.js"
 FEWEST, MOST = 2, len(LETTERS)

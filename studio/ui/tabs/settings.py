@@ -13,9 +13,9 @@ from studio.core.errors import StudioError
 from studio.core.text import LANGUAGES, text
 from studio.ui.cards import size_words
 from studio.ui.context import Context
+from studio.ui.html_events import make_voice, read_said
 from studio.ui.settings_view import SettingsState, settings_body, window_notice
 from studio.ui.share_part import SharePart
-from studio.ui.voice import make_voice, read_said
 
 ASSETS = Path(__file__).resolve().parents[3] / "assets"
 ANSWER_S = 1.0

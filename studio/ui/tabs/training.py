@@ -17,9 +17,9 @@ from studio.ui.cards import note_card, problems_card
 from studio.ui.chart import make_charts
 from studio.ui.context import Context
 from studio.ui.form import Form
+from studio.ui.html_events import make_voice, read_said
 from studio.ui.run_page import RunPage
 from studio.ui.run_view import check_card, page_bottom, page_top
-from studio.ui.voice import make_voice, read_said
 
 ASSETS = Path(__file__).resolve().parents[3] / "assets"
 ANSWERS = ("wait", "restart", "stop")

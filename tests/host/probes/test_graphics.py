@@ -8,7 +8,7 @@ import pytest
 from studio.core.facts import Gpu
 from studio.host.nvml import Driver
 from studio.host.probes import graphics
-from studio.host.probes.surroundings import Surroundings
+from studio.host.probes.probe_context import Surroundings
 from tests.host.probes.tools import build_libcuda, make_program, make_smi
 
 ROWS = (

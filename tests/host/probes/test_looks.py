@@ -12,11 +12,13 @@ import pytest
 from studio.core.facts import Tool
 from studio.core.offline import OFFLINE_VARIABLE
 from studio.host.failures import network
-from studio.host.handover import BRIDGE_VARIABLE
-from studio.host.probes import assemblers, guest, interpreter, machine, packages, places, shadows, variables
-from studio.host.probes.surroundings import PROGRAM, survey
+from studio.host.probes import assemblers, guest, interpreter, machine, packages, variables
+from studio.host.probes import library_conflicts as shadows
+from studio.host.probes import paths as places
+from studio.host.probes.probe_context import PROGRAM, survey
 from studio.host.repairs import APPLIED_VARIABLE, COMPILER_OVERRIDES, TOOLKIT_OVERRIDES
 from studio.host.workspace import WORKSPACE_VARIABLE, Workspace
+from studio.host.wsl_lease import BRIDGE_VARIABLE
 from tests.host.probes.tools import OLD_ASSEMBLER, make_program
 
 

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from studio.host.probes import graphics, places, windows
-from studio.host.probes.surroundings import Surroundings
+from studio.host.probes import graphics, windows
+from studio.host.probes import paths as places
+from studio.host.probes.probe_context import Surroundings
 
 SETTINGS = {
     windows.LONG_PATHS: 1,
