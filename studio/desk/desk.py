@@ -25,7 +25,7 @@ from studio.desk.model_library import Fits
 from studio.desk.preferences import Preferences
 from studio.desk.presets import Presets
 from studio.desk.queue import Queue
-from studio.desk.recipe_problems import find_problems, look, preview_recipe
+from studio.desk.recipe_problems import find_problems, look
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.desk.results import find_result
 from studio.desk.run_controller import Running
@@ -92,10 +92,6 @@ class Desk:
     def demo_recipe(self) -> Recipe:
         """Return the recipe of the bundled demo."""
         return read_recipe(DEMO_RECIPE)
-
-    def preview(self, recipe: Recipe, rows: int = 5) -> Any:
-        """Return the Preview of the recipe's data: rows, rendered text, tokens and loss mask. Raises StudioError."""
-        return self._light.call(lambda: preview_recipe(recipe, rows, self.workspace.data_cache))
 
     def check(self, recipe: Recipe) -> tuple[Problem, ...]:
         """Return every Problem of `recipe` at once; a source that cannot be read is one of them."""

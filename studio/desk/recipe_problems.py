@@ -24,7 +24,7 @@ from studio.data.gather import (
     validation_of,
 )
 from studio.data.prepare import read_weight
-from studio.data.preview import Preview, preview
+from studio.data.preview import preview
 from studio.data.sampling import SAMPLE_ROWS
 from studio.data.source import open_source
 from studio.data.templates.catalogue import read_choice
@@ -221,17 +221,6 @@ def _look_at_mix(spec: DatasetSpec, cache: Path | None) -> None:
     for name, weight in spec.mix.items():
         read_weight(name, weight)
         look(source_of(spec, name), cache)
-
-
-def preview_recipe(recipe: Recipe, rows: int, cache: Path | None = None) -> Preview:
-    """Return the Preview of the recipe's data with its model's tokenizer, where that is here. Raises StudioError."""
-    from studio.models.tokenizer import load_tokenizer
-
-    facts = (
-        inspect_model(recipe.model.source, revision=recipe.model.revision) if recipe.model.source else None
-    )
-    tokenizer = load_tokenizer(facts) if facts and facts.folder else None
-    return preview(recipe.data, tokenizer, rows=rows, cache=_without_network(recipe.data, cache))
 
 
 def refuse(errors: tuple[Problem, ...]) -> StudioError:

@@ -1,4 +1,4 @@
-"""One file, two names: paths of Windows as a Linux of WSL sees them, and the other way round; pure."""
+"""Paths of Windows, as a Linux of WSL sees them; pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from studio.core.text import text
 AUTOMOUNT = "/mnt/"
 """Where WSL shows the drives of Windows unless /etc/wsl.conf says otherwise."""
 SHARES = ("wsl$", "wsl.localhost")
-NOT_IN_WINDOWS = frozenset('\\:*?"<>|')
 
 
 def read_automount(wsl_conf: str) -> str:
@@ -54,24 +53,6 @@ def to_linux(path: str, distribution: str = "", automount: str = AUTOMOUNT) -> s
         raise _refuse("no_automount", path)
     inside = ntpath.normpath(rest).strip("\\").replace("\\", "/")
     return posixpath.join(automount, drive[0].lower(), inside).rstrip("/")
-
-
-def to_windows(path: str, distribution: str, automount: str = AUTOMOUNT) -> str:
-    r"""Return the absolute Linux `path` of `distribution` as Windows sees it: /mnt/c/data -> C:\data.
-
-    What lies in the Linux itself becomes \\wsl.localhost\NAME\... . Raises StudioError for a relative path and for
-    names that Windows cannot write.
-    """
-    if not path.startswith("/"):
-        raise _refuse("relative", path)
-    plain = posixpath.normpath("/" + path.lstrip("/"))
-    if NOT_IN_WINDOWS & set(plain):
-        raise _refuse("unwritable", path)
-    if automount and (plain + "/").startswith(automount):
-        drive, _, inside = plain[len(automount) :].partition("/")
-        if re.fullmatch(r"[a-z]", drive):
-            return f"{drive.upper()}:\\" + inside.replace("/", "\\")
-    return ntpath.join(f"\\\\{SHARES[1]}\\{distribution}", plain.strip("/").replace("/", "\\")).rstrip("\\")
 
 
 def _from_share(path: str, plain: str, distribution: str) -> str:

@@ -144,7 +144,6 @@ def test_one_run_at_a_time_and_no_chat_meanwhile(shop, desk, other, endless, fin
     assert isinstance(claim(shop[0], "run"), Holder)
     # Facts are to be had all the time.
     assert desk.check(shop[1]) == () and desk.run(run).state == "running"
-    assert desk.preview(shop[1], rows=2).rendered[0].tokens
     desk.stop(run)
     assert desk.wait(run).state == "stopped"
     with claim(shop[0], "run") as held:

@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.desk.test_shelf import RECIPE, make_checkpoint, make_result, make_run
 
 from studio.core.errors import StudioError
 from studio.engine.run_folder import RunFolder
-from tests.desk import test_shelf
+from tests.desk import test_run_library
+from tests.desk.test_run_library import RECIPE, make_checkpoint, make_result, make_run
 
-desk = test_shelf.desk
+desk = test_run_library.desk
 
 
 @pytest.fixture

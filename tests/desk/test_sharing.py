@@ -18,7 +18,7 @@ from studio.core.text import literal
 from studio.desk.share_files import PHRASES_VARIABLE, SESSION_VARIABLE, link_file, state_file
 from studio.desk.sharing import CONNECTIONS, Sharing
 from studio.host.private_file import write_private
-from tests.desk.test_throttle import Clock
+from tests.desk.test_login_throttle import Clock
 
 
 class Ports:

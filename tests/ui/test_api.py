@@ -21,7 +21,7 @@ from studio.core.recipe import Recipe
 from studio.desk.desk import Desk
 from studio.ui.api import MOST_EVENTS, Api, _check_types
 from studio.ui.context import Context
-from tests.desk.test_shelf import RECIPE, make_run, step, write_events
+from tests.desk.test_run_library import RECIPE, make_run, step, write_events
 from tests.launched import SITECUSTOMIZE, environment, processes_of, start, wait_for, write_recipe
 from tests.ui.conftest import MACHINE
 

@@ -8,7 +8,6 @@ from html.parser import HTMLParser
 
 import gradio as gr
 import pytest
-from tests.desk.test_plain import EVERY_WISH
 
 from studio.core.errors import Problem, StudioError
 from studio.core.fields import knobs_of
@@ -21,6 +20,7 @@ from studio.ui.field_badges import changed_knobs, elem_id, mark_changes, mark_pr
 from studio.ui.form import Form
 from studio.ui.hyperparameters_view import plain_card
 from studio.ui.tabs.hyperparameters import BESIDE_PLAIN, COMMON, HyperparametersTab
+from tests.desk.test_goal_settings import EVERY_WISH
 from tests.ui.conftest import FakeDesk
 
 EVIL = "<img src=x onerror=alert(1)>"
