@@ -314,6 +314,9 @@ FAILURES = (
             r"(?:columns?|field|key) ['\"`](?P<name>\w+)['\"`] (?:is |was )?(?:not found|missing|"
             r"does not exist|not in)",
             r"(?:has no|no) (?:column|field|key) (?:named )?['\"`](?P<name>\w+)",
+            r"\b(?:jsonl?|csv|parquet|data ?set|data|files?|rows?|examples?|samples?|records?|entry|entries|items?)\b"
+            r"[^\n]{0,30} (?:should|must|needs? to|has to|have to) (?:have|contain|include) (?:the |a |all )?"
+            r"(?:following |required )?(?:keys?|columns?|fields?)",
             r"Column to (?:remove|rename)[^\n]{0,60}not in",
         ),
         (Remedy("right_columns"),),

@@ -213,7 +213,6 @@ FAILURES = (
             r"0 active drivers",
             r"No GPU found\. A GPU is needed",
             r"Unsloth (?:currently only works on|cannot find any)",
-            r"nvidia-container-cli: (?:initialization error|device error)",
             r"Torch is not able to use GPU",
             r"Failed to infer device type",
             r"NotImplementedError: is_async_output_supported is not implemented",

@@ -135,7 +135,9 @@ FAILURES = (
     Failure(
         "wsl_no_gpu",
         said(
-            r"/dev/dxg.{0,60}(?:No such file|not found|does not exist|cannot)", r"WSL ?1 .{0,40}not support"
+            r"/dev/dxg.{0,60}(?:No such file|not found|does not exist|cannot)",
+            r"WSL ?1 .{0,40}not support",
+            r"WSL environment detected but no adapters were found",
         ),
         (Remedy("convert_wsl"), ON_PROCESSOR),
         code="L1",
@@ -162,6 +164,16 @@ FAILURES = (
         code="L13",
     ),
     Failure(
+        # NVIDIA's part of Docker is there, and finds no driver that answers.
+        "container_driver",
+        said(
+            r"nvidia-container-cli: (?:initialization|device|detection|mount) error"
+            r"(?!: WSL environment detected but no adapters)[^\n]*",
+        ),
+        (Remedy("driver_of_host"), Remedy("install_toolkit")),
+        code="L17",
+    ),
+    Failure(
         "libcuda_missing",
         said(
             r"libcuda\.so(?:\.1)?\S* ?:? .{0,40}(?:cannot|can't|not) (?:be )?(?:found|open|load)",
@@ -173,6 +185,8 @@ FAILURES = (
         ),
         (Remedy("wsl_driver"), ON_PROCESSOR),
         code="L2",
+        # An old bitsandbytes looks for Linux's libraries on Windows, too.
+        unless=said(r"WindowsPath\b"),
         probe=_wrong_libcuda,
         repair="wsl_library_path",
     ),

@@ -10,11 +10,16 @@ FAILURES = (
         "hf_transfer",
         said(
             r"HF_HUB_ENABLE_HF_TRANSFER=1[^\n]*not available",
-            r"error (?:occurred )?(?:while|using)[^\n]{0,60}`?hf_transfer`?",
             r"No module named '?hf_transfer",
         ),
         (Remedy("no_hf_transfer"),),
         code="N20",
+    ),
+    Failure(
+        "hf_transfer_cut",
+        said(r"error (?:occurred )?(?:while|using)[^\n]{0,60}`?hf_transfer`?"),
+        (Remedy("plain_download"), FETCH_AGAIN),
+        code="N37",
     ),
     Failure(
         "model_path",
@@ -154,15 +159,25 @@ FAILURES = (
         code="N36",
     ),
     Failure(
+        "wandb_project",
+        said(
+            r"wandb[^\n]{0,60}(?:do(?:es)? not have permission to access the requested|permission denied|403)",
+            r"CommError[^\n]*(?:permission|entity|project|403|404)",
+        ),
+        (Remedy("wandb_entity"), Remedy("wandb_off")),
+        code="N38",
+    ),
+    Failure(
         "hub_account",
         said(
             r"wandb[^\n]{0,40}(?:UsageError: (?!Error communicating)|api_key not configured)",
             r"api_key not configured \(no-tty\)",
             r"wandb: ERROR (?!Error communicating|For more info)",
-            r"CommError[^\n]*(?:permission|entity|403|401)",
+            r"CommError[^\n]*401",
         ),
         (Remedy("wandb_off"),),
         code="N31",
+        unless=said(r"do(?:es)? not have permission to access the requested"),
     ),
     Failure(
         "git_transport",

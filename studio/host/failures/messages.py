@@ -62,7 +62,9 @@ def _message(reading: Reading) -> tuple[str, str]:
         # An assertion without words has only its line of code, and PyTorch speaks of tensors, not of settings.
         useless = useless or raised.type in OF_VALUES or raised.message.startswith("assert ")
         inner = raised.packages[:1] == ("torch",) and raised.type != "ValueError"
-        inner = inner or (raised.type == "RuntimeError" and not raised.frames)
+        # What a program says under its own name is not of tensors.
+        named = re.match(r"(?:Unsloth|vLLM|DeepSpeed|Axolotl): ", raised.message)
+        inner = (inner or (raised.type == "RuntimeError" and not raised.frames)) and not named
         return ("", "") if useless else ("torch" if inner else raised.type, raised.message)
     logged = [found["message"] or found["told"] for found in LOGGED.finditer(reading.words)]
     return ("", logged[-1]) if logged and not UNTOLD.search(logged[-1]) else ("", "")

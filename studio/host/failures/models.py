@@ -107,6 +107,26 @@ FAILURES = (
         code="D87",
     ),
     Failure(
+        "head_classes",
+        said(
+            r"size mismatch for (?P<layer>[\w.]*\b(?:score|classifier|class_head|qa_outputs|v_head)\b[\w.]*): "
+            r"copying a param with shape torch\.Size\(\[(?P<has>\d{1,4})\b[^\n]{0,60}from checkpoint, the shape in\s+"
+            r"current model is torch\.Size\(\[(?!(?P=has)\b)(?P<wants>\d{1,4})\b",
+        ),
+        (Remedy("same_classes", needs=("has",)), Remedy("matching_adapter")),
+        code="D145",
+    ),
+    Failure(
+        "adapter_rank",
+        said(
+            r"size mismatch for (?P<layer>[\w.]+lora_A\b[\w.]*): copying a param with shape "
+            r"torch\.Size\(\[(?P<has>\d+), (?P<rest>\d+)\]\) from checkpoint, the shape in\s+current model is "
+            r"torch\.Size\(\[(?!(?P=has),)(?P<wants>\d+), (?P=rest)\]\)",
+        ),
+        (Remedy("same_rank", needs=("has", "wants")), Remedy("adapter_on_base")),
+        code="D146",
+    ),
+    Failure(
         "shape_mismatch",
         said(
             r"size mismatch for (?P<layer>[\w.]+)(?!: copying a param with shape torch\.Size\(\[0\]\) from)\b(?!\.)"
@@ -131,6 +151,7 @@ FAILURES = (
             r"\bweight [\w.]+\.(?:weight|bias|qweight) does not exist",
             r"Missing parameters: [\w.]+\.(?:biases|scales|weight|bias)\b|parameters not in model: ",
             r"KeyError: '(?:base_model|model|lm_head|transformer|_orig_mod|module)\.[\w.]+'",
+            r"KeyError: '[\w.]+\.(?:weight|bias|qweight|scales)'",
             r"Error\(s\) in loading state_dict for (?!.*\n?.*size mismatch)",
         ),
         (Remedy("matching_adapter"), Remedy("matching_versions")),
@@ -204,6 +225,12 @@ FAILURES = (
         ),
         (Remedy("safetensors_or_newer"), Remedy("trusted_file")),
         code="D75",
+    ),
+    Failure(
+        "weights_form",
+        said(r"mmap can only be used with files saved with"),
+        (Remedy("weights_written_anew"), FETCH_AGAIN),
+        code="D147",
     ),
     Failure(
         "tokenizer_missing",

@@ -80,7 +80,13 @@ FAILURES = (
     ),
     Failure(
         "port_taken",
-        said(r"Cannot find empty port", r"[Aa]ddress already in use", r"WinError 10048\b", r"\[Errno 98\]"),
+        said(
+            r"Cannot find empty port",
+            r"[Aa]ddress already in use",
+            r"WinError 10048\b",
+            r"\[Errno 98\]",
+            r"\b[Pp]ort \d+ is (?:already |currently )?(?:in use|used|taken|occupied|busy)",
+        ),
         (Remedy("other_port"),),
         code="D9",
     ),

@@ -31,6 +31,12 @@ FAILURES = (
         code="D62",
     ),
     Failure(
+        "deepspeed_offload",
+        said(r"CPUAdam param is on|make sure you enabled 'offload_\w+'"),
+        (Remedy("offload_on"), Remedy("optimizer_of_card")),
+        code="D144",
+    ),
+    Failure(
         "zero3_loading",
         said(
             r"the shape in current model is torch\.Size\(\[0\]\)",

@@ -24,10 +24,18 @@ FAILURES = (
             r"fine-tuning on purely quantized models",
             r"purely quantized model",
             r"Only Tensors of floating point and complex dtype can require gradients",
-            r"quantization method do(?:es)? not support training",
         ),
         (Remedy("attach_adapter"), Remedy("keep_adapter")),
         code="R2",
+    ),
+    Failure(
+        "format_untrainable",
+        said(
+            r"quantized with (?:QuantizationMethod\.)?(?P<name>\w+) but that quantization method do(?:es)? not support",
+            r"quantization method do(?:es)? not support training",
+        ),
+        (Remedy("other_precision"),),
+        code="R55",
     ),
     Failure(
         "unscale_fp16",
@@ -99,6 +107,12 @@ FAILURES = (
         ),
         (USE_FP16, Remedy("fp16_own")),
         code="R7",
+    ),
+    Failure(
+        "autocast_device",
+        said(r"unsupported autocast device_type ?'?(?P<name>\w+)"),
+        (Remedy("no_mixed_precision"), Remedy("newer_torch")),
+        code="R56",
     ),
     Failure(
         "tf32_unsupported",
