@@ -171,6 +171,12 @@ FAILURES = (
         code="K52",
     ),
     Failure(
+        "library_replaced",
+        said(r"(?P<library>[\w.+-]+\.(?:so|dylib)[\w.]*) \(deleted\)"),
+        (Remedy("restart_python"), Remedy("install_file_again")),
+        code="K57",
+    ),
+    Failure(
         "mkl_missing",
         said(
             r"lib(?:mkl_\w+|openblas[\w.-]*)\.so[\w.]*: cannot open shared object",

@@ -42,7 +42,8 @@ INSIDE = re.compile(r"No module named '(?P<module>\w+\.[\w.]+)'")
 Python 2 wrote it without quotes, and for whatever was missing."""
 PIP = re.compile(r"\bpip3? install (?:-{1,2}[\w-]+ )*[`'\"]?(?P<module>[A-Za-z][\w.-]+)(?![\w.-]*[<>=~\[])")
 NAME = re.compile(
-    r"name '(?P<name>\w+)' is not defined|local variable '(?P<unset>\w+)' (?:where it is not|referenced before)"
+    r"name '(?P<name>\w+)' is not defined|"
+    r"(?:local|free) variable '(?P<unset>\w+)' (?:where it is not|referenced before)"
 )
 NEW_TYPES = re.compile(
     r"unsupported operand type\(s\) for \|: '(?:\w*type|\w*Meta)'|'(?:ABCMeta|type)' object is not subscriptable"
@@ -270,9 +271,9 @@ def read_unloaded(reading: Reading) -> Values:
 def read_unbound(reading: Reading) -> Values:
     """A variable that one of the ways through a function never sets, outside of any package or nobody knows where."""
     raised = reading.last
-    if raised is None or raised.type != "UnboundLocalError" or in_studio(reading):
+    if raised is None or raised.type not in ("UnboundLocalError", "NameError") or in_studio(reading):
         return None
-    found = re.search(r"variable '(?P<name>\w+)'", raised.message)
+    found = re.search(r"(?:local|free) variable '(?P<name>\w+)'", raised.message)
     if found is None or raised.packages[:1] not in ((), ("",), ("python",)):
         return None
     return {"name": found["name"]} if raised.frames else {"name": found["name"], "doubtful": "1"}
@@ -312,7 +313,8 @@ def read_own_name(reading: Reading) -> Values:
         and raised.packages[:1] == ("",)
         and "unsloth_compiled" not in raised.frames[-1].path
     )
-    return {"name": found["name"], "package": owner_of(found["name"])} if found and own else None
+    known = found is not None and own and found["name"]
+    return {"name": found["name"], "package": owner_of(found["name"])} if found and known else None
 
 
 def read_bare_name(reading: Reading) -> Values:
@@ -321,8 +323,9 @@ def read_bare_name(reading: Reading) -> Values:
         return None
     raised = reading.last
     found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
-    package = owner_of(found["name"]) if found else ""
-    return {"name": found["name"], "package": package} if found and raised and not raised.frames else None
+    if raised is None or found is None or not found["name"] or raised.frames:
+        return None
+    return {"name": found["name"], "package": owner_of(found["name"])}
 
 
 def read_missing(reading: Reading) -> Values:

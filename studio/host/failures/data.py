@@ -24,6 +24,15 @@ FAILURES = (
         code="D141",
     ),
     Failure(
+        "template_content",
+        said(
+            r"(?:top-level template code|jinja2[\\/])[\s\S]{0,800}?TypeError: (?:can only concatenate (?:list|str)|"
+            r"can't concat|unsupported operand type\(s\) for \+)",
+        ),
+        (Remedy("content_form"), Remedy("newer_template")),
+        code="D150",
+    ),
+    Failure(
         "template_refused",
         said(r"jinja2\.", r"\bTemplateError\b", r"roles must alternate", r"\bUndefinedError\b"),
         (CHECK_DATA, Remedy("other_model")),

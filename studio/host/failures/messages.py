@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from studio.host.failures.callers import in_studio
-from studio.host.failures.failure import Failure, Remedy
+from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.packages import KNOWN, LIBRARIES, pip_name
 from studio.host.failures.reading import MODEL_CODE, Reading
 from studio.host.failures.wording import ADVICE, FILE, LACKS, REFUSES, REPORT, UNKNOWN_NAME, VALUE
@@ -195,6 +195,16 @@ def _read_child(reading: Reading) -> Values:
 
 
 FAILURES = (
+    Failure(
+        "not_loaded",
+        said(
+            r"(?:[Uu]nable to|[Cc]ould not|[Ff]ailed to) (?:load|import|find) (?P<name>[\w.\[\]/-]+ [^\n]{1,100})\n"
+            r"[\s\S]{0,4000}?'NoneType' object is not callable",
+        ),
+        (Remedy("known_name"), Remedy("newer_program")),
+        code="D151",
+        strength=0.9,
+    ),
     Failure(
         "child_failed",
         None,

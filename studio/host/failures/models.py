@@ -1,6 +1,6 @@
 """Failures of loading a model or an adapter."""
 
-from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
 from studio.host.failures.keys import read_model_key
 from studio.host.failures.remedies import FETCH_AGAIN, FOUR_BITS, LOCAL_MODEL, SMALLER_MODEL
 
@@ -9,7 +9,6 @@ FAILURES = (
         "architecture_unknown",
         said(
             r"does not recognize this architecture",
-            r"Unrecognized model in",
             # A rule of a newer family: Llama 3.1 needs transformers 4.43.
             r"`?rope_scaling`? must (?:be a dictionary with|contain keys)",
             r"Model architectures? \[?\S+ (?:are|is) not supported",
@@ -17,6 +16,13 @@ FAILURES = (
         (Remedy("upgrade_transformers"), Remedy("other_model")),
         code="D50",
         reader=read_model_key,
+    ),
+    Failure(
+        "config_untyped",
+        said(r"Unrecognized model in (?P<path>[^\n]{1,200}?)\. Should have a `?model_type"),
+        (Remedy("look_at_config"), Remedy("upgrade_transformers")),
+        code="D149",
+        doubt=Doubt("architecture_unknown", "model_type"),
     ),
     Failure(
         "auto_class",
@@ -72,6 +78,7 @@ FAILURES = (
             r"model does not support (?:image|video|audio) input",
             r"(?:Processor|[Ii]mage ?[Pp]rocessor|[Ff]eature extractor) was not found",
             r"not (?:seem to be )?a vision-language model",
+            r"is only for (?:image|vision|multi-?modal) models",
         ),
         (Remedy("whole_processor"), Remedy("leave_pictures")),
         code="D114",

@@ -13,6 +13,8 @@ FAILURES = (
             r"No inf checks were recorded for this optimizer",
             r"One of the differentiated Tensors does not require grad",
             r"trainable params: 0 \|\|[\s\S]{0,6000}?(?:Error|error)\b",
+            # mlx
+            r"\[grad\] Must specify at least one argument",
         ),
         (Remedy("input_grads"), Remedy("trainable_part")),
         code="R1",
