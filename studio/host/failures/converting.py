@@ -9,7 +9,7 @@ from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.reading import Reading
 
 CONVERTER = re.compile(
-    r"(?:^|[\\/])convert[\w-]*(?:gguf|ggml|hf_to|hf-to|lora_to|lora-to)[\w-]*\.py$|"
+    r"(?:^|[\\/_])convert[\w-]*(?:gguf|ggml|hf_to|hf-to|lora_to|lora-to)[\w-]*\.py$|"
     r"llama\.?cpp\w*[\\/](?:[\w.-]+[\\/])*convert[\w-]*\.py$|[\\/]gguf(?:-py)?[\\/][\w\\/]+\.py$",
     re.IGNORECASE,
 )
@@ -71,9 +71,22 @@ FAILURES = (
             r"BPE pre-tokenizer was not recognized",
             r"update get_vocab_base_pre",
             r"cannot find tokenizer merges in model file",
+            # Unsloth takes the converter's warning for the end of a build.
+            r"Failed compiling llama\.cpp with WARNING:hf-to-gguf:\*",
         ),
         (Remedy("newer_llama_cpp"), Remedy("original_tokenizer")),
         code="K32",
+    ),
+    Failure(
+        "gguf_vocabulary",
+        said(
+            r"Could not find (?:a tokenizer matching any of|tokenizer\.model in)",
+            r"convert[\w-]*\.py[\s\S]{0,3000}?File not found: [^\n]*tokenizer\.(?:model|json)",
+            r"Error: Missing [^\n]*tokenizer\.(?:model|json)",
+            r"must be converted with BpeVocab|Cannot find Llama BPE tokenizer",
+        ),
+        (Remedy("tokenizer_of_base"), Remedy("newest_converter")),
+        code="K58",
     ),
     Failure(
         "gguf_names",

@@ -121,6 +121,19 @@ FAILURES = (
         code="L12",
     ),
     Failure(
+        # Windows translates the words, not the command and the code.
+        "wsl_download",
+        said(
+            r"Distribution Name: '[^'\n]+' Error Code: (?P<name>0x[0-9a-fA-F]{8})",
+            r"\bwsl(?:\.exe)? +--install\b[\s\S]{0,600}?(?P<name>0x80[0-9a-fA-F]{6})\b",
+            r"Wsl/InstallDistro/(?P<name>\w+)",
+        ),
+        (Remedy("web_download"), Remedy("restart_wsl")),
+        code="L18",
+        strength=0.95,
+        unless=said(r"WslRegisterDistribution|0x800701(?:9e|BC)|0x80370(?:102|109|114)|0x80070422"),
+    ),
+    Failure(
         "wsl_start",
         said(
             r"Wsl/\w+(?:/\w+)*/(?:0x[0-9a-fA-F]{8}|E(?:RROR)?_\w+)",

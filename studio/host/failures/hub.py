@@ -120,6 +120,8 @@ FAILURES = (
             r"[Uu]nable to connect to proxy|Cannot connect to proxy",
             r"407 Proxy Authentication Required|Tunnel connection failed",
             r"check_hostname requires server_hostname",
+            # Where urllib3 speaks to the proxy itself.
+            r"in _connect_tls_proxy\b[\s\S]{0,3000}?^(?:\w+\.)*(?:OSError|SSLError|ConnectionError|SSLEOFError): ",
             r"ProxySchemeUnknown|InvalidProxyURL",
         ),
         (Remedy("right_proxy"), Remedy("no_proxy_at_all")),
@@ -143,6 +145,7 @@ FAILURES = (
         said(
             r"Distant resource does not seem to be on huggingface\.co",
             r"missing commit header|X-Repo-Commit",
+            r"404 Client Error: [^\n]{0,40} for url: https?://[\w.-]*(?:mirror|hf-)[\w.-]*/",
             r"cannot find the requested files in the (?:disk|local) cache.{0,300}hf-mirror",
         ),
         (Remedy("other_mirror"),),

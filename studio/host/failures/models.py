@@ -26,7 +26,7 @@ FAILURES = (
     ),
     Failure(
         "auto_class",
-        said(r"Unrecognized configuration class"),
+        said(r"Unrecognized configuration class", r"Cannot infer the auto class from the config"),
         (Remedy("fitting_class"), Remedy("upgrade_transformers")),
         code="D105",
     ),
@@ -246,7 +246,7 @@ FAILURES = (
             r"Can't load tokenizer for",
             r"Unable to load vocabulary",
             r"sentencepiece[\s\S]{0,600}TypeError: not a string",
-            r"sentencepiece_processor\.cc|model_proto->ParseFromArray",
+            r"sentencepiece_processor\.cc|model_proto->ParseFromArray|could not parse ModelProto",
         ),
         (FETCH_AGAIN, LOCAL_MODEL),
         code="D55",

@@ -64,6 +64,7 @@ FAILURES = (
         code="N9",
         unless=said(
             r"HFValidationError|Repo id must",
+            r"404 Client Error: [^\n]{0,40} for url: https?://[\w.-]*mirrors?\.",
             r"localhost|127\.0\.0\.1",
             r"GatedRepoError|gated (?:repo|dataset|model)",
         ),

@@ -43,6 +43,16 @@ FAILURES = (
     ),
     Failure("libuv", said(r"use_libuv was requested"), (Remedy("no_libuv"), Remedy("one_gpu")), code="D2"),
     Failure(
+        "helper_ended",
+        said(
+            r"ForkingPickler\(file, protocol\)\.dump\(obj\)\s+(?:[~^ ]+\n)?\s*(?:\w+\.)?(?:BrokenPipeError|EOFError)",
+        ),
+        (Remedy("main_guard"), Remedy("no_helpers")),
+        code="D152",
+        strength=0.9,
+        unless=said(r"bootstrapping phase|freeze_support|out of memory|WinError 1455"),
+    ),
+    Failure(
         "forked",
         said(r"bootstrapping phase", r"freeze_support\(\)", r"No module named 'Unsloth\w+Trainer"),
         (Remedy("use_launcher"),),
