@@ -195,6 +195,15 @@ FAILURES = (
         code="N32",
     ),
     Failure(
+        "push_failed",
+        said(r"error: failed to push some refs to '[^'\n]*(?:huggingface|hf-mirror|modelscope)"),
+        (Remedy("upload_without_git"), Remedy("pull_first")),
+        code="N39",
+        unless=said(
+            r"fatal: (?:Authentication|could not read)|(?:pre-receive hook|remote) (?:declined|rejected)"
+        ),
+    ),
+    Failure(
         "lfs_pointer",
         said(
             r"invalid load key, 'v'",

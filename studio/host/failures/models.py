@@ -134,6 +134,19 @@ FAILURES = (
         code="D146",
     ),
     Failure(
+        "adapter_name",
+        said(r"\bpeft_config\[\w+\]\s*\n(?:\s*[~^]+\s*\n)?KeyError: '(?P<name>[\w.-]+)'"),
+        (Remedy("names_of_adapters", needs=("name",)), Remedy("upgrade_peft_adapters")),
+        code="D153",
+    ),
+    Failure(
+        # trl takes a model apart by names that only the models of transformers have.
+        "model_of_own",
+        said(r"'(?P<name>\w+)' object has no attribute 'base_model_prefix'"),
+        (Remedy("one_class_model"),),
+        code="D154",
+    ),
+    Failure(
         "shape_mismatch",
         said(
             r"size mismatch for (?P<layer>[\w.]+)(?!: copying a param with shape torch\.Size\(\[0\]\) from)\b(?!\.)"
