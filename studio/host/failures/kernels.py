@@ -259,6 +259,12 @@ FAILURES = (
         code="T23",
     ),
     Failure(
+        "compile_helpers",
+        said(r"pass_fds not supported on Windows"),
+        (Remedy("compile_in_one"), Remedy("no_compile"), PYTORCH_KERNELS),
+        code="T26",
+    ),
+    Failure(
         "compiled_too_often",
         said(r"\bFailOnRecompileLimitHit\b", r"recompile_limit reached with (?:fullgraph|one_graph)"),
         (Remedy("no_compile"), Remedy("dynamic_shapes"), PYTORCH_KERNELS),

@@ -253,6 +253,12 @@ FAILURES = (
         code="D147",
     ),
     Failure(
+        "quantised_otherwise",
+        said(r"(?:state dict|[Cc]heckpoint)[^\n]{0,120}does not contain `?bitsandbytes__"),
+        (Remedy("whole_model_instead"), Remedy("upgrade_transformers_bnb"), FETCH_AGAIN),
+        code="D155",
+    ),
+    Failure(
         "tokenizer_missing",
         said(
             r"Couldn't instantiate the backend tokenizer",

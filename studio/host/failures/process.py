@@ -95,6 +95,7 @@ FAILURES = (
             r"[Aa]ddress already in use",
             r"WinError 10048\b",
             r"\[Errno 98\]",
+            r"All ports from \d+ to \d+ are in use",
             r"\b[Pp]ort \d+ is (?:already |currently )?(?:in use|used|taken|occupied|busy)",
         ),
         (Remedy("other_port"),),

@@ -28,7 +28,7 @@ FAILURES = (
             r"DeepSpeed config .{0,80}(?:mismatch|inconsisten)",
             r"accelerate config variables will be ignored",
         ),
-        (Remedy("deepspeed_auto"),),
+        (Remedy("deepspeed_auto"), Remedy("once_for_deepspeed")),
         code="D62",
     ),
     Failure(
