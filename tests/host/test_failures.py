@@ -103,9 +103,12 @@ BLANKS = dict.fromkeys(
         "need",
         "kind",
         "command",
+        "has",
         "header",
         "library",
+        "path",
         "says",
+        "wants",
     ),
     "x",
 )

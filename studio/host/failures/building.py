@@ -171,6 +171,23 @@ FAILURES = (
         code="K52",
     ),
     Failure(
+        "library_replaced",
+        said(r"(?P<library>[\w.+-]+\.(?:so|dylib)[\w.]*) \(deleted\)"),
+        (Remedy("restart_python"), Remedy("install_file_again")),
+        code="K57",
+    ),
+    Failure(
+        "environment_absent",
+        said(
+            r"[\\/]activate(?:\.\w+)?['’]? is not recognized|"
+            r"[\\/]activate(?:\.\w+)?['’]?: (?:No such file|The term )|"
+            r"[\\/]activate(?:\.bat)?['\"]?\s*\n\s*(?:The system cannot find the path|系统找不到指定的路径)|"
+            r"The term '[^'\n]*[\\/]activate(?:\.ps1)?' is not recognized"
+        ),
+        (Remedy("make_environment"),),
+        code="K59",
+    ),
+    Failure(
         "mkl_missing",
         said(
             r"lib(?:mkl_\w+|openblas[\w.-]*)\.so[\w.]*: cannot open shared object",

@@ -42,7 +42,8 @@ INSIDE = re.compile(r"No module named '(?P<module>\w+\.[\w.]+)'")
 Python 2 wrote it without quotes, and for whatever was missing."""
 PIP = re.compile(r"\bpip3? install (?:-{1,2}[\w-]+ )*[`'\"]?(?P<module>[A-Za-z][\w.-]+)(?![\w.-]*[<>=~\[])")
 NAME = re.compile(
-    r"name '(?P<name>\w+)' is not defined|local variable '(?P<unset>\w+)' (?:where it is not|referenced before)"
+    r"name '(?P<name>\w+)' is not defined|"
+    r"(?:local|free) variable '(?P<unset>\w+)' (?:where it is not|referenced before)"
 )
 NEW_TYPES = re.compile(
     r"unsupported operand type\(s\) for \|: '(?:\w*type|\w*Meta)'|'(?:ABCMeta|type)' object is not subscriptable"
@@ -51,6 +52,8 @@ OWN_CLASS = re.compile(
     r"(?!(?:Tensor|Parameter|DataFrame|Series|Namespace|Image|NoneType|AdamW)$)[A-Z]\w*[a-z]\w*"
 )
 """A class's name, but for those of plain values."""
+NO_MODEL = frozenset("BitsAndBytesConfig ModelConfig TrainingConfig DataConfig Config".split())
+"""Settings that are none of a model's own."""
 BUILT_IN = frozenset(
     "list dict str int float tuple bool set NoneType function method builtin_function_or_method".split()
 )
@@ -59,7 +62,11 @@ BUILT_IN = frozenset(
 def _package_of_call(raised: Raised, call: str) -> str:
     """Return the package that a call belongs to: by the class's name, else by where it was made."""
     named = next((owner for part in call.split(".") if (owner := owner_of(part))), "")
-    return named or next((package for package in raised.packages[:2] if package in LIBRARIES), "")
+    if call.startswith("patch_") and any("unsloth" in frame.path for frame in raised.frames):
+        return "unsloth"
+    known = [package for package in raised.packages[:3] if package in LIBRARIES]
+    # PyTorch calls every layer; whoever patched or asked for this one comes before.
+    return named or next((package for package in known if package != "torch"), known[0] if known else "")
 
 
 def values_of(raised: Raised, name: str, package: str) -> dict[str, str]:
@@ -126,6 +133,10 @@ def read_attribute(reading: Reading) -> Values:
     member = MEMBER.fullmatch(raised.message.partition("\n")[0].strip())
     if member:
         return values_of(raised, member["name"], "")
+    bare = re.fullmatch(r"_?[a-z]\w*_\w+", raised.message.strip())
+    if bare and raised.frames and raised.frames[-1].function in ("__delattr__", "__getattr__"):
+        asked = next((name for name in raised.packages if name in LIBRARIES and name != "torch"), "")
+        return values_of(raised, bare[0], asked) if asked else None
     found = ATTRIBUTE.search(raised.message)
     # What a half built extension of DeepSpeed says when it is thrown away.
     if not found or found["name"].startswith("ds_opt_"):
@@ -134,6 +145,18 @@ def read_attribute(reading: Reading) -> Values:
     innermost = raised.packages[0] if raised.packages else ""
     package = owner_of(owner) or (innermost if innermost in LIBRARIES and owner not in BUILT_IN else "")
     return values_of(raised, found["name"], package) if package else None
+
+
+def read_config(reading: Reading) -> Values:
+    """A value that a model's settings lack, asked for by code that is none of the packages that read them."""
+    raised = reading.last
+    found = ATTRIBUTE.search(raised.message) if raised and raised.type == "AttributeError" else None
+    owner = (found["owner"] or found["plain"] or "") if found else ""
+    if raised is None or found is None or in_studio(reading) or not raised.frames:
+        return None
+    of_model = owner.endswith("Config") and owner_of(owner) in ("", "transformers") and owner not in NO_MODEL
+    outside = raised.packages[0] not in LIBRARIES and raised.packages[0] != "python"
+    return values_of(raised, found["name"], "transformers") if of_model and outside else None
 
 
 def read_own_attribute(reading: Reading) -> Values:
@@ -248,9 +271,9 @@ def read_unloaded(reading: Reading) -> Values:
 def read_unbound(reading: Reading) -> Values:
     """A variable that one of the ways through a function never sets, outside of any package or nobody knows where."""
     raised = reading.last
-    if raised is None or raised.type != "UnboundLocalError" or in_studio(reading):
+    if raised is None or raised.type not in ("UnboundLocalError", "NameError") or in_studio(reading):
         return None
-    found = re.search(r"variable '(?P<name>\w+)'", raised.message)
+    found = re.search(r"(?:local|free) variable '(?P<name>\w+)'", raised.message)
     if found is None or raised.packages[:1] not in ((), ("",), ("python",)):
         return None
     return {"name": found["name"]} if raised.frames else {"name": found["name"], "doubtful": "1"}
@@ -290,7 +313,8 @@ def read_own_name(reading: Reading) -> Values:
         and raised.packages[:1] == ("",)
         and "unsloth_compiled" not in raised.frames[-1].path
     )
-    return {"name": found["name"], "package": owner_of(found["name"])} if found and own else None
+    known = found is not None and own and found["name"]
+    return {"name": found["name"], "package": owner_of(found["name"])} if found and known else None
 
 
 def read_bare_name(reading: Reading) -> Values:
@@ -299,8 +323,9 @@ def read_bare_name(reading: Reading) -> Values:
         return None
     raised = reading.last
     found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
-    package = owner_of(found["name"]) if found else ""
-    return {"name": found["name"], "package": package} if found and raised and not raised.frames else None
+    if raised is None or found is None or not found["name"] or raised.frames:
+        return None
+    return {"name": found["name"], "package": owner_of(found["name"])}
 
 
 def read_missing(reading: Reading) -> Values:

@@ -9,7 +9,7 @@ from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.reading import Reading
 
 CONVERTER = re.compile(
-    r"(?:^|[\\/])convert[\w-]*(?:gguf|ggml|hf_to|hf-to|lora_to|lora-to)[\w-]*\.py$|"
+    r"(?:^|[\\/_])convert[\w-]*(?:gguf|ggml|hf_to|hf-to|lora_to|lora-to)[\w-]*\.py$|"
     r"llama\.?cpp\w*[\\/](?:[\w.-]+[\\/])*convert[\w-]*\.py$|[\\/]gguf(?:-py)?[\\/][\w\\/]+\.py$",
     re.IGNORECASE,
 )
@@ -26,7 +26,9 @@ OTHER_NAME = (
     r"(?:embed_tokens|layers|norm|h|wte)\.[\w.]+)"
 )
 """Names with a wrapper's before them, or without the model's own: as its body alone saves them."""
-PACKED_NAME = r"(?:quant|absmax|lora_|nf4|qweight|qzeros|g_idx|weight_scale|weight_packed|\.scales)"
+PACKED_NAME = (
+    r"(?:quant|absmax|lora_|nf4|qweight|qzeros|g_idx|weight_(?:scale|packed|format)|\.SCB\b|\.scales)"
+)
 
 
 def in_converter(reading: Reading) -> bool:
@@ -35,7 +37,7 @@ def in_converter(reading: Reading) -> bool:
     if raised is None or raised.type not in MISFITS:
         return False
     # The first one was called convert.py, which other programs have, too.
-    known = re.search(r"gguf|ggml|SAFETENSORS_DATA_TYPES|loadHFTransformerJson", reading.words)
+    known = re.search(r"gguf|ggml|SAFETENSORS_DATA_TYPES|loadHFTransformerJson|LazyTensor", reading.words)
     return any(
         CONVERTER.search(frame.path) or (known and re.search(r"(?:^|[\\/])convert\.py$", frame.path))
         for frame in raised.frames[-6:]
@@ -48,9 +50,18 @@ def _read_quantised(reading: Reading) -> Mapping[str, str] | None:
     return {} if packed else None
 
 
+def _read_names(reading: Reading) -> Mapping[str, str] | None:
+    """A weight that the GGUF converter misses under the name that a whole model has for it."""
+    raised = reading.last
+    lacks = re.fullmatch(rf"'?(?P<name>{OTHER_NAME})'?", raised.message.strip()) if raised else None
+    missed = lacks and raised and raised.type == "KeyError" and in_converter(reading)
+    return {"name": lacks["name"]} if lacks and missed else None
+
+
 def _read_converter(reading: Reading) -> Mapping[str, str] | None:
     """A model that the GGUF converter, or the one that was chosen, does not understand."""
-    return {} if in_converter(reading) and not _read_quantised(reading) else None
+    apart = _read_quantised(reading) is not None or _read_names(reading) is not None
+    return {} if in_converter(reading) and not apart else None
 
 
 FAILURES = (
@@ -60,9 +71,22 @@ FAILURES = (
             r"BPE pre-tokenizer was not recognized",
             r"update get_vocab_base_pre",
             r"cannot find tokenizer merges in model file",
+            # Unsloth takes the converter's warning for the end of a build.
+            r"Failed compiling llama\.cpp with WARNING:hf-to-gguf:\*",
         ),
         (Remedy("newer_llama_cpp"), Remedy("original_tokenizer")),
         code="K32",
+    ),
+    Failure(
+        "gguf_vocabulary",
+        said(
+            r"Could not find (?:a tokenizer matching any of|tokenizer\.model in)",
+            r"convert[\w-]*\.py[\s\S]{0,3000}?File not found: [^\n]*tokenizer\.(?:model|json)",
+            r"Error: Missing [^\n]*tokenizer\.(?:model|json)",
+            r"must be converted with BpeVocab|Cannot find Llama BPE tokenizer",
+        ),
+        (Remedy("tokenizer_of_base"), Remedy("newest_converter")),
+        code="K58",
     ),
     Failure(
         "gguf_names",
@@ -70,6 +94,7 @@ FAILURES = (
         (Remedy("save_with_head"), Remedy("newer_llama_cpp")),
         code="K51",
         unless=said(rf"Can ?not map tensor '[^']*{PACKED_NAME}"),
+        reader=_read_names,
     ),
     Failure(
         "gguf_model",
@@ -101,6 +126,15 @@ FAILURES = (
         (Remedy("merge_in_16_bits"),),
         code="K34",
         reader=_read_quantised,
+    ),
+    Failure(
+        "model_not_whole",
+        said(
+            r"Can't find model in directory|No (?:model|safetensors or pytorch) files? (?:was |were )?found in [^\n]+",
+            r"(?:Expected|expected) '?ggcl'?, [Gg]ot",
+        ),
+        (Remedy("merge_first"), Remedy("which_files")),
+        code="K55",
     ),
     Failure(
         "gguf_damaged",

@@ -24,6 +24,15 @@ FAILURES = (
         code="D141",
     ),
     Failure(
+        "template_content",
+        said(
+            r"(?:top-level template code|jinja2[\\/])[\s\S]{0,800}?TypeError: (?:can only concatenate (?:list|str)|"
+            r"can't concat|unsupported operand type\(s\) for \+)",
+        ),
+        (Remedy("content_form"), Remedy("newer_template")),
+        code="D150",
+    ),
+    Failure(
         "template_refused",
         said(r"jinja2\.", r"\bTemplateError\b", r"roles must alternate", r"\bUndefinedError\b"),
         (CHECK_DATA, Remedy("other_model")),
@@ -314,6 +323,9 @@ FAILURES = (
             r"(?:columns?|field|key) ['\"`](?P<name>\w+)['\"`] (?:is |was )?(?:not found|missing|"
             r"does not exist|not in)",
             r"(?:has no|no) (?:column|field|key) (?:named )?['\"`](?P<name>\w+)",
+            r"\b(?:jsonl?|csv|parquet|data ?set|data|files?|rows?|examples?|samples?|records?|entry|entries|items?)\b"
+            r"[^\n]{0,30} (?:should|must|needs? to|has to|have to) (?:have|contain|include) (?:the |a |all )?"
+            r"(?:following |required )?(?:keys?|columns?|fields?)",
             r"Column to (?:remove|rename)[^\n]{0,60}not in",
         ),
         (Remedy("right_columns"),),

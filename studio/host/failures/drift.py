@@ -5,6 +5,7 @@ from studio.host.failures.callers import (
     read_argument,
     read_attribute,
     read_bare_name,
+    read_config,
     read_fork,
     read_guarded,
     read_incomplete,
@@ -77,6 +78,14 @@ FAILURES = (
         doubt=Doubt("api_argument", "versions"),
     ),
     Failure(
+        "config_lacks",
+        None,
+        (Remedy("fetch_settings"), UPGRADE, OLDER),
+        code="V40",
+        reader=read_config,
+        doubt=Doubt("api_attribute", "versions"),
+    ),
+    Failure(
         "api_attribute", None, (NEW_NAME, UPGRADE_BOTH, UPGRADE, OLDER), code="V2", reader=read_attribute
     ),
     Failure(
@@ -97,6 +106,15 @@ FAILURES = (
         doubt=Doubt("api_attribute", "versions"),
     ),
     Failure(
+        # Newer optimizers have two modes, and one of the two packages asks every optimizer for them.
+        "optimizer_modes",
+        said(
+            r"'(?:\w*Adam\w*|\w*Optimizer\w*|SGD|Lion\w*|Adafactor)' object has no attribute '(?:train|eval)'"
+        ),
+        (Remedy("upgrade_transformers_accelerate"),),
+        code="V39",
+    ),
+    Failure(
         "value_kind",
         None,
         (Remedy("look_at_value"), UPGRADE),
@@ -111,6 +129,8 @@ FAILURES = (
             r"File \"[^\"\n]*unsloth_compiled_cache[^\n]*\n(?:[^\n]*\n){0,2}?(?:NameError|IndentationError|"
             r"SyntaxError|TypeError)",
             r"^[^\s\"]*unsloth_compiled_cache[^\n]*\n(?:[^\n]*\n){0,2}?(?:NameError|TypeError|AttributeError)",
+            # What it writes anew of other packages' functions has no file.
+            r"_fast_inner_training_loop[\s\S]{0,4000}?File \"<string>\", line \d+, in \w+ *\n(?:[^\n]*\n)?\s*NameError",
         ),
         (Remedy("clear_compiled"),),
         code="V7",

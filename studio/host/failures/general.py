@@ -231,6 +231,12 @@ FAILURES = (
         strength=0.9,
     ),
     Failure(
+        "folder_run",
+        said(r"can't find '__main__' module in '(?P<path>[^'\n]+)'"),
+        (Remedy("name_script"),),
+        code="D148",
+    ),
+    Failure(
         # What a program is started with: its arguments and its environment.
         "command_none",
         said(

@@ -164,6 +164,12 @@ FAILURES = (
         probe=_halves_differ,
     ),
     Failure(
+        "driver_no_memory",
+        said(r"cudaGetDeviceCount\(\).{0,200}Error 2: out of memory"),
+        (CLOSE_PROGRAMS, Remedy("restart_wsl"), Remedy("one_card_shown"), Remedy("wsl_driver")),
+        code="C22",
+    ),
+    Failure(
         "driver_silent",
         said(
             r"couldn't communicate with the NVIDIA driver",
@@ -171,7 +177,7 @@ FAILURES = (
             r"Unable to determine the device handle for GPU",
             r"Failed to initialize NVML: (?:Unknown Error|Driver Not Loaded)",
             r"CUDA driver initialization failed",
-            r"Unexpected error from cudaGetDeviceCount\(\)(?!.{0,200}Error 34)",
+            r"Unexpected error from cudaGetDeviceCount\(\)(?!.{0,200}Error (?:34|2:))",
             r"unsupported display driver / cuda driver combination",
             r"forward compatibility was attempted on non supported HW",
             r"CUDA error: system not yet initialized",
@@ -213,7 +219,6 @@ FAILURES = (
             r"0 active drivers",
             r"No GPU found\. A GPU is needed",
             r"Unsloth (?:currently only works on|cannot find any)",
-            r"nvidia-container-cli: (?:initialization error|device error)",
             r"Torch is not able to use GPU",
             r"Failed to infer device type",
             r"NotImplementedError: is_async_output_supported is not implemented",

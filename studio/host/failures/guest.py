@@ -121,6 +121,19 @@ FAILURES = (
         code="L12",
     ),
     Failure(
+        # Windows translates the words, not the command and the code.
+        "wsl_download",
+        said(
+            r"Distribution Name: '[^'\n]+' Error Code: (?P<name>0x[0-9a-fA-F]{8})",
+            r"\bwsl(?:\.exe)? +--install\b[\s\S]{0,600}?(?P<name>0x80[0-9a-fA-F]{6})\b",
+            r"Wsl/InstallDistro/(?P<name>\w+)",
+        ),
+        (Remedy("web_download"), Remedy("restart_wsl")),
+        code="L18",
+        strength=0.95,
+        unless=said(r"WslRegisterDistribution|0x800701(?:9e|BC)|0x80370(?:102|109|114)|0x80070422"),
+    ),
+    Failure(
         "wsl_start",
         said(
             r"Wsl/\w+(?:/\w+)*/(?:0x[0-9a-fA-F]{8}|E(?:RROR)?_\w+)",
@@ -135,7 +148,9 @@ FAILURES = (
     Failure(
         "wsl_no_gpu",
         said(
-            r"/dev/dxg.{0,60}(?:No such file|not found|does not exist|cannot)", r"WSL ?1 .{0,40}not support"
+            r"/dev/dxg.{0,60}(?:No such file|not found|does not exist|cannot)",
+            r"WSL ?1 .{0,40}not support",
+            r"WSL environment detected but no adapters were found",
         ),
         (Remedy("convert_wsl"), ON_PROCESSOR),
         code="L1",
@@ -162,6 +177,16 @@ FAILURES = (
         code="L13",
     ),
     Failure(
+        # NVIDIA's part of Docker is there, and finds no driver that answers.
+        "container_driver",
+        said(
+            r"nvidia-container-cli: (?:initialization|device|detection|mount) error"
+            r"(?!: WSL environment detected but no adapters)[^\n]*",
+        ),
+        (Remedy("driver_of_host"), Remedy("install_toolkit")),
+        code="L17",
+    ),
+    Failure(
         "libcuda_missing",
         said(
             r"libcuda\.so(?:\.1)?\S* ?:? .{0,40}(?:cannot|can't|not) (?:be )?(?:found|open|load)",
@@ -173,6 +198,8 @@ FAILURES = (
         ),
         (Remedy("wsl_driver"), ON_PROCESSOR),
         code="L2",
+        # An old bitsandbytes looks for Linux's libraries on Windows, too.
+        unless=said(r"WindowsPath\b"),
         probe=_wrong_libcuda,
         repair="wsl_library_path",
     ),

@@ -10,11 +10,16 @@ FAILURES = (
         "hf_transfer",
         said(
             r"HF_HUB_ENABLE_HF_TRANSFER=1[^\n]*not available",
-            r"error (?:occurred )?(?:while|using)[^\n]{0,60}`?hf_transfer`?",
             r"No module named '?hf_transfer",
         ),
         (Remedy("no_hf_transfer"),),
         code="N20",
+    ),
+    Failure(
+        "hf_transfer_cut",
+        said(r"error (?:occurred )?(?:while|using)[^\n]{0,60}`?hf_transfer`?"),
+        (Remedy("plain_download"), FETCH_AGAIN),
+        code="N37",
     ),
     Failure(
         "model_path",
@@ -115,6 +120,8 @@ FAILURES = (
             r"[Uu]nable to connect to proxy|Cannot connect to proxy",
             r"407 Proxy Authentication Required|Tunnel connection failed",
             r"check_hostname requires server_hostname",
+            # Where urllib3 speaks to the proxy itself.
+            r"in _connect_tls_proxy\b[\s\S]{0,3000}?^(?:\w+\.)*(?:OSError|SSLError|ConnectionError|SSLEOFError): ",
             r"ProxySchemeUnknown|InvalidProxyURL",
         ),
         (Remedy("right_proxy"), Remedy("no_proxy_at_all")),
@@ -138,6 +145,7 @@ FAILURES = (
         said(
             r"Distant resource does not seem to be on huggingface\.co",
             r"missing commit header|X-Repo-Commit",
+            r"404 Client Error: [^\n]{0,40} for url: https?://[\w.-]*(?:mirror|hf-)[\w.-]*/",
             r"cannot find the requested files in the (?:disk|local) cache.{0,300}hf-mirror",
         ),
         (Remedy("other_mirror"),),
@@ -154,15 +162,25 @@ FAILURES = (
         code="N36",
     ),
     Failure(
+        "wandb_project",
+        said(
+            r"wandb[^\n]{0,60}(?:do(?:es)? not have permission to access the requested|permission denied|403)",
+            r"CommError[^\n]*(?:permission|entity|project|403|404)",
+        ),
+        (Remedy("wandb_entity"), Remedy("wandb_off")),
+        code="N38",
+    ),
+    Failure(
         "hub_account",
         said(
             r"wandb[^\n]{0,40}(?:UsageError: (?!Error communicating)|api_key not configured)",
             r"api_key not configured \(no-tty\)",
             r"wandb: ERROR (?!Error communicating|For more info)",
-            r"CommError[^\n]*(?:permission|entity|403|401)",
+            r"CommError[^\n]*401",
         ),
         (Remedy("wandb_off"),),
         code="N31",
+        unless=said(r"do(?:es)? not have permission to access the requested"),
     ),
     Failure(
         "git_transport",
@@ -175,6 +193,15 @@ FAILURES = (
         ),
         (Remedy("git_again"), LOCAL_MODEL),
         code="N32",
+    ),
+    Failure(
+        "push_failed",
+        said(r"error: failed to push some refs to '[^'\n]*(?:huggingface|hf-mirror|modelscope)"),
+        (Remedy("upload_without_git"), Remedy("pull_first")),
+        code="N39",
+        unless=said(
+            r"fatal: (?:Authentication|could not read)|(?:pre-receive hook|remote) (?:declined|rejected)"
+        ),
     ),
     Failure(
         "lfs_pointer",

@@ -18,6 +18,7 @@ FAILURES = (
             r"No module named '?(?P<module>torch|numpy|packaging|wheel|psutil|Cython|setuptools|pybind11)",
             r"No module named '?(?P<module>torch|numpy|packaging|wheel|psutil|Cython|pybind11)'?\s*$[\s\S]{0,1200}?"
             r"(?:metadata-generation-failed|originates from a subprocess|Failed (?:to build|building))",
+            r"(?:ops without|[Pp]lease install) (?P<module>torch) (?:installed|before (?:attempting|building))",
         ),
         (Remedy("no_isolation"),),
         code="K1",
@@ -67,6 +68,17 @@ FAILURES = (
         ),
         (Remedy("second_index"), Remedy("spelt_package")),
         code="K45",
+    ),
+    Failure(
+        # What it cannot read of a package's description it calls unknown.
+        "pip_old",
+        said(
+            r"has inconsistent (?:name|version): (?:filename|expected)[^\n]{1,120}(?:unknown|0\.0\.0)",
+            r"produced metadata for project name unknown",
+            r"Successfully (?:built|installed) UNKNOWN\b|UNKNOWN-0\.0\.0",
+        ),
+        (Remedy("upgrade_pip"),),
+        code="K56",
     ),
     Failure("pip_managed", said(r"externally[- ]managed"), (Remedy("make_venv"),), code="K4"),
     Failure(
@@ -168,6 +180,7 @@ FAILURES = (
         (Remedy("python_312"), Remedy("spelt_package")),
         code="K12",
         strength=0.95,
+        unless=said(r"produced metadata for project name unknown"),
         doubt=Doubt("pip_unreachable", "pip_index"),
     ),
     Failure(

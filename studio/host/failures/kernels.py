@@ -250,9 +250,25 @@ FAILURES = (
     ),
     Failure(
         "compile_untraceable",
-        said(r"torch\._dynamo\.exc\.Unsupported", r"\bUnsupported: (?:call_\w+|Graph break|builtin)"),
+        said(
+            r"torch\._dynamo\.exc\.(?:Unsupported|UserError)",
+            r"\bUnsupported: (?:call_\w+|Graph break|builtin)",
+            r"using FX to symbolically trace a dynamo-optimized function",
+        ),
         (Remedy("no_compile"), PYTORCH_KERNELS),
         code="T23",
+    ),
+    Failure(
+        "compile_helpers",
+        said(r"pass_fds not supported on Windows"),
+        (Remedy("compile_in_one"), Remedy("no_compile"), PYTORCH_KERNELS),
+        code="T26",
+    ),
+    Failure(
+        "compiled_too_often",
+        said(r"\bFailOnRecompileLimitHit\b", r"recompile_limit reached with (?:fullgraph|one_graph)"),
+        (Remedy("no_compile"), Remedy("dynamic_shapes"), PYTORCH_KERNELS),
+        code="T25",
     ),
     Failure(
         "compiler_old",

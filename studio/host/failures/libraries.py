@@ -215,6 +215,7 @@ FAILURES = (
         said(
             r"CUDA error \(\S*(?:xformers|flash[-_]attention)[^)\n]*\): (?:no kernel image|invalid argument|"
             r"invalid device function)",
+            r"requires device with capability <= \(\d+, \d+\) but your GPU has capability \(\d+, \d+\) \(too new\)",
         ),
         (Remedy("no_xformers"), Remedy("no_flash_attention")),
         code="F8",
@@ -228,6 +229,7 @@ FAILURES = (
         ),
         (Remedy("no_xformers"),),
         code="F2",
+        unless=said(r"but your GPU has capability \(\d+, \d+\) \(too new\)"),
     ),
     Failure(
         "kernels_package",

@@ -64,6 +64,17 @@ FAILURES = (
         code="M1",
     ),
     Failure(
+        # Metal gives numbers of its own for what mostly is too little memory, or one command that took too long.
+        "metal_failed",
+        said(
+            r"\[METAL\] Command buffer execution failed(?!: Insufficient Memory)",
+            r"kIOGPUCommandBufferCallbackError(?!OutOfMemory)\w+",
+        ),
+        (SMALLER_BATCH, SHORTER, SMALLER_MODEL),
+        code="M13",
+        unless=said(r"Insufficient Memory|CallbackErrorOutOfMemory"),
+    ),
+    Failure(
         # No library says it; the watchdog sees shared memory grow and names it.
         "vram_spilled",
         None,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from studio.host.failures.callers import in_studio
-from studio.host.failures.failure import Failure, Remedy
+from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.packages import KNOWN, LIBRARIES, pip_name
 from studio.host.failures.reading import MODEL_CODE, Reading
 from studio.host.failures.wording import ADVICE, FILE, LACKS, REFUSES, REPORT, UNKNOWN_NAME, VALUE
@@ -62,7 +62,9 @@ def _message(reading: Reading) -> tuple[str, str]:
         # An assertion without words has only its line of code, and PyTorch speaks of tensors, not of settings.
         useless = useless or raised.type in OF_VALUES or raised.message.startswith("assert ")
         inner = raised.packages[:1] == ("torch",) and raised.type != "ValueError"
-        inner = inner or (raised.type == "RuntimeError" and not raised.frames)
+        # What a program says under its own name is not of tensors.
+        named = re.match(r"(?:Unsloth|vLLM|DeepSpeed|Axolotl): ", raised.message)
+        inner = (inner or (raised.type == "RuntimeError" and not raised.frames)) and not named
         return ("", "") if useless else ("torch" if inner else raised.type, raised.message)
     logged = [found["message"] or found["told"] for found in LOGGED.finditer(reading.words)]
     return ("", logged[-1]) if logged and not UNTOLD.search(logged[-1]) else ("", "")
@@ -193,6 +195,16 @@ def _read_child(reading: Reading) -> Values:
 
 
 FAILURES = (
+    Failure(
+        "not_loaded",
+        said(
+            r"(?:[Uu]nable to|[Cc]ould not|[Ff]ailed to) (?:load|import|find) (?P<name>[\w.\[\]/-]+ [^\n]{1,100})\n"
+            r"[\s\S]{0,4000}?'NoneType' object is not callable",
+        ),
+        (Remedy("known_name"), Remedy("newer_program")),
+        code="D151",
+        strength=0.9,
+    ),
     Failure(
         "child_failed",
         None,

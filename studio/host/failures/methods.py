@@ -18,6 +18,8 @@ FAILURES = (
         said(
             r"Cannot merge (?:LORA|LoRA|adapter)?\s?layers? when the model is",
             r"Cannot merge[^\n]{0,60}(?:8-bit|4-bit|gptq|quantized)",
+            # Packed weights have two numbers in each byte, in one long column.
+            r"input tensor size \[\d+, 1\] and output tensor size \[\d+, \d+\] should match",
         ),
         (Remedy("merge_in_16_bits"),),
         code="R41",

@@ -1,6 +1,6 @@
 """Failures of loading a model or an adapter."""
 
-from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
 from studio.host.failures.keys import read_model_key
 from studio.host.failures.remedies import FETCH_AGAIN, FOUR_BITS, LOCAL_MODEL, SMALLER_MODEL
 
@@ -9,7 +9,6 @@ FAILURES = (
         "architecture_unknown",
         said(
             r"does not recognize this architecture",
-            r"Unrecognized model in",
             # A rule of a newer family: Llama 3.1 needs transformers 4.43.
             r"`?rope_scaling`? must (?:be a dictionary with|contain keys)",
             r"Model architectures? \[?\S+ (?:are|is) not supported",
@@ -19,8 +18,15 @@ FAILURES = (
         reader=read_model_key,
     ),
     Failure(
+        "config_untyped",
+        said(r"Unrecognized model in (?P<path>[^\n]{1,200}?)\. Should have a `?model_type"),
+        (Remedy("look_at_config"), Remedy("upgrade_transformers")),
+        code="D149",
+        doubt=Doubt("architecture_unknown", "model_type"),
+    ),
+    Failure(
         "auto_class",
-        said(r"Unrecognized configuration class"),
+        said(r"Unrecognized configuration class", r"Cannot infer the auto class from the config"),
         (Remedy("fitting_class"), Remedy("upgrade_transformers")),
         code="D105",
     ),
@@ -72,6 +78,7 @@ FAILURES = (
             r"model does not support (?:image|video|audio) input",
             r"(?:Processor|[Ii]mage ?[Pp]rocessor|[Ff]eature extractor) was not found",
             r"not (?:seem to be )?a vision-language model",
+            r"is only for (?:image|vision|multi-?modal) models",
         ),
         (Remedy("whole_processor"), Remedy("leave_pictures")),
         code="D114",
@@ -107,6 +114,39 @@ FAILURES = (
         code="D87",
     ),
     Failure(
+        "head_classes",
+        said(
+            r"size mismatch for (?P<layer>[\w.]*\b(?:score|classifier|class_head|qa_outputs|v_head)\b[\w.]*): "
+            r"copying a param with shape torch\.Size\(\[(?P<has>\d{1,4})\b[^\n]{0,60}from checkpoint, the shape in\s+"
+            r"current model is torch\.Size\(\[(?!(?P=has)\b)(?P<wants>\d{1,4})\b",
+        ),
+        (Remedy("same_classes", needs=("has",)), Remedy("matching_adapter")),
+        code="D145",
+    ),
+    Failure(
+        "adapter_rank",
+        said(
+            r"size mismatch for (?P<layer>[\w.]+lora_A\b[\w.]*): copying a param with shape "
+            r"torch\.Size\(\[(?P<has>\d+), (?P<rest>\d+)\]\) from checkpoint, the shape in\s+current model is "
+            r"torch\.Size\(\[(?!(?P=has),)(?P<wants>\d+), (?P=rest)\]\)",
+        ),
+        (Remedy("same_rank", needs=("has", "wants")), Remedy("adapter_on_base")),
+        code="D146",
+    ),
+    Failure(
+        "adapter_name",
+        said(r"\bpeft_config\[\w+\]\s*\n(?:\s*[~^]+\s*\n)?KeyError: '(?P<name>[\w.-]+)'"),
+        (Remedy("names_of_adapters", needs=("name",)), Remedy("upgrade_peft_adapters")),
+        code="D153",
+    ),
+    Failure(
+        # trl takes a model apart by names that only the models of transformers have.
+        "model_of_own",
+        said(r"'(?P<name>\w+)' object has no attribute 'base_model_prefix'"),
+        (Remedy("one_class_model"),),
+        code="D154",
+    ),
+    Failure(
         "shape_mismatch",
         said(
             r"size mismatch for (?P<layer>[\w.]+)(?!: copying a param with shape torch\.Size\(\[0\]\) from)\b(?!\.)"
@@ -131,6 +171,7 @@ FAILURES = (
             r"\bweight [\w.]+\.(?:weight|bias|qweight) does not exist",
             r"Missing parameters: [\w.]+\.(?:biases|scales|weight|bias)\b|parameters not in model: ",
             r"KeyError: '(?:base_model|model|lm_head|transformer|_orig_mod|module)\.[\w.]+'",
+            r"KeyError: '[\w.]+\.(?:weight|bias|qweight|scales)'",
             r"Error\(s\) in loading state_dict for (?!.*\n?.*size mismatch)",
         ),
         (Remedy("matching_adapter"), Remedy("matching_versions")),
@@ -206,13 +247,25 @@ FAILURES = (
         code="D75",
     ),
     Failure(
+        "weights_form",
+        said(r"mmap can only be used with files saved with"),
+        (Remedy("weights_written_anew"), FETCH_AGAIN),
+        code="D147",
+    ),
+    Failure(
+        "quantised_otherwise",
+        said(r"(?:state dict|[Cc]heckpoint)[^\n]{0,120}does not contain `?bitsandbytes__"),
+        (Remedy("whole_model_instead"), Remedy("upgrade_transformers_bnb"), FETCH_AGAIN),
+        code="D155",
+    ),
+    Failure(
         "tokenizer_missing",
         said(
             r"Couldn't instantiate the backend tokenizer",
             r"Can't load tokenizer for",
             r"Unable to load vocabulary",
             r"sentencepiece[\s\S]{0,600}TypeError: not a string",
-            r"sentencepiece_processor\.cc|model_proto->ParseFromArray",
+            r"sentencepiece_processor\.cc|model_proto->ParseFromArray|could not parse ModelProto",
         ),
         (FETCH_AGAIN, LOCAL_MODEL),
         code="D55",

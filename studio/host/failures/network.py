@@ -64,6 +64,7 @@ FAILURES = (
         code="N9",
         unless=said(
             r"HFValidationError|Repo id must",
+            r"404 Client Error: [^\n]{0,40} for url: https?://[\w.-]*mirrors?\.",
             r"localhost|127\.0\.0\.1",
             r"GatedRepoError|gated (?:repo|dataset|model)",
         ),
@@ -99,7 +100,7 @@ FAILURES = (
         said(
             # The address was asked for through the proxy.
             r"(?:httpx?|httpcore|requests)\.[\w.]*(?:Error|Timeout)[\s\S]{0,6000}?When localhost is not accessible",
-            r"When localhost is not accessible",
+            r"When localhost is not accessible|Couldn.t start the app because 'https?://(?:localhost|127\.|0\.0\.0\.0)",
             r"ValueError: .{0,40}shareable link must be created",
         ),
         (Remedy("no_proxy"),),

@@ -43,6 +43,16 @@ FAILURES = (
     ),
     Failure("libuv", said(r"use_libuv was requested"), (Remedy("no_libuv"), Remedy("one_gpu")), code="D2"),
     Failure(
+        "helper_ended",
+        said(
+            r"ForkingPickler\(file, protocol\)\.dump\(obj\)\s+(?:[~^ ]+\n)?\s*(?:\w+\.)?(?:BrokenPipeError|EOFError)",
+        ),
+        (Remedy("main_guard"), Remedy("no_helpers")),
+        code="D152",
+        strength=0.9,
+        unless=said(r"bootstrapping phase|freeze_support|out of memory|WinError 1455"),
+    ),
+    Failure(
         "forked",
         said(r"bootstrapping phase", r"freeze_support\(\)", r"No module named 'Unsloth\w+Trainer"),
         (Remedy("use_launcher"),),
@@ -80,7 +90,14 @@ FAILURES = (
     ),
     Failure(
         "port_taken",
-        said(r"Cannot find empty port", r"[Aa]ddress already in use", r"WinError 10048\b", r"\[Errno 98\]"),
+        said(
+            r"Cannot find empty port",
+            r"[Aa]ddress already in use",
+            r"WinError 10048\b",
+            r"\[Errno 98\]",
+            r"All ports from \d+ to \d+ are in use",
+            r"\b[Pp]ort \d+ is (?:already |currently )?(?:in use|used|taken|occupied|busy)",
+        ),
         (Remedy("other_port"),),
         code="D9",
     ),

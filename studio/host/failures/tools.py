@@ -194,7 +194,7 @@ FAILURES = (
             r"sorry, unimplemented: 64-bit mode not compiled in",
             r"PermissionError: \[WinError 5\][^\n]*\n[^\n]*cc_cmd",
         ),
-        (Remedy("unset_compiler"), PYTORCH_KERNELS),
+        (Remedy("unset_compiler"), Remedy("compiler_off_path"), PYTORCH_KERNELS),
         code="T3",
         strength=0.9,
         probe=unless_right(_dead_compiler),

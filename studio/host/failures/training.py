@@ -13,6 +13,8 @@ FAILURES = (
             r"No inf checks were recorded for this optimizer",
             r"One of the differentiated Tensors does not require grad",
             r"trainable params: 0 \|\|[\s\S]{0,6000}?(?:Error|error)\b",
+            # mlx
+            r"\[grad\] Must specify at least one argument",
         ),
         (Remedy("input_grads"), Remedy("trainable_part")),
         code="R1",
@@ -24,10 +26,18 @@ FAILURES = (
             r"fine-tuning on purely quantized models",
             r"purely quantized model",
             r"Only Tensors of floating point and complex dtype can require gradients",
-            r"quantization method do(?:es)? not support training",
         ),
         (Remedy("attach_adapter"), Remedy("keep_adapter")),
         code="R2",
+    ),
+    Failure(
+        "format_untrainable",
+        said(
+            r"quantized with (?:QuantizationMethod\.)?(?P<name>\w+) but that quantization method do(?:es)? not support",
+            r"quantization method do(?:es)? not support training",
+        ),
+        (Remedy("other_precision"),),
+        code="R55",
     ),
     Failure(
         "unscale_fp16",
@@ -99,6 +109,12 @@ FAILURES = (
         ),
         (USE_FP16, Remedy("fp16_own")),
         code="R7",
+    ),
+    Failure(
+        "autocast_device",
+        said(r"unsupported autocast device_type ?'?(?P<name>\w+)"),
+        (Remedy("no_mixed_precision"), Remedy("newer_torch")),
+        code="R56",
     ),
     Failure(
         "tf32_unsupported",
@@ -202,6 +218,7 @@ FAILURES = (
             r"[Aa]ll labels (?:in your dataset )?are -100",
             r"assistant_only_loss[^\n]{0,80}no assistant tokens",
             r"Could not find (?:response|instruction) key .{0,200} in (?:the following instance|token)",
+            r"masked every label to -100|marker '[^'\n]{1,80}' was not found in any",
         ),
         (Remedy("right_marker"),),
         code="R19",

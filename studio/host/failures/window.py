@@ -1,6 +1,6 @@
 """Failures of a page's own libraries, its address and its link."""
 
-from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
 
 FAILURES = (
     Failure(
@@ -50,6 +50,17 @@ FAILURES = (
         ),
         (Remedy("find_port_owner"),),
         code="W4",
+    ),
+    Failure(
+        "port_reserved",
+        said(
+            r"\b[Pp]ort (?:\d{1,3}|10[01]\d|102[0-3]) is (?:already |currently )?in use",
+            r"\bbind[^\n]{0,80}(?:[Pp]ermission denied|WinError 10013|Errno 13)",
+            r"(?:WinError 10013|forbidden by its access permissions)",
+        ),
+        (Remedy("higher_port"),),
+        code="W6",
+        doubt=Doubt("port_taken", "port_holder"),
     ),
     Failure(
         "chat_form",

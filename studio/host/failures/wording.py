@@ -30,13 +30,14 @@ REFUSES = re.compile(
     r"\b(?:unsupported|incompatible|mutually exclusive)\b|"
     r"\b(?:cannot|can't|can not|must not|should not)(?: both)? (?:be )?(?:use|used|combine|combined|mix|mixed|set|"
     r"enable|enabled|specify|specified|passed)\b|"
+    r"\b(?:cannot|can't|can not)(?: \w+){1,4} (?:if|when|while|together with)\b|"
     r"\bat the same time\b|\bnot both\b|\u4e0d\u652f\u6301|\u4e0d\u517c\u5bb9|\u4e0d\u80fd\u540c\u65f6",
     re.IGNORECASE,
 )
 UNKNOWN_NAME = re.compile(
     rf"{NAME} (?:does not|doesn't|do not|don't) exist\b|{NAME} (?:is|was|are) (?:not |un)(?:a )?"
     r"(?:valid|known|recogni[sz]ed|registered|available|defined|found in)\b|"
-    r"\b(?:unknown|unrecogni[sz]ed|undefined|invalid) "
+    r"\b(?:unknown|unrecogni[sz]ed|undefined|invalid|unhandled|unexpected) "
     r"(?:\w+ ){0,2}(?:`|'|\"|:|[\w-]*(?:type|name|option|argument|"
     r"template|method|mode|model|format|value|key|backend|"
     r"optimi[sz]er|dataset|stage|task|device|dtype|strategy|flag|command|parameter|instruction))|"
@@ -55,7 +56,7 @@ FILE = re.compile(
     r"(?:find|open|locate|read) (?!the (?:file|path) specified)[^\n]{0,60}"
     r"(?:\b(?:file|folder|directory|path|checkpoint)\b|[\\/]\w)|"
     r"\bno [\w.* -]{1,40}(?:found|exists?) (?:in|at|under|for) [`'\"\w/.]|"
-    r"[\\/][\w.-]+['\"`]? (?:does not|doesn't) exist",
+    r"[\\/][\w.-]+['\"`]? (?:does not|doesn't) exist|`[\w./\\ -]+` does not exist",
     re.IGNORECASE,
 )
 VALUE = re.compile(
