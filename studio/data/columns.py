@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,12 @@ PROSE = re.compile(r"\b[a-zA-Z]{2,}(?:[ ,]+[a-zA-Z]{1,}){5}")
 """Six words in a row."""
 LABELS_SHARE = 0.5
 """Of the rows, as many different values at most has a column of labels, ..."""
+LONG, SHORTER = 20, 2
+"""Words of a text that can be summed up, and so many times longer than its summary it is."""
+COMPARED, FEWEST, SUMMED_CHARACTERS = 40, 4, 4000
+LONG_WORD = re.compile(r"[^\W\d_]{5,}")
+TAKEN_UP = 0.5
+"""Of the longer words of a summary, so many stand in its text."""
 MOST_LABELS = 200
 """... and so many at most."""
 
@@ -56,6 +63,8 @@ class Column:
     """Whether its cells are numbers, truth values, or lists of them, and no ids."""
     structured: bool = False
     """Whether its cells are objects."""
+    sums: frozenset[str] = frozenset()
+    """Columns of longer texts whose words its cells take up, each those of its own row."""
     coded: bool = False
     """Whether its cells are lines of a program or a query, and no sentences."""
 
@@ -79,7 +88,30 @@ class Column:
 
 def measure_columns(columns: Sequence[str], rows: Sequence[Values]) -> dict[str, Column]:
     """Return what each of `columns` holds, by name, as the first rows show it."""
-    return {name: _measure(name, rows[:LOOKED_AT]) for name in columns}
+    known = {name: _measure(name, rows[:LOOKED_AT]) for name in columns}
+    prose = [one for one in known.values() if one.is_prose and one.plain and one.distinct > 1]
+    for one in prose:
+        longer = [two for two in prose if two.words >= max(LONG, SHORTER * one.words)]
+        sums = frozenset(two.name for two in longer if _sums_up(one.name, two.name, rows[:COMPARED]))
+        if sums and one.asks < 0.5:
+            known[one.name] = dataclasses.replace(one, sums=sums)
+    return known
+
+
+def _sums_up(name: str, other: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column's longer words stand in the other column's text of the same row, and not of the next."""
+    said, read = ([_list_long(row.get(one)) for row in rows] for one in (name, other))
+    pairs = [(words, n) for n, words in enumerate(said) if words and read[n]]
+    if len(pairs) < FEWEST:
+        return False
+    own = sum(len(words & read[n]) / len(words) for words, n in pairs) / len(pairs)
+    next_ = sum(len(words & read[(n + 1) % len(rows)]) / len(words) for words, n in pairs) / len(pairs)
+    return own >= TAKEN_UP and own >= 2 * next_
+
+
+def _list_long(cell: object) -> set[str]:
+    """Return the words of a cell that are long enough to be about something."""
+    return {*LONG_WORD.findall(cell[:SUMMED_CHARACTERS].lower())} if isinstance(cell, str) else set()
 
 
 def _measure(name: str, rows: Sequence[Values]) -> Column:

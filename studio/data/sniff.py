@@ -34,6 +34,7 @@ from studio.data.formats import FORMATS
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.choices import find_series
 from studio.data.formats.format import Format, Mapped, Match, Score
+from studio.data.formats.material import MATERIALS
 from studio.data.formats.notes import Note
 from studio.data.formats.several import holds_parts, open_list
 from studio.data.formats.turns import holds_turns
@@ -218,7 +219,7 @@ def _tells_the_same(match: Match, other: Match, rows: Sequence[Values]) -> bool:
     if {*match.mapping.values()} <= {*other.mapping.values()}:
         return False
     others = [*other.mapping.values()]
-    mine = [name for name in match.mapping.values() if name not in others]
+    mine = [name for role, name in match.mapping.items() if name not in others and role not in MATERIALS]
     return not match.doubtful and all(repeats(name, others, rows) for name in mine)
 
 
