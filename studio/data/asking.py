@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from studio.core.errors import StudioError
 from studio.core.text import Text, text
-from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats
+from studio.data.columns import LOOKED_AT, Column, holds_several, joins, measure_columns, repeats
 from studio.data.formats.aliases import (
     CHOSEN,
     IMAGES,
@@ -106,6 +106,8 @@ def ask_columns(
             text("data.sniff.nothing.why", columns=show_names(columns)),
             text("data.sniff.nothing.fix"),
         )
+    wholes = [one.name for one in questions if holds_several(one, known, rows)]
+    questions.sort(key=lambda one: one.name in wholes)
     question = chosen.get("prompt") or (questions[0].name if questions else "")
     others = [one for one in known if one.name != question]
     if question and not chosen and _only_asks(question, rows) and not any(one.is_prose for one in others):
@@ -118,7 +120,7 @@ def ask_columns(
     beside = [name for name in columns if name == question or name not in chosen.values()]
     answers = order_answers([*measure_columns(beside, rows).values()], question)
     # What stands in the question already is not to be learned as its answer.
-    answers.sort(key=lambda one: one.is_prose and repeats(one.name, [question], rows))
+    answers.sort(key=lambda one: one.name in wholes or (one.is_prose and repeats(one.name, [question], rows)))
     if not chosen and len(questions) == 1 and len(spoken) == 1 and not any(map(is_answer, answers)):
         if _holds_lists(spoken[0].name, rows):
             what = text("data.ask.turns", column=shorten(spoken[0].name))
@@ -233,6 +235,7 @@ def ask_rest(
         return ()
     answer = next((mapping[role] for role in ANSWERING if role in mapping), "")
     compared = [mapping[role] for role in COMPARED if role in mapping]
+    asked = next((mapping[role] for role in ASKED if role in mapping), "")
     aside = [
         one
         for one in rest
@@ -240,8 +243,8 @@ def ask_rest(
         or (_tells(one, answer, rows) and not is_renewed(answer, one.name))
         or any(extends(one.name, name) for name in mapping.values())
         or any(repeats(name, [one.name], rows) for name in compared)
+        or (asked and _wraps(one.name, asked, rows))
     ]
-    asked = next((mapping[role] for role in ASKED if role in mapping), "")
     used = measure_columns([name for name in mapping.values() if name], rows)
     entry = find_entry([*used.values()])
     # An example of a word shows what is asked for.
@@ -249,6 +252,11 @@ def ask_rest(
     order = [one for one in rest if one not in aside]
     order.sort(key=lambda one: not are_twins(one.name, asked))
     return (_ask(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)
+
+
+def _wraps(name: str, asked: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column is a prompt, written out, around what is asked."""
+    return "prompt" in part_name(name) and repeats(asked, [name], rows)
 
 
 def _tells(one: Column, answer: str, rows: Sequence[Values]) -> bool:

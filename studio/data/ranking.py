@@ -192,6 +192,19 @@ def _has_person(one: Column, columns: Sequence[Column]) -> bool:
     return any(not {*part_name(two.name)} & (MACHINES | BLOCKING) for two in others)
 
 
+def _is_heading(one: Column, columns: Sequence[Column]) -> bool:
+    """Return whether a column is the heading of a longer text beside it: the subject of a mail and its body."""
+    words = part_name(one.name)
+    front = words[:-1]
+    return words[-1:] == ("subject",) and any(
+        two is not one
+        and two.is_prose
+        and two.characters > one.characters
+        and part_name(two.name) in ((*front, "body"), (*front, "text"), (*front, "content"))
+        for two in columns
+    )
+
+
 def _is_result(one: Column, columns: Sequence[Column]) -> bool:
     """Return whether a column is the bare result of a solution that another one writes out."""
     return (
@@ -320,6 +333,7 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
             bool(words & OLD),
             finding and not words & JUDGED,
             not (spoken and is_language(one.name)),
+            _is_heading(one, free),
             bool(words & MACHINES) and _has_person(one, free),
             not (one.is_prose and words <= REVISED),
             _is_result(one, free),

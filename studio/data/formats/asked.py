@@ -125,7 +125,8 @@ def _find_inner(cell: Mapping[str, object]) -> object:
     lists = [
         one for one in cell.values() if isinstance(one, (list, tuple)) and one and isinstance(one[0], str)
     ]
-    return max(lists, key=lambda one: len(str(one[0])), default=None)
+    longest = max(lists, key=lambda one: len(str(one[0])), default=None)
+    return longest and sort_rated(cell, longest)
 
 
 def open_written(cell: str) -> object:
