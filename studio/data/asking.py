@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from studio.core.errors import StudioError
 from studio.core.text import Text, text
-from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats
+from studio.data.columns import LOOKED_AT, Column, holds_several, joins, measure_columns, repeats
 from studio.data.formats.aliases import (
     CHOSEN,
     IMAGES,
@@ -30,8 +30,11 @@ from studio.data.ranking import (
     MADE,
     NUMBERED,
     are_twins,
+    extends,
+    find_entry,
     hints,
     is_answer,
+    is_half,
     is_language,
     is_renewed,
     rank_answers,
@@ -74,8 +77,6 @@ TASKS = frozenset(
     "assignment question prompt task instruction topic aufgabe frage pregunta 题目 问题".split()
 )
 """Words in the names of what a piece of work was written for: it is read with it, however short."""
-HALVES = (("prefix", "suffix"), ("before", "after"), ("left", "right"), ("pre", "post"))
-"""What stands before a gap, and behind it."""
 
 
 def ask_format(question: Text, formats: Sequence[str]) -> Question:
@@ -105,6 +106,8 @@ def ask_columns(
             text("data.sniff.nothing.why", columns=show_names(columns)),
             text("data.sniff.nothing.fix"),
         )
+    wholes = [one.name for one in questions if holds_several(one, known, rows)]
+    questions.sort(key=lambda one: one.name in wholes)
     question = chosen.get("prompt") or (questions[0].name if questions else "")
     others = [one for one in known if one.name != question]
     if question and not chosen and _only_asks(question, rows) and not any(one.is_prose for one in others):
@@ -117,7 +120,7 @@ def ask_columns(
     beside = [name for name in columns if name == question or name not in chosen.values()]
     answers = order_answers([*measure_columns(beside, rows).values()], question)
     # What stands in the question already is not to be learned as its answer.
-    answers.sort(key=lambda one: one.is_prose and repeats(one.name, [question], rows))
+    answers.sort(key=lambda one: one.name in wholes or (one.is_prose and repeats(one.name, [question], rows)))
     if not chosen and len(questions) == 1 and len(spoken) == 1 and not any(map(is_answer, answers)):
         if _holds_lists(spoken[0].name, rows):
             what = text("data.ask.turns", column=shorten(spoken[0].name))
@@ -199,22 +202,16 @@ def find_rest(
             and one.plain
             and (
                 is_half(one.name, [*used, *(other.name for other in heavy)])
-                or (one.is_prose and one.distinct > 1 and (unnamed or TASKS & {*part_name(one.name)}))
+                or (one.is_prose and one.distinct > 1 and (unnamed or _sets_task(one, known[asked[0]])))
             )
         ]
     return [one for one in heavy if not repeats(one.name, used, rows) and not joins(one.name, used, rows)]
 
 
-def is_half(name: str, used: Sequence[str]) -> bool:
-    """Return whether a column is what stands before a gap, or behind it, and one in use is the other half."""
-    words = part_name(name)
-    for here, there in HALVES:
-        for one, other in ((here, there), (there, here)):
-            if one in words and tuple(other if word == one else word for word in words) in map(
-                part_name, used
-            ):
-                return True
-    return False
+def _sets_task(one: Column, asked: Column) -> bool:
+    """Return whether a column says what a text was written for; the topic of a question only sorts it."""
+    words = TASKS & {*part_name(one.name)}
+    return bool(words - {"topic"}) or (bool(words) and asked.asks < 0.5)
 
 
 def ask_rest(
@@ -226,7 +223,7 @@ def ask_rest(
     if format.name == "text":
         names = show_names([one.name for one in rest])
         what = text("data.ask.beside_text", columns=names)
-        asking = any({*part_name(one.name)} & TASKS for one in rest)
+        asking = any({*part_name(one.name)} & TASKS or mapping.get("text") in one.sums for one in rest)
         formats = ("text", "prompt_completion")
         return (ask_format(what, formats[::-1] if asking else formats),)
     thoughts = [one for one in rest if {*part_name(one.name)} & (THOUGHTS | THINKING)]
@@ -238,6 +235,7 @@ def ask_rest(
         return ()
     answer = next((mapping[role] for role in ANSWERING if role in mapping), "")
     compared = [mapping[role] for role in COMPARED if role in mapping]
+    asked = next((mapping[role] for role in ASKED if role in mapping), "")
     aside = [
         one
         for one in rest
@@ -245,17 +243,20 @@ def ask_rest(
         or (_tells(one, answer, rows) and not is_renewed(answer, one.name))
         or any(extends(one.name, name) for name in mapping.values())
         or any(repeats(name, [one.name], rows) for name in compared)
+        or (asked and _wraps(one.name, asked, rows))
     ]
-    asked = next((mapping[role] for role in ASKED if role in mapping), "")
+    used = measure_columns([name for name in mapping.values() if name], rows)
+    entry = find_entry([*used.values()])
+    # An example of a word shows what is asked for.
+    aside = rest if entry and (entry[0].name, entry[1].name) == (asked, answer) else aside
     order = [one for one in rest if one not in aside]
     order.sort(key=lambda one: not are_twins(one.name, asked))
     return (_ask(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)
 
 
-def extends(name: str, other: str) -> bool:
-    """Return whether a column is another form of one, by their names: `normalized_code_before` of `code_before`."""
-    words, core = part_name(name), part_name(other)
-    return len(core) > 1 and len(words) > len(core) and words[-len(core) :] == core
+def _wraps(name: str, asked: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column is a prompt, written out, around what is asked."""
+    return "prompt" in part_name(name) and repeats(asked, [name], rows)
 
 
 def _tells(one: Column, answer: str, rows: Sequence[Values]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,12 @@ PROSE = re.compile(r"\b[a-zA-Z]{2,}(?:[ ,]+[a-zA-Z]{1,}){5}")
 """Six words in a row."""
 LABELS_SHARE = 0.5
 """Of the rows, as many different values at most has a column of labels, ..."""
+LONG, SHORTER = 20, 2
+"""Words of a text that can be summed up, and so many times longer than its summary it is."""
+COMPARED, FEWEST, SUMMED_CHARACTERS = 20, 4, 4000
+LONG_WORD = re.compile(r"[^\W\d_]{5,}")
+TAKEN_UP = 0.5
+"""Of the longer words of a summary, so many stand in its text."""
 MOST_LABELS = 200
 """... and so many at most."""
 
@@ -56,6 +63,8 @@ class Column:
     """Whether its cells are numbers, truth values, or lists of them, and no ids."""
     structured: bool = False
     """Whether its cells are objects."""
+    sums: frozenset[str] = frozenset()
+    """Columns of longer texts whose words its cells take up, each those of its own row."""
     coded: bool = False
     """Whether its cells are lines of a program or a query, and no sentences."""
 
@@ -79,7 +88,33 @@ class Column:
 
 def measure_columns(columns: Sequence[str], rows: Sequence[Values]) -> dict[str, Column]:
     """Return what each of `columns` holds, by name, as the first rows show it."""
-    return {name: _measure(name, rows[:LOOKED_AT]) for name in columns}
+    known = {name: _measure(name, rows[:LOOKED_AT]) for name in columns}
+    prose = [one for one in known.values() if one.is_prose and one.plain and one.distinct > 1]
+    longer = [one for one in prose if one.words >= LONG]
+    if len(prose) < 2 or not longer:
+        return known
+    words = {one.name: [_list_long(row.get(one.name)) for row in rows[:COMPARED]] for one in prose}
+    for one in prose:
+        if one.asks < 0.5:
+            texts = [two.name for two in longer if two.words >= SHORTER * one.words]
+            sums = frozenset(name for name in texts if _sums_up(words[one.name], words[name]))
+            known[one.name] = dataclasses.replace(one, sums=sums)
+    return known
+
+
+def _sums_up(said: Sequence[set[str]], read: Sequence[set[str]]) -> bool:
+    """Return whether the longer words of one column stand in another's text of the same row, not the next."""
+    pairs = [(words, n) for n, words in enumerate(said) if words and read[n]]
+    if len(pairs) < FEWEST:
+        return False
+    own = sum(len(words & read[n]) / len(words) for words, n in pairs) / len(pairs)
+    next_ = sum(len(words & read[(n + 1) % len(read)]) / len(words) for words, n in pairs) / len(pairs)
+    return own >= TAKEN_UP and own >= 2 * next_
+
+
+def _list_long(cell: object) -> set[str]:
+    """Return the words of a cell that are long enough to be about something."""
+    return {*LONG_WORD.findall(cell[:SUMMED_CHARACTERS].lower())} if isinstance(cell, str) else set()
 
 
 def _measure(name: str, rows: Sequence[Values]) -> Column:
@@ -148,6 +183,17 @@ def joins(name: str, others: Sequence[str], rows: Sequence[Values]) -> bool:
             seen += 1
             same += all(_stands_in(say_material(row[other]).strip(), row[name]) for other in filled)
     return len(others) > 1 and bool(seen) and same > seen / 2
+
+
+def holds_several(one: Column, columns: Sequence[Column], rows: Sequence[Values]) -> bool:
+    """Return whether two columns of sentences or code stand in a third: it is both, written together."""
+    parts = [two for two in columns if two is not one and (two.is_prose or two.coded) and two.distinct > 1]
+    parts = [two for two in parts if two.characters < one.characters and repeats(two.name, [one.name], rows)]
+    return any(
+        not repeats(here.name, [there.name], rows) and not repeats(there.name, [here.name], rows)
+        for n, here in enumerate(parts)
+        for there in parts[:n]
+    )
 
 
 def _stands_in(words: str, cell: object) -> bool:

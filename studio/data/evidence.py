@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from studio.core.text import Text, text
-from studio.data.asking import COMPARED, ORDERS, TASKS, extends, is_half
+from studio.data.asking import COMPARED, ORDERS, TASKS
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.formats.aliases import (
     ANSWERS,
@@ -45,10 +45,12 @@ from studio.data.ranking import (
     OLD,
     RENEWED,
     are_twins,
+    extends,
     find_entry,
     find_remark,
     hints,
     is_answer,
+    is_half,
     is_language,
     is_renewed,
     may_answer,

@@ -69,14 +69,14 @@ NOTED = frozenset(
     "metadata meta source sources url urls link links license licence copyright attribution tags tag annotation "
     "annotations annotator annotators raw test tests check checks verification extra info comments notes created "
     "updated disclaimer generations stats statistics usage timestamp embedding embeddings version setup seed "
-    "seeds decomposition".split()
+    "seeds decomposition mask masks".split()
 )
 """Words in the names of what was noted about a row."""
 ASIDE = frozenset(
     "comments feedback critique judgement judgment extra_info extra metadata meta raw original original_text "
     "annotation source url tags license licence copyright attribution disclaimer incorrect distractor distractors "
     "negative negatives wrong rejected test tests check checks verification constraints seed seeds "
-    "generations generation samples attempts neg preference preferences".split()
+    "generations generation samples attempts neg preference preferences mask masks".split()
 )
 """Words in the names of what is rather left out."""
 THOUGHTS = frozenset(

@@ -28,6 +28,12 @@ MADE = frozenset(
     "fixed ideal new after cypher latex formula cause diagnosis plain".split()
 )
 """Words in the names of what was written for a text."""
+MACHINES = frozenset("gpt chatgpt llm model ai bot generated predicted prediction synthetic machine".split())
+"""Words in the names of what a program wrote."""
+REVISED = frozenset("corrected revised improved refined".split())
+"""Names of what became of an answer."""
+ASKING = 0.5
+"""Share of cells that end in a question mark in a column that asks."""
 REMARKS = frozenset(
     "comment comments review reviews msg message remark remarks feedback critique commentary note notes kommentar "
     "anmerkung comentario commentaire commento комментарий 评论 评审 注释 意见".split()
@@ -70,6 +76,8 @@ LANGUAGES = frozenset(
     "xh yo zh zu eng deu ger fra fre spa ita por nld rus jpn kor cmn zho ara hin tur pol ukr ces swe fin".split()
 )
 """Codes that name a language."""
+HALVES = (("prefix", "suffix"), ("before", "after"), ("left", "right"), ("pre", "post"))
+"""What stands before a gap, and behind it."""
 
 
 def hints(column: Column, names: Sequence[str]) -> bool:
@@ -118,6 +126,24 @@ def is_renewed(name: str, other: str) -> bool:
     return here == there and bool(RENEWED & {*part_name(name)}) and bool(OLD & {*part_name(other)})
 
 
+def is_half(name: str, used: Sequence[str]) -> bool:
+    """Return whether a column is what stands before a gap, or behind it, and one in use is the other half."""
+    words = part_name(name)
+    for here, there in HALVES:
+        for one, other in ((here, there), (there, here)):
+            if one in words and tuple(other if word == one else word for word in words) in map(
+                part_name, used
+            ):
+                return True
+    return False
+
+
+def extends(name: str, other: str) -> bool:
+    """Return whether a column is another form of one, by their names: `normalized_code_before` of `code_before`."""
+    words, core = part_name(name), part_name(other)
+    return len(core) > 1 and len(words) > len(core) and words[-len(core) :] == core
+
+
 def find_remark(columns: Sequence[Column]) -> tuple[Column, Column] | None:
     """Return the code, or the learner's work, that a column of sentences is about, and that column; None for none.
 
@@ -157,6 +183,45 @@ def find_entry(columns: Sequence[Column], *, alone: bool = False) -> tuple[Colum
     rest = [one for one in prose if one not in (*entries, *texts)]
     longer = texts[0].characters > entries[0].characters
     return (entries[0], texts[0]) if longer and not (alone and rest) else None
+
+
+def _has_person(one: Column, columns: Sequence[Column]) -> bool:
+    """Return whether what a program wrote stands beside the same from somebody else: `answer_gpt`, `answer_doctor`."""
+    front = part_name(one.name)[:1]
+    others = [two for two in columns if two is not one and two.is_prose and part_name(two.name)[:1] == front]
+    return any(not {*part_name(two.name)} & (MACHINES | BLOCKING) for two in others)
+
+
+def _is_heading(one: Column, columns: Sequence[Column]) -> bool:
+    """Return whether a column is the heading of a longer text beside it: the subject of a mail and its body."""
+    words = part_name(one.name)
+    front = words[:-1]
+    return words[-1:] == ("subject",) and any(
+        two is not one
+        and two.is_prose
+        and two.characters > one.characters
+        and part_name(two.name) in ((*front, "body"), (*front, "text"), (*front, "content"))
+        for two in columns
+    )
+
+
+def _is_result(one: Column, columns: Sequence[Column]) -> bool:
+    """Return whether a column is the bare result of a solution that another one writes out."""
+    return (
+        hints(one, (*ANSWERS, *EXPECTED))
+        and not one.is_prose | one.coded
+        and any(
+            two is not one and two.is_prose and {*part_name(two.name)} & {"solution", "solutions"}
+            for two in columns
+        )
+    )
+
+
+def _is_brief(one: Column) -> bool:
+    """Return whether a column holds short texts, almost each another one, and is called no fact of the row."""
+    words = {*part_name(one.name)}
+    told = words & (BLOCKING | DATED | TECHNICAL | GRADED)
+    return one.spoken and one.plain and not told and one.distinct > 0.8 * one.rows and one.filled >= MOSTLY
 
 
 def find_kind(columns: Sequence[Column]) -> bool:
@@ -248,6 +313,8 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
     # Of two texts side by side, what somebody found out about both is learned, and not the second from the first.
     twins = twins if judged else set()
     alone = not any(one.is_prose and one.name not in twins for one in free)
+    asking = next((one.asks for one in columns if one.name == question), 0) >= ASKING
+    alone = alone and not (asking and any(_is_brief(one) for one in free))
     spoken = is_language(question)
     # A stance on a target, both in a word or two: what was found out is learned, and not what it is about.
     finding = alone and any({*part_name(one.name)} & JUDGED and one.is_labels for one in free)
@@ -266,7 +333,12 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
             bool(words & OLD),
             finding and not words & JUDGED,
             not (spoken and is_language(one.name)),
+            _is_heading(one, free),
+            bool(words & MACHINES) and _has_person(one, free),
+            not (one.is_prose and words <= REVISED),
+            _is_result(one, free),
             not sure,
+            not (question in one.sums and not BLOCKING & words),
             not (is_answer(one) or graded),
             hints(one, INPUT),
             not one.coded or asked_in_code,

@@ -33,7 +33,8 @@ from studio.data.evidence import has_answer, is_judged, is_sentence, leaves_word
 from studio.data.formats import FORMATS
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.choices import find_series
-from studio.data.formats.format import Format, Mapped, Match, Score
+from studio.data.formats.format import Format, Kind, Mapped, Match, Score
+from studio.data.formats.material import MATERIALS
 from studio.data.formats.notes import Note
 from studio.data.formats.several import holds_parts, open_list
 from studio.data.formats.turns import holds_turns
@@ -218,7 +219,7 @@ def _tells_the_same(match: Match, other: Match, rows: Sequence[Values]) -> bool:
     if {*match.mapping.values()} <= {*other.mapping.values()}:
         return False
     others = [*other.mapping.values()]
-    mine = [name for name in match.mapping.values() if name not in others]
+    mine = [name for role, name in match.mapping.items() if name not in others and role not in MATERIALS]
     return not match.doubtful and all(repeats(name, others, rows) for name in mine)
 
 
@@ -244,9 +245,7 @@ def _take(
         kind = format.kinds.get(role, lambda cell: True)
         taken = set(match.mapping.values()) | {name for names in match.doubtful.values() for name in names}
         free = [name for name in columns if name not in taken]
-        free = [
-            name for name in free if any(not is_empty(row.get(name)) and kind(row.get(name)) for row in rows)
-        ]
+        free = [name for name in free if any(_may_be(role, row.get(name), kind) for row in rows)]
         if not free or chosen.get(role) == "":
             raise StudioError(
                 text("data.sniff.missing", format=format.name, role=role),
@@ -259,6 +258,12 @@ def _take(
     score = Score(confidence=1.0, reason=reason, match=match)
     settled = settled or all(any(chosen.get(role) for role in roles.split("|")) for roles in format.required)
     return _settle(format, match, columns, rows, score, tuple(asked), None if settled else chosen, said=True)
+
+
+def _may_be(role: str, cell: object, kind: Kind) -> bool:
+    """Return whether a cell could play a role; what is learned may have fields, which are written as JSON."""
+    fields = role in ANSWERING and isinstance(cell, Mapping)
+    return not is_empty(cell) and (fields or kind(cell))
 
 
 def _settle(

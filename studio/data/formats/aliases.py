@@ -255,7 +255,7 @@ SOURCES: Names = tuple(
         "text document article content body passage dialogue dialog conversation transcript email email_body "
         "review paragraph story abstract description docstring concepts triples tripleset meaning_representation "
         "mr source src sentence utterance q ques request ask task issue ticket title subject ctx goal premise "
-        "hypothesis context code diff 原文 正文 文本 内容 "
+        "hypothesis context code diff front vorderseite 原文 正文 文本 内容 "
     ).split()
 )
 """Columns that are the prompt where there is no question: what is summed up, translated, rewritten, carried out."""
@@ -264,7 +264,7 @@ PRODUCTS: Names = tuple(
         "summary summaries highlights tldr tl;dr sql sql_query query code python_code python program translation "
         "corrected correction simplified simplification paraphrase rewrite rewritten headline human_reference "
         "ref lex references target tgt a ans resp label_text resolution commit_message 摘要 总结 译文 翻译 标题 "
-        "zusammenfassung resumen résumé "
+        "back rückseite zusammenfassung kurzfassung resumen résumé "
     ).split()
 )
 """Columns that are the answer where none is called so."""

@@ -61,6 +61,11 @@ WRITTEN = ("{'", "[{'", "['", "array([")
 WRITTEN_CHARACTERS = 100_000
 TALKS = frozenset("dialog dialogue dialogs utterances turns conversation history chat context talk".split())
 """Words in the name of a column whose list of texts is a talk."""
+ROUNDS = TALKS | frozenset(
+    "question questions query queries prompt prompts instruction instructions input inputs user human problem problems "
+    "ask asked request requests 问题 提问 frage fragen pregunta preguntas".split()
+)
+"""Words in the name of a column whose texts are each answered by one of another list."""
 
 
 def say_question(values: Values, column: str) -> str:
@@ -120,7 +125,8 @@ def _find_inner(cell: Mapping[str, object]) -> object:
     lists = [
         one for one in cell.values() if isinstance(one, (list, tuple)) and one and isinstance(one[0], str)
     ]
-    return max(lists, key=lambda one: len(str(one[0])), default=None)
+    longest = max(lists, key=lambda one: len(str(one[0])), default=None)
+    return longest and sort_rated(cell, longest)
 
 
 def open_written(cell: str) -> object:
@@ -203,7 +209,7 @@ def read_asked(values: Values, mapping: Mapping[str, str], question: str, answer
             return plain
     turns = _read_history(values, mapping["history"]) if "history" in mapping else []
     questions, answers = list_words(values.get(asked)), list_words(values.get(said))
-    if len(questions) > 1 and len(questions) == len(answers):
+    if len(questions) > 1 and len(questions) == len(answers) and _ask(questions, asked):
         for one, other in zip(questions, answers, strict=True):
             turns += [
                 Message("user", require_words(one, asked)),
@@ -222,6 +228,12 @@ def read_asked(values: Values, mapping: Mapping[str, str], question: str, answer
     else:
         answered = say_answer(cell, said)
     return [*turns, Message("user", words), Message("assistant", answered)]
+
+
+def _ask(questions: Sequence[str], column: str) -> bool:
+    """Return whether the texts of a list are questions, by their name or their marks, and not parts of one."""
+    marks = sum(one.rstrip().endswith(("?", "？")) for one in questions)
+    return 2 * marks >= len(questions) or bool({*part_name(column)} & ROUNDS)
 
 
 def _read_choice(

@@ -9,7 +9,14 @@ from typing import Literal
 
 from studio.core.text import Text, text
 from studio.data.conversation import Conversation
-from studio.data.formats.aliases import PRODUCTS
+from studio.data.formats.beside import (
+    count_rows,
+    find_siblings,
+    find_stand_in,
+    heads_text,
+    holds_all,
+    is_sparse,
+)
 from studio.data.formats.cells import Values, is_address, is_code, is_empty, shorten, show_names
 from studio.data.formats.choices import find_key, find_series
 from studio.data.formats.material import MATERIALS, find_material, is_numbers, put_material
@@ -24,26 +31,10 @@ YIELDING = ("query",)
 """Names that give way to any other of the same role: beside a `question`, a `query` is what answers it."""
 ASKING = ("prompt", "instruction", "question")
 """Roles, and names of columns, that may hold code all the same: to be explained, mended, translated."""
-HEADS = ("subject", "title", "headline", "betreff", "asunto", "objet", "titel", "标题")
-"""Columns that hold the heading of a text, ..."""
-BODIES = (
-    "text",
-    "body",
-    "content",
-    "message",
-    "email",
-    "email_body",
-    "description",
-    "review",
-    "正文",
-    "内容",
-)
-"""... and what the text itself is called."""
 SAID = ("completion", "output", "answer")
 """Roles of what is said to a question."""
 CONSTANT_ROWS = 8
 PROGRAM_NAME = re.compile(r"[\w.]+[-_/][\w./-]*|\w*\d\w*")
-SPARSE = 0.05
 LOOKED_AT = 50
 
 
@@ -186,6 +177,8 @@ class Format:
             found = find(role, aliases, exact)
             if not found or role in self.rivals:
                 found = list(dict.fromkeys([*found, *find(role, aliases, cores)]))
+            if role in self.rivals:
+                found += find_siblings(found, [name for name in columns if name not in taken], sample)
             if not found and (
                 role == "reasoning" or any(role in roles.split("|") for roles in self.required)
             ):
@@ -218,13 +211,17 @@ class Format:
                 if sample:
                     found = [name for name in found if not _hold_nothing([name], sample)]
                 if found:
-                    take(role, sorted(found, key=lambda name: _is_sparse(name, sample))[:1])
+                    take(role, sorted(found, key=lambda name: is_sparse(name, sample))[:1])
         free = [name for name in columns if name not in taken]
         mapping = self.settle([*free, *mapping.values()], mapping, sample)
         if self.beside == "named":
             rest = [name for name in columns if name not in taken and name not in mapping.values()]
-            rest = [name for name in rest if not _holds_all(name, mapping, sample)]
-            heads = [name for name in rest if self._heads(name, mapping, sample)]
+            rest = [name for name in rest if not holds_all(name, mapping, sample)]
+            heads = [name for name in rest if heads_text(name, mapping, sample)]
+            if "prompt" not in chosen and (head := find_stand_in(rest, mapping, sample)):
+                heads = [mapping["prompt"], *(name for name in heads if name != head)]
+                rest = [heads[0], *(name for name in rest if name != head)]
+                mapping = {**mapping, "prompt": head}
             mapping |= find_material(rest, chosen, sample, heads)
         missing = tuple(
             roles.split("|")[0]
@@ -322,6 +319,8 @@ class Format:
             and all(isinstance(cell, (list, tuple)) and is_numbers(cell) for cell in cells)
         ):
             return False  # ids of tokens, whose words may stand in another column
+        if role in ASKING and count_rows(cells):
+            return False  # the number of the row
         if role in ASKING and simplify(name) not in ASKING and 2 * sum(map(is_code, cells)) > len(cells):
             return False  # a `query` of a database is no question
         if sure and any(role in roles.split("|") for roles in self.required):
@@ -334,16 +333,6 @@ class Format:
             return False  # which system made it, and not what one was told
         fits = sum(map(kind, cells))
         return 2 * fits >= len(cells) if sure else bool(cells) and fits == len(cells)
-
-    def _heads(self, name: str, mapping: Mapped, sample: Sequence[Values]) -> bool:
-        """Return whether a column is the heading of the text that is read, and does not tell what is made of it."""
-        asked, said = simplify(mapping.get("prompt", "")), mapping.get("completion", "")
-        if simplify(name) not in HEADS or asked not in BODIES or not said:
-            return False
-        made = {simplify(said), find_core(said)} & {*PRODUCTS}
-        cells = [row.get(name) for row in sample[:LOOKED_AT]]
-        filled = [cell for cell in cells if isinstance(cell, str) and not is_empty(cell)]
-        return not made and 2 * len(filled) > len(cells) and len({*filled}) > len(filled) / 2
 
     def _compare(self, role: str, names: list[str], sample: Sequence[Values]) -> tuple[list[str], list[Text]]:
         """Return `names` without those that cannot be meant: empty, of another kind, or the same as the first."""
@@ -382,14 +371,6 @@ def _is_constant(name: str, sample: Sequence[Values]) -> bool:
     )
 
 
-def _holds_all(name: str, mapping: Mapped, sample: Sequence[Values]) -> bool:
-    """Return whether a column is the whole example once more: its cells hold the question and the answer."""
-    sides = [mapping.get("prompt", ""), mapping.get("completion", "")]
-    rows = [row for row in sample[:LOOKED_AT] if all(isinstance(row.get(one), str) for one in (name, *sides))]
-    whole = [all(row[side].strip() in row[name] for side in sides) for row in rows]
-    return bool(whole) and 2 * sum(whole) > len(whole)
-
-
 def _sorts(name: str, sample: Sequence[Values]) -> bool:
     """Return whether a column holds a few short values, or lists of them, that come again and again."""
     cells = [row.get(name) for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
@@ -398,11 +379,6 @@ def _sorts(name: str, sample: Sequence[Values]) -> bool:
         len(cell) <= 3 and all(isinstance(one, str) and len(one) <= 40 for one in cell) for cell in lists
     )
     return short and 1 < len({str(cell) for cell in lists}) <= len(lists) / 2
-
-
-def _is_sparse(name: str, sample: Sequence[Values]) -> bool:
-    """Return whether a column is empty in more than a few rows."""
-    return sum(is_empty(row.get(name)) for row in sample) > SPARSE * len(sample)
 
 
 def _hold_words(names: Iterable[str], sample: Sequence[Values]) -> bool:

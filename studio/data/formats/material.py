@@ -59,11 +59,18 @@ def _is_read(name: str, rows: Sequence[Values]) -> bool:
     cells = [row[name] for row in rows if not is_empty(row.get(name))]
     if any(map(is_numbers, cells)):  # ids of tokens, an embedding
         return False
+    if {*part_name(name)} & {"table", "tables"} and cells and all(map(_is_table, cells)):
+        return True
     lines = [line for cell in cells for line in say_lines(cell)]
     read = sum(
         (len(line.split()) > 1 or len(line) > WORD_CHARACTERS) and not is_address(line) for line in lines
     )
     return bool(lines) and 2 * read >= len(lines)
+
+
+def _is_table(cell: object) -> bool:
+    """Return whether a cell is a list of rows."""
+    return isinstance(cell, (list, tuple)) and all(isinstance(row, (list, tuple)) for row in cell)
 
 
 def holds_material(cell: object) -> bool:

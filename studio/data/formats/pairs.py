@@ -39,6 +39,8 @@ SCORE_KEYS = (
     "elo",
 )
 """Numbers of which the highest is the best."""
+SCORE_WORDS = frozenset("score scores rating reward votes winner wins won".split())
+"""Words in the names of numbers of two answers, the higher for the better."""
 RATED_KEYS = ("response", "answer", "text", "output", "completion", "content", "summary")
 
 
@@ -82,7 +84,7 @@ def _find_scores(columns: Sequence[str], marks: Sequence[str], rows: Sequence[Va
     found: dict[str, dict[str, str]] = {}
     for name in columns:
         parts = SIDES.match(name) if isinstance(name, str) else None
-        if parts and {"score", "scores", "rating", "reward", "votes"} & {*part_name(parts[1])}:
+        if parts and SCORE_WORDS & {*part_name(parts[1])}:
             found.setdefault(parts[1].lower(), {})[parts[2].lower()] = name
     for sides in found.values():
         numbers = [row.get(name) for row in rows for name in sides.values()]

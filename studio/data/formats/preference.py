@@ -22,7 +22,7 @@ from studio.data.formats.format import Format, Mapped
 from studio.data.formats.material import MATERIALS
 from studio.data.formats.names import simplify
 from studio.data.formats.pairs import find_pair, sort_pair
-from studio.data.formats.sides import has_turns, holds_side, read_question
+from studio.data.formats.sides import has_turns, holds_side, open_sides, read_question
 from studio.data.formats.tool_calls import holds_tools, read_tools
 from studio.data.formats.turns import put_system_first, read_turns
 from studio.data.row import RowError
@@ -37,6 +37,8 @@ PROMPTED = ("prompt", "instruction")
 
 def read(values: Values, mapping: Mapped) -> Conversation:
     """The prompt has a column of its own, or is what both answers begin with."""
+    if "first" in mapping and "prompt" in mapping:
+        values = open_sides(values, [mapping[role] for role in ("prompt", "first", "second")])
     if "chosen" in mapping:
         sides = [_read_answer(values, mapping[role]) for role in ROLES]
     else:

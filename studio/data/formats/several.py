@@ -40,6 +40,8 @@ SCORES = (
     "rewards",
 )
 """Keys of numbers of which the highest is the best."""
+MARKS = "labels"
+"""A list of the right answers' marks, where it holds nothing but 0 and 1."""
 RANKS = ("rank", "ranks", "ranking", "position")
 """Keys of numbers of which the lowest is the best."""
 SHORT_WORDS = 4
@@ -86,14 +88,21 @@ def pick_best(answers: Sequence[object]) -> object:
 
 def sort_rated(cell: Mapping[str, object], answers: Sequence[object]) -> Sequence[object]:
     """Return the lists `answers` of an object with the best first, where a list beside it holds as many scores."""
-    for keys, turned in ((SCORES, True), (RANKS, False)):
+    for keys, turned in (((*SCORES, MARKS), True), (RANKS, False)):
         for key in keys:
             scores = cell.get(key)
+            if key == MARKS and not _are_marks(scores):
+                continue
             if isinstance(scores, (list, tuple)) and len(scores) == len(answers):
                 if all(map(_is_number, scores)):
                     order = sorted(range(len(scores)), key=lambda i: scores[i], reverse=turned)
                     return [answers[i] for i in order]
     return answers
+
+
+def _are_marks(cell: object) -> bool:
+    """Return whether a list holds a 1 for each right answer and a 0 for each wrong one."""
+    return isinstance(cell, (list, tuple)) and {*map(str, cell)} == {"0", "1"}
 
 
 def _is_number(cell: object) -> bool:

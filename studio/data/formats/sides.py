@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from studio.core.text import text
 from studio.data.conversation import Message, Role
-from studio.data.formats.cells import Values, holds_words, is_empty, read_cell, read_optional, require_words
+from studio.data.formats.cells import (
+    Values,
+    holds_words,
+    is_empty,
+    name_kind,
+    read_cell,
+    read_optional,
+    require_words,
+    shorten,
+)
+from studio.data.formats.several import open_list
 from studio.data.formats.turns import find_turns, holds_turns, is_turn, read_turns
+from studio.data.row import RowError
 
 
 def holds_side(cell: object) -> bool:
@@ -34,6 +46,25 @@ def read_side(values: Values, column: str, speaker: Role) -> list[Message]:
         texts = [one for one in cell.values() if isinstance(one, str)]
         return [Message(speaker, require_words(max(texts, key=len, default=""), column))]
     return [Message(speaker, read_cell(values, column))]
+
+
+def open_sides(values: Values, columns: Sequence[str]) -> Values:
+    """Return a row whose question and answers are lists of one text, written as JSON, with the texts in their place.
+
+    `columns`: the question's first; where it is no such list the row stays as it is. Raises RowError for several texts.
+    """
+    opened: dict[str, object] = {}
+    for column in columns:
+        cell = values.get(column)
+        listed = open_list(cell, column) if isinstance(cell, str) else None
+        if not listed or not all(isinstance(one, str) for one in listed):
+            if not opened:
+                return values
+            continue
+        if len(listed) > 1:  # the rounds of a talk, of which each column holds one side
+            raise RowError("E120", text("data.row.not_text", column=shorten(column), found=name_kind(listed)))
+        opened[column] = listed[0]
+    return {**values, **opened}
 
 
 def read_question(values: Values, mapping: Mapping[str, str], role: str = "prompt") -> list[Message]:

@@ -1,0 +1,130 @@
+"""What columns are to the question and the answer beside them: headings, stand-ins, the same once more, row numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from studio.data.formats.aliases import ANSWERS, PRODUCTS
+from studio.data.formats.cells import Values, is_empty
+from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
+
+Mapped = Mapping[str, str]
+LOOKED_AT = 50
+SPARSE = 0.05
+COUNTED_ROWS = 4
+"""So many whole numbers that go up by one are no accident."""
+COPIED = 20
+"""So many letters that stand in an answer as well are no accident."""
+HEADS = ("subject", "title", "headline", "betreff", "asunto", "objet", "titel", "标题")
+"""Columns that hold the heading of a text, ..."""
+BODIES = (
+    "text",
+    "body",
+    "content",
+    "message",
+    "email",
+    "email_body",
+    "description",
+    "review",
+    "正文",
+    "内容",
+)
+"""... and what the text itself is called."""
+NAMING = frozenset((*HEADS, "name", "nombre", "nom", "名称"))
+"""Last words in the names of what says what a row is about."""
+RENEWED = frozenset("corrected revised improved refined".split())
+"""Names of what became of an answer."""
+EXPLAINING = frozenset(
+    "explanation explanations rationale reason reasons reasoning analysis thought thoughts steps context".split()
+)
+"""Words in the names of what belongs to an answer and is no other one."""
+
+
+def heads_text(name: str, mapping: Mapped, sample: Sequence[Values]) -> bool:
+    """Return whether a column is the heading of the text that is read, and does not tell what is made of it."""
+    asked, said = mapping.get("prompt", ""), mapping.get("completion", "")
+    if not said:
+        return False
+    named = simplify(name) in HEADS and simplify(asked) in BODIES
+    if not named and not (_last(name) in NAMING and _holds_lists(asked, sample)):
+        return False
+    made = {simplify(said), find_core(said)} & {*PRODUCTS}
+    cells = [row.get(name) for row in sample[:LOOKED_AT]]
+    filled = [cell for cell in cells if isinstance(cell, str) and not is_empty(cell)]
+    return not made and 2 * len(filled) > len(cells) and len({*filled}) > len(filled) / 2
+
+
+def find_stand_in(names: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> str:
+    """Return the heading that asks where the question itself is empty in more than a few rows; "" for none."""
+    asked = mapping.get("prompt", "")
+    if not asked or not sample or not is_sparse(asked, sample):
+        return ""
+    for name in names:
+        cells = [row.get(name) for row in sample[:LOOKED_AT]]
+        texts = all(isinstance(cell, str) and not is_empty(cell) for cell in cells)
+        if texts and _last(name) in HEADS and len({*cells}) > len(cells) / 2:
+            return name
+    return ""
+
+
+def holds_all(name: str, mapping: Mapped, sample: Sequence[Values]) -> bool:
+    """Return whether a column is the example once more, or its answer: what is read must not tell what is learned."""
+    sides = [mapping.get("prompt", ""), mapping.get("completion") or mapping.get("output") or ""]
+    rows = [
+        row for row in sample[:LOOKED_AT] if all(isinstance(row.get(one), str) for one in (name, sides[1]))
+    ]
+    rows = [row for row in rows if not is_empty(row[name])]
+    whole = [
+        all(isinstance(row.get(side), str) and row[side].strip() in row[name] for side in sides)
+        for row in rows
+    ]
+    copied = [len(row[name].strip()) >= COPIED and row[name].strip() in row[sides[1]] for row in rows]
+    return bool(rows) and (2 * sum(whole) > len(rows) or 2 * sum(copied) > len(rows))
+
+
+def find_siblings(found: Sequence[str], free: Sequence[str], sample: Sequence[Values]) -> list[str]:
+    """Return the columns that hold an answer from elsewhere, or what became of it: `answer_human` of `answer_gpt`."""
+    if len(found) != 1 or not sample:
+        return []
+    words = part_name(found[0])
+    others = []
+    for name in free:
+        parts = part_name(name)
+        same = len(words) > 1 < len(parts) and words[0] == parts[0] and words[0] in ANSWERS
+        same = same or (bool(parts) and {*parts} <= RENEWED)
+        if (
+            name != found[0]
+            and same
+            and not {*parts} & (BLOCKING | EXPLAINING)
+            and _holds_texts(name, sample)
+        ):
+            others.append(name)
+    return others
+
+
+def count_rows(cells: Sequence[object]) -> bool:
+    """Return whether cells are whole numbers that go up by one: they number the rows."""
+    said = [str(cell).strip() for cell in cells]
+    if len(said) < COUNTED_ROWS or not all(one.isascii() and one.isdigit() for one in said):
+        return False
+    return all(int(here) + 1 == int(there) for here, there in zip(said, said[1:], strict=False))
+
+
+def is_sparse(name: str, sample: Sequence[Values]) -> bool:
+    """Return whether a column is empty in more than a few rows."""
+    return sum(is_empty(row.get(name)) for row in sample) > SPARSE * len(sample)
+
+
+def _last(name: str) -> str:
+    return (part_name(name) or ("",))[-1]
+
+
+def _holds_lists(name: str, sample: Sequence[Values]) -> bool:
+    cells = [row.get(name) for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
+    return bool(cells) and all(isinstance(cell, (list, tuple)) for cell in cells)
+
+
+def _holds_texts(name: str, sample: Sequence[Values]) -> bool:
+    """Return whether most cells of a column are texts of several words."""
+    cells = [row.get(name) for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
+    return 2 * sum(isinstance(cell, str) and len(cell.split()) > 3 for cell in cells) > len(cells) > 0
