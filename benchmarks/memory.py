@@ -26,9 +26,9 @@ from benchmarks.child import ask_driver, make_environment  # noqa: E402
 from benchmarks.draft import draft_run  # noqa: E402
 from benchmarks.table import append_row  # noqa: E402
 from studio.core.facts import ModelFacts  # noqa: E402
-from studio.core.policy import LayerPolicy, MemoryPolicy  # noqa: E402
+from studio.core.policy import Calibration, LayerPolicy, MemoryPolicy  # noqa: E402
 from studio.models.catalog import inspect_model  # noqa: E402
-from studio.planning.memory_estimate import Calibration, count_allocated, estimate_calibration, predict  # noqa: E402
+from studio.planning.memory_estimate import count_allocated, estimate_calibration, predict  # noqa: E402
 
 MIB = 2**20
 STEPS = 3

@@ -19,7 +19,7 @@ from benchmarks.batches import Batch
 from benchmarks.draft import draft_run
 from benchmarks.peers import ALPHA, LEARNING_RATE, RANK, WEIGHT_DECAY, Step, draw_adapters, gradient_norm
 from studio.core.facts import BackendPlan, ModelFacts
-from studio.core.policy import MemoryPolicy
+from studio.core.policy import Calibration, MemoryPolicy
 from studio.core.recipe import AdapterSpec, OptimSpec, Recipe
 from studio.core.text import load_catalogue
 from studio.data.pack import Example
@@ -33,7 +33,6 @@ from studio.models.load import AUTOCAST_DTYPES, DTYPES, load_model
 from studio.models.optimize_model import Fast, make_fast
 from studio.planning.backend_table import NEEDS_DOTS
 from studio.planning.layer_memory import read_decoder
-from studio.planning.memory_estimate import Calibration
 from studio.planning.memory_planner import choose_policy
 from studio.planning.run_plan import USABLE_VRAM
 

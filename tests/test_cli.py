@@ -348,7 +348,11 @@ def test_ctrl_c_in_an_export_leaves_nothing_half_written(tmp_path):
         [sys.executable, "-c", SLOW_EXPORT, *words],
         cwd=ROOT,
         stdout=subprocess.PIPE,
-        env=os.environ | {"FINETUNE_STUDIO_LANGUAGE": "en"},
+        env=os.environ
+        | {
+            "FINETUNE_STUDIO_LANGUAGE": "en",
+            "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "kernels"))),
+        },
         text=True,
     )
     try:

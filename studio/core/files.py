@@ -16,6 +16,7 @@ LOG_LIMIT_BYTES = 5_000_000
 """A studio may stay up for weeks, and a program may print every request."""
 HELD = (5, 32, 33)
 """Windows' error codes for access denied, sharing violation and lock violation."""
+SPARE_DISK_BYTES = 2**30
 FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 """Numbers of a full disk."""
 
@@ -87,3 +88,8 @@ def write_json(path: Path, data: Any, *, private: bool = False, lasting: bool = 
     words = json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
     # Half an emoji, cut by a page, becomes a question mark: better than to lose all else.
     write_file(path, words.encode("utf-8", "replace"), private=private, lasting=lasting)
+
+
+def add_spare(size_bytes: int) -> int:
+    """Return the room that a disk should have for `size_bytes`: half as much again, at most 1 GiB."""
+    return size_bytes + min(size_bytes // 2, SPARE_DISK_BYTES)

@@ -55,3 +55,13 @@ def list_runs(policy: MemoryPolicy) -> tuple[LayerRun, ...]:
             first = runs.pop().first
         runs.append(LayerRun(first=first, last=number, policy=layer))
     return tuple(runs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """What arithmetic on shapes cannot know: peak = context + fragmentation x what is allocated."""
+
+    context_bytes: int = 600 * 2**20
+    """What driver, torch, its libraries and loaded kernels hold beside torch's own."""
+    fragmentation: float = 1.03
+    """What torch holds as a multiple of what is used: 1.02 to 1.04 with expandable segments, 1.06 to 1.10 without."""

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.errors import StudioError
-from studio.core.files import replace_file, write_json
+from studio.core.files import add_spare, replace_file, write_json
 from studio.core.json_file import read_json
 from studio.core.text import Text, literal, text
-from studio.planning.memory_estimate import add_spare
 
 NAME = re.compile(r"step-(\d{8})")
 MANIFEST = "manifest.json"

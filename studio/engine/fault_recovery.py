@@ -13,6 +13,7 @@ from studio_kernels.dispatch import ERRORS
 
 from studio.core.events import KernelFellBack, MemoryFreed, RunEvent, Warned
 from studio.core.facts import MachineFacts
+from studio.core.policy import Calibration
 from studio.core.text import literal, text
 from studio.engine.oom_fallback import (
     MemoryExhausted,
@@ -28,7 +29,6 @@ from studio.host.failures import diagnose
 from studio.host.failures.catalogue import last_line
 from studio.models.optimize_model import Fast
 from studio.planning.learned_limits import Load, Remembered
-from studio.planning.memory_estimate import Calibration
 from studio.planning.run_plan import free_ram_bytes
 
 STICKY = re.compile(

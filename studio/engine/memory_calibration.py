@@ -17,7 +17,7 @@ from studio_kernels.attention import Documents
 from studio_kernels.dispatch import ERRORS
 
 from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
-from studio.core.policy import LayerPolicy, MemoryPolicy
+from studio.core.policy import Calibration, LayerPolicy, MemoryPolicy
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Text, text
 from studio.engine.decoder_step import DecoderStep
@@ -27,7 +27,6 @@ from studio.models.decoder.decoder import Decoder
 from studio.planning.layer_memory import DecoderShape, read_decoder
 from studio.planning.memory_estimate import (
     CALIBRATIONS,
-    Calibration,
     count_allocated,
     count_rows,
     count_tokens,

@@ -12,7 +12,7 @@ from studio.core.errors import StudioError
 from studio.core.facts import MachineFacts, MeasuredSpeed
 from studio.core.files import write_json
 from studio.core.json_file import read_json
-from studio.planning.memory_estimate import Calibration
+from studio.core.policy import Calibration
 
 MOST_SPEEDS = 40
 MOST_PROOFS = 200

@@ -6,10 +6,10 @@ n: parameters   L: layers   H: hidden width   I: width inside the MLP   V: vocab
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from studio.core.facts import BackendPlan, ModelFacts
-from studio.core.policy import MemoryPolicy
+from studio.core.files import add_spare
+from studio.core.policy import Calibration, MemoryPolicy
 from studio.core.recipe import Recipe, change_recipe
 from studio.models.decoder.structure import is_target
 from studio.planning.layer_memory import (
@@ -23,23 +23,12 @@ from studio.planning.layer_memory import (
 NF4_BYTES = 0.5 + 1 / 64 + 4 / 16384
 """4 bits a weight, a one-byte scale for 64 weights, a four-byte scale for 256 of those scales."""
 OPTIMIZER_BYTES = {"adamw": 8, "adamw_8bit": 2, "paged_adamw_8bit": 2}
-SPARE_DISK_BYTES = 2**30
 LOSS_CHUNK_BYTES = 256 * 2**20
 """fp32 logits of one chunk of the loss head (engine/loss.py)."""
 ASSUMED_TIED_BELOW = 3_000_000_000
 """Small models usually share input and output embeddings; stored counts of shared ones count once."""
 NOT_ALLOCATED = ("context", "fragmentation")
 """Parts that torch.cuda.max_memory_allocated does not count."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Calibration:
-    """What arithmetic on shapes cannot know: peak = context + fragmentation x what is allocated."""
-
-    context_bytes: int = 600 * 2**20
-    """What driver, torch, its libraries and loaded kernels hold beside torch's own."""
-    fragmentation: float = 1.03
-    """What torch holds as a multiple of what is used: 1.02 to 1.04 with expandable segments, 1.06 to 1.10 without."""
 
 
 CALIBRATIONS = {"cuda": Calibration(), "cpu": Calibration(context_bytes=400 * 2**20, fragmentation=1.0)}
@@ -238,11 +227,6 @@ def count_disk(plan: BackendPlan, model: ModelFacts, recipe: Recipe, keep: int |
     """
     kept = recipe.limits.keep_checkpoints if keep is None else keep
     return add_spare(checkpoint_bytes(plan, model, recipe) * (kept + 1))
-
-
-def add_spare(size_bytes: int) -> int:
-    """Return the room that a disk should have for `size_bytes`: half as much again, at most 1 GiB."""
-    return size_bytes + min(size_bytes // 2, SPARE_DISK_BYTES)
 
 
 def _count_trained(model: ModelFacts, recipe: Recipe) -> int:

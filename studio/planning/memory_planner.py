@@ -8,14 +8,13 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from studio.core.facts import BackendPlan, ModelFacts
-from studio.core.policy import KEEP_LEVELS, Keep, LayerPolicy, MemoryPolicy
+from studio.core.policy import KEEP_LEVELS, Calibration, Keep, LayerPolicy, MemoryPolicy
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Text, text
 from studio.planning.layer_flops import slowdown
 from studio.planning.layer_memory import DecoderShape, peak_of_layers, read_decoder
 from studio.planning.memory_estimate import (
     CALIBRATIONS,
-    Calibration,
     count_allocated,
     count_tokens,
     longest,

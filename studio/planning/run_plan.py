@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts, RowLengths
+from studio.core.policy import Calibration
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Text, literal, text
 from studio.host import versions
@@ -13,7 +14,7 @@ from studio.host.cards import choose_card, explain_card, gigabytes, number_card
 from studio.host.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE
 from studio.planning.backend_table import NEEDS_DOTS, PROCESSOR_ROWS, Backend, choose_backend, runs_fast
 from studio.planning.layer_memory import read_decoder
-from studio.planning.memory_estimate import Calibration, estimate_calibration, predict
+from studio.planning.memory_estimate import estimate_calibration, predict
 from studio.planning.micro_batch import choose_decoder_rows, choose_own_rows, explain
 from studio.planning.slow_paths import find_slower
 from studio.planning.suggestions import make_offers

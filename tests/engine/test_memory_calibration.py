@@ -11,7 +11,7 @@ import torch
 from studio_kernels.dispatch import bind
 from transformers import AutoModelForCausalLM
 
-from studio.core.policy import LayerPolicy, MemoryPolicy
+from studio.core.policy import Calibration, LayerPolicy, MemoryPolicy
 from studio.core.recipe import change_recipe
 from studio.core.text import load_catalogue
 from studio.engine import memory_calibration as measuring
@@ -22,7 +22,6 @@ from studio.models.adapt import adapt, unwrap
 from studio.models.catalog import inspect_model
 from studio.models.decoder.decoder import Decoder, take_over
 from studio.planning import run_plan as planning
-from studio.planning.memory_estimate import Calibration
 from tests.conftest import make_model
 from tests.host.facts import make_gpu, make_machine
 

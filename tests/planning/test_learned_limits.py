@@ -8,8 +8,8 @@ import json
 import pytest
 
 from studio.core.facts import MeasuredSpeed
+from studio.core.policy import Calibration
 from studio.planning.learned_limits import MOST_SPEEDS, Load, Remembered, survey
-from studio.planning.memory_estimate import Calibration
 from tests.host.facts import make_gpu, make_machine
 
 GPU = make_gpu(name="RTX 4090")

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.make_model import SHAPES
-from studio.core.policy import LayerPolicy, MemoryPolicy
+from studio.core.policy import Calibration, LayerPolicy, MemoryPolicy
 from studio.planning.layer_memory import head_bytes, kept_bytes, phase_bytes, read_decoder
 from studio.planning.memory_estimate import (
-    Calibration,
     checkpoint_bytes,
     count_adapter_parameters,
     count_allocated,

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from studio.core.facts import Choice
-from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy, list_runs
+from studio.core.policy import KEEP_LEVELS, Calibration, LayerPolicy, MemoryPolicy, list_runs
 from studio.core.text import literal, load_catalogue
 from studio.planning.layer_flops import HEAD_SHARES, OPENING_OPERATIONS, head_work, slowdown
 from studio.planning.layer_memory import moved_bytes, peak_of_layers, read_decoder
-from studio.planning.memory_estimate import Calibration, count_rows, predict
+from studio.planning.memory_estimate import count_rows, predict
 from studio.planning.memory_planner import choose_policy, longest_context, step_down
 from studio.planning.policy_search import HEAD_PORTIONS, PINNED_SHARE, Load, list_candidates
 from studio.planning.run_plan import limit_memory, memory_budget, plan, plan_memory
