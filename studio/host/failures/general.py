@@ -277,6 +277,17 @@ FAILURES = (
         code="D71",
     ),
     Failure(
+        "lost_error",
+        said(
+            r"SystemError: error return without exception set",
+            r"SystemError: [^\n]{0,200}returned NULL without setting an exception",
+            r"SystemError: [^\n]{0,200}returned a result with an (?:exception|error) set",
+        ),
+        (CLOSE_PROGRAMS, Remedy("upgrade_all"), REBUILD),
+        strength=0.5,
+        doubt=Doubt("ram", "free_memory"),
+    ),
+    Failure(
         "settings_invalid",
         said(
             r"\d+ validation errors? for (?P<name>\w+)",
