@@ -1,4 +1,4 @@
-"""The READMEs' table of settings, made from the recipe's knobs: `python -m studio.settings_table` writes it anew."""
+"""The documents' table of settings, made from the recipe's knobs: `python -m studio.settings_table` writes it anew."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from studio.core.recipe import Recipe
 from studio.core.text import Catalogue, load_catalogue, text
 
 ROOT = Path(__file__).resolve().parents[1]
-READMES = {"en": ROOT / "README.md", "zh-CN": ROOT / "README.zh-CN.md"}
+PAGES = {"en": ROOT / "docs" / "settings.md", "zh-CN": ROOT / "docs" / "zh-CN" / "settings.md"}
 PLACE = re.compile(r"(?<=<!-- settings -->\n).*?(?=<!-- /settings -->)", re.DOTALL)
 
 
@@ -30,9 +30,9 @@ def make_table(catalogue: Catalogue) -> str:
 
 
 def update(language: str) -> str:
-    """Return the README of `language` with its table made anew."""
+    """Return the page of settings in `language` with its table made anew."""
     table = make_table(load_catalogue(language))
-    return PLACE.sub(lambda _: table, READMES[language].read_text(encoding="utf-8"))
+    return PLACE.sub(lambda _: table, PAGES[language].read_text(encoding="utf-8"))
 
 
 def _default(knob: Knob, catalogue: Catalogue) -> str:
@@ -61,8 +61,8 @@ def _number(value: float) -> str:
 
 
 def main() -> int:
-    """Rewrite the tables of both READMEs; returns the exit code 0."""
-    for language, path in READMES.items():
+    """Rewrite the tables of both pages; returns the exit code 0."""
+    for language, path in PAGES.items():
         path.write_text(update(language), encoding="utf-8")
     return 0
 

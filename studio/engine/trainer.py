@@ -1,6 +1,6 @@
 """The training loop: each optimizer step is a transaction that is applied whole, replayed, or skipped.
 
-CONTRIBUTING.md says why this is a loop of our own and not transformers' Trainer.
+docs/decisions.md says why this is a loop of our own and not transformers' Trainer.
 """
 
 from __future__ import annotations

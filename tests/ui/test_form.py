@@ -16,7 +16,7 @@ from studio.ui import app
 from studio.ui.app import build, fill_page
 from studio.ui.form import Form, elem_id
 
-CONTRIBUTING = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
+ELEMENT_IDS = Path(__file__).resolve().parents[2] / "docs" / "element_ids.md"
 DEMO = Recipe(model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
 CHANGED = change_recipe(
     DEMO,
@@ -74,10 +74,8 @@ def test_the_window_holds_every_knob_once_with_its_words(context, language):
 
 
 def test_the_listed_ids_are_those_of_the_window(context):
-    """CONTRIBUTING.md lists them with their English labels."""
-    listed = re.findall(
-        r"^\| `([a-z0-9-]+)` \| ([^|]*) \| ([^|]*) \|$", CONTRIBUTING.read_text("utf-8"), re.M
-    )
+    """docs/element_ids.md lists them with their English labels."""
+    listed = re.findall(r"^\| `([a-z0-9-]+)` \| ([^|]*) \| ([^|]*) \|$", ELEMENT_IDS.read_text("utf-8"), re.M)
     parts = {
         part["props"].get("elem_id"): part["props"] for part in build(context).get_config_file()["components"]
     }
