@@ -155,7 +155,7 @@ def watch(
     )
 
 
-class Judge:
+class StallJudge:
     """Looks at one child's signs of life each tick; returns the Stall for which it is to be ended, else None."""
 
     def __init__(

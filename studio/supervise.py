@@ -32,7 +32,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from studio.child import Ending, Judge, watch
+from studio.child import Ending, StallJudge, watch
 from studio.core import start_clock
 from studio.core.errors import StudioError
 from studio.core.events import RunStalled
@@ -126,7 +126,7 @@ def keep_alive(
             log = None if headless else trim_log(workspace.logs / "studio.log", LOG_LIMIT_BYTES)
             if page:
                 page.look_again()
-            judge = Judge(workspace, unattended=headless, tell=_tell_stall)
+            judge = StallJudge(workspace, unattended=headless, tell=_tell_stall)
             ending = watch(
                 make_argv(current),
                 workspace,

@@ -517,3 +517,13 @@ def test_no_module_works_when_it_is_imported():
                     yield f"{name_of(path)}:{node.lineno}: {ast.unparse(node)[:100]}"
 
     report(wrong())
+
+
+def test_no_public_class_has_the_name_of_another():
+    """A name that two rooms use is looked up twice, and imported wrongly once."""
+    places: dict[str, set[str]] = {}
+    for name, path in modules().items():
+        for node in parse(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, set()).add(name)
+    report(f"{name} in {', '.join(sorted(found))}" for name, found in places.items() if len(found) > 1)

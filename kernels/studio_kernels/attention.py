@@ -21,7 +21,16 @@ import torch
 from torch import Tensor
 
 from studio_kernels._triton import ERRORS
-from studio_kernels.attention_library import CPU, CUDNN, EFFICIENT, FLASH, MATH, TRITON, Backend, Saved
+from studio_kernels.attention_library import (
+    CPU,
+    CUDNN,
+    EFFICIENT,
+    FLASH,
+    MATH,
+    TRITON,
+    AttentionBackend,
+    Saved,
+)
 from studio_kernels.documents import Documents, Heads
 from studio_kernels.flash import supports_heads
 from studio_kernels.support import Support
@@ -41,9 +50,9 @@ class Attention:
     """The backends chosen for one kind of layer on one device."""
 
     heads: Heads
-    packed: Backend
+    packed: AttentionBackend
     """For documents of any lengths."""
-    equal: Backend | None
+    equal: AttentionBackend | None
     """For equal documents of a multiple of `EQUAL_STEP_TOKENS` where no window is felt; None: `packed` has these."""
     reason: str
     """Why these, in plain English."""
@@ -55,7 +64,7 @@ class Attention:
         """The names of the backends, the one for equal documents first."""
         return self.packed.name if self.equal is None else f"{self.equal.name}+{self.packed.name}"
 
-    def backend(self, documents: Documents) -> Backend:
+    def backend(self, documents: Documents) -> AttentionBackend:
         """The one that computes such documents."""
         if self.equal is None or documents.uniform is None or self.heads.window_of(documents):
             return self.packed
@@ -114,7 +123,9 @@ def choose_attention(
     )
     reasons: list[str] = []
 
-    def first(candidates: Sequence[Backend], lengths: tuple[int, ...], heads: Heads) -> Backend | None:
+    def first(
+        candidates: Sequence[AttentionBackend], lengths: tuple[int, ...], heads: Heads
+    ) -> AttentionBackend | None:
         for backend in candidates:
             support = supports(backend, device.type, capability, dtype, heads)
             support = try_out(backend, device, dtype, heads, lengths) if support.ok else support
@@ -144,7 +155,11 @@ def choose_attention(
 
 
 def supports(
-    backend: Backend, device_type: str, capability: tuple[int, int] | None, dtype: torch.dtype, heads: Heads
+    backend: AttentionBackend,
+    device_type: str,
+    capability: tuple[int, int] | None,
+    dtype: torch.dtype,
+    heads: Heads,
 ) -> Support:
     """Whether `backend` can be expected to compute this: what is known without running it."""
     name = backend.name
@@ -184,7 +199,11 @@ def supports(
 
 @torch.no_grad()
 def try_out(
-    backend: Backend, device: torch.device, dtype: torch.dtype, heads: Heads, lengths: tuple[int, ...]
+    backend: AttentionBackend,
+    device: torch.device,
+    dtype: torch.dtype,
+    heads: Heads,
+    lengths: tuple[int, ...],
 ) -> Support:
     """Run forward and backward on a few tokens, laid out as the decoder has them, against the composed form."""
     heads = replace(heads, window=min(heads.window, TRIAL_WINDOW_TOKENS))

@@ -23,7 +23,7 @@ SUM_STEP_TOKENS = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Backend:
+class AttentionBackend:
     """One way."""
 
     name: str
@@ -167,7 +167,7 @@ def _efficient_backward(
     return dq[0], _summed(dk, heads), _summed(dv, heads)
 
 
-CUDNN = Backend(
+CUDNN = AttentionBackend(
     name="cudnn",
     forward=_cudnn_forward,
     backward=_cudnn_backward,
@@ -177,7 +177,7 @@ CUDNN = Backend(
     ),
 )
 _WINDOW_KEYWORDS = ("scale", "window_size_left", "window_size_right")
-FLASH = Backend(
+FLASH = AttentionBackend(
     name="flash",
     forward=_flash_forward,
     backward=_flash_backward,
@@ -186,7 +186,7 @@ FLASH = Backend(
         ("_flash_attention_backward", 14, _WINDOW_KEYWORDS),
     ),
 )
-EFFICIENT = Backend(
+EFFICIENT = AttentionBackend(
     name="efficient",
     forward=_efficient_forward,
     backward=_efficient_backward,
@@ -195,8 +195,8 @@ EFFICIENT = Backend(
         ("_efficient_attention_backward", 16, ("scale", "window_size")),
     ),
 )
-TRITON = Backend(name="triton", forward=flash.fused_forward, backward=flash.fused_backward)
-MATH = Backend(name="math", forward=attention_math.forward, backward=attention_math.backward)
+TRITON = AttentionBackend(name="triton", forward=flash.fused_forward, backward=flash.fused_backward)
+MATH = AttentionBackend(name="math", forward=attention_math.forward, backward=attention_math.backward)
 
 
 def _cpu_views(tensors: Sequence[Tensor], rows: slice, count: int) -> list[Tensor]:
@@ -238,7 +238,7 @@ def _cpu_backward(
     return tuple(gradients)
 
 
-CPU = Backend(
+CPU = AttentionBackend(
     name="cpu",
     forward=_cpu_forward,
     backward=_cpu_backward,

@@ -24,7 +24,7 @@ class FetchStopped(StudioError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class SubsetChoice:
     """What of a listing a recipe means."""
 
     plan: Plan
@@ -34,20 +34,22 @@ class Choice:
     """Whether it is clear enough to fetch."""
 
 
-def choose(spec: DatasetSpec, listing: Mapping[str, Any]) -> Choice:
+def choose(spec: DatasetSpec, listing: Mapping[str, Any]) -> SubsetChoice:
     """Return which files of a listing `spec` means: by the data set's own card, else by the names of the files."""
     names = [file["name"] for file in listing["files"]]
     configs = _read_configs(listing["configs"], names)
     if configs:
         return _choose_by_card(spec, configs)
     if len(names) == 1 and find_suffix(names[0]) in (*SUFFIXES, ""):
-        return Choice(plan=Plan(splits={"train": tuple(names)}), configs=(), splits=("train",), ready=True)
+        return SubsetChoice(
+            plan=Plan(splits={"train": tuple(names)}), configs=(), splits=("train",), ready=True
+        )
     plan = plan_files(names, config=spec.config, split=spec.split)
     if not plan.splits["train"]:
         raise refuse("no_data", spec.source)
     # A guess is good enough for a look at what lies here already, not for fetching what may be the wrong part.
     answers = {question.id: question.choices for question in plan.questions}
-    return Choice(
+    return SubsetChoice(
         plan=plan,
         configs=tuple(name for name in answers.get("config", ()) if name != ALL),
         splits=answers.get("split", tuple(plan.splits)),
@@ -55,7 +57,7 @@ def choose(spec: DatasetSpec, listing: Mapping[str, Any]) -> Choice:
     )
 
 
-def _choose_by_card(spec: DatasetSpec, configs: Mapping[str, Mapping[str, tuple[str, ...]]]) -> Choice:
+def _choose_by_card(spec: DatasetSpec, configs: Mapping[str, Mapping[str, tuple[str, ...]]]) -> SubsetChoice:
     questions: list[Question] = []
     if spec.config and spec.config not in configs:
         raise refuse("config", spec.source, given=spec.config, known=", ".join(configs)[:160])
@@ -76,7 +78,7 @@ def _choose_by_card(spec: DatasetSpec, configs: Mapping[str, Mapping[str, tuple[
         roles = {"train": splits[train]}
     ready = all(len(question.choices) == 1 for question in questions)
     plan = Plan(splits=roles, questions=tuple(questions))
-    return Choice(plan=plan, configs=tuple(configs), splits=tuple(splits), ready=ready)
+    return SubsetChoice(plan=plan, configs=tuple(configs), splits=tuple(splits), ready=ready)
 
 
 def _choose_split(spec: DatasetSpec, splits: Mapping[str, tuple[str, ...]]) -> tuple[str, list[Question]]:

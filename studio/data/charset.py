@@ -170,7 +170,7 @@ def skip_mark(stream: BinaryIO, encoding: str) -> tuple[BinaryIO, str, int]:
         encoding = "utf-16-be" if start == codecs.BOM_UTF16_BE else "utf-16-le"
     else:
         encoding = "utf-8"
-    return Joined(start[length:], stream), encoding, length
+    return JoinedBytes(start[length:], stream), encoding, length
 
 
 def open_utf8(stream: BinaryIO, encoding: str) -> BinaryIO:
@@ -228,7 +228,7 @@ def _choose_handler(encoding: str) -> str:
     return "surrogatepass" if encoding.startswith("utf-16") else "surrogateescape"
 
 
-class Joined(io.RawIOBase):
+class JoinedBytes(io.RawIOBase):
     """`start`, then what is left of `stream`."""
 
     def __init__(self, start: bytes, stream: BinaryIO) -> None:

@@ -23,14 +23,14 @@ from studio.data.kept import hold, note_use, sweep
 from studio.data.problems import Problems, gather, read_problems
 from studio.data.quarantine import NAME as QUARANTINE
 from studio.data.quarantine import join_quarantine
-from studio.data.reading import Part, PartResult, read_part, split_files
+from studio.data.reading import DataPart, PartResult, read_part, split_files
 from studio.data.remote import FetchStopped
 from studio.data.row import list_columns
 from studio.data.scripts import SCRIPTS
 from studio.data.shards import Shards, join_shards
 from studio.data.sniff import understand
 from studio.data.source import Source, open_source
-from studio.data.traits import Traits
+from studio.data.traits import RowTraits
 from studio.data.understanding import Understanding
 
 MANIFEST = "manifest.json"
@@ -120,11 +120,11 @@ class Converted:
         """Yield (row, Conversation) of all usable rows, numbered from 0."""
         return self.shards(split).read()
 
-    def traits(self, split: str = "train") -> Traits:
+    def traits(self, split: str = "train") -> RowTraits:
         """Return what is cheaply known of every usable row, mapped from disk."""
         column = self.shards(split).column
         names = ("hashes", "characters", "answer_characters", "turns", "flags")
-        return Traits(
+        return RowTraits(
             **{name: column(name) for name in names}, letters=np.asarray(self._letters[split], dtype=np.int64)
         )
 
@@ -269,13 +269,13 @@ def _write_all(
     on_progress: Progress | None,
     should_stop: Callable[[], bool] | None,
 ) -> dict[str, Any]:
-    parts: list[Part] = []
+    parts: list[DataPart] = []
     for split, files in source.splits.items():
         for number, file in enumerate(files):
             for start, stop in split_files(file):
                 place = staging / f"part-{len(parts):05d}"
                 parts.append(
-                    Part(split=split, number=number, file=file, start=start, stop=stop, folder=place)
+                    DataPart(split=split, number=number, file=file, start=start, stop=stop, folder=place)
                 )
     results = list(_read_parts(parts, understanding, on_progress, should_stop))
     mapping = _join_mappings(results)
@@ -302,7 +302,7 @@ def _join_mappings(results: Sequence[PartResult]) -> dict[str, str] | None:
 
 
 def _join(
-    source: Source, parts: Sequence[Part], results: Sequence[PartResult], staging: Path
+    source: Source, parts: Sequence[DataPart], results: Sequence[PartResult], staging: Path
 ) -> dict[str, Any]:
     """Put the parts of each split together, in the order of the files, and return the manifest."""
     added: list[dict[str, int]] = []
@@ -348,7 +348,7 @@ def _join(
 
 
 def _read_parts(
-    parts: Sequence[Part],
+    parts: Sequence[DataPart],
     understanding: Understanding,
     on_progress: Progress | None,
     should_stop: Callable[[], bool] | None,

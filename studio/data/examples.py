@@ -61,7 +61,7 @@ class Examples(LazySequence):
         return int(self.tokens.trained_counts[self.chosen[whole]].sum()) + rest
 
 
-class Joined(LazySequence):
+class JoinedExamples(LazySequence):
     """Examples of several sources as one sequence."""
 
     def __init__(self, parts: Sequence[Examples], part: np.ndarray, place: np.ndarray) -> None:
@@ -89,9 +89,9 @@ class Joined(LazySequence):
         """int64 [examples]"""
         return np.ones(len(self), dtype=np.int64)
 
-    def pick(self, places: np.ndarray) -> Joined:
+    def pick(self, places: np.ndarray) -> JoinedExamples:
         """Return the examples at `places`, in that order."""
-        return Joined(self.parts, self.part[places], self.place[places])
+        return JoinedExamples(self.parts, self.part[places], self.place[places])
 
     def count_trained(self) -> int:
         """Return the number of trained tokens."""
@@ -99,11 +99,11 @@ class Joined(LazySequence):
         return sum(part.pick(self.place[self.part == number]).count_trained() for number, part in numbered)
 
 
-def join_examples(parts: Sequence[Examples]) -> Joined:
+def join_examples(parts: Sequence[Examples]) -> JoinedExamples:
     """Return all examples of `parts` behind each other."""
     sizes = [len(part) for part in parts]
     place = [np.arange(size, dtype=np.int64) for size in sizes] or [np.zeros(0, np.int64)]
-    return Joined(parts, np.repeat(np.arange(len(parts)), sizes), np.concatenate(place))
+    return JoinedExamples(parts, np.repeat(np.arange(len(parts)), sizes), np.concatenate(place))
 
 
 class Cutting:

@@ -11,7 +11,7 @@ from studio.core.errors import StudioError
 from studio.core.text import Text, text
 from studio.data.conversation import Conversation
 from studio.data.secrets import KEY_BITS, SECRET_BITS
-from studio.data.traits import Traits, read_answers, read_words
+from studio.data.traits import RowTraits, read_answers, read_words
 
 SECRET_CHOICES = {"keys": KEY_BITS, "all": sum(SECRET_BITS.values())}
 
@@ -24,7 +24,7 @@ class Filter:
     """Its key in data.filters; texts data.filter.NAME and data.rule.NAME."""
     value: str
     """What is written for it: `number`, `words` (one search text a line), or `choice` (of SECRET_CHOICES)."""
-    keeps_traits: Callable[[Traits, int], np.ndarray] | None = None
+    keeps_traits: Callable[[RowTraits, int], np.ndarray] | None = None
     """Returns bool [rows]: which rows stay."""
     keeps_row: Callable[[Conversation, tuple[str, ...]], bool] | None = None
 

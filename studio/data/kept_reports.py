@@ -26,7 +26,7 @@ LARGEST_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptReport:
     """A report as it lies on the disk."""
 
     report: Any
@@ -64,7 +64,7 @@ def read_report(cache: Path, name: str) -> dict[str, Any] | None:
         found = read_json(cache / name, halves=True)
     except StudioError:
         return None
-    return from_json(Kept, {"report": found}).report
+    return from_json(KeptReport, {"report": found}).report
 
 
 def keep_report(cache: Path, name: str, report: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ BATCH_TOKENS = 4_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Summary:
+class LengthSummary:
     """The distribution of one count over all rows; all 0 where there are none."""
 
     total: int = 0
@@ -156,12 +156,12 @@ def count_places(trained: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return counts
 
 
-def summarize(counts: np.ndarray) -> Summary:
+def summarize(counts: np.ndarray) -> LengthSummary:
     """Return the Summary of int64 [rows]; percentiles are counts that occur (nearest rank)."""
     if not len(counts):
-        return Summary()
+        return LengthSummary()
     p50, p95 = np.percentile(counts, [50, 95], method="inverted_cdf")
-    return Summary(
+    return LengthSummary(
         total=int(counts.sum()), mean=float(counts.mean()), p50=int(p50), p95=int(p95), max=int(counts.max())
     )
 

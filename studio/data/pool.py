@@ -11,14 +11,14 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
 from studio.data.formats import FORMATS
-from studio.data.reading import Part, PartResult, read_part
+from studio.data.reading import DataPart, PartResult, read_part
 from studio.data.understanding import Understanding
 
 __all__ = ["BrokenProcessPool", "leave_with_parent", "read_alone", "read_in_pool"]
 
 
 def read_in_pool(
-    parts: Sequence[Part],
+    parts: Sequence[DataPart],
     understanding: Understanding,
     workers: int,
     tell: Callable[[int], None],
@@ -45,7 +45,7 @@ def read_in_pool(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def read_alone(part: Part, format_name: str, known: Understanding) -> PartResult:
+def read_alone(part: DataPart, format_name: str, known: Understanding) -> PartResult:
     """Read a Part in a process of its own; formats hold functions, which do not travel, so that their name does."""
     chosen = next((one for one in FORMATS if one.name == format_name), None)
     return read_part(part, replace(known, format=chosen))

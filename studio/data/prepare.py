@@ -19,7 +19,7 @@ from studio.core.facts import DataFacts
 from studio.core.recipe import DatasetSpec, share_held_out
 from studio.core.text import Text, text
 from studio.data.convert import PreparationStopped, Progress, understand_source
-from studio.data.examples import CUT_RULE, EMPTY_RULE, Joined, join_examples
+from studio.data.examples import CUT_RULE, EMPTY_RULE, JoinedExamples, join_examples
 from studio.data.gather import (
     Gathered,
     choose_method,
@@ -193,7 +193,7 @@ def read_weight(name: str, weight: str) -> float:
     return value
 
 
-def mix_sources(sources: Sequence[Gathered]) -> tuple[Joined, np.ndarray]:
+def mix_sources(sources: Sequence[Gathered]) -> tuple[JoinedExamples, np.ndarray]:
     """Return the examples of all sources, as often as their weights say, and the hash of what each asks (uint64)."""
     parts, places, numbers, prompts = [], [], [], []
     for number, found in enumerate(sources):
@@ -207,7 +207,7 @@ def mix_sources(sources: Sequence[Gathered]) -> tuple[Joined, np.ndarray]:
         places.append(place)
         numbers.append(np.full(len(place), number))
         prompts.append(shards.column("prompt")[rows][place])
-    return Joined(parts, np.concatenate(numbers), np.concatenate(places)), np.concatenate(prompts)
+    return JoinedExamples(parts, np.concatenate(numbers), np.concatenate(places)), np.concatenate(prompts)
 
 
 def collect_facts(sources: Sequence[Gathered], notes: Iterable[Text] = ()) -> DataFacts:

@@ -45,7 +45,7 @@ Stop = Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class DataPart:
     """What is read at once: a whole file, or its bytes from `start` up to `stop`."""
 
     split: str
@@ -143,7 +143,7 @@ def _find_line_end(stream: Any, place: int, size: int) -> int:
 
 
 def read_part(
-    part: Part,
+    part: DataPart,
     understanding: Understanding,
     tell: Callable[[int], None] | None = None,
     stop: Stop | None = None,
@@ -175,7 +175,7 @@ def read_part(
 class Sorter:
     """Takes rows and writes each to the shards, or to the quarantine."""
 
-    def __init__(self, part: Part, understanding: Understanding) -> None:
+    def __init__(self, part: DataPart, understanding: Understanding) -> None:
         self.part = part
         self.understanding = understanding
         self.result = PartResult(part_bytes=part.size_bytes, letters=[0] * len(SCRIPTS))

@@ -25,7 +25,7 @@ from studio.data.near import (
     find_near,
     sketch,
 )
-from studio.data.traits import Traits, read_talk
+from studio.data.traits import RowTraits, read_talk
 
 Rows = Callable[[], Iterable[tuple[int, Conversation]]]
 FOUND = 1
@@ -57,7 +57,7 @@ class Overlap:
     """The same for rows that nearly repeat one, without those of `exact`; None: not looked for."""
 
 
-def near_refusal(*traits: Traits) -> Text | None:
+def near_refusal(*traits: RowTraits) -> Text | None:
     """Return why near duplicates are not looked for unasked: too many rows or characters; None where they are."""
     rows = sum(len(each) for each in traits)
     characters = sum(int(each.characters.sum()) for each in traits)
@@ -67,7 +67,7 @@ def near_refusal(*traits: Traits) -> Text | None:
 
 
 def find_repeats(
-    traits: Traits,
+    traits: RowTraits,
     read: Rows | None,
     *,
     rows: np.ndarray | None = None,
@@ -91,8 +91,8 @@ def find_repeats(
 
 
 def find_overlap(
-    train: Traits,
-    evaluation: Traits,
+    train: RowTraits,
+    evaluation: RowTraits,
     read: tuple[Rows, Rows] | None,
     *,
     rows: np.ndarray | None = None,

@@ -11,11 +11,11 @@ import numpy as np
 
 from studio.core.text import Text, text
 from studio.data.conversation import Conversation
-from studio.data.lengths import AtLimit, Histogram, Lengths, Packing, Summary, make_histogram, summarize
+from studio.data.lengths import AtLimit, Histogram, Lengths, LengthSummary, Packing, make_histogram, summarize
 from studio.data.repeats import Overlap, Repeats, find_overlap, find_repeats, near_refusal
 from studio.data.scripts import SCRIPTS
 from studio.data.secrets import SECRET_BITS, SECRETS
-from studio.data.traits import DESIRABLE, UNDESIRABLE, TraitCollector, Traits
+from studio.data.traits import DESIRABLE, UNDESIRABLE, RowTraits, TraitCollector
 
 Rows = Callable[[], Iterable[tuple[int, Conversation]]]
 """Yields (row from 0, Conversation) of all rows in order; may be called several times."""
@@ -40,7 +40,7 @@ class Labels:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class DataFinding:
     """One kind of secret: how many rows hold it, and some of them. What it says is never repeated."""
 
     name: str
@@ -61,8 +61,8 @@ class Statistics:
     rows: int
     empty: int
     """Rows in which nothing that is learned is more than white space."""
-    characters: Summary
-    answer_characters: Summary
+    characters: LengthSummary
+    answer_characters: LengthSummary
     repeats: Repeats
     overlap: Overlap | None
     """None where there are no rows for evaluation."""
@@ -72,11 +72,11 @@ class Statistics:
     """Rows with so many messages beside system prompts; the last key stands for all above, too."""
     scripts: Mapping[str, float]
     """Share of all letters, the greatest first."""
-    findings: tuple[Finding, ...]
+    findings: tuple[DataFinding, ...]
     histogram: Histogram
     """Of tokens where `tokens` is given, else of characters."""
-    tokens: Summary | None = None
-    answer_tokens: Summary | None = None
+    tokens: LengthSummary | None = None
+    answer_tokens: LengthSummary | None = None
     trained_share: float | None = None
     at_limit: AtLimit | None = None
     packing: Packing | None = None
@@ -142,9 +142,9 @@ class Statistics:
 def measure(
     read: Rows,
     *,
-    traits: Traits | None = None,
+    traits: RowTraits | None = None,
     read_evaluation: Rows | None = None,
-    evaluation: Traits | None = None,
+    evaluation: RowTraits | None = None,
     lengths: Lengths | None = None,
     max_length: int = 1024,
     micro_batch: int = 2,
@@ -192,7 +192,7 @@ def measure(
     )
 
 
-def collect(read: Rows) -> Traits:
+def collect(read: Rows) -> RowTraits:
     """Return the Traits of all rows that `read` yields."""
     collector = TraitCollector()
     for _, conversation in read():
@@ -236,11 +236,11 @@ def _share_scripts(letters: np.ndarray) -> dict[str, float]:
     return {SCRIPTS[i]: round(float(letters[i] / total), 4) for i in order if letters[i]}
 
 
-def _list_findings(flags: np.ndarray) -> Iterator[Finding]:
+def _list_findings(flags: np.ndarray) -> Iterator[DataFinding]:
     for secret in SECRETS:
         rows = np.flatnonzero(flags & np.uint32(SECRET_BITS[secret.name]))
         if len(rows):
-            yield Finding(
+            yield DataFinding(
                 name=secret.name,
                 is_key=secret.is_key,
                 rows=len(rows),

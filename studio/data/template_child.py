@@ -36,7 +36,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TemplateVerdict:
     """What the trial of a template showed."""
 
     fault: str = ""
@@ -54,16 +54,16 @@ def require_safe(source: str, cache: Path | None = None) -> None:
         )
 
 
-def judge(source: str, cache: Path | None = None) -> Verdict:
+def judge(source: str, cache: Path | None = None) -> TemplateVerdict:
     """Return the verdict on `source`: from the folder `cache` when it was tried before, else from a child process."""
     if len(source) > SOURCE_CHARACTERS:
-        return Verdict("large")
+        return TemplateVerdict("large")
     if cache is None:
         return _judge_once(source)
     digest = hashlib.sha256(f"{VERSION}\0{source}".encode("utf-8", "surrogatepass")).hexdigest()
     place = cache / "templates" / f"{digest}.json"
     try:
-        return Verdict(**read_json(place))
+        return TemplateVerdict(**read_json(place))
     except (StudioError, TypeError):
         verdict = _judge_once(source)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def judge(source: str, cache: Path | None = None) -> Verdict:
 
 
 @lru_cache(maxsize=64)
-def _judge_once(source: str) -> Verdict:
+def _judge_once(source: str) -> TemplateVerdict:
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as answer:
         given.write(source.encode("utf-8", "surrogatepass"))
         given.seek(0)
@@ -81,10 +81,10 @@ def _judge_once(source: str) -> Verdict:
         try:
             while child.poll() is None:
                 if time.monotonic() > ends_s:
-                    return Verdict("endless")
+                    return TemplateVerdict("endless")
                 # Windows has no limit that the child could set itself.
                 if _measure_memory(child.pid) > MEMORY_BYTES:
-                    return Verdict("large")
+                    return TemplateVerdict("large")
                 time.sleep(TICK_S)
         finally:
             child.kill()
@@ -92,9 +92,11 @@ def _judge_once(source: str) -> Verdict:
         answer.seek(0)
         lines = answer.read().decode("utf-8", errors="replace").splitlines()
     try:
-        return Verdict(**parse_json(lines[-1]))
+        return TemplateVerdict(**parse_json(lines[-1]))
     except (IndexError, ValueError, TypeError):
-        return Verdict("large")  # It died before it could say: of its memory, or of too deep a recursion.
+        return TemplateVerdict(
+            "large"
+        )  # It died before it could say: of its memory, or of too deep a recursion.
 
 
 def _measure_memory(pid: int) -> int:
@@ -122,7 +124,7 @@ def _start(given: IO[bytes], answer: IO[bytes]) -> subprocess.Popen:
 # In the child --------------------------------------------------------------------------------------------------------
 
 
-def try_out(source: str) -> Verdict:
+def try_out(source: str) -> TemplateVerdict:
     """Return the verdict on `source` by looking at it and rendering probes with it; may never return."""
     from jinja2 import TemplateSyntaxError
     from jinja2.exceptions import SecurityError
@@ -133,12 +135,12 @@ def try_out(source: str) -> Verdict:
     try:
         hidden = find_hidden_name(environment.parse(source))
         if hidden:
-            return Verdict("escape", hidden)
+            return TemplateVerdict("escape", hidden)
         compiled = environment.from_string(source)
     except TemplateSyntaxError as error:
-        return Verdict("broken", f"{error.lineno}: {error.message}"[:160])
+        return TemplateVerdict("broken", f"{error.lineno}: {error.message}"[:160])
     except (*TEMPLATE_ERRORS, SyntaxError) as error:
-        return Verdict("broken", str(error)[:160])
+        return TemplateVerdict("broken", str(error)[:160])
     for turns in (*PROBES, LONG_PROBE, TOOL_PROBE):
         for generation_prompt in (False, True):
             characters = 0
@@ -153,14 +155,14 @@ def try_out(source: str) -> Verdict:
                 ):
                     characters += len(part)
                     if characters > OUTPUT_CHARACTERS:
-                        return Verdict("large")
+                        return TemplateVerdict("large")
             except SecurityError as error:
-                return Verdict("escape", str(error)[:160])
+                return TemplateVerdict("escape", str(error)[:160])
             except (MemoryError, TooLarge):
-                return Verdict("large")
+                return TemplateVerdict("large")
             except TEMPLATE_ERRORS:
                 continue  # It may refuse a conversation.
-    return Verdict()
+    return TemplateVerdict()
 
 
 def find_hidden_name(tree: Any) -> str:
@@ -236,7 +238,7 @@ def main() -> None:
     try:
         verdict = try_out(source)
     except MemoryError:
-        verdict = Verdict("large")
+        verdict = TemplateVerdict("large")
     sys.stdout.write(json.dumps(asdict(verdict)) + "\n")
 
 

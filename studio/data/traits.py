@@ -25,7 +25,7 @@ FOLD = bytes(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Traits:
+class RowTraits:
     """Columns of equal length, one entry a row."""
 
     hashes: np.ndarray
@@ -50,7 +50,7 @@ class TraitCollector:
     """Takes rows one at a time; `traits()` gives what is known so far."""
 
     def __init__(self) -> None:
-        self._parts: list[Traits] = []
+        self._parts: list[RowTraits] = []
         self._waiting: list[Conversation] = []
 
     def add(self, conversation: Conversation) -> None:
@@ -60,7 +60,7 @@ class TraitCollector:
             self._parts.append(collect_traits(self._waiting))
             self._waiting = []
 
-    def traits(self) -> Traits:
+    def traits(self) -> RowTraits:
         """Return the Traits of all rows taken, in their order."""
         if self._waiting:
             self._parts.append(collect_traits(self._waiting))
@@ -69,13 +69,13 @@ class TraitCollector:
         return self._parts[0]
 
 
-def collect_traits(conversations: Sequence[Conversation]) -> Traits:
+def collect_traits(conversations: Sequence[Conversation]) -> RowTraits:
     """Return the Traits of a batch of rows; some hundred at a time are fastest."""
     words = [read_words(conversation) for conversation in conversations]
     flags = [_flag_label(conversation) for conversation in conversations]
     for number, name in find_secrets(words):
         flags[number] |= SECRET_BITS[name]
-    return Traits(
+    return RowTraits(
         hashes=np.array([hash_folded(conversation) for conversation in conversations], dtype=np.uint64),
         characters=np.array(
             [_count_characters(conversation) for conversation in conversations], dtype=np.int64
@@ -89,13 +89,13 @@ def collect_traits(conversations: Sequence[Conversation]) -> Traits:
     )
 
 
-def join_traits(parts: Sequence[Traits]) -> Traits:
+def join_traits(parts: Sequence[RowTraits]) -> RowTraits:
     """Return the Traits of all rows of `parts`, behind each other."""
 
     def join(name: str, kind: type) -> np.ndarray:
         return np.concatenate([np.zeros(0, kind), *(getattr(part, name) for part in parts)], dtype=kind)
 
-    return Traits(
+    return RowTraits(
         hashes=join("hashes", np.uint64),
         characters=join("characters", np.int64),
         answer_characters=join("answer_characters", np.int64),

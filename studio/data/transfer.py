@@ -182,7 +182,7 @@ def fetch(web: Web, files: list[dict[str, Any]], folder: Path) -> list[str]:
         if total_bytes > LIMIT_BYTES:
             raise Refused("large", f"{total_bytes / 1e9:.1f} GB")
         require_space(folder, total_bytes, SPARE_BYTES)
-        progress = Progress(total_bytes)
+        progress = TransferProgress(total_bytes)
         for file in absent:
             if not is_safe(file["name"]):
                 raise Refused("unwritable", file["name"])
@@ -194,7 +194,7 @@ def fetch(web: Web, files: list[dict[str, Any]], folder: Path) -> list[str]:
     return [file["name"] for file in files]
 
 
-class Progress:
+class TransferProgress:
     """Says how many of `total_bytes` (0: not known) are here, at most every REPORT_S."""
 
     def __init__(self, total_bytes: int) -> None:
@@ -208,7 +208,7 @@ class Progress:
             say({"done_bytes": done_bytes, "total_bytes": self.total_bytes})
 
 
-def _fetch_file(web: Web, file: Mapping[str, Any], partial: Path, progress: Progress) -> None:
+def _fetch_file(web: Web, file: Mapping[str, Any], partial: Path, progress: TransferProgress) -> None:
     """Fetch one file into `partial`, going on where an earlier attempt stopped. Raises Refused, OSError."""
     before_bytes = progress.done_bytes
     for attempt in range(1, TRIES + 1):
@@ -239,7 +239,7 @@ class _Broken(ConnectionError):
 
 
 def _fetch_rest(
-    web: Web, file: Mapping[str, Any], partial: Path, progress: Progress, before_bytes: int
+    web: Web, file: Mapping[str, Any], partial: Path, progress: TransferProgress, before_bytes: int
 ) -> None:
     marker = partial.with_name(partial.name + ".tag")
     had_bytes = partial.stat().st_size if partial.exists() else 0

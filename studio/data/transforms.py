@@ -13,7 +13,7 @@ from studio.core.recipe import DatasetSpec
 from studio.data.conversation import Conversation
 from studio.data.filters import read_filters
 from studio.data.repeats import find_overlap, find_repeats
-from studio.data.traits import Traits, join_traits
+from studio.data.traits import RowTraits, join_traits
 
 RULES = ("overlap", "near_overlap", "duplicate", "near_duplicate", "mix_share", "not_taken")
 """Names under which rows are counted beside those of filters.FILTERS; texts data.rule.NAME."""
@@ -25,7 +25,7 @@ class Table(Protocol):
 
     splits: Mapping[str, object]
 
-    def traits(self, split: str = "train") -> Traits:
+    def traits(self, split: str = "train") -> RowTraits:
         """What is cheaply known of every row."""
 
     def iterate(self, split: str = "train") -> Iterable[tuple[int, Conversation]]:
@@ -114,7 +114,7 @@ def shuffle(hashes: np.ndarray, seed: int) -> np.ndarray:
 class _Remaining:
     """The rows that no rule has left out so far."""
 
-    def __init__(self, traits: Traits) -> None:
+    def __init__(self, traits: RowTraits) -> None:
         self.rows = np.arange(len(traits), dtype=np.int64)
         self.filtered: dict[str, int] = {}
 

@@ -15,7 +15,7 @@ from studio.core.record import SIDES, RunRecord
 from studio.core.text import Text, text
 from studio.desk.chat_history import TalkFiles
 from studio.desk.eval_prompts import PromptSet
-from studio.desk.eval_table import Table, make_table
+from studio.desk.eval_table import EvalTable, make_table
 from studio.desk.job import Job
 from studio.desk.machine_state import Health, hide_broken_triton
 from studio.desk.results import find_result
@@ -49,7 +49,7 @@ class LoadedModel:
     size_bytes: int
 
 
-class Talks:
+class ChatService:
     """Answers of the desk's models, one at a time. Methods may be called from any thread.
 
     They are computed on the engine's thread; while a run holds it paused, on one of their own.
@@ -238,7 +238,7 @@ class Talks:
         def should_stop() -> bool:
             return job.stopping or self._must_end(turn)
 
-        def work(job: Job) -> Table:
+        def work(job: Job) -> EvalTable:
             from studio.engine.answer_metrics import measure_losses, render_expected
 
             job.tell(text("test.loading"))
@@ -276,7 +276,7 @@ class Talks:
                     break
             return make_table(prompts, run, checkpoint, answers, losses, whole=not should_stop())
 
-        def hold(job: Job) -> Table:
+        def hold(job: Job) -> EvalTable:
             with self._hold:
                 if should_stop():  # what it waited for may have been to make room: nothing is loaded any more
                     return make_table(prompts, run, checkpoint, {}, {}, whole=False)

@@ -58,7 +58,7 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class MeasuredData:
     """The report over all rows, with what further questions need."""
 
     report: Mapping[str, Any]
@@ -133,7 +133,7 @@ def look_at_head(recipe: Recipe, workspace: Workspace, *, tokens: bool) -> dict[
 
 def measure(
     recipe: Recipe, workspace: Workspace, on_progress: Progress, should_stop: Callable[[], bool]
-) -> Measured:
+) -> MeasuredData:
     """Return what is found over all rows. Raises StudioError, Stopped."""
     model = find_model(recipe)
     found, statistics = survey(
@@ -149,7 +149,7 @@ def measure(
     told = report(found, statistics, 0)
     if (other := ask_other_template(found)) is not None:
         told["needs_answer"] = [*told["needs_answer"], other.to_dict()]
-    return Measured(
+    return MeasuredData(
         report=told,
         histogram=make_histogram(lengths.full) if lengths is not None else {},
         cuts=list_cuts(lengths, recipe.data.max_length)
@@ -161,7 +161,7 @@ def measure(
     )
 
 
-def count_rows(measured: Measured, spec: DatasetSpec) -> Counted | None:
+def count_rows(measured: MeasuredData, spec: DatasetSpec) -> Counted | None:
     """Return what a run makes of the rows that were measured; `spec` may have other limits, and accept broken rows."""
     if measured.found is None:
         return None
@@ -235,7 +235,7 @@ def list_cuts(lengths: Lengths, limit: int) -> tuple[Cut, ...]:
     return tuple(reversed(cuts))
 
 
-def cut_at(measured: Measured, limit: int) -> Cut | None:
+def cut_at(measured: MeasuredData, limit: int) -> Cut | None:
     """Return what `limit` does to the rows that were measured; None where no limit cuts."""
     return (
         _cut(measured.lengths, limit, packed=True) if measured.lengths is not None and measured.cuts else None

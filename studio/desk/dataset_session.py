@@ -17,7 +17,7 @@ from studio.core.errors import StudioError
 from studio.core.recipe import Recipe
 from studio.core.text import literal, text
 from studio.desk import dataset_report
-from studio.desk.dataset_report import Counted, Cut, Measured
+from studio.desk.dataset_report import Counted, Cut, MeasuredData
 from studio.desk.worker import Worker
 from studio.host.workspace import Workspace
 
@@ -65,7 +65,7 @@ class Datasets:
         self._key = ""
         self._recipe: Recipe | None = None
         self._stop = threading.Event()
-        self._measured: Measured | None = None
+        self._measured: MeasuredData | None = None
 
     def view(self) -> Look:
         """Return what is known now."""

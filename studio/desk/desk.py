@@ -16,7 +16,7 @@ from studio.core.heartbeat import PARENT_VARIABLE, request_restart
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import text
-from studio.desk.chat_service import Talks
+from studio.desk.chat_service import ChatService
 from studio.desk.dataset_session import Datasets
 from studio.desk.event_log import EventLogs
 from studio.desk.exports import Export, Exports
@@ -35,7 +35,7 @@ from studio.desk.worker import Worker
 from studio.host.workspace import Workspace
 from studio.models.catalog import LocalModel, inspect_model, list_local_models
 from studio.planning.run_plan import plan
-from studio.planning.speed_estimate import Rows, read_rows
+from studio.planning.speed_estimate import RowFigures, read_rows
 
 
 class Desk:
@@ -73,7 +73,7 @@ class Desk:
             workspace.queue if keep_queue else None, self.running, self.check, self._engine.submit
         )
         self.shelf = Shelf(workspace, self.running, self.health.machine, self._forget, self._release)
-        self.talks = Talks(workspace, self.health, self._engine, self.running)
+        self.talks = ChatService(workspace, self.health, self._engine, self.running)
         self.preferences = Preferences(workspace, self._uses_caches)
         self.exports = Exports(
             workspace, self._engine, self.running, find=self._find_result, make_room=self.talks.unload
@@ -105,15 +105,15 @@ class Desk:
         facts = inspect_model(recipe.model.source, revision=recipe.model.revision)
         return plan(self.health.add_experience(self.health.now(), recipe), recipe, facts)
 
-    def count_rows(self, recipe: Recipe) -> Rows:
+    def count_rows(self, recipe: Recipe) -> RowFigures:
         """Return the rows of the recipe's data and their tokens: as measured, else as its head suggests."""
         counted = self.datasets.count(recipe)
         if counted is not None and counted.tokens:
-            return Rows(count=counted.rows_used, tokens=counted.tokens)
+            return RowFigures(count=counted.rows_used, tokens=counted.tokens)
         try:
             return self._light.call(lambda: read_rows(look(recipe.data, self.workspace.data_cache)))
         except StudioError:
-            return Rows()  # what is wrong with it the check says
+            return RowFigures()  # what is wrong with it the check says
 
     # Runs -------------------------------------------------------------------------------------------------------
 

@@ -21,12 +21,12 @@ from studio.data import remote
 from studio.desk.dataset_session import Look, identify
 from studio.desk.model_fit import judge_peak, knows_shape
 from studio.desk.recipe_problems import look
-from studio.desk.throughput_history import Pace, Paces
+from studio.desk.throughput_history import Paces, Throughput
 from studio.host.workspace import Workspace
 from studio.planning.memory_estimate import count_disk, predict
 from studio.planning.recipe_check import estimate_steps
 from studio.planning.run_plan import choose_calibration, choose_device, memory_budget, plan
-from studio.planning.speed_estimate import Duration, Rows, predict_duration, read_rows
+from studio.planning.speed_estimate import Duration, RowFigures, predict_duration, read_rows
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "launch.py"
 
@@ -55,7 +55,7 @@ class RunEstimate:
     tokens: int = 0
     """Of all rows once, after the cut."""
     steps: int = 0
-    pace: Pace | None = None
+    pace: Throughput | None = None
     """How fast an earlier run of its kind was; None where none was measured."""
     expected: Duration | None = None
     """How long it trains as reckoned; None where its rows or the model's shape are not known."""
@@ -124,7 +124,7 @@ class Estimates:
         self._desk = desk
         self._find = find
         self._lock = threading.Lock()
-        self._checked: tuple[str, tuple[Problem, ...], int, Rows] = ("", (), 0, Rows())
+        self._checked: tuple[str, tuple[Problem, ...], int, RowFigures] = ("", (), 0, RowFigures())
         self._planned: tuple[str, MachineFacts, ModelFacts, _Planned] | None = None
         self._paces = Paces(workspace.runs)
 
@@ -152,9 +152,9 @@ class Estimates:
         except StudioError as error:
             return dataclasses.replace(estimate, model_error=error)
         known = estimate.rows and estimate.tokens
-        known_rows = Rows(count=estimate.rows, tokens=estimate.tokens) if known else expected
+        known_rows = RowFigures(count=estimate.rows, tokens=estimate.tokens) if known else expected
         if not known and checked != self._key(recipe):
-            known_rows = Rows()
+            known_rows = RowFigures()
         return self._add_plan(dataclasses.replace(estimate, model=model), machine, known_rows)
 
     def examine(self, recipe: Recipe, *, fresh: bool = False) -> RunEstimate:
@@ -172,14 +172,14 @@ class Estimates:
         counted = self._desk.datasets.count(recipe) is not None
         return json.dumps([to_json(recipe), counted], sort_keys=True)
 
-    def _count_rows(self, recipe: Recipe) -> tuple[int, Rows]:
+    def _count_rows(self, recipe: Recipe) -> tuple[int, RowFigures]:
         """Return the usable rows of a data set whose head is all of it, else 0; and what the head suggests of all."""
         if not recipe.data.source.strip():
-            return 0, Rows()
+            return 0, RowFigures()
         try:
             data = look(recipe.data, self.workspace.data_cache)
         except StudioError:
-            return 0, Rows()  # it is among the problems
+            return 0, RowFigures()  # it is among the problems
         return data.rows_used, read_rows(data)
 
     def _add_data(self, estimate: RunEstimate, rows: int) -> RunEstimate:
@@ -210,7 +210,7 @@ class Estimates:
         except StudioError:
             return True  # it holds no such part: the check says so
 
-    def _add_plan(self, estimate: RunEstimate, machine: MachineFacts, rows: Rows) -> RunEstimate:
+    def _add_plan(self, estimate: RunEstimate, machine: MachineFacts, rows: RowFigures) -> RunEstimate:
         recipe, facts = estimate.recipe, estimate.model.facts
         if not estimate.model.here:
             size_bytes = estimate.download_bytes + estimate.model.weight_bytes

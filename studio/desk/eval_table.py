@@ -46,7 +46,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class EvalTable:
     """A test's outcome; the rows in which the sides differ come first."""
 
     name: str
@@ -67,7 +67,7 @@ def make_table(
     losses: Mapping[str, Sequence[Any]],
     *,
     whole: bool,
-) -> Table:
+) -> EvalTable:
     """Return the table of answers and engine.scoring.Loss by side, each in the order of `prompts`."""
     from studio.engine.answer_metrics import add_losses, is_alike, is_exact
 
@@ -89,7 +89,7 @@ def make_table(
             all_losses.mean if all_losses.tokens else None,
             all_losses.perplexity if all_losses.tokens else None,
         )
-    return Table(
+    return EvalTable(
         prompts.name, run, checkpoint, tuple(sorted(rows, key=_rank)), totals, whole, prompts.left_out
     )
 
@@ -106,7 +106,7 @@ def _rank(row: TableRow) -> tuple[int, float, int]:
     return order, -gained if math.isfinite(gained) else 0.0, row.number
 
 
-def write_csv(table: Table, headings: Mapping[str, str]) -> str:
+def write_csv(table: EvalTable, headings: Mapping[str, str]) -> str:
     """Return the table as CSV with a byte order mark (Excel); cells that would be formulas get a quote in front.
 
     headings: what each column is called, in the order number, prompt, expected and SIDE, SIDE_exact, SIDE_alike,

@@ -38,7 +38,7 @@ class MethodFit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fit:
+class ModelFit:
     """Whether a model can be trained on this machine, by the best way that fits."""
 
     verdict: str
@@ -51,10 +51,10 @@ class Fit:
     methods: tuple[MethodFit, ...] = ()
 
 
-UNKNOWN = Fit(verdict="unknown", reason=text("fit.unknown"))
+UNKNOWN = ModelFit(verdict="unknown", reason=text("fit.unknown"))
 
 
-def judge_model(machine: MachineFacts, facts: ModelFacts) -> Fit:
+def judge_model(machine: MachineFacts, facts: ModelFacts) -> ModelFit:
     """Return whether `machine` can train a model: a pure function of facts."""
     if not knows_shape(facts):
         return UNKNOWN
@@ -75,7 +75,7 @@ def judge_model(machine: MachineFacts, facts: ModelFacts) -> Fit:
         has=f"{has_bytes / 2**30:.1f}",
         method=name_method(best),
     )
-    return Fit(
+    return ModelFit(
         verdict=best.verdict,
         reason=reason,
         needed_bytes=best.needed_bytes,

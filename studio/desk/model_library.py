@@ -16,8 +16,8 @@ from studio.core.facts import Gpu, MachineFacts, ModelFacts
 from studio.core.recipe import Recipe
 from studio.core.text import Text, literal, text
 from studio.desk.estimate import Estimates, RunEstimate
-from studio.desk.model_fit import METHODS, PROCESSOR_PARAMETERS, UNKNOWN, Fit, judge_model, judged_recipe
-from studio.desk.model_places import Place, list_places, read_stamp
+from studio.desk.model_fit import METHODS, PROCESSOR_PARAMETERS, UNKNOWN, ModelFit, judge_model, judged_recipe
+from studio.desk.model_places import ModelPlace, list_places, read_stamp
 from studio.host.settings import read_settings
 from studio.host.workspace import Workspace
 from studio.models.catalog import HUB_ID, inspect_model
@@ -46,7 +46,7 @@ class FoundModel:
     licence: str = ""
     problem: Text | None = None
     """Why it cannot be trained."""
-    fit: Fit = UNKNOWN
+    fit: ModelFit = UNKNOWN
     hub: HubModel | None = None
 
     @property
@@ -67,9 +67,9 @@ class Fits:
         self.workspace = workspace
         self._desk = desk
         self._lock = threading.Lock()
-        self._known: dict[Place, tuple[tuple[int, int, int], FoundModel]] = {}
+        self._known: dict[ModelPlace, tuple[tuple[int, int, int], FoundModel]] = {}
         self._outlines: dict[str, FoundModel] = {}
-        self._judged: dict[tuple[str, str], Fit] = {}
+        self._judged: dict[tuple[str, str], ModelFit] = {}
         self._last: tuple[float, tuple[FoundModel, ...]] = (-math.inf, ())
         self._machine: MachineFacts | None = None
         self._estimates = Estimates(workspace, desk, self.find)
@@ -161,7 +161,7 @@ class Fits:
 
     # Inside -------------------------------------------------------------------------------------------------------
 
-    def _read(self, place: Place) -> FoundModel:
+    def _read(self, place: ModelPlace) -> FoundModel:
         stamp = read_stamp(place.path)
         with self._lock:
             known = self._known.get(place)
@@ -197,7 +197,7 @@ class Fits:
             return model
         return dataclasses.replace(model, fit=self._judge(model.facts))
 
-    def _judge(self, facts: ModelFacts) -> Fit:
+    def _judge(self, facts: ModelFacts) -> ModelFit:
         machine = self._look_at_machine()
         key = (facts.source, f"{facts.folder} {facts.parameters} {facts.weight_bytes} {facts.quantization}")
         fit = self._judged.get(key)
@@ -216,7 +216,7 @@ class Fits:
         return choose_device(self._look_at_machine(), judged_recipe("none"))[1]
 
 
-def _inspect(place: Place) -> FoundModel:
+def _inspect(place: ModelPlace) -> FoundModel:
     """Return what lies at `place`, not judged yet; a refusal is its problem."""
     found = FoundModel(source=place.source, name=place.name, origin=place.origin, problem=place.problem)
     if place.problem is not None:

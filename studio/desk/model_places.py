@@ -17,7 +17,7 @@ PARTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class ModelPlace:
     """A folder that may hold a model."""
 
     source: str
@@ -30,14 +30,14 @@ class Place:
     """Why it cannot be trained, where its listing alone tells."""
 
 
-def list_places(folders: Iterable[str]) -> Iterator[Place]:
+def list_places(folders: Iterable[str]) -> Iterator[ModelPlace]:
     """Yield every place, the demo first; what cannot be read is left out."""
-    yield Place(source="demo", name="demo", origin="demo", path=DEMO_MODEL)
+    yield ModelPlace(source="demo", name="demo", origin="demo", path=DEMO_MODEL)
     for folder in folders:
         yield from _list_folder(Path(os.path.expanduser(folder)))
     yield from _list_cache()
     for hub_id, path in modelscope.list_folders():
-        yield Place(source=hub_id, name=hub_id, origin="modelscope", path=path)
+        yield ModelPlace(source=hub_id, name=hub_id, origin="modelscope", path=path)
 
 
 def read_stamp(path: Path) -> tuple[int, int, int]:
@@ -54,7 +54,7 @@ def read_stamp(path: Path) -> tuple[int, int, int]:
     return count, size_bytes, newest
 
 
-def _list_folder(folder: Path) -> Iterator[Place]:
+def _list_folder(folder: Path) -> Iterator[ModelPlace]:
     """Yield the models at, directly below, and below the owners' folders of `folder` (owner/name)."""
     read = 0
     waiting = [(folder, 0)]
@@ -64,7 +64,7 @@ def _list_folder(folder: Path) -> Iterator[Place]:
         files, below = _read_folder(path)
         if "config.json" in files or any(name.endswith(PARTS) for name in files):
             name = path.relative_to(folder).as_posix() if path != folder else path.name
-            yield Place(source=str(path), name=name, origin="folder", path=path)
+            yield ModelPlace(source=str(path), name=name, origin="folder", path=path)
         elif depth < 2:
             waiting += [(one, depth + 1) for one in below]
 
@@ -84,7 +84,7 @@ def _read_folder(path: Path) -> tuple[set[str], list[Path]]:
     return files, below
 
 
-def _list_cache() -> Iterator[Place]:
+def _list_cache() -> Iterator[ModelPlace]:
     """Yield the models of the hub library's cache, those too of which a part is missing."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -93,7 +93,7 @@ def _list_cache() -> Iterator[Place]:
         hub_id = repository.name.removeprefix("models--").replace("--", "/", 1)
         found = find_cached(hub_id)
         if found is not None:
-            yield Place(source=hub_id, name=hub_id, origin="cache", path=found)
+            yield ModelPlace(source=hub_id, name=hub_id, origin="cache", path=found)
             continue
         for snapshot in _snapshots(repository):
             files, _ = _read_folder(snapshot)
@@ -105,7 +105,7 @@ def _list_cache() -> Iterator[Place]:
                 problem = text("fit.incomplete")
             else:
                 continue  # a tokenizer alone, or another library's files
-            yield Place(source=hub_id, name=hub_id, origin="cache", path=snapshot, problem=problem)
+            yield ModelPlace(source=hub_id, name=hub_id, origin="cache", path=snapshot, problem=problem)
             break
 
 

@@ -23,7 +23,7 @@ from studio.core.text import Text, literal, text
 from studio.desk.reproducibility import find_differences
 from studio.desk.run_controller import Running
 from studio.desk.run_import import clean_name, import_run
-from studio.desk.run_summary import CurveRow, Summary, mark, read_curve, summarise, worked_s
+from studio.desk.run_summary import CurveRow, RunSummary, mark, read_curve, summarise, worked_s
 from studio.engine.run_folder import RUN_NAME, RunFolder, find_run, remove_run
 from studio.host.failures import refuse_system
 from studio.host.workspace import Workspace
@@ -78,7 +78,7 @@ class _Kept:
     record: RunRecord | None
     """None for a damaged run.json: the run is not listed."""
     recipe: Recipe | None
-    summary: Summary
+    summary: RunSummary
 
 
 class Shelf:
@@ -236,7 +236,9 @@ class Shelf:
         with suppress(KeyError, TypeError, ValueError, IndexError):
             if known and tuple(known[0]) == marks:
                 size_bytes, spark, span_s, checkpoint, best = known[1:]
-                summary = Summary(int(size_bytes), tuple(map(float, spark)), float(span_s), checkpoint, best)
+                summary = RunSummary(
+                    int(size_bytes), tuple(map(float, spark)), float(span_s), checkpoint, best
+                )
         return _Kept(marks, record, _read_recipe(folder), summary or summarise(folder))
 
     def _read_summaries(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ CurveRow = tuple[str, int, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class RunSummary:
     """Read anew when one of the run's files changed."""
 
     size_bytes: int
@@ -50,13 +50,15 @@ def mark(folder: RunFolder) -> tuple[int, ...]:
     return tuple(marks)
 
 
-def summarise(folder: RunFolder) -> Summary:
+def summarise(folder: RunFolder) -> RunSummary:
     """Return the Summary of a run's folder; what cannot be read counts as nothing."""
     steps, evaluations, span_s = _read_events(folder.events, SPARK_POINTS * READ_POINTS)
     checkpoints = list_checkpoints(folder.checkpoints)
     losses = tuple(round(loss, 5) for _, loss in thin(steps, SPARK_POINTS))
     best = min((loss for _, loss in evaluations), default=None)
-    return Summary(measure(folder.path), losses, span_s, checkpoints[0].step if checkpoints else None, best)
+    return RunSummary(
+        measure(folder.path), losses, span_s, checkpoints[0].step if checkpoints else None, best
+    )
 
 
 def read_curve(folder: RunFolder) -> tuple[CurveRow, ...]:
@@ -82,7 +84,7 @@ def measure(folder: Path) -> int:
     return total
 
 
-def worked_s(record: RunRecord, summary: Summary) -> float:
+def worked_s(record: RunRecord, summary: RunSummary) -> float:
     """Return how long a run worked: its phases together, or its events' span where its process never wrote those."""
     return record.worked_s or summary.span_s
 

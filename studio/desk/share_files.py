@@ -27,7 +27,7 @@ PHRASES_VARIABLE = "FINETUNE_STUDIO_PHRASES"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Connection:
+class GuestConnection:
     """One browser that came in with the phrase. Times in Unix seconds; `seen_s` is its last request."""
 
     id: str
@@ -69,7 +69,7 @@ def read_state(workspace: Workspace) -> dict[str, Any]:
     """Return what is noted as open, as _save() wrote it; {} for nothing and for a damaged file."""
     try:
         state = read_json(state_file(workspace))
-        for part, cls in (("openings", Opening), ("connections", Connection)):
+        for part, cls in (("openings", Opening), ("connections", GuestConnection)):
             if not all(one.role in ROLES for one in [from_json(cls, data) for data in state[part]]):
                 return {}
     except (KeyError, TypeError, AttributeError, StudioError):

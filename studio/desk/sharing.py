@@ -31,7 +31,7 @@ from studio.desk.share_files import (
     ROLES,
     SESSION_VARIABLE,
     WAYS,
-    Connection,
+    GuestConnection,
     Opening,
     note,
     read_links,
@@ -66,7 +66,7 @@ class SharingView:
 
     number: int = 0
     openings: tuple[Opening, ...] = ()
-    connections: tuple[Connection, ...] = ()
+    connections: tuple[GuestConnection, ...] = ()
 
     @property
     def on(self) -> bool:
@@ -99,7 +99,7 @@ class Sharing:
         self._lock = threading.RLock()
         self._openings: dict[str, Opening] = {}
         self._ends_s: dict[str, float] = {}
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, GuestConnection] = {}
         self._throttles = {role: Throttle() for role in ROLES}
         self._number = 0
         self._links: tuple[int, dict[str, Any]] = (0, {})
@@ -132,7 +132,7 @@ class Sharing:
         now_s = self._clock()
         noted = [Opening(**one) for one in kept["openings"]]
         lasting = [one for one in noted if now_s < one.expires_s <= now_s + max(HOURS) * 3600]
-        connections = [Connection(**one) for one in kept["connections"]]
+        connections = [GuestConnection(**one) for one in kept["connections"]]
         with self._lock:
             self._openings = {one.role: one for one in lasting}
             self._connections = {one.id: one for one in connections if one.role in self._openings}
@@ -248,7 +248,7 @@ class Sharing:
             return Admission(wait_s=throttle.wait_s(address))
         throttle.note_success(address)
         name, token, now_s = secrets.token_hex(8), secrets.token_hex(16), self._clock()
-        connection = Connection(
+        connection = GuestConnection(
             id=name,
             role=role,
             token_hash=hash_phrase(token, name),

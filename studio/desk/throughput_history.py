@@ -20,7 +20,7 @@ LEAST_STEPS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pace:
+class Throughput:
     """What one run measured."""
 
     run: str
@@ -52,9 +52,9 @@ class Paces:
         self.runs = runs
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}
-        self._paces: dict[str, tuple[tuple[int, int], Pace | None]] = {}
+        self._paces: dict[str, tuple[tuple[int, int], Throughput | None]] = {}
 
-    def find(self, recipe: Recipe, gpu: str) -> Pace | None:
+    def find(self, recipe: Recipe, gpu: str) -> Throughput | None:
         """Return the pace of the newest run with the recipe's model, quantisation and method on the same processor.
 
         One whose steps hold the same goes first. `gpu`: the card's name, "" for the processor.
@@ -73,7 +73,7 @@ class Paces:
         unnamed = dataclasses.replace(recipe, name="")
         return any(known.finished == unnamed for known in self._read())
 
-    def _measure(self, known: _Known) -> Pace | None:
+    def _measure(self, known: _Known) -> Throughput | None:
         """Return the pace of a run; logs are read only of the runs that are asked for."""
         run = known.folder.run
         kept = self._paces.get(run)
@@ -106,7 +106,7 @@ def _read_run(folder: RunFolder, stamp: tuple[int, int]) -> _Known:
     return _Known(folder, stamp, record.created_s, finished, kind, _steps(recipe))
 
 
-def read_pace(folder: RunFolder) -> Pace | None:
+def read_pace(folder: RunFolder) -> Throughput | None:
     """Return the pace at the end of a run's log; None with fewer than LEAST_STEPS, or where it cannot be read."""
     try:
         with folder.events.open("rb") as file:
@@ -129,7 +129,7 @@ def read_pace(folder: RunFolder) -> Pace | None:
     ]
     if len(steps) < LEAST_STEPS or not gaps:
         return None
-    return Pace(
+    return Throughput(
         run=folder.run,
         tokens_per_s=statistics.median(speed for _, speed in steps),
         step_s=statistics.median(gaps),

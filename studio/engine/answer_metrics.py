@@ -39,7 +39,7 @@ def normalise(words: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class AnswerLoss:
     """The negative log likelihood of expected tokens, in nats: `total` over `tokens` of them."""
 
     total: float
@@ -56,10 +56,10 @@ class Loss:
         return math.exp(self.mean) if self.mean < 700 else math.inf
 
 
-def add_losses(losses: Sequence[Loss | None]) -> Loss:
+def add_losses(losses: Sequence[AnswerLoss | None]) -> AnswerLoss:
     """Return the loss over all tokens of several rows: long answers count as much as they have tokens."""
     known = [loss for loss in losses if loss is not None]
-    return Loss(sum(loss.total for loss in known), sum(loss.tokens for loss in known))
+    return AnswerLoss(sum(loss.total for loss in known), sum(loss.tokens for loss in known))
 
 
 def render_expected(
@@ -99,7 +99,7 @@ def measure_losses(
     limit: int = 0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
-) -> list[Loss | None]:
+) -> list[AnswerLoss | None]:
     """Return the Loss of each row's marked tokens under `model`; None for a row that is None, too long, or not reached.
 
     rows: token ids [S] and marks [S] as render_expected() gives them; logits are computed as the model computes them,
@@ -111,7 +111,7 @@ def measure_losses(
         i for i, row in enumerate(rows) if row is not None and row[1].any() and not 0 < limit < len(row[0])
     ]
     order = sorted(known, key=lambda i: len(rows[i][0]))
-    losses: list[Loss | None] = [None] * len(rows)
+    losses: list[AnswerLoss | None] = [None] * len(rows)
     start = 0
     while start < len(order) and not should_stop():
         end = start + 1
@@ -134,7 +134,7 @@ def measure_losses(
         terms = cross_entropy(logits[:, :-1][predicted].float(), ids[:, 1:][predicted], reduction="none")
         counts = predicted.sum(1).tolist()
         for i, part in zip(chosen, terms.cpu().double().split(counts), strict=True):
-            losses[i] = Loss(float(part.sum()), len(part))
+            losses[i] = AnswerLoss(float(part.sum()), len(part))
         start = end
         on_progress(start, len(order))
     return losses

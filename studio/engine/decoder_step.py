@@ -17,7 +17,7 @@ from studio.engine.train_step import Scale
 from studio.models.decoder.cuda_graphs import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.host_to_device import Staging, split_rows
-from studio.models.decoder.layer import Rows
+from studio.models.decoder.layer import BatchLayout
 from studio.planning.memory_estimate import is_small
 
 
@@ -106,7 +106,7 @@ class DecoderStep:
 
     def _place(
         self, ids: np.ndarray, lengths: tuple[int, ...], picks: np.ndarray, seed: int | None = None
-    ) -> tuple[Tensor, Rows, Tensor, Tensor]:
+    ) -> tuple[Tensor, BatchLayout, Tensor, Tensor]:
         """Return tokens, rows, picks and targets on the device, by one copy; `seed` draws what is dropped."""
         arrays = (ids, picks, ids[picks + 1], np.array([seed or 0], dtype=np.int64), *split_rows(lengths))
         tokens, places, targets, drawn, starts, positions = self._staging.send(arrays)

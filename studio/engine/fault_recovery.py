@@ -48,7 +48,7 @@ SHAPE_LIMIT = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FaultPlace:
     """Where a failed kernel stands."""
 
     op: str
@@ -169,7 +169,7 @@ class Recovery:
         self.emit(Warned(step=state.step, message=text("run.not_remembered", reason=reason)))
 
 
-def find_place(error: BaseException, ops: Collection[str]) -> Place | None:
+def find_place(error: BaseException, ops: Collection[str]) -> FaultPlace | None:
     """Return which of `ops` failed: the innermost frame of `error`, or of what it was raised from, in an op's file.
 
     Forward and backward alike: an error on autograd's own threads keeps its frames. None for errors that no kernel
@@ -185,7 +185,7 @@ def find_place(error: BaseException, ops: Collection[str]) -> Place | None:
                 shape = ", ".join(
                     f"{k} {str(v.dtype).removeprefix('torch.')} {tuple(v.shape)}" for k, v in tensors.items()
                 )
-                return Place(name, shape[:SHAPE_LIMIT])
+                return FaultPlace(name, shape[:SHAPE_LIMIT])
     return None
 
 

@@ -20,7 +20,7 @@ WEIGHTS = "trained.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StatePlace:
     """One state of a run's weights: the result, or the checkpoint in the folder `name`."""
 
     name: str
@@ -29,14 +29,14 @@ class Place:
     """Why it cannot answer."""
 
 
-def list_places(folder: RunFolder, record: RunRecord) -> tuple[Place, ...]:
+def list_places(folder: RunFolder, record: RunRecord) -> tuple[StatePlace, ...]:
     """Return the result, if there is one, then the checkpoints, newest first. Only names and sizes are looked at."""
     places = []
     if record.state == "finished" and record.artifact:
         problem = None if (folder.path / record.artifact).is_dir() else text("chat.place.gone")
-        places.append(Place(RESULT, record.steps, problem))
+        places.append(StatePlace(RESULT, record.steps, problem))
     for checkpoint in list_checkpoints(folder.checkpoints):
-        places.append(Place(checkpoint.path.name, checkpoint.step, _find_fault(checkpoint.path)))
+        places.append(StatePlace(checkpoint.path.name, checkpoint.step, _find_fault(checkpoint.path)))
     return tuple(places)
 
 

@@ -48,8 +48,8 @@ from studio.host.sleep_inhibitor import keep_awake
 from studio.host.stall_diagnosis import (
     GROWTH_STEPS,
     HEADER,
-    Finding,
     MemoryTrend,
+    StallFinding,
     add_sources,
     choose_action,
     choose_stack,
@@ -248,7 +248,9 @@ class Watch:
         )
         self._emit(self._stall)
 
-    def _find(self, phase: str, waited_s: float, limit_s: float) -> tuple[Finding, dict[str, float], bool]:
+    def _find(
+        self, phase: str, waited_s: float, limit_s: float
+    ) -> tuple[StallFinding, dict[str, float], bool]:
         """Return the finding, the measures, and whether the engine is at work after all."""
         now = read_vitals(os.getpid(), self.cache, self._gpu)
         measures = compare(self._before or now, now)

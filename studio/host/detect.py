@@ -24,15 +24,15 @@ from studio.host.probes import (
     variables,
     windows,
 )
-from studio.host.probes.child import Answer, run_child
+from studio.host.probes.child import ChildAnswer, run_child
 from studio.host.probes.hub import ask_hub
-from studio.host.probes.probe_context import Surroundings, survey
+from studio.host.probes.probe_context import ProbeContext, survey
 from studio.host.settings import read_settings
 from studio.host.versions import gate
 from studio.host.workspace import Workspace
 from studio.host.wsl import ask_running, list_distributions
 
-LOOKS: tuple[Callable[[Surroundings], dict[str, Any]], ...] = (
+LOOKS: tuple[Callable[[ProbeContext], dict[str, Any]], ...] = (
     machine.look,
     interpreter.look,
     variables.look,
@@ -139,14 +139,14 @@ def probe(
         passed = {test["op"] for test in done if test["ok"]}
         return hurry() and len(passed) == len(done) and passed >= {*TESTED_ALONE}
 
-    def run(module: str, *arguments: str, **extra: str) -> Answer:
+    def run(module: str, *arguments: str, **extra: str) -> ChildAnswer:
         enough = is_enough if module == KERNELS and hurry is not None else None
         variables = {**environment, **extra}
         return run_child(
             module, arguments, timeout_s=timeout_s, environment=variables, heard=hear, enough=enough
         )
 
-    def import_torch() -> Answer:
+    def import_torch() -> ChildAnswer:
         words = ["bitsandbytes"] if quantizes else []
         answer = run(TORCH, *words)
         # From a slow or busy disk 2 GiB of libraries may take longer than the limit; then they are in memory.
@@ -224,8 +224,8 @@ def _list_linux() -> tuple[str, tuple[Distribution, ...]]:
 
 
 def _probe_triton(
-    facts: MachineFacts, run: Callable[..., Answer], on_gpu: bool, fresh: bool
-) -> tuple[Answer, ...]:
+    facts: MachineFacts, run: Callable[..., ChildAnswer], on_gpu: bool, fresh: bool
+) -> tuple[ChildAnswer, ...]:
     """Return how far Triton gets, and how its kernels do where they can run; nothing where it is absent."""
     if facts.triton_level == "absent":
         return ()
@@ -242,7 +242,7 @@ def _probe_triton(
     return first, kernels.result()
 
 
-def _read_torch(facts: MachineFacts, answer: Answer, quantizes: bool) -> dict[str, Any]:
+def _read_torch(facts: MachineFacts, answer: ChildAnswer, quantizes: bool) -> dict[str, Any]:
     found = dict(answer.facts)
     if found.pop("stage", "") == "bitsandbytes":
         return found | {"bitsandbytes_error": answer.error}
@@ -259,7 +259,7 @@ def _drop_begun(tests: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [test for test in tests if test["reason"] != BEGUN]
 
 
-def _read_triton(answers: tuple[Answer, ...]) -> dict[str, Any]:
+def _read_triton(answers: tuple[ChildAnswer, ...]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for answer in answers:
         found |= answer.facts

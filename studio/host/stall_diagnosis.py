@@ -55,7 +55,7 @@ _WRITES = re.compile(r"\b(print|echo)\(|\.(write|writelines|flush|emit)\(|sys\.(
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StackFrame:
     """One call of a stack: `file` as the interpreter knows it, `source` the line's words, "" when not at hand."""
 
     file: str
@@ -93,7 +93,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StallFinding:
     """A verdict: its id (as in RunStalled), the words for the person, and where the engine's thread stands."""
 
     verdict: str
@@ -101,10 +101,10 @@ class Finding:
     frame: str = ""
 
 
-def read_stacks(dump: str) -> dict[int, tuple[Frame, ...]]:
+def read_stacks(dump: str) -> dict[int, tuple[StackFrame, ...]]:
     """Return thread id -> frames, innermost first, of the newest set of stacks that faulthandler wrote into `dump`."""
-    blocks: list[dict[int, list[Frame]]] = [{}]
-    frames: list[Frame] | None = None
+    blocks: list[dict[int, list[StackFrame]]] = [{}]
+    frames: list[StackFrame] | None = None
     for line in dump.splitlines():
         if line.startswith((HEADER, "Timeout (")):
             blocks.append({})
@@ -112,14 +112,14 @@ def read_stacks(dump: str) -> dict[int, tuple[Frame, ...]]:
         elif found := _THREAD.match(line):
             frames = blocks[-1].setdefault(int(found[1], 16), [])
         elif (found := _FRAME.match(line)) and frames is not None:
-            frames.append(Frame(found[1], int(found[2]) if found[2].isdigit() else 0, found[3]))
+            frames.append(StackFrame(found[1], int(found[2]) if found[2].isdigit() else 0, found[3]))
         else:
             frames = None
     newest = next((block for block in reversed(blocks) if block), {})
     return {thread: tuple(frames) for thread, frames in newest.items()}
 
 
-def choose_stack(stacks: Mapping[int, tuple[Frame, ...]], thread: int) -> tuple[Frame, ...]:
+def choose_stack(stacks: Mapping[int, tuple[StackFrame, ...]], thread: int) -> tuple[StackFrame, ...]:
     """Return the frames of the engine's `thread`; where that is not among them, of the one that is in the engine."""
     if thread in stacks:
         return stacks[thread]
@@ -127,12 +127,12 @@ def choose_stack(stacks: Mapping[int, tuple[Frame, ...]], thread: int) -> tuple[
     return inside[0] if inside else ()
 
 
-def blocked_frame(frames: Sequence[Frame]) -> Frame | None:
+def blocked_frame(frames: Sequence[StackFrame]) -> StackFrame | None:
     """Return the innermost frame that says something: not a lock of the standard library, nor a dispatcher."""
     return next((frame for frame in frames if not frame.is_plumbing), frames[0] if frames else None)
 
 
-def name_place(frames: Sequence[Frame]) -> Text | None:
+def name_place(frames: Sequence[StackFrame]) -> Text | None:
     """Return where the thread stands, in words, with the studio's own innermost frame when that is another one."""
     inner = blocked_frame(frames)
     if inner is None:
@@ -143,13 +143,13 @@ def name_place(frames: Sequence[Frame]) -> Text | None:
     return text("stall.place.within", frame=str(inner), own=str(own))
 
 
-def find_cause(frames: Sequence[Frame], measures: Mapping[str, float]) -> Finding:
+def find_cause(frames: Sequence[StackFrame], measures: Mapping[str, float]) -> StallFinding:
     """Return why a run with this stack and these measures stands still; what nothing explains is `blocked`."""
     inner = blocked_frame(frames)
     frame, place = str(inner) if inner else "", name_place(frames) or text("stall.place.unknown")
 
-    def found(verdict: str, **values: object) -> Finding:
-        return Finding(verdict, text(f"stall.{verdict}", place=place, **values), frame)
+    def found(verdict: str, **values: object) -> StallFinding:
+        return StallFinding(verdict, text(f"stall.{verdict}", place=place, **values), frame)
 
     get = measures.get
     if is_compiling(frames, measures):
@@ -175,7 +175,7 @@ def find_cause(frames: Sequence[Frame], measures: Mapping[str, float]) -> Findin
     return found("blocked")
 
 
-def is_compiling(frames: Sequence[Frame], measures: Mapping[str, float]) -> bool:
+def is_compiling(frames: Sequence[StackFrame], measures: Mapping[str, float]) -> bool:
     """Whether kernels are being built: a compiler runs, the cache grows, or the thread is inside the compiler."""
     grows = measures.get("cache_growth_files", 0.0) > 0 or measures.get("cache_growth_bytes", 0.0) > 0
     inside = any(frame.place.startswith(_COMPILING) for frame in frames[:12])
@@ -184,7 +184,7 @@ def is_compiling(frames: Sequence[Frame], measures: Mapping[str, float]) -> bool
 
 def is_working(
     phase: str,
-    frames: Sequence[Frame],
+    frames: Sequence[StackFrame],
     measures: Mapping[str, float],
     waited_s: float,
     limit_s: float,
@@ -244,12 +244,12 @@ class MemoryTrend:
         return growth(held, max(64 * MIB, 0.02 * held[0])) if held else 0.0
 
 
-def add_sources(frames: Sequence[Frame], read_line: Callable[[str, int], str]) -> tuple[Frame, ...]:
+def add_sources(frames: Sequence[StackFrame], read_line: Callable[[str, int], str]) -> tuple[StackFrame, ...]:
     """Return `frames` with the words of their lines as `read_line(file, line)`, such as linecache.getline, has them."""
     return tuple(replace(frame, source=read_line(frame.file, frame.line).strip()) for frame in frames)
 
 
-def _is_writing(frames: Sequence[Frame], full: bool, *, known: bool) -> bool:
+def _is_writing(frames: Sequence[StackFrame], full: bool, *, known: bool) -> bool:
     """Whether the thread waits in a write to the terminal: where nobody tells that it is full, its frames must."""
     top = frames[:8]
     writer = any(frame.place.startswith(_WRITERS) for frame in top)
@@ -260,7 +260,7 @@ def _is_writing(frames: Sequence[Frame], full: bool, *, known: bool) -> bool:
     return writer and line
 
 
-def _is_reading(frames: Sequence[Frame], measures: Mapping[str, float]) -> bool:
+def _is_reading(frames: Sequence[StackFrame], measures: Mapping[str, float]) -> bool:
     if measures.get("waits_for_disk"):
         return True
     top = [frame for frame in frames[:6]]

@@ -9,7 +9,7 @@ from typing import Any
 from studio.core.facts import ModelFacts
 from studio.models.catalog import CONFIG_DTYPES, judge_config, name_quantization
 from studio.models.config_shapes import LAYERS, read_shapes
-from studio.models.decoder.structure import TRAITS, Shape, Traits, first_int, shape_layer
+from studio.models.decoder.structure import TRAITS, FamilyTraits, Shape, first_int, shape_layer
 
 MOST_LAYERS = 1000
 """A config with more is not believed: what is made for each layer would fill the memory."""
@@ -56,7 +56,7 @@ def outline_model(
     )
 
 
-def shape_weights(traits: Traits, config: Mapping[str, Any]) -> dict[str, Shape]:
+def shape_weights(traits: FamilyTraits, config: Mapping[str, Any]) -> dict[str, Shape]:
     """Return the shape of every weight of a model with such layers by its name; {} where the config lacks a number."""
     hidden, layers = first_int(config, "hidden_size"), first_int(config, "num_hidden_layers")
     vocabulary = first_int(config, "vocab_size")

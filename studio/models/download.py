@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
             folder = download(arguments[0], arguments[1] if len(arguments) > 1 else "")
         say({"folder": str(folder)})
         return 0
-    except Refused as error:
+    except DownloadRefused as error:
         kind, reason = error.kind, error
     except GatedRepoError as error:
         kind, reason = "gated", error
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
     return 1
 
 
-class Refused(Exception):
+class DownloadRefused(Exception):
     """The download cannot begin; `kind` names the texts `download.KIND`."""
 
     def __init__(self, kind: str, words: str = "") -> None:
@@ -88,13 +88,13 @@ def download(repo: str, revision: str) -> Path:
     parts = [part for part in info.siblings or () if _is_wanted(part.rfilename)]
     if not any(part.rfilename.endswith(".safetensors") for part in parts):
         pickles = any(name.endswith((".bin", ".pt", ".pth", ".ckpt")) for name in names)
-        raise Refused("pickle_only" if pickles else "no_weights")
+        raise DownloadRefused("pickle_only" if pickles else "no_weights")
     root = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type="model")
     folder = root / "snapshots" / info.sha
     absent = [part for part in parts if not (folder / part.rfilename).exists()]
     Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)
     require_space(Path(HF_HUB_CACHE), sum(_missing_bytes(root, part) for part in absent))
-    progress = Progress(sum(part.size or 0 for part in parts))
+    progress = DownloadProgress(sum(part.size or 0 for part in parts))
     progress.add(sum(part.size or 0 for part in parts) - sum(part.size or 0 for part in absent))
     # Small files first: a refusal by the hub shows before gigabytes were fetched.
     for part in sorted(absent, key=lambda part: part.size or 0):
@@ -109,7 +109,7 @@ def download(repo: str, revision: str) -> Path:
     return folder
 
 
-class Progress:
+class DownloadProgress:
     """Says how many of `total_bytes` are here, at most every REPORT_S."""
 
     def __init__(self, total_bytes: int) -> None:
@@ -149,7 +149,7 @@ class Bar:
         return None
 
 
-def _fetch_blob(repo: str, commit: str, part: Any, root: Path, progress: Progress) -> None:
+def _fetch_blob(repo: str, commit: str, part: Any, root: Path, progress: DownloadProgress) -> None:
     """Fetch a large file to where the hub library looks for it, going on where an earlier attempt stopped.
 
     The library's own download resumes only within one call, and a stopped one leaves gigabytes that nothing uses.
@@ -199,7 +199,7 @@ class BrokenFile(OSError):
     """What was fetched is not what the hub announced."""
 
 
-def _require_content(partial: Path, part: Any, progress: Progress) -> None:
+def _require_content(partial: Path, part: Any, progress: DownloadProgress) -> None:
     """Remove a file whose SHA-256 is not the announced one: after a power cut a partial one may end in zeros."""
     digest = hashlib.sha256()
     with partial.open("rb") as file:

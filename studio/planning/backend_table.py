@@ -76,7 +76,7 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class BackendRow:
     """One row: when it holds, and what it gives. `kernels` run only where Triton was proved right."""
 
     number: int
@@ -224,8 +224,8 @@ def _say(id: str) -> Callable[[Case], Text]:
 # The numbers are those of the design's table. Three stand elsewhere than in its order, for the first match to be the
 # one that is meant: what the person forced (20) before what they overrule, WSL without a GPU (13) before rows of a GPU,
 # and "Linux beside this Windows sees the GPU" (12) before the plain fallback (11). 10 and 11 also hold on Linux.
-ROWS: tuple[Row, ...] = (
-    Row(
+ROWS: tuple[BackendRow, ...] = (
+    BackendRow(
         number=1,
         condition=_torch_fails,
         reason=lambda case: text(
@@ -236,7 +236,7 @@ ROWS: tuple[Row, ...] = (
         multi_gpu="off",
         stop=True,
     ),
-    Row(
+    BackendRow(
         number=2,
         condition=_cpu_build,
         reason=_say("backend.row.2"),
@@ -245,7 +245,7 @@ ROWS: tuple[Row, ...] = (
         multi_gpu="off",
         stop=True,
     ),
-    Row(
+    BackendRow(
         number=3,
         condition=_wrong_driver_or_build,
         reason=_explain_driver_or_build,
@@ -254,8 +254,8 @@ ROWS: tuple[Row, ...] = (
         multi_gpu="off",
         stop=True,
     ),
-    Row(number=20, condition=lambda case: bool(case.forced), reason=_explain_forced),
-    Row(
+    BackendRow(number=20, condition=lambda case: bool(case.forced), reason=_explain_forced),
+    BackendRow(
         number=13,
         condition=_no_gpu_in_wsl,
         reason=_say("backend.row.13"),
@@ -264,14 +264,14 @@ ROWS: tuple[Row, ...] = (
         attention="sdpa_math",
         multi_gpu="off",
     ),
-    Row(
+    BackendRow(
         number=4,
         condition=lambda case: not case.windows and case.nvidia(low=(8, 0)) and case.right,
         reason=_say("backend.row.4"),
         kernels="all",
         multi_gpu="nccl",
     ),
-    Row(
+    BackendRow(
         number=5,
         condition=lambda case: not case.windows and case.nvidia(low=(7, 0), below=(8, 0)) and case.right,
         reason=_say("backend.row.5"),
@@ -279,14 +279,14 @@ ROWS: tuple[Row, ...] = (
         attention="sdpa_efficient",
         multi_gpu="nccl",
     ),
-    Row(
+    BackendRow(
         number=6,
         condition=lambda case: case.nvidia(below=(7, 0)),
         reason=_say("backend.row.6"),
         attention="sdpa_math",
         multi_gpu="off",
     ),
-    Row(
+    BackendRow(
         number=7,
         condition=lambda case: (
             case.windows
@@ -297,38 +297,40 @@ ROWS: tuple[Row, ...] = (
         reason=_say("backend.row.7"),
         kernels="all",
     ),
-    Row(
+    BackendRow(
         number=8,
         condition=lambda case: case.windows and case.nvidia(low=(7, 0), below=(8, 0)) and case.right,
         reason=_say("backend.row.5"),
         kernels="elementwise",
         attention="sdpa_efficient",
     ),
-    Row(number=9, condition=_ahead_of_triton, reason=_say("backend.row.9")),
-    Row(number=10, condition=_triton_missing, reason=_explain_missing),
-    Row(number=12, condition=_wsl_is_better, reason=_explain_wsl),
-    Row(number=11, condition=lambda case: case.nvidia(), reason=_explain_broken),
-    Row(number=14, condition=_rocm_proved, reason=_say("backend.row.14"), kernels="all", multi_gpu="rccl"),
-    Row(
+    BackendRow(number=9, condition=_ahead_of_triton, reason=_say("backend.row.9")),
+    BackendRow(number=10, condition=_triton_missing, reason=_explain_missing),
+    BackendRow(number=12, condition=_wsl_is_better, reason=_explain_wsl),
+    BackendRow(number=11, condition=lambda case: case.nvidia(), reason=_explain_broken),
+    BackendRow(
+        number=14, condition=_rocm_proved, reason=_say("backend.row.14"), kernels="all", multi_gpu="rccl"
+    ),
+    BackendRow(
         number=15,
         condition=lambda case: _rocm(case, windows=False),
         reason=_say("backend.row.15"),
         attention="sdpa_math",
         multi_gpu="off",
     ),
-    Row(
+    BackendRow(
         number=16,
         condition=lambda case: _rocm(case, windows=True),
         reason=_say("backend.row.16"),
         kernels="all",
     ),
-    Row(
+    BackendRow(
         number=17,
         condition=lambda case: case.vendor("intel") and case.machine.torch_xpu,
         reason=_say("backend.row.17"),
         kernels="all",
     ),
-    Row(
+    BackendRow(
         number=18,
         condition=_mac,
         reason=_say("backend.row.18"),
@@ -336,7 +338,7 @@ ROWS: tuple[Row, ...] = (
         eight_bit="torch",
         multi_gpu="off",
     ),
-    Row(
+    BackendRow(
         number=19,
         condition=lambda case: True,
         reason=_say("backend.row.19"),
@@ -347,7 +349,7 @@ ROWS: tuple[Row, ...] = (
 )
 
 
-def _fill(row: Row, case: Case) -> Backend:
+def _fill(row: BackendRow, case: Case) -> Backend:
     """Return what `row` gives on this very machine: no kernel without Triton's proof, no 4 bits without the library."""
     machine, card = case.machine, case.card
     broken = bool(machine.bitsandbytes_error) or "bitsandbytes" not in machine.packages

@@ -28,7 +28,7 @@ from studio.planning.policy_search import (
     LEAST_CHUNK_TOKENS,
     ON_CARD,
     Candidate,
-    Load,
+    MemoryLoad,
     leanest_policy,
     list_candidates,
 )
@@ -106,7 +106,7 @@ class _Sum:
     """Sums up what predict_decoder() predicts of a candidate, without predicting anew what all have in common."""
 
     def __init__(
-        self, load: Load, plan: BackendPlan, model: ModelFacts, recipe: Recipe, calibration: Calibration
+        self, load: MemoryLoad, plan: BackendPlan, model: ModelFacts, recipe: Recipe, calibration: Calibration
     ) -> None:
         away = MemoryPolicy(layers=AWAY[:1] * load.shape.layers)
         parts = predict_decoder(plan, model, recipe, away, load.shape, calibration)
@@ -238,7 +238,7 @@ def _explain(
     return text(f"plan.memory.{id}", **values)
 
 
-def _leanest(load: Load) -> MemoryPolicy:
+def _leanest(load: MemoryLoad) -> MemoryPolicy:
     """Return the policy that needs least among those that the recipe allows."""
     if load.recompute != "off":
         return leanest_policy(load)
@@ -246,11 +246,11 @@ def _leanest(load: Load) -> MemoryPolicy:
     return MemoryPolicy(layers=ON_CARD[-1:] * load.shape.layers, head_rows=rows, head_columns=columns)
 
 
-def _read_load(plan: BackendPlan, model: ModelFacts, recipe: Recipe, ram_bytes: int) -> Load:
+def _read_load(plan: BackendPlan, model: ModelFacts, recipe: Recipe, ram_bytes: int) -> MemoryLoad:
     shape = read_decoder(plan, model, recipe)
     if shape is None:
         raise ValueError("The model's own forward trains here: it has no policy.")
-    return Load(
+    return MemoryLoad(
         shape=shape,
         tokens=count_tokens(model, recipe),
         document_tokens=longest(model, recipe),

@@ -66,7 +66,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Load:
+class MemoryLoad:
     """What the candidates hang on."""
 
     shape: DecoderShape
@@ -81,7 +81,7 @@ class Load:
     """Whether 4-bit weights are opened, so that they could stay so."""
 
 
-def leanest_policy(load: Load) -> MemoryPolicy:
+def leanest_policy(load: MemoryLoad) -> MemoryPolicy:
     """Return the policy that needs least: inputs alone, away as far as allowed, and small portions."""
     family = _Family(load, min(_chunks(load.tokens), key=lambda chunk: chunk or load.tokens))
     kinds = [AWAY[0]] * load.shape.layers
@@ -92,7 +92,7 @@ def leanest_policy(load: Load) -> MemoryPolicy:
     )
 
 
-def list_candidates(load: Load) -> Iterator[Candidate]:
+def list_candidates(load: MemoryLoad) -> Iterator[Candidate]:
     """Yield every candidate."""
     whole = [ON_CARD[-1]] * load.shape.layers
     if load.recompute == "off":
@@ -122,7 +122,7 @@ def _chunks(tokens: int) -> list[int]:
 class _Family:
     """Policies of one portion of the MLP, with the sizes and works of its layers."""
 
-    def __init__(self, load: Load, chunk_tokens: int, levels: int = len(KEEP_LEVELS)) -> None:
+    def __init__(self, load: MemoryLoad, chunk_tokens: int, levels: int = len(KEEP_LEVELS)) -> None:
         self.load, self.chunk_tokens, self.levels = load, chunk_tokens, levels
         shape = load.shape
         kinds = (*ON_CARD, *AWAY)

@@ -11,7 +11,7 @@ from studio.core.facts import BackendPlan, DataFacts, Gpu, MachineFacts, ModelFa
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Text, text
 from studio.planning.run_plan import choose_device
-from studio.planning.speed_estimate import Duration, Rows, predict_duration, read_rows
+from studio.planning.speed_estimate import Duration, RowFigures, predict_duration, read_rows
 
 LONG_S = 4 * 3600.0
 """A warning above: half a working day. Who starts a run expects its end the same day, and what is reckoned may be off
@@ -74,7 +74,7 @@ def _list_ways(
     model: ModelFacts,
     chosen: BackendPlan,
     gpu: Gpu | None,
-    rows: Rows,
+    rows: RowFigures,
 ) -> Iterator[Fix]:
     """Yield the changes that make it clearly shorter, each with the time that is left."""
 

@@ -13,7 +13,7 @@ from studio.host.rates import rate_card
 from studio.planning.layer_flops import slowdown
 from studio.planning.layer_memory import explain_stock, read_decoder
 from studio.planning.memory_estimate import longest
-from studio.planning.speed_estimate import Rows, measure_twins, reckon_speed
+from studio.planning.speed_estimate import RowFigures, measure_twins, reckon_speed
 
 LEAST_FACTOR = 1.5
 """What costs less is told where it is decided, and is no warning."""
@@ -103,7 +103,9 @@ class _Run:
     def reckon(self, gpu: Gpu | None, path: str, *, at_once: int = 0, **changed: Choice) -> float:
         """Return the tokens a second of this run with other choices."""
         plan = dataclasses.replace(self.plan, **changed) if changed else self.plan
-        return reckon_speed(plan, self.machine, self.model, self.recipe, gpu, Rows(), path, at_once=at_once)
+        return reckon_speed(
+            plan, self.machine, self.model, self.recipe, gpu, RowFigures(), path, at_once=at_once
+        )
 
     @property
     def path(self) -> str:

@@ -28,7 +28,7 @@ CORRECTION_RANGE = (0.05, 5.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rows:
+class RowFigures:
     """What a run's rows are, as far as that is known: 0 for what is not."""
 
     count: int = 0
@@ -61,17 +61,17 @@ class Duration:
     speed: Speed
 
 
-def read_rows(data: DataFacts | None) -> Rows:
+def read_rows(data: DataFacts | None) -> RowFigures:
     """Return what is known of the rows: counted where they were, else what the head suggests."""
     if data is None:
-        return Rows()
+        return RowFigures()
     if data.rows_used and data.tokens:
-        return Rows(count=data.rows_used, tokens=data.tokens)
+        return RowFigures(count=data.rows_used, tokens=data.tokens)
     if not data.expected_rows:
-        return Rows(count=data.rows_used)
+        return RowFigures(count=data.rows_used)
     each = data.expected_tokens / data.expected_rows
     count = data.rows_used or data.expected_rows
-    return Rows(count=count, tokens=round(count * each))
+    return RowFigures(count=count, tokens=round(count * each))
 
 
 def count_rows_at_once(
@@ -84,7 +84,7 @@ def count_rows_at_once(
     return count
 
 
-def count_run_tokens(recipe: Recipe, model: ModelFacts, rows: Rows) -> int:
+def count_run_tokens(recipe: Recipe, model: ModelFacts, rows: RowFigures) -> int:
     """Return the tokens of all steps of a run; 0 where its end depends on rows that nobody counted."""
     optim, data = recipe.optim, recipe.data
     each = row_tokens(recipe, model, rows)
@@ -95,14 +95,19 @@ def count_run_tokens(recipe: Recipe, model: ModelFacts, rows: Rows) -> int:
     return round(count * (1 - share) * optim.epochs * each)
 
 
-def row_tokens(recipe: Recipe, model: ModelFacts, rows: Rows) -> float:
+def row_tokens(recipe: Recipe, model: ModelFacts, rows: RowFigures) -> float:
     """Return the tokens of a row: on average where that is known, else a share of the longest one kept."""
     most = longest(model, recipe)
     return min(most, rows.mean_tokens) if rows.mean_tokens else MEAN_SHARE * most
 
 
 def predict_duration(
-    plan: BackendPlan, machine: MachineFacts, model: ModelFacts, recipe: Recipe, gpu: Gpu | None, rows: Rows
+    plan: BackendPlan,
+    machine: MachineFacts,
+    model: ModelFacts,
+    recipe: Recipe,
+    gpu: Gpu | None,
+    rows: RowFigures,
 ) -> Duration | None:
     """Return how long the run trains; None where its tokens or the model's shape are not known."""
     tokens = count_run_tokens(recipe, model, rows)
@@ -113,7 +118,12 @@ def predict_duration(
 
 
 def predict_speed(
-    plan: BackendPlan, machine: MachineFacts, model: ModelFacts, recipe: Recipe, gpu: Gpu | None, rows: Rows
+    plan: BackendPlan,
+    machine: MachineFacts,
+    model: ModelFacts,
+    recipe: Recipe,
+    gpu: Gpu | None,
+    rows: RowFigures,
 ) -> Speed:
     """Return the Speed of a run, corrected by the nearest run that was measured here."""
     path = name_path(plan)
@@ -143,7 +153,7 @@ def reckon_speed(
     model: ModelFacts,
     recipe: Recipe,
     gpu: Gpu | None,
-    rows: Rows,
+    rows: RowFigures,
     path: str,
     *,
     at_once: float = 0,

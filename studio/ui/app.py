@@ -20,7 +20,7 @@ from studio.ui.context import Context
 from studio.ui.draft_sync import OtherWindow
 from studio.ui.estimate_card import RunCard
 from studio.ui.form import Form, show_all
-from studio.ui.header import Frame
+from studio.ui.header import Header
 from studio.ui.style import ICON, STYLE_SHEET, make_theme
 from studio.ui.tabs.chat import ChatTab
 from studio.ui.tabs.dataset import DatasetTab
@@ -61,7 +61,7 @@ def build(context: Context) -> gr.Blocks:
         title="Finetune Studio", analytics_enabled=False, delete_cache=(3600, 86400), fill_width=True
     ) as blocks:
         Api(context)  # first, so that no handler takes the name of an endpoint
-        frame = Frame(context)
+        frame = Header(context)
         form = Form(context.words, context.draft(), context.typed())
         makers = {
             "home": lambda: HomeTab(context),

@@ -20,7 +20,7 @@ from studio.ui.connections import KNOWN
 from studio.ui.headers import SECURITY_HEADERS
 from studio.ui.login import LOGIN_PATH, LOGIN_POLICY, choose_words, login_page, read_phrase
 from studio.ui.owner_auth import Keys, read_cookies
-from studio.ui.rate_limit import Limits, Sessions
+from studio.ui.rate_limit import RateLimits, Sessions
 
 __all__ = ["Gate", "Keys", "READY_PATH", "ROLE", "CALLER", "UPLOAD_BYTES", "refuse"]
 
@@ -66,12 +66,12 @@ class Gate:
     """ASGI middleware; add it outermost: `Middleware(Gate, doors=doors, language=lambda: "en")`."""
 
     def __init__(
-        self, app: Callable, doors: Doors, language: Callable[[], str], limits: Limits | None = None
+        self, app: Callable, doors: Doors, language: Callable[[], str], limits: RateLimits | None = None
     ) -> None:
         self.app = app
         self.doors = doors
         self.language = language
-        self.limits = limits or Limits()
+        self.limits = limits or RateLimits()
         self.sessions = Sessions()
         self.told = False
 

@@ -21,7 +21,7 @@ MODES = {"cpu": "cpu", "none": "none", "pytorch": "twins", "triton": "triton", "
 """Backend of the doctor's report -> what the strip calls it; other backends show their own name."""
 
 
-class Frame:
+class Header:
     """Components and handlers of the strip."""
 
     def __init__(self, context: Context) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from studio.core.text import literal
-from studio.desk.model_fit import JUDGED_TOKENS, Fit, MethodFit, name_method
+from studio.desk.model_fit import JUDGED_TOKENS, MethodFit, ModelFit, name_method
 from studio.desk.model_library import FoundModel
 from studio.ui.cards import count_words, note_card, size_words
 
@@ -105,7 +105,7 @@ def _refused(models: Sequence[FoundModel], say: Say) -> str:
     return f'<details class="refused"><summary>{escape(title)}</summary><ul>{items}</ul></details>'
 
 
-def fit_badge(fit: Fit, say: Say) -> str:
+def fit_badge(fit: ModelFit, say: Say) -> str:
     """Return whether a model fits as sign, word and number, in the colour of the verdict."""
     number = ""
     if fit.verdict != "unknown":

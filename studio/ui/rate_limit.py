@@ -33,7 +33,7 @@ ALLOWANCES = {
 """By role; whoever is not known yet is counted by address: a stranger from outside, or a program at this machine."""
 
 
-class Limits:
+class RateLimits:
     """Counts requests of callers (an address, a browser, a program); `clock` gives seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

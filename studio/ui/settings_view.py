@@ -11,7 +11,7 @@ from typing import Any
 from studio.core.facts import Gpu
 from studio.core.hub_token import NO_MIRROR, Mirror, TokenPlace, takes_token
 from studio.core.text import LANGUAGES
-from studio.desk.preferences import Part
+from studio.desk.preferences import PreferencesPart
 from studio.ui.cards import size_words
 
 Say = Callable[..., str]
@@ -29,7 +29,7 @@ class SettingsState:
     fixed: Sequence[str] = ()
     restart_waits: bool = False
     workspace: Path = Path()
-    parts: Sequence[Part] = ()
+    parts: Sequence[PreferencesPart] = ()
     model_folders: Sequence[Path] = ()
     exports_folder: str = ""
     token: TokenPlace | None = None

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from html import escape
 
-from studio.desk.share_files import WAYS, Connection, Opening
+from studio.desk.share_files import WAYS, GuestConnection, Opening
 from studio.desk.sharing import EXPIRES_H, HOURS, SharingView
 from studio.ui.cards import time_words
 
@@ -125,7 +125,7 @@ def _copy_button(words: str, label: str, say: Say) -> str:
     )
 
 
-def _connections(connections: Sequence[Connection], say: Say, now_s: float) -> str:
+def _connections(connections: Sequence[GuestConnection], say: Say, now_s: float) -> str:
     title = escape(say("ui.share.connections", count=len(connections)))
     rows = []
     for one in sorted(connections, key=lambda each: -each.seen_s):

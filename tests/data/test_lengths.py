@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from studio.data.lengths import (
     Lengths,
-    Summary,
+    LengthSummary,
     count_packed,
     count_places,
     make_histogram,
@@ -130,8 +130,8 @@ def test_a_dragged_limit_is_answered_at_once():
 
 
 def test_summary():
-    assert summarize(np.array([5, 1, 3, 9, 2])) == Summary(total=20, mean=4.0, p50=3, p95=9, max=9)
-    assert summarize(np.zeros(0, np.int64)) == Summary()
+    assert summarize(np.array([5, 1, 3, 9, 2])) == LengthSummary(total=20, mean=4.0, p50=3, p95=9, max=9)
+    assert summarize(np.zeros(0, np.int64)) == LengthSummary()
 
 
 @settings(max_examples=100, deadline=None)

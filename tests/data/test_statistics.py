@@ -15,7 +15,7 @@ from studio.data.lengths import Lengths
 from studio.data.scripts import SCRIPTS, count_scripts
 from studio.data.statistics import balance_labels, measure
 from studio.data.traits import (
-    Traits,
+    RowTraits,
     collect_traits,
     count_answer,
     fold,
@@ -207,7 +207,7 @@ def test_words_answers_and_talk():
 def test_batches_join_to_the_whole(rows):
     whole = collect_traits(rows)
     parts = join_traits([collect_traits(rows[:7]), collect_traits(rows[7:8]), collect_traits(rows[8:])])
-    for name in Traits.__slots__:
+    for name in RowTraits.__slots__:
         one, other = getattr(whole, name), getattr(parts, name)
         assert np.array_equal(one, other) and one.dtype == other.dtype, name
 

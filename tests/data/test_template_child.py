@@ -11,7 +11,7 @@ from studio.core.errors import StudioError
 from studio.data import template_child
 from studio.data.conversation import Conversation, Message
 from studio.data.render import Renderer
-from studio.data.template_child import Verdict, judge, require_safe
+from studio.data.template_child import TemplateVerdict, judge, require_safe
 from studio.data.templates.catalogue import list_names, read_family
 
 LOOP = "{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3
@@ -65,17 +65,17 @@ def test_harmless_templates():
         "{% set line = '________' %}{{ line }}{% for m in messages %}{{ m['content'] }}{% endfor %}",
         "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% break %}{% endfor %}",
     ):
-        assert judge(source) == Verdict()
+        assert judge(source) == TemplateVerdict()
 
 
 def test_the_catalogue_is_harmless_too():
     for name in list_names():
-        assert template_child.try_out(read_family(name)) == Verdict(), name
+        assert template_child.try_out(read_family(name)) == TemplateVerdict(), name
 
 
 def test_verdicts_are_kept_by_the_text_of_the_template(tmp_path, monkeypatch):
     good, bad = "{{ messages[0].content }} kept", "{{ ''.__class__ }} kept"
-    assert judge(good, tmp_path) == Verdict() and judge(bad, tmp_path).fault == "escape"
+    assert judge(good, tmp_path) == TemplateVerdict() and judge(bad, tmp_path).fault == "escape"
     files = sorted((tmp_path / "templates").iterdir())
     assert len(files) == 2
     assert sorted(json.loads(file.read_text())["fault"] for file in files) == ["", "escape"]
@@ -84,7 +84,7 @@ def test_verdicts_are_kept_by_the_text_of_the_template(tmp_path, monkeypatch):
         raise AssertionError("tried again")
 
     monkeypatch.setattr(template_child, "_judge_once", fail)
-    assert judge(good, tmp_path) == Verdict() and judge(bad, tmp_path).fault == "escape"
+    assert judge(good, tmp_path) == TemplateVerdict() and judge(bad, tmp_path).fault == "escape"
     with pytest.raises(AssertionError):
         judge(good + " ", tmp_path)
 
@@ -94,7 +94,7 @@ def test_a_damaged_verdict_is_made_anew(tmp_path):
     judge(source, tmp_path)
     (file,) = (tmp_path / "templates").iterdir()
     file.write_text("{", encoding="utf-8")
-    assert judge(source, tmp_path) == Verdict()
+    assert judge(source, tmp_path) == TemplateVerdict()
     assert json.loads(file.read_text(encoding="utf-8"))["fault"] == ""
 
 

@@ -53,9 +53,9 @@ def test_cuts_are_exact_at_every_limit_the_line_can_stand_at():
         assert cut.tokens_lost == int(np.maximum(full - cut.limit_tokens, 0).sum())
         assert cut.rows_left_out == int((full // 2 >= cut.limit_tokens).sum())
     assert cuts[-1].packing is not None
-    measured = report.Measured(report={}, cuts=cuts, lengths=make_lengths(full))
+    measured = report.MeasuredData(report={}, cuts=cuts, lengths=make_lengths(full))
     assert report.cut_at(measured, 333).rows_cut == 667
-    assert report.cut_at(report.Measured(report={}), 333) is None
+    assert report.cut_at(report.MeasuredData(report={}), 333) is None
 
 
 def test_a_histogram_counts_every_row_once():

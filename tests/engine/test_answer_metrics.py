@@ -7,7 +7,7 @@ import math
 import pytest
 
 from studio.engine.answer_metrics import (
-    Loss,
+    AnswerLoss,
     add_losses,
     is_alike,
     is_exact,
@@ -103,4 +103,4 @@ def test_rows_that_cannot_be_measured_are_none(loaded):
 
 
 def test_a_loss_of_nothing_and_of_everything():
-    assert math.isnan(Loss(0.0, 0).mean) and Loss(1e6, 1).perplexity == math.inf
+    assert math.isnan(AnswerLoss(0.0, 0).mean) and AnswerLoss(1e6, 1).perplexity == math.inf

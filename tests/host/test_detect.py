@@ -16,7 +16,7 @@ from studio.core.facts import Distribution, Gpu, KernelTest, MachineFacts, Tool,
 from studio.host import detect as module
 from studio.host.detect import choose_targets, detect, fill, look_around, probe
 from studio.host.facts_cache import read_kept, stamp
-from studio.host.probes.child import Answer
+from studio.host.probes.child import ChildAnswer
 from studio.host.settings import change_settings
 from studio.host.workspace import open_workspace
 from tests.host.facts import make_gpu, make_machine
@@ -45,13 +45,13 @@ class Probes:
 
     def __init__(self, **answers):
         self.answers, self.asked = answers, []
-        self.then: dict[str, Answer] = {}
+        self.then: dict[str, ChildAnswer] = {}
         """What a module answers from the second time on, where that is something else."""
 
     def __call__(self, name, arguments=(), *, timeout_s, environment, heard=None, enough=None):
         name = name.rpartition(".")[2]
         self.asked.append((name, *arguments))
-        answer = self.answers.get(name, Answer())
+        answer = self.answers.get(name, ChildAnswer())
         self.answers[name] = self.then.get(name, answer)
         if heard:
             heard(answer.facts)
@@ -107,7 +107,7 @@ def test_a_real_detection_is_kept(tmp_path):
 
 def test_kept_answers_hold_until_something_changes(probes, tmp_path):
     kept = tmp_path / "facts.json"
-    fake = probes(triton_levels=Answer(facts=COMPILES))
+    fake = probes(triton_levels=ChildAnswer(facts=COMPILES))
     detect(cache=kept)
     asked = len(fake.asked)
     detect(cache=kept)
@@ -123,7 +123,7 @@ def test_kept_answers_hold_until_something_changes(probes, tmp_path):
 
 def test_an_answer_that_did_not_come_in_time_is_not_kept(probes, tmp_path):
     kept = tmp_path / "facts.json"
-    probes(torch_import=Answer(error="It did not answer within 60 s.", timed_out=True))
+    probes(torch_import=ChildAnswer(error="It did not answer within 60 s.", timed_out=True))
     assert detect(cache=kept).torch_error == "It did not answer within 60 s."
     assert not kept.exists()
 
@@ -131,8 +131,8 @@ def test_an_answer_that_did_not_come_in_time_is_not_kept(probes, tmp_path):
 def test_libraries_on_a_slow_disk_get_a_second_try(probes, tmp_path):
     """The first import reads 2 GiB, the second finds them in memory."""
     kept = tmp_path / "facts.json"
-    fake = probes(torch_import=Answer(error="It did not answer within 60 s.", timed_out=True))
-    fake.then = {"torch_import": Answer(facts={"torch_sees_gpu": False})}
+    fake = probes(torch_import=ChildAnswer(error="It did not answer within 60 s.", timed_out=True))
+    fake.then = {"torch_import": ChildAnswer(facts={"torch_sees_gpu": False})}
     assert detect(cache=kept).torch_error == ""
     assert [name for name, *_ in fake.asked].count("torch_import") == 2 and kept.exists()
 
@@ -163,7 +163,7 @@ ALONE = [{"op": op, "ok": True, "reason": ""} for op in studio_kernels.TESTED_AL
     ],
 )
 def test_who_waits_gets_what_is_known_of_the_kernels(probes, tests, ready, level):
-    probes(triton_levels=Answer(facts=COMPILES), self_test=Answer(facts={"kernel_tests": tests}))
+    probes(triton_levels=ChildAnswer(facts=COMPILES), self_test=ChildAnswer(facts={"kernel_tests": tests}))
     machine = make_machine(make_gpu(), triton_level="importable", torch_cuda="13.0")
     found, _ = find(machine, hurry=lambda: ready)
     assert found.triton_level == level
@@ -177,12 +177,13 @@ def test_what_was_cut_short_serves_only_who_is_in_a_hurry(probes, tmp_path, monk
     monkeypatch.setattr(module, "look_around", lambda *arguments: machine)
     kept, right = tmp_path / "facts.json", {"kernel_tests": ALONE, "triton_level": "right"}
     fake = probes(
-        triton_levels=Answer(facts=COMPILES), self_test=Answer(facts={"kernel_tests": [*ALONE, BEGUN]})
+        triton_levels=ChildAnswer(facts=COMPILES),
+        self_test=ChildAnswer(facts={"kernel_tests": [*ALONE, BEGUN]}),
     )
     assert detect(cache=kept, hurry=lambda: True).triton_level == "right"
     asked = len(fake.asked)
     assert detect(cache=kept, hurry=lambda: True).triton_level == "right" and len(fake.asked) == asked
-    fake.answers["self_test"] = Answer(facts=right)
+    fake.answers["self_test"] = ChildAnswer(facts=right)
     assert detect(cache=kept).triton_level == "right" and len(fake.asked) == 2 * asked
     detect(cache=kept)
     assert len(fake.asked) == 2 * asked
@@ -219,9 +220,9 @@ def test_an_unwritable_cache_is_no_failure(tmp_path):
 
 def test_every_kernel_is_tested_with_a_gpu(probes):
     fake = probes(
-        torch_import=Answer(facts={"torch_sees_gpu": True, "torch_architectures": ["sm_75", "sm_86"]}),
-        triton_levels=Answer(facts=COMPILES),
-        self_test=Answer(facts={"kernel_tests": TESTS, "triton_level": "right"}),
+        torch_import=ChildAnswer(facts={"torch_sees_gpu": True, "torch_architectures": ["sm_75", "sm_86"]}),
+        triton_levels=ChildAnswer(facts=COMPILES),
+        self_test=ChildAnswer(facts={"kernel_tests": TESTS, "triton_level": "right"}),
     )
     machine, complete = find(make_machine(make_gpu()))
     assert complete and machine.triton_level == "right"
@@ -243,8 +244,8 @@ def test_no_kernel_counts_when_none_compiles(probes):
         "PTXASError: PTXAS error: Internal Triton PTX codegen error\n`ptxas` stderr:\nUnsupported .version"
     )
     probes(
-        triton_levels=Answer(facts={"triton_level": "importable"}, error=error),
-        self_test=Answer(facts={"kernel_tests": TESTS, "triton_level": "right"}),
+        triton_levels=ChildAnswer(facts={"triton_level": "importable"}, error=error),
+        self_test=ChildAnswer(facts={"kernel_tests": TESTS, "triton_level": "right"}),
     )
     machine, _ = find(make_machine(make_gpu(), triton_level="installed"))
     assert machine.triton_level == "importable" and machine.triton_error == error
@@ -254,22 +255,22 @@ def test_no_kernel_counts_when_none_compiles(probes):
 @pytest.mark.parametrize(
     ("torch_says", "triton_says", "expected"),
     [
-        ({"torch_sees_gpu": True}, Answer(facts=COMPILES), True),
-        ({"torch_sees_gpu": True}, Answer(error="ImportError: libtriton"), False),
-        ({}, Answer(facts=COMPILES), False),
+        ({"torch_sees_gpu": True}, ChildAnswer(facts=COMPILES), True),
+        ({"torch_sees_gpu": True}, ChildAnswer(error="ImportError: libtriton"), False),
+        ({}, ChildAnswer(facts=COMPILES), False),
     ],
 )
 def test_that_libraries_can_be_imported_is_told_before_the_kernels_are_proved(
     probes, torch_says, triton_says, expected
 ):
     told = []
-    probes(torch_import=Answer(facts=torch_says), triton_levels=triton_says)
+    probes(torch_import=ChildAnswer(facts=torch_says), triton_levels=triton_says)
     find(make_machine(make_gpu(), triton_level="installed"), importable=told.append)
     assert bool(told) is expected and all(told)
 
 
 def test_a_gpu_beside_a_cpu_build_runs_no_kernel(probes):
-    fake = probes(triton_levels=Answer(facts=COMPILES))
+    fake = probes(triton_levels=ChildAnswer(facts=COMPILES))
     machine, _ = find(make_machine(make_gpu(), torch_cuda="", triton_level="installed"))
     assert machine.triton_level == "compiles"
     assert sorted(name for name, *_ in fake.asked) == ["bitsandbytes_load", "torch_import", "triton_levels"]
@@ -279,8 +280,8 @@ def test_a_gpu_beside_a_cpu_build_runs_no_kernel(probes):
 def test_a_kernel_test_that_dies_names_its_op(probes):
     dying = [{"op": "rms_norm", "ok": False, "reason": "It ended the process."}]
     probes(
-        triton_levels=Answer(facts=COMPILES),
-        self_test=Answer(facts={"kernel_tests": dying}, error="It was ended by signal 11 (SIGSEGV)."),
+        triton_levels=ChildAnswer(facts=COMPILES),
+        self_test=ChildAnswer(facts={"kernel_tests": dying}, error="It was ended by signal 11 (SIGSEGV)."),
     )
     machine, _ = find(make_machine(make_gpu(), triton_level="installed"))
     assert machine.triton_level == "compiles" and "SIGSEGV" in machine.triton_error
@@ -295,13 +296,13 @@ def test_a_kernel_test_that_dies_names_its_op(probes):
     ],
 )
 def test_whose_failure_it_is(probes, facts, torch_error, bitsandbytes_error):
-    probes(torch_import=Answer(facts=facts, error="OSError: [WinError 126]"))
+    probes(torch_import=ChildAnswer(facts=facts, error="OSError: [WinError 126]"))
     machine, _ = find(make_machine(make_gpu()))
     assert (machine.torch_error, machine.bitsandbytes_error) == (torch_error, bitsandbytes_error)
 
 
 def test_what_is_not_installed_is_not_probed(probes):
-    fake = probes(torch_import=Answer(error="ModuleNotFoundError: No module named 'torch'"))
+    fake = probes(torch_import=ChildAnswer(error="ModuleNotFoundError: No module named 'torch'"))
     machine, _ = find(make_machine(packages={}, triton_level="absent"))
     assert machine.torch_error == "" and machine.triton_level == "absent"
     assert {name for name, *_ in fake.asked} == {"torch_import"}
@@ -322,7 +323,7 @@ def test_windows_is_asked_for_its_linuxes_and_others_are_not(probes, monkeypatch
 
 def test_torch_names_amds_chips(probes):
     device = {"vendor": "amd", "name": "RX 9070", "vram_bytes": 16, "architecture": "gfx1201"}
-    probes(torch_import=Answer(facts={"devices": [device]}))
+    probes(torch_import=ChildAnswer(facts={"devices": [device]}))
     card = Gpu(name="AMD Radeon", vram_bytes=1, capability=(0, 0), vendor="amd")
     machine, _ = find(make_machine(make_gpu(), card, torch_hip="7.2"))
     assert [gpu.architecture for gpu in machine.gpus] == ["", "gfx1201"]

@@ -9,7 +9,7 @@ import pytest
 from studio.core.pace import BUDGETS_S
 from studio.core.text import LANGUAGES, load_catalogue
 from studio.host.stall_diagnosis import (
-    Frame,
+    StackFrame,
     add_sources,
     blocked_frame,
     choose_action,
@@ -45,8 +45,8 @@ Current thread 0x00007f0000000def [MainThread] (most recent call first):
 Extension modules: numpy.core, torch._C (total: 2)
 """
 FRAMES = (
-    Frame(f"{PACKAGES}/torch/autograd/graph.py", 841, "_engine_run_backward"),
-    Frame("/opt/checkout/studio/engine/trainer.py", 208, "_accumulate"),
+    StackFrame(f"{PACKAGES}/torch/autograd/graph.py", 841, "_engine_run_backward"),
+    StackFrame("/opt/checkout/studio/engine/trainer.py", 208, "_accumulate"),
 )
 
 
@@ -66,7 +66,9 @@ def test_the_frame_that_says_something_is_named_without_anybodys_home():
     found = find_cause(frames, {})
     say = load_catalogue("en").say(found.message)
     assert "studio/engine/trainer.py:205 in _accumulate" in say and "someone" not in say
-    windows = Frame("C:\\Users\\张三\\.venv\\Lib\\site-packages\\torch\\cuda\\streams.py", 9, "synchronize")
+    windows = StackFrame(
+        "C:\\Users\\张三\\.venv\\Lib\\site-packages\\torch\\cuda\\streams.py", 9, "synchronize"
+    )
     assert str(windows) == "torch/cuda/streams.py:9 in synchronize"
     assert str(blocked_frame(frames[:2])) == "threading.py:327 in wait" and blocked_frame(()) is None
 
@@ -79,7 +81,7 @@ def test_the_frame_that_says_something_is_named_without_anybodys_home():
         ("blocked", FRAMES, ROOMY | {"gpu_utilisation": 0.4, "spills": 1.0}),
         ("compiling", FRAMES, {"compilers": 1.0}),
         ("compiling", FRAMES, {"cache_growth_files": 2.0}),
-        ("compiling", (Frame(f"{PACKAGES}/triton/compiler/compiler.py", 3, "compile"), *FRAMES), {}),
+        ("compiling", (StackFrame(f"{PACKAGES}/triton/compiler/compiler.py", 3, "compile"), *FRAMES), {}),
         ("spilling", FRAMES, FULL | {"shared_used_bytes": 2.0 * GIB}),
         ("spilling", FRAMES, FULL | {"spills": 1.0, "gpu_utilisation": 1.0}),
         ("gpu_busy", FRAMES, FULL | {"spills": 1.0, "shared_used_bytes": 0.0, "gpu_utilisation": 1.0}),
@@ -94,18 +96,22 @@ def test_the_frame_that_says_something_is_named_without_anybodys_home():
         ("reading", FRAMES, {"waits_for_disk": 1.0}),
         ("reading", FRAMES, {"read_bytes_per_s": 5e6, "cpu_share": 0.1}),
         ("blocked", FRAMES, {"read_bytes_per_s": 5e6, "cpu_share": 1.0}),
-        ("reading", (Frame(f"{PACKAGES}/datasets/arrow_reader.py", 9, "read"), *FRAMES), {}),
-        ("reading", (Frame("/x/rows.py", 9, "rows", "line = file.readline()"), *FRAMES), {}),
+        ("reading", (StackFrame(f"{PACKAGES}/datasets/arrow_reader.py", 9, "read"), *FRAMES), {}),
+        ("reading", (StackFrame("/x/rows.py", 9, "rows", "line = file.readline()"), *FRAMES), {}),
         ("gpu_busy", FRAMES, ROOMY | {"gpu_utilisation": 1.0}),
-        ("output_blocked", (Frame("/x/a.py", 1, "f", "print(words)"),), {"output_full": 1.0}),
-        ("blocked", (Frame("/x/a.py", 1, "f", "print(words)"),), {"output_full": 0.0}),
+        ("output_blocked", (StackFrame("/x/a.py", 1, "f", "print(words)"),), {"output_full": 1.0}),
+        ("blocked", (StackFrame("/x/a.py", 1, "f", "print(words)"),), {"output_full": 0.0}),
         ("blocked", FRAMES, {"output_full": 1.0}),
         (
             "output_blocked",  # Windows does not tell whether a stream is full
-            (Frame(f"{STANDARD}/logging/__init__.py", 1113, "emit", "stream.write(msg + self.terminator)"),),
+            (
+                StackFrame(
+                    f"{STANDARD}/logging/__init__.py", 1113, "emit", "stream.write(msg + self.terminator)"
+                ),
+            ),
             {},
         ),
-        ("blocked", (Frame("/x/a.py", 1, "f", "file.write(data)"),), {}),
+        ("blocked", (StackFrame("/x/a.py", 1, "f", "file.write(data)"),), {}),
     ],
 )
 def test_each_cause_has_its_verdict_in_both_languages(verdict, frames, measures):
@@ -157,5 +163,5 @@ def test_growth_is_a_rise_all_along_and_nothing_else():
 
 
 def test_sources_come_from_the_reader():
-    (frame,) = add_sources((Frame("a.py", 3, "f"),), lambda file, line: f"  {file}-{line}\n")
+    (frame,) = add_sources((StackFrame("a.py", 3, "f"),), lambda file, line: f"  {file}-{line}\n")
     assert frame.source == "a.py-3"

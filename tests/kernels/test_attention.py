@@ -205,11 +205,11 @@ def test_a_backend_that_fails_or_lies_is_passed_over(monkeypatch):
         "key_heads": 2,
         "scale": 0.25,
     }
-    broken = attention_library.Backend(name="cpu", forward=refuse, backward=refuse)
+    broken = attention_library.AttentionBackend(name="cpu", forward=refuse, backward=refuse)
     monkeypatch.setattr(attention, "CPU", broken)
     chosen = choose_attention(**facts)
     assert chosen.name == "math" and "cpu failed here: No available kernel." in chosen.reason
-    lying = attention_library.Backend(
+    lying = attention_library.AttentionBackend(
         name="cpu",
         forward=lambda *inputs: (attention_math.forward(*inputs)[0] * 1.1, ()),
         backward=lambda dout, q, k, v, *_: (q, k, v),
@@ -220,12 +220,12 @@ def test_a_backend_that_fails_or_lies_is_passed_over(monkeypatch):
 
 def test_an_operator_of_other_arguments_is_not_called():
     heads = make_heads()
-    changed = attention_library.Backend(
+    changed = attention_library.AttentionBackend(
         name="flash", forward=None, backward=None, operators=(("_flash_attention_forward", 10, ("no_such",)),)
     )
     support = attention.supports(changed, "cuda", (9, 0), torch.bfloat16, heads)
     assert not support.ok and "other arguments" in support.reason
-    absent = attention_library.Backend(
+    absent = attention_library.AttentionBackend(
         name="new", forward=None, backward=None, operators=(("_no_such", 1, ()),)
     )
     assert "no _no_such" in attention.supports(absent, "cuda", (9, 0), torch.bfloat16, heads).reason

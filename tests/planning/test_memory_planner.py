@@ -14,7 +14,7 @@ from studio.planning.layer_flops import HEAD_SHARES, OPENING_OPERATIONS, head_wo
 from studio.planning.layer_memory import moved_bytes, peak_of_layers, read_decoder
 from studio.planning.memory_estimate import count_rows, predict
 from studio.planning.memory_planner import choose_policy, longest_context, step_down
-from studio.planning.policy_search import HEAD_PORTIONS, PINNED_SHARE, Load, list_candidates
+from studio.planning.policy_search import HEAD_PORTIONS, PINNED_SHARE, MemoryLoad, list_candidates
 from studio.planning.run_plan import limit_memory, memory_budget, plan, plan_memory
 from tests.host.facts import make_decoder, make_gpu, make_machine, make_recipe
 
@@ -112,7 +112,7 @@ def test_a_candidate_says_what_its_policy_needs_and_takes(changes, head_norms, b
     run = make_run(changes, 6, norms=norms, **windows)
     shape, length = read_decoder(*run), run[2].data.max_length
     tokens = run[2].optim.batch_size * length
-    load = Load(shape=shape, tokens=tokens, document_tokens=length, ram_bytes=8 * GIB, opened=True)
+    load = MemoryLoad(shape=shape, tokens=tokens, document_tokens=length, ram_bytes=8 * GIB, opened=True)
     candidates = list(list_candidates(load))
     policies = [one.policy for one in candidates]
     assert MemoryPolicy(layers=(LayerPolicy(),) * 6) in policies

@@ -10,7 +10,7 @@ from studio.host.rates import find_card, rate_card, read_speeds
 from studio.planning.run_plan import plan
 from studio.planning.run_time import LONG_S, check_duration, describe, say_duration
 from studio.planning.speed_estimate import (
-    Rows,
+    RowFigures,
     count_run_tokens,
     predict_duration,
     predict_speed,
@@ -102,7 +102,7 @@ def predict_case(model, at_once, mean, longest, changes, path):
         wanted = recipe.limits.activation_checkpointing == "on"
         recompute = Choice(value=wanted, reason=literal(""))
         chosen = dataclasses.replace(chosen, memory=None, checkpointing=recompute)
-    rows = Rows(count=1000, tokens=1000 * mean)
+    rows = RowFigures(count=1000, tokens=1000 * mean)
     return reckon_speed(chosen, machine, model, recipe, H200, rows, path)
 
 
@@ -115,7 +115,7 @@ def test_within_two_times_of_every_measured_row(name, model, at_once, mean, long
 
 
 TWO_CORES = make_machine(cores=2, processor_rate=160e9)
-CHATS = Rows(count=15_725, tokens=15_725 * 501)
+CHATS = RowFigures(count=15_725, tokens=15_725 * 501)
 
 
 def plan_chats(changes=None, machine=TWO_CORES, model=SMOLLM):
@@ -190,14 +190,14 @@ def test_what_was_measured_here_corrects_by_the_likest_run():
 
 def test_tokens_of_a_run():
     chats = make_recipe({"data.max_length": 1024, "optim.epochs": 2.0})
-    assert count_run_tokens(chats, SMOLLM, Rows(count=100, tokens=50_000)) == 100_000
+    assert count_run_tokens(chats, SMOLLM, RowFigures(count=100, tokens=50_000)) == 100_000
     few = make_recipe({"data.max_length": 1024, "optim.epochs": 2.0, "data.take": 10})
-    assert count_run_tokens(few, SMOLLM, Rows(count=100, tokens=50_000)) == 10_000
+    assert count_run_tokens(few, SMOLLM, RowFigures(count=100, tokens=50_000)) == 10_000
     packed = make_recipe({"data.max_length": 1024, "optim.max_steps": 5, "data.fill": True})
-    assert count_run_tokens(packed, SMOLLM, Rows()) == 5 * 8 * 1024
-    assert count_run_tokens(chats, SMOLLM, Rows()) == 0
-    assert read_rows(None) == Rows() and read_rows(make_data(tokens=0)).tokens == 0
-    assert read_rows(make_data(rows_used=10, tokens=500)) == Rows(count=10, tokens=500)
+    assert count_run_tokens(packed, SMOLLM, RowFigures()) == 5 * 8 * 1024
+    assert count_run_tokens(chats, SMOLLM, RowFigures()) == 0
+    assert read_rows(None) == RowFigures() and read_rows(make_data(tokens=0)).tokens == 0
+    assert read_rows(make_data(rows_used=10, tokens=500)) == RowFigures(count=10, tokens=500)
 
 
 @pytest.mark.parametrize(

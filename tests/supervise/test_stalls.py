@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from studio import supervise as supervisor
-from studio.child import Judge, watch
+from studio.child import StallJudge, watch
 from studio.core.heartbeat import Heartbeat
 from studio.engine.crash_records import read_deaths
 from tests.supervise.conftest import starts, wait_for
@@ -94,7 +94,7 @@ def test_the_supervisor_waits_anew_after_a_sleep_and_for_compilers(workspace, ru
     monkeypatch.setattr("studio.child.read_vitals", lambda *_: dict(vitals))
     monkeypatch.setattr("studio.child._dump_from_outside", lambda *_: None)
     clock, wall = (lambda: now["s"]), (lambda: now["s"] + now["wall"])
-    judge = Judge(workspace, unattended=True, clock=clock, wall=wall)
+    judge = StallJudge(workspace, unattended=True, clock=clock, wall=wall)
 
     def go(seconds: int) -> list:
         found = []
@@ -130,7 +130,7 @@ def test_a_child_that_stands_still_is_not_waited_for(workspace, stage, impatient
         if (workspace.root / "heartbeat.json").exists():
             asked.append(0.0)
 
-    judge = Judge(workspace, unattended=True)
+    judge = StallJudge(workspace, unattended=True)
     ending = watch(argv([]), workspace, environment, asked, on_tick=ask, judge=judge, grace_s=60.0)
     assert ending.asked and ending.intended and ending.stall is None and ending.code == -signal.SIGKILL
     assert time.monotonic() - started < 20

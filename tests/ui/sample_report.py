@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from studio.core.errors import StudioError
 from studio.core.text import literal, text
-from studio.desk.dataset_report import Counted, Cut, Measured, list_roles
+from studio.desk.dataset_report import Counted, Cut, MeasuredData, list_roles
 
 EVIL = '<img src=x onerror="window.caught=1"><script>window.caught=1</script>[x](javascript:alert(1)) ${1} {{value}}'
 HOSTILE = {
@@ -103,12 +103,12 @@ def make_cut(limit: int) -> Cut:
     )
 
 
-def make_measured(quarantine: Path | None = None) -> Measured:
+def make_measured(quarantine: Path | None = None) -> MeasuredData:
     """Return what was found over all rows."""
     limits = range(8, 2049, 8)
     edges = [2 ** (3 + i / 2) for i in range(16)]
     histogram = {"edges": [round(edge) for edge in edges], "counts": [i * 3 for i in range(15)]}
-    return Measured(
+    return MeasuredData(
         report=WHOLE,
         histogram=histogram | {"p50": 500, "p95": 950, "max": 1000},
         cuts=tuple(make_cut(limit) for limit in limits),

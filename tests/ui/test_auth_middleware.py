@@ -21,7 +21,7 @@ from studio.ui import auth_middleware as gate
 from studio.ui.auth_backends import Doors, LocalDoor, PhraseDoor
 from studio.ui.auth_middleware import Gate
 from studio.ui.headers import SECURITY_HEADERS
-from studio.ui.rate_limit import Limits
+from studio.ui.rate_limit import RateLimits
 
 HOST, GUESTS, OUTSIDE = "127.0.0.1:7999", "127.0.0.1:7960", "127.0.0.1:7961"
 JSON = {"content-type": "application/json"}
@@ -60,7 +60,7 @@ def sharing(workspace):
     found.close()
 
 
-def make_app(doors: Doors, limits: Limits | None = None) -> Starlette:
+def make_app(doors: Doors, limits: RateLimits | None = None) -> Starlette:
     return Starlette(
         routes=[Route("/{path:path}", echo, methods=["GET", "POST"])],
         middleware=[Middleware(Gate, doors=doors, language=lambda: "zh-CN", limits=limits)],
@@ -408,7 +408,7 @@ def test_a_cookie_of_another_program_at_this_machine_hides_ours_from_nobody(know
 
 def test_strangers_may_not_ask_without_end(sharing):
     # The clock stands: on a slow machine 80 requests take so long that the rate of five a second refills the burst.
-    stopped = Limits(clock=lambda: 0.0)
+    stopped = RateLimits(clock=lambda: 0.0)
     stranger = browse(make_app(Doors({7960: PhraseDoor(sharing, "viewer", 7960)}), stopped), GUESTS)
     answers = [stranger.get("/").status_code for _ in range(80)]
     assert answers == [401] * 60 + [429] * 20

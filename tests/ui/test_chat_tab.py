@@ -16,8 +16,8 @@ from studio.core.events import SampleWritten
 from studio.core.facts import Verdict
 from studio.core.text import load_catalogue, text
 from studio.desk.eval_prompts import Prompt, PromptSet
-from studio.desk.eval_table import Table, TableRow, Totals
-from studio.engine.run_states import Place
+from studio.desk.eval_table import EvalTable, TableRow, Totals
+from studio.engine.run_states import StatePlace
 from studio.ui.answer_text import show_answer
 from studio.ui.chat_parts import PRESETS, draw
 from studio.ui.chat_view import progress_card, said_words, state_card, table_card, talk_card
@@ -80,7 +80,7 @@ def test_hostile_words_come_through_no_card(words, context):
     row = TableRow(1, words, words, {"base": words, "tuned": words}, {"base": False, "tuned": True},
                    {"base": True, "tuned": True}, {"base": 1.0, "tuned": None})  # fmt: skip
     totals = Totals(0, 1, 1, 1e9, float("inf"))
-    table = Table(words, "r", "", (row,), {"base": totals, "tuned": totals}, False, 2)
+    table = EvalTable(words, "r", "", (row,), {"base": totals, "tuned": totals}, False, 2)
     loaded = SimpleNamespace(name=words, run=words, checkpoint="", device=words, size_bytes=3)
     talk = {"base": turn, "tuned": turn}
     for html in (
@@ -159,9 +159,10 @@ class FakeTalks:
     fails: bool = False
 
     def choices(self, records) -> tuple:
-        places = {"done": (Place("", 12), Place("step-00000006", 6)), "half": (Place("step-00000003", 3),)}
-        places["older"] = (Place("", 9),)
-        places["broken"] = (Place("step-00000001", 1, text("chat.place.gone")),)
+        places = {"done": (StatePlace("", 12), StatePlace("step-00000006", 6))}
+        places["half"] = (StatePlace("step-00000003", 3),)
+        places["older"] = (StatePlace("", 9),)
+        places["broken"] = (StatePlace("step-00000001", 1, text("chat.place.gone")),)
         return tuple(
             SimpleNamespace(record=one, places=places[one.run]) for one in records if one.run in places
         )
@@ -410,7 +411,7 @@ def make_job(**changes) -> SimpleNamespace:
     row = TableRow(1, "q", "a", {"base": "=1+1", "tuned": "a"}, {"base": False, "tuned": True},
                    {"base": False, "tuned": True}, {"base": 2.0, "tuned": 0.5})  # fmt: skip
     totals = {"base": Totals(0, 0, 1, 2.0, 7.389), "tuned": Totals(1, 1, 1, 0.5, 1.6487)}
-    table = Table("q.jsonl", "done", "", (row,), totals, True, 1)
+    table = EvalTable("q.jsonl", "done", "", (row,), totals, True, 1)
     job = SimpleNamespace(
         ended=True, error=None, phase=None, done=0, total=0, result=lambda: table, stopped=False
     )

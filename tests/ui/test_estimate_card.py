@@ -17,7 +17,7 @@ from studio.core.text import literal, load_catalogue, text
 from studio.desk.dataset_session import Look
 from studio.desk.recipe_problems import SourceProblem
 from studio.desk.recipes import DEMO_RECIPE, read_recipe
-from studio.desk.throughput_history import Pace
+from studio.desk.throughput_history import Throughput
 from studio.host.workspace import open_workspace
 from studio.ui.context import Context
 from studio.ui.estimate_card import RunCard
@@ -79,7 +79,7 @@ def words_of(shown: str) -> str:
 
 def test_card_tells_model_data_method_time_disk_and_memory(estimate):
     estimate = dataclasses.replace(
-        estimate, steps=1500, pace=Pace(run="run-1", tokens_per_s=100, step_s=2.0, same_steps=True)
+        estimate, steps=1500, pace=Throughput(run="run-1", tokens_per_s=100, step_s=2.0, same_steps=True)
     )
     shown = run_card(estimate, (), say)
     said = words_of(shown)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from studio.ui.rate_limit import ALLOWANCES, Allowance, Limits, Sessions
+from studio.ui.rate_limit import ALLOWANCES, Allowance, RateLimits, Sessions
 
 
 def test_sessions_are_given_up_oldest_first_and_nobody_crowds_out_another():
@@ -16,7 +16,7 @@ def test_sessions_are_given_up_oldest_first_and_nobody_crowds_out_another():
 
 def test_a_caller_is_slowed_down_and_others_are_not(monkeypatch):
     now = [0.0]
-    limits = Limits(clock=lambda: now[0])
+    limits = RateLimits(clock=lambda: now[0])
     monkeypatch.setitem(ALLOWANCES, "viewer", Allowance(2.0, 5.0, 3))
 
     def ask(caller: str = "a") -> bool:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from studio.core.text import text
 from studio.data.charset import get_codec, is_utf8_among
 from studio.data.containers.container import DEFAULTS, Container, ReadOptions
-from studio.data.containers.layout import LAYOUT_RECORDS, Layout, Record, find_layout
+from studio.data.containers.layout import LAYOUT_RECORDS, Record, TableLayout, find_layout
 from studio.data.lines import LINE_BYTES, Line, LineReader
 from studio.data.row import RAW_BYTES, Row, broken_row
 
@@ -156,12 +156,12 @@ def accept_tabs(head: bytes, suffix: str) -> bool:
 
 def read_layout(
     stream: BinaryIO, encoding: str, options: ReadOptions = DEFAULTS, preferred: str = ","
-) -> Layout:
+) -> TableLayout:
     """Return how the table in `stream` lies, with the reasons; reads its beginning. Raises StudioError."""
     return _start(LineReader(stream, encoding), options, preferred)[0]
 
 
-def _start(lines: LineReader, options: ReadOptions, preferred: str) -> tuple[Layout, Iterator[Line]]:
+def _start(lines: LineReader, options: ReadOptions, preferred: str) -> tuple[TableLayout, Iterator[Line]]:
     """Return the layout and all lines, those that it was found by included."""
     head: list[Line] = []
     size_bytes, whole = 0, False

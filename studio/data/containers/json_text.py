@@ -27,7 +27,7 @@ TURN_KEYS = frozenset(
 )
 
 
-class TooDeep(ValueError):
+class RowTooDeep(ValueError):
     """A JSON text is nested deeper than DEPTH."""
 
 
@@ -60,7 +60,7 @@ def parse_json(data: bytes) -> object:
     if b"\\u0000" in data and _holds_nul(value):
         raise Nul
     if data.count(b"{") + data.count(b"[") > DEPTH and _measure_depth(value) > DEPTH:
-        raise TooDeep
+        raise RowTooDeep
     keys = _count_keys(data)
     if keys and keys != (len(value) if isinstance(value, dict) else 0):
         _require_single_keys(data, value, keys)
@@ -96,12 +96,12 @@ def _parse_slowly(data: bytes, too_deep: bool) -> object:
     if b"\0" in data:
         raise Nul
     if too_deep:
-        raise TooDeep
+        raise RowTooDeep
     try:
         value = json.loads(words)
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except RecursionError:
-        raise TooDeep from None
+        raise RowTooDeep from None
     return value
 
 
@@ -157,7 +157,7 @@ def read_object(data: bytes, line: int, row: int, offset: int, raw: bytes) -> Ro
         code, message = "E110", text("data.row.surrogate")
     except Nul:
         code, message = "E110", text("data.row.nul")
-    except TooDeep:
+    except RowTooDeep:
         code, message = "E101", text("data.row.too_deep", levels=DEPTH)
     except KeyTwice as error:
         code, message = "E111", text("data.row.key_twice", key=error.key[:80])

@@ -33,7 +33,7 @@ Record = tuple[int, Sequence[str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class TableLayout:
     """How a table of text lies."""
 
     delimiter: str
@@ -48,7 +48,7 @@ class Layout:
 
 def find_layout(
     read: Callable[[str, bool], Iterable[Record]], options: ReadOptions, preferred: str = ","
-) -> Layout:
+) -> TableLayout:
     """Return the Layout of a table.
 
     read: (delimiter, spaced) -> the first records of the table cut so, at most LAYOUT_RECORDS. preferred: wins a tie.
@@ -77,20 +77,20 @@ def find_layout(
     elif not options.delimiter and score > 0:
         reasons.append(text("data.table.delimiter", delimiter=SHOWN.get(delimiter, delimiter)))
     if not records:
-        return Layout(delimiter=delimiter, columns=(), header_line=0, reasons=())
+        return TableLayout(delimiter=delimiter, columns=(), header_line=0, reasons=())
     place = _find_header(records, options.header_row)
     if place is None:
         width = _find_width(records)
         columns = tuple(f"column_{number}" for number in range(1, width + 1))
         reasons.append(text("data.table.no_header", column=columns[0]))
-        return Layout(
+        return TableLayout(
             delimiter=delimiter, columns=columns, header_line=0, reasons=tuple(reasons), spaced=is_spaced
         )
     line, cells = records[place]
     if place:
         reasons.append(text("data.table.header", line=line))
     columns = name_columns(cells, options.name)
-    return Layout(
+    return TableLayout(
         delimiter=delimiter, columns=columns, header_line=line, reasons=tuple(reasons), spaced=is_spaced
     )
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from studio.core.facts import Choice
 from studio.core.text import text
-from studio.data.charset import Joined, get_codec, read_head
+from studio.data.charset import JoinedBytes, get_codec, read_head
 from studio.data.containers.container import DEFAULTS, HEAD_BYTES, Container, ReadOptions
 from studio.data.lines import Line, LineReader
 from studio.data.row import RAW_BYTES, Row, broken_row
@@ -63,7 +63,7 @@ def iterate(
     """
     start = stream.read(HEAD_BYTES)
     pieces = choose_pieces(read_head(io.BytesIO(start), encoding), options, markdown=markdown).value
-    lines = LineReader(Joined(start, stream), encoding)
+    lines = LineReader(JoinedBytes(start, stream), encoding)
     for row, piece in enumerate(_gather(lines, pieces, markdown), start=1):
         yield piece.make_row(row, get_codec(lines.encoding))
 

@@ -53,7 +53,7 @@ PROSE_WORDS = 4
 
 
 @dataclass(slots=True)
-class Place:
+class MessagePlace:
     """Turns that were found in a row."""
 
     path: tuple[str, ...]
@@ -65,11 +65,11 @@ class Place:
 
 
 @dataclass(slots=True)
-class Found:
+class FoundTalks:
     """All talks of a row."""
 
-    talks: list[Place] = field(default_factory=list)
-    singles: list[Place] = field(default_factory=list)
+    talks: list[MessagePlace] = field(default_factory=list)
+    singles: list[MessagePlace] = field(default_factory=list)
     """Turns that stand alone, such as the answer in the log of a service."""
     paths: list[Turns] = field(default_factory=list)
     """Of a tree: the talks to each of its ends; the place of the first is in `talks`."""
@@ -82,7 +82,7 @@ def recast(values: Values, named: frozenset[str] = frozenset()) -> list[dict[str
 
     named: columns that hold talks though their names do not say so.
     """
-    found = Found()
+    found = FoundTalks()
     _look(values, (), (values,), found, named)
     if found.unclear:
         return None
@@ -177,7 +177,7 @@ def _read_answer(values: Values) -> dict[str, Turn]:
 
 
 def _look(
-    value: Values, path: tuple[str, ...], owners: tuple[Values, ...], found: Found, named: frozenset[str]
+    value: Values, path: tuple[str, ...], owners: tuple[Values, ...], found: FoundTalks, named: frozenset[str]
 ) -> None:
     """Add the talks in `value` to `found`."""
     for key, cell in value.items():
@@ -190,7 +190,7 @@ def _look(
             if is_plain(cell):
                 parsed = parse_text(cell)
                 plain = simplify(key) in KNOWN
-                found.talks.append(Place(here, to_turns(parsed, True) or [], owners, plain))
+                found.talks.append(MessagePlace(here, to_turns(parsed, True) or [], owners, plain))
                 continue
             cell = parse_text(cell)
         if isinstance(cell, Mapping):
@@ -206,7 +206,7 @@ def _look(
             )
             if turns:
                 plain = kept is None and isinstance(value[key], (list, tuple)) and is_plain(cell)
-                found.talks.append(Place(here, turns, owners, plain))
+                found.talks.append(MessagePlace(here, turns, owners, plain))
             elif isinstance(cell[0], Mapping):
                 _look_along(cell, here, owners, found, named)
 
@@ -244,7 +244,7 @@ def _look_into(
     owner: Values,
     here: tuple[str, ...],
     owners: tuple[Values, ...],
-    found: Found,
+    found: FoundTalks,
     named: frozenset[str],
 ) -> None:
     """As _look for an object: a tree, a single turn, an object of turns, or one that only holds a talk."""
@@ -256,15 +256,15 @@ def _look_into(
         return
     if paths:
         found.paths = paths if not found.talks else found.paths
-        found.talks.append(Place(here, paths[0], owners))
+        found.talks.append(MessagePlace(here, paths[0], owners))
         return
     turns = turns or to_turns(cell, is_list_name(key) or key in named)
     if turns:
-        found.talks.append(Place(here, turns, owners))
+        found.talks.append(MessagePlace(here, turns, owners))
         return
     turn = to_turn(cell)
     if turn is not None and read_role(turn["role"]):
-        found.singles.append(Place(here, [turn], owners))
+        found.singles.append(MessagePlace(here, [turn], owners))
     elif len(here) < DEPTH:
         _look(cell, here, (*owners, cell), found, named)
 
@@ -273,14 +273,14 @@ def _look_along(
     cell: Sequence[object],
     here: tuple[str, ...],
     owners: tuple[Values, ...],
-    found: Found,
+    found: FoundTalks,
     named: frozenset[str],
 ) -> None:
     """As _look for a list of objects: with several that hold an answer each, none is marked as the one."""
     before = len(found.singles)
     for one in cell[:2]:
         if isinstance(one, Mapping) and len(here) < DEPTH:
-            inner = Found()
+            inner = FoundTalks()
             _look(one, here, (*owners, one), inner, named)
             if len(cell) == 1:
                 found.talks += inner.talks
@@ -317,7 +317,7 @@ def _repeats(turns: Turns, known: Turns) -> bool:
     return all(turn.get("content") in said for turn in turns)
 
 
-def _read_beside(main: Place, turns: Turns) -> tuple[dict[str, object], set[str]]:
+def _read_beside(main: MessagePlace, turns: Turns) -> tuple[dict[str, object], set[str]]:
     """Return system and tools beside a talk, or around it, in a form that formats do not read, and their columns."""
     found: dict[str, object] = {}
     read: set[str] = set()
@@ -359,7 +359,7 @@ def say(cell: object) -> str:
     return "\n\n".join(filter(None, map(say, cell))) if isinstance(cell, (list, tuple)) else ""
 
 
-def _list_prose(place: Place) -> Iterator[tuple[str, object]]:
+def _list_prose(place: MessagePlace) -> Iterator[tuple[str, object]]:
     """Yield what else stands in the objects around a talk, where it holds words that a person may want."""
     for owner in place.owners[1:]:
         for key, cell in owner.items():
@@ -376,4 +376,4 @@ def to_side(key: str) -> bool:
     return simplify(key) in SIDES or "label" in part_name(key)
 
 
-__all__ = ["Found", "Place", "Turn", "recast", "say"]
+__all__ = ["FoundTalks", "MessagePlace", "Turn", "recast", "say"]

@@ -42,7 +42,7 @@ from studio.host.failures import (
     training,
     window,
 )
-from studio.host.failures.evidence import LINE_LIMIT, Verdict, line_at, weigh
+from studio.host.failures.evidence import LINE_LIMIT, CauseVerdict, line_at, weigh
 from studio.host.failures.failure import Failure
 from studio.host.failures.reading import Reading
 
@@ -210,7 +210,7 @@ def diagnose(
     )
 
 
-def weigh_text(words: str) -> Verdict | None:
+def weigh_text(words: str) -> CauseVerdict | None:
     """Return what an error text or a log is a sign of; None where nothing is known. Harmless lines do not count."""
     rest, _ = leave_out_harmless(clean(words))
     return weigh(Reading(rest), CATALOGUE)

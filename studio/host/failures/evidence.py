@@ -30,7 +30,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CauseVerdict:
     """The likeliest failure, and the other one that it could be, with the name of the command that tells.
 
     `doubt` names why the first one is not certain where no other is in sight; "" for a certain one.
@@ -42,7 +42,7 @@ class Verdict:
     doubt: str = ""
 
 
-def weigh(reading: Reading, catalogue: Iterable[Failure]) -> Verdict | None:
+def weigh(reading: Reading, catalogue: Iterable[Failure]) -> CauseVerdict | None:
     """Return what `reading` is a sign of; None where nothing is.
 
     Of equal weight, the entry wins that stands first in the catalogue: a cause stands before its consequence.
@@ -58,20 +58,20 @@ def weigh(reading: Reading, catalogue: Iterable[Failure]) -> Verdict | None:
     if doubt is not None and (not doubt.asked or first.values.get("doubtful") or why):
         other = next((found for found in every if found.entry.id == doubt.other), None)
         second = other or Evidence(entries[doubt.other], 0.0, first.position, first.end, first.values)
-        return Verdict(first, second, doubt.tell)
+        return CauseVerdict(first, second, doubt.tell)
     for found in every[1:]:
         if found.weight < first.weight - (WIDER_MARGIN if why else MARGIN):
             break
         within = first.position <= found.position <= first.end
         if not within and not reading.same_place(first.position, found.position):
             if why or found.entry.strength == first.entry.strength:
-                return Verdict(first, found, "first_line")
+                return CauseVerdict(first, found, "first_line")
         elif _contests(found, first):
-            return Verdict(first, found, tell_apart(found.entry.id))
-    return Verdict(first, doubt=why)
+            return CauseVerdict(first, found, tell_apart(found.entry.id))
+    return CauseVerdict(first, doubt=why)
 
 
-def _take_message(reading: Reading, entries: Iterable[Failure]) -> Verdict | None:
+def _take_message(reading: Reading, entries: Iterable[Failure]) -> CauseVerdict | None:
     """Return what the last message says itself, for an end that no entry knows."""
     for entry in entries:
         values = entry.reader(reading) if entry.last_resort and entry.reader is not None else None
@@ -82,7 +82,7 @@ def _take_message(reading: Reading, entries: Iterable[Failure]) -> Verdict | Non
             start = max(0, start)
             line = line_at(reading.words, start, start)
             found = Evidence(entry, 0.0, start, start, {"line": line, **values})
-            return Verdict(found, doubt="what" if entry.strength < 1 else "")
+            return CauseVerdict(found, doubt="what" if entry.strength < 1 else "")
     return None
 
 

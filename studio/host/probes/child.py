@@ -49,7 +49,7 @@ TRACEBACK = "Traceback (most recent call last):"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class ChildAnswer:
     """What a child process said and how it ended."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -71,7 +71,7 @@ def run_child(
     environment: Mapping[str, str],
     heard: Callable[[Mapping[str, Any]], None] | None = None,
     enough: Callable[[Mapping[str, Any]], bool] | None = None,
-) -> Answer:
+) -> ChildAnswer:
     """Run `module` as a program of this interpreter and return its Answer; never raises for what the child does.
 
     `heard(facts so far)` is called while it runs, where the system can read a file that another process writes on.
@@ -97,7 +97,7 @@ def ask_program(
     heard: Callable[[Mapping[str, Any]], None] | None = None,
     enough: Callable[[Mapping[str, Any]], bool] | None = None,
     patience: int = 1,
-) -> Answer:
+) -> ChildAnswer:
     """Run any program and return its Answer; never raises for what the program does.
 
     `heard`, `enough`: as in run_child. patience: so many times its limit it gets while it computes or reads; with more
@@ -118,7 +118,7 @@ def ask_program(
             OSError,
             ValueError,
         ) as error:  # no such program, not one for this processor, blocked by a policy
-            return Answer(error=f"{type(error).__name__}: {error}")
+            return ChildAnswer(error=f"{type(error).__name__}: {error}")
         timed_out = cut = False
         try:
             code = _wait(child, timeout_s, output, heard, enough, patience)
@@ -138,10 +138,10 @@ def ask_program(
         place = PLACE.search(complaint) if patience > 1 else None
         if place:
             hung += f" It was in {place[3]} ({'/'.join(place[1].split('/')[-3:])}, line {place[2]})."
-        return Answer(facts=facts, said=said, error=hung, timed_out=True)
+        return ChildAnswer(facts=facts, said=said, error=hung, timed_out=True)
     if code == 0:
-        return Answer(facts=facts, said=said, cut=cut)
-    return Answer(facts=facts, said=said, error=_explain(code, complaint))
+        return ChildAnswer(facts=facts, said=said, cut=cut)
+    return ChildAnswer(facts=facts, said=said, error=_explain(code, complaint))
 
 
 def hand_over(**facts: Any) -> None:

@@ -14,7 +14,7 @@ from studio.core.facts import Gpu
 from studio.host.nvml import Driver, read_driver
 from studio.host.probes.call_timeout import limit
 from studio.host.probes.child import ask_program, run_child
-from studio.host.probes.probe_context import Surroundings, read_words
+from studio.host.probes.probe_context import ProbeContext, read_words
 from studio.host.repairs import WSL_LIBRARIES
 from studio.host.torch_build import INTEL_DEVICES
 
@@ -32,7 +32,7 @@ ADAPTERS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-080
 AMD, INTEL = "0x1002", "0x8086"
 
 
-def look(here: Surroundings) -> dict[str, Any]:
+def look(here: ProbeContext) -> dict[str, Any]:
     """Return gpus, and version, CUDA and errors of NVIDIA's driver. Takes 5 to 20 s where a driver hangs."""
     driver = find_driver(here)
     module = read_module_version()
@@ -52,7 +52,7 @@ def look(here: Surroundings) -> dict[str, Any]:
 # NVIDIA --------------------------------------------------------------------------------------------------------------
 
 
-def find_driver(here: Surroundings) -> Driver:
+def find_driver(here: ProbeContext) -> Driver:
     """Return what the first source that knows the driver tells: NVML, nvidia-smi, the CUDA driver itself."""
     answer = limit(lambda: read_driver(here.effective), NVML_S)
     if answer is None:  # whoever asks next would wait, too
@@ -68,7 +68,7 @@ def find_driver(here: Surroundings) -> Driver:
     return Driver(version=answers[1].version, cuda=answers[1].cuda, error=errors[0] if errors else "")
 
 
-def ask_smi(here: Surroundings) -> Driver:
+def ask_smi(here: ProbeContext) -> Driver:
     """Return what nvidia-smi tells; an exit code of 0 without a row of a card is no answer."""
     program = shutil.which("nvidia-smi", path=here.read("PATH")) or next(
         (str(path) for folder in SMI_FOLDERS if (path := Path(folder, _smi_name())).is_file()), ""
@@ -109,7 +109,7 @@ def choose_visible(cards: list[tuple[str, str, Gpu]], wanted: str | None) -> tup
     return tuple(chosen)
 
 
-def ask_cuda(here: Surroundings) -> Driver:
+def ask_cuda(here: ProbeContext) -> Driver:
     """Return what the CUDA driver tells, asked in a child process; an empty Driver where there is none."""
     if not has_cuda_library(here):
         return Driver()
@@ -122,7 +122,7 @@ def ask_cuda(here: Surroundings) -> Driver:
     return Driver(gpus=gpus, cuda=(version // 1000, version % 1000 // 10), error=answer.error)
 
 
-def has_cuda_library(here: Surroundings) -> bool:
+def has_cuda_library(here: ProbeContext) -> bool:
     """Return whether a CUDA driver's library lies where a child process of ours would find it."""
     name = "nvcuda.dll" if here.system == "Windows" else "libcuda.so.1"
     folders = (*here.effective.get("LD_LIBRARY_PATH", "").split(os.pathsep), *LIBRARY_FOLDERS)

@@ -9,7 +9,7 @@ from typing import Any
 
 from studio.core.facts import GuestFacts
 from studio.host.probes.child import ask_program
-from studio.host.probes.probe_context import Surroundings, read_words
+from studio.host.probes.probe_context import ProbeContext, read_words
 
 KERNEL = Path("/proc/version")
 DXG = Path("/dev/dxg")
@@ -21,7 +21,7 @@ WINDOWS_RAM_VARIABLE = "FINETUNE_STUDIO_WINDOWS_RAM"
 """Set by the bridge from Windows, which alone knows it: bytes."""
 
 
-def look(here: Surroundings) -> dict[str, Any]:
+def look(here: ProbeContext) -> dict[str, Any]:
     """Return `guest`; nothing outside WSL."""
     words = read_words(KERNEL)
     if "microsoft" not in " ".join(words).lower():
@@ -41,7 +41,7 @@ def look(here: Surroundings) -> dict[str, Any]:
     return {"guest": facts}
 
 
-def find_libcuda(here: Surroundings) -> str:
+def find_libcuda(here: ProbeContext) -> str:
     """Return the libcuda.so.1 that a process would load: from LD_LIBRARY_PATH, else the loader's cache; "" for none."""
     for folder in here.read("LD_LIBRARY_PATH").split(os.pathsep):
         if folder and Path(folder, "libcuda.so.1").exists():

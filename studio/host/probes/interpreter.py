@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.facts import Interpreter
-from studio.host.probes.probe_context import Surroundings
+from studio.host.probes.probe_context import ProbeContext
 
 
-def look(here: Surroundings) -> dict[str, Any]:
+def look(here: ProbeContext) -> dict[str, Any]:
     """Return the interpreter."""
     windows = here.system == "Windows"
     base = Path(sys.base_exec_prefix)

@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from studio.host.probes.probe_context import PROGRAM, Surroundings
+from studio.host.probes.probe_context import PROGRAM, ProbeContext
 from studio.host.repairs import CUDA_LIBRARY_NAMES, WSL_LIBRARIES
 
 MODULES = ("torch", "triton", "bitsandbytes", "transformers", "datasets", "numpy")
 WINDOWS_LIBRARIES = ("cudnn", "cudart")
 
 
-def look(here: Surroundings) -> dict[str, Any]:
+def look(here: ProbeContext) -> dict[str, Any]:
     """Return `shadows`: the entries of the library path as they stand there, and the files or folders."""
     windows = here.system == "Windows"
     names = WINDOWS_LIBRARIES if windows else CUDA_LIBRARY_NAMES
@@ -36,7 +36,7 @@ def holds(folder: str, names: tuple[str, ...], windows: bool) -> bool:
     return False
 
 
-def find_local_modules(here: Surroundings) -> list[str]:
+def find_local_modules(here: ProbeContext) -> list[str]:
     """Return what in the working folder, the program's or PYTHONPATH's bears the name of a library's package."""
     folders = [os.getcwd(), str(PROGRAM), *here.read("PYTHONPATH").split(os.pathsep)]
     found = []

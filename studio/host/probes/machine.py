@@ -9,7 +9,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from studio.host.probes.probe_context import Surroundings, read_words
+from studio.host.probes.probe_context import ProbeContext, read_words
 
 ARCHITECTURES = {"amd64": "x86_64", "x64": "x86_64", "aarch64": "arm64", "win32": "x86"}
 NATIVE_MACHINES = {0x8664: "x86_64", 0xAA64: "arm64", 0x014C: "x86"}
@@ -19,7 +19,7 @@ UNLIMITED_BYTES = 2**60
 """A limit above this is version 1's way to say that there is none."""
 
 
-def look(here: Surroundings) -> dict[str, Any]:
+def look(here: ProbeContext) -> dict[str, Any]:
     """Return system, release, architectures, Python, processors, memory, limits and locale."""
     import psutil
 
@@ -89,7 +89,7 @@ def read_architecture(system: str) -> str:
     return _plain(os.environ.get("PROCESSOR_ARCHITEW6432") or os.environ.get("PROCESSOR_ARCHITECTURE", ""))
 
 
-def is_container(here: Surroundings) -> bool:
+def is_container(here: ProbeContext) -> bool:
     """Return whether this is a container: Docker, Podman, Kubernetes."""
     if here.system != "Linux":
         return False

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from studio.host.probes.probe_context import Surroundings
+from studio.host.probes.probe_context import ProbeContext
 
 PACKAGES = (
     "torch",
@@ -58,7 +58,7 @@ OWNERS = {
 TRITON_NAMES = OWNERS["triton"]
 
 
-def look(here: Surroundings) -> dict[str, Any]:
+def look(here: ProbeContext) -> dict[str, Any]:
     """Return packages, owners, the builds of torch and bitsandbytes, and where Triton lies."""
     packages = find_packages()
     torch = read_torch_build()

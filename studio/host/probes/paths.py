@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.facts import Place
-from studio.host.probes.probe_context import PROGRAM, Surroundings
+from studio.host.probes.probe_context import PROGRAM, ProbeContext
 from studio.host.workspace import LONGEST_TMP
 
 FOREIGN_DISKS = {"9p": "9p", "drvfs": "9p", "v9fs": "9p"}
@@ -19,7 +19,7 @@ TRIED = ("workspace", "temp", "triton_cache", "model_cache")
 """Written into for a proof; home and program are only asked whether they may be."""
 
 
-def look(here: Surroundings) -> dict[str, Any]:
+def look(here: ProbeContext) -> dict[str, Any]:
     """Return the places by name."""
     disks = read_disks()
     found = {
@@ -28,7 +28,7 @@ def look(here: Surroundings) -> dict[str, Any]:
     return {"places": found}
 
 
-def find_places(here: Surroundings) -> dict[str, Path]:
+def find_places(here: ProbeContext) -> dict[str, Path]:
     """Return where home, workspace, temp, triton_cache, model_cache and program are.
 
     With a workspace, temporary files and compiled kernels go there (host/workspace.py), whatever the variables say.
@@ -54,7 +54,7 @@ def find_places(here: Surroundings) -> dict[str, Path]:
     return places
 
 
-def describe(path: Path, here: Surroundings, disks: list[tuple[str, str]], *, tried: bool) -> Place:
+def describe(path: Path, here: ProbeContext, disks: list[tuple[str, str]], *, tried: bool) -> Place:
     """Return the Place of `path`; of a folder that is not there yet its nearest parent is asked."""
     present = path
     while not present.is_dir() and present != present.parent:
@@ -105,7 +105,7 @@ def read_disks() -> list[tuple[str, str]]:
     return sorted(found, key=lambda disk: -len(disk[0]))
 
 
-def name_filesystem(path: Path, here: Surroundings, disks: list[tuple[str, str]]) -> str:
+def name_filesystem(path: Path, here: ProbeContext, disks: list[tuple[str, str]]) -> str:
     """Return `9p`, `onedrive`, `network` or "" for an ordinary disk of this machine."""
     if here.system == "Windows":
         return _name_windows_disk(str(path), here)
@@ -118,7 +118,7 @@ def name_filesystem(path: Path, here: Surroundings, disks: list[tuple[str, str]]
     return ""
 
 
-def _name_windows_disk(path: str, here: Surroundings) -> str:
+def _name_windows_disk(path: str, here: ProbeContext) -> str:
     for name in ("OneDrive", "OneDriveConsumer", "OneDriveCommercial"):
         folder = here.read(name)
         if folder and path.lower().startswith(folder.lower().rstrip("\\") + "\\"):

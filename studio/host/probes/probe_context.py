@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ProbeContext:
     """Where one look is taken."""
 
     effective: Mapping[str, str]
@@ -35,10 +35,10 @@ class Surroundings:
         return next((value for key, value in self.environment.items() if key.upper() == wanted), "")
 
 
-def survey(environment: Mapping[str, str], workspace_root: Path | None = None) -> Surroundings:
+def survey(environment: Mapping[str, str], workspace_root: Path | None = None) -> ProbeContext:
     """Return the Surroundings of `environment`; the workspace is the one that it names when no other is given."""
     root = workspace_root or environment.get(WORKSPACE_VARIABLE)
-    return Surroundings(
+    return ProbeContext(
         effective=environment,
         environment=restore_environment(environment),
         workspace=Workspace(Path(root)) if root else None,

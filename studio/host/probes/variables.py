@@ -9,7 +9,7 @@ from typing import Any
 
 from studio.core.offline import OFFLINE, OFFLINE_VARIABLE
 from studio.host.pip_words import hide_secrets
-from studio.host.probes.probe_context import PROGRAM, Surroundings
+from studio.host.probes.probe_context import PROGRAM, ProbeContext
 from studio.host.repairs import ASSEMBLER_OVERRIDES, COMPILER_OVERRIDES, TOOLKIT_OVERRIDES, read_applied
 from studio.host.wsl_lease import BRIDGE_VARIABLE
 
@@ -71,7 +71,7 @@ LOWER_CASE_TOO = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 PROGRAMS = ("CC", "CXX", *ASSEMBLER_OVERRIDES)
 
 
-def look(here: Surroundings) -> dict[str, Any]:
+def look(here: ProbeContext) -> dict[str, Any]:
     """Return the variables of VARIABLES that are set, the repairs made, and the overrides that name no program."""
     found = {name: here.read(name) for name in VARIABLES if _is_set(here, name)}
     for name in LOWER_CASE_TOO:
@@ -114,5 +114,5 @@ def _hide_password(address: str) -> str:
     return hide_secrets(address) if "//" in address else address.rpartition("@")[2]
 
 
-def _is_set(here: Surroundings, name: str) -> bool:
+def _is_set(here: ProbeContext, name: str) -> bool:
     return bool(here.read(name)) or name in here.environment

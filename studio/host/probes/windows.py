@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.facts import RuntimeLibrary, WindowsFacts
-from studio.host.probes.probe_context import Surroundings
+from studio.host.probes.probe_context import ProbeContext
 from studio.host.windows import LONG_PATHS as LONG_PATHS_KEY
 from studio.host.windows import read_file_version, read_number
 
@@ -27,7 +27,7 @@ DEFAULT_TIMEOUT_S = 2
 COMPILERS = r"Microsoft Visual Studio\*\*\VC\Tools\MSVC\*\bin\Hostx64\x64\cl.exe"
 
 
-def look(here: Surroundings) -> dict[str, Any]:
+def look(here: ProbeContext) -> dict[str, Any]:
     """Return `windows`; nothing on another system."""
     if here.system != "Windows":
         return {}
@@ -50,7 +50,7 @@ def look(here: Surroundings) -> dict[str, Any]:
     return {"windows": facts}
 
 
-def load_folders(here: Surroundings) -> list[Path]:
+def load_folders(here: ProbeContext) -> list[Path]:
     """Return the folders in which this interpreter's process finds a DLL, first come first."""
     executable = Path(getattr(sys, "_base_executable", sys.executable))
     system = Path(here.read("SYSTEMROOT") or r"C:\Windows", "System32")
@@ -98,7 +98,7 @@ def read_commit() -> tuple[int, int]:
     return status.commit_limit, status.commit_free
 
 
-def find_compiler(here: Surroundings) -> str:
+def find_compiler(here: ProbeContext) -> str:
     """Return the path of Microsoft's C++ compiler, "" without one."""
     on_path = shutil.which("cl", path=here.read("PATH"))
     if on_path:

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.host_to_device import Staging, count_bytes, split_rows
-from studio.models.decoder.kept import Kept
-from studio.models.decoder.layer import Rows
+from studio.models.decoder.kept import Saved
+from studio.models.decoder.layer import BatchLayout
 
 PICK_STEP = 128
 """The head's rows are filled up to a multiple of this."""
@@ -92,17 +92,17 @@ class _Prepared:
     inputs: Tensor
     """Bytes: token ids (T,), seed (1,) in int64, starts (D + 1,), positions (T,) in int32."""
     ids: Tensor
-    rows: Rows
+    rows: BatchLayout
     dx: Tensor
     """(T, H + tail): where the head leaves the gradient of the last layer's result."""
 
-    def forward(self) -> tuple[Tensor, list[Kept]]:
+    def forward(self) -> tuple[Tensor, list[Saved]]:
         """Return the last layer's result (T, H), and what the layers keep."""
         self.decoder.forget_opened()
         self.decoder.store.version += 1  # every layer takes its adapters over: that is recorded, too
         return self.decoder.forward_layers(self.ids, self.rows)
 
-    def backward(self, kept: list[Kept]) -> None:
+    def backward(self, kept: list[Saved]) -> None:
         """Add the gradients of layers and embedding."""
         self.decoder.backward_layers(self.dx, kept, self.rows, self.ids)
 

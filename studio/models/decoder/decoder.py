@@ -16,15 +16,15 @@ from studio.models.decoder.activation_offload import Offload
 from studio.models.decoder.embedding import Embedding
 from studio.models.decoder.flat_store import FlatStore
 from studio.models.decoder.frozen_weights import (
+    FrozenWeights,
     OpenedWeights,
     ResidentWeights,
     Scratch,
     TrainedWeights,
-    Weights,
 )
-from studio.models.decoder.fused_lora_linear import Drops, LinearGroup, Part, read_part
-from studio.models.decoder.kept import Kept
-from studio.models.decoder.layer import Layer, Rows
+from studio.models.decoder.fused_lora_linear import Drops, LinearGroup, LinearPart, read_part
+from studio.models.decoder.kept import Saved
+from studio.models.decoder.layer import BatchLayout, Layer
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.spec import DecoderSpec, LayerSpec, read_decoder
 from studio.models.decoder.structure import round_tail
@@ -104,10 +104,10 @@ class Decoder:
         self.store.release()
         self._offload.release()
 
-    def make_rows(self, documents: Documents, seed: Tensor | None = None) -> Rows:
+    def make_rows(self, documents: Documents, seed: Tensor | None = None) -> BatchLayout:
         """Return what the layers need to know of the rows of `documents`; `seed` draws their dropout, None: none."""
         tables = self._rotary.up_to(documents.longest, self.device)
-        return Rows(documents.positions, documents, tables, Drops(seed), self.policy.mlp_chunk_tokens)
+        return BatchLayout(documents.positions, documents, tables, Drops(seed), self.policy.mlp_chunk_tokens)
 
     def make_tables(self, longest: int) -> dict[str, tuple[Tensor, Tensor]]:
         """Return rotary tables for documents of `longest` tokens, which are not kept."""
@@ -115,7 +115,12 @@ class Decoder:
 
     @torch.no_grad()
     def add_gradients(
-        self, token_ids: Tensor, rows: Rows, picks: Tensor | None, targets: Tensor, scale: float | Tensor
+        self,
+        token_ids: Tensor,
+        rows: BatchLayout,
+        picks: Tensor | None,
+        targets: Tensor,
+        scale: float | Tensor,
     ) -> Tensor:
         """Add the gradients of `scale` times the summed loss to the store's; returns the sum, a () fp32 tensor.
 
@@ -129,9 +134,9 @@ class Decoder:
         return loss
 
     @torch.no_grad()
-    def forward_layers(self, token_ids: Tensor, rows: Rows) -> tuple[Tensor, list[Kept]]:
+    def forward_layers(self, token_ids: Tensor, rows: BatchLayout) -> tuple[Tensor, list[Saved]]:
         """Return the last layer's result (T, H), before the last norm, and what is kept for backward_layers()."""
-        kept: list[Kept] = []
+        kept: list[Saved] = []
         away = [i for i, policy in enumerate(self.policy.layers) if policy.offload]
         self._offload.drop()
         x = self.embedding.forward(token_ids)
@@ -146,14 +151,16 @@ class Decoder:
         return x, kept
 
     @torch.no_grad()
-    def backward_layers(self, dx: Tensor, kept: list[Kept], rows: Rows, token_ids: Tensor) -> None:
+    def backward_layers(self, dx: Tensor, kept: list[Saved], rows: BatchLayout, token_ids: Tensor) -> None:
         """Add the gradients of layers and embedding, given that of the last layer's result as apply_head() leaves it.
 
         Empties `kept`.
         """
         self._go_back([dx], kept, rows, token_ids)
 
-    def _go_back(self, upstream: list[Tensor], kept: list[Kept], rows: Rows, token_ids: Tensor) -> None:
+    def _go_back(
+        self, upstream: list[Tensor], kept: list[Saved], rows: BatchLayout, token_ids: Tensor
+    ) -> None:
         away = [i for i, policy in enumerate(self.policy.layers) if policy.offload]
         for i in reversed(range(len(self.layers))):
             one = kept.pop()
@@ -167,7 +174,7 @@ class Decoder:
             self.embedding.backward(token_ids, upstream.pop()[:, : self.spec.hidden_size])
 
     @torch.no_grad()
-    def hidden(self, token_ids: Tensor, rows: Rows) -> Tensor:
+    def hidden(self, token_ids: Tensor, rows: BatchLayout) -> Tensor:
         """Return the last layer's result (T, H), before the last norm; nothing is kept."""
         x = self.embedding.forward(token_ids)
         for layer in self.layers:
@@ -175,7 +182,7 @@ class Decoder:
         return x
 
     @torch.no_grad()
-    def sum_loss(self, token_ids: Tensor, rows: Rows, picks: Tensor | None, targets: Tensor) -> Tensor:
+    def sum_loss(self, token_ids: Tensor, rows: BatchLayout, picks: Tensor | None, targets: Tensor) -> Tensor:
         """Return the summed loss, a () fp32 tensor."""
         x = self.hidden(token_ids, rows)
         return self._losses(
@@ -264,10 +271,14 @@ def take_over(
         return spec
     parts = [_read_parts(layer) for layer in spec.layers]
     adapted = [
-        part for layer in parts for group in layer.values() for part in group if isinstance(part, Part)
+        part for layer in parts for group in layer.values() for part in group if isinstance(part, LinearPart)
     ]
     unknown = [
-        part for layer in parts for group in layer.values() for part in group if not isinstance(part, Part)
+        part
+        for layer in parts
+        for group in layer.values()
+        for part in group
+        if not isinstance(part, LinearPart)
     ]
     if unknown:
         return text("model.decoder.unlike", part=unknown[0])
@@ -296,17 +307,17 @@ def take_over(
     return Decoder(spec, layers, store, kernels, policy, scratch)
 
 
-def _read_parts(layer: LayerSpec) -> dict[str, list[Part | str]]:
+def _read_parts(layer: LayerSpec) -> dict[str, list[LinearPart | str]]:
     return {name: [read_part(module) for module in modules] for name, modules in layer.groups.items()}
 
 
-def _in_order(group: Sequence[Part]) -> list[nn.Parameter]:
+def _in_order(group: Sequence[LinearPart]) -> list[nn.Parameter]:
     """Return a group's adapter weights as the store wants them: every A, which lie below each other, then every B."""
     adapted = [part for part in group if part.rank]
     return [part.a for part in adapted] + [part.b for part in adapted]
 
 
-def _refuse_base(parts: Sequence[Part], dtype: torch.dtype) -> Text | None:
+def _refuse_base(parts: Sequence[LinearPart], dtype: torch.dtype) -> Text | None:
     """Return why a base layer cannot be computed here, or None."""
     for part in parts:
         state = getattr(part.base.weight, "quant_state", None)
@@ -320,7 +331,7 @@ def _refuse_base(parts: Sequence[Part], dtype: torch.dtype) -> Text | None:
 
 
 def _group(
-    parts: Mapping[str, Sequence[Part]],
+    parts: Mapping[str, Sequence[LinearPart]],
     store: FlatStore,
     scratch: Scratch,
     dtype: torch.dtype,
@@ -330,7 +341,7 @@ def _group(
     for place, (name, group) in enumerate(parts.items()):
         linears, rank = [part.base for part in group], sum(part.rank for part in group)
         if isinstance(store, WholeStore):
-            weights: Weights = TrainedWeights(linears, store)
+            weights: FrozenWeights = TrainedWeights(linears, store)
         else:
             weights = _weights(linears, round_tail(rank), dtype, scratch)
         groups[name] = LinearGroup(group, weights, store, stream=number * len(parts) + place)
@@ -368,7 +379,7 @@ def read_capability(device: torch.device) -> tuple[int, int] | None:
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
 
 
-def _weights(linears: Sequence[nn.Module], tail: int, dtype: torch.dtype, scratch: Scratch) -> Weights:
+def _weights(linears: Sequence[nn.Module], tail: int, dtype: torch.dtype, scratch: Scratch) -> FrozenWeights:
     if getattr(linears[0].weight, "quant_state", None) is None:
         return ResidentWeights(linears, tail)
     return OpenedWeights(linears, tail, dtype, scratch)

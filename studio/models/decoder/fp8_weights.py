@@ -18,7 +18,7 @@ from studio_kernels.fp8 import multiply, supports_multiply
 from torch import Tensor
 
 from studio.core.text import Text, literal, text
-from studio.models.decoder.frozen_weights import ResidentWeights, Weights
+from studio.models.decoder.frozen_weights import FrozenWeights, ResidentWeights
 
 if TYPE_CHECKING:
     from studio.models.decoder.decoder import Decoder
@@ -55,12 +55,12 @@ def drop_fp8(decoder: Decoder) -> None:
                 group.weights = group.weights.base
 
 
-class Fp8Weights(Weights):
+class Fp8Weights(FrozenWeights):
     """8-bit copies of what `base` holds; the adapters' tails stay there."""
 
     exact = False
 
-    def __init__(self, base: Weights, kernels: Kernels, *, backward: bool = True) -> None:
+    def __init__(self, base: FrozenWeights, kernels: Kernels, *, backward: bool = True) -> None:
         """`backward`: whether dX is multiplied in 8 bits, too; else by the 16-bit weights, at half the rate."""
         self.base = base
         self.backward = backward

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from studio.models.decoder.whole_store import WholeStore
 
 
-class Weights(ABC):
+class FrozenWeights(ABC):
     """Holds W of linears that read the same rows, and their adapters' tails; multiplies by both at once.
 
     x: wide rows [X | U] (T, in + tail). dy: wide rows [dY | G] (T, out + tail).
@@ -68,7 +68,7 @@ class Weights(ABC):
         return torch.mm(dy, self.matrix(kernels)[: dy.shape[1], : self.inputs], out=out)
 
 
-class ResidentWeights(Weights):
+class ResidentWeights(FrozenWeights):
     """16- or 32-bit weights, moved into M once; the modules' parameters become views of it."""
 
     def __init__(self, linears: Sequence[nn.Module], tail: int) -> None:
@@ -102,7 +102,7 @@ class ResidentWeights(Weights):
         self._matrix = self._matrix.new_empty(0, 0)
 
 
-class TrainedWeights(Weights):
+class TrainedWeights(FrozenWeights):
     """W is trained itself: a part of a store's flat copy, without tails."""
 
     tail = 0
@@ -151,7 +151,7 @@ class Scratch:
         self.owners.clear()
 
 
-class OpenedWeights(Weights):
+class OpenedWeights(FrozenWeights):
     """bitsandbytes' NF4 weights: opened into a scratch matrix, or into one of their own (`cached`)."""
 
     def __init__(self, linears: Sequence[nn.Module], tail: int, dtype: torch.dtype, scratch: Scratch) -> None:

@@ -22,12 +22,12 @@ from studio_kernels.products import multiply_into
 from torch import Tensor, nn
 
 from studio.models.decoder.flat_store import FlatStore
-from studio.models.decoder.frozen_weights import Weights
+from studio.models.decoder.frozen_weights import FrozenWeights
 from studio.models.decoder.whole_store import WIDE, WholeStore
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LinearPart:
     """One linear of a group: its base module, and its adapter where it has one."""
 
     base: nn.Module
@@ -42,10 +42,10 @@ class Part:
         return 0 if self.a is None else self.a.shape[0]
 
 
-def read_part(module: nn.Module) -> Part | str:
+def read_part(module: nn.Module) -> LinearPart | str:
     """Return `module` (a linear, inside a LoRA layer of peft or not) as a Part, or the name of what is not known."""
     if not hasattr(module, "base_layer"):
-        return Part(module, None, None, 0.0, 0.0)
+        return LinearPart(module, None, None, 0.0, 0.0)
     names = [name for name in module.active_adapters if name in module.lora_A]
     special = module.disable_adapters or module.merged or getattr(module, "fan_in_fan_out", False)
     if len(names) != 1 or special or getattr(module, "lora_variant", None):
@@ -54,7 +54,7 @@ def read_part(module: nn.Module) -> Part | str:
     a, b, dropout = module.lora_A[name], module.lora_B[name], module.lora_dropout[name]
     if a.bias is not None or b.bias is not None or a.weight.dtype not in WIDE:
         return "adapter"
-    return Part(
+    return LinearPart(
         module.base_layer, a.weight, b.weight, float(module.scaling[name]), getattr(dropout, "p", 0.0)
     )
 
@@ -62,7 +62,9 @@ def read_part(module: nn.Module) -> Part | str:
 class LinearGroup:
     """See the file's docstring. `weights` holds W; `store` holds what is trained."""
 
-    def __init__(self, parts: Sequence[Part], weights: Weights, store: FlatStore | None, stream: int) -> None:
+    def __init__(
+        self, parts: Sequence[LinearPart], weights: FrozenWeights, store: FlatStore | None, stream: int
+    ) -> None:
         self.parts = tuple(parts)
         self.weights = weights
         self.stream = stream

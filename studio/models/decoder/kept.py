@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(slots=True)
-class Kept:
+class Saved:
     """What a layer's backward pass finds; None: computed again."""
 
     x: Tensor | None
@@ -47,13 +47,13 @@ class Kept:
             setattr(self, name, tensor)
 
 
-def replace_rows(kept: Kept, part: slice) -> Kept:
+def replace_rows(kept: Saved, part: slice) -> Saved:
     """Return the MLP's side of `kept` for some of its rows."""
 
     def cut(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor[part]
 
-    return Kept(
+    return Saved(
         None,
         middle=cut(kept.middle),
         gate_up=cut(kept.gate_up),

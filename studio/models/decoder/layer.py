@@ -21,13 +21,13 @@ from torch import Tensor
 from studio.core.policy import KEEP_LEVELS, Keep
 from studio.models.decoder.flat_store import FlatStore
 from studio.models.decoder.fused_lora_linear import Drops, LinearGroup
-from studio.models.decoder.kept import Kept, replace_rows
+from studio.models.decoder.kept import Saved, replace_rows
 from studio.models.decoder.spec import LayerSpec
 from studio.models.decoder.whole_store import norms_of
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class BatchLayout:
     """What all layers need to know of a micro-batch's T rows."""
 
     positions: Tensor
@@ -63,12 +63,12 @@ class Layer:
         return self.qkv, self.output, self.gate_up, self.down
 
     def forward(
-        self, x: Tensor, rows: Rows, kernels: Kernels, keep: Keep | None
-    ) -> tuple[Tensor, Kept | None]:
+        self, x: Tensor, rows: BatchLayout, kernels: Kernels, keep: Keep | None
+    ) -> tuple[Tensor, Saved | None]:
         """Return y (T, H) and what is kept for backward(), None when `keep` is None (evaluation)."""
         self._take_over_changes()
         level = -1 if keep is None else KEEP_LEVELS.index(keep)
-        kept = Kept(x if level >= 0 else None)
+        kept = Saved(x if level >= 0 else None)
         qkv, u_qkv = self._project_qkv(x, rows, kernels)
         attended, statistics = self._attend(qkv, rows, kernels)
         if level >= 2:
@@ -93,7 +93,7 @@ class Layer:
             self._version = self.store.version
 
     def backward(
-        self, kept: Kept, upstream: list[Tensor], rows: Rows, kernels: Kernels, *, last: bool = False
+        self, kept: Saved, upstream: list[Tensor], rows: BatchLayout, kernels: Kernels, *, last: bool = False
     ) -> Tensor | None:
         """Return dx, wide for the layer below (None for the `last` that has one, below which nothing is trained).
 
@@ -109,7 +109,7 @@ class Layer:
 
     # -- attention -----------------------------------------------------------------------------------------------
 
-    def _project_qkv(self, x: Tensor, rows: Rows, kernels: Kernels) -> tuple[Tensor, Tensor]:
+    def _project_qkv(self, x: Tensor, rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, Tensor]:
         wide = self._normalise_input(x, kernels)
         u = self.qkv.project(wide[:, : x.shape[1]], wide[:, x.shape[1] :], kernels, rows.drops)
         qkv = self.qkv.forward(wide, kernels)
@@ -122,7 +122,7 @@ class Layer:
         kernels.rms_norm.forward(x, norm.weight, *norm.options, out=wide[:, : x.shape[1]])
         return wide
 
-    def _rotate(self, qkv: Tensor, rows: Rows, kernels: Kernels) -> tuple[Tensor, Tensor, Tensor]:
+    def _rotate(self, qkv: Tensor, rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, Tensor, Tensor]:
         """Return q (T, heads, d), k and v, rotated; in place where no norms come first."""
         spec = self.spec
         d, nq, nk = spec.head_dim, spec.query_heads, spec.key_heads
@@ -139,7 +139,7 @@ class Layer:
         v = qkv[:, (nq + nk) * d : (nq + 2 * nk) * d].unflatten(1, (nk, d))
         return q, k, v
 
-    def _heads(self, qkv: Tensor, rows: Rows, kernels: Kernels) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(self, qkv: Tensor, rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, Tensor, Tensor]:
         """Return q, k, v as the attention takes them, from what `Kept.qkv` holds."""
         spec = self.spec
         if spec.query_norm is None:
@@ -173,12 +173,12 @@ class Layer:
             "query_norm": query.weight, "key_norm": key.weight, "eps": eps, "offset": offset, "order": order,
         }  # fmt: skip
 
-    def _attend(self, qkv: Tensor, rows: Rows, kernels: Kernels) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _attend(self, qkv: Tensor, rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, tuple[Tensor, ...]]:
         attended, statistics = self.attention.forward(*self._heads(qkv, rows, kernels), rows.documents)
         return attended.reshape(qkv.shape[0], -1), statistics
 
     def _join_attention(
-        self, x: Tensor, attended: Tensor, rows: Rows, kernels: Kernels
+        self, x: Tensor, attended: Tensor, rows: BatchLayout, kernels: Kernels
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return the residual stream after attention, the branch where a norm follows it, and U of the output group."""
         u = self._small(self.output, attended, rows, kernels)
@@ -193,11 +193,11 @@ class Layer:
         out = torch.empty_like(branch)  # in its own dtype, also where the norm's weight is fp32
         return kernels.rms_norm.forward(branch, norm.weight, *norm.options, add=stream, out=out)[0]
 
-    def _small(self, group: LinearGroup, x: Tensor, rows: Rows, kernels: Kernels) -> Tensor:
+    def _small(self, group: LinearGroup, x: Tensor, rows: BatchLayout, kernels: Kernels) -> Tensor:
         u = torch.empty(x.shape[0], group.tail, dtype=x.dtype, device=x.device)
         return group.project(x, u, kernels, rows.drops)
 
-    def _complete(self, kept: Kept, rows: Rows, kernels: Kernels) -> None:
+    def _complete(self, kept: Saved, rows: BatchLayout, kernels: Kernels) -> None:
         """Compute again what the attention's backward pass needs and what leads to the MLP."""
         if kept.qkv is None:
             kept.qkv, u_qkv = self._project_qkv(kept.x, rows, kernels)
@@ -212,7 +212,7 @@ class Layer:
             )
 
     def _attention_backward(
-        self, kept: Kept, dmiddle: Tensor, rows: Rows, kernels: Kernels, last: bool
+        self, kept: Saved, dmiddle: Tensor, rows: BatchLayout, kernels: Kernels, last: bool
     ) -> Tensor | None:
         spec, hidden = self.spec, kept.x.shape[1]
         dbranch = dmiddle
@@ -277,7 +277,7 @@ class Layer:
 
     # -- MLP -----------------------------------------------------------------------------------------------------
 
-    def _portions(self, rows: Rows, count: int) -> list[tuple[slice, Rows]]:
+    def _portions(self, rows: BatchLayout, count: int) -> list[tuple[slice, BatchLayout]]:
         size = rows.mlp_rows or count
         starts = range(0, count, size)
         return [
@@ -286,7 +286,7 @@ class Layer:
         ]
 
     def _mlp(
-        self, middle: Tensor, rows: Rows, kernels: Kernels, *, keep: bool
+        self, middle: Tensor, rows: BatchLayout, kernels: Kernels, *, keep: bool
     ) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, Tensor | None, Tensor | None]]:
         """Return y, the down projection's result where a norm follows it, and (gate|up, U, U) where all is kept."""
         norm = self.spec.output_norm
@@ -304,7 +304,7 @@ class Layer:
         return self._join(norm, down, middle, kernels), down, kept
 
     def _mlp_portion(
-        self, middle: Tensor, rows: Rows, kernels: Kernels, add: Tensor | None, out: Tensor
+        self, middle: Tensor, rows: BatchLayout, kernels: Kernels, add: Tensor | None, out: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Write the down projection's result (+ `add`) of some rows to `out`; returns gate|up and both U."""
         gate_up, u_gate_up, _ = self._open_mlp(middle, rows, kernels)
@@ -315,7 +315,7 @@ class Layer:
         self.down.forward(wide, kernels, add=add, out=out)
         return gate_up, u_gate_up, _own(u_down)
 
-    def _open_mlp(self, middle: Tensor, rows: Rows, kernels: Kernels) -> tuple[Tensor, Tensor, Tensor]:
+    def _open_mlp(self, middle: Tensor, rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, Tensor, Tensor]:
         """Return gate|up as wide gradient rows (their gradients take their place later), U, and the norm's 1/rms."""
         hidden, norm = middle.shape[1], self.spec.mlp_norm
         wide = self.gate_up.widen(middle.shape[0])
@@ -329,7 +329,7 @@ class Layer:
         inner = self.down.inputs
         return gate_up[:, :inner], gate_up[:, inner : 2 * inner]
 
-    def _mlp_backward(self, kept: Kept, dy: Tensor, rows: Rows, kernels: Kernels) -> Tensor:
+    def _mlp_backward(self, kept: Saved, dy: Tensor, rows: BatchLayout, kernels: Kernels) -> Tensor:
         """Return the gradient of the stream after attention, wide for the output group."""
         hidden = kept.middle.shape[1]
         dmiddle = self.output.widen_gradient(dy.shape[0])
@@ -340,7 +340,7 @@ class Layer:
         return dmiddle
 
     def _mlp_portion_backward(
-        self, kept: Kept, dy: Tensor, rows: Rows, kernels: Kernels, out: Tensor
+        self, kept: Saved, dy: Tensor, rows: BatchLayout, kernels: Kernels, out: Tensor
     ) -> None:
         spec, hidden, inner = self.spec, kept.middle.shape[1], self.down.inputs
         ddown = dy

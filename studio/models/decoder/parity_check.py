@@ -33,7 +33,7 @@ from studio.models.decoder.judge import (
     further,
     judge_equal,
 )
-from studio.models.decoder.layer import Layer, Rows, kind_of
+from studio.models.decoder.layer import BatchLayout, Layer, kind_of
 from studio.models.decoder.reading import LENGTHS, Stream, make_ids, read
 from studio.models.decoder.spec import NO_ROTARY
 from studio.models.decoder.whole_store import WholeStore
@@ -241,8 +241,8 @@ class _Probe:
         return widen_layer(layer, self.decoder.kernels, self.wide_kernels, fp8=fp8)
 
     def _compare_layer(
-        self, number: int, layer: Layer, wide: Wide, stream: Stream, given: tuple[dict, dict], rows: Rows
-    ) -> Iterator[Measured]:
+        self, number: int, layer: Layer, wide: Wide, stream: Stream, given: tuple[dict, dict], rows: BatchLayout
+    ) -> Iterator[Measured]:  # fmt: skip
         x = stream.inputs[number]
         trained = [(name, p) for name, p in layer.spec.module.named_parameters() if p.requires_grad]
         names, parameters = ["y", "dx", *(name for name, _ in trained)], [p for _, p in trained]
@@ -282,7 +282,7 @@ class _Probe:
             yield from self.judge.compare(number, names, ours, own, truth, self.dtype)
 
     def _run(
-        self, layer: Layer, x: Tensor, dy: Tensor, rows: Rows, keep: str, parameters: list[nn.Parameter],
+        self, layer: Layer, x: Tensor, dy: Tensor, rows: BatchLayout, keep: str, parameters: list[nn.Parameter],
         *, fp32: bool = False,
     ) -> list[Tensor]:  # fmt: skip
         """Return y, dx and the gradients by our code."""

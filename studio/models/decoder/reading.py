@@ -41,7 +41,7 @@ def make_ids(texts: Sequence[Sequence[int]] | None, vocabulary: int, tokens: int
 
 
 @dataclass(slots=True)
-class Reading:
+class LayerReading:
     """One forward pass of a model over (D, S) ids: what its parts were given."""
 
     ids: Tensor
@@ -59,7 +59,7 @@ class Reading:
 class Stream:
     """A Reading as documents of `lengths`, one behind the other: what follows in a row, a causal layer never sees."""
 
-    def __init__(self, reading: Reading, lengths: Sequence[int]) -> None:
+    def __init__(self, reading: LayerReading, lengths: Sequence[int]) -> None:
         self.lengths = tuple(lengths)
         self.ids, self.inputs, self.logits = reading.ids, reading.inputs, reading.logits
         self.options = reading.options
@@ -113,9 +113,9 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 @torch.no_grad()
-def read(model: nn.Module, spec: DecoderSpec, ids: Tensor, autocast: torch.dtype | None) -> Reading:
+def read(model: nn.Module, spec: DecoderSpec, ids: Tensor, autocast: torch.dtype | None) -> LayerReading:
     """Return what the parts of `model` are given while it reads `ids` (D, S), each row a document of its own."""
-    reading = Reading(ids, spec.rotary)
+    reading = LayerReading(ids, spec.rotary)
     with (
         _watched(spec, reading),
         torch.autocast(ids.device.type, dtype=autocast, enabled=autocast is not None),
@@ -125,7 +125,7 @@ def read(model: nn.Module, spec: DecoderSpec, ids: Tensor, autocast: torch.dtype
 
 
 @contextmanager
-def _watched(spec: DecoderSpec, reading: Reading) -> Iterator[None]:
+def _watched(spec: DecoderSpec, reading: LayerReading) -> Iterator[None]:
     """Write down inside what the layers, the last norm and the rotary module are given."""
 
     def note_layer(module: nn.Module, arguments: tuple, options: dict) -> None:

@@ -50,7 +50,7 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Traits:
+class FamilyTraits:
     """What a config does not say of its family's layers; needed only where no weights are here to show it."""
 
     fused: bool = False
@@ -65,16 +65,16 @@ class Traits:
     """One of so many layers sees all tokens, where the config does not say; 0: all see the window."""
 
 
-TRAITS: Mapping[str, Traits] = {
-    "llama": Traits(),
-    "mistral": Traits(),
-    "qwen2": Traits(),
-    "qwen3": Traits(head_norms=True),
-    "smollm3": Traits(tied=True),
-    "gemma": Traits(tied=True),
-    "gemma2": Traits(branch_norms=True, tied=True, scores_capped=True, window_every=2),
-    "gemma3_text": Traits(head_norms=True, branch_norms=True, tied=True, window_every=6),
-    "phi3": Traits(fused=True),
+TRAITS: Mapping[str, FamilyTraits] = {
+    "llama": FamilyTraits(),
+    "mistral": FamilyTraits(),
+    "qwen2": FamilyTraits(),
+    "qwen3": FamilyTraits(head_norms=True),
+    "smollm3": FamilyTraits(tied=True),
+    "gemma": FamilyTraits(tied=True),
+    "gemma2": FamilyTraits(branch_norms=True, tied=True, scores_capped=True, window_every=2),
+    "gemma3_text": FamilyTraits(head_norms=True, branch_norms=True, tied=True, window_every=6),
+    "phi3": FamilyTraits(fused=True),
 }
 """model_type -> Traits, each proved against transformers' own modules (tests/models/decoder/test_structure.py). Of a
 family that is not here the layers are known once its weights are."""
@@ -140,7 +140,7 @@ def shape_linears(hidden: int, queries: int, keys: int, mlp_width: int) -> dict[
     }
 
 
-def shape_layer(traits: Traits, config: Mapping[str, Any]) -> dict[str, Shape]:
+def shape_layer(traits: FamilyTraits, config: Mapping[str, Any]) -> dict[str, Shape]:
     """Return the shapes of one layer's weights, (outputs, inputs) for a linear; {} where the config lacks a number."""
     hidden, heads = first_int(config, "hidden_size"), first_int(config, "num_attention_heads")
     width = first_int(config, "intermediate_size")
@@ -166,7 +166,7 @@ def list_windowed(family: str, config: Mapping[str, Any], layers: int) -> tuple[
     if isinstance(kinds, list):
         return tuple(kind == "sliding_attention" for kind in kinds)
     family = str(config.get("model_type") or family)  # a language model inside another has one of its own
-    every = first_int(config, "sliding_window_pattern") or TRAITS.get(family, Traits()).window_every
+    every = first_int(config, "sliding_window_pattern") or TRAITS.get(family, FamilyTraits()).window_every
     return tuple(bool((layer + 1) % every) for layer in range(layers)) if every else ()
 
 
@@ -174,7 +174,7 @@ def caps_scores(family: str, config: Mapping[str, Any]) -> bool:
     """Return whether attention caps its scores."""
     if "attn_logit_softcapping" in config:
         return bool(config["attn_logit_softcapping"])
-    return TRAITS.get(family, Traits()).scores_capped
+    return TRAITS.get(family, FamilyTraits()).scores_capped
 
 
 def first_int(data: Mapping[str, Any], *keys: str) -> int:

@@ -15,7 +15,7 @@ from studio_kernels.dispatch import Kernels
 from torch import Tensor, nn
 from torch.nn import functional
 
-from studio.models.decoder.frozen_weights import Weights
+from studio.models.decoder.frozen_weights import FrozenWeights
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.layer import Layer
 from studio.models.decoder.spec import DecoderSpec
@@ -132,10 +132,10 @@ def _first(y: Tensor | tuple) -> Tensor:
     return y[0] if isinstance(y, tuple) else y
 
 
-class WideWeights(Weights):
+class WideWeights(FrozenWeights):
     """fp32 copy of a group's matrix, as it is multiplied by."""
 
-    def __init__(self, base: Weights, kernels: Kernels) -> None:
+    def __init__(self, base: FrozenWeights, kernels: Kernels) -> None:
         self.base = base
         self.inputs, self.outputs, self.tail = base.inputs, base.outputs, base.tail
         self.sizes, self.dtype, self.device = base.sizes, torch.float32, base.device
@@ -156,7 +156,7 @@ class WideWeights(Weights):
 class Fp8LikeWeights(WideWeights):
     """The same rounded to 8 bits and multiplied in fp32: what correct products in 8 bits give, and no more."""
 
-    def __init__(self, base: Weights, kernels: Kernels) -> None:
+    def __init__(self, base: FrozenWeights, kernels: Kernels) -> None:
         super().__init__(base, kernels)
         self._kernels = kernels
         part = self._matrix[: self.outputs, : self.inputs]

@@ -8,7 +8,7 @@ import pytest
 from studio.core.facts import Gpu
 from studio.host.nvml import Driver
 from studio.host.probes import graphics
-from studio.host.probes.probe_context import Surroundings
+from studio.host.probes.probe_context import ProbeContext
 from tests.host.probes.tools import build_libcuda, make_program, make_smi
 
 ROWS = (
@@ -32,7 +32,7 @@ def tools(tmp_path, monkeypatch):
 
 def surroundings(folder, **variables):
     environment = {"PATH": str(folder), **variables}
-    return Surroundings(environment, environment, None, "Linux")
+    return ProbeContext(environment, environment, None, "Linux")
 
 
 @pytest.mark.parametrize("words", ["CUDA Version", "CUDA UMD Version"])

@@ -7,7 +7,7 @@ import pytest
 
 from studio.host.probes import graphics, windows
 from studio.host.probes import paths as places
-from studio.host.probes.probe_context import Surroundings
+from studio.host.probes.probe_context import ProbeContext
 
 SETTINGS = {
     windows.LONG_PATHS: 1,
@@ -60,7 +60,7 @@ def on_windows(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "getwindowsversion", lambda: SimpleNamespace(build=22631), raising=False)
     monkeypatch.setattr(windows, "read_file_version", lambda path: (14, 36, 32532, 0))
     variables = {"SystemRoot": str(tmp_path / "Windows"), "OneDrive": r"C:\Users\jane\OneDrive"}
-    return Surroundings(variables, variables, None, "Windows")
+    return ProbeContext(variables, variables, None, "Windows")
 
 
 def fill(status):
@@ -88,7 +88,7 @@ def test_settings_runtimes_and_commit(on_windows, tmp_path, monkeypatch):
 
 
 def test_another_system_has_none():
-    assert windows.look(Surroundings({}, {}, None, "Linux")) == {}
+    assert windows.look(ProbeContext({}, {}, None, "Linux")) == {}
 
 
 def test_an_amd_card_from_the_registry(on_windows):

@@ -11,7 +11,7 @@ import torch
 from studio_kernels.attention import Documents, choose_attention
 
 from studio.models.decoder.decoder import Decoder
-from studio.models.decoder.layer import Layer, Rows
+from studio.models.decoder.layer import BatchLayout, Layer
 from studio.models.decoder.spec import NO_ROTARY
 
 LEAST_EPS = 1e-2
@@ -37,13 +37,13 @@ def change_rows(decoder: Decoder, change) -> None:
 def drop_rotary(decoder: Decoder, layer: Layer) -> None:
     kind = layer.spec.rotary
 
-    def still(rows: Rows) -> Rows:
+    def still(rows: BatchLayout) -> BatchLayout:
         cos, sin = rows.tables[kind]
         return replace(rows, tables={**rows.tables, kind: (torch.ones_like(cos), torch.zeros_like(sin))})
 
     def without(method):
         return lambda self, *given: method(
-            self, *(still(one) if isinstance(one, Rows) else one for one in given)
+            self, *(still(one) if isinstance(one, BatchLayout) else one for one in given)
         )
 
     override(layer, forward=without(Layer.forward), backward=without(Layer.backward))
