@@ -151,7 +151,7 @@ def test_lines_for_a_person(read):
     assert [int(line[:2]) for line in numbered] == list(range(1, len(numbered) + 1))
     assert "CC=C:\\MinGW\\bin\\gcc.exe" in said
     assert "py launch.py doctor --fix drop_compiler" in said
-    assert "Stay on Windows with PyTorch operations" in said
+    assert "Stay on Windows and use PyTorch's operations" in said
 
 
 def test_lines_in_chinese(read):
