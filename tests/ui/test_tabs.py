@@ -84,13 +84,13 @@ def test_another_language_keeps_the_ids_while_a_run_updates_pages(context, monke
 
     blocks = app.build(context)
     ids = [part["id"] for part in blocks.config["components"]]
-    made = app.Frame._words
+    made = app.Header._words
 
     def interrupted(frame):
         app.BuildContext.id += 7  # what Gradio does for every update that it sends meanwhile
         return made(frame)
 
-    monkeypatch.setattr(app.Frame, "_words", interrupted)
+    monkeypatch.setattr(app.Header, "_words", interrupted)
     app.change_language(context, blocks, "zh-CN")
     assert [part["id"] for part in blocks.config["components"]] == ids
     assert "模型" in str(blocks.config["components"])
