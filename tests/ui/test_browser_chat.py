@@ -31,7 +31,9 @@ def run(tmp_path) -> str:
 
     workspace = open_workspace(str(tmp_path / "workspace"))
     desk = Desk(workspace)
-    changes = {"optim.max_steps": STEPS, "limits.save_every": 6, "limits.trial": False, "name": HOSTILE[0]}
+    # Ten times the usual rate: so few steps are to change an answer.
+    changes = {"optim.max_steps": STEPS, "optim.learning_rate": 0.02, "optim.warmup_share": 0.0}
+    changes |= {"limits.save_every": 6, "limits.trial": False, "name": HOSTILE[0]}
     run = desk.start(change_recipe(desk.demo_recipe(), changes), checked=True)
     assert desk.wait(run).state == "finished"
     talk = [
