@@ -88,9 +88,8 @@ def test_no_rows_at_all():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("family", ["llama", "qwen3", "mistral", "gemma3", "phi3"])
 def test_whole_models_with_every_swap(family, dtype):
-    from tests.models.test_module_swaps import MLPS, NORMS, PLAN, make_model
-
     from studio.models.module_swaps import fuse
+    from tests.models.test_module_swaps import MLPS, NORMS, PLAN, make_model
 
     model = make_model(family, dtype).cuda()
     # From 1: the padding token's embedding is zero, where every norm multiplies gradients by eps**-0.5 = 1000; four
