@@ -323,7 +323,7 @@ from studio.cli import main
 from studio.core.text import literal
 from studio.desk import exports
 from studio.desk.desk import Desk
-from studio.desk.chat_service import Talks
+from studio.desk.chat_service import ChatService
 from studio.engine.exporters.exporter import Exporter
 
 def write(job):
@@ -336,7 +336,7 @@ exports._get_exporter = lambda target: Exporter(
     name="adapter", size_bytes=lambda job: 1, memory_bytes=lambda job: 1, write=write, load_lines=lambda *_: ()
 )
 parts = {"folder": SimpleNamespace(path=None), "facts": SimpleNamespace(name="tiny"), "plan": None}
-Talks.find_place = lambda self, run: ""
+ChatService.find_place = lambda self, run: ""
 Desk._find_result = lambda self, run, place: SimpleNamespace(record=SimpleNamespace(adapter=""), place="", **parts)
 sys.exit(main(sys.argv[1:]))
 """

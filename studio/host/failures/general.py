@@ -284,6 +284,7 @@ FAILURES = (
             r"SystemError: [^\n]{0,200}returned a result with an (?:exception|error) set",
         ),
         (CLOSE_PROGRAMS, Remedy("upgrade_all"), REBUILD),
+        code="D156",
         strength=0.5,
         doubt=Doubt("ram", "free_memory"),
     ),
