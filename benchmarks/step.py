@@ -22,10 +22,10 @@ from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.policy import Calibration, MemoryPolicy
 from studio.core.recipe import AdapterSpec, OptimSpec, Recipe
 from studio.core.text import load_catalogue
-from studio.data.pack import Example
-from studio.engine.batches import count_trained
+from studio.data.pack import Example, count_trained
 from studio.engine.decoder_step import DecoderStep
-from studio.engine.methods import get_method
+from studio.engine.loss import LossHead
+from studio.engine.objectives.sft import SFT
 from studio.engine.optimizer import apply_gradients, build_optimizer
 from studio.models.adapt import adapt, cast_by_autocast, unwrap
 from studio.models.catalog import inspect_model
@@ -125,9 +125,11 @@ def keeps_less(policy: MemoryPolicy | None, budget_bytes: int) -> bool:
 def make_step(model: Any, fast: Fast, pad_id: int, dtype: str, device: torch.device) -> engine_step.Step:
     """Return the engine's step of the model that `fast` was made of."""
     if fast.decoder is not None:
-        return DecoderStep(fast.decoder, pad_id=pad_id)
-    loss = get_method("sft").build_loss(unwrap(model))
-    return engine_step.StockStep(model, loss.sum_loss, dtype=dtype, device=device, pad_id=pad_id)
+        return DecoderStep(fast.decoder, objective=SFT, pad_id=pad_id)
+    head = LossHead(unwrap(model))
+    return engine_step.StockStep(
+        model, head.token_losses, objective=SFT, dtype=dtype, device=device, pad_id=pad_id
+    )
 
 
 def put_in_loop(model: Any, fast: Fast, step: engine_step.Step, dtype: str, optimizer: str) -> Step:
@@ -146,7 +148,7 @@ def put_in_loop(model: Any, fast: Fast, step: engine_step.Step, dtype: str, opti
     def gradients(rows: Batch) -> torch.Tensor:
         step.clear()
         examples = make_examples(rows)
-        last_loss[:] = [step.add_gradients(examples, sum(map(count_trained, examples)), scaler.scale)]
+        last_loss[:] = [step.add_gradients(examples, sum(map(count_trained, examples)), scaler.scale)[0]]
         return last_loss[0]
 
     def update() -> None:

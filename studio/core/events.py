@@ -40,18 +40,30 @@ class RunEvent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """A number that a run logs beside its loss; its label is the text `metric.NAME`."""
+
+    name: str
+    unit: str = ""
+    """"share" (0..1, shown in percent), or what is written behind the number."""
+    better: str = ""
+    """higher, lower, or nothing where neither is."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunPlanned(RunEvent):
     """Every choice of the run with its reason."""
 
     kind: ClassVar[str] = "run_planned"
     plan: BackendPlan
     swaps: tuple[Text, ...] = ()
+    metrics: tuple[Metric, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseStarted(RunEvent):
-    """The run entered a phase: wait (for an export), download, load, prepare, compile, trial, sample, train, save,
-    verify.
+    """The run entered a phase: wait (for an export), download, load, prepare, reference, compile, trial, sample, train,
+    save, verify.
     """
 
     kind: ClassVar[str] = "phase_started"
@@ -85,6 +97,8 @@ class StepLogged(RunEvent):
     vram_bytes: int = 0
     skipped: bool = False
     """True when a value was not finite and the step was not applied."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Of the objective, by Metric.name: RunPlanned declares them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,11 +115,12 @@ class GpuSampled(RunEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalLogged(RunEvent):
-    """The loss on the validation rows."""
+    """The loss on the validation rows, and the objective's metrics there."""
 
     kind: ClassVar[str] = "eval_logged"
     step: int
     loss: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -150,7 +150,7 @@ class Recipe:
     version: int = RECIPE_VERSION
     name: str = knob("", level="common")
     seed: int = knob(42, minimum=0, maximum=2**31 - 1)
-    method: str = knob("auto", choices=("auto", "sft", "pretrain"), level="common")
+    method: str = knob("auto", choices=("auto", "sft", "pretrain", "weighted_sft"), level="common")
     model: ModelChoice
     data: DatasetSpec
     adapter: AdapterSpec = field(default_factory=AdapterSpec)

@@ -36,8 +36,13 @@ class Message(NamedTuple):
     """Which ToolCall a tool message answers."""
     parts: tuple[Mapping[str, Any], ...] = ()
     """Content parts as the file had them, where one of them is an image; else empty."""
-    learned: bool = True
-    """False for an answer that the file keeps out of training: its `weight` is 0, or its `train` false."""
+    weight: float = 1.0
+    """How much an answer counts; 0 for one that the file keeps out of training: `weight` is 0, `train` false."""
+
+    @property
+    def learned(self) -> bool:
+        """Whether the answer is learned at all."""
+        return self.weight != 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the message as chat templates and the `data` command have it; keys that hold nothing are left out."""
@@ -59,8 +64,8 @@ class Message(NamedTuple):
             found["tool_call_id"] = self.call_id
         if self.parts:
             found["parts"] = [dict(part) for part in self.parts]
-        if not self.learned:
-            found["weight"] = 0
+        if self.weight != 1:
+            found["weight"] = self.weight
         return found
 
 
@@ -77,7 +82,7 @@ def read_message(found: Mapping[str, Any]) -> Message:
         found.get("name", ""),
         found.get("tool_call_id", ""),
         tuple(found.get("parts", ())),
-        found.get("weight") != 0,
+        found.get("weight", 1.0),
     )
 
 
@@ -105,6 +110,8 @@ class Conversation(NamedTuple):
     """tokens: the ids."""
     labels: tuple[int, ...] = ()
     """tokens: what is learned at each place, -100 where nothing is; empty: every token."""
+    weights: tuple[float, ...] = ()
+    """tokens: how much each counts, above 0 where it is learned; empty: each once."""
 
     def with_system(self, prompt: str) -> Conversation:
         """Return this conversation with `prompt` in front as its system message, unless it has one or has no turns."""
@@ -152,6 +159,8 @@ class Conversation(NamedTuple):
             found["token_ids"] = list(self.token_ids)
         if self.labels:
             found["labels"] = list(self.labels)
+        if self.weights:
+            found["weights"] = list(self.weights)
         return found
 
 
@@ -173,4 +182,5 @@ def read_stored(found: Mapping[str, Any]) -> Conversation:
         images=tuple(found.get("images", ())),
         token_ids=tuple(found.get("token_ids", ())),
         labels=tuple(found.get("labels", ())),
+        weights=tuple(found.get("weights", ())),
     )

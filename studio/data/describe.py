@@ -233,7 +233,9 @@ def list_examples(found: Gathered, rows: int) -> list[PreviewRow]:
         with Deadline() as deadline:
             deadline.begin(_place(found, row)[1])
             words = found.renderer.lay_out(conversation).text
-        rendered = Rendered(token_ids=ids, trained=trained, text=words, cut=False)
+        rendered = Rendered(
+            token_ids=ids, trained=trained, weights=found.tokens.weights_of(place), text=words, cut=False
+        )
         shown.append(
             show_rendered(conversation, rendered, found.renderer.tokenizer, limit, *_place(found, row))
         )

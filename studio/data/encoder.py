@@ -1,4 +1,4 @@
-"""Text to token ids, and which characters' tokens are learned: by the tokenizer's own offsets, without listing them."""
+"""Text to token ids, and to which stretch of characters each belongs, by the tokenizer's own offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 Span = tuple[int, int]
 Encoded = tuple[np.ndarray, np.ndarray]
-"""(ids int32 [tokens], trained bool [tokens])"""
+"""(ids int32 [tokens], which span each belongs to, counted from 1, int32 [tokens]; 0: to none)"""
 PROBE = "A 1st line,\n  ünï 漢字 🙂 two"
 
 
@@ -28,7 +28,7 @@ class Encoder:
                     break
 
     def encode(self, texts: Sequence[str], spans: Sequence[Sequence[Span]], plain: bool) -> list[Encoded]:
-        """Return the tokens of each text and which of them stand in its `spans` (ordered, apart).
+        """Return the tokens of each text and in which of its `spans` (ordered, apart) each stands.
 
         `plain`: the tokenizer adds the tokens that it puts around every text.
         """
@@ -41,15 +41,15 @@ class Encoder:
         results = []
         for words, own, encoding in zip(texts, spans, encodings, strict=True):
             ids = np.array(encoding.ids, dtype=np.int32)
-            trained = np.zeros(len(ids), dtype=bool)
+            owners = np.zeros(len(ids), dtype=np.int32)
             astride = False
-            for start, end in own:
+            for number, (start, end) in enumerate(own, start=1):
                 if start < end:
                     found = _find_tokens(encoding, len(ids), start, end)
                     first, past, apart = found or _find_by_offsets(encoding, start, end)
-                    trained[first:past] = True
+                    owners[first:past] = number
                     astride |= not apart
-            row = ids, trained
+            row = ids, owners
             results.append(self._part_edges(words, own, plain, row) if astride else row)
         return results
 
@@ -70,14 +70,14 @@ class Encoder:
     def _encode_in_parts(self, words: str, spans: Sequence[Span], plain: bool) -> Encoded:
         """For tokenizers that tell no offsets: each stretch of text is tokenised by itself."""
         ids: list[int] = []
-        trained: list[bool] = []
+        owners: list[int] = []
         places = [0, *(place for span in spans for place in span), len(words)]
         for number, (start, end) in enumerate(zip(places, places[1:], strict=False)):
             if start < end:
                 part = self.tokenizer(words[start:end], add_special_tokens=plain and not ids)["input_ids"]
                 ids += part
-                trained += [number % 2 == 1] * len(part)
-        return np.asarray(ids, dtype=np.int32), np.asarray(trained, dtype=bool)
+                owners += [number // 2 + 1 if number % 2 else 0] * len(part)
+        return np.asarray(ids, dtype=np.int32), np.asarray(owners, dtype=np.int32)
 
 
 def _find_tokens(encoding: Any, count: int, start: int, end: int) -> tuple[int, int, bool] | None:

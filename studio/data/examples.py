@@ -43,7 +43,10 @@ class Examples(LazySequence):
         if start and len(trained):  # a piece: nothing stands before its first token
             trained = trained.copy()
             trained[0] = False
-        return Example(ids[start:stop], trained, (stop - start,))
+        weights = self.tokens.weights_of(int(self.chosen[i]))
+        return Example(
+            ids[start:stop], trained, (stop - start,), None if weights is None else weights[start:stop]
+        )
 
     @property
     def documents(self) -> np.ndarray:

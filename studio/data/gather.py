@@ -56,6 +56,7 @@ class Gathered:
     tokens: Tokens | None = None
     cutting: Cutting | None = None
     notes: Counter[str] = field(default_factory=Counter)
+    """What a person should know of so many rows, by the names of render.Layout."""
 
     @property
     def rows(self) -> np.ndarray:
@@ -71,6 +72,11 @@ class Gathered:
     def rows_used(self) -> int:
         """Rows that something is learned from; rows_read = rows_used + refused + filtered."""
         return self.cutting.used if self.cutting is not None else len(self.rows)
+
+    @property
+    def is_weighed(self) -> bool:
+        """Whether the data say of some answers that they count more or less than others."""
+        return self.tokens is not None and len(self.tokens.weights) > 0 and self.method != "pretrain"
 
     @property
     def quarantine(self) -> Path | None:
@@ -115,8 +121,8 @@ def gather(
     Raises StudioError: unreadable, no chat template where one is needed; PreparationStopped.
     """
     converted = convert(spec, cache, on_progress, should_stop)
-    method = choose_method(method, converted.understanding)
-    found = Gathered(spec=spec, converted=converted, method=method, split=split)
+    kind = choose_method(method, converted.understanding)
+    found = Gathered(spec=spec, converted=converted, method=kind, split=split)
     found.refused = converted.splits[split].rows_refused
     found.problems.join(converted.problems_of[split])
     if not converted.has_rows:
@@ -135,7 +141,7 @@ def gather(
     )
     found.filtered.update(found.selection.filtered)
     if tokenizer is not None and is_trainable(converted.understanding):
-        train_on = "everything" if method == "pretrain" else spec.train_on
+        train_on = "everything" if kind == "pretrain" else spec.train_on
         found.renderer = Renderer(
             tokenizer,
             train_on,
@@ -145,6 +151,8 @@ def gather(
             cache=cache,
         )
         _tokenise(found, cache, on_progress, should_stop)
+        if method == "auto" and found.is_weighed:
+            found.method = "weighted_sft"
     else:
         _note_control(found)
     found.check()

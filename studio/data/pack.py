@@ -25,6 +25,10 @@ class Example:
     """bool [tokens]; the first token of each document is never trained: nothing predicts it."""
     lengths: tuple[int, ...]
     """Tokens of each document in it; they add up to len(token_ids)."""
+    weights: np.ndarray | None = None
+    """float32 [tokens]: how much each trained token counts; None: each once."""
+    reference: np.ndarray | None = None
+    """float32 [tokens]: log-probability of each trained token by the model before it was trained, where asked for."""
 
 
 def position_ids(lengths: Sequence[int]) -> np.ndarray:
@@ -126,6 +130,18 @@ def measure_lengths(examples: Sequence[Example]) -> np.ndarray:
     return np.asarray([len(one.token_ids) for one in examples] if known is None else known, dtype=np.int64)
 
 
+def document_starts(example: Example) -> np.ndarray:
+    """Return the place of each document's first token in `example`."""
+    return np.cumsum((0, *example.lengths[:-1]))
+
+
+def count_trained(example: Example) -> int:
+    """Return how many tokens of `example` are predicted with a loss; a document's first token never is."""
+    trained = example.trained.copy()
+    trained[document_starts(example)] = False
+    return int(trained.sum())
+
+
 def measure_rows(examples: Sequence[Example]) -> RowLengths:
     """Return how long the rows are, for the plan."""
     lengths = measure_lengths(examples)
@@ -201,6 +217,21 @@ def _join(parts: Sequence[Example]) -> Example:
         np.concatenate([part.token_ids for part in parts]),
         np.concatenate([part.trained for part in parts]),
         tuple(length for part in parts for length in part.lengths),
+        join_values(parts, "weights", 1.0),
+    )
+
+
+def join_values(parts: Sequence[Example], name: str, absent: float) -> np.ndarray | None:
+    """Return `weights` or `reference` of `parts` behind each other, `absent` where one has none; None: none has."""
+    values = [getattr(part, name) for part in parts]
+    if all(value is None for value in values):
+        return None
+    pairs = zip(parts, values, strict=True)
+    return np.concatenate(
+        [
+            np.full(len(part.token_ids), absent, np.float32) if value is None else value
+            for part, value in pairs
+        ]
     )
 
 

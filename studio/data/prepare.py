@@ -113,12 +113,14 @@ def prepare(
     held_out = _take_validation(spec, method, take, cache) if spec.validation else None
     evaluation = [(held_out.converted, "train")] if held_out is not None else []
     sources = [take(spec, method, evaluation=evaluation)]
-    method = sources[0].method
+    asked, method = method, sources[0].method
     evaluation += list_evaluation(sources[0].converted)
     for name, weight in weights.items():
         sources.append(take(source_of(spec, name), method, weight=weight, evaluation=evaluation))
+    if asked == "auto" and any(found.is_weighed for found in sources):
+        method = "weighted_sft"
     train, prompts = mix_sources(sources)
-    notes = list(_note(sources))
+    notes = list(_note(sources, method))
 
     if held_out is not None:
         validation = join_examples([held_out.cutting.examples])
@@ -273,12 +275,15 @@ def _tell_cut(sources: Sequence[Gathered]) -> Iterable[Text]:
         yield text("data.note.cut", rows=cut)
 
 
-def _note(sources: Sequence[Gathered]) -> Iterable[Text]:
+def _note(sources: Sequence[Gathered], method: str) -> Iterable[Text]:
     filtered = sum((found.filtered for found in sources), Counter())
     for rule, rows in filtered.items():
         yield text(f"data.rule.{rule}", rows=rows)
     cut = sum(found.cutting.cut for found in sources)
     if cut:
         yield text("data.note.cut", rows=cut)
+    weighed = sum(found.rows_used for found in sources if found.is_weighed)
+    if weighed and method != "weighted_sft":
+        yield text("data.note.weights_unused", rows=weighed)
     for note, rows in sum((found.notes for found in sources), Counter()).items():
         yield text(f"data.note.{note}", rows=rows)

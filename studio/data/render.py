@@ -42,11 +42,14 @@ class Layout:
     text: str
     trained: tuple[Span, ...]
     """The characters that are learned, in order."""
+    weights: tuple[float, ...] = ()
+    """How much each of `trained` counts, or each of `token_ids`; empty: each once."""
     plain: bool = False
     """True for text that no template rendered: the tokenizer adds its own first token."""
     notes: tuple[str, ...] = ()
     """What a person should know of it, as texts data.note.NAME say it: `system_lost`, `tools_lost`, `reasoning_lost`:
-    the template leaves these out; `laid_out`: a text that is a conversation in this template already."""
+    the template leaves these out; `laid_out`: a text that is a conversation in this template already; `weights_lost`:
+    all is learned alike."""
     token_ids: np.ndarray | None = None
     """int32 [tokens] of an example that comes as tokens; `text` is what they say."""
     mask: np.ndarray | None = None
@@ -61,6 +64,8 @@ class Rendered:
     """int32 [tokens]"""
     trained: np.ndarray
     """bool [tokens]; never the first, which nothing predicts."""
+    weights: np.ndarray | None
+    """float32 [tokens]: how much each trained token counts; None: each once."""
     text: str
     cut: bool
     """True when it was longer than the limit and its end was cut off."""
@@ -185,6 +190,8 @@ class Renderer:
         notes = tuple(f"{name}_lost" for name in sorted(lost))
         if self.train_on == "everything":
             full = full if self.controls.find(full) else full + self.eos
+            if any(message.weight not in (0, 1) for message in messages):
+                notes = (*notes, "weights_lost")
             return Layout(text=full, trained=((0, len(full)),), notes=notes)
         wanted = [i for i in sorted(spans) if messages[i].learned]
         wanted = wanted[-1:] if self.train_on == "last_answer" else wanted
@@ -195,7 +202,10 @@ class Renderer:
                 # The template ends a turn with no special token: without one the model would never learn to stop.
                 full = full[:end] + self.eos
                 trained[-1] = start, len(full)
-        return Layout(text=full, trained=tuple(trained), notes=notes)
+        weights = tuple(messages[i].weight for i in wanted)
+        return Layout(
+            text=full, trained=tuple(trained), weights=weights if {*weights} - {1} else (), notes=notes
+        )
 
     def _find_spans(
         self, mask: Mask, full: str, messages: Sequence[Message], tools: Tools
@@ -263,7 +273,8 @@ class Renderer:
         mask = np.asarray(labels, dtype=np.int64) != UNTRAINED if labels else np.ones(len(ids), dtype=bool)
         array = np.asarray(ids, dtype=np.int32)
         known = [one for one in ids if one < len(self.tokenizer)]
-        return Layout(text=self.tokenizer.decode(known), trained=(), token_ids=array, mask=mask)
+        words = self.tokenizer.decode(known)
+        return Layout(text=words, trained=(), weights=conversation.weights, token_ids=array, mask=mask)
 
     def _join_completion(self, messages: Sequence[Message]) -> Layout:
         system = "".join(f"{message.content}\n\n" for message in messages if message.role == "system")
@@ -295,19 +306,25 @@ class Renderer:
             encoded = self.encoder.encode(
                 [layouts[i].text for i in chosen], [layouts[i].trained for i in chosen], plain
             )
-            for i, row in zip(chosen, encoded, strict=True):
-                results[i] = _cut(layouts[i], *row, max_length)
+            for i, (ids, owners) in zip(chosen, encoded, strict=True):
+                given = layouts[i].weights
+                weights = np.asarray((1.0, *given), dtype=np.float32)[owners] if given else None
+                results[i] = _cut(layouts[i], ids, owners > 0, weights, max_length)
         for i, layout in enumerate(layouts):
             if layout.token_ids is not None:
-                results[i] = _cut(layout, layout.token_ids, layout.mask.copy(), max_length)
+                weights = np.asarray(layout.weights, dtype=np.float32) if layout.weights else None
+                results[i] = _cut(layout, layout.token_ids, layout.mask.copy(), weights, max_length)
         return results
 
 
-def _cut(layout: Layout, ids: np.ndarray, trained: np.ndarray, max_length: int | None) -> Rendered:
+def _cut(
+    layout: Layout, ids: np.ndarray, trained: np.ndarray, weights: np.ndarray | None, max_length: int | None
+) -> Rendered:
     trained[:1] = False
     return Rendered(
         token_ids=ids[:max_length],
         trained=trained[:max_length],
+        weights=None if weights is None else weights[:max_length],
         text=layout.text,
         cut=max_length is not None and len(ids) > max_length,
         notes=layout.notes,

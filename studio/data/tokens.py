@@ -32,11 +32,12 @@ from studio.data.reading import write_conversation
 from studio.data.render import Layout, Rendered, Renderer
 from studio.data.row import RowError, RowProblem
 
-VERSION = 1
+VERSION = 2
 BATCH_ROWS = 256
 ARRAYS = {
     "ids": np.int32,
     "trained": np.bool_,
+    "weights": np.float32,
     "edges": np.int64,
     "rows": np.int64,
     "first_trained": np.int64,
@@ -65,6 +66,8 @@ class Tokens:
         """int32 [t]"""
         self.trained = self._map("trained")
         """bool [t]"""
+        self.weights = self._map("weights")
+        """float32 [t]: how much each trained token counts; [0] where all count once."""
         self.edges = self._map("edges")
         """int64 [n + 1]: row i is ids[edges[i]:edges[i + 1]]."""
         self.rows = self._map("rows")
@@ -87,6 +90,10 @@ class Tokens:
         """Return (token ids int32, trained bool) of row `i`, uncut."""
         start, stop = int(self.edges[i]), int(self.edges[i + 1])
         return self.ids[start:stop], self.trained[start:stop]
+
+    def weights_of(self, i: int) -> np.ndarray | None:
+        """Return how much each token of row `i` counts, float32; None: each once."""
+        return self.weights[int(self.edges[i]) : int(self.edges[i + 1])] if len(self.weights) else None
 
     def problems_of(self, converted: Converted, rows: np.ndarray, split: str) -> Problems:
         """Return the problems of those of `rows` (int64, refused ones) alone."""
@@ -242,6 +249,8 @@ class TokenWriter:
         self.problems = Problems()
         self._names = []
         self._end = 0
+        self._weighed = False
+        """Whether a row with weights was met: from then on every token has one."""
         self._files = {name: (folder / f"{name}.bin").open("wb") for name in ARRAYS}
         self._write("edges", [0])
         self._quarantine = QuarantineWriter(folder / "refused.jsonl")
@@ -305,6 +314,12 @@ class TokenWriter:
         lengths = np.asarray([len(one.token_ids) for one in rendered], dtype=np.int64)
         self._write("ids", np.concatenate([one.token_ids for one in rendered]))
         self._write("trained", np.concatenate([one.trained for one in rendered]))
+        if not self._weighed and any(one.weights is not None for one in rendered):
+            self._weighed = True
+            self._write("weights", np.ones(self._end))
+        if self._weighed:
+            ones = [np.ones(len(one.token_ids)) if one.weights is None else one.weights for one in rendered]
+            self._write("weights", np.concatenate(ones))
         edges = self._end + np.cumsum(lengths)
         self._write("edges", edges)
         self._end = int(edges[-1])

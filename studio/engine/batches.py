@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from studio.data.pack import Example, count_documents, measure_lengths
+from studio.data.pack import Example, count_documents, document_starts, join_values, measure_lengths
+from studio.engine.objectives.objective import Objective, TokenObjective
 
 PAD_MULTIPLE = {"cuda": 64, "cpu": 8}
 """Rows are padded to a multiple of this many tokens. On a GPU few lengths remain, so that kernels and libraries that
@@ -136,13 +137,6 @@ class Batch:
     """(N,) int64: those next tokens"""
 
 
-def count_trained(example: Example) -> int:
-    """Return how many tokens of `example` are predicted with a loss; a document's first token never is."""
-    trained = example.trained.copy()
-    trained[document_starts(example)] = False
-    return int(trained.sum())
-
-
 def collate(examples: Sequence[Example], pad_id: int, device: torch.device, multiple: int = 8) -> Batch:
     """Return `examples` as one Batch, padded on the right to a multiple of `multiple` tokens."""
     longest = max(len(example.token_ids) for example in examples)
@@ -176,6 +170,28 @@ def collate(examples: Sequence[Example], pad_id: int, device: torch.device, mult
     )
 
 
-def document_starts(example: Example) -> np.ndarray:
-    """Return the place of each document's first token in `example`."""
-    return np.cumsum((0, *example.lengths[:-1]))
+def pick_values(examples: Sequence[Example], objective: Objective) -> dict[str, np.ndarray]:
+    """Return what `objective` wants to know of the tokens that count in `examples`: the fields of Picked, as arrays.
+
+    The tokens stand in their order, as collate() and decoder_step.join() have them.
+    """
+    weighed = [(example, objective.weigh(example)) for example in examples] if _weighs(objective) else []
+    known = [replace(example, weights=weights) for example, weights in weighed]
+    wanted = {"weights": join_values(known, "weights", 1.0)} if known else {}
+    if objective.needs_reference:
+        wanted["reference"] = join_values(examples, "reference", 0.0)
+    if all(values is None for values in wanted.values()) and isinstance(objective, TokenObjective):
+        return {}
+    trained = [example.trained.copy() for example in examples]
+    for one, example in zip(trained, examples, strict=True):
+        one[document_starts(example)] = False
+    together = np.concatenate(trained)
+    found = {name: values[together] for name, values in wanted.items() if values is not None}
+    if not isinstance(objective, TokenObjective):
+        lengths = [length for example in examples for length in example.lengths]
+        found["counts"] = np.add.reduceat(together, np.cumsum([0, *lengths[:-1]]), dtype=np.int64)
+    return found
+
+
+def _weighs(objective: Objective) -> bool:
+    return isinstance(objective, TokenObjective) and type(objective).weigh is not TokenObjective.weigh

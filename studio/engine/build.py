@@ -12,7 +12,8 @@ from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.recipe import Recipe
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.ends import set_ends
-from studio.engine.methods import get_method
+from studio.engine.loss import LossHead
+from studio.engine.objectives import get_objective
 from studio.engine.rng_state import seed_all
 from studio.engine.train_step import Step, StockStep
 from studio.models.adapt import adapt, unwrap
@@ -72,18 +73,20 @@ def load_fast(
 def make_step(
     loaded: Loaded,
     plan: BackendPlan,
-    method: str,
+    objective: str,
     fast: Fast,
     emit: Callable[[RunEvent], None],
     *,
     packing: bool = True,
 ) -> Step:
-    """Return how micro-batches of the loaded model are computed."""
-    pad_id = loaded.tokenizer.pad_token_id
+    """Return how micro-batches of the loaded model are computed for the objective of that name."""
+    pad_id, aim = loaded.tokenizer.pad_token_id, get_objective(objective)
     if fast.decoder is not None:
-        return DecoderStep(fast.decoder, pad_id=pad_id, packing=packing)
-    loss = get_method(method).build_loss(unwrap(loaded.model))
-    if loss.note:
-        emit(Warned(message=loss.note))
+        return DecoderStep(fast.decoder, objective=aim, pad_id=pad_id, packing=packing)
+    head = LossHead(unwrap(loaded.model))
+    if head.note:
+        emit(Warned(message=head.note))
     device, dtype = torch.device(plan.device.value), plan.dtype.value
-    return StockStep(loaded.model, loss.sum_loss, dtype=dtype, device=device, pad_id=pad_id)
+    return StockStep(
+        loaded.model, head.token_losses, objective=aim, dtype=dtype, device=device, pad_id=pad_id
+    )

@@ -12,10 +12,11 @@ from studio_kernels.attention import Documents
 from torch import Tensor
 
 from studio.data.pack import Example
-from studio.engine.batches import PAD_MULTIPLE, RowSizes, cut_stream
-from studio.engine.train_step import Scale
+from studio.engine.batches import PAD_MULTIPLE, RowSizes, cut_stream, pick_values
+from studio.engine.objectives.objective import Objective, Picked, Terms, TokenObjective
+from studio.engine.train_step import Scale, sum_terms
 from studio.models.decoder.cuda_graphs import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
-from studio.models.decoder.decoder import Decoder
+from studio.models.decoder.decoder import Decoder, Judge
 from studio.models.decoder.host_to_device import Staging, split_rows
 from studio.models.decoder.layer import BatchLayout
 from studio.planning.memory_estimate import is_small
@@ -26,9 +27,10 @@ class DecoderStep:
 
     kind = "decoder"
 
-    def __init__(self, decoder: Decoder, *, pad_id: int, packing: bool = True) -> None:
+    def __init__(self, decoder: Decoder, *, objective: Objective, pad_id: int, packing: bool = True) -> None:
         """`packing`: a micro-step takes as many rows as memory does; else no more than were planned, however short."""
         self.decoder = decoder
+        self.objective = objective
         self._packing = packing
         self.pad_id = pad_id
         self.device = decoder.device
@@ -78,27 +80,55 @@ class DecoderStep:
         self.decoder.store.clear_gradients()
         self.decoder.note_change()
 
-    def add_gradients(self, examples: Sequence[Example], trained_tokens: int, scale: Scale) -> Tensor:
+    def add_gradients(self, examples: Sequence[Example], count: float, scale: Scale) -> Tensor:
         """See Step."""
-        factor = scale(torch.full((), 1.0 / trained_tokens, dtype=torch.float32, device=self.device))
+        factor = scale(torch.full((), 1.0 / count, dtype=torch.float32, device=self.device))
         seed = int(torch.randint(2**62, ())) if self._drops else 0
+        judge, picked = None, self._send_picked(examples)
+        if isinstance(self.objective, TokenObjective):
+            factors = factor if picked.weights is None else factor * picked.weights
+        else:  # the head gives lp and dlp/dh: the objective says by how much the gradient is wrong
+            judge = _Judge(self.objective, picked, factor)
+            factors = torch.full((), -1.0, device=self.device)
+        losses = self._compute(examples, seed, factors, judge)
+        if judge is not None:
+            return sum_terms(judge.terms, self.objective, count)
+        if not self.objective.metrics and picked.weights is None:
+            return (losses.sum() / factor / count)[None]
+        return sum_terms(self.objective.loss(-losses / factors, picked), self.objective, count)
+
+    def _compute(
+        self, examples: Sequence[Example], seed: int, factors: Tensor, judge: Judge | None
+    ) -> Tensor:
+        """Add gradients as Decoder.add_gradients() does, by a recorded graph where there is one."""
         graph = self._graph()
         if graph is not None:
             ids, lengths, picks = join(examples, self.pad_id, 1)
             size = graph.fit(lengths) if len(picks) else 0
             if size:
-                targets = ids[picks + 1]
-                loss = graph.add_gradients(ids, lengths, picks, targets, size=size, scale=factor, seed=seed)
-                return loss / trained_tokens
+                given = {"size": size, "scale": factors, "judge": judge, "seed": seed}
+                return graph.add_gradients(ids, lengths, picks, ids[picks + 1], **given)
         ids, lengths, picks = join(examples, self.pad_id, self.pad_multiple)
-        tokens, rows, places, targets = self._place(ids, lengths, picks, seed)
-        return self.decoder.add_gradients(tokens, rows, places, targets, factor) / trained_tokens
+        return self.decoder.add_gradients(*self._place(ids, lengths, picks, seed), factors, judge)
 
-    def sum_loss(self, examples: Sequence[Example]) -> Tensor:
+    def evaluate(self, examples: Sequence[Example]) -> Tensor:
+        """See Step."""
+        terms = self.objective.loss(self.log_probabilities(examples), self._send_picked(examples))
+        return sum_terms(terms, self.objective)
+
+    def log_probabilities(self, examples: Sequence[Example]) -> Tensor:
         """See Step."""
         self.decoder.note_change()
         ids, lengths, picks = join(examples, self.pad_id, self.pad_multiple)
-        return self.decoder.sum_loss(*self._place(ids, lengths, picks))
+        return -self.decoder.token_losses(*self._place(ids, lengths, picks))
+
+    def _send_picked(self, examples: Sequence[Example]) -> Picked:
+        values = pick_values(examples, self.objective)
+        return (
+            Picked(**dict(zip(values, self._staging.send((*values.values(),)), strict=True)))
+            if values
+            else Picked()
+        )
 
     def drop_graphs(self) -> None:
         """Let go of what is recorded, and of its memory; it is recorded anew when next needed."""
@@ -152,6 +182,18 @@ class DecoderStep:
             self._graphs = None  # lets go of the old graphs' memory first
             self._graphs = now, GraphedDecoder(decoder, shapes)
         return self._graphs[1]
+
+
+class _Judge:
+    """Asks an objective what the log-probabilities of a micro-batch are worth, between the head's two directions."""
+
+    def __init__(self, objective: Objective, picked: Picked, factor: Tensor) -> None:
+        self.objective, self.picked, self.factor = objective, picked, factor
+        self.terms: Terms | None = None
+
+    def __call__(self, log_probabilities: Tensor) -> Tensor:
+        self.terms = self.objective.loss(log_probabilities, self.picked)
+        return self.terms.gradient * self.factor
 
 
 def _as_parameter(weights: Tensor, gradients: Tensor) -> list[torch.nn.Parameter]:

@@ -47,10 +47,11 @@ class FlatAdamW(torch.optim.AdamW):
         self._counts = torch.zeros(3, device=device)
         self._coefficients = torch.zeros(NORM + 1, device=device)
 
-    def read(self, loss: Tensor) -> tuple[float, float, bool]:
-        """Return `loss`, the last step's gradient norm before clipping, and whether it was applied; waits, once."""
-        loss, *coefficients = torch.cat((loss[None], self._coefficients)).tolist()
-        return loss, coefficients[NORM], coefficients[APPLIED] > 0
+    def read(self, sums: Tensor) -> tuple[list[float], float, bool]:
+        """Return `sums` (M,), the last step's gradient norm before clipping, and whether it was applied; waits once."""
+        read = torch.cat((sums, self._coefficients)).tolist()
+        coefficients = read[len(sums) :]
+        return read[: len(sums)], coefficients[NORM], coefficients[APPLIED] > 0
 
     @torch.no_grad()
     def step(self, closure: None = None, *, loss: Tensor | None = None) -> None:

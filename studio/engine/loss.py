@@ -1,4 +1,4 @@
-"""The loss head: mean next-token loss over trained positions, without the logits of positions that have none.
+"""The loss head of the model's own code: -log p of each token that counts, without the logits of other positions.
 
 N: trained positions   H: hidden width   V: vocabulary
 """
@@ -38,10 +38,10 @@ class LossHead:
         self.own = self._matches()
         self.note: Text | None = None if self.own else text("run.full_logits")
 
-    def sum_loss(self, batch: Batch) -> torch.Tensor:
-        """Return the sum of the loss over the trained positions of `batch`, a () fp32 tensor."""
+    def token_losses(self, batch: Batch) -> torch.Tensor:
+        """Return -log p of the tokens of `batch` that count, (N,) float32."""
         if batch.picks.numel() == 0:
-            return torch.zeros((), device=batch.input_ids.device, requires_grad=True)
+            return torch.zeros(0, device=batch.input_ids.device, requires_grad=True)
         inputs = {
             "input_ids": batch.input_ids,
             "attention_mask": batch.attention_mask,
@@ -51,26 +51,24 @@ class LossHead:
         if not self.own:
             logits = self.model(**inputs).logits
             rows = logits.reshape(-1, logits.shape[-1]).index_select(0, batch.picks)
-            return F.cross_entropy(rows.float(), batch.targets, reduction="sum")
+            return F.cross_entropy(rows.float(), batch.targets, reduction="none")
         hidden = self.decoder(**inputs).last_hidden_state
         rows = hidden.reshape(-1, hidden.shape[-1]).index_select(0, batch.picks)  # (N, H)
         width = self.projection.weight.shape[0]
         per_chunk = max(1, CHUNK_BYTES // (4 * width))
         if rows.shape[0] <= per_chunk:
-            return self._rows_loss(rows, batch.targets)
+            return self._row_losses(rows, batch.targets)
         if self.frozen and rows.dtype in (self.projection.weight.dtype, torch.float32):
             # Loss and gradient in one pass over the vocabulary: a third less work than computing chunks again.
             weight = self.projection.weight
             return LINEAR_CROSS_ENTROPY.reference(
-                rows.to(weight.dtype), weight, batch.targets, softcap=self.softcap or 0.0
+                rows.to(weight.dtype), weight, batch.targets, softcap=self.softcap or 0.0, reduction="none"
             )
-        total = torch.zeros((), device=rows.device)
-        for part, targets in zip(rows.split(per_chunk), batch.targets.split(per_chunk), strict=True):
-            total = total + checkpoint(self._rows_loss, part, targets, use_reentrant=False)
-        return total
+        chunks = zip(rows.split(per_chunk), batch.targets.split(per_chunk), strict=True)
+        return torch.cat([checkpoint(self._row_losses, *chunk, use_reentrant=False) for chunk in chunks])
 
-    def _rows_loss(self, rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(self._logits(rows).float(), targets, reduction="sum")
+    def _row_losses(self, rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self._logits(rows).float(), targets, reduction="none")
 
     def _logits(self, rows: torch.Tensor) -> torch.Tensor:
         logits = self.projection(rows)

@@ -234,7 +234,7 @@ class Trial:
     def _train_on(self, rows: list[Example]) -> None:
         """Forward and backward over `rows` as in a step of training; both must give numbers."""
         trainer = self.trainer
-        loss = float(trainer.take_gradients(rows, phase="trial"))
+        loss = float(trainer.take_gradients(rows, phase="trial")[0])
         if not math.isfinite(loss):
             raise self._refuse_numbers("loss", rows[0])
         # With loss scaling an overflow of the gradients is the scaler finding its range.
@@ -252,7 +252,7 @@ class Trial:
         rows = self._fit(longest[: self.trainer.evaluation_batch])
 
         def attempt() -> None:
-            if not math.isfinite(self.trainer.evaluate(rows, phase="trial")):
+            if not math.isfinite(self.trainer.evaluate(rows, phase="trial").loss):
                 raise self._refuse_numbers("loss", rows[0])
 
         tokens_per_s = sum(map(_length, rows)) / self._quickest(attempt)

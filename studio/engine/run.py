@@ -51,9 +51,11 @@ from studio.engine.decoder_step import DecoderStep
 from studio.engine.fault_recovery import Recovery, is_sticky, may_pass
 from studio.engine.kernel_compile import warm_up
 from studio.engine.memory_calibration import keep_what_fits
+from studio.engine.objectives import get_objective
 from studio.engine.oom_fallback import cap_memory, release_memory, retry_with_memory
 from studio.engine.preflight import try_out
 from studio.engine.proof import Proof
+from studio.engine.reference import add_reference
 from studio.engine.resume import resume
 from studio.engine.rows import prepare_rows
 from studio.engine.run_folder import RunFolder
@@ -238,7 +240,13 @@ def _train(this: Run) -> Trained | None:
         plan = note_loading(plan, fast.refused, fast.twins, this.machine, recipe, facts, gpu)
         this.record = dataclasses.replace(this.record, slower=plan.slower)
         folder.change_record(lambda kept: dataclasses.replace(kept, slower=plan.slower))  # for lists of runs
-        this.emit(RunPlanned(plan=plan, swaps=(*fast.describe(), *capped)))
+        this.emit(
+            RunPlanned(
+                plan=plan,
+                swaps=(*fast.describe(), *capped),
+                metrics=get_objective(data.method).metrics,
+            )
+        )
         for op, reason in fast.twins.items():
             this.emit(KernelFellBack(step=this.record.steps, op=op, reason=reason))
         for one in plan.slower:
@@ -271,6 +279,9 @@ def _train(this: Run) -> Trained | None:
             recovery.remember(lambda store: store.note_proof(proof.key()), trainer.state)
     autocast = plan.dtype.value in AUTOCAST_DTYPES
     with watch_gpu(plan.device.value, this.emit), cast_by_autocast(loaded.model, autocast):
+        if trainer.step.objective.needs_reference:
+            with this.phase("reference"):
+                add_reference(trainer, folder.path, this.stop_when_asked)
         if fast.ops or fast.decoder:
             with this.phase("compile"):
                 warm_up(trainer)
@@ -306,7 +317,7 @@ def _train(this: Run) -> Trained | None:
         this.emit(Warned(step=outcome.state.step, message=text("run.stopped_early", step=outcome.state.step)))
     with this.phase("save"):
         if data.validation and trainer.state.evaluated != trainer.state.step:
-            eval_loss = trainer.evaluate()
+            eval_loss = trainer.evaluate().loss
             this.stop_when_asked()  # which cut the evaluation short
             this.record = dataclasses.replace(this.record, eval_loss=eval_loss)
         with cast_by_autocast(loaded.model, autocast):

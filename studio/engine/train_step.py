@@ -12,7 +12,8 @@ from studio_kernels.adamw import Steps
 from torch import Tensor
 
 from studio.data.pack import Example
-from studio.engine.batches import PAD_MULTIPLE, Batch, RowSizes, collate, cut_rows
+from studio.engine.batches import PAD_MULTIPLE, Batch, RowSizes, collate, cut_rows, pick_values
+from studio.engine.objectives.objective import Objective, Picked, Terms
 from studio.models.load import AUTOCAST_DTYPES
 from studio.planning.micro_batch import CPU_TOKENS
 
@@ -25,6 +26,7 @@ class Step(Protocol):
 
     kind: str
     """A checkpoint's optimizer state fits steps of the same kind."""
+    objective: Objective
     decayed: list[torch.nn.Parameter]
     """Matrices, to which weight decay applies."""
     undecayed: list[torch.nn.Parameter]
@@ -44,11 +46,29 @@ class Step(Protocol):
     def clear(self) -> None:
         """Begin a window: no gradients, weights as they are now."""
 
-    def add_gradients(self, examples: Sequence[Example], trained_tokens: int, scale: Scale) -> Tensor:
-        """Add the gradients of the scaled loss over `trained_tokens`; returns that loss, unscaled, a () fp32 tensor."""
+    def add_gradients(self, examples: Sequence[Example], count: float, scale: Scale) -> Tensor:
+        """Add the gradients of the scaled loss over `count`, what all examples of the optimizer step count.
 
-    def sum_loss(self, examples: Sequence[Example]) -> Tensor:
-        """Return the summed loss, a () fp32 tensor; to be called without gradients, in evaluation mode."""
+        Returns sum_terms(), its loss divided by `count`.
+        """
+
+    def evaluate(self, examples: Sequence[Example]) -> Tensor:
+        """Return sum_terms(), its loss undivided; to be called without gradients, in evaluation mode."""
+
+    def log_probabilities(self, examples: Sequence[Example]) -> Tensor:
+        """Return (N,) fp32, of each token that counts in its order; to be called like evaluate()."""
+
+
+def sum_terms(terms: Terms, objective: Objective, count: float = 1.0) -> Tensor:
+    """Return the loss over `count`, then sum and count of each of the objective's metrics: (1 + 2 M,) fp32."""
+    pairs = [terms.metrics[metric.name] for metric in objective.metrics]
+    return torch.stack([terms.loss / count, *(one.float() for pair in pairs for one in pair)])
+
+
+def read_metrics(sums: Sequence[float], objective: Objective) -> dict[str, float]:
+    """Return the metrics of what sum_terms() gave, added up over micro-steps."""
+    pairs = zip(objective.metrics, sums[1::2], sums[2::2], strict=True)
+    return {metric.name: total / count for metric, total, count in pairs if count}
 
 
 OWN_TOKENS = {"cuda": 4096, "cpu": 64}
@@ -65,13 +85,15 @@ class StockStep:
     def __init__(
         self,
         model: torch.nn.Module,
-        sum_loss: Callable[[Batch], Tensor],
+        token_losses: Callable[[Batch], Tensor],
         *,
+        objective: Objective,
         dtype: str,
         device: torch.device,
         pad_id: int,
     ) -> None:
-        self._sum_loss = sum_loss
+        self._token_losses = token_losses
+        self.objective = objective
         self.device = device
         self.pad_id = pad_id
         self.pad_multiple = PAD_MULTIPLE.get(device.type, PAD_MULTIPLE["cpu"])
@@ -97,17 +119,29 @@ class StockStep:
         for parameter in (*self.decayed, *self.undecayed):
             parameter.grad = None
 
-    def add_gradients(self, examples: Sequence[Example], trained_tokens: int, scale: Scale) -> Tensor:
+    def add_gradients(self, examples: Sequence[Example], count: float, scale: Scale) -> Tensor:
         """See Step."""
         with self.autocast():
-            loss = self._sum_loss(self._collate(examples)) / trained_tokens
-        scale(loss).backward()
-        return loss.detach()
+            losses = self._token_losses(self._collate(examples))
+        terms = self._judge(losses.detach(), examples)
+        # Its gradient is that of the loss: dL/dlp stands still while lp is differentiated.
+        scale((terms.gradient / -count) @ losses).backward()
+        return sum_terms(terms, self.objective, count)
 
-    def sum_loss(self, examples: Sequence[Example]) -> Tensor:
+    def evaluate(self, examples: Sequence[Example]) -> Tensor:
+        """See Step."""
+        return sum_terms(self._judge(-self.log_probabilities(examples), examples), self.objective)
+
+    def log_probabilities(self, examples: Sequence[Example]) -> Tensor:
         """See Step."""
         with self.autocast():
-            return self._sum_loss(self._collate(examples))
+            return -self._token_losses(self._collate(examples))
+
+    def _judge(self, losses: Tensor, examples: Sequence[Example]) -> Terms:
+        """Return what the objective makes of each token's loss (N,)."""
+        values = pick_values(examples, self.objective)
+        picked = Picked(**{name: torch.from_numpy(v).to(self.device) for name, v in values.items()})
+        return self.objective.loss(-losses, picked)
 
     def _collate(self, examples: Sequence[Example]) -> Batch:
         return collate(examples, self.pad_id, self.device, self.pad_multiple)

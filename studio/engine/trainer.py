@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,7 +26,7 @@ from studio.core.events import (
 from studio.core.recipe import Recipe
 from studio.core.text import Text, text
 from studio.data.pack import Example, measure_lengths
-from studio.engine.batches import StepOrder, count_trained, measure_windows
+from studio.engine.batches import StepOrder, measure_windows
 from studio.engine.flat_adamw import FlatAdamW
 from studio.engine.oom_fallback import (
     MemoryExhausted,
@@ -39,7 +39,7 @@ from studio.engine.optimizer import apply_gradients, build_optimizer, learning_r
 from studio.engine.pause import stand_still
 from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.save_interval import is_save_due
-from studio.engine.train_step import Step
+from studio.engine.train_step import Step, read_metrics
 from studio.models.adapt import evaluation_mode
 from studio.models.load import AUTOCAST_DTYPES
 
@@ -106,6 +106,14 @@ class Outcome:
 
     end: str
     state: TrainState = field(default_factory=TrainState)
+
+
+class Evaluation(NamedTuple):
+    """What an evaluation found."""
+
+    loss: float
+    """The mean over what the examples count."""
+    metrics: dict[str, float]
 
 
 class Trainer:
@@ -205,9 +213,9 @@ class Trainer:
         """One transaction: gradients of the whole window, the check that they are finite, the optimizer."""
         state, started_s = self.state, time.perf_counter()
         window = self._window(state.step)
-        loss_sum = self.take_gradients(window)
+        sums = self.take_gradients(window)
         rate = learning_rate(self.spec, state.step, self.total_steps)
-        loss, grad_norm, applied = self._apply(loss_sum, rate)
+        (loss, *sums), grad_norm, applied = self._apply(sums, rate)
         tokens = sum(len(example.token_ids) for example in window)
         state.step += 1
         state.tokens += tokens
@@ -222,6 +230,7 @@ class Trainer:
                 tokens_per_s=tokens / (time.perf_counter() - started_s),
                 vram_bytes=count_vram(self.device),
                 skipped=not applied,
+                metrics=read_metrics((loss, *sums), self.step.objective),
             )
         )
         self._count_skips(applied, loss)
@@ -238,9 +247,9 @@ class Trainer:
     def take_gradients(self, window: Sequence[Example], phase: str = "train") -> torch.Tensor:
         """Fill the gradients with those of `window`, however often it must be replayed; weights are not touched.
 
-        Returns the mean loss over its trained tokens, a () tensor on the device. A replay begins with no gradients
-        and with the random generators of the first attempt. Raises what `recover` gives up on, and StepAbandoned, which
-        leaves the generators as they were too.
+        Returns the mean loss over what its examples count, and the sums of the objective's metrics (sum_terms), on the
+        device. A replay begins with no gradients and with the random generators of the first attempt. Raises what
+        `recover` gives up on, and StepAbandoned, which leaves the generators as they were too.
         """
         generators = read_generators()
         while True:
@@ -263,20 +272,21 @@ class Trainer:
             write_generators(generators)
 
     def _accumulate(self, window: Sequence[Example], phase: str) -> torch.Tensor:
-        """Forward and backward over the window's micro-batches; returns the mean loss as a () tensor on the device."""
-        trained_tokens = max(1, sum(count_trained(example) for example in window))
-        total = torch.zeros((), device=self.device)
+        """Forward and backward over the window's micro-batches; returns what take_gradients() does."""
+        objective = self.step.objective
+        count = sum(map(objective.count, window)) or 1.0
+        total = torch.zeros(1 + 2 * len(objective.metrics), device=self.device)
         parts = self.step.cut(window, self.state.micro_batch, self.longest_tokens)
         for micro, part in enumerate(parts):
             # A window may take minutes, and who asks for the end is given 20 s before the process is killed.
             if micro and phase == "train" and self.hooks.should_stop():
                 raise StepAbandoned
             self.hooks.beat(phase, self.state.step + 1, micro)
-            total += self.step.add_gradients(part, trained_tokens, self.scaler.scale)
+            total += self.step.add_gradients(part, count, self.scaler.scale)
         return total
 
-    def _apply(self, loss_sum: torch.Tensor, rate: float) -> tuple[float, float, bool]:
-        """Clip and step if all is finite; returns loss, gradient norm before clipping, and whether it was applied.
+    def _apply(self, sums: torch.Tensor, rate: float) -> tuple[list[float], float, bool]:
+        """Clip and step if all is finite; returns `sums`, the gradient norm before clipping, and whether it was so.
 
         Waits for the device once, when all that it can be given is enqueued.
         """
@@ -285,18 +295,18 @@ class Trainer:
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
         if isinstance(self.optimizer, FlatAdamW):
-            self._step_whole(loss_sum)
+            self._step_whole(sums[0])
             self.scaler.update()
             self._window(self.state.step + 1)  # while the device computes
-            return self.optimizer.read(loss_sum)
+            return self.optimizer.read(sums)
         norm = torch.nn.utils.clip_grad_norm_(self.trained, self.spec.max_grad_norm or math.inf)
         self._window(self.state.step + 1)
-        loss, grad_norm = torch.stack([loss_sum, norm.to(loss_sum)]).tolist()
-        applied = math.isfinite(loss) and math.isfinite(grad_norm)
-        if applied and apply_gradients(self.scaler, self.optimizer, loss_sum):
+        *read, grad_norm = torch.cat([sums, norm.to(sums)[None]]).tolist()
+        applied = math.isfinite(read[0]) and math.isfinite(grad_norm)
+        if applied and apply_gradients(self.scaler, self.optimizer, sums[0]):
             self._tell_optimizer_freed()
         self.scaler.update()
-        return loss, grad_norm, applied
+        return read, grad_norm, applied
 
     def _step_whole(self, loss_sum: torch.Tensor) -> None:
         """Step an optimizer that changes all or nothing: when its kernel fails, its twin takes the same gradients."""
@@ -330,30 +340,33 @@ class Trainer:
         if state.skipped_in_a_row >= NON_FINITE_LIMIT:
             raise NonFinite(f"loss {loss} at step {state.step}")
 
-    def evaluate(self, examples: Sequence[Example] | None = None, phase: str = "evaluate") -> float:
-        """Return the mean loss over the trained tokens of `examples`, the validation examples when None.
+    def evaluate(self, examples: Sequence[Example] | None = None, phase: str = "evaluate") -> Evaluation:
+        """Return the mean loss over what `examples` count, the validation examples when None, and the metrics.
 
         When memory runs out, fewer rows are evaluated at a time from here on; the training's micro-batch stays.
         """
-        examples = self.validation if examples is None else examples
-        total, tokens, done = 0.0, 0, 0
+        examples, objective = self.validation if examples is None else examples, self.step.objective
+        total, count, done = [0.0] * (1 + 2 * len(objective.metrics)), 0.0, 0
         ordered = sorted(examples, key=lambda example: len(example.token_ids), reverse=True)
         with evaluation_mode(self.model):
             while done < len(ordered) and not self.hooks.should_stop():
                 self.hooks.beat(phase, self.state.step, done)
                 part = ordered[done : done + self.evaluation_batch]
-                loss = self._try_batch(part)
-                if loss is None:
+                sums = self.try_batch(part, self.step.evaluate)
+                if sums is None:
                     continue
-                total, done = total + loss, done + len(part)
-                tokens += sum(count_trained(example) for example in part)
-        return total / max(1, tokens)
+                total = [before + one for before, one in zip(total, sums, strict=True)]
+                done += len(part)
+                count += sum(map(objective.count, part))
+        return Evaluation(total[0] / (count or 1.0), read_metrics(total, objective))
 
     @torch.no_grad()
-    def _try_batch(self, part: Sequence[Example]) -> float | None:
-        """Return the summed loss of one evaluation batch; None when something was changed: do it again."""
+    def try_batch(
+        self, part: Sequence[Example], compute: Callable[[Sequence[Example]], torch.Tensor]
+    ) -> list[float] | None:
+        """Return what `compute` finds for `part` of an evaluation; None when something was changed: do it again."""
         try:
-            return float(self.step.sum_loss(part))
+            return compute(part).tolist()
         except Exception as error:  # raised again unless there is a way on
             if not is_out_of_memory(error):
                 if not self.hooks.recover(error, self.state):
@@ -387,13 +400,13 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate and log; an evaluation that a stop cuts short does not count."""
         generators = read_generators()
-        loss = self.evaluate()
+        loss, metrics = self.evaluate()
         write_generators(generators)
         if self.hooks.should_stop():
             return
         state = self.state
         state.last_eval, state.evaluated = loss, state.step
-        self.hooks.emit(EvalLogged(step=state.step, loss=loss))
+        self.hooks.emit(EvalLogged(step=state.step, loss=loss, metrics=metrics))
         if loss < state.best_eval:
             state.best_eval, state.evals_without_gain = loss, 0
         else:

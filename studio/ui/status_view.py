@@ -11,7 +11,7 @@ from studio.ui.cards import time_words
 from studio.ui.live import LiveView, say_lost
 
 Say = Callable[..., str]
-PHASES = ("download", "prepare", "load", "compile", "trial", "sample", "train", "save", "verify")
+PHASES = ("download", "prepare", "load", "reference", "compile", "trial", "sample", "train", "save", "verify")
 """In the order of a run; those that a run leaves out are not shown."""
 ENDED = ("stopped", "failed", "finished")
 ALWAYS = ("prepare", "load", "train", "save", "verify")

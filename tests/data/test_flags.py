@@ -74,7 +74,8 @@ def test_a_flag_on_a_part(flag):
     ("more", "sentence"),
     [
         ({"train": "maybe"}, "data.row.flag"),
-        ({"weight": 0.5}, "data.row.flag"),
+        ({"weight": -0.5}, "data.row.flag"),
+        ({"loss": 0.5}, "data.row.flag"),
         ({"loss": [1, 0]}, "data.row.flag"),
         (
             {"training_detail": [{"begin_offset": 0, "end_offset": 2, "train": False}]},

@@ -489,6 +489,6 @@ def test_answers_kept_out_of_training_are_context(tokenizers_of, say_trained, tr
             renderer, say_trained, *(turn for pair in zip(asks, answers, strict=True) for turn in pair)
         )
 
-    kept = trained(one._replace(learned=False), two, three._replace(learned=False))
+    kept = trained(one._replace(weight=0), two, three._replace(weight=0))
     assert kept == ["two<|im_end|>"]
-    assert trained(*(answer._replace(learned=False) for answer in (one, two, three))) == []
+    assert trained(*(answer._replace(weight=0) for answer in (one, two, three))) == []

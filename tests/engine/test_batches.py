@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from studio_kernels.dispatch import bind
 
 from studio.core.policy import LayerPolicy, MemoryPolicy
-from studio.data.pack import Example
-from studio.engine.batches import count_trained, cut_rows, cut_stream
+from studio.data.pack import Example, count_trained
+from studio.engine.batches import cut_rows, cut_stream
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.loss import LossHead
+from studio.engine.objectives.sft import SFT
 from studio.engine.train_step import StockStep
 from studio.models.adapt import unwrap
 from studio.models.decoder.decoder import Decoder, take_over
@@ -93,9 +94,11 @@ def make_step(own: bool, dtype: torch.dtype, packing: bool) -> DecoderStep | Sto
         policy = MemoryPolicy(layers=(LayerPolicy(),) * 3)
         decoder = take_over(unwrap(model), bind({}), dtype=dtype, policy=policy)
         assert isinstance(decoder, Decoder), decoder
-        return DecoderStep(decoder, pad_id=0, packing=packing)
+        return DecoderStep(decoder, objective=SFT, pad_id=0, packing=packing)
     head = LossHead(unwrap(model))
-    return StockStep(model, head.sum_loss, dtype="fp32", device=torch.device("cpu"), pad_id=0)
+    return StockStep(
+        model, head.token_losses, objective=SFT, dtype="fp32", device=torch.device("cpu"), pad_id=0
+    )
 
 
 def gradients_of(

@@ -13,11 +13,11 @@ from studio_kernels.dispatch import bind
 import studio.engine.run as engine
 from studio.core.events import EvalLogged, KernelFellBack, MemoryFreed, RunPlanned, RunResumed, Warned
 from studio.core.recipe import change_recipe
-from studio.data.pack import Example
+from studio.data.pack import Example, count_trained
 from studio.engine import build as assembly
-from studio.engine.batches import count_trained
 from studio.engine.decoder_step import DecoderStep, join
 from studio.engine.loss import LossHead
+from studio.engine.objectives.sft import SFT
 from studio.engine.oom_fallback import climb, rungs_of
 from studio.engine.run_folder import create_run
 from studio.engine.train_step import StockStep
@@ -265,7 +265,14 @@ def test_both_steps_give_the_same_loss_and_gradients(tiny_models, recipe, exampl
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.1)
     device = torch.device("cpu")
-    stock = StockStep(model.eval(), LossHead(unwrap(model)).sum_loss, dtype="fp32", device=device, pad_id=1)
+    stock = StockStep(
+        model.eval(),
+        LossHead(unwrap(model)).token_losses,
+        objective=SFT,
+        dtype="fp32",
+        device=device,
+        pad_id=1,
+    )
     stock.clear()
     trained = sum(map(count_trained, examples))
     theirs = stock.add_gradients(examples, trained, lambda loss: 3 * loss)
@@ -273,7 +280,7 @@ def test_both_steps_give_the_same_loss_and_gradients(tiny_models, recipe, exampl
     stock.clear()
 
     decoder = take_over(unwrap(model), bind({}), dtype=torch.float32)
-    mine = DecoderStep(decoder, pad_id=1)
+    mine = DecoderStep(decoder, objective=SFT, pad_id=1)
     mine.clear()
     assert mine.add_gradients(examples, trained, lambda loss: 3 * loss).item() == pytest.approx(theirs.item())
     for name, gradient in expected.items():
@@ -281,4 +288,4 @@ def test_both_steps_give_the_same_loss_and_gradients(tiny_models, recipe, exampl
         torch.testing.assert_close(
             decoder.store.gradient(parameter), gradient, rtol=1e-3, atol=1e-5 * float(gradient.abs().max())
         )
-    assert mine.sum_loss(examples).item() == pytest.approx(stock.sum_loss(examples).item(), rel=1e-5)
+    assert mine.evaluate(examples).item() == pytest.approx(stock.evaluate(examples).item(), rel=1e-5)

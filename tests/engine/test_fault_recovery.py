@@ -177,13 +177,13 @@ def test_the_warm_up_sees_several_rows_and_one_and_leaves_no_trace(go, jsonl, tm
         "data.source": str(jsonl(tmp_path / "odd.jsonl", chat_rows(28))),
         "data.validation_share": 0.25,
     }
-    real, now, seen = LossHead.sum_loss, Now(), set()
+    real, now, seen = LossHead.token_losses, Now(), set()
 
     def note(self, batch):
         seen.add((now.phase, batch.input_ids.shape[0], self.model.training))
         return real(self, batch)
 
-    monkeypatch.setattr(LossHead, "sum_loss", note)
+    monkeypatch.setattr(LossHead, "token_losses", note)
     warm = go(changes=changes, now=now)
     # 21 rows to train on, 8 in a window, up to 4 in a micro-batch, cut by their lengths. 7 rows to validate on.
     trained = {rows for phase, rows, training in seen if phase == "train" and training}
@@ -195,14 +195,14 @@ def test_the_warm_up_sees_several_rows_and_one_and_leaves_no_trace(go, jsonl, tm
 
 
 def test_what_no_kernel_raised_is_not_swallowed(go, monkeypatch):
-    real, now = LossHead.sum_loss, Now()
+    real, now = LossHead.token_losses, Now()
 
     def fail(self, batch):
         if (now.phase, now.step) == ("train", 3):
             raise KernelBroke("not in a kernel")
         return real(self, batch)
 
-    monkeypatch.setattr(LossHead, "sum_loss", fail)
+    monkeypatch.setattr(LossHead, "token_losses", fail)
     ended = go(now=now)
     assert ended.record.state == "failed" and not ended.of(KernelFellBack)
     assert ended.record.steps == 2
@@ -290,14 +290,14 @@ def test_a_lost_gpu_is_not_replayed_but_the_kernel_is_remembered(go, tmp_path):
     ],
 )
 def test_a_supervised_process_leaves_when_its_gpu_is_lost(go, monkeypatch, gpu, words, left):
-    real, now, called = LossHead.sum_loss, Now(), []
+    real, now, called = LossHead.token_losses, Now(), []
 
     def fail(self, batch):
         if (now.phase, now.step) == ("train", 3):
             raise RuntimeError(words)
         return real(self, batch)
 
-    monkeypatch.setattr(LossHead, "sum_loss", fail)
+    monkeypatch.setattr(LossHead, "token_losses", fail)
     monkeypatch.setattr(engine, "name_card", lambda *_: gpu)
     ended = go(now=now, leave=lambda: called.append(1))
     assert ended.record.state == "failed" and len(called) == left

@@ -23,7 +23,7 @@ def make_batch(vocabulary: int) -> Batch:
 
 def gradients(model: torch.nn.Module, batch: Batch) -> tuple[float, dict[str, torch.Tensor]]:
     model.zero_grad(set_to_none=True)
-    total = LossHead(model).sum_loss(batch)
+    total = LossHead(model).token_losses(batch).sum()
     total.backward()
     return total.item(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 

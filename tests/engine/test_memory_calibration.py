@@ -17,6 +17,7 @@ from studio.core.text import load_catalogue
 from studio.engine import memory_calibration as measuring
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.memory_calibration import CardMeter, calibrate
+from studio.engine.objectives.sft import SFT
 from studio.engine.trainer import read_generators
 from studio.models.adapt import adapt, unwrap
 from studio.models.catalog import inspect_model
@@ -47,7 +48,7 @@ def trainer(facts, recipe, monkeypatch):
     policy = MemoryPolicy(layers=(LayerPolicy(keep="qkv"),) * facts.layers)
     decoder = take_over(unwrap(model), bind({}), dtype=torch.float32, policy=policy)
     return SimpleNamespace(
-        step=DecoderStep(decoder, pad_id=0),
+        step=DecoderStep(decoder, objective=SFT, pad_id=0),
         recipe=chosen,
         state=SimpleNamespace(micro_batch=8),
         longest_tokens=1024,
@@ -190,7 +191,7 @@ def test_a_gpu_is_measured_within_reason(tmp_path, recipe):
     decoder = take_over(unwrap(model), kernels, dtype=torch.bfloat16, policy=policy)
     assert isinstance(decoder, Decoder), decoder
     trainer = SimpleNamespace(
-        step=DecoderStep(decoder, pad_id=0), recipe=chosen, state=SimpleNamespace(micro_batch=4),
+        step=DecoderStep(decoder, objective=SFT, pad_id=0), recipe=chosen, state=SimpleNamespace(micro_batch=4),
         optimizer=SimpleNamespace(state={}), longest_tokens=4096,
     )  # fmt: skip
     machine = make_machine(make_gpu(80, torch.cuda.get_device_capability(device)))

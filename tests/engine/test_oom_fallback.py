@@ -27,7 +27,7 @@ SAID = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capaci
 @pytest.fixture
 def go(tmp_path, machine, recipe, monkeypatch):
     """A function that runs the engine where memory runs out as `full(rows, training, recomputing)` says."""
-    real = LossHead.sum_loss
+    real = LossHead.token_losses
 
     def run(full=lambda rows, training, recomputing: False, changes=None, store=None, error=None) -> Ran:
         seen = go.seen = []
@@ -45,7 +45,7 @@ def go(tmp_path, machine, recipe, monkeypatch):
                 seen.append(ids.sum(1).tolist())  # tells rows apart
             return real(self, batch)
 
-        monkeypatch.setattr(LossHead, "sum_loss", limited)
+        monkeypatch.setattr(LossHead, "token_losses", limited)
         chosen = change_recipe(recipe, {"limits.save_every": 0, "limits.trial": False} | (changes or {}))
         folder, events = create_run(tmp_path / "runs", chosen), []
         record = engine.run(chosen, machine, folder, events.append, lambda: False, remembered=store)

@@ -92,14 +92,14 @@ def test_token_beyond_the_vocabulary(ran, make_tiny_model, jsonl, tmp_path):
 
 
 def test_evaluation_that_does_not_fit_takes_fewer_rows_and_leaves_training_alone(ran, monkeypatch):
-    real = LossHead.sum_loss
+    real = LossHead.token_losses
 
     def limited(self, batch):
         if not torch.is_grad_enabled() and batch.input_ids.shape[0] > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(self, batch)
 
-    monkeypatch.setattr(LossHead, "sum_loss", limited)
+    monkeypatch.setattr(LossHead, "token_losses", limited)
     result = ran({"data.validation_share": 0.3, "limits.eval_every": 1})
     assert result.record.state == "finished", result.log
     kinds = [event.kind for event in result.events]
@@ -109,7 +109,7 @@ def test_evaluation_that_does_not_fit_takes_fewer_rows_and_leaves_training_alone
 
 
 def test_memory_that_runs_out_goes_down_the_ladder_before_step_1(ran, monkeypatch):
-    real = LossHead.sum_loss
+    real = LossHead.token_losses
 
     def limited(self, batch):
         if torch.is_grad_enabled() and batch.input_ids.shape[0] > 2:
@@ -117,7 +117,7 @@ def test_memory_that_runs_out_goes_down_the_ladder_before_step_1(ran, monkeypatc
         return real(self, batch)
 
     calm = ran()
-    monkeypatch.setattr(LossHead, "sum_loss", limited)
+    monkeypatch.setattr(LossHead, "token_losses", limited)
     result = ran()
     assert result.record.state == "finished", result.log
     assert [(event.rung, event.micro_batch) for event in result.of(MemoryFreed)] == [("micro_batch", 2)]
@@ -265,14 +265,14 @@ def test_validation_row_that_cannot_be_read(ran, jsonl, tmp_path):
 
 
 def test_kernel_that_fails_on_a_batch_of_one_row(ran, monkeypatch):
-    real = LossHead.sum_loss
+    real = LossHead.token_losses
 
     def limited(self, batch):
         if torch.is_grad_enabled() and batch.input_ids.shape[0] == 1:
             raise RuntimeError("no tile for a single row")
         return real(self, batch)
 
-    monkeypatch.setattr(LossHead, "sum_loss", limited)
+    monkeypatch.setattr(LossHead, "token_losses", limited)
     found_before_step_1(ran(), what="trial.one.broke", says="no tile for a single row")
 
 

@@ -195,14 +195,14 @@ def test_a_failure_becomes_a_diagnosis_with_its_traceback(ran, jsonl, tmp_path):
 def test_three_steps_that_are_not_finite_end_with_a_diagnosis(ran, monkeypatch):
     from studio.engine.loss import LossHead
 
-    real = LossHead.sum_loss
+    real = LossHead.token_losses
     seen = []
 
     def spoil(self, batch):
         seen.append(batch)
         return real(self, batch) * (float("nan") if len(seen) > 6 else 1.0)
 
-    monkeypatch.setattr(LossHead, "sum_loss", spoil)
+    monkeypatch.setattr(LossHead, "token_losses", spoil)
     result = ran({"optim.epochs": 6, "limits.save_every": 1, "limits.trial": False})
     assert result.record.state == "failed" and result.failure == "non_finite"
     assert result.record.skipped_steps == 3

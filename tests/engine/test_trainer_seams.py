@@ -12,6 +12,7 @@ from studio.core.recipe import change_recipe
 from studio.data.prepare import prepare
 from studio.engine.batches import PAD_MULTIPLE
 from studio.engine.loss import LossHead
+from studio.engine.objectives.sft import SFT
 from studio.engine.rng_state import seed_all
 from studio.engine.train_step import StockStep
 from studio.engine.trainer import Hooks, NonFinite
@@ -42,8 +43,10 @@ def build(recipe):
                 losses.append(event.loss)
 
         device = torch.device("cpu")
-        head = wrap(LossHead(unwrap(model)).sum_loss)
-        step = StockStep(model, head, dtype="fp32", device=device, pad_id=tokenizer.pad_token_id)
+        head = wrap(LossHead(unwrap(model)).token_losses)
+        step = StockStep(
+            model, head, objective=SFT, dtype="fp32", device=device, pad_id=tokenizer.pad_token_id
+        )
         trainer = OwnTrainer(
             model,
             step,
@@ -72,7 +75,7 @@ def test_seam_1_a_loss_head_of_another_kind(build):
         def loss(batch):
             logits = trainer.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
             rows = logits.reshape(-1, logits.shape[-1])[batch.picks]
-            return torch.nn.functional.cross_entropy(rows, batch.targets, reduction="sum")
+            return torch.nn.functional.cross_entropy(rows, batch.targets, reduction="none")
 
         return loss
 

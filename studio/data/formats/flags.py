@@ -1,4 +1,4 @@
-"""Keys by which files say whether a turn, or a part of one, is learned: `weight`, `train`, `loss`, `mask`, ..."""
+"""Keys by which files say whether a turn, or a part of one, is learned, and how much: `weight`, `train`, `mask`, ..."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ BESIDE = frozenset(
     "coefficient apply contributes on".split()
 )
 """Words beside those of a flag; any other makes something else of the name: `loss_value`, `training_data`."""
+MEASURES = frozenset("weight scale factor coefficient".split())
+"""Words of the names whose values say how much, where they are neither 0 nor 1."""
+MOST_WEIGHT = 1000.0
 TRUE = frozenset(("true", "yes", "y", "on", "1", "1.0"))
 FALSE = frozenset(("false", "no", "n", "off", "0", "0.0"))
 SIGNS = (
@@ -59,27 +62,30 @@ def find_sense(key: object) -> Sense:
     return "kept_out" if away != bool(TURNED.intersection(words)) else "learned"
 
 
-def is_learned(number: int, holder: Mapping[str, object]) -> bool:
-    """Return whether the turn `number`, or the part of it that is `holder`, may be learned.
+def weigh(number: int, holder: Mapping[str, object]) -> float:
+    """Return how much the turn `number`, or the part of it that is `holder`, counts: 1 by default, 0 kept out.
 
-    Raises RowError (E135) for a value that says neither yes nor no, and for stretches of an answer.
+    Raises RowError (E135) for a value that says neither yes, no nor how much, and for stretches of an answer.
     """
-    learned = True
+    weight = 1.0
     for key, value in holder.items():
         sense = find_sense(key)
         if not sense:
             if key in AROUND and isinstance(value, Mapping):
-                learned = learned and is_learned(number, value)
+                weight *= weigh(number, value)
             if key in DETAILS and value:
                 raise RowError("E135", text("data.row.flag_stretch", number=number, key=shorten(key)))
             continue
         said = read_flag(value)
+        if said is None and sense == "learned" and (measured := read_weight(key, value)) is not None:
+            weight *= measured
+            continue
         if said is None and value is not None:
             found = name_kind(value) if isinstance(value, (list, Mapping)) else shorten(value, 40)
             raise RowError("E135", text("data.row.flag", number=number, key=shorten(key), found=found))
         if said is not None and said != (sense == "learned"):
-            learned = False
-    return learned
+            weight = 0.0
+    return weight
 
 
 def check_mask(number: int, turns: Sequence[object]) -> None:
@@ -104,9 +110,16 @@ def read_flag(value: object) -> bool | None:
     return True if word in TRUE else False if word in FALSE else None
 
 
-def join_parts(number: int, learned: Iterable[bool]) -> bool:
-    """Return whether an answer of parts is learned. Raises RowError (E135) where only some of them are."""
-    said = {*learned}
+def read_weight(key: object, value: object) -> float | None:
+    """Return the number by which `key` says how much something counts; None for other keys and values."""
+    measures = MEASURES.intersection(part_name(key))
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if measures and is_number and 0 < value <= MOST_WEIGHT else None
+
+
+def join_parts(number: int, weights: Iterable[float]) -> float:
+    """Return how much an answer of parts counts. Raises RowError (E135) where its parts do not count alike."""
+    said = {*weights}
     if len(said) > 1:
         raise RowError("E135", text("data.row.flag_parts", number=number))
-    return said != {False}
+    return said.pop() if said else 1.0

@@ -11,7 +11,7 @@ import orjson
 from studio.core.text import text
 from studio.data.conversation import Message, ToolCall
 from studio.data.formats.cells import is_blank, name_kind, shorten
-from studio.data.formats.flags import is_learned, join_parts
+from studio.data.formats.flags import join_parts, weigh
 from studio.data.formats.tool_calls import read_calls
 from studio.data.row import RowError
 
@@ -83,7 +83,7 @@ class Content(NamedTuple):
     thoughts: str = ""
     calls: tuple[ToolCall, ...] = ()
     results: tuple[Message, ...] = ()
-    learned: bool = True
+    weight: float = 1.0
 
 
 def read_content(number: int, found: object, of_tool: bool, images: bool) -> Content:
@@ -127,7 +127,7 @@ def _read_parts(number: int, found: Sequence[object], images: bool) -> Content:
     parts: list[Part] = []
     calls: list[ToolCall] = []
     results: list[Message] = []
-    learned: list[bool] = []
+    weights: list[float] = []
     has_image = False
     for part in found:
         if isinstance(part, str):
@@ -162,7 +162,7 @@ def _read_parts(number: int, found: Sequence[object], images: bool) -> Content:
             words.append(said)
             parts.append({"type": "text", "text": said})
             if not is_blank(said):
-                learned.append(is_learned(number, part))
+                weights.append(weigh(number, part))
         elif kind not in PASSED:
             raise RowError("E120", text("data.row.part", number=number, found=shorten(kind, 40)))
     return Content(
@@ -171,7 +171,7 @@ def _read_parts(number: int, found: Sequence[object], images: bool) -> Content:
         "\n".join(filter(None, thoughts)),
         tuple(calls),
         tuple(results),
-        join_parts(number, learned) if learned else True,
+        join_parts(number, weights),
     )
 
 

@@ -1,4 +1,4 @@
-"""Examples that are tokens already: `input_ids`, with `labels` or a mask where not all is learned."""
+"""Examples that are tokens already: `input_ids`, with `labels`, a mask or weights where not all counts alike."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from studio.core.text import text
 from studio.data.containers.json_text import parse_json
 from studio.data.conversation import Conversation
 from studio.data.formats.cells import Values, is_blank, name_kind, require, shorten
+from studio.data.formats.flags import MOST_WEIGHT
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.notes import note_nothing
 from studio.data.row import RowError
@@ -25,17 +26,22 @@ def read(values: Values, mapping: Mapped) -> Conversation:
         labels = _read_numbers(values, mapping["labels"], NOT_LEARNED, len(ids))
         if any(NOT_LEARNED < label < 0 for label in labels):
             raise RowError("E120", text("data.row.ids_range", column=shorten(mapping["labels"])))
-    elif "mask" in mapping and values.get(mapping["mask"]) is not None:
-        mask = _read_numbers(values, mapping["mask"], 0, len(ids))
-        labels = tuple(id if learned else NOT_LEARNED for id, learned in zip(ids, mask, strict=True))
+    weights: tuple[float, ...] = ()
+    if "mask" in mapping and values.get(mapping["mask"]) is not None:
+        weights = _read_weights(values, mapping["mask"], len(ids))
+        labels = tuple(
+            one if weight else NOT_LEARNED for one, weight in zip(labels or ids, weights, strict=True)
+        )
+        weights = weights if {*weights} - {0, 1} else ()
     if "attention_mask" in mapping and values.get(mapping["attention_mask"]) is not None:
         seen = _read_numbers(values, mapping["attention_mask"], 0, len(ids))
         if not all(seen):
             ids = tuple(id for id, keep in zip(ids, seen, strict=True) if keep)
             labels = tuple(label for label, keep in zip(labels, seen, strict=False) if keep)
+            weights = tuple(weight for weight, keep in zip(weights, seen, strict=False) if keep)
             if not ids:
                 raise RowError("E122", text("data.row.blank", column=shorten(mapping["attention_mask"])))
-    return Conversation(kind="tokens", token_ids=ids, labels=labels)
+    return Conversation(kind="tokens", token_ids=ids, labels=labels, weights=weights)
 
 
 def _read_numbers(values: Values, column: str, least: int, length: int | None = None) -> tuple[int, ...]:
@@ -58,6 +64,21 @@ def _read_numbers(values: Values, column: str, least: int, length: int | None = 
     return tuple(map(int, cell)) if bool in kinds else tuple(cell)
 
 
+def _read_weights(values: Values, column: str, length: int) -> tuple[float, ...]:
+    """Return a cell as `length` numbers from 0 to MOST_WEIGHT. Raises RowError."""
+    cell = _parse(require(values, column))
+    if not isinstance(cell, Sequence) or isinstance(cell, (str, bytes)):
+        raise RowError("E120", text("data.row.not_ids", column=shorten(column), found=name_kind(cell)))
+    for one in cell:
+        if type(one) not in (int, float, bool) or not 0 <= one <= MOST_WEIGHT:
+            raise RowError("E120", text("data.row.weights", column=shorten(column), most=int(MOST_WEIGHT)))
+    if len(cell) != length:
+        raise RowError(
+            "E120", text("data.row.ids_length", column=shorten(column), found=len(cell), expected=length)
+        )
+    return tuple(map(float, cell))
+
+
 def _parse(cell: object) -> object:
     """Return the list that a text cell holds as JSON."""
     if isinstance(cell, str) and not is_blank(cell):
@@ -70,12 +91,17 @@ def _parse(cell: object) -> object:
 
 def holds_ids(cell: object) -> bool:
     """Return whether a cell is a list of integers."""
+    return _holds(cell, (int, bool))
+
+
+def holds_numbers(cell: object) -> bool:
+    """Return whether a cell is a list of numbers."""
+    return _holds(cell, (int, float, bool))
+
+
+def _holds(cell: object, kinds: tuple[type, ...]) -> bool:
     cell = _parse(cell) if isinstance(cell, str) and cell.lstrip().startswith("[") else cell
-    return (
-        isinstance(cell, (list, tuple))
-        and bool(cell)
-        and all(type(value) in (int, bool) for value in cell[:64])
-    )
+    return isinstance(cell, (list, tuple)) and bool(cell) and all(type(value) in kinds for value in cell[:64])
 
 
 FORMAT = Format(
@@ -84,10 +110,13 @@ FORMAT = Format(
         "input_ids": ("input_ids", "token_ids", "tokens", "ids"),
         "labels": ("labels", "label_ids"),
         "attention_mask": ("attention_mask",),
-        "mask": ("completion_mask", "assistant_masks", "assistant_mask", "loss_mask"),
+        "mask": (
+            *("completion_mask", "assistant_masks", "assistant_mask", "loss_mask"),
+            *("weights", "token_weights", "loss_weights"),
+        ),
     },
     required=("input_ids",),
-    kinds={"input_ids": holds_ids, "labels": holds_ids, "attention_mask": holds_ids, "mask": holds_ids},
+    kinds={"input_ids": holds_ids, "labels": holds_ids, "attention_mask": holds_ids, "mask": holds_numbers},
     read=read,
     beside="never",
     worded=False,

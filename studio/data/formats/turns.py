@@ -12,7 +12,7 @@ from studio.data.containers.json_text import parse_json
 from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import ANSWERS, EXPECTED
 from studio.data.formats.cells import BLANK, Values, is_blank, name_kind, read_optional, require, shorten
-from studio.data.formats.flags import check_mask, is_learned
+from studio.data.formats.flags import check_mask, weigh
 from studio.data.formats.material import read_thoughts
 from studio.data.formats.names import simplify
 from studio.data.formats.parts import ATTACHED, is_placeholder, read_content, refuse_attached
@@ -179,7 +179,7 @@ def _read_turn(number: int, turn: object, images: bool) -> list[Message]:
         raise RowError("E120", text("data.row.turn_missing", number=number, key=_key_of(turn, CONTENT_KEYS)))
     if not images and not ATTACHED.keys().isdisjoint(turn):
         refuse_attached(number, turn)
-    content, parts, thoughts, called, results, learned = read_content(number, found, role == "tool", images)
+    content, parts, thoughts, called, results, weight = read_content(number, found, role == "tool", images)
     if not images and role in ("user", "system") and is_placeholder(content):
         raise RowError("E150", text("data.row.placeholder", number=number, sign=shorten(content.strip(), 24)))
     reasoning = _read_reasoning(number, turn) or thoughts if role == "assistant" else ""
@@ -198,7 +198,7 @@ def _read_turn(number: int, turn: object, images: bool) -> list[Message]:
         name if isinstance(name, str) else "",
         str(call_id) if call_id is not None else "",
         parts,
-        (is_learned(number, turn) and learned) or role != "assistant",
+        weigh(number, turn) * weight if role == "assistant" else 1.0,
     )
     return [*results, message]
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from studio_kernels.attention import Documents
 from torch import Tensor
 
-from studio.models.decoder.decoder import Decoder
+from studio.models.decoder.decoder import Decoder, Judge
 from studio.models.decoder.host_to_device import Staging, count_bytes, split_rows
 from studio.models.decoder.kept import Saved
 from studio.models.decoder.layer import BatchLayout
@@ -162,9 +163,10 @@ class GraphedDecoder:
         *,
         size: int,
         scale: Tensor,
+        judge: Judge | None = None,
         seed: int = 0,
     ) -> Tensor:
-        """Add the gradients of `scale` times the summed loss; returns the sum, a () fp32 tensor.
+        """Add gradients, and return the losses (N,), as Decoder.add_gradients() does.
 
         `size`: as fit() says. The first micro-step of a size is launched, and then recorded for the next ones.
         """
@@ -178,23 +180,27 @@ class GraphedDecoder:
         documents = len(padded) if self.shapes.uniform else self.shapes.documents + -(-size // longest)
         starts, positions = split_rows(padded, documents)
         arrays = (_fill(token_ids, size, 0), np.array([seed], dtype=np.int64), starts, positions)
-        count = -(-max(1, len(picks)) // PICK_STEP) * PICK_STEP
+        count, most = len(picks), -(-max(1, len(picks)) // PICK_STEP) * PICK_STEP
         # A document's last token has no next one: it is never a pick of its own.
-        places, words = self._staging.send((_fill(picks, count, size - 1), _fill(targets, count, IGNORED)))
+        places, words = self._staging.send((_fill(picks, most, size - 1), _fill(targets, most, IGNORED)))
+        if scale.ndim:
+            scale = F.pad(scale, (0, most - count), value=1.0)
+        judge_all = judge and (lambda losses: F.pad(judge(losses[:count]), (0, most - count)))
+        head = places, words, scale, judge_all
         recorded = self._recorded.get(size)
         if recorded is None:
             prepared = self._prepare(size, documents, arrays)
             x, kept = prepared.forward()
-            loss, _ = self.decoder.apply_head(x, places, words, scale, out=prepared.dx)
+            losses, _ = self.decoder.apply_head(x, *head, out=prepared.dx)
             prepared.backward(kept)
             del x, kept
             self._recorded[size] = self._record(prepared)
-            return loss
+            return losses[:count]
         self._staging.send(arrays, recorded.prepared.inputs)
         recorded.forward.replay()
-        loss, _ = self.decoder.apply_head(recorded.x, places, words, scale, out=recorded.prepared.dx)
+        losses, _ = self.decoder.apply_head(recorded.x, *head, out=recorded.prepared.dx)
         recorded.backward.replay()
-        return loss
+        return losses[:count]
 
     def _prepare(self, size: int, documents: int, arrays: tuple[np.ndarray, ...]) -> _Prepared:
         held = torch.empty(count_bytes(arrays), dtype=torch.uint8, device=self.decoder.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -29,6 +29,9 @@ from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.spec import DecoderSpec, LayerSpec, read_decoder
 from studio.models.decoder.structure import round_tail
 from studio.models.decoder.whole_store import WholeStore, explain_unlike, list_parameters
+
+Judge = Callable[[Tensor], Tensor]
+"""Given what the head computed of each picked row (N,), says how strongly its gradient counts, (N,) fp32."""
 
 
 class Decoder:
@@ -121,17 +124,18 @@ class Decoder:
         picks: Tensor | None,
         targets: Tensor,
         scale: float | Tensor,
+        judge: Judge | None = None,
     ) -> Tensor:
-        """Add the gradients of `scale` times the summed loss to the store's; returns the sum, a () fp32 tensor.
+        """Add the gradients of the sum of what apply_head() returns to the store's; returns that, (N,) fp32.
 
-        token_ids (T,); picks (N,) rows whose next token `targets` (N,) is trained, None for all rows.
+        token_ids (T,); picks (N,) rows whose next token `targets` (N,) counts, None for all rows.
         """
         x, kept = self.forward_layers(token_ids, rows)
-        loss, dx = self.apply_head(x, picks, targets, scale)
+        losses, dx = self.apply_head(x, picks, targets, scale, judge)
         upstream = [dx]  # the only place that holds it: a layer takes it out
         del x, dx
         self._go_back(upstream, kept, rows, token_ids)
-        return loss
+        return losses
 
     @torch.no_grad()
     def forward_layers(self, token_ids: Tensor, rows: BatchLayout) -> tuple[Tensor, list[Saved]]:
@@ -182,8 +186,10 @@ class Decoder:
         return x
 
     @torch.no_grad()
-    def sum_loss(self, token_ids: Tensor, rows: BatchLayout, picks: Tensor | None, targets: Tensor) -> Tensor:
-        """Return the summed loss, a () fp32 tensor."""
+    def token_losses(
+        self, token_ids: Tensor, rows: BatchLayout, picks: Tensor | None, targets: Tensor
+    ) -> Tensor:
+        """Return -log p of each of `targets`, (N,) fp32."""
         x = self.hidden(token_ids, rows)
         return self._losses(
             self._normalise(x if picks is None else x.index_select(0, picks))[0], targets, 1.0, False
@@ -216,6 +222,7 @@ class Decoder:
             softcap=self.spec.softcap,
             logit_scale=self.spec.logit_scale,
             gradient=gradient,
+            reduction="none",
             rows=self.policy.head_rows,
             columns=self.policy.head_columns,
             out=hidden if gradient else None,
@@ -229,18 +236,21 @@ class Decoder:
         picks: Tensor | None,
         targets: Tensor,
         scale: float | Tensor,
+        judge: Judge | None = None,
         *,
         out: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the summed loss, a () fp32 tensor, and the gradient of `x`, the last layer's result (T, H).
+        """Return `scale`, () or (N,), times each -log p, (N,) fp32, and the gradient of `x`, the last layer's result.
 
-        The gradient (`out` where given) is wide for the down group of that layer (T, H + tail), its tail left free.
+        The gradient (T, H + tail) is that of the sum of these, each times what `judge` says; it is wide for the down
+        group of that layer, its tail left free, and lies in `out` where given.
         """
         picked = x if picks is None else x.index_select(0, picks)
         hidden, r = self._normalise(picked)
-        loss, dhidden = self._losses(hidden, targets, scale, True)
+        losses, dhidden = self._losses(hidden, targets, scale, True)
         del hidden
-        loss = loss / scale
+        if judge is not None:
+            dhidden.mul_(judge(losses)[:, None])
         norm, width, down = self.spec.norm, x.shape[1], self.layers[-1].down
         dx = down.widen_gradient(x.shape[0]) if out is None else out
         dw = self.store.find_gradient(norm.module.weight)
@@ -250,7 +260,7 @@ class Decoder:
         else:
             rows = self.kernels.rms_norm.backward(*given, weight_gradient=dw)
             dx[:, :width].zero_().index_copy_(0, picks, rows)
-        return loss, dx
+        return losses, dx
 
 
 def take_over(

@@ -322,13 +322,15 @@ class _Probe:
         decoder.store.clear_gradients()
         with torch.no_grad():
             logits = decoder.logits(x[picks])
-            loss, dx = decoder.apply_head(x.clone(), picks, targets, torch.tensor(scale, device=self.device))
+            losses, dx = decoder.apply_head(
+                x.clone(), picks, targets, torch.tensor(scale, device=self.device)
+            )
         dx = dx[:, : x.shape[1]]
         yield from self.judge.compare(
             number, ["logits", "dx"], [logits, dx[picks]], [own.logits, own.dx], [truth.logits, truth.dx],
             self.dtype,
         )  # fmt: skip
-        yield self.judge.loss(number, loss, own.loss, truth.loss)
+        yield self.judge.loss(number, losses.sum() / scale, own.loss, truth.loss)
         norm = decoder.spec.norm
         wide = widen(norm.module, self.dtype, {})
         with torch.no_grad():
@@ -379,7 +381,7 @@ class _Probe:
             number, ["all logits"], [logits], [own_logits], [truth.logits], self.dtype, TIMES_LOOSE
         )
         decoder.store.clear_gradients()
-        loss = decoder.add_gradients(ids, self.rows, picks, targets, 1.0)
+        loss = decoder.add_gradients(ids, self.rows, picks, targets, 1.0).sum()
         yield self.judge.loss(number, loss, own_loss, truth.loss)
         if isinstance(decoder.store, WholeStore):
             yield from self._compare_whole(decoder.store)

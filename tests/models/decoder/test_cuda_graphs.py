@@ -150,8 +150,8 @@ def launch(decoder: Decoder, batch: tuple, lengths: tuple[int, ...], scale: floa
     decoder.store.clear_gradients()
     decoder.note_change()
     rows = decoder.make_rows(Documents.of(lengths, device), torch.tensor(seed, device=device))
-    loss = decoder.add_gradients(ids, rows, picks, targets, torch.tensor(scale, device=device))
-    return loss.item(), decoder.store.gradients.clone()
+    losses = decoder.add_gradients(ids, rows, picks, targets, torch.tensor(scale, device=device))
+    return losses.sum().item() / scale, decoder.store.gradients.clone()
 
 
 def play(
@@ -170,7 +170,8 @@ def add(graphed: GraphedDecoder, batch: tuple, lengths: tuple[int, ...], scale: 
     factor = torch.tensor(scale, device=graphed.decoder.device)
     size = graphed.fit(lengths)
     assert size >= len(ids)
-    return graphed.add_gradients(ids, lengths, picks, targets, size=size, scale=factor, seed=seed)
+    losses = graphed.add_gradients(ids, lengths, picks, targets, size=size, scale=factor, seed=seed)
+    return losses.sum() / scale
 
 
 def record(decoder: Decoder, shapes: Shapes = SHAPES) -> GraphedDecoder:

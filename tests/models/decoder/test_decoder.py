@@ -49,7 +49,7 @@ def ours(model: PeftModel, decoder: Decoder, scale: float) -> tuple[float, dict[
     ids, picks, targets = make_batch()
     decoder.store.clear_gradients()
     rows = decoder.make_rows(Documents.of(LENGTHS, "cpu"))
-    loss = decoder.add_gradients(ids, rows, picks, targets, scale)
+    loss = decoder.add_gradients(ids, rows, picks, targets, scale).sum() / scale
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     return loss.item(), {name: decoder.store.gradient(p).clone() for name, p in trained.items()}
 
@@ -104,7 +104,7 @@ def test_evaluation_gives_the_same_loss():
     decoder = take(model)
     ids, picks, targets = make_batch()
     rows = decoder.make_rows(Documents.of(LENGTHS, "cpu"))
-    assert decoder.sum_loss(ids, rows, picks, targets).item() == pytest.approx(loss, rel=1e-5)
+    assert decoder.token_losses(ids, rows, picks, targets).sum().item() == pytest.approx(loss, rel=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -191,7 +191,7 @@ def test_dropout_gives_the_gradient_of_what_it_computes(chunk):
         decoder.store.weights.add_(direction, alpha=step)
         decoder.note_change()
         rows = decoder.make_rows(Documents.of(LENGTHS, "cpu"), torch.tensor(seed))
-        found = decoder.add_gradients(ids, rows, picks, targets, 1.0)
+        found = decoder.add_gradients(ids, rows, picks, targets, 1.0).sum()
         decoder.store.weights.add_(direction, alpha=-step)
         return found.item()
 

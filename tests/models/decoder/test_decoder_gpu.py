@@ -66,7 +66,7 @@ def run_ours(model: PeftModel, decoder: Decoder, lengths: tuple[int, ...]) -> di
     decoder.store.clear_gradients()
     decoder.note_change()
     rows = decoder.make_rows(Documents.of(lengths, decoder.device))
-    loss = decoder.add_gradients(ids, rows, picks, targets, SCALE)
+    loss = decoder.add_gradients(ids, rows, picks, targets, SCALE).sum() / SCALE
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     found = {name: decoder.store.gradient(p).clone() for name, p in trained.items()}
     return found | {"loss": loss}
