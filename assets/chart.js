@@ -3,12 +3,12 @@
 const root = element.querySelector(".charts");
 const tools = element.querySelector(".chart-tools");
 const details = element.querySelector("details");
-const figures = [...root.querySelectorAll("figure")];
+let figures = [...root.querySelectorAll("figure")];
 const words = root.dataset;
-const WIDTHS = { step: 7, eval: 3, gpu: 5 };
+const WIDTHS = { step: 7, eval: 3, metric: 5, gpu: 5 };
 const STEP = 0, SECONDS = 1, LOSS = 2;
 const AXES = {
-  loss: { kind: "step", y: 2, calm: true, log: true },
+  loss: { kind: "step", evals: "eval", y: 2, calm: true, log: true },
   learning_rate: { kind: "step", y: 3, log: true },
   grad_norm: { kind: "step", y: 4, calm: true, log: true },
   tokens_per_s: { kind: "step", y: 5, zero: true, calm: true },
@@ -17,6 +17,8 @@ const AXES = {
   gpu_temperature: { kind: "gpu", y: 3, unit: "°C" },
   gpu_power: { kind: "gpu", y: 4, zero: true, unit: "W" },
 };
+// A metric of the run's objective: of the rows that are learned, and of those held out.
+const metricAxis = (number, unit) => ({ kind: `metric ${number}`, evals: `metric ${number} held out`, y: 2, calm: true, unit: unit === "share" ? "%" : unit, scale: unit === "share" ? 100 : 1 });
 const TABLE_ROWS = 20;
 const UNSEEN_MS = 5000; // points that move a curve by less than half a pixel wait so long
 
@@ -44,7 +46,8 @@ function unpack(words, width) {
   return Array.from({ length: width }, (_, c) => numbers.subarray(c * length, (c + 1) * length));
 }
 const empty = () => Object.fromEntries(Object.entries(WIDTHS).map(([kind, width]) => [kind, new Table(width)]));
-const store = { run: null, generation: -1, cursor: { step: 0, eval: 0, gpu: 0 }, tables: empty() };
+const none = () => Object.fromEntries(Object.keys(WIDTHS).map((kind) => [kind, 0]));
+const store = { run: null, generation: -1, cursor: none(), tables: empty(), metrics: "[]" };
 const wish = { smooth: 60, log: false, window: "all", ...remembered() };
 const mine = element.querySelector(".charts").dataset.fed === "page"; // by assets/run.js; else by the component's value
 let pointer = null; // {step, seconds} under the mouse, for all charts at once
@@ -66,7 +69,7 @@ function ask() {
 }
 
 function forget() {
-  Object.assign(store, { run: null, generation: -1, cursor: { step: 0, eval: 0, gpu: 0 }, tables: empty() });
+  Object.assign(store, { run: null, generation: -1, cursor: none(), tables: empty() });
 }
 
 function take(message) {
@@ -78,11 +81,14 @@ function take(message) {
   if (!whole && !(same && kinds.every((kind) => message.since[kind] <= store.cursor[kind]))) return ask();
   if (!same || whole) {
     store.tables = empty();
-    store.cursor = { step: 0, eval: 0, gpu: 0 };
+    store.cursor = none();
   }
   for (const kind of kinds) {
-    store.tables[kind].add(unpack(message[kind], WIDTHS[kind]), whole ? 0 : store.cursor[kind] - message.since[kind]);
+    const columns = unpack(message[kind], WIDTHS[kind]), from = whole ? 0 : store.cursor[kind] - message.since[kind];
+    if (kind === "metric") part(columns, from);
+    store.tables[kind].add(columns, from);
   }
+  show(message.metrics || []);
   missing = false;
   Object.assign(store, { run: message.run, generation: message.generation, cursor: message.until, card: message.card });
   // A run on a processor has no figures of a card: four charts say all there is, from the first picture on.
@@ -90,6 +96,35 @@ function take(message) {
   root.dataset.points = String(store.cursor.step);
   root.taken = (root.taken || 0) + 1;
   change(same && !whole);
+}
+
+// Gives each metric tables of its own: rows come for all of them one behind the other.
+function part(columns, from) {
+  for (let i = from; i < columns[0].length; i++) {
+    const name = `metric ${columns[2][i]}${columns[4][i] ? " held out" : ""}`;
+    (store.tables[name] ||= new Table(3)).add([columns[0], columns[1], columns[3]].map((column) => column.subarray(i, i + 1)), 0);
+  }
+}
+
+// Makes a chart for each metric that the run has.
+function show(metrics) {
+  const wanted = JSON.stringify(metrics);
+  if (wanted === store.metrics) return;
+  store.metrics = wanted;
+  figures.filter((figure) => figure.dataset.metric).forEach((figure) => { sizes.unobserve(figure.querySelector("canvas")); sight.unobserve(figure); figure.remove(); });
+  figures = figures.filter((figure) => !figure.dataset.metric);
+  const model = figures[0];
+  metrics.forEach((metric, number) => {
+    const figure = model.cloneNode(true);
+    AXES[`metric ${number}`] = metricAxis(number, metric.unit);
+    Object.assign(figure.dataset, { series: `metric ${number}`, metric: metric.name });
+    figure.querySelector("figcaption span").textContent = metric.label;
+    figure.querySelector("output").textContent = "";
+    figure.querySelector("canvas").setAttribute("aria-label", metric.label);
+    figures[figures.length - 1 - number].after(figure);
+    figures.push(figure);
+    listen(figure);
+  });
 }
 
 function short(value) {
@@ -113,6 +148,10 @@ function search(column, length, value) {
   return low;
 }
 
+function tableOf(kind) {
+  return (store.tables[kind] ||= new Table(3));
+}
+
 function axisOf(figure) {
   const picked = figure.querySelector("select");
   return AXES[picked ? picked.value : figure.dataset.series];
@@ -120,7 +159,7 @@ function axisOf(figure) {
 
 // What of a table the window lets through: [first place, end].
 function span(kind) {
-  const table = store.tables[kind], steps = store.tables.step;
+  const table = tableOf(kind), steps = store.tables.step;
   const [what, amount] = wish.window.split(" ");
   if (what === "all" || !table.length) return [0, table.length];
   if (what === "steps" && kind === "step") return [Math.max(0, table.length - Number(amount)), table.length];
@@ -224,8 +263,8 @@ function tell(figure, said, label) {
 function draw(figure) {
   const box = figure.box;
   if (!box || !box.width || !figure.visible) return;
-  const axis = axisOf(figure), table = store.tables[axis.kind], colour = colours();
-  const byStep = axis.kind === "step", [first, end] = span(axis.kind), ys = table.columns[axis.y], unit = axis.unit ? ` ${axis.unit}` : "";
+  const axis = axisOf(figure), table = tableOf(axis.kind), colour = colours();
+  const byStep = axis.kind !== "gpu", [first, end] = span(axis.kind), ys = table.columns[axis.y], unit = axis.unit ? ` ${axis.unit}` : "";
   let last = end - 1;
   while (last > first && ys[last] !== ys[last]) last--;
   const value = end > first ? short(ys[last] * (axis.scale || 1)) + unit : "";
@@ -245,11 +284,11 @@ function draw(figure) {
 
   const scale = axis.scale || 1, log = wish.log && axis.log;
   const xs = table.columns[byStep ? STEP : 0];
-  const evals = figure.dataset.series === "loss" ? store.tables.eval : null;
-  const [evalFirst, evalEnd] = evals ? span("eval") : [0, 0];
+  const evals = axis.evals ? tableOf(axis.evals) : null;
+  const [evalFirst, evalEnd] = evals ? span(axis.evals) : [0, 0];
   const found = { low: Infinity, high: -Infinity };
   bounds(ys, first, end, scale, log, found);
-  if (evals) bounds(evals.columns[2], evalFirst, evalEnd, 1, log, found);
+  if (evals) bounds(evals.columns[2], evalFirst, evalEnd, scale, log, found);
   if (found.low > found.high || (figure.dataset.series.startsWith("gpu") && found.high === 0 && byStep)) {
     pen.fillStyle = colour.soft;
     pen.textAlign = "center";
@@ -374,16 +413,19 @@ function change(grown = false) {
   redraw();
 }
 
-figures.forEach((figure) => {
+function listen(figure) {
   const canvas = figure.querySelector("canvas");
+  figure.stale = "all";
+  sizes.observe(canvas);
+  sight.observe(figure);
   canvas.addEventListener("pointermove", (event) => {
-    const axis = axisOf(figure), table = store.tables[axis.kind], [first, end] = span(axis.kind);
+    const axis = axisOf(figure), table = tableOf(axis.kind), [first, end] = span(axis.kind);
     if (end <= first || !figure.box) return;
-    const column = table.columns[axis.kind === "step" ? STEP : 0];
+    const column = table.columns[0];
     const share = Math.min(1, Math.max(0, (event.offsetX - 40) / (figure.box.width - 48)));
     const place = Math.min(end - 1, search(column, end, column[first] + share * (column[end - 1] - column[first])));
     const steps = store.tables.step;
-    if (axis.kind === "step") pointer = { step: column[place], seconds: table.columns[SECONDS][place] };
+    if (axis.kind !== "gpu") pointer = { step: column[place], seconds: table.columns[SECONDS][place] };
     else {
       const at = Math.min(steps.length - 1, search(steps.columns[SECONDS], steps.length, column[place]));
       pointer = { seconds: column[place], step: at >= 0 ? steps.columns[STEP][at] : 0 };
@@ -392,7 +434,7 @@ figures.forEach((figure) => {
   });
   canvas.addEventListener("pointerleave", () => { pointer = null; change(); });
   figure.querySelector("select")?.addEventListener("change", () => change());
-});
+}
 
 tools.querySelectorAll("[name]").forEach((field) => {
   if (field.type === "checkbox") field.checked = wish[field.name]; else field.value = wish[field.name];
@@ -413,7 +455,7 @@ const sight = new IntersectionObserver((entries) => {
   for (const entry of entries) entry.target.visible = entry.isIntersecting;
   redraw();
 }, { rootMargin: "800px 0px" });
-figures.forEach((figure) => { figure.stale = "all"; sizes.observe(figure.querySelector("canvas")); sight.observe(figure); });
+figures.forEach(listen);
 document.addEventListener("visibilitychange", redraw);
 new MutationObserver(() => { palette = null; change(); }).observe(document.body, { attributes: true, attributeFilter: ["class"] });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { palette = null; change(); });

@@ -176,7 +176,11 @@ class Console:
                 left=left,
             )
         )
-        self._draw(line, event.step == event.total_steps)
+        told = [
+            f"{self.catalogue.say(text(f'metric.{name}'))} {value:.4g}"
+            for name, value in event.metrics.items()
+        ]
+        self._draw("  ".join([line, *told]), event.step == event.total_steps)
 
     def _tell(self, words: str, stream: TextIO | None = None) -> None:
         """Print `words` on standard error (or `stream`); a full place ends what is told, and nothing else."""

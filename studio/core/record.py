@@ -31,6 +31,8 @@ class RunRecord:
     total_steps: int = 0
     loss: float | None = None
     eval_loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Of its objective, at the last step."""
     artifact: str = ""
     """Folder of the result, relative to the run's folder; "" when there is none."""
     base: str = ""

@@ -284,7 +284,7 @@ class Running:
         log.append(event)
         match event:
             case StepLogged(step=step, total_steps=total_steps, loss=loss):
-                told = {"steps": step, "total_steps": total_steps}
+                told = {"steps": step, "total_steps": total_steps, "metrics": event.metrics}
                 told |= {"loss": loss} if math.isfinite(loss) else {}
             case EvalLogged(loss=loss) if math.isfinite(loss):
                 told = {"eval_loss": loss}

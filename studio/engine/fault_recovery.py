@@ -24,7 +24,7 @@ from studio.engine.oom_fallback import (
     recomputes,
     rungs_of,
 )
-from studio.engine.trainer import TrainState
+from studio.engine.train_state import TrainState
 from studio.host.failures import diagnose
 from studio.host.failures.catalogue import last_line
 from studio.models.optimize_model import Fast

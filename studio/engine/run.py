@@ -60,7 +60,8 @@ from studio.engine.resume import resume
 from studio.engine.rows import prepare_rows
 from studio.engine.run_folder import RunFolder
 from studio.engine.sample_generations import Samples
-from studio.engine.trainer import Hooks, Trainer, TrainState
+from studio.engine.train_state import TrainState
+from studio.engine.trainer import Hooks, Trainer
 from studio.engine.watchdog import watch_gpu
 from studio.host.cards import name_card
 from studio.host.failures import diagnose
@@ -410,6 +411,7 @@ def _record_progress(this: Run, trainer: Trainer) -> None:
         total_steps=trainer.total_steps,
         loss=state.last_loss if state.last_loss == state.last_loss else None,
         eval_loss=state.last_eval,
+        metrics=state.last_metrics,
         skipped_steps=state.skipped,
         peak_vram_bytes=max(peak, this.record.peak_vram_bytes),
     )

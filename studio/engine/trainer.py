@@ -39,6 +39,7 @@ from studio.engine.optimizer import apply_gradients, build_optimizer, learning_r
 from studio.engine.pause import stand_still
 from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.save_interval import is_save_due
+from studio.engine.train_state import TrainState
 from studio.engine.train_step import Step, read_metrics
 from studio.models.adapt import evaluation_mode
 from studio.models.load import AUTOCAST_DTYPES
@@ -55,27 +56,6 @@ class NonFinite(Exception):
 
 class StepAbandoned(Exception):
     """The end was asked for in the middle of a step's window, of which nothing was applied yet."""
-
-
-@dataclass(slots=True)
-class TrainState:
-    """Where the run is: everything that a resume needs beside weights, optimizer and random generators."""
-
-    step: int = 0
-    """Optimizer steps done (applied or skipped)."""
-    micro_batch: int = 1
-    """A micro-step needs no more memory than so many rows that are as long as the longest; short ones go by more."""
-    skipped: int = 0
-    skipped_in_a_row: int = 0
-    best_eval: float = math.inf
-    evals_without_gain: int = 0
-    evaluated: int = 0
-    """The step after which `last_eval` was measured."""
-    last_loss: float = math.nan
-    last_eval: float | None = None
-    tokens: int = 0
-    base_answers: list[str] = field(default_factory=list)
-    """What the model as it came answered to the prompts of engine/sample_generations.py."""
 
 
 @dataclass(slots=True)
@@ -219,6 +199,7 @@ class Trainer:
         tokens = sum(len(example.token_ids) for example in window)
         state.step += 1
         state.tokens += tokens
+        state.last_metrics = read_metrics((loss, *sums), self.step.objective)
         self.hooks.emit(
             StepLogged(
                 step=state.step,
@@ -230,7 +211,7 @@ class Trainer:
                 tokens_per_s=tokens / (time.perf_counter() - started_s),
                 vram_bytes=count_vram(self.device),
                 skipped=not applied,
-                metrics=read_metrics((loss, *sums), self.step.objective),
+                metrics=state.last_metrics,
             )
         )
         self._count_skips(applied, loss)

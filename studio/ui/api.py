@@ -97,6 +97,7 @@ class Api:
             "total_steps": view.total_steps or record.total_steps,
             "loss": record.loss if view.loss is None else view.loss,
             "eval_loss": record.eval_loss if view.eval_loss is None else view.eval_loss,
+            "metrics": dict(record.metrics),
             "left_s": view.left_s,
             "seq": view.seq,
             "diagnosis": record.diagnosis,

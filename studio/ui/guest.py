@@ -22,7 +22,8 @@ from studio.ui.context import Context
 from studio.ui.guest_view import Curtain, guest_talk, run_cards, run_list
 from studio.ui.header import make_brand
 from studio.ui.html_events import make_voice, read_said
-from studio.ui.metric_columns import payload
+from studio.ui.live import LiveView
+from studio.ui.metric_columns import label_metrics, payload
 
 NOTHING = {"run": "", "generation": -1, "cursor": None, "seq": -1, "state": "", "listed": -1.0}
 """What a page has got before its first look."""
@@ -183,8 +184,14 @@ class GuestPage:
         if record is None:
             return watched, gr.skip()
         view = self.context.view(record.run)
-        message = payload(record.run, view.generation, view.points, {}, card=view.on_card is not False)
+        message = self._points(record.run, view, {})
         return watched | {"generation": view.generation, "cursor": message["until"]}, message
+
+    def _points(self, run: str, view: LiveView, had: dict) -> dict[str, Any] | None:
+        """Return what a page's chart lacks that has what `had` says."""
+        metrics = label_metrics(view.metrics, self.curtain)
+        card = view.on_card is not False
+        return payload(run, view.generation, view.points, had, card=card, metrics=metrics)
 
     def tick(self, chosen: str, watched: dict) -> list[Any]:
         """Return what is new since this page's last look; nothing at all when nothing is."""
@@ -200,8 +207,7 @@ class GuestPage:
         fresh = record.run != watched["run"] or watched["seq"] < 0
         if not fresh and (view.seq, state, listed) == (watched["seq"], watched["state"], watched["listed"]):
             return [skip] * len(self.shown)
-        had, card = {} if fresh else watched, view.on_card is not False
-        message = payload(record.run, view.generation, view.points, had, card=card)
+        message = self._points(record.run, view, {} if fresh else watched)
         seen = watched | {"run": record.run, "seq": view.seq, "state": state, "listed": listed}
         if message:
             seen |= {"generation": message["generation"], "cursor": message["until"]}

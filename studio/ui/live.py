@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from studio.core.events import (
     GpuSampled,
     KernelFellBack,
     MemoryFreed,
+    Metric,
     PhaseStarted,
     RepairApplied,
     RunEvent,
@@ -93,6 +94,8 @@ class LiveView:
     plan_seq: int = 0
     """seq of the plan's event: a page that has it need not get it again."""
     swaps: tuple[Text, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    """What its objective logs beside the loss."""
     facts: DataFacts | None = None
     samples: tuple[SampleWritten, ...] = ()
     saved_step: int = 0
@@ -159,7 +162,8 @@ def fold(view: LiveView, events: Iterable[RunEvent]) -> LiveView:
         if lost[0] < lost[1] and (isinstance(event, RunResumed) or event.step == 1):
             changes["lost"] = lost
             log.append(LogLine(time_s=event.time_s, level="warn", message=say_lost(lost)))
-        points = _add_point(points, event, event.time_s - started_s)
+        metrics = changes.get("metrics", view.metrics)
+        points = _add_point(points, event, event.time_s - started_s, metrics)
         changes |= _facts(event, changes.get("pace", view.pace), changes.get("samples", view.samples))
         changes |= _phases(event, changes.get("passed", view.passed), changes.get("skipped", view.skipped))
         changes |= _trouble(event, changes.get("twins", view.twins))
@@ -226,7 +230,8 @@ def _facts(event: RunEvent, pace: tuple, samples: tuple) -> dict[str, Any]:
     """The fields of the view that `event` sets."""
     match event:
         case RunPlanned():
-            return {"plan": event.plan, "plan_seq": event.seq, "swaps": event.swaps, "state": "running"}
+            told = {"plan": event.plan, "plan_seq": event.seq, "swaps": event.swaps, "metrics": event.metrics}
+            return {**told, "state": "running"}
         case PhaseStarted():
             return {"phase": event.phase, "state": "running", "pace": (), "diagnosis": None}
         case DataPrepared():
@@ -263,7 +268,13 @@ def _facts(event: RunEvent, pace: tuple, samples: tuple) -> dict[str, Any]:
     return {}
 
 
-def _add_point(points: Points, event: RunEvent, seconds: float) -> Points:
+def _add_point(points: Points, event: RunEvent, seconds: float, metrics: Sequence[Metric]) -> Points:
+    if isinstance(event, (StepLogged, EvalLogged)):
+        held_out = float(isinstance(event, EvalLogged))
+        for number, metric in enumerate(metrics):
+            if metric.name in event.metrics:
+                value = event.metrics[metric.name]
+                points = points.add("metric", event.step, seconds, number, value, held_out)
     match event:
         case StepLogged():
             figures = (event.loss, event.lr, event.grad_norm, event.tokens_per_s, event.vram_bytes)
@@ -274,6 +285,13 @@ def _add_point(points: Points, event: RunEvent, seconds: float) -> Points:
             figures = (event.utilisation, event.memory_bytes, event.temperature_c, event.power_w)
             return points.add("gpu", seconds, *figures)
     return points
+
+
+def _tell_metrics(before: Text, metrics: Mapping[str, float]) -> Text:
+    """Return a line with an objective's metrics behind it."""
+    for name, value in metrics.items():
+        before = text("ui.log.metric", before=before, metric=text(f"metric.{name}"), value=f"{value:.4g}")
+    return before
 
 
 def log_lines(event: RunEvent, every_steps: int = 1) -> Iterable[LogLine]:
@@ -295,8 +313,9 @@ def log_lines(event: RunEvent, every_steps: int = 1) -> Iterable[LogLine]:
             level, message = "warn", text("ui.log.skipped", step=event.step)
         case StepLogged(step=step, total_steps=total) if step in (1, total) or step % every_steps == 0:
             message = text("ui.log.step", step=step, total=total, loss=event.loss, lr=event.lr)
+            message = _tell_metrics(message, event.metrics)
         case EvalLogged():
-            message = text("ui.log.eval", step=event.step, loss=event.loss)
+            message = _tell_metrics(text("ui.log.eval", step=event.step, loss=event.loss), event.metrics)
         case CheckpointSaved():
             message = text("ui.log.saved", step=event.step)
         case KernelFellBack():

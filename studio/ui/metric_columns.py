@@ -7,16 +7,22 @@ import sys
 from array import array
 from base64 import b64encode
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
+
+from studio.core.events import Metric
 
 COLUMNS = {
     "step": ("step", "seconds", "loss", "lr", "grad_norm", "tokens_per_s", "vram_bytes"),
     "eval": ("step", "seconds", "loss"),
+    "metric": ("step", "seconds", "number", "value", "held_out"),
     "gpu": ("seconds", "utilisation", "memory_bytes", "temperature_c", "power_w"),
 }
-"""Columns by kind; `seconds` counts from the run's first event, `utilisation` is 0..1, NaN is a gap."""
+"""Columns by kind; `seconds` counts from the run's first event, `utilisation` is 0..1, NaN is a gap.
+
+`metric`: `value` of the metric at place `number` of the run's; `held_out` 1 where it is of the validation rows.
+"""
 PAYLOAD_ROWS = 24_000
 """A replay of more rows than that is thinned: a chart is some 300 pixels wide and shows the extremes of each."""
 THINNED_BY = {"step": "loss", "gpu": "utilisation"}
@@ -48,7 +54,7 @@ class Points:
     def cut(self, last_step: int) -> Points:
         """Return the points without steps and evaluations above `last_step`; self when there are none."""
         tables, counts = dict(self._tables), dict(self.counts)
-        for kind in ("step", "eval"):
+        for kind in ("step", "eval", "metric"):
             kept = bisect_right(tables[kind][0], last_step, 0, counts[kind])
             if kept != counts[kind]:
                 tables[kind] = tuple(column[:kept] for column in tables[kind])
@@ -84,13 +90,20 @@ def _pack(columns: Sequence[array]) -> str:
 
 
 def payload(
-    run: str, generation: int, points: Points, shown: Mapping[str, Any], *, card: bool = True
+    run: str,
+    generation: int,
+    points: Points,
+    shown: Mapping[str, Any],
+    *,
+    card: bool = True,
+    metrics: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any] | None:
     """Return the columns that a chart lacks, each kind's packed in one string; None when it lacks nothing.
 
-    `card`: whether the run is on a graphics card, so that a chart shows the card's figures or leaves them out. `shown`
-    is what the chart has: {"run", "generation", "cursor": {kind: rows}, "card"}. Rows go on from `since` when the chart
-    shows the same run and generation (how often rows were taken back), else all are sent with `since` 0.
+    `metrics`: what label_metrics() returns; each is a chart of its own. `card`: whether the run is on a graphics card,
+    so that a chart shows the card's figures or leaves them out. `shown` is what the chart has:
+    {"run", "generation", "cursor": {kind: rows}, "card"}. Rows go on from `since` when the chart shows the same run and
+    generation (how often rows were taken back), else all are sent with `since` 0.
     """
     same = shown.get("run") == run and shown.get("generation") == generation
     had = shown.get("cursor") if same else None
@@ -99,6 +112,7 @@ def payload(
         return None
     message = {
         "run": run, "generation": generation, "since": since, "until": dict(points.counts), "card": card,
+        "metrics": [*metrics],
     }  # fmt: skip
     for kind, names in COLUMNS.items():
         columns = [points.column(kind, name, since[kind]) for name in names]
@@ -107,6 +121,11 @@ def payload(
             columns = [array("d", [column[i] for i in chosen]) for column in columns] if chosen else columns
         message[kind] = _pack(columns)
     return message
+
+
+def label_metrics(metrics: Sequence[Metric], say: Callable[[str], str]) -> list[dict[str, str]]:
+    """Return for each metric of a run its name, its words and its unit, as assets/chart.js takes them."""
+    return [{"name": one.name, "label": say(f"metric.{one.name}"), "unit": one.unit} for one in metrics]
 
 
 def _extremes(column: array) -> list[int]:

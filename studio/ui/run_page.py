@@ -16,7 +16,7 @@ from studio.ui.cards import note_card, plan_card, run_label
 from studio.ui.context import Context
 from studio.ui.header import chip, machine_strip
 from studio.ui.live import LiveView, log_lines
-from studio.ui.metric_columns import payload
+from studio.ui.metric_columns import label_metrics, payload
 from studio.ui.run_advice import judge
 from studio.ui.run_view import (
     controls,
@@ -165,7 +165,8 @@ class RunPage:
         """What the page's chart lacks."""
         card = view.on_card
         card = self.has_card() if card is None else card
-        return payload(run, view.generation, view.points, chart, card=card)
+        metrics = label_metrics(view.metrics, self.context.say)
+        return payload(run, view.generation, view.points, chart, card=card, metrics=metrics)
 
     def _nothing(self) -> dict[str, tuple[str, Callable[[], str]]]:
         """The page of a workspace without runs."""

@@ -283,10 +283,12 @@ def comparison_card(entries: Sequence[Any], comparison: Any, words: Catalogue) -
         return words.say(text(id))
 
     records = [entry.record for entry in entries]
+    metrics = dict.fromkeys(name for record in records for name in record.metrics)
     results = [
         (say("ui.runs.column.state"), [say(f"ui.runs.state.{one.state}") for one in records]),
         (say("ui.runs.column.loss"), [_number(one.loss) for one in records]),
         (say("ui.runs.column.eval_loss"), [_number(entry.best_eval_loss) for entry in entries]),
+        *((say(f"metric.{name}"), [_number(one.metrics.get(name)) for one in records]) for name in metrics),
         (say("ui.runs.column.steps"), [str(one.steps) for one in records]),
         (say("ui.runs.column.time"), [time_words(entry.took_s) for entry in entries]),
     ]

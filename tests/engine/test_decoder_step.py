@@ -20,8 +20,8 @@ from studio.engine.loss import LossHead
 from studio.engine.objectives.sft import SFT
 from studio.engine.oom_fallback import climb, rungs_of
 from studio.engine.run_folder import create_run
+from studio.engine.train_state import TrainState
 from studio.engine.train_step import StockStep
-from studio.engine.trainer import TrainState
 from studio.models.adapt import adapt, unwrap
 from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.optimize_model import Fast

@@ -17,7 +17,7 @@ from studio.engine import oom_fallback as ladder
 from studio.engine.loss import LossHead
 from studio.engine.oom_fallback import RUNGS, cap_memory, climb, is_out_of_memory, let_go
 from studio.engine.run_folder import create_run
-from studio.engine.trainer import TrainState
+from studio.engine.train_state import TrainState
 from studio.planning.learned_limits import Remembered
 from tests.engine.conftest import Ran
 

@@ -40,6 +40,7 @@ from studio.ui.guest import (
     build_guest,
 )
 from studio.ui.guest_view import PLACE, Curtain
+from studio.ui.metric_columns import COLUMNS
 from studio.ui.owner_auth import Keys
 from tests.path_spellings import SPELLINGS
 from tests.ui.conftest import FakeDesk
@@ -176,7 +177,7 @@ def test_choosing_replaying_and_following(page, fake_desk):
     seen = look(page, first["watched"], chosen)
     assert 'data-run="one"' in seen["status"]
     watched, message = page.replay(chosen, seen["watched"])
-    assert message["run"] == "one" and message["since"] == {"step": 0, "eval": 0, "gpu": 0}
+    assert message["run"] == "one" and message["since"] == dict.fromkeys(COLUMNS, 0)
     fake_desk.log["one"].append(Warned(message=literal("hm"), seq=9, time_s=9.0))
     assert "hm" in look(page, watched, chosen)["log"]
     late = look(page, watched)["watched"]  # an answer that was on its way as the choice was made
