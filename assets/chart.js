@@ -121,7 +121,7 @@ function show(metrics) {
     figure.querySelector("figcaption span").textContent = metric.label;
     figure.querySelector("output").textContent = "";
     figure.querySelector("canvas").setAttribute("aria-label", metric.label);
-    figures[figures.length - 1 - number].after(figure);
+    figures[figures.length - 1].after(figure);
     figures.push(figure);
     listen(figure);
   });

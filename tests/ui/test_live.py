@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from base64 import b64decode
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from studio.core.events import (
     Diagnosis,
     EvalLogged,
     GpuSampled,
+    Metric,
     PhaseStarted,
     RunFailed,
     RunFinished,
@@ -132,6 +134,22 @@ def test_the_log_tells_a_question_from_its_answer():
     ends = ("is stuck at step 7.", "is waiting.", "continues from its last checkpoint.", "was stopped.")
     for line, end in zip(told, ends, strict=True):
         assert line.endswith(f"{end} why")
+
+
+def test_metrics_are_kept_beside_the_steps_and_taken_back_with_them():
+    metrics = (Metric(name="plain_loss"), Metric(name="preferred", unit="share"))
+    view = fold(LiveView(metrics=metrics), [
+        replace(step(1, 1), metrics={"plain_loss": 3.0, "preferred": 0.5}),
+        replace(step(2, 2), metrics={"preferred": 0.75}),
+        EvalLogged(seq=3, time_s=3.0, step=2, loss=1.0, metrics={"preferred": 1.0}),
+    ])  # fmt: skip
+    assert [(row[0], *row[2:]) for row in view.points.rows("metric")] == [
+        (1, 0, 3, 0), (1, 1, 0.5, 0), (2, 1, 0.75, 0), (2, 1, 1, 1),
+    ]  # fmt: skip
+    words = load_catalogue("en")
+    assert "Loss without weights: 3." in words.say(view.log[0].message)
+    view = fold(view, [RunResumed(seq=4, time_s=4.0, step=1)])
+    assert len([*view.points.rows("metric")]) == 2
 
 
 def unpack(message: dict, kind: str) -> list[tuple]:

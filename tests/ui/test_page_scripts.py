@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from studio.core.events import Metric
 from studio.core.text import literal, load_catalogue, text
 from studio.ui.chart import template
 from studio.ui.live import LiveView, LogLine
@@ -192,6 +193,38 @@ def test_the_charts_keep_their_columns_while_a_run_grows(page):
             seen.append(page.evaluate("document.querySelector('.charts').classList.contains('without-card')"))
             points = points.add("step", step, step, 2.0, 1e-4, 1.0, 100.0, 0)
         assert set(seen) == {not card}
+
+
+def test_each_metric_of_a_run_is_a_chart_of_its_own(page):
+    mount(
+        page,
+        f'<div id="part">{template(lambda id, **values: ENGLISH.say(text(id, **values)), "page")}</div>',
+        "chart.js",
+    )
+    declared = [
+        Metric(name="plain_loss", better="lower"),
+        Metric(name="preferred", unit="share", better="higher"),
+    ]
+    metrics = [{"name": one.name, "label": one.name, "unit": one.unit} for one in declared]
+    points, shown = Points(), {}
+    for step in range(1, 6):
+        for number, value in enumerate((2.5, step / 10)):
+            points = points.add("metric", step, step, number, value, 0)
+        points = points.add("metric", step, step, 1, 0.75, 1).add(
+            "step", step, step, 2.0, 1e-4, 1.0, 100.0, 0
+        )
+        page.evaluate(
+            "(message) => studioRun.chart.take(message)", payload("a", 0, points, shown, metrics=metrics)
+        )
+        shown = page.evaluate("studioRun.chart.shown()")
+    charts = "[...document.querySelectorAll('figure[data-metric]')]"
+    page.wait_for_function(f"{charts}.length === 2 && {charts}[1].querySelector('output').textContent")
+    told = page.evaluate(
+        f"{charts}.map((one) => [one.dataset.metric, one.querySelector('output').textContent])"
+    )
+    assert told == [["plain_loss", "2.5"], ["preferred", "50 %"]]
+    page.evaluate("(message) => studioRun.chart.take(message)", payload("b", 0, Points(), {}))
+    assert page.evaluate(f"{charts}.length") == 0, "another run has none"
 
 
 def open_window(page, html: str) -> None:
