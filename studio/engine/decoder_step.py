@@ -15,10 +15,10 @@ from studio.data.pack import Example
 from studio.engine.batches import PAD_MULTIPLE, RowSizes, cut_stream, pick_values
 from studio.engine.objectives.objective import Objective, Picked, Terms, TokenObjective
 from studio.engine.train_step import Scale, sum_terms
+from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.cuda_graphs import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
 from studio.models.decoder.decoder import Decoder, Judge
 from studio.models.decoder.host_to_device import Staging, split_rows
-from studio.models.decoder.layer import BatchLayout
 from studio.planning.memory_estimate import is_small
 
 
@@ -175,7 +175,7 @@ class DecoderStep:
         shapes, decoder = self._shapes[1], self.decoder
         if shapes is None or any(policy.offload for policy in decoder.policy.layers):
             return None
-        if any(layer.attention.packed.name == "math" for layer in decoder.layers):
+        if any(layer.attention.kernel.packed.name == "math" for layer in decoder.layers):
             return None
         now = hash((decoder.policy, tuple(decoder.kernels.implementations.items())))
         if self._graphs is None or self._graphs[0] != now:

@@ -141,7 +141,7 @@ def _read_groups(model: ModelFacts, recipe: Recipe) -> dict[str, Group] | None:
 
 
 def kept_bytes(shape: DecoderShape, keep: str) -> int:
-    """Return what a layer at the level `keep` holds until its backward pass, bytes a token (layer.py, Kept)."""
+    """Return what a layer at the level `keep` holds until its backward pass, bytes a token (SavedLayer)."""
     e, groups = shape.element_bytes, shape.groups
     levels = (
         # The layer's input; the MLP's result where a norm follows it.
@@ -155,7 +155,7 @@ def kept_bytes(shape: DecoderShape, keep: str) -> int:
 
 
 def moved_bytes(shape: DecoderShape, keep: str) -> int:
-    """Return what of kept_bytes() waits in the machine's own memory when a layer is offloaded (Kept.move_out).
+    """Return what of kept_bytes() waits in the machine's own memory when a layer is offloaded (SavedLayer.move_out).
 
     All but the adapters' narrow parts and the log-sums, which stay on the card.
     """
@@ -179,7 +179,7 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     """Return what the two phases of a layer's backward pass need beside what is kept, `mlp` and `attention`, in bytes.
 
     What the level `keep` does not hold is computed again and counts here. By the time of its attention a layer has
-    given back what its MLP had kept, which is subtracted (models/decoder/layer.py is the list of it all).
+    given back what its MLP had kept, which is subtracted (models/decoder/blocks are the list of it all).
     """
     e, groups, hidden, width = shape.element_bytes, shape.groups, shape.hidden, shape.mlp_width
     level, at_once = KEEP_LEVELS.index(keep), min(tokens, mlp_chunk_tokens or tokens)

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from studio_kernels.attention import Documents
 from torch import Tensor
 
+from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.decoder import Decoder, Judge
 from studio.models.decoder.host_to_device import Staging, count_bytes, split_rows
-from studio.models.decoder.kept import Saved
-from studio.models.decoder.layer import BatchLayout
+from studio.models.decoder.layer import SavedLayer
 
 PICK_STEP = 128
 """The head's rows are filled up to a multiple of this."""
@@ -97,13 +97,13 @@ class _Prepared:
     dx: Tensor
     """(T, H + tail): where the head leaves the gradient of the last layer's result."""
 
-    def forward(self) -> tuple[Tensor, list[Saved]]:
+    def forward(self) -> tuple[Tensor, list[SavedLayer]]:
         """Return the last layer's result (T, H), and what the layers keep."""
         self.decoder.forget_opened()
         self.decoder.store.version += 1  # every layer takes its adapters over: that is recorded, too
         return self.decoder.forward_layers(self.ids, self.rows)
 
-    def backward(self, kept: list[Saved]) -> None:
+    def backward(self, kept: list[SavedLayer]) -> None:
         """Add the gradients of layers and embedding."""
         self.decoder.backward_layers(self.dx, kept, self.rows, self.ids)
 
@@ -128,7 +128,7 @@ class GraphedDecoder:
         self._steps = 0
         self._pool = None
         self._staging = Staging(decoder.device)
-        self._dx = decoder.layers[-1].down.widen_gradient(shapes.sizes[-1])
+        self._dx = decoder.layers[-1].mlp.down.widen_gradient(shapes.sizes[-1])
 
     @property
     def recorded(self) -> tuple[int, ...]:

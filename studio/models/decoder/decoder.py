@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from studio.core.policy import LayerPolicy, MemoryPolicy
 from studio.core.text import Text, text
 from studio.models.decoder.activation_offload import Offload
+from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.embedding import Embedding
 from studio.models.decoder.flat_store import FlatStore
 from studio.models.decoder.frozen_weights import (
@@ -23,8 +24,7 @@ from studio.models.decoder.frozen_weights import (
     TrainedWeights,
 )
 from studio.models.decoder.fused_lora_linear import Drops, LinearGroup, LinearPart, read_part
-from studio.models.decoder.kept import Saved
-from studio.models.decoder.layer import BatchLayout, Layer
+from studio.models.decoder.layer import Layer, SavedLayer
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.spec import DecoderSpec, LayerSpec, read_decoder
 from studio.models.decoder.structure import round_tail
@@ -56,7 +56,7 @@ class Decoder:
         self.kernels = kernels
         table = getattr(spec.embedding, "weight", None)
         self.embedding = Embedding(
-            spec.embedding, self.layers[0].qkv.weights.dtype, store.find_gradient(table)
+            spec.embedding, self.layers[0].attention.qkv.weights.dtype, store.find_gradient(table)
         )
         self._scratch = scratch
         self._offload = Offload(store.weights.device)
@@ -89,7 +89,7 @@ class Decoder:
         self.kernels = bind({**self.kernels.implementations, **choices})
         if self.kernels.implementations["flash"] != "triton":
             for layer in self.layers:
-                layer.attention = layer.attention.without_triton()
+                layer.attention.kernel = layer.attention.kernel.without_triton()
 
     def note_change(self) -> None:
         """Say that what is trained has changed: each layer takes over its own when it is next computed."""
@@ -138,9 +138,9 @@ class Decoder:
         return losses
 
     @torch.no_grad()
-    def forward_layers(self, token_ids: Tensor, rows: BatchLayout) -> tuple[Tensor, list[Saved]]:
+    def forward_layers(self, token_ids: Tensor, rows: BatchLayout) -> tuple[Tensor, list[SavedLayer]]:
         """Return the last layer's result (T, H), before the last norm, and what is kept for backward_layers()."""
-        kept: list[Saved] = []
+        kept: list[SavedLayer] = []
         away = [i for i, policy in enumerate(self.policy.layers) if policy.offload]
         self._offload.drop()
         x = self.embedding.forward(token_ids)
@@ -155,7 +155,9 @@ class Decoder:
         return x, kept
 
     @torch.no_grad()
-    def backward_layers(self, dx: Tensor, kept: list[Saved], rows: BatchLayout, token_ids: Tensor) -> None:
+    def backward_layers(
+        self, dx: Tensor, kept: list[SavedLayer], rows: BatchLayout, token_ids: Tensor
+    ) -> None:
         """Add the gradients of layers and embedding, given that of the last layer's result as apply_head() leaves it.
 
         Empties `kept`.
@@ -163,7 +165,7 @@ class Decoder:
         self._go_back([dx], kept, rows, token_ids)
 
     def _go_back(
-        self, upstream: list[Tensor], kept: list[Saved], rows: BatchLayout, token_ids: Tensor
+        self, upstream: list[Tensor], kept: list[SavedLayer], rows: BatchLayout, token_ids: Tensor
     ) -> None:
         away = [i for i, policy in enumerate(self.policy.layers) if policy.offload]
         for i in reversed(range(len(self.layers))):
@@ -251,7 +253,7 @@ class Decoder:
         del hidden
         if judge is not None:
             dhidden.mul_(judge(losses)[:, None])
-        norm, width, down = self.spec.norm, x.shape[1], self.layers[-1].down
+        norm, width, down = self.spec.norm, x.shape[1], self.layers[-1].mlp.down
         dx = down.widen_gradient(x.shape[0]) if out is None else out
         dw = self.store.find_gradient(norm.module.weight)
         given = (dhidden, picked, norm.weight, r, norm.offset)

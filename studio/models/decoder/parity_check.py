@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from studio.core.text import Text, text
 from studio.models.adapt import evaluation_mode
+from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.judge import (
     TIMES_FINER,
@@ -33,7 +34,7 @@ from studio.models.decoder.judge import (
     further,
     judge_equal,
 )
-from studio.models.decoder.layer import BatchLayout, Layer, kind_of
+from studio.models.decoder.layer import Layer, kind_of
 from studio.models.decoder.reading import LENGTHS, Stream, make_ids, read
 from studio.models.decoder.spec import NO_ROTARY
 from studio.models.decoder.whole_store import WholeStore
@@ -130,7 +131,7 @@ class _Probe:
     ) -> None:
         self.model, self.decoder, self.autocast, self.device = model, decoder, autocast, decoder.device
         self.config = config = model.config.get_text_config()
-        weights = decoder.layers[0].qkv.weights
+        weights = decoder.layers[0].attention.qkv.weights
         self.dtype, self.exact = weights.dtype, weights.exact
         self.judge = Judge(self.dtype, self.exact)
         self.wide_kernels = bind({})
@@ -203,7 +204,7 @@ class _Probe:
 
     def _compare_constants(self, number: int, layer: Layer, given: dict) -> Iterator[Measured]:
         """The window and the rotary tables: neither shows in every text."""
-        ours, window = layer.attention.heads.window, self._window(number)
+        ours, window = layer.attention.kernel.heads.window, self._window(number)
         if window is not None:
             yield Measured(number, "window", float(ours), float(window), ours == window)
         table = given.get("position_embeddings")
@@ -291,7 +292,7 @@ class _Probe:
             store.gradient(parameter).zero_()
         with torch.no_grad(), without_tf32() if fp32 else nullcontext():
             y, kept = layer.forward(x.float() if fp32 else x, rows, kernels, keep)
-            upstream = layer.down.widen_gradient(x.shape[0])
+            upstream = layer.mlp.down.widen_gradient(x.shape[0])
             upstream[:, : x.shape[1]] = dy
             dx = layer.backward(kept, [upstream], rows, kernels)[:, : x.shape[1]]
         return [y, dx, *(store.gradient(p).clone() for p in parameters)]

@@ -190,16 +190,18 @@ def widen_layer(layer: Layer, kernels: Kernels, wide_kernels: Kernels, *, fp8: b
     `kernels` open its weights; it is computed by `wide_kernels`. `fp8`: with products rounded to 8 bits.
     """
     twin = copy.copy(layer)
-    for name in ("qkv", "output", "gate_up", "down"):
-        setattr(twin, name, _widen_group(getattr(layer, name), kernels, wide_kernels, fp8))
+    twin.attention, twin.mlp = copy.copy(layer.attention), copy.copy(layer.mlp)
+    for block, names in ((twin.attention, ("qkv", "output")), (twin.mlp, ("gate_up", "down"))):
+        for name in names:
+            setattr(block, name, _widen_group(getattr(block, name), kernels, wide_kernels, fp8))
     norms = {
         name: value for name in layer.spec.__slots__ if isinstance(value := getattr(layer.spec, name), Norm)
     }
     wide = {
         name: replace(norm, module=widen(norm.module, norm.weight.dtype, {})) for name, norm in norms.items()
     }
-    twin.spec = replace(layer.spec, **wide)
-    twin.attention = replace(layer.attention, packed=MATH, equal=None)
+    twin.attention.spec = twin.mlp.spec = replace(layer.spec, **wide)
+    twin.attention.kernel = replace(layer.attention.kernel, packed=MATH, equal=None)
     twin._version = -1
     return twin
 

@@ -10,23 +10,32 @@ from dataclasses import replace
 import torch
 from studio_kernels.attention import Documents, choose_attention
 
+from studio.models.decoder.batch_layout import BatchLayout
+from studio.models.decoder.blocks.attention import SelfAttention
+from studio.models.decoder.blocks.gated_mlp import GatedMLP
 from studio.models.decoder.decoder import Decoder
-from studio.models.decoder.layer import BatchLayout, Layer
+from studio.models.decoder.layer import Layer
 from studio.models.decoder.spec import NO_ROTARY
 
 LEAST_EPS = 1e-2
 """Less is not felt by some trained models, whose activations have mean squares of hundreds."""
 
 
-def override(layer: Layer, **methods) -> None:
-    """Give one layer other methods."""
-    layer.__class__ = type("Faulty", (Layer,), methods)
+def override(part: Layer | SelfAttention | GatedMLP, **methods) -> None:
+    """Give one layer, or one of its blocks, other methods."""
+    part.__class__ = type("Faulty", (type(part),), methods)
+
+
+def change_spec(layer: Layer, **values) -> None:
+    """Let the blocks of one layer read another spec."""
+    layer.attention.spec = layer.mlp.spec = replace(layer.spec, **values)
 
 
 def change_heads(decoder: Decoder, layer: Layer, **values: float) -> None:
     """Let one layer compute attention with other Heads, by a backend that can."""
-    heads = dataclasses.asdict(layer.attention.heads) | values
-    layer.attention = choose_attention(device=decoder.device, dtype=layer.qkv.weights.dtype, **heads)
+    heads = dataclasses.asdict(layer.attention.kernel.heads) | values
+    dtype = layer.attention.qkv.weights.dtype
+    layer.attention.kernel = choose_attention(device=decoder.device, dtype=dtype, **heads)
 
 
 def change_rows(decoder: Decoder, change) -> None:
@@ -57,65 +66,65 @@ def ignore_norm_weight(decoder: Decoder, layer: Layer) -> None:
     norm = layer.spec.mlp_norm
     module = copy.deepcopy(norm.module)
     module.weight.data.fill_(1 - norm.offset)
-    layer.spec = replace(layer.spec, mlp_norm=replace(norm, module=module))
+    change_spec(layer, mlp_norm=replace(norm, module=module))
 
 
 def move_norm(decoder: Decoder, layer: Layer) -> None:
     spec = layer.spec
-    layer.spec = replace(spec, input_norm=spec.mlp_norm, mlp_norm=spec.input_norm)
+    change_spec(layer, input_norm=spec.mlp_norm, mlp_norm=spec.input_norm)
 
 
 def swap_heads(decoder: Decoder, layer: Layer) -> None:
     def views(self, qk, qkv):
-        q, k, v = Layer._views(self, qk, qkv)
+        q, k, v = SelfAttention._views(self, qk, qkv)
         return q.flip(1), k, v
 
-    override(layer, _views=views)
+    override(layer.attention, _views=views)
 
 
 def map_key_heads_wrongly(decoder: Decoder, layer: Layer) -> None:
     def views(self, qk, qkv):
-        q, k, v = Layer._views(self, qk, qkv)
+        q, k, v = SelfAttention._views(self, qk, qkv)
         return q, k.flip(1), v.flip(1)
 
-    override(layer, _views=views)
+    override(layer.attention, _views=views)
 
 
 def change_bias(decoder: Decoder, layer: Layer) -> None:
     """Forget the bias, or add one where there is none."""
-    qkv = layer.qkv
+    qkv = layer.attention.qkv
     weight = layer.spec.input_norm.module.weight
     qkv.bias = None if qkv.bias is not None else torch.full_like(weight[:1], 0.1).expand(qkv.outputs).clone()
 
 
 def change_window(decoder: Decoder, layer: Layer) -> None:
     """Make the window one token narrower, or give one to a layer that has none."""
-    window = layer.attention.heads.window
+    window = layer.attention.kernel.heads.window
     change_heads(decoder, layer, window=window - 1 if window else 32)
 
 
 def put_adapter_elsewhere(decoder: Decoder, layer: Layer) -> None:
-    diagonal = layer.gate_up.diagonal
+    diagonal = layer.mlp.gate_up.diagonal
     (a, b, left, middle), (c, d, _, right) = diagonal.blocks
-    layer.gate_up.diagonal = replace(diagonal, blocks=((a, b, middle, right), (c, d, left, middle)))
+    layer.mlp.gate_up.diagonal = replace(diagonal, blocks=((a, b, middle, right), (c, d, left, middle)))
 
 
 def keep_stale_adapter(decoder: Decoder, layer: Layer) -> None:
-    layer.down.refresh = lambda: None
+    layer.mlp.down.refresh = lambda: None
 
 
 def swap_gate_and_up(decoder: Decoder, layer: Layer) -> None:
-    override(layer, _halves=lambda self, gate_up: Layer._halves(self, gate_up)[::-1])
+    override(layer.mlp, _halves=lambda self, gate_up: GatedMLP._halves(self, gate_up)[::-1])
 
 
 def change_eps(decoder: Decoder, layer: Layer) -> None:
     norm = layer.spec.mlp_norm
-    layer.spec = replace(layer.spec, mlp_norm=replace(norm, eps=max(100 * norm.eps, LEAST_EPS)))
+    change_spec(layer, mlp_norm=replace(norm, eps=max(100 * norm.eps, LEAST_EPS)))
 
 
 def change_softcap(decoder: Decoder, layer: Layer) -> None:
     """Leave the scores' cap out, or cap them where none does."""
-    change_heads(decoder, layer, softcap=0.0 if layer.attention.heads.softcap else 1.0)
+    change_heads(decoder, layer, softcap=0.0 if layer.attention.kernel.heads.softcap else 1.0)
 
 
 def count_positions_wrongly(decoder: Decoder, layer: Layer) -> None:
@@ -130,30 +139,32 @@ def leak_between_documents(decoder: Decoder, layer: Layer) -> None:
 
 def change_activation(decoder: Decoder, layer: Layer) -> None:
     other = "silu" if layer.spec.activation != "silu" else "gelu_tanh"
-    layer.spec = replace(layer.spec, activation=other)
+    change_spec(layer, activation=other)
 
 
 def drop_residual(decoder: Decoder, layer: Layer) -> None:
     def join(self, x, attended, rows, kernels):
-        return Layer._join_attention(self, torch.zeros_like(x), attended, rows, kernels)
+        return SelfAttention._join(self, torch.zeros_like(x), attended, rows, kernels)
 
-    override(layer, _join_attention=join)
+    override(layer.attention, _join=join)
 
 
 def forget_adapter_scale(decoder: Decoder, layer: Layer) -> None:
-    diagonal = layer.output.diagonal
-    layer.output.diagonal = replace(diagonal, scales=(1.0,))
+    diagonal = layer.attention.output.diagonal
+    layer.attention.output.diagonal = replace(diagonal, scales=(1.0,))
 
 
 def lose_a_gradient(decoder: Decoder, layer: Layer) -> None:
-    diagonal = layer.qkv.diagonal
+    diagonal = layer.attention.qkv.diagonal
     lost = torch.zeros_like(diagonal.gradients[1])
-    layer.qkv.diagonal = replace(diagonal, gradients=(diagonal.gradients[0], lost, *diagonal.gradients[2:]))
+    layer.attention.qkv.diagonal = replace(
+        diagonal, gradients=(diagonal.gradients[0], lost, *diagonal.gradients[2:])
+    )
 
 
 def transpose_square(decoder: Decoder, layer: Layer) -> None:
     """Transpose the largest square corner of the output projection."""
-    weights = layer.output.weights
+    weights = layer.attention.output.weights
     real, width = weights.matrix, min(weights.inputs, weights.outputs)
 
     def matrix(kernels):
@@ -174,19 +185,21 @@ def interleave_rotary(decoder: Decoder, layer: Layer) -> None:
         return qkv
 
     def rotate(self, qkv, rows, kernels):
-        return Layer._rotate(self, interleave(qkv), rows, kernels)
+        return SelfAttention._rotate(self, interleave(qkv), rows, kernels)
 
     def take_heads(self, qkv, rows, kernels):
-        return Layer._heads(self, interleave(qkv.clone()), rows, kernels)
+        return SelfAttention._heads(self, interleave(qkv.clone()), rows, kernels)
 
-    override(layer, **({"_rotate": rotate} if layer.spec.query_norm is None else {"_heads": take_heads}))
+    override(
+        layer.attention, **({"_rotate": rotate} if layer.spec.query_norm is None else {"_heads": take_heads})
+    )
 
 
 def take_wrong_table(decoder: Decoder, layer: Layer) -> None:
     """Take another kind of layer's table, or, of a single one, the angles of half the position."""
     others = {one.spec.rotary for one in decoder.layers} - {layer.spec.rotary, NO_ROTARY}
     if others:
-        layer.spec = replace(layer.spec, rotary=min(others))
+        change_spec(layer, rotary=min(others))
     else:
         change_rows(decoder, lambda rows: replace(rows, tables=_stretch(rows.tables)))
 

@@ -41,11 +41,11 @@ def test_the_choice_is_told_whether_our_kernels_may_be_used(monkeypatch, choice)
 def test_a_kernel_that_fails_in_a_run_is_replaced_by_the_composed_form():
     decoder = take(flash="triton")
     for layer in decoder.layers:
-        layer.attention = replace(layer.attention, packed=TRITON)
+        layer.attention.kernel = replace(layer.attention.kernel, packed=TRITON)
     fast = Fast(decoder, None)
     assert fast.ops == {"flash"}
     fast.fall_back("flash")
-    assert {layer.attention.packed for layer in decoder.layers} == {MATH}
+    assert {layer.attention.kernel.packed for layer in decoder.layers} == {MATH}
     assert fast.ops == set()
 
 
@@ -57,8 +57,8 @@ def test_our_kernels_are_not_named_where_a_library_computes():
 def test_capped_attention_is_recorded_and_played():
     """For other documents than those of the recording, against launches of the composed form."""
     ours, composed = take(device="cuda", flash="triton"), take(device="cuda")
-    assert {layer.attention.name for layer in ours.layers} == {"triton"}
-    assert {layer.attention.name for layer in composed.layers} == {"math"}
+    assert {layer.attention.kernel.name for layer in ours.layers} == {"triton"}
+    assert {layer.attention.kernel.name for layer in composed.layers} == {"math"}
     graphed, scale = (
         GraphedDecoder(ours, Shapes(sizes=(256,), documents=4, longest=200)),
         torch.tensor(0.5, device="cuda"),

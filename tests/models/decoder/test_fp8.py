@@ -158,7 +158,9 @@ def test_the_probe_finds_a_wrong_scale(group, way):
     model = make_model("llama")
     decoder = take(model)
     assert use_fp8(decoder) is None
-    weights = getattr(decoder.layers[0], group).weights
+    layer = decoder.layers[0]
+    block = layer.attention if hasattr(layer.attention, group) else layer.mlp
+    weights = getattr(block, group).weights
     getattr(weights, way)[1].mul_(2.0)
     assert find_difference(unwrap(model), decoder, None) is not None
 
@@ -166,7 +168,7 @@ def test_the_probe_finds_a_wrong_scale(group, way):
 def test_4_bit_weights_stay_as_they_are():
     model = make_model("llama")
     decoder: Decoder = take(model)
-    last = decoder.layers[-1].down
+    last = decoder.layers[-1].mlp.down
     last.weights = OpenedWeights.__new__(OpenedWeights)
     assert use_fp8(decoder).id == "model.fp8.quantized"
     assert all(group.weights.exact for layer in decoder.layers for group in layer.groups)

@@ -1,5 +1,7 @@
 """What is predicted of a layer's memory is what the decoder holds and allocates, byte for byte where it can be."""
 
+import dataclasses
+
 import pytest
 import torch
 from studio_kernels import dispatch
@@ -45,8 +47,12 @@ def take(run, policy):
 
 
 def sum_storages(kept) -> int:
-    """Return the bytes of all tensors that a Kept holds, a shared storage once."""
-    held = [getattr(kept, name) for name in kept.__dataclass_fields__]
+    """Return the bytes of all tensors that a SavedLayer holds, a shared storage once."""
+    held = [
+        getattr(block, field.name)
+        for block in (kept.attention, kept.mlp)
+        for field in dataclasses.fields(block)
+    ]
     tensors = [one for value in held for one in (value if isinstance(value, tuple) else (value,))]
     storages = [one.untyped_storage() for one in tensors if one is not None]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
@@ -77,7 +83,7 @@ def test_a_layer_keeps_what_is_predicted_and_its_mlp_needs_that(run, keep):
     assert sum(tensor.nbytes for tensor in moved.values()) == TOKENS * moved_bytes(shape, keep)
     kept.move_in(moved)
     del moved
-    dy = torch.zeros(TOKENS, 64 + layer.down.tail)
+    dy = torch.zeros(TOKENS, 64 + layer.mlp.down.tail)
     with torch.no_grad():
         peak = dy.nbytes + measure_peak(lambda: layer.backward(kept, [dy], rows, decoder.kernels))
     decoder.release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from studio.models.decoder.reading import sample_ids
 from studio.models.decoder.spec import NO_ROTARY
 from studio.models.load import set_evaluation
 from tests.models.decoder.models import FAMILIES, SHAPE, make_model
-from tests.models.decoder.planted import FAULTS, change_eps, change_window, drop_rotary
+from tests.models.decoder.planted import FAULTS, change_eps, change_spec, change_window, drop_rotary
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "nf4": torch.bfloat16}
 DEMO = Path(__file__).parents[3] / "assets" / "demo_model"
@@ -169,7 +168,7 @@ def test_layers_with_and_without_rotary_are_told_apart(tmp_path, name):
     decoder = take(model, name)
     assert [layer.spec.rotary for layer in decoder.layers] == ["", "", NO_ROTARY]
     assert ask(model, decoder, name) is None
-    decoder.layers[2].spec = replace(decoder.layers[2].spec, rotary="")
+    change_spec(decoder.layers[2], rotary="")
     assert ask(model, decoder, name).values["layer"] == 2
 
 

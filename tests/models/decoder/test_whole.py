@@ -148,13 +148,13 @@ def test_the_probe_finds_no_difference_and_leaves_all_as_it_was(family, dtype, a
 
 
 def forget_product(decoder: Decoder, monkeypatch) -> None:
-    decoder.layers[1].down.dw = None
+    decoder.layers[1].mlp.down.dw = None
 
 
 def add_other_group(decoder: Decoder, monkeypatch) -> None:
     """Query and output have the same shape: each other's place would take the sum."""
-    group = decoder.layers[0].output
-    group.dw = decoder.layers[1].output.dw
+    group = decoder.layers[0].attention.output
+    group.dw = decoder.layers[1].attention.output.dw
 
 
 def keep_last_only(decoder: Decoder, monkeypatch) -> None:
@@ -162,7 +162,7 @@ def keep_last_only(decoder: Decoder, monkeypatch) -> None:
     real = LinearGroup.gradient_w
 
     def write(self, dy, x):
-        if self is decoder.layers[2].gate_up and self.dw is not None:
+        if self is decoder.layers[2].mlp.gate_up and self.dw is not None:
             dy, x = dy[: len(dy) // 2], x[: len(x) // 2]
         real(self, dy, x)
 
@@ -170,7 +170,7 @@ def keep_last_only(decoder: Decoder, monkeypatch) -> None:
 
 
 def forget_bias(decoder: Decoder, monkeypatch) -> None:
-    decoder.layers[2].qkv.dbias = None
+    decoder.layers[2].attention.qkv.dbias = None
 
 
 def forget_norm(decoder: Decoder, monkeypatch) -> None:

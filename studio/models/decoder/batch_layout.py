@@ -1,0 +1,24 @@
+"""What all layers need to know of the rows of a micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from studio_kernels.attention import Documents
+from torch import Tensor
+
+from studio.models.decoder.fused_lora_linear import Drops
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """What all layers need to know of a micro-batch's T rows."""
+
+    positions: Tensor
+    """(T,) int32"""
+    documents: Documents
+    tables: dict[str, tuple[Tensor, Tensor]]
+    """Rotary tables (cos, sin), each (P, d_r) fp32, by LayerSpec.rotary."""
+    drops: Drops
+    mlp_rows: int = 0
+    """Rows of one portion of the MLP; 0: all at once."""

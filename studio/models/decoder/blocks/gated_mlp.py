@@ -1,0 +1,172 @@
+"""The gated MLP as a block, in portions of rows where the memory policy asks for them.
+
+    n = norm(x)        g, u = n Wgu^T        h = act(g) u        b = h Wd^T        y = x + b
+
+Where the branch has a norm (Gemma), y = x + norm(b). T rows, H hidden width, I width of the MLP. n and h are always
+computed again; b never is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from studio_kernels.dispatch import Kernels
+from torch import Tensor
+
+from studio.models.decoder.batch_layout import BatchLayout
+from studio.models.decoder.blocks.block import Saved, own_memory
+from studio.models.decoder.blocks.residual import join, join_backward
+from studio.models.decoder.fused_lora_linear import LinearGroup
+from studio.models.decoder.spec import LayerSpec
+
+
+@dataclass(slots=True)
+class SavedMLP(Saved):
+    """See Saved."""
+
+    large: ClassVar[tuple[str, ...]] = ("x", "gate_up", "down")
+    x: Tensor | None = None
+    """(T, H) the block's input."""
+    gate_up: Tensor | None = None
+    """(T, 2 I)"""
+    down: Tensor | None = None
+    """(T, H) the down projection's result, where a norm follows it: always kept."""
+    u_gate_up: Tensor | None = None
+    u_down: Tensor | None = None
+
+    def cut(self, part: slice) -> SavedMLP:
+        """Return what is kept of some of the rows."""
+        fields = (self.x, self.gate_up, self.down, self.u_gate_up, self.u_down)
+        return SavedMLP(*(None if one is None else one[part] for one in fields))
+
+
+class GatedMLP:
+    """See the file's docstring."""
+
+    def __init__(
+        self,
+        spec: LayerSpec,
+        gate_up: LinearGroup,
+        down: LinearGroup,
+        norm_gradients: dict[str, Tensor | None],
+    ) -> None:
+        """`norm_gradients`: as SelfAttention takes them."""
+        self.spec = spec
+        self.gate_up, self.down = gate_up, down
+        self.norm_gradients = norm_gradients
+
+    @property
+    def inner(self) -> LinearGroup:
+        """See LayerBlock."""
+        return self.gate_up
+
+    @property
+    def outer(self) -> LinearGroup:
+        """See LayerBlock."""
+        return self.down
+
+    def forward(self, x: Tensor, rows: BatchLayout, kernels: Kernels, level: int) -> tuple[Tensor, SavedMLP]:
+        """See LayerBlock."""
+        norm, saved = self.spec.output_norm, SavedMLP(x if level >= 1 else None)
+        down = torch.empty_like(x)
+        assert not (level >= 3 and rows.mlp_rows), "an MLP in portions is computed again"
+        for part, portion in self._portions(rows, x.shape[0]):
+            add = x[part] if norm is None else None
+            found = self._compute(x[part], portion, kernels, add, down[part])
+            if (
+                level >= 3
+            ):  # only ever of all rows at once: the planner cuts the MLP where nothing of it is kept
+                saved.gate_up, saved.u_gate_up, saved.u_down = found
+            del found  # before the next portion makes its own
+        if norm is None:
+            return down, saved
+        if level >= 0:
+            saved.down = down
+        return join(norm, down, x, kernels), saved
+
+    def recompute(self, saved: SavedMLP, y: Tensor | None, rows: BatchLayout, kernels: Kernels) -> Tensor:
+        """See LayerBlock; gate and up are computed again by backward(), portion by portion."""
+        return self.forward(saved.x, rows, kernels, -1)[0] if y is None else y
+
+    def backward(
+        self, dy: Tensor, saved: SavedMLP, rows: BatchLayout, kernels: Kernels, below: LinearGroup | None
+    ) -> Tensor:
+        """See LayerBlock."""
+        hidden = saved.x.shape[1]
+        dx = below.widen_gradient(dy.shape[0])
+        for part, portion in self._portions(rows, dy.shape[0]):
+            self._backward(saved.cut(part), dy[part], portion, kernels, dx[part][:, :hidden])
+        saved.x = saved.gate_up = saved.down = None
+        return dx
+
+    def _portions(self, rows: BatchLayout, count: int) -> list[tuple[slice, BatchLayout]]:
+        size = rows.mlp_rows or count
+        starts = range(0, count, size)
+        return [
+            (slice(start, start + size), replace(rows, drops=replace(rows.drops, first_row=start)))
+            for start in starts
+        ]
+
+    def _compute(
+        self, x: Tensor, rows: BatchLayout, kernels: Kernels, add: Tensor | None, out: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Write the down projection's result (+ `add`) of some rows to `out`; returns gate|up and both U."""
+        gate_up, u_gate_up, _ = self._open(x, rows, kernels)
+        wide = self.down.widen(gate_up.shape[0])
+        h, place = wide[:, : self.down.inputs], wide[:, self.down.inputs :]
+        kernels.glu.forward(*self._halves(gate_up), self.spec.activation, out=h)
+        u_down = self.down.project(h, place, kernels, rows.drops)
+        self.down.forward(wide, kernels, add=add, out=out)
+        return gate_up, u_gate_up, own_memory(u_down)
+
+    def _open(self, x: Tensor, rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, Tensor, Tensor]:
+        """Return gate|up as wide gradient rows (their gradients take their place later), U, and the norm's 1/rms."""
+        hidden, norm = x.shape[1], self.spec.mlp_norm
+        wide = self.gate_up.widen(x.shape[0])
+        _, _, r = kernels.rms_norm.forward(x, norm.weight, *norm.options, out=wide[:, :hidden])
+        u = self.gate_up.project(wide[:, :hidden], wide[:, hidden:], kernels, rows.drops)
+        gate_up = self.gate_up.widen_gradient(x.shape[0])
+        self.gate_up.forward(wide, kernels, out=gate_up[:, : self.gate_up.outputs])
+        return gate_up, own_memory(u), r
+
+    def _halves(self, gate_up: Tensor) -> tuple[Tensor, Tensor]:
+        inner = self.down.inputs
+        return gate_up[:, :inner], gate_up[:, inner : 2 * inner]
+
+    def _backward(
+        self, saved: SavedMLP, dy: Tensor, rows: BatchLayout, kernels: Kernels, out: Tensor
+    ) -> None:
+        spec, hidden, inner = self.spec, saved.x.shape[1], self.down.inputs
+        ddown = dy
+        if spec.output_norm is not None:
+            gradient = self.norm_gradients["output_norm"]
+            ddown = join_backward(spec.output_norm, dy, saved.down, self.down, gradient, kernels)
+        gate_up, u_gate_up = saved.gate_up, saved.u_gate_up
+        if gate_up is None:
+            gate_up, u_gate_up, _ = self._open(saved.x, rows, kernels)
+        gate, up = self._halves(gate_up)
+        self.down.gradient_u(ddown, kernels)
+        wide = self.down.widen(gate_up.shape[0])
+        h = wide[:, :inner]
+        self.down.gradient_x(ddown, kernels, rows.drops, out=h)
+        # dh's place is taken by h, gate's and up's by their gradients: each element is read before it is written.
+        kernels.glu.backward(h, gate, up, spec.activation, dgate=gate, dup=up, h=h)
+        u_down = saved.u_down
+        if u_down is None:
+            u_down = self.down.project(h, wide[:, inner:], kernels, rows.drops)
+        self.down.gradient_b(ddown, u_down, kernels)
+        self.down.gradient_a(ddown, h, kernels, rows.drops)
+        self.down.gradient_w(ddown, h)
+        del wide, h, u_down
+        self.gate_up.gradients(gate_up, u_gate_up, kernels)
+        normal, norm = self.gate_up.widen(gate_up.shape[0])[:, :hidden], spec.mlp_norm
+        _, _, r = kernels.rms_norm.forward(saved.x, norm.weight, *norm.options, out=normal)
+        self.gate_up.gradient_a(gate_up, normal, kernels, rows.drops)
+        self.gate_up.gradient_w(gate_up, normal)
+        dnormal = self.gate_up.gradient_x(gate_up, kernels, rows.drops)
+        kernels.rms_norm.backward(
+            dnormal, saved.x, norm.weight, r, norm.offset, ds=dy[:, :hidden], out=out,
+            weight_gradient=self.norm_gradients["mlp_norm"],
+        )  # fmt: skip
