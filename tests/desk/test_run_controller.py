@@ -113,7 +113,9 @@ def test_a_discarded_run_leaves_nothing_behind(shop, desk, endless):  # noqa: F8
 
 def test_no_checkpoint_is_written_for_a_run_that_is_discarded(shop, desk, endless, monkeypatch):  # noqa: F811
     saved = []
-    monkeypatch.setattr("studio.engine.run.save_checkpoint", lambda *args: saved.append(args) or (None, 0))
+    monkeypatch.setattr(
+        "studio.engine.phases.load.save_checkpoint", lambda *args: saved.append(args) or (None, 0)
+    )
     run = desk.start(endless)
     desk.pause(run)
     wait_until(lambda: kinds(desk, run))

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from studio_kernels import _triton, glu, rms_norm
 from triton.runtime.errors import PTXASError
 
+import studio.engine.phases.load as loading
 import studio.engine.run as engine
 from studio.core.events import KernelFellBack, RunPlanned, StepLogged
 from studio.core.recipe import AdapterSpec, DatasetSpec, Limits, ModelChoice, OptimSpec, Recipe
@@ -95,15 +96,15 @@ def main(model: str, data: str, work: str) -> None:
     if not _triton.interpreted():
         sys.exit("the kernels are not interpreted")
     torch.set_num_threads(1)
-    real_load = engine.load_fast
-    engine.make_plan = plan
+    real_load = loading.load_fast
+    loading.make_plan = plan
 
     def load(*arguments):
         loaded, fast = real_load(*arguments)
         made.append(fast)
         return loaded, fast
 
-    engine.load_fast = load
+    loading.load_fast = load
     for op, module in MODULES.items():
         for way in ("forward", "backward"):
             kernel = getattr(module, f"_{way}_kernel")

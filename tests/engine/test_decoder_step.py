@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from studio_kernels.dispatch import bind
 
+import studio.engine.phases.load as loading
 import studio.engine.run as engine
 from studio.core.events import EvalLogged, KernelFellBack, MemoryFreed, RunPlanned, RunResumed, Warned
 from studio.core.recipe import change_recipe
@@ -137,14 +138,14 @@ def played_backward(dh, gate, up, dgate, dup, h, *rest, **block) -> None:
 @pytest.mark.parametrize("kernel", ["forward", "backward"])
 def test_a_kernel_that_fails_at_step_4_loses_nothing(tmp_path, machine, recipe, monkeypatch, own, kernel):
     made = []
-    real_plan, real_fast = engine.make_plan, assembly.make_fast
+    real_plan, real_fast = loading.make_plan, assembly.make_fast
 
     def plan(*arguments):
         found = real_plan(*arguments)
         choice = dataclasses.replace(found.kernels["glu"], value="triton")
         return dataclasses.replace(found, kernels={**found.kernels, "glu": choice})
 
-    monkeypatch.setattr(engine, "make_plan", plan)
+    monkeypatch.setattr(loading, "make_plan", plan)
     monkeypatch.setattr(assembly, "make_fast", lambda *a, **k: made.append(real_fast(*a, **k)) or made[-1])
     monkeypatch.setitem(COMPUTE["glu"], "backward", played_backward)
 
@@ -175,7 +176,7 @@ def test_a_kernel_that_is_wrong_with_this_model_leaves_the_others_fast(
     ran, machine, tmp_path, monkeypatch, own, recipe
 ):
     made = []
-    real_plan, real_fast = engine.make_plan, assembly.make_fast
+    real_plan, real_fast = loading.make_plan, assembly.make_fast
 
     def plan(*arguments):
         found = real_plan(*arguments)
@@ -187,7 +188,7 @@ def test_a_kernel_that_is_wrong_with_this_model_leaves_the_others_fast(
         dup[-1] = 0
 
     stock = ran({"limits.trial": False})
-    monkeypatch.setattr(engine, "make_plan", plan)
+    monkeypatch.setattr(loading, "make_plan", plan)
     monkeypatch.setattr(assembly, "make_fast", lambda *a, **k: made.append(real_fast(*a, **k)) or made[-1])
     monkeypatch.setitem(COMPUTE["glu"], "backward", wrong_backward)
     install(monkeypatch, Now(), [])

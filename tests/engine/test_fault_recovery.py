@@ -8,6 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import studio.engine.phases.load as loading
+import studio.engine.phases.train as training
 import studio.engine.run as engine
 from studio.core.events import EvalLogged, KernelFellBack, PhaseStarted, RunPlanned, Warned
 from studio.core.recipe import change_recipe
@@ -33,7 +35,7 @@ def go(tmp_path, machine, recipe, monkeypatch):
         return dataclasses.replace(real_plan(machine, recipe, *of_data), kernels=kernels)
 
     made = []
-    monkeypatch.setattr(engine, "make_plan", plan)
+    monkeypatch.setattr(loading, "make_plan", plan)
     real = assembly.make_fast
     monkeypatch.setattr(assembly, "make_fast", lambda *a, **k: made.append(real(*a, **k)) or made[-1])
 
@@ -190,7 +192,7 @@ def test_the_warm_up_sees_several_rows_and_one_and_leaves_no_trace(go, jsonl, tm
     assert {4, 1} <= trained <= {1, 2, 3, 4}
     warmed = {(rows, training) for phase, rows, training in seen if phase == "compile"}
     assert warmed == {(4, True), (1, True), (4, False), (3, False)}
-    monkeypatch.setattr(engine, "warm_up", lambda trainer: None)
+    monkeypatch.setattr(training, "warm_up", lambda trainer: None)
     assert_same_weights(warm, go(changes=changes))
 
 
@@ -298,7 +300,7 @@ def test_a_supervised_process_leaves_when_its_gpu_is_lost(go, monkeypatch, gpu, 
         return real(self, batch)
 
     monkeypatch.setattr(LossHead, "token_losses", fail)
-    monkeypatch.setattr(engine, "name_card", lambda *_: gpu)
+    monkeypatch.setattr(loading, "name_card", lambda *_: gpu)
     ended = go(now=now, leave=lambda: called.append(1))
     assert ended.record.state == "failed" and len(called) == left
 

@@ -14,7 +14,8 @@ from studio_kernels import _triton, adamw
 from studio_kernels.adamw import ADAMW
 from studio_kernels.dispatch import bind
 
-import studio.engine.run as engine
+import studio.engine.phases.load as loading
+import studio.engine.phases.train as training
 from studio.core.errors import StudioError
 from studio.core.events import KernelFellBack, MemoryFreed, RunPlanned, StepLogged
 from studio.core.recipe import OptimSpec
@@ -327,7 +328,7 @@ PLAYED = {"squares": played_squares, "advance": played_advance, "step": played_s
 def test_a_kernel_that_fails_at_step_4_goes_to_its_twin_and_the_step_is_taken_again(
     ran, own, monkeypatch, kernel
 ):
-    real, now = engine.make_plan, Now()
+    real, now = loading.make_plan, Now()
     fault = Fault("adamw", kernel, lambda now, arguments: next(steps_done) == 3)
 
     def plan(*arguments):
@@ -335,7 +336,7 @@ def test_a_kernel_that_fails_at_step_4_goes_to_its_twin_and_the_step_is_taken_ag
         choice = dataclasses.replace(found.kernels["adamw"], value="triton")
         return dataclasses.replace(found, kernels={**found.kernels, "adamw": choice})
 
-    monkeypatch.setattr(engine, "make_plan", plan)
+    monkeypatch.setattr(loading, "make_plan", plan)
     monkeypatch.setattr(_triton, "interpreted", lambda: True)
 
     def go(faults):
@@ -362,7 +363,7 @@ def spoil(monkeypatch, bad: set[int]) -> None:
         return loss * math.nan if next(done) // 2 in bad else loss
 
     monkeypatch.setattr(DecoderStep, "add_gradients", spoiled)
-    monkeypatch.setattr(engine, "warm_up", lambda trainer: None)
+    monkeypatch.setattr(training, "warm_up", lambda trainer: None)
 
 
 def test_a_step_without_numbers_is_reported_as_skipped_and_the_third_ends_the_run(ran, own, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import studio.engine.phases.load as loading
 import studio.engine.run as engine
 from studio.core.events import EvalLogged, MemoryFreed, Warned
 from studio.core.recipe import change_recipe
@@ -173,7 +174,7 @@ def test_the_end_of_the_ladder_keeps_what_was_learned(go, training):
 
 @pytest.mark.parametrize(("times", "state"), [(1, "finished"), (2, "failed")])
 def test_saving_is_tried_once_more(go, monkeypatch, times, state):
-    real, failures = engine.write_training, []
+    real, failures = loading.write_training, []
 
     def write(*arguments):
         if len(failures) < times:
@@ -181,7 +182,7 @@ def test_saving_is_tried_once_more(go, monkeypatch, times, state):
             raise torch.OutOfMemoryError(SAID)
         return real(*arguments)
 
-    monkeypatch.setattr(engine, "write_training", write)
+    monkeypatch.setattr(loading, "write_training", write)
     saved = go()
     assert saved.record.state == state
     assert [e.rung for e in saved.of(MemoryFreed)] == ["save"]

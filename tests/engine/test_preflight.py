@@ -346,8 +346,8 @@ def test_a_stop_between_two_parts_ends_it(machine, recipe, tmp_path, parts):
 @pytest.mark.parametrize(("pass_s", "left_out"), [(0.1, 0), (1.6, 1), (4.5, 4)])
 def test_a_model_that_is_far_too_slow_does_not_take_longer(ran, monkeypatch, pass_s, left_out):
     """A trial of 12 s instead of 60; each pass of the model takes `pass_s`, however short its rows are."""
-    import studio.engine.run as engine
     from studio.engine import preflight as module
+    from studio.engine.phases import train as training
 
     real, slow = transformers.LlamaModel.forward, []
 
@@ -363,7 +363,7 @@ def test_a_model_that_is_far_too_slow_does_not_take_longer(ran, monkeypatch, pas
 
     monkeypatch.setattr(transformers.LlamaModel, "forward", forward)
     monkeypatch.setattr(module, "BUDGET_S", 12.0)
-    monkeypatch.setattr(engine, "try_out", try_out)
+    monkeypatch.setattr(training, "try_out", try_out)
     result = ran({"data.validation_share": 0.25, "limits.eval_every": 2})
     assert result.record.state == "finished", result.log
     [trial] = result.of(TrialFinished)

@@ -174,7 +174,7 @@ def test_a_data_set_that_changed_between_stop_and_resume_is_told(ran, recipe):
 
 
 def test_what_refuses_a_run_for_its_data_comes_before_a_model_is_loaded(ran, jsonl, tmp_path, monkeypatch):
-    monkeypatch.setattr("studio.engine.run.load_fast", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("studio.engine.phases.load.load_fast", lambda *_: pytest.fail("loaded"))
     data = jsonl(tmp_path / "broken.jsonl", [*chat_rows(10), {"messages": []}])
     result = ran({"data.source": str(data)})
     assert result.failure == "refused" and [event.phase for event in result.of(PhaseStarted)] == ["prepare"]
@@ -212,7 +212,7 @@ def test_three_steps_that_are_not_finite_end_with_a_diagnosis(ran, monkeypatch):
 
 def test_a_wrong_artefact_never_counts_as_finished(ran, monkeypatch):
     """One tensor changed between saving and reloading: the run fails instead of ending green."""
-    import studio.engine.run as module
+    import studio.engine.phases.verify as module
 
     real = module.load_artifact
 
@@ -234,7 +234,7 @@ def test_a_wrong_artefact_never_counts_as_finished(ran, monkeypatch):
 def test_the_base_is_read_again_only_where_it_changed_in_memory(ran, monkeypatch, harmed):
     """A base that training harmed would compute with the adapter what nobody else's does: its files decide."""
     import studio.engine.artifact as artifact
-    import studio.engine.run as module
+    import studio.engine.phases.save as module
 
     real_fingerprint, real_load, read = module.fingerprint, artifact.load_model, []
 
@@ -259,7 +259,7 @@ def test_a_small_change_on_the_way_to_the_disk_is_seen(ran, monkeypatch):
     """One tensor of one layer, by a millionth: no logit shows it."""
     from safetensors.torch import load_file, save_file
 
-    import studio.engine.run as module
+    import studio.engine.phases.save as module
 
     real_save = module.save_artifact
 

@@ -1,0 +1,1 @@
+"""The phases of a run, one file each: a function of the run's context (studio/engine/run_context.py)."""

@@ -1,0 +1,180 @@
+"""The model: planned, loaded, adapted, made fast, and put together with what trains it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import torch
+
+from studio.core.codec import to_json
+from studio.core.events import DataPrepared, KernelFellBack, RunPlanned, RunResumed
+from studio.core.facts import BackendPlan
+from studio.core.files import write_json
+from studio.core.text import text
+from studio.data.pack import measure_rows
+from studio.data.prepare import PreparedData
+from studio.engine.artifact import sum_frozen
+from studio.engine.build import load_fast, make_step
+from studio.engine.checkpoint import require_space, save_checkpoint
+from studio.engine.checkpoint_state import count_checkpoint, write_training
+from studio.engine.fault_recovery import Recovery
+from studio.engine.objectives import get_objective
+from studio.engine.proof import Proof
+from studio.engine.resume import resume
+from studio.engine.run_context import Prepared, Run, Training
+from studio.engine.train_state import TrainState
+from studio.engine.trainer import Hooks, Trainer
+from studio.host.cards import name_card
+from studio.models.adapt import LITTLE_REACH, measure_reach, trained_state, unwrap
+from studio.models.load import Loaded
+from studio.models.optimize_model import Fast
+from studio.planning.learned_limits import Load
+from studio.planning.run_plan import gigabytes, limit_memory
+from studio.planning.run_plan import plan as make_plan
+from studio.planning.slow_paths import note_loading, say_slower
+
+
+def load(run: Run, prepared: Prepared) -> Training:
+    """Plan, load and build the trainer; where the run has a checkpoint, go on from its newest whole one.
+
+    Raises StudioError.
+    """
+    with run.phase("load"):
+        recipe, facts, data = run.recipe, prepared.facts, prepared.data
+        gpu, budget_bytes = prepared.gpu, prepared.budget_bytes
+        if gpu is not None and budget_bytes:
+            run.machine = limit_memory(run.machine, gpu, budget_bytes)
+        plan = make_plan(run.machine, recipe, facts, measure_rows(data.train))
+        write_json(run.folder.path / "plan.json", to_json(plan), lasting=True)
+        card = name_card(run.machine, plan.device.value)
+        proof = Proof(
+            *(run.remembered, run.machine, card, recipe, plan, Path(facts.folder), prepared.hashing.result)
+        )
+        loaded, fast = load_fast(recipe, facts, plan, prepared.tokenizer, run.weights, proof.holds)
+        frozen_sum = sum_frozen(loaded.model)
+        capped = (text("run.memory_capped", gigabytes=gigabytes(budget_bytes)),) if budget_bytes else ()
+        plan = note_loading(plan, fast.refused, fast.twins, run.machine, recipe, facts, gpu)
+        run.change_record(slower=plan.slower)
+        run.folder.change_record(
+            lambda kept: dataclasses.replace(kept, slower=plan.slower)
+        )  # for lists of runs
+        run.emit(
+            RunPlanned(
+                plan=plan,
+                swaps=(*fast.describe(), *capped),
+                metrics=get_objective(data.method).metrics,
+            )
+        )
+        for op, reason in fast.twins.items():
+            run.emit(KernelFellBack(step=run.record.steps, op=op, reason=reason))
+        for one in plan.slower:
+            run.warn(say_slower(one))
+        if recipe.adapter.targets == "all-linear" and (reach := measure_reach(loaded.model)) < LITTLE_REACH:
+            run.warn(text("run.adapter_reach", share=round(100 * reach)))
+        base_hash = prepared.hashing.result()
+        if run.record.base_hash not in ("", base_hash):
+            run.warn(text("run.base_changed", name=facts.name))
+        run.change_record(
+            base=facts.name,
+            base_hash=base_hash,
+            adapter=recipe.adapter.method == "lora",
+            data_hash=data.facts.content_hash,
+            gpu=card,
+        )
+        recovery = _make_recovery(run, loaded, plan, fast, budget_bytes)
+        trainer = _make_trainer(run, loaded, plan, data, recovery, fast)
+        validation_rows = len(data.validation)
+        run.emit(
+            DataPrepared(facts=data.facts, total_steps=trainer.total_steps, validation_rows=validation_rows)
+        )
+        if resume(run.folder, loaded.model, trainer, run.emit):
+            record_progress(run, trainer)
+            run.emit(RunResumed(step=trainer.state.step))
+        recovery.start_where_it_fitted(trainer.state)
+        if fast.decoder is not None and fast.fp8_refused is None and not fast.twins:
+            recovery.remember(lambda store: store.note_proof(proof.key()), trainer.state)
+    return Training(
+        prepared=prepared,
+        plan=plan,
+        loaded=loaded,
+        fast=fast,
+        trainer=trainer,
+        recovery=recovery,
+        proof=proof,
+        frozen_sum=frozen_sum,
+    )
+
+
+def _make_recovery(run: Run, loaded: Loaded, plan: BackendPlan, fast: Fast, budget_bytes: int) -> Recovery:
+    load = Load(
+        model=run.record.base_hash,
+        max_length=run.recipe.data.max_length,
+        gpu=run.record.gpu,
+        quantization=plan.quantization.value,
+        # The decoder needs less than the model's own code: what fitted one says nothing of the other.
+        method=run.recipe.adapter.method + (" by decoder" if fast.decoder is not None else ""),
+    )
+    return Recovery(
+        model=unwrap(loaded.model),
+        fast=fast,
+        device=torch.device(plan.device.value),
+        emit=run.emit,
+        machine=run.machine,
+        load=load,
+        budget_bytes=budget_bytes,
+        remembered=run.remembered,
+        log=run.folder.log,
+    )
+
+
+def _make_trainer(
+    run: Run, loaded: Loaded, plan: BackendPlan, data: PreparedData, recovery: Recovery, fast: Fast
+) -> Trainer:
+    def save(state: TrainState) -> int:
+        weights = trained_state(loaded.model)
+        require_space(run.folder.path, count_checkpoint(weights, trainer))
+
+        def write(staging: Path) -> None:
+            write_training(staging, weights, trainer.state_data())
+
+        return save_checkpoint(run.folder.checkpoints, state.step, write, run.recipe.limits.keep_checkpoints)[
+            1
+        ]
+
+    trainer = Trainer(
+        loaded.model,
+        make_step(loaded, plan, data.method, fast, run.emit, packing=run.recipe.data.packing),
+        data.train,
+        data.validation,
+        run.recipe,
+        plan.optimizer.value,
+        plan.dtype.value,
+        torch.device(plan.device.value),
+        Hooks(
+            emit=run.emit,
+            should_stop=run.should_stop,
+            save=save,
+            beat=run.beat,
+            recover=recovery.recover,
+            should_pause=run.should_pause,
+            should_save=run.should_save,
+        ),
+        micro_batch=plan.micro_batch.value,
+    )
+    return trainer
+
+
+def record_progress(run: Run, trainer: Trainer) -> None:
+    state = trainer.state
+    peak = torch.cuda.max_memory_allocated(trainer.device) if trainer.device.type == "cuda" else 0
+    run.record = dataclasses.replace(
+        run.record,
+        steps=state.step,
+        total_steps=trainer.total_steps,
+        loss=state.last_loss if state.last_loss == state.last_loss else None,
+        eval_loss=state.last_eval,
+        metrics=state.last_metrics,
+        skipped_steps=state.skipped,
+        peak_vram_bytes=max(peak, run.record.peak_vram_bytes),
+    )
