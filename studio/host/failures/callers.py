@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from studio.host.failures.packages import (
     KNOWN,
     LIBRARIES,
+    METHODS,
     NAMESPACES,
     OWN_MODULES,
     PIP_NAMES,
@@ -16,7 +17,7 @@ from studio.host.failures.packages import (
     owner_of,
     pip_name,
 )
-from studio.host.failures.reading import MODEL_CODE, Raised, Reading
+from studio.host.failures.reading import MODEL_CODE, PLACE, STANDARD, Raised, Reading
 
 Values = Mapping[str, str] | None
 STUDIO = re.compile(r"[\\/]studio[\\/](?:core|data|desk|engine|host|models|ui)[\\/]")
@@ -36,6 +37,9 @@ ATTRIBUTE = re.compile(
 IMPORT = re.compile(
     r"cannot import name '?(?P<name>\w+)'? from (?:partially initialized module )?'?(?P<module>[\w.]+)"
 )
+OWN_IMPORT = re.compile(
+    r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)' \((?P<path>[^)\n]{2,300}\.py)\)"
+)
 MODULE = re.compile(r"No module named '?(?P<module>[\w.]+)")
 INSIDE = re.compile(r"No module named '(?P<module>\w+\.[\w.]+)'")
 """Python names a part with its package only where it found the package: `'a.b'` is missing in an `a` that is there.
@@ -48,6 +52,11 @@ NAME = re.compile(
 NEW_TYPES = re.compile(
     r"unsupported operand type\(s\) for \|: '(?:\w*type|\w*Meta)'|'(?:ABCMeta|type)' object is not subscriptable"
 )
+LIGHTNING = re.compile(
+    r"(?:on_(?:train|validation|fit|before|after)_\w+|configure_(?:optimizers|callbacks)|"
+    r"training_step|validation_step)"
+)
+"""Functions that a program writes for Lightning, whose Trainer has the same name as that of transformers."""
 OWN_CLASS = re.compile(
     r"(?!(?:Tensor|Parameter|DataFrame|Series|Namespace|Image|NoneType|AdamW)$)[A-Z]\w*[a-z]\w*"
 )
@@ -143,7 +152,14 @@ def read_attribute(reading: Reading) -> Values:
         return None
     owner = found["owner"] or found["kind"] or found["plain"]
     innermost = raised.packages[0] if raised.packages else ""
-    package = owner_of(owner) or (innermost if innermost in LIBRARIES and owner not in BUILT_IN else "")
+    hooked = owner == "Trainer" and any(LIGHTNING.fullmatch(frame.function) for frame in raised.frames)
+    package = (
+        "lightning"
+        if hooked
+        else METHODS.get(found["name"])
+        or owner_of(owner)
+        or (innermost if innermost in LIBRARIES and owner not in BUILT_IN else "")
+    )
     return values_of(raised, found["name"], package) if package else None
 
 
@@ -206,12 +222,31 @@ def read_fork(reading: Reading) -> Values:
     return {} if found else None
 
 
+def _installed(path: str) -> bool:
+    return bool(PLACE.search(path) or STANDARD.search(path))
+
+
+def read_own_import(reading: Reading) -> Values:
+    """A name that a file of the program itself lacks, asked for by another one of its files."""
+    raised = reading.last
+    found = OWN_IMPORT.search(raised.message) if raised and raised.type == "ImportError" else None
+    if raised is None or found is None or _installed(found["path"]) or "circular import" in raised.message:
+        return None
+    root = found["module"].partition(".")[0]
+    # A folder that was installed from its source is a package all the same.
+    return (
+        None if root in LIBRARIES or root.lower() in KNOWN else {"name": found["name"], "path": found["path"]}
+    )
+
+
 def read_import(reading: Reading) -> Values:
     """A name that a package does not have, or no longer has, in the installed version."""
     raised = reading.last
     if raised is None or raised.type not in ("ImportError", "ModuleNotFoundError", "RuntimeError"):
         return None
     found = IMPORT.search(raised.message)
+    if found and read_own_import(reading):
+        return None
     if found:
         values = values_of(raised, found["name"], found["module"].partition(".")[0])
         return None if "circular import" in raised.message and values["package"] not in LIBRARIES else values
@@ -319,8 +354,18 @@ def read_own_name(reading: Reading) -> Values:
 
 def read_bare_name(reading: Reading) -> Values:
     """A name that is not defined, without the place."""
-    if read_unloaded(reading):
+    if read_unloaded(reading) or read_bare_owned(reading):
         return None
+    return _read_bare(reading)
+
+
+def read_bare_owned(reading: Reading) -> Values:
+    """A known package's name that is not defined, without the place: another package may use it without asking."""
+    found = _read_bare(reading)
+    return {**found, "module": pip_name(found["package"])} if found and found["package"] else None
+
+
+def _read_bare(reading: Reading) -> Values:
     raised = reading.last
     found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
     if raised is None or found is None or not found["name"] or raised.frames:

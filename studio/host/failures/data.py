@@ -98,11 +98,14 @@ FAILURES = (
         said(r"JSON parse error: Column\(\) changed from"),
         (Remedy("rows_as_lines"), CHECK_DATA),
         code="D138",
+        # A file that is one list is read in another way then, and that one met the reason.
+        unless=said(r"Column\(\) changed[\s\S]*ArrowTypeError"),
     ),
     Failure(
         "mixed_columns",
         said(
-            r"\bArrow(?:Invalid|TypeError|NotImplementedError)\b[^\n]*(?:changed from|[Cc]ould not convert|cannot mix|"
+            r"\bArrow(?:Invalid|TypeError|NotImplementedError)\b[^\n]*(?:changed from|"
+            r"[Cc]ould not convert|cannot mix|"
             r"[Ee]xpected (?:a )?(?:bytes|list|object|struct|int|float|bool|string)|tried to convert|cast)",
             r"\bCastError\b",
             r"[Ff]eatures can't be aligned|Features are incompatible|features of the datasets? (?:can't|do not)",
@@ -110,7 +113,7 @@ FAILURES = (
         ),
         (Remedy("same_columns"), CHECK_DATA),
         code="D36",
-        unless=said(r"JSON parse error: Column\(\) changed"),
+        unless=said(r"JSON parse error: Column\(\) changed(?![\s\S]*ArrowTypeError)"),
     ),
     Failure(
         "map_lengths",
@@ -146,7 +149,8 @@ FAILURES = (
     Failure(
         "recorded_sizes",
         said(
-            r"NonMatching(?:Splits?Sizes?|Checksum)Error|Expected(?:More|MoreDownloaded)(?:Splits|Files)|Unexpected(?:Splits|DownloadedFile)\b"
+            r"NonMatching(?:Splits?Sizes?|Checksum)Error|Expected(?:More|MoreDownloaded)(?:Splits|"
+            r"Files)|Unexpected(?:Splits|DownloadedFile)\b"
         ),
         (Remedy("no_checks"),),
         code="D123",
@@ -180,7 +184,8 @@ FAILURES = (
         said(
             r"\byaml\.\w+\.(?:Scanner|Parser|Composer|Constructor)Error",
             r"\byaml: line \d+: ",
-            r"while scanning a (?:simple key|quoted scalar|block scalar)|while parsing a block (?:mapping|collection)",
+            r"while scanning a (?:simple key|quoted scalar|block scalar)|while parsing a block "
+            r"(?:mapping|collection)",
         ),
         (Remedy("yaml_line"),),
         code="D92",
@@ -333,6 +338,12 @@ FAILURES = (
         reader=read_column,
     ),
     Failure(
+        "length_grouping",
+        said(r"Can only automatically infer lengths for datasets whose items are"),
+        (Remedy("no_length_grouping"),),
+        code="D160",
+    ),
+    Failure(
         "text_kind",
         said(r"[Tt]ext(?:EncodeInput| input)s? must be (?:of type|Union)|TextInputSequence must be"),
         (Remedy("text_only"), Remedy("call_by_name")),
@@ -342,7 +353,8 @@ FAILURES = (
         "model_inputs",
         said(
             r"(?:have to|must) specify (?:either |exactly one of |at least one of )?`?"
-            r"(?P<name>(?:decoder_)?(?:input_ids|inputs_embeds|pixel_values|input_values|input_features)\b[^\n]{0,60})"
+            r"(?P<name>(?:decoder_)?(?:input_ids|inputs_embeds|pixel_values|input_values|"
+            r"input_features)\b[^\n]{0,60})"
         ),
         (Remedy("look_at_batch"), Remedy("keep_columns"), Remedy("right_task")),
         code="D115",

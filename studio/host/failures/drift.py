@@ -5,6 +5,7 @@ from studio.host.failures.callers import (
     read_argument,
     read_attribute,
     read_bare_name,
+    read_bare_owned,
     read_config,
     read_fork,
     read_guarded,
@@ -14,6 +15,7 @@ from studio.host.failures.callers import (
     read_newer_package,
     read_own_argument,
     read_own_attribute,
+    read_own_import,
     read_own_module,
     read_own_name,
     read_unbound,
@@ -21,7 +23,7 @@ from studio.host.failures.callers import (
     read_value_kind,
 )
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
-from studio.host.failures.keys import read_variable
+from studio.host.failures.keys import read_trainer_field, read_variable
 from studio.host.failures.remedies import REBUILD
 
 NEW_NAME = Remedy("new_name", needs=("name", "new"))
@@ -52,7 +54,8 @@ FAILURES = (
         "model_code",
         # Since 4.34 transformers asks a tokenizer for its vocabulary while it is being made.
         said(
-            r"'(?:(?:Chat)?GLM\d?|Baichuan|QWen|InternLM\d?|Yi|Orion|MOSS|Aquila|XVERSE|Skywork|Telechat\d?)Tokenizer' "
+            r"'(?:(?:Chat)?GLM\d?|Baichuan|QWen|InternLM\d?|Yi|Orion|MOSS|Aquila|XVERSE|Skywork|"
+            r"Telechat\d?)Tokenizer' "
             r"object has no attribute '\w+'",
             r"can't set attribute '?(?:eos|pad|unk|bos|cls|sep|mask)_token|"
             r"property '(?:eos|pad|unk|bos|cls|sep|mask)_token' of '\w+' object has no setter",
@@ -130,7 +133,8 @@ FAILURES = (
             r"SyntaxError|TypeError)",
             r"^[^\s\"]*unsloth_compiled_cache[^\n]*\n(?:[^\n]*\n){0,2}?(?:NameError|TypeError|AttributeError)",
             # What it writes anew of other packages' functions has no file.
-            r"_fast_inner_training_loop[\s\S]{0,4000}?File \"<string>\", line \d+, in \w+ *\n(?:[^\n]*\n)?\s*NameError",
+            r"_fast_inner_training_loop[\s\S]{0,4000}?File \"<string>\", line \d+, in \w+ *\n"
+            r"(?:[^\n]*\n)?\s*NameError",
         ),
         (Remedy("clear_compiled"),),
         code="V7",
@@ -173,6 +177,15 @@ FAILURES = (
         reader=read_own_name,
     ),
     Failure(
+        "bare_owned",
+        None,
+        (Remedy("import_name", needs=("name", "package")), Remedy("own_program")),
+        code="V43",
+        reader=read_bare_owned,
+        doubt=Doubt("optional_absent", "last_frame"),
+    ),
+    Failure("optional_absent", None, (Remedy("pip_install", needs=("module",)), UPGRADE), code="V46"),
+    Failure(
         "bare_name",
         None,
         (Remedy("import_name", needs=("name", "package")), Remedy("own_program")),
@@ -192,9 +205,17 @@ FAILURES = (
             r"triton|numpy) (?:version )?(?:>=? ?|at least )?v?\d[\d.]+)",
             r"(?P<need>[A-Za-z][\w-]+ ?(?:>=|==|<=|<|>) ?[\d.]+\w*) (?:is required|must be installed)",
             r"Found an incompatible version of (?P<need>[\w-]+)",
-            r"install `?(?P<need>[A-Za-z][\w-]*(?:\[[\w,-]+\])?(?:>=|==|<=|~=|<|>)[\d.]+\w*)",
+            r"(?<!pip )(?<!pip3 )install `?(?P<need>[A-Za-z][\w-]*(?:\[[\w,-]+\])?(?:>=|==|<=|~=|<|>)[\d.]+\w*)",
+            r"(?:[Pp]lease|[Tt]ry|[Rr]un|[Ff]ix:?|[Uu]se|with|via|by) (?:run(?:ning)? |install"
+            r"(?:ing)? )*[`'\"]?(?:[!%]|python3? -m )?"
+            r"pip3? install (?:-{1,2}[\w-]+ )*[`'\"]?(?P<need>[A-Za-z][\w-]*(?:\[[\w,-]+\])?(?:>=|==|"
+            r"<=|~=|<|>)[\d.]+\w*)",
+            r"VersionConflict: \([^\n]{1,200}?Requirement\.parse\('(?P<need>[^'\n]+)'",
+            r"DistributionNotFound: The '(?P<need>[^'\n]+)' distribution was not found",
             r"(?P<need>[A-Za-z][\w-]+) (?:package )?version v?[\d.]+ or (?:higher|newer|later|above|greater)",
             r"version of (?P<need>[A-Za-z][\w-]+)[^\n]{0,40} you are using is not compatible",
+            r"\b(?:[Tt]ry|[Pp]lease|[Cc]onsider|[Nn]eed to|[Mm]ust|[Hh]ave to|[Ss]hould) (?:try )?"
+            r"(?:upgrad|updat|downgrad)(?:e|ing) (?:your |the |the installed )?[`'\"](?P<need>[A-Za-z][\w-]+)[`'\"]",
             r"[Pp]lease (?:upgrade|update|downgrade) (?:your )?`?(?P<need>(?:torch|transformers|peft|trl|"
             r"accelerate|bitsandbytes|"
             r"datasets|unsloth|unsloth_zoo|triton|vllm|tokenizers|numpy|huggingface[_-]hub|"
@@ -211,6 +232,21 @@ FAILURES = (
         ),
     ),
     Failure(
+        "option_unknown",
+        said(
+            r"\bremaining_argv: \[(?P<name>[^\]\n]+)",
+            r"unrecognized arguments?: (?P<name>[^\n]+)",
+            r"not used by the HfArgumentParser: \[?(?P<name>[^\]\n]+)",
+            r"[Nn]o such option: (?P<name>\S+)",
+            r"(?:unknown|unrecogni[sz]ed|invalid) (?:option|flag)s?:? ?[`'\"]?(?P<name>--?[\w-]+)",
+        ),
+        (Remedy("listed_options"), Remedy("newer_options")),
+        code="V41",
+        unless=said(
+            r"nvcc fatal|\bcl : |clang: error|gcc: error|cc1plus|pip(?:3|\.exe)? (?:install|download)"
+        ),
+    ),
+    Failure(
         "setting_field",
         said(
             r"validation errors? for (?P<call>\w*(?:Config|Args|Arguments|Settings|Params|Parameters|"
@@ -218,6 +254,14 @@ FAILURES = (
         ),
         (Remedy("settings_named"), NEW_NAME),
         code="D122",
+    ),
+    Failure(
+        "trainer_field",
+        None,
+        (UPGRADE_BOTH, UPGRADE, OLDER),
+        code="V50",
+        reader=read_trainer_field,
+        doubt=Doubt("column_missing", "versions"),
     ),
     Failure(
         # Since 4.36 transformers keeps what was computed in a Cache of its own, no longer in pairs of tensors.
@@ -235,7 +279,8 @@ FAILURES = (
         "native_arguments",
         said(
             r"incompatible (?:function|constructor) arguments\. The following argument types are supported",
-            r"argument '\w+': Can't extract `\w+` to `\w+`|argument '(?P<name>\w+)': '\w+' object (?:cannot|can't) be",
+            r"argument '\w+': Can't extract `\w+` to `\w+`|argument '(?P<name>\w+)': '\w+' object "
+            r"(?:cannot|can't) be",
         ),
         (Remedy("other_kind"), Remedy("upgrade_all")),
         code="V28",
@@ -274,10 +319,26 @@ FAILURES = (
         code="V16",
     ),
     Failure(
+        "notebook_old",
+        said(
+            r"(?:must|need to) restart the (?:runtime|kernel|session)",
+            r"packages were previously imported in this (?:runtime|session)",
+        ),
+        (Remedy("restart_python"), Remedy("install_first")),
+        code="V48",
+    ),
+    Failure(
         "protobuf_old",
         said(r"Descriptors cannot (?:not )?be created directly", r"must be regenerated with protoc"),
         (Remedy("protobuf"),),
         code="V15",
+    ),
+    Failure(
+        "own_import",
+        None,
+        (Remedy("one_state"), Remedy("same_name")),
+        code="V42",
+        reader=read_own_import,
     ),
     Failure(
         "own_module",
@@ -292,7 +353,8 @@ FAILURES = (
             r"partially initialized module '(?P<module>[\w.]+)'[^\n]{0,200}circular import",
             r"cannot import name '\w+' from '(?P<module>[\w.]+)' \((?![^)\n]*(?:site|"
             r"dist)-packages)(?!unknown)[^)\n]{1,200}"
-            r"[\\/](?:datasets|transformers|torch|trl|peft|triton|accelerate|tokenizers|random|logging|types|copy|queue|token)\.py\)",
+            r"[\\/](?:datasets|transformers|torch|trl|peft|triton|accelerate|tokenizers|random|"
+            r"logging|types|copy|queue|token)\.py\)",
         ),
         (Remedy("rename_file", needs=("module",)), REBUILD),
         code="V12",

@@ -61,12 +61,19 @@ FAILURES = (
         (NEW_NAME, UPGRADE_BOTH, UPGRADE, OLDER, REBUILD),
         code="P14",
         reader=read_mismatch,
+        # A file of the program itself that lacks the name.
+        unless=said(
+            r"cannot import name '\w+' from '(?!(?:torch|transformers|trl|peft|accelerate|datasets|unsloth|swift|"
+            r"llamafactory|vllm|deepspeed|huggingface_hub)\b)[\w.]+' "
+            r"\((?![^)\n]*(?:(?:site|dist)-packages|[Pp]ython3?[\d.]*[\\/]))[^)\n]+\.py\)"
+        ),
     ),
     Failure(
         "package_missing",
         said(
             r"No module named '?(?!pip\b|ensurepip\b|__)(?P<module>[\w.]+)",
-            r"requires? (?:the )?`?(?P<module>[A-Za-z][\w.-]+)`? (?:library|package|to be installed|module)[^\n]{0,60}"
+            r"requires? (?:the )?`?(?P<module>[A-Za-z][\w.-]+)`? (?:library|package|to be installed|"
+            r"module)[^\n]{0,60}"
             r"(?:was not found|not installed|to be installed|pip install|but)",
             r"requires? `?(?P<module>[\w-]+)`?:? [^\n]{0,60}`?pip install",
             r"(?P<module>[A-Za-z][\w.-]+) is not installed",
@@ -261,7 +268,6 @@ FAILURES = (
         "own_program",
         said(
             r"\b(?:SyntaxError|IndentationError|TabError): ",
-            r"unrecognized arguments: ",
             r"the following arguments are required",
             r"must call wandb\.init\(\)",
         ),
@@ -292,8 +298,6 @@ FAILURES = (
         "settings_invalid",
         said(
             r"\d+ validation errors? for (?P<name>\w+)",
-            r"HfArgumentParser[^\n]*(?:not used|unused)|Some (?:keys|"
-            r"specified arguments) are not used by the HfArgumentParser: \[?(?P<name>[^\]\n]+)",
             r"At most one of (?P<name>fp16 and bf16)",
             r"[Mm]ust (?:provide|specify|pass|set|give) (?:at least|either|exactly|only) one of",
             r"is not a valid (?P<name>IntervalStrategy|SchedulerType|OptimizerNames|PaddingStrategy|SaveStrategy)",

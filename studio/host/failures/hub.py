@@ -27,7 +27,8 @@ FAILURES = (
             r"HFValidationError",
             r"Repo id must (?:be in the form|use alphanumeric)",
             r"Incorrect path_or_model_id",
-            r"(?P<name>(?:\.{0,2}/|[A-Za-z]:\\|~)[^\s'\"]*) is not a local folder and is not a valid model identifier",
+            r"(?P<name>(?:\.{0,2}/|[A-Za-z]:\\|"
+            r"~)[^\s'\"]*) is not a local folder and is not a valid model identifier",
             r"is not the path to a directory containing a (?:file named )?\S+",
         ),
         (Remedy("check_folder"),),

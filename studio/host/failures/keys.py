@@ -17,14 +17,17 @@ MADE_KEY = re.compile(
 )
 """What a trainer makes of a row, never a column that a person has."""
 MODEL_TYPES = re.compile(
-    r"(?:llama|qwen|mi[sx]tral|gemma|phi|deepseek|falcon|bloom|gpt|glm|chatglm|internlm|baichuan|yi|olmo|granite|cohere|"
+    r"(?:llama|qwen|mi[sx]tral|gemma|phi|deepseek|falcon|bloom|gpt|glm|chatglm|internlm|baichuan|yi|"
+    r"olmo|granite|cohere|"
     r"starcoder|stablelm|mamba|minicpm|smollm|command|exaone|ernie|kimi|hunyuan|nemotron|mllama|llava|pixtral|opt)"
     r"[\w.-]*"
 )
 COLUMNS = re.compile(
-    r"text|instructions?|inputs?|outputs?|messages|conversations?|prompts?|completions?|chosen|rejected|labels?|input_ids|"
-    r"attention_mask|from|value|role|content|questions?|answers?|responses?|quer(?:y|ies)|images?|system|history|train|test|"
-    r"validation|None"
+    r"text|instructions?|inputs?|outputs?|messages|conversations?|prompts?|completions?|chosen|"
+    r"rejected|labels?|input_ids|"
+    r"attention_mask|from|value|role|content|questions?|answers?|responses?|quer(?:y|ies)|images?|"
+    r"system|history|train|test|"
+    r"validation|none"
 )
 FROM_ROW = re.compile(r"\b(?:inputs|batch|features?|rows?|examples?|samples?|items?|records?)\[")
 """A line of code that takes a key out of a row or a batch."""
@@ -91,12 +94,18 @@ def read_variable(reading: Reading) -> Values:
     return {"name": key} if asked or re.fullmatch(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+", key) else None
 
 
-def read_mismatch(reading: Reading) -> Values:
-    """A name, or a value that a trainer makes itself, that one package expects of another one."""
+def read_trainer_field(reading: Reading) -> Values:
+    """A part of a batch that a trainer makes itself, which another version makes in another way."""
     found = _key(reading)
-    if found and MADE_KEY.fullmatch(found[1]):
-        package = next((package for package in found[0].packages if package in LIBRARIES), "")
-        return values_of(found[0], found[1], package)
+    if found is None or not MADE_KEY.fullmatch(found[1]):
+        return None
+    package = next((package for package in found[0].packages if package in LIBRARIES), "trl")
+    return values_of(found[0], found[1], package)
+
+
+def read_mismatch(reading: Reading) -> Values:
+    """A name that one package expects of another one."""
+    found = _key(reading)
     # What a package takes out of the arguments that another one handed over.
     if found and found[0].packages[:1] and found[0].packages[0] in LIBRARIES and "kwargs[" in found[0].source:
         return values_of(found[0], found[1], found[0].packages[0])

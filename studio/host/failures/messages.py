@@ -9,13 +9,13 @@ import re
 from collections.abc import Callable, Mapping
 
 from studio.host.failures.callers import in_studio
-from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
+from studio.host.failures.inside import LONGEST, breaking_package, read_inside
 from studio.host.failures.packages import KNOWN, LIBRARIES, pip_name
 from studio.host.failures.reading import MODEL_CODE, Reading
 from studio.host.failures.wording import ADVICE, FILE, LACKS, REFUSES, REPORT, UNKNOWN_NAME, VALUE
 
 Values = Mapping[str, str] | None
-LONGEST = 240
 SENTENCE = re.compile(r"(?<=[.!?;])\s+(?=[A-Z`'\"])|\n+")
 LOGGED = re.compile(
     r"^(?:.{0,60}?\b)?(?:error|fatal|fehler|\u9519\u8bef)(?: (?:in|during|while) [\w ]{1,30})?\s?[:\uff1a] ?"
@@ -133,6 +133,12 @@ def _read_none(reading: Reading) -> Values:
     return {"says": raised.source or raised.message} if raised.type in NONE_TYPES else None
 
 
+def _read_none_inside(reading: Reading) -> Values:
+    """A value that was never made or found, met by a package's own code."""
+    found, (package, caller) = _read_none(reading), breaking_package(reading)
+    return {**found, "package": package, "caller": caller} if found and package else None
+
+
 def _read_unpacked(reading: Reading) -> Values:
     """A line that takes apart what has more or fewer parts."""
     raised = reading.last
@@ -230,31 +236,6 @@ FAILURES = (
         last_resort=True,
     ),
     Failure(
-        "none_value",
-        None,
-        (Remedy("find_none"),),
-        code="V23",
-        reader=_read_none,
-        last_resort=True,
-        strength=0.5,
-    ),
-    Failure(
-        "unpack_count",
-        None,
-        (Remedy("print_parts"), Remedy("upgrade_all")),
-        code="V24",
-        reader=_read_unpacked,
-        last_resort=True,
-    ),
-    Failure(
-        "asserted",
-        None,
-        (Remedy("print_condition"), Remedy("newer_program")),
-        code="D137",
-        reader=_read_asserted,
-        last_resort=True,
-    ),
-    Failure(
         "package_key",
         None,
         (Remedy("known_name"), Remedy("upgrade_package", needs=("package",))),
@@ -324,6 +305,54 @@ FAILURES = (
         (Remedy("follow_message"),),
         code="D134",
         reader=_reader(ADVICE, of_tensors=False),
+        last_resort=True,
+    ),
+    Failure(
+        "none_inside",
+        None,
+        (Remedy("find_none"), Remedy("print_handed")),
+        code="V47",
+        reader=_read_none_inside,
+        last_resort=True,
+        doubt=Doubt("inside_package", "example_first"),
+    ),
+    Failure(
+        "inside_package",
+        None,
+        (
+            Remedy("upgrade_pair", needs=("package", "caller")),
+            Remedy("upgrade_package", needs=("package",)),
+            Remedy("older_package", needs=("package",)),
+        ),
+        code="V44",
+        reader=read_inside,
+        last_resort=True,
+        doubt=Doubt("value_handed", "own_frame"),
+    ),
+    Failure("value_handed", None, (Remedy("print_handed"),), code="V45"),
+    Failure(
+        "none_value",
+        None,
+        (Remedy("find_none"),),
+        code="V23",
+        reader=_read_none,
+        last_resort=True,
+        strength=0.5,
+    ),
+    Failure(
+        "unpack_count",
+        None,
+        (Remedy("print_parts"), Remedy("upgrade_all")),
+        code="V24",
+        reader=_read_unpacked,
+        last_resort=True,
+    ),
+    Failure(
+        "asserted",
+        None,
+        (Remedy("print_condition"), Remedy("newer_program")),
+        code="D137",
+        reader=_read_asserted,
         last_resort=True,
     ),
 )

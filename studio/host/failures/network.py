@@ -100,7 +100,8 @@ FAILURES = (
         said(
             # The address was asked for through the proxy.
             r"(?:httpx?|httpcore|requests)\.[\w.]*(?:Error|Timeout)[\s\S]{0,6000}?When localhost is not accessible",
-            r"When localhost is not accessible|Couldn.t start the app because 'https?://(?:localhost|127\.|0\.0\.0\.0)",
+            r"When localhost is not accessible|Couldn.t start the app because 'https?://(?:localhost|"
+            r"127\.|0\.0\.0\.0)",
             r"ValueError: .{0,40}shareable link must be created",
         ),
         (Remedy("no_proxy"),),

@@ -26,13 +26,16 @@ OWNERS = (
     ("tokenizers", r"Tokenizer"),
     (
         "gguf",
-        r"MODEL_ARCH\w*|MODEL_TENSOR|GGUF(?:Writer|Reader|Value\w+|Endian)|GGMLQuantizationType|LlamaFileType|SpecialVocab",
+        r"MODEL_ARCH\w*|MODEL_TENSOR|GGUF(?:Writer|Reader|Value\w+|Endian)|GGMLQuantizationType|"
+        r"LlamaFileType|SpecialVocab",
     ),
     ("gradio", r"Blocks|Chatbot|ChatInterface|Textbox|Dropdown|Interface|Dataframe"),
     (
         "transformers",
-        r"(?:Seq2Seq)?Trainer|(?:Seq2Seq)?TrainingArguments|\w+For(?:CausalLM|ConditionalGeneration|SequenceClassification"
-        r"|QuestionAnswering|MaskedLM|TokenClassification)|\w*Pre[tT]rainedModel|\w*PretrainedConfig|\w+Tokenizer(?:Fast|Base)?"
+        r"(?:Seq2Seq)?Trainer|Trainer(?:State|Control|Callback)|(?:Seq2Seq)?TrainingArguments|\w+For"
+        r"(?:CausalLM|ConditionalGeneration|SequenceClassification"
+        r"|QuestionAnswering|MaskedLM|TokenClassification)|\w*Pre[tT]rainedModel|\w*PretrainedConfig|"
+        r"\w+Tokenizer(?:Fast|Base)?"
         r"|\w*Processor|DataCollator\w*|BitsAndBytesConfig|GenerationConfig|\w*Cache|Auto\w+|pipeline|Hf\w*Parser"
         r"|\w+(?:Attention\d?|DecoderLayer|RotaryEmbedding|MLP|RMSNorm)",
     ),
@@ -123,6 +126,14 @@ REPLACED = {
     "bool": "bool",
 }
 """Old names of well-known packages, and what took their place."""
+METHODS = dict.fromkeys(
+    "merge_and_unload merge_adapter unmerge_adapter _get_submodules get_nb_trainable_parameters "
+    "print_trainable_parameters disable_adapter_layers enable_adapter_layers active_adapters".split(),
+    "peft",
+) | dict.fromkeys(
+    "save_pretrained_merged save_pretrained_gguf push_to_hub_merged for_inference".split(), "unsloth"
+)
+"""Methods that one package gives to the models of another one."""
 ALIASES = {"bnb": "bitsandbytes", "xops": "xformers", "apex_C": "apex", "cce": "cut_cross_entropy"}
 """What packages call another one that they load only where it works."""
 OWN_MODULES = frozenset(

@@ -12,6 +12,8 @@ FINAL, DIRECT_CAUSE, EARLIER, TOLD, ASIDE, NOTHING = 1.0, 0.95, 0.6, 0.8, 0.6, 0
 error line; any other line; a place in the code, whose path and source say nothing about the cause."""
 WRAPPED = 0.65
 """An exception that only passes on that something failed."""
+ONE_LINE = 240
+"""What is longer is a whole text whose line ends were lost, not the head of a traceback."""
 MESSAGE_LINES = 40
 CONTINUED = 0.98
 """A later line of a message, which may be the log's next one: what the first line says comes before it."""
@@ -21,7 +23,8 @@ LEAD = re.compile(
 )
 """What torchrun, ray, rich, pytest and vLLM write before a line."""
 NAME = (
-    r"(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Interrupt|SystemExit|OutOfResources|Failed|Timeout|"
+    r"(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Interrupt|SystemExit|"
+    r"OutOfResources|Failed|Timeout|"
     r"NotFound|Disconnected|IsEnabled|TritonMissing)"
 )
 RAISED = re.compile(rf"^(?:\S[^\n:(]{{0,60}}?[\s\]>:-])??(?P<name>{NAME})(?::[ \t]|:?[ \t]*$)")
@@ -60,7 +63,8 @@ STANDARD = re.compile(
     r"[\\/](?:lib[\\/])?[Pp]ython(?:3[\d.]*)?[\\/](?:lib[\\/])?[\w\\/]+\.py$|<frozen|^<string>", re.IGNORECASE
 )
 SHORT_PATHS = re.compile(
-    r"^/?(?P<package>transformers|torch|trl|peft|datasets|accelerate|bitsandbytes|gradio|gradio_client|triton|unsloth|"
+    r"^/?(?P<package>transformers|torch|trl|peft|datasets|accelerate|bitsandbytes|gradio|"
+    r"gradio_client|triton|unsloth|"
     r"unsloth_zoo|huggingface_hub|deepspeed|vllm|axolotl|llamafactory)[\\/]"
 )
 WRAPPERS = re.compile(
@@ -208,7 +212,9 @@ class Reading:
                 linked, left, source_next = True, 0, False
             elif IGNORED.match(bare):
                 ignored, left, source_next, weight = True, 0, False, NOTHING
-            elif "Traceback (most recent call last)" in bare or IPYTHON_HEAD.match(bare):
+            elif ("Traceback (most recent call last)" in bare and len(bare) < ONE_LINE) or IPYTHON_HEAD.match(
+                bare
+            ):
                 frames, left, source_next, weight = [], 0, False, NOTHING
             elif name and not name["name"].endswith("Warning"):
                 message = "" if shown else bare.strip()[name.end("name") :].lstrip(": \t")

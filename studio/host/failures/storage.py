@@ -56,6 +56,7 @@ FAILURES = (
         said(
             r"(?:FileExistsError|FileNotFoundError|PermissionError|OSError):? \[(?:Errno|"
             r"WinError) \d+\][^\n]*['\"] -> ['\"](?![^\n]*\.deleteme)[^\n]*",
+            r"Failed to rename: [^\n]{1,500}(?:Access is denied|being used|Permission denied)",
         ),
         (Remedy("one_process"), Remedy("allow_in_antivirus_own")),
         code="D26",
@@ -64,8 +65,36 @@ FAILURES = (
         "read_only", said(r"Read-only file system", r"\[Errno 30\]"), (Remedy("other_workspace"),), code="D20"
     ),
     Failure(
+        # Windows says so of a folder that is opened like a file.
+        "folder_opened",
+        said(
+            r"\[Errno 13\] Permission denied: '(?P<path>(?:[A-Za-z]:|[^'\n]*\\\\)[^'\n]*?[\\/]?[^'\n.\\/:]+)'\s*$"
+        ),
+        (Remedy("name_file"), Remedy("upgrade_all")),
+        code="D158",
+        doubt=Doubt("permission", "dir_path"),
+    ),
+    Failure(
+        # Windows says the same of a file that is open in another program.
+        "windows_denied",
+        said(r"\[WinError 5\][^\n]*['\"][^'\"\n]{2,}['\"]"),
+        (Remedy("close_holders"), Remedy("permission"), Remedy("other_workspace")),
+        code="D159",
+        unless=said(
+            r"Could not install packages",
+            r"WinError 5\][^\n]*['\"] -> ['\"]",
+            r"[A-Z]:\\+(?:Program|Windows)",
+        ),
+        doubt=Doubt("permission", "who_holds_5"),
+    ),
+    Failure(
         "permission",
-        said(r"\bPermissionError\b", r"\[Errno 13\]", r"WinError 5\b", r"Permission denied(?! \(publickey)"),
+        said(
+            r"\bPermissionError\b",
+            r"\[Errno 13\]",
+            r"WinError 5\b",
+            r"Permission denied(?! \(publickey)",
+        ),
         (Remedy("permission"), Remedy("other_workspace")),
         code="D21",
         probe=_unwritable_workspace,
@@ -141,6 +170,9 @@ FAILURES = (
         ),
         (Remedy("other_workspace"), RESUME),
         code="D24",
-        unless=said(r"No space left|StorageFull|os error (?:28|122)\)|[Qq]uota exceeded"),
+        unless=said(
+            r"Failed to rename: [^\n]*Access is denied|No space left|StorageFull|os error (?:28|"
+            r"122)\)|[Qq]uota exceeded"
+        ),
     ),
 )

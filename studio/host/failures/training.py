@@ -33,7 +33,8 @@ FAILURES = (
     Failure(
         "format_untrainable",
         said(
-            r"quantized with (?:QuantizationMethod\.)?(?P<name>\w+) but that quantization method do(?:es)? not support",
+            r"quantized with (?:QuantizationMethod\.)?(?P<name>\w+) but that quantization method do"
+            r"(?:es)? not support",
             r"quantization method do(?:es)? not support training",
         ),
         (Remedy("other_precision"),),
@@ -224,9 +225,16 @@ FAILURES = (
         code="R19",
     ),
     Failure(
+        # Two 4-bit numbers in each byte, in one long column.
+        "packed_weight",
+        said(r"cannot be multiplied \(\d+x\d+ and (?:1x\d{5,}|\d{5,}x1)\)"),
+        (Remedy("keep_packed"), Remedy("upgrade_transformers_bnb")),
+        code="R57",
+    ),
+    Failure(
         "tensor_shapes",
         said(
-            r"mat1 and mat2 shapes cannot be multiplied",
+            r"mat1 and mat2 shapes cannot be multiplied(?! \(\d+x\d+ and (?:1x\d{5,}|\d{5,}x1)\))",
             r"The size of tensor a \(\d+\) must match the size of tensor b",
             r"Attention mask should be of size",
             r"doesn't match the broadcast shape",
@@ -284,6 +292,7 @@ FAILURES = (
         said(
             r"train_steps_per_second.{0,20}inf",
             r"max_steps must be positive|num_train_epochs.{0,60}(?:must|should) be positive",
+            r"'TrainerState' object has no attribute 'last_model_checkpoint'",
             r"does not implement __len__, max_steps has to be",
             r"args\.max_steps must be set to a positive value if dataloader does not have a length",
         ),
