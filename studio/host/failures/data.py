@@ -338,6 +338,17 @@ FAILURES = (
         reader=read_column,
     ),
     Failure(
+        "streamed_rows",
+        said(
+            r"object of type '\w*IterableDataset\w*' has no len\(\)",
+            r"'\w*IterableDataset\w*' object (?:has no attribute|is not subscriptable|does not support)",
+            r"IterableDataset\.\w+\(\) got an unexpected keyword argument",
+            r"[\\/]utils[\\/]data[\\/]dataset\.py\"?,? (?:line \d+, )?in __getitem__\s+raise NotImplementedError",
+        ),
+        (Remedy("load_whole"), Remedy("streamed_ways"), Remedy("upgrade_all")),
+        code="D161",
+    ),
+    Failure(
         "length_grouping",
         said(r"Can only automatically infer lengths for datasets whose items are"),
         (Remedy("no_length_grouping"),),

@@ -96,6 +96,9 @@ def _read_report(reading: Reading) -> Values:
     if raised is None or not REPORT.search(message):
         return None
     known = [name for name in raised.packages if name in LIBRARIES or name in KNOWN]
+    # An assertion of compiled code names its source file, and PyTorch only handed the call on.
+    places = [name for name in re.split(r"[\\/\"]+", message) if name in LIBRARIES and name != "torch"]
+    known = places[:1] + known
     found = re.match(r"(?P<name>Unsloth|vLLM|DeepSpeed|Axolotl|TRL|PEFT)\b", message, re.IGNORECASE)
     package = known[0] if known else found["name"].lower() if found else ""
     says = _sentence(message, re.compile(r"\S"))
@@ -210,6 +213,18 @@ FAILURES = (
         (Remedy("known_name"), Remedy("newer_program")),
         code="D151",
         strength=0.9,
+    ),
+    Failure(
+        "once_only",
+        said(
+            r"(?:[Cc]an|[Mm]ay|[Ss]hould|[Mm]ust) only (?:be )?(?:call|called|use|used|set|"
+            r"initiali[sz]ed?|register(?:ed)?|"
+            r"applied|apply|enabled?) [^\n]{0,60}?\bonce\b",
+            r"(?:already (?:been )?(?:initiali[sz]ed|called|started|patched|wrapped|set up)\b)(?![^\n]{0,40}port)",
+        ),
+        (Remedy("once_a_process"), Remedy("no_watching")),
+        code="D163",
+        strength=0.85,
     ),
     Failure(
         "child_failed",

@@ -60,6 +60,12 @@ FAILURES = (
         code="R45",
     ),
     Failure(
+        "prompt_masks",
+        said(r"Expected a single attention mask, got \d+ instead"),
+        (Remedy("upgrade_peft"), Remedy("train_lora")),
+        code="R59",
+    ),
+    Failure(
         "group_size",
         said(
             r"evenly divisible by the number of generations per prompt",

@@ -4,7 +4,24 @@ from studio.host.failures.failure import Doubt, Failure, Remedy, said
 from studio.host.failures.keys import read_model_key
 from studio.host.failures.remedies import FETCH_AGAIN, FOUR_BITS, LOCAL_MODEL, SMALLER_MODEL
 
+OF_TOKENIZER = (
+    r"tokeniz\w*|get_vocab|(?:base_)?vocab\w*|pad|pad_token\w*|eos_token\w*|bos_token\w*|unk_token\w*|"
+    r"convert_\w+|encode\w*|"
+    r"add_(?:special_)?tokens|padding_side|truncation_side|special_tokens_map|all_special_\w+|"
+    r"model_max_length|__len__"
+)
+"""What a tokenizer has, and a processor has inside of it."""
+
 FAILURES = (
+    Failure(
+        "processor_given",
+        said(
+            rf"'\w+(?<!Image)(?<!Video)Processor' object has no attribute '(?P<name>{OF_TOKENIZER})'",
+            r"object of type '\w+(?<!Image)Processor' has no len\(\)",
+        ),
+        (Remedy("inner_tokenizer"), Remedy("text_model")),
+        code="D162",
+    ),
     Failure(
         "architecture_unknown",
         said(

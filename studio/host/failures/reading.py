@@ -7,6 +7,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from studio.host.failures.packages import LIBRARIES
+
 FINAL, DIRECT_CAUSE, EARLIER, TOLD, ASIDE, NOTHING = 1.0, 0.95, 0.6, 0.8, 0.6, 0.0
 """What a line weighs: of the last exception; of what it was raised from; of one that went by before; a program's own
 error line; any other line; a place in the code, whose path and source say nothing about the cause."""
@@ -58,6 +60,8 @@ TROUBLE = re.compile(
 )
 LINK = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)")
 PLACE = re.compile(r"[\\/](?:site|dist)-packages[\\/](?P<package>\w+)")
+CHECKOUT = re.compile(r"[\\/](?:src[\\/]|(?P<same>\w+)[\\/](?=(?P=same)[\\/]))(?P<package>\w+)[\\/]")
+"""As in /w/xformers/xformers/ops and /w/LLaMA-Factory/src/llamafactory/train."""
 MODEL_CODE = "transformers_modules"
 STANDARD = re.compile(
     r"[\\/](?:lib[\\/])?[Pp]ython(?:3[\d.]*)?[\\/](?:lib[\\/])?[\w\\/]+\.py$|<frozen|^<string>", re.IGNORECASE
@@ -286,10 +290,16 @@ def package_of(path: str) -> str:
     """Return the package that owns the file `path`; "" for a program's own, "python" for Python's."""
     if MODEL_CODE in path:
         return MODEL_CODE
-    place = PLACE.search(path) or SHORT_PATHS.match(path)
+    place = PLACE.search(path) or SHORT_PATHS.match(path) or _checkout(path)
     if place:
         return place["package"]
     return "python" if STANDARD.search(path) else ""
+
+
+def _checkout(path: str) -> re.Match[str] | None:
+    """Return where a package's own source folder stands in `path`, of one that was installed from there."""
+    found = CHECKOUT.search(path)
+    return found if found and found["package"] in LIBRARIES else None
 
 
 def _extend(raised: Raised, line: str) -> Raised:

@@ -32,6 +32,16 @@ FAILURES = (
         code="K60",
     ),
     Failure(
+        "mlx_model",
+        said(
+            r"[\\/]mlx[\w-]*[\\/][\s\S]{0,3000}?(?:rope_scaling must contain|ValueError: Missing (?:\d+ )?parameters|"
+            r"ValueError: Received (?:\d+ )?parameters not in model|ValueError: Model type \S+ not supported)",
+            r"Missing parameters: \S+\.(?:biases|scales)\b",
+        ),
+        (Remedy("newer_mlx"), Remedy("convert_mlx")),
+        code="K62",
+    ),
+    Failure(
         "served_adapter",
         said(r"is unsupported LoRA weight", r"^\s*assert token_lora_mapping\.size"),
         (Remedy("merge_to_serve"), Remedy("newer_vllm")),

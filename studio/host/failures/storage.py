@@ -68,7 +68,8 @@ FAILURES = (
         # Windows says so of a folder that is opened like a file.
         "folder_opened",
         said(
-            r"\[Errno 13\] Permission denied: '(?P<path>(?:[A-Za-z]:|[^'\n]*\\\\)[^'\n]*?[\\/]?[^'\n.\\/:]+)'\s*$"
+            r"\[Errno 13\] Permission denied: '(?=[A-Za-z]:|[^'\n]{0,200}\\)"
+            r"(?P<path>(?:[^'\n]{0,250}[\\/])?[^'\n.\\/:]{1,80})'\s*$"
         ),
         (Remedy("name_file"), Remedy("upgrade_all")),
         code="D158",
@@ -77,12 +78,12 @@ FAILURES = (
     Failure(
         # Windows says the same of a file that is open in another program.
         "windows_denied",
-        said(r"\[WinError 5\][^\n]*['\"][^'\"\n]{2,}['\"]"),
+        said(r"\[WinError 5\][^\n\['\"]{0,80}['\"][^'\"\n]{2,400}['\"]"),
         (Remedy("close_holders"), Remedy("permission"), Remedy("other_workspace")),
         code="D159",
         unless=said(
             r"Could not install packages",
-            r"WinError 5\][^\n]*['\"] -> ['\"]",
+            r"WinError 5\][^\n\[]{0,400}['\"] -> ['\"]",
             r"[A-Z]:\\+(?:Program|Windows)",
         ),
         doubt=Doubt("permission", "who_holds_5"),
