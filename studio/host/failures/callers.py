@@ -303,6 +303,18 @@ def read_unloaded(reading: Reading) -> Values:
     return {"name": found["name"], "package": pip_name(package), "module": pip_name(package)}
 
 
+def read_compiled_part(reading: Reading) -> Values:
+    """A compiled part of a package that it loads only where that works, and then uses all the same."""
+    raised = reading.last
+    found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
+    part = found is not None and re.fullmatch(
+        r"_?\w+_(?:ext|cuda|kernels?|C|lib|ops)|_C", found["name"] or ""
+    )
+    if raised is None or found is None or not part or raised.packages[:1] in ((), ("",), ("python",)):
+        return None
+    return {"name": found["name"], "package": pip_name(raised.packages[0])}
+
+
 def read_unbound(reading: Reading) -> Values:
     """A variable that one of the ways through a function never sets, outside of any package or nobody knows where."""
     raised = reading.last
@@ -316,7 +328,7 @@ def read_unbound(reading: Reading) -> Values:
 
 def read_name(reading: Reading) -> Values:
     """A name that is not defined inside an installed package."""
-    if read_guarded(reading):
+    if read_guarded(reading) or read_compiled_part(reading):
         return None
     raised = reading.last
     found = (

@@ -6,6 +6,7 @@ from studio.host.failures.callers import (
     read_attribute,
     read_bare_name,
     read_bare_owned,
+    read_compiled_part,
     read_config,
     read_fork,
     read_guarded,
@@ -167,6 +168,13 @@ FAILURES = (
         code="V34",
         reader=read_unbound,
         doubt=Doubt("api_name", "last_frame", asked=True),
+    ),
+    Failure(
+        "compiled_part",
+        None,
+        (Remedy("part_reason", needs=("name",)), Remedy("part_again", needs=("package",))),
+        code="V53",
+        reader=read_compiled_part,
     ),
     Failure("api_name", None, (UPGRADE, Remedy("companions"), OLDER), code="V3", reader=read_name),
     Failure(

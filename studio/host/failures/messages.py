@@ -31,6 +31,8 @@ NONE_TYPES = frozenset(("TypeError", "AttributeError"))
 SETTING = (
     r"\b(?:\w*args|cfg|conf|\w*config|opts?|options|hparams|settings|\w*params|flags|FLAGS)\.([A-Za-z_]\w*)"
 )
+USES = (("not subscriptable", r"\["), ("not callable", r"\("), ("no len()", r"\)"))
+"""How a line uses what is None, by the words of the message."""
 SLIP = re.compile(
     r"argument of type '\w*(?:Error|Exception)' is not iterable|exceptions must derive from BaseException"
 )
@@ -134,6 +136,22 @@ def _read_none(reading: Reading) -> Values:
     if raised is None or in_studio(reading) or not NONE.search(raised.message) or raised.wraps:
         return None
     return {"says": raised.source or raised.message} if raised.type in NONE_TYPES else None
+
+
+def _read_named_none(reading: Reading) -> Values:
+    """Which value was never made or found, where the line of code tells it apart from the others of that line."""
+    found, raised = _read_none(reading), reading.last
+    if found is None or raised is None or not raised.source or breaking_package(reading)[0]:
+        return None
+    lacks = re.search(r"has no attribute '(?P<name>\w+)'", raised.message)
+    how = (
+        rf"\.{lacks['name']}\b"
+        if lacks
+        else next((sign for said, sign in USES if said in raised.message), "")
+    )
+    names = re.findall(rf"((?:self\.)?[A-Za-z_][\w.]*(?:\[[\w'\"]+\])?){how}", raised.source) if how else []
+    names = [name for name in dict.fromkeys(names) if "." in name or len(name) > 2]
+    return {"name": names[0], "says": raised.source} if len(names) == 1 else None
 
 
 def _read_none_inside(reading: Reading) -> Values:
@@ -320,6 +338,14 @@ FAILURES = (
         (Remedy("follow_message"),),
         code="D134",
         reader=_reader(ADVICE, of_tensors=False),
+        last_resort=True,
+    ),
+    Failure(
+        "none_named",
+        None,
+        (Remedy("find_named", needs=("name",)), Remedy("whole_model_files")),
+        code="V52",
+        reader=_read_named_none,
         last_resort=True,
     ),
     Failure(

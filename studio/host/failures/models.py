@@ -1,8 +1,27 @@
 """Failures of loading a model or an adapter."""
 
+import re
+from collections.abc import Mapping
+
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
 from studio.host.failures.keys import read_model_key
+from studio.host.failures.reading import Reading
 from studio.host.failures.remedies import FETCH_AGAIN, FOUR_BITS, LOCAL_MODEL, SMALLER_MODEL
+
+VOCABULARY = 20_000
+"""A dimension of this size is that of the words."""
+
+
+def _read_vocabularies(reading: Reading) -> Mapping[str, str] | None:
+    """Two tables of words of different size, in the words that PyTorch has for any two tensors."""
+    raised = reading.last
+    sizes = (
+        re.search(r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", raised.message)
+        if raised
+        else None
+    )
+    return {} if sizes and min(int(sizes[1]), int(sizes[2])) > VOCABULARY else None
+
 
 OF_TOKENIZER = (
     r"tokeniz\w*|get_vocab|(?:base_)?vocab\w*|pad|pad_token\w*|eos_token\w*|bos_token\w*|unk_token\w*|"
@@ -129,6 +148,7 @@ FAILURES = (
         ),
         (Remedy("resize_first"), Remedy("matching_adapter")),
         code="D87",
+        reader=_read_vocabularies,
     ),
     Failure(
         "head_classes",
@@ -231,7 +251,7 @@ FAILURES = (
     ),
     Failure(
         "quant_layer",
-        said(r"Target module (?P<name>\w*(?:Quant|WQ)Linear\w*)\([\s\S]{0,300}? is not supported"),
+        said(r"Target module (?P<name>\w*(?:Quant|WQ)Linear\w*)(?:\([\s\S]{0,300}?)? is not supported"),
         (Remedy("quant_packages"),),
         code="V38",
     ),

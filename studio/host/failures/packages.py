@@ -23,6 +23,12 @@ OWNERS = (
     ("huggingface_hub", r"hf_hub_download|snapshot_download|HfApi|HfFolder|InferenceClient|cached_download"),
     ("bitsandbytes", r"(?:Linear|Params|Int)(?:4bit|8bit\w*|8Params)|\w*AdamW?8bit"),
     ("flash_attn", r"Flash(?:Self|Cross)?Attention|flash_attn_\w+"),
+    ("autoawq", r"Awq\w+|WQLinear\w*|AutoAWQ\w*"),
+    ("gptqmodel", r"GPTQ\w+|AutoGPTQ\w*"),
+    ("diffusers", r"UNet\w+|Autoencoder\w+|\w*Diffusion\w*Pipeline|DiffusionPipeline"),
+    ("vllm", r"LLMEngine|SamplingParams|EngineArgs|AsyncLLM\w*"),
+    ("deepspeed", r"DeepSpeed\w+|ZeroParam\w*"),
+    ("lightning", r"Lightning\w+"),
     ("tokenizers", r"Tokenizer"),
     (
         "gguf",
@@ -126,13 +132,22 @@ REPLACED = {
     "bool": "bool",
 }
 """Old names of well-known packages, and what took their place."""
-METHODS = dict.fromkeys(
-    "merge_and_unload merge_adapter unmerge_adapter _get_submodules get_nb_trainable_parameters "
-    "print_trainable_parameters disable_adapter_layers enable_adapter_layers active_adapters".split(),
-    "peft",
-) | dict.fromkeys(
-    "save_pretrained_merged save_pretrained_gguf push_to_hub_merged for_inference".split(), "unsloth"
-)
+METHODS = {
+    name: package
+    for package, names in (
+        (
+            "peft",
+            "merge_and_unload merge_adapter unmerge_adapter _get_submodules get_nb_trainable_parameters "
+            "print_trainable_parameters disable_adapter_layers enable_adapter_layers active_adapters",
+        ),
+        ("unsloth", "save_pretrained_merged save_pretrained_gguf push_to_hub_merged for_inference"),
+        (
+            "diffusers",
+            "set_lora_layer set_attn_processor enable_xformers_memory_efficient_attention load_lora_weights",
+        ),
+    )
+    for name in names.split()
+}
 """Methods that one package gives to the models of another one."""
 ALIASES = {"bnb": "bitsandbytes", "xops": "xformers", "apex_C": "apex", "cce": "cut_cross_entropy"}
 """What packages call another one that they load only where it works."""

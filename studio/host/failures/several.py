@@ -10,6 +10,18 @@ FAILURES = (
         code="D60",
     ),
     Failure(
+        "nccl_network",
+        said(
+            r"NCCL WARN [^\n]{0,120}(?:[Cc]onnect|recv|accept)[^\n]{0,120}(?:failed|timeout|timed out|"
+            r"refused|closed)[^\n]*",
+            r"NCCL WARN [^\n]{0,160}(?:No route to host|[Cc]onnection (?:refused|timed out|reset)|"
+            r"no socket interface)",
+            r"NCCL WARN Bootstrap : no socket interface found",
+        ),
+        (Remedy("nccl_interface"), Remedy("open_ports")),
+        code="D164",
+    ),
+    Failure(
         "process_group",
         said(
             r"Default process group has not been initialized",

@@ -33,7 +33,7 @@ FAILURES = (
             # A limit of a file's size, and a quota, as Rust says them: `File too large (os error 27)`.
             r"\(os error (?:27|28|122)\)",
             r"WinError 112\b",
-            r"Not enough (?:free )?disk space",
+            r"Not enough (?:free )?disk space(?!\. Needed: Unknown size)",
             # torch.save on a full disk (measured): no word of a disk.
             r"unexpected pos \d+",
             r"PytorchStreamWriter failed writing",
@@ -74,6 +74,13 @@ FAILURES = (
         (Remedy("name_file"), Remedy("upgrade_all")),
         code="D158",
         doubt=Doubt("permission", "dir_path"),
+    ),
+    Failure(
+        "room_unknown",
+        said(r"Not enough disk space\. Needed: Unknown size"),
+        (Remedy("local_cache"), Remedy("upgrade_datasets")),
+        code="D165",
+        doubt=Doubt("disk_full", "df_cache"),
     ),
     Failure(
         # Windows says the same of a file that is open in another program.
