@@ -129,7 +129,8 @@ FAILURES = (
     Failure(
         "unsloth_compiled",
         said(
-            r"Failed to create dynamic compiled modules",
+            r"Failed to create dynamic compiled modules|[Dd]irect module loading failed for Unsloth",
+            r"unsloth\w*[\\/][^\n]*\n\s*exec\([^\n]*\n[\s\S]{0,400}?(?:SyntaxError|IndentationError|NameError)",
             r"File \"[^\"\n]*unsloth_compiled_cache[^\n]*\n(?:[^\n]*\n){0,2}?(?:NameError|IndentationError|"
             r"SyntaxError|TypeError)",
             r"^[^\s\"]*unsloth_compiled_cache[^\n]*\n(?:[^\n]*\n){0,2}?(?:NameError|TypeError|AttributeError)",

@@ -190,6 +190,14 @@ def _read_key(reading: Reading) -> Values:
     return {"name": name, "package": pip_name(inside)}
 
 
+def _read_bare_key(reading: Reading) -> Values:
+    """A name that a row, a batch or a table lacks, without the place."""
+    raised = reading.last
+    name = raised.message.partition("\n")[0].strip("'\" ") if raised is not None else ""
+    bare = raised is not None and raised.type == "KeyError" and not raised.frames and not raised.wraps
+    return {"name": name} if bare and re.fullmatch(r"[A-Za-z_][\w-]{1,60}", name) else None
+
+
 def _read_callback(reading: Reading) -> Values:
     """A function of the program itself that a package called, such as one for rows, rewards or metrics."""
     raised = reading.last
@@ -276,6 +284,16 @@ FAILURES = (
         reader=_read_key,
         last_resort=True,
     ),
+    Failure(
+        "bare_key",
+        None,
+        (Remedy("right_columns"), Remedy("keep_columns")),
+        code="V54",
+        reader=_read_bare_key,
+        last_resort=True,
+        doubt=Doubt("key_of_version", "line_above"),
+    ),
+    Failure("key_of_version", None, (Remedy("upgrade_all"), Remedy("newer_program")), code="V55"),
     Failure(
         "package_slip",
         None,
