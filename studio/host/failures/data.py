@@ -1,7 +1,7 @@
 """Failures of reading and rendering a data set."""
 
-from studio.host.failures.failure import Failure, Remedy, said
-from studio.host.failures.keys import read_column
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
+from studio.host.failures.keys import read_column, read_one_row
 from studio.host.failures.remedies import CHECK_DATA
 
 FAILURES = (
@@ -306,6 +306,14 @@ FAILURES = (
         said(r"Undefined dataset (?P<name>\S+) in dataset_info\.json", r"Cannot open \S*dataset_info\.json"),
         (Remedy("dataset_info"),),
         code="D83",
+    ),
+    Failure(
+        "row_without_tokens",
+        None,
+        (Remedy("find_empty_row"), Remedy("shorter_prompt"), Remedy("read_at_once")),
+        code="D172",
+        reader=read_one_row,
+        doubt=Doubt("no_columns", "which_row"),
     ),
     Failure(
         "no_columns",

@@ -2,12 +2,10 @@
 
 from studio.host.failures.callers import (
     read_adapter_argument,
-    read_argument,
     read_attribute,
     read_bare_name,
     read_bare_owned,
     read_compiled_part,
-    read_config,
     read_fork,
     read_guarded,
     read_incomplete,
@@ -24,7 +22,8 @@ from studio.host.failures.callers import (
     read_value_kind,
 )
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
-from studio.host.failures.keys import read_trainer_field, read_variable
+from studio.host.failures.inside import read_left_out, read_override, read_versioned
+from studio.host.failures.keys import read_settings, read_trainer_field, read_variable
 from studio.host.failures.remedies import REBUILD
 
 NEW_NAME = Remedy("new_name", needs=("name", "new"))
@@ -72,7 +71,26 @@ FAILURES = (
         code="V31",
         reader=read_incomplete,
     ),
-    Failure("api_argument", None, (NEW_NAME, UPGRADE_BOTH, UPGRADE, OLDER), code="V1", reader=read_argument),
+    Failure(
+        "override_older",
+        None,
+        (
+            UPGRADE,
+            Remedy("override_takes", needs=("call",)),
+            Remedy("caller_of_then", needs=("caller",)),
+        ),
+        code="V56",
+        reader=read_override,
+    ),
+    Failure(
+        "argument_left_out",
+        None,
+        (Remedy("give_argument", needs=("name",)), UPGRADE),
+        code="V57",
+        reader=read_left_out,
+        doubt=Doubt("api_argument", "versions"),
+    ),
+    Failure("api_argument", None, (NEW_NAME, UPGRADE_BOTH, UPGRADE, OLDER), code="V1", reader=read_versioned),
     Failure(
         "own_argument",
         None,
@@ -86,7 +104,7 @@ FAILURES = (
         None,
         (Remedy("fetch_settings"), UPGRADE, OLDER),
         code="V40",
-        reader=read_config,
+        reader=read_settings,
         doubt=Doubt("api_attribute", "versions"),
     ),
     Failure(

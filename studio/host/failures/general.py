@@ -109,6 +109,13 @@ FAILURES = (
         unless=said(r"flash_attn|cudnn\w*\.dll|bitsandbytes"),
     ),
     Failure(
+        # Linux writes .so in another form than macOS.
+        "library_of_linux",
+        said(r"/(?P<module>\w+)/\w+\.so'?,?[^\n]{0,400}\(not a mach-o file\)"),
+        (Remedy("made_for_mac", needs=("module",)), Remedy("mlx_instead")),
+        code="C23",
+    ),
+    Failure(
         "library_load",
         said(
             r"DLL load failed\b",

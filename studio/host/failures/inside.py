@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from studio.host.failures.callers import in_studio
-from studio.host.failures.packages import KNOWN, LIBRARIES, pip_name
+from studio.host.failures.callers import CALL, in_studio, read_argument
+from studio.host.failures.packages import KNOWN, LIBRARIES, owner_of, pip_name
 from studio.host.failures.reading import MODEL_CODE, Reading
 
 BREAKS = frozenset(
@@ -16,6 +16,12 @@ BREAKS = frozenset(
 GROUNDS = frozenset(("", "python", "torch", "numpy", "pandas", "pyarrow", MODEL_CODE))
 """What everybody calls: the package above it is the one to look at."""
 LONGEST = 240
+HOOKS = frozenset(
+    "compute_loss log training_step prediction_step evaluation_loop evaluate create_optimizer create_scheduler "
+    "_get_train_sampler _get_eval_sampler get_batch_samples get_train_dataloader _save_checkpoint _save "
+    "create_optimizer_and_scheduler _prepare_inputs optimizer_step lr_scheduler_step _maybe_log_save_evaluate".split()
+)
+"""Functions of transformers' Trainer (and Lightning's) that it calls itself and that a class made from it overrides."""
 
 
 def breaking_package(reading: Reading) -> tuple[str, str]:
@@ -40,3 +46,35 @@ def read_inside(reading: Reading) -> Mapping[str, str] | None:
         return None
     says = raised.message.partition("\n")[0] or raised.source
     return {"package": package, "caller": caller, "says": f"{raised.type}: {says}"[:LONGEST]}
+
+
+def read_override(reading: Reading) -> Mapping[str, str] | None:
+    """What a trainer hands to one of its functions that a class of another package, or the program's own, overrides."""
+    raised = reading.last
+    found = CALL.search(raised.message) if raised and raised.type == "TypeError" else None
+    kind, _, hook = found["call"].rpartition(".") if found else ("", "", "")
+    if raised is None or not found or hook not in HOOKS or kind in ("", "Trainer", "Seq2SeqTrainer"):
+        return None
+    if raised.frames and raised.packages[0] not in ("transformers", "lightning", "pytorch_lightning"):
+        return None
+    owner = owner_of(kind)
+    package = "" if owner in ("transformers", "lightning") else pip_name(owner)
+    caller = pip_name(raised.packages[0]) if raised.frames else "transformers"
+    return {"call": found["call"], "name": found["name"] or "", "package": package, "caller": caller}
+
+
+def read_versioned(reading: Reading) -> Mapping[str, str] | None:
+    """A call that does not fit the installed version of what it calls, and not what a trainer hands to a class."""
+    return None if read_override(reading) else read_argument(reading)
+
+
+def read_left_out(reading: Reading) -> Mapping[str, str] | None:
+    """An argument that the program itself does not give to a function of a package."""
+    raised = reading.last
+    found = CALL.search(raised.message) if raised and raised.type == "TypeError" else None
+    if raised is None or not found or not found["lacks"] or in_studio(reading) or not raised.frames:
+        return None
+    own = raised.packages[0] == ""
+    return (
+        {"name": found["lacks"], **(read_argument(reading) or {})} if own and read_argument(reading) else None
+    )

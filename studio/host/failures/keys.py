@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from studio.host.failures.callers import in_studio, read_import, values_of
+from studio.host.failures.callers import in_studio, read_config, read_import, values_of
 from studio.host.failures.converting import in_converter
 from studio.host.failures.packages import LIBRARIES
 from studio.host.failures.reading import Raised, Reading
@@ -31,6 +31,13 @@ COLUMNS = re.compile(
 )
 FROM_ROW = re.compile(r"\b(?:inputs|batch|features?|rows?|examples?|samples?|items?|records?)\[")
 """A line of code that takes a key out of a row or a batch."""
+SETTINGS = re.compile(
+    r"\b(?:llm|text|vision|audio|tokenizer|model|generation|hf|quantization|rope|adapter|processor|preprocessor)"
+    r"_config(?:_dict)?\["
+)
+"""A line of code that takes a value out of one of a model's own files of settings."""
+STEPS = re.compile(r"(?<![\d/])[1-9]\d*/\d+ \[\d+:")
+"""A bar of progress that is past its first step."""
 DATA_CODE = re.compile(
     r"_map_single|\bmap|collat|preprocess|tokeni[sz]e|format|convert|prompt|example|dataset|align|transform_row"
 )
@@ -68,6 +75,7 @@ def read_column(reading: Reading) -> Values:
         key in ("input_ids", "attention_mask")
         or in_studio(reading)
         or MADE_KEY.fullmatch(key)
+        or SETTINGS.search(raised.source)
         or in_converter(reading)
     ):
         return None
@@ -110,3 +118,18 @@ def read_mismatch(reading: Reading) -> Values:
     if found and found[0].packages[:1] and found[0].packages[0] in LIBRARIES and "kwargs[" in found[0].source:
         return values_of(found[0], found[1], found[0].packages[0])
     return read_import(reading)
+
+
+def read_settings(reading: Reading) -> Values:
+    """A value that a model's settings lack, as an attribute or as a key of what was read from its file."""
+    found = _key(reading)
+    if found is None or in_studio(reading) or not SETTINGS.search(found[0].source) or read_model_key(reading):
+        return read_config(reading)
+    return values_of(found[0], found[1], "transformers")
+
+
+def read_one_row(reading: Reading) -> Values:
+    """Tokens that a later row lacks, where the rows before it had them."""
+    found = _key(reading)
+    tokens = found is not None and found[1] in ("input_ids", "attention_mask", "labels")
+    return {"name": found[1]} if found and tokens and STEPS.search(reading.words) else None

@@ -29,6 +29,7 @@ OWNERS = (
     ("vllm", r"LLMEngine|SamplingParams|EngineArgs|AsyncLLM\w*"),
     ("deepspeed", r"DeepSpeed\w+|ZeroParam\w*"),
     ("lightning", r"Lightning\w+"),
+    ("sentence_transformers", r"SentenceTransformer\w*|CrossEncoder\w*|SparseEncoder\w*"),
     ("tokenizers", r"Tokenizer"),
     (
         "gguf",
@@ -74,6 +75,7 @@ NAMESPACES = frozenset("google ruamel nvidia azure backports zope sphinxcontrib 
 """Names that several packages share: one part can be missing where another is installed."""
 PIP_NAMES = {
     "swift": "ms-swift",
+    "sentence_transformers": "sentence-transformers",
     "ruamel": "ruamel.yaml",
     "tensorrt": "tensorrt",
     "PIL": "pillow",

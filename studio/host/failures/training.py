@@ -88,10 +88,20 @@ FAILURES = (
         code="R6",
     ),
     Failure(
+        "helpers_wanted",
+        said(
+            r"(?P<name>prefetch_factor) option could only be specified in multiprocessing",
+            r"(?P<name>persistent_workers) option needs num_workers > 0",
+        ),
+        (Remedy("give_helpers"), Remedy("without_option", needs=("name",))),
+        code="R60",
+    ),
+    Failure(
         "mps_format",
         said(
             r"MPS framework doesn't support float64",
             r"\w+ is not supported on MPS",
+            r"Trying to convert \w+ to the MPS backend",
             r"input type '\w+' in MPS backend",
         ),
         (Remedy("mac_float"),),
