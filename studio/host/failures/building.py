@@ -108,8 +108,11 @@ FAILURES = (
             r"Compatibility with CMake < 3\.5 has been removed",
             r"CMake 3\.\d+(?:\.\d+)? or higher is required",
             r"Ninja is required to load C\+\+ extensions",
+            # pip's own report of a build in which a program was called that is not there.
+            r"to build wheel did not run successfully[\s\S]{0,4000}?FileNotFoundError: \[WinError 2\]"
+            r"[^\n]*(?:\s*\[end of output\])?",
         ),
-        (PREBUILT, Remedy("build_basics")),
+        (PREBUILT, Remedy("python_312"), Remedy("build_basics")),
         code="K26",
     ),
     Failure(

@@ -11,7 +11,6 @@ from studio.host.failures.packages import (
     METHODS,
     NAMESPACES,
     OWN_MODULES,
-    PIP_NAMES,
     REPLACED,
     named_package,
     owner_of,
@@ -44,7 +43,6 @@ MODULE = re.compile(r"No module named '?(?P<module>[\w.]+)")
 INSIDE = re.compile(r"No module named '(?P<module>\w+\.[\w.]+)'")
 """Python names a part with its package only where it found the package: `'a.b'` is missing in an `a` that is there.
 Python 2 wrote it without quotes, and for whatever was missing."""
-PIP = re.compile(r"\bpip3? install (?:-{1,2}[\w-]+ )*[`'\"]?(?P<module>[A-Za-z][\w.-]+)(?![\w.-]*[<>=~\[])")
 NAME = re.compile(
     r"name '(?P<name>\w+)' is not defined|"
     r"(?:local|free) variable '(?P<unset>\w+)' (?:where it is not|referenced before)"
@@ -192,7 +190,9 @@ def _read_lacking(reading: Reading) -> Values:
     found = ATTRIBUTE.search(raised.message) if raised and raised.type == "AttributeError" else None
     if raised is None or not found or found["owner"] in (None, "NoneType") or read_attribute(reading):
         return None
-    if found["name"].startswith("ds_opt_"):
+    if found["name"].startswith("ds_opt_") or (
+        raised.frames and raised.packages[0] in ("trl", "peft", "unsloth")
+    ):
         return None
     if read_model_code(reading):
         return None
@@ -383,35 +383,3 @@ def _read_bare(reading: Reading) -> Values:
     if raised is None or found is None or not found["name"] or raised.frames:
         return None
     return {"name": found["name"], "package": owner_of(found["name"])}
-
-
-def read_missing(reading: Reading) -> Values:
-    """A package that is not installed."""
-    raised = reading.last
-    found = MODULE.search(raised.message) if raised else None
-    if (
-        raised
-        and not found
-        and raised.type in ("ImportError", "PackageNotFoundError", "RuntimeError", "ValueError")
-    ):
-        found = PIP.search(raised.message)
-    if raised is None or found is None or read_import(reading) or read_own_module(reading):
-        return None
-    # What Python itself brings, and names that no package can have.
-    if found["module"] in ("pip", "ensurepip") or found["module"].startswith("__"):
-        return None
-    values = {"module": pip_name(found["module"])}
-    root = found["module"].partition(".")[0]
-    # A name that no known package has, asked for by the program itself, may be a file of it.
-    known = root in LIBRARIES or root in PIP_NAMES or root.lower() in KNOWN
-    own = raised.type in ("ModuleNotFoundError", "ImportError") and raised.packages[:1] in ((), ("",))
-    return values if known or not own or "pip install" in raised.message else {**values, "doubtful": "1"}
-
-
-def read_own_module(reading: Reading) -> Values:
-    """A file of the program itself that Python does not find."""
-    raised = reading.last
-    found = MODULE.search(raised.message) if raised and raised.type == "ModuleNotFoundError" else None
-    if raised is None or found is None or found["module"].partition(".")[0] not in OWN_MODULES:
-        return None
-    return {"module": found["module"]} if raised.packages[:1] in ((), ("",)) else None

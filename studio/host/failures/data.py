@@ -18,6 +18,12 @@ FAILURES = (
         code="D30",
     ),
     Failure(
+        "template_unknown",
+        said(r"\bTemplate (?P<name>[\w.-]+) does not exist"),
+        (Remedy("template_name"), Remedy("template_newer")),
+        code="D177",
+    ),
+    Failure(
         "template_prompt",
         said(r"does not have a \{% if add_generation_prompt"),
         (Remedy("newer_template"), Remedy("chat_model")),
@@ -306,6 +312,12 @@ FAILURES = (
         said(r"Undefined dataset (?P<name>\S+) in dataset_info\.json", r"Cannot open \S*dataset_info\.json"),
         (Remedy("dataset_info"),),
         code="D83",
+    ),
+    Failure(
+        "metric_inputs",
+        said(r"Predictions and/or references don't match the expected format"),
+        (Remedy("decode_first"), Remedy("compare_format")),
+        code="D175",
     ),
     Failure(
         "row_without_tokens",

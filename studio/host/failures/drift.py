@@ -1,5 +1,6 @@
 """Failures of packages whose names changed between versions, and of calls and names in the program itself."""
 
+from studio.host.failures.absent import read_own_module
 from studio.host.failures.callers import (
     read_adapter_argument,
     read_attribute,
@@ -15,7 +16,6 @@ from studio.host.failures.callers import (
     read_own_argument,
     read_own_attribute,
     read_own_import,
-    read_own_module,
     read_own_name,
     read_unbound,
     read_unloaded,
@@ -92,6 +92,15 @@ FAILURES = (
     ),
     Failure("api_argument", None, (NEW_NAME, UPGRADE_BOTH, UPGRADE, OLDER), code="V1", reader=read_versioned),
     Failure(
+        # Newer optimizers have two modes, and one of the two packages asks every optimizer for them.
+        "optimizer_modes",
+        said(
+            r"'(?:\w*Adam\w*|\w*Optimizer\w*|SGD|Lion\w*|Adafactor)' object has no attribute '(?:train|eval)'"
+        ),
+        (Remedy("upgrade_transformers_accelerate"),),
+        code="V39",
+    ),
+    Failure(
         "own_argument",
         None,
         (Remedy("own_call"), NEW_NAME),
@@ -126,15 +135,6 @@ FAILURES = (
         code="V36",
         reader=read_own_attribute,
         doubt=Doubt("api_attribute", "versions"),
-    ),
-    Failure(
-        # Newer optimizers have two modes, and one of the two packages asks every optimizer for them.
-        "optimizer_modes",
-        said(
-            r"'(?:\w*Adam\w*|\w*Optimizer\w*|SGD|Lion\w*|Adafactor)' object has no attribute '(?:train|eval)'"
-        ),
-        (Remedy("upgrade_transformers_accelerate"),),
-        code="V39",
     ),
     Failure(
         "value_kind",

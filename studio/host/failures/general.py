@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
-from studio.host.failures.callers import read_missing
+from studio.host.failures.absent import read_missing
 from studio.host.failures.drift import NEW_NAME, OLDER, UPGRADE, UPGRADE_BOTH
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
 from studio.host.failures.keys import read_mismatch

@@ -36,8 +36,8 @@ SETTINGS = re.compile(
     r"_config(?:_dict)?\["
 )
 """A line of code that takes a value out of one of a model's own files of settings."""
-STEPS = re.compile(r"(?<![\d/])[1-9]\d*/\d+ \[\d+:")
-"""A bar of progress that is past its first step."""
+STEPS = re.compile(r"(?<![\d/])[1-9]\d*/\d+ \[\d+:[^\]\n]{1,60}\]\s{0,4}Traceback")
+"""A bar of progress that is past its first step, just where the error comes."""
 DATA_CODE = re.compile(
     r"_map_single|\bmap|collat|preprocess|tokeni[sz]e|format|convert|prompt|example|dataset|align|transform_row"
 )

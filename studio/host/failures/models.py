@@ -184,12 +184,21 @@ FAILURES = (
         code="D154",
     ),
     Failure(
+        # Numbers that only quantised files have: how many there are depends on the group size.
+        "quantised_shape",
+        said(r"size mismatch for (?P<layer>[\w.]+\.(?:scales|qweight|qzeros|g_idx|SCB|absmax)):"),
+        (Remedy("quantised_settings"), FETCH_AGAIN),
+        code="D176",
+        strength=0.96,
+    ),
+    Failure(
         "shape_mismatch",
         said(
             r"size mismatch for (?P<layer>[\w.]+)(?!: copying a param with shape torch\.Size\(\[0\]\) from)\b(?!\.)"
         ),
         (Remedy("matching_adapter"), FETCH_AGAIN),
         code="D53",
+        unless=said(r"size mismatch for [\w.]+\.(?:scales|qweight|qzeros|g_idx|SCB|absmax):"),
         strength=0.95,
     ),
     Failure(

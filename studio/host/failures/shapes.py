@@ -19,6 +19,8 @@ LABELS = re.compile(r"cross_entropy|loss_fct|criterion|nll_loss|\blabels?\b")
 ADAPTER = re.compile(r"\blora_[AB]\b|lora_(?:embedding|dropout)|base_layer|delta_weight")
 POSITIONS = re.compile(r"rotate_half|apply_rotary|\bcos\b|\bsin\b|position_embeddings|inv_freq")
 PICTURES = re.compile(r"image_(?:features|embeds)|vision|pixel_values|masked_scatter|video_embeds|image_mask")
+JOINED = re.compile(r"pad_and_concatenate|nested_concat|nested_truncate|evaluation_loop|prediction_loop")
+"""Functions of transformers that put the predictions of all batches together."""
 LONGEST_READ = frozenset((512, 514, 1024, 1026, 2048, 4096, 8192))
 """How many tokens models read at most, by the size of their table of positions."""
 
@@ -45,7 +47,23 @@ def _read_too_long(reading: Reading) -> Values:
     return {"has": str(large), "wants": str(small)} if small in LONGEST_READ and small + 1 < large else None
 
 
+def _joined_predictions(reading: Reading) -> Values:
+    """Predictions of several batches that evaluation puts together."""
+    raised = reading.last
+    if raised is None or not re.search(r"[Ss]izes of tensors must match|must match exactly", raised.message):
+        return None
+    joins = any(JOINED.search(frame.function) for frame in raised.frames[-4:])
+    return {"says": raised.source} if joins else None
+
+
 FAILURES = (
+    Failure(
+        "eval_lengths",
+        None,
+        (Remedy("pad_predictions"), Remedy("smaller_predictions")),
+        code="R62",
+        reader=_joined_predictions,
+    ),
     Failure(
         "positions_over",
         None,

@@ -44,7 +44,7 @@ FAILURES = (
         "command_missing",
         said(
             r"'(?P<command>[\w.-]+)' is not recognized as (?:an internal|the name|a name)",
-            r"FileNotFoundError: \[WinError 2\][^\n'\"]*$",
+            r"FileNotFoundError: \[WinError 2\][^\n'\"]*$(?!\s*\[end of output\])",
             # cmd's sentence in an encoding that was lost on the way.
             r"^'(?P<command>[\w.-]+)' [\ufffd?]{2,}",
             r"(?:^|[\s:])(?P<command>[\w.-]+): (?:command )?not found\s*$",

@@ -3,6 +3,11 @@
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
 from studio.host.failures.remedies import RECOMPUTE, SHORTER, SMALLER_BATCH, SMALLER_MODEL, USE_FP16
 
+NO_METRICS = said(
+    r"available evaluation metrics are: \[(?:'(?:eval_(?:runtime|\w+_per_second)|epoch|\w+_time|"
+    r"global_step/max_steps|percentage)'(?:, )?)+\]"
+)
+
 FAILURES = (
     Failure(
         "no_gradient",
@@ -324,6 +329,13 @@ FAILURES = (
         code="R22",
     ),
     Failure(
+        # Only how long it took was measured: no batch was whole, or none had labels.
+        "evaluation_empty",
+        NO_METRICS,
+        (Remedy("more_validation"), Remedy("label_names")),
+        code="R61",
+    ),
+    Failure(
         "best_metric",
         said(
             r"`?metric_for_best_model`?[^\n]{0,80}not found",
@@ -331,6 +343,7 @@ FAILURES = (
         ),
         (Remedy("named_metric"),),
         code="R27",
+        unless=NO_METRICS,
     ),
     Failure(
         "eval_outputs",
