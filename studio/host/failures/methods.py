@@ -42,6 +42,23 @@ FAILURES = (
         unless=said(r"'Peft\w+' object has no attribute|'LoraModel' object has no attribute"),
     ),
     Failure(
+        # What only one of the two has, asked of the other one.
+        "other_object",
+        said(
+            r"'(?P<name>\w*Tokenizer(?:Fast|Base)?)' object has no attribute '(?P<call>resize_token_embeddings|"
+            r"generate|parameters|named_parameters|train|eval|state_dict|gradient_checkpointing_enable|forward|"
+            r"get_input_embeddings|enable_input_require_grads)'",
+            r"'(?P<name>\w+(?:ForCausalLM|ForConditionalGeneration|"
+            r"ForSequenceClassification))' object has no attribute "
+            r"'(?P<call>encode|decode|batch_decode|tokenize|apply_chat_template|pad_token|convert_tokens_to_ids|"
+            r"add_special_tokens)'",
+            r"'(?P<name>DatasetDict)' object has no attribute '(?P<call>select|train_test_split|to_pandas|features|"
+            r"add_column|to_list|iter)'",
+        ),
+        (Remedy("call_on_other"), Remedy("one_split")),
+        code="V58",
+    ),
+    Failure(
         "adapter_type",
         said(
             r"Unknown PEFT type|is not a valid PeftType",

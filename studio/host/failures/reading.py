@@ -50,12 +50,13 @@ CELL = re.compile(
 )
 """A place in a notebook's own cell."""
 SOURCE = re.compile(
-    r"^\s*(?:-+> ?\d+|\u2771? ?\d+ \u2502|\d+ {1,8}\S|\d+\s*$|[\^~\s-]{3,}$|Cell In|raise \w+\(|<ipython|"
+    r"^\s*(?:-+> ?\d+|\u2771? ?\d+ \u2502|\d+ {1,8}(?!(?:Client|Server) Error|Forbidden|Unauthorized|Not Found|"
+    r"Bad |Too Many)\S|\d+\s*$|[\^~\s-]{3,}$|Cell In|raise \w+\(|<ipython|"
     r"warnings?\.warn\()"
 )
 TROUBLE = re.compile(
     r"\b(?:error|fatal|failed|cannot|can't|could not|unable|not found|missing|denied|mismatch|conflict|abort|killed|"
-    r"unsupported|not supported|is required)",
+    r"unsupported|not supported|is required|forbidden|unauthorized)",
     re.IGNORECASE,
 )
 LINK = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)")
@@ -67,7 +68,7 @@ STANDARD = re.compile(
     r"[\\/](?:lib[\\/])?[Pp]ython(?:3[\d.]*)?[\\/](?:lib[\\/])?[\w\\/]+\.py$|<frozen|^<string>", re.IGNORECASE
 )
 SHORT_PATHS = re.compile(
-    r"^/?(?P<package>transformers|torch|trl|peft|datasets|accelerate|bitsandbytes|gradio|"
+    r"^(?:\.{2,3}|~|\u2026)?/?(?P<package>transformers|torch|trl|peft|datasets|accelerate|bitsandbytes|gradio|"
     r"gradio_client|triton|unsloth|"
     r"unsloth_zoo|huggingface_hub|deepspeed|vllm|axolotl|llamafactory)[\\/]"
 )
