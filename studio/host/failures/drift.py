@@ -22,7 +22,7 @@ from studio.host.failures.callers import (
     read_value_kind,
 )
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
-from studio.host.failures.inside import read_left_out, read_override, read_versioned
+from studio.host.failures.inside import read_left_out, read_override, read_unsaved, read_versioned
 from studio.host.failures.keys import read_settings, read_trainer_field, read_variable
 from studio.host.failures.remedies import REBUILD
 
@@ -81,6 +81,14 @@ FAILURES = (
         ),
         code="V56",
         reader=read_override,
+    ),
+    Failure(
+        "argument_unsaved",
+        None,
+        (Remedy("pass_when_loading", needs=("name",)), Remedy("save_settings")),
+        code="V60",
+        reader=read_unsaved,
+        doubt=Doubt("api_argument", "versions", asked=True),
     ),
     Failure(
         "argument_left_out",
@@ -265,6 +273,7 @@ FAILURES = (
             r"unrecognized arguments?: (?P<name>[^\n]+)",
             r"not used by the HfArgumentParser: \[?(?P<name>[^\]\n]+)",
             r"[Nn]o such option: (?P<name>\S+)",
+            r"error: argument (?:sub)?(?:command|cmd|action|mode)\w*: invalid choice: (?P<name>'[\w.-]+')",
             r"(?:unknown|unrecogni[sz]ed|invalid) (?:option|flag)s?:? ?[`'\"]?(?P<name>--?[\w-]+)",
         ),
         (Remedy("listed_options"), Remedy("newer_options")),

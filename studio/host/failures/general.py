@@ -270,6 +270,14 @@ FAILURES = (
         code="D76",
         unless=said(r"in (?:_execute_child|list2cmdline)\b"),
     ),
+    Failure(
+        "lock_waited",
+        said(
+            r"(?:filelock\w*\.py|[\\/]filelock[\\/]\w+\.py)[^\n]{0,60}in acquire[\s\S]{0,200}?\bKeyboardInterrupt\b"
+        ),
+        (Remedy("drop_lock"), Remedy("local_cache")),
+        code="D178",
+    ),
     Failure("interrupted", said(r"\bKeyboardInterrupt\b", r"exited by signal SIGINT"), (RESUME,), code="D69"),
     Failure(
         "own_program",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from studio.host.failures.callers import CALL, in_studio, read_argument
@@ -16,6 +17,8 @@ BREAKS = frozenset(
 GROUNDS = frozenset(("", "python", "torch", "numpy", "pandas", "pyarrow", MODEL_CODE))
 """What everybody calls: the package above it is the one to look at."""
 LONGEST = 240
+SAVED = re.compile(r"\bcls\(\s*\*\*|\*\*_?(?:cls_|init_|saved_|hparams|config_)\w*")
+"""A call whose arguments all come from what was saved."""
 HOOKS = frozenset(
     "compute_loss log training_step prediction_step evaluation_loop evaluate create_optimizer create_scheduler "
     "_get_train_sampler _get_eval_sampler get_batch_samples get_train_dataloader _save_checkpoint _save "
@@ -65,7 +68,25 @@ def read_override(reading: Reading) -> Mapping[str, str] | None:
 
 def read_versioned(reading: Reading) -> Mapping[str, str] | None:
     """A call that does not fit the installed version of what it calls, and not what a trainer hands to a class."""
-    return None if read_override(reading) else read_argument(reading)
+    raised = reading.last
+    if raised is None or "'decoder_" in raised.message or read_override(reading) or read_unsaved(reading):
+        return None
+    return read_argument(reading)
+
+
+def read_unsaved(reading: Reading) -> Mapping[str, str] | None:
+    """An argument that loading should find in a checkpoint, where it was never written."""
+    raised = reading.last
+    found = CALL.search(raised.message) if raised and raised.type == "TypeError" else None
+    if raised is None or not found or not found["lacks"] or not SAVED.search(raised.source):
+        return None
+    values = {
+        "name": found["lacks"],
+        "call": found["call"].replace(".__init__", ""),
+        **(read_argument(reading) or {}),
+    }
+    sure = raised.packages[:1] in (("lightning",), ("pytorch_lightning",))
+    return values if sure else {**values, "doubtful": "1"}
 
 
 def read_left_out(reading: Reading) -> Mapping[str, str] | None:

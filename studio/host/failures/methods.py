@@ -42,6 +42,31 @@ FAILURES = (
         unless=said(r"'Peft\w+' object has no attribute|'LoraModel' object has no attribute"),
     ),
     Failure(
+        # trl's PPOTrainer was written anew for 0.12: it takes four models, and none with a value head.
+        "value_head_old",
+        said(
+            r"'\w+WithValueHead' object has no attribute "
+            r"'(?:generation_config|base_model_prefix|score|is_gradient_checkpointing)'"
+        ),
+        (Remedy("reward_as_classes"), Remedy("trl_of_heads")),
+        code="V59",
+    ),
+    Failure(
+        "no_language_head",
+        said(r"model does not have a language model head"),
+        (Remedy("with_head"), Remedy("upgrade_all")),
+        code="R63",
+    ),
+    Failure(
+        # Only models with an encoder and a decoder take these.
+        "task_of_other_kind",
+        said(
+            r"forward\(\) got an unexpected keyword argument 'decoder_(?:input_ids|attention_mask|inputs_embeds)'"
+        ),
+        (Remedy("causal_task"),),
+        code="R64",
+    ),
+    Failure(
         # What only one of the two has, asked of the other one.
         "other_object",
         said(

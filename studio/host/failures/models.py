@@ -179,7 +179,7 @@ FAILURES = (
     Failure(
         # trl takes a model apart by names that only the models of transformers have.
         "model_of_own",
-        said(r"'(?P<name>\w+)' object has no attribute 'base_model_prefix'"),
+        said(r"'(?!\w+WithValueHead)(?P<name>\w+)' object has no attribute 'base_model_prefix'"),
         (Remedy("one_class_model"),),
         code="D154",
     ),
@@ -240,6 +240,7 @@ FAILURES = (
         said(
             r"requires the SentencePiece library",
             r"(?:requires|need|install)[^\n]{0,60}`?sentencepiece`?",
+            r"make sure you have sentencepiece installed",
             r"requires the protobuf library",
             r"'NoneType' object has no attribute 'from_pretrained'",
             r"Converting from (?:SentencePiece and )?Tiktoken failed",

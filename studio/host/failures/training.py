@@ -381,7 +381,11 @@ FAILURES = (
     ),
     Failure(
         "padding_side",
-        said(r"batched generation with `?padding_side='?right", r"set `?padding_side='?left"),
+        said(
+            r"batched generation with `?padding_side='?right",
+            r"set `?padding_side='?left",
+            r"assert self\.padding_side == [\"']left",
+        ),
         (Remedy("pad_left"),),
         code="R32",
     ),
