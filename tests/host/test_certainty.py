@@ -30,8 +30,8 @@ OWN, LIBRARY = PLACE.format(path="mine.py"), PLACE.format(path="site-packages/tr
         (OWN + "PermissionError: the doorman says no\n", "permission", "kind"),
         (OWN + "huggingface_hub.errors.GatedRepoError: knock first\n", "gated", ""),
         # The system, of a file that is named, and of one that is not.
-        (OWN + "PermissionError: [WinError 5] Zugriff verweigert\n", "permission", "file"),
-        (OWN + "PermissionError: [WinError 5] Zugriff verweigert: 'D:\\\\runs\\\\a'\n", "permission", ""),
+        (OWN + "PermissionError: [Errno 13] Zugriff verweigert\n", "permission", "file"),
+        (OWN + "PermissionError: [Errno 13] Permission denied: '/runs/a'\n", "permission", ""),
         # What Python says of any value, raised by nobody who gives it a meaning.
         (OWN + "TypeError: list indices must be integers or slices, not str\n", "row_form", "plain"),
         # The program went on after the line, or did not.
@@ -60,6 +60,27 @@ def test_a_key_that_the_program_itself_misses_is_less_certain_than_one_that_a_li
             "who_holds",
         ),
         ("OSError: [Errno 28] No space left on device\n", "disk_full", "shared_memory", "df"),
+        # Windows says the same of a file that is open elsewhere and of one that is not one's own; of a folder, too.
+        (
+            OWN + "PermissionError: [WinError 5] Zugriff verweigert: 'D:\\\\runs\\\\a'\n",
+            "windows_denied",
+            "permission",
+            "who_holds_5",
+        ),
+        (
+            OWN + "PermissionError: [Errno 13] Permission denied: 'D:\\\\runs\\\\a'\n",
+            "folder_opened",
+            "permission",
+            "dir_path",
+        ),
+        # What breaks in a package's own code: its version, or what it was given.
+        (LIBRARY + "TypeError: unhashable type: 'list'\n", "inside_package", "value_handed", "own_frame"),
+        (
+            LIBRARY + "TypeError: 'NoneType' object is not iterable\n",
+            "none_inside",
+            "inside_package",
+            "example_first",
+        ),
     ],
 )
 def test_the_same_words_of_two_causes_name_both(words, first, second, tell):
@@ -87,7 +108,8 @@ def test_a_doubt_is_told_in_words_with_the_line_to_search_for(tag):
     card = cause_card(answer, lambda id, **values: catalogue.say(text(id, **values)))
     assert escape(answer["doubt"]) in card
     json.dumps(answer)
-    for name in {*TELLS.values(), "try_first", "df"}:
+    told = {entry.doubt.tell for entry in CATALOGUE if entry.doubt}
+    for name in {*TELLS.values(), *told, "try_first"}:
         assert catalogue.has(f"failure.tell.{name}"), name
 
 

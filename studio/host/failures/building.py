@@ -79,12 +79,21 @@ FAILURES = (
             r"Failed to detect a default CUDA architecture",
             r"Couldn't find CUDA library root|CUDA compiler identification is unknown",
             r"No such file or directory: '[^'\n]*[\\/]?nvcc(?:\.exe)?'",
+            r"[\\/]bin[\\/]+nvcc['\"][\s\S]{0,1500}?(?:WinError [23]\]|\[Errno (?:2|13)\])",
             r"CUDA::\w+\s+but the target was not found",
             r"cannot find -l(?:cudart|cublas|nvrtc|curand|cusparse)\b",
         ),
         (PREBUILT, Remedy("cuda_toolkit")),
         code="K25",
         unless=said(r"No CUDA toolset found", r"flash_attn was requested"),
+    ),
+    Failure(
+        "rocm_missing",
+        said(
+            r"Failed to find ROCm root directory|HIP compiler identification is unknown|hipcc: (?:command )?not found"
+        ),
+        (Remedy("install_rocm"), PREBUILT),
+        code="K61",
     ),
     Failure(
         "cmake_missing",
@@ -99,8 +108,11 @@ FAILURES = (
             r"Compatibility with CMake < 3\.5 has been removed",
             r"CMake 3\.\d+(?:\.\d+)? or higher is required",
             r"Ninja is required to load C\+\+ extensions",
+            # pip's own report of a build in which a program was called that is not there.
+            r"to build wheel did not run successfully[\s\S]{0,4000}?FileNotFoundError: \[WinError 2\]"
+            r"[^\n]*(?:\s*\[end of output\])?",
         ),
-        (PREBUILT, Remedy("build_basics")),
+        (PREBUILT, Remedy("python_312"), Remedy("build_basics")),
         code="K26",
     ),
     Failure(
@@ -164,7 +176,8 @@ FAILURES = (
     Failure(
         "library_damaged",
         said(
-            r"(?P<library>[\w+./\\:-]+\.(?:so|dylib|dll|a)[\w.]*): (?:file too short|invalid ELF header|file truncated|"
+            r"(?P<library>[\w+./\\:-]+\.(?:so|dylib|dll|a)[\w.]*): (?:file too short|"
+            r"invalid ELF header|file truncated|"
             r"cannot read file data|wrong ELF class)",
         ),
         (Remedy("install_file_again"),),

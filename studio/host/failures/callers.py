@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from studio.host.failures.packages import (
     KNOWN,
     LIBRARIES,
+    METHODS,
     NAMESPACES,
     OWN_MODULES,
-    PIP_NAMES,
     REPLACED,
     named_package,
     owner_of,
     pip_name,
 )
-from studio.host.failures.reading import MODEL_CODE, Raised, Reading
+from studio.host.failures.reading import MODEL_CODE, PLACE, STANDARD, Raised, Reading
 
 Values = Mapping[str, str] | None
 STUDIO = re.compile(r"[\\/]studio[\\/](?:core|data|desk|engine|host|models|ui)[\\/]")
@@ -36,11 +36,13 @@ ATTRIBUTE = re.compile(
 IMPORT = re.compile(
     r"cannot import name '?(?P<name>\w+)'? from (?:partially initialized module )?'?(?P<module>[\w.]+)"
 )
+OWN_IMPORT = re.compile(
+    r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)' \((?P<path>[^)\n]{2,300}\.py)\)"
+)
 MODULE = re.compile(r"No module named '?(?P<module>[\w.]+)")
 INSIDE = re.compile(r"No module named '(?P<module>\w+\.[\w.]+)'")
 """Python names a part with its package only where it found the package: `'a.b'` is missing in an `a` that is there.
 Python 2 wrote it without quotes, and for whatever was missing."""
-PIP = re.compile(r"\bpip3? install (?:-{1,2}[\w-]+ )*[`'\"]?(?P<module>[A-Za-z][\w.-]+)(?![\w.-]*[<>=~\[])")
 NAME = re.compile(
     r"name '(?P<name>\w+)' is not defined|"
     r"(?:local|free) variable '(?P<unset>\w+)' (?:where it is not|referenced before)"
@@ -48,6 +50,11 @@ NAME = re.compile(
 NEW_TYPES = re.compile(
     r"unsupported operand type\(s\) for \|: '(?:\w*type|\w*Meta)'|'(?:ABCMeta|type)' object is not subscriptable"
 )
+LIGHTNING = re.compile(
+    r"(?:on_(?:train|validation|fit|before|after)_\w+|configure_(?:optimizers|callbacks)|"
+    r"training_step|validation_step)"
+)
+"""Functions that a program writes for Lightning, whose Trainer has the same name as that of transformers."""
 OWN_CLASS = re.compile(
     r"(?!(?:Tensor|Parameter|DataFrame|Series|Namespace|Image|NoneType|AdamW)$)[A-Z]\w*[a-z]\w*"
 )
@@ -143,7 +150,14 @@ def read_attribute(reading: Reading) -> Values:
         return None
     owner = found["owner"] or found["kind"] or found["plain"]
     innermost = raised.packages[0] if raised.packages else ""
-    package = owner_of(owner) or (innermost if innermost in LIBRARIES and owner not in BUILT_IN else "")
+    hooked = owner == "Trainer" and any(LIGHTNING.fullmatch(frame.function) for frame in raised.frames)
+    package = (
+        "lightning"
+        if hooked
+        else METHODS.get(found["name"])
+        or owner_of(owner)
+        or (innermost if innermost in LIBRARIES and owner not in BUILT_IN else "")
+    )
     return values_of(raised, found["name"], package) if package else None
 
 
@@ -176,7 +190,9 @@ def _read_lacking(reading: Reading) -> Values:
     found = ATTRIBUTE.search(raised.message) if raised and raised.type == "AttributeError" else None
     if raised is None or not found or found["owner"] in (None, "NoneType") or read_attribute(reading):
         return None
-    if found["name"].startswith("ds_opt_"):
+    if found["name"].startswith("ds_opt_") or (
+        raised.frames and raised.packages[0] in ("trl", "peft", "unsloth")
+    ):
         return None
     if read_model_code(reading):
         return None
@@ -206,12 +222,31 @@ def read_fork(reading: Reading) -> Values:
     return {} if found else None
 
 
+def _installed(path: str) -> bool:
+    return bool(PLACE.search(path) or STANDARD.search(path))
+
+
+def read_own_import(reading: Reading) -> Values:
+    """A name that a file of the program itself lacks, asked for by another one of its files."""
+    raised = reading.last
+    found = OWN_IMPORT.search(raised.message) if raised and raised.type == "ImportError" else None
+    if raised is None or found is None or _installed(found["path"]) or "circular import" in raised.message:
+        return None
+    root = found["module"].partition(".")[0]
+    # A folder that was installed from its source is a package all the same.
+    return (
+        None if root in LIBRARIES or root.lower() in KNOWN else {"name": found["name"], "path": found["path"]}
+    )
+
+
 def read_import(reading: Reading) -> Values:
     """A name that a package does not have, or no longer has, in the installed version."""
     raised = reading.last
     if raised is None or raised.type not in ("ImportError", "ModuleNotFoundError", "RuntimeError"):
         return None
     found = IMPORT.search(raised.message)
+    if found and read_own_import(reading):
+        return None
     if found:
         values = values_of(raised, found["name"], found["module"].partition(".")[0])
         return None if "circular import" in raised.message and values["package"] not in LIBRARIES else values
@@ -268,6 +303,18 @@ def read_unloaded(reading: Reading) -> Values:
     return {"name": found["name"], "package": pip_name(package), "module": pip_name(package)}
 
 
+def read_compiled_part(reading: Reading) -> Values:
+    """A compiled part of a package that it loads only where that works, and then uses all the same."""
+    raised = reading.last
+    found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
+    part = found is not None and re.fullmatch(
+        r"_?\w+_(?:ext|cuda|kernels?|C|lib|ops)|_C", found["name"] or ""
+    )
+    if raised is None or found is None or not part or raised.packages[:1] in ((), ("",), ("python",)):
+        return None
+    return {"name": found["name"], "package": pip_name(raised.packages[0])}
+
+
 def read_unbound(reading: Reading) -> Values:
     """A variable that one of the ways through a function never sets, outside of any package or nobody knows where."""
     raised = reading.last
@@ -281,7 +328,7 @@ def read_unbound(reading: Reading) -> Values:
 
 def read_name(reading: Reading) -> Values:
     """A name that is not defined inside an installed package."""
-    if read_guarded(reading):
+    if read_guarded(reading) or read_compiled_part(reading):
         return None
     raised = reading.last
     found = (
@@ -319,42 +366,20 @@ def read_own_name(reading: Reading) -> Values:
 
 def read_bare_name(reading: Reading) -> Values:
     """A name that is not defined, without the place."""
-    if read_unloaded(reading):
+    if read_unloaded(reading) or read_bare_owned(reading):
         return None
+    return _read_bare(reading)
+
+
+def read_bare_owned(reading: Reading) -> Values:
+    """A known package's name that is not defined, without the place: another package may use it without asking."""
+    found = _read_bare(reading)
+    return {**found, "module": pip_name(found["package"])} if found and found["package"] else None
+
+
+def _read_bare(reading: Reading) -> Values:
     raised = reading.last
     found = NAME.search(raised.message) if raised and raised.type == "NameError" else None
     if raised is None or found is None or not found["name"] or raised.frames:
         return None
     return {"name": found["name"], "package": owner_of(found["name"])}
-
-
-def read_missing(reading: Reading) -> Values:
-    """A package that is not installed."""
-    raised = reading.last
-    found = MODULE.search(raised.message) if raised else None
-    if (
-        raised
-        and not found
-        and raised.type in ("ImportError", "PackageNotFoundError", "RuntimeError", "ValueError")
-    ):
-        found = PIP.search(raised.message)
-    if raised is None or found is None or read_import(reading) or read_own_module(reading):
-        return None
-    # What Python itself brings, and names that no package can have.
-    if found["module"] in ("pip", "ensurepip") or found["module"].startswith("__"):
-        return None
-    values = {"module": pip_name(found["module"])}
-    root = found["module"].partition(".")[0]
-    # A name that no known package has, asked for by the program itself, may be a file of it.
-    known = root in LIBRARIES or root in PIP_NAMES or root.lower() in KNOWN
-    own = raised.type in ("ModuleNotFoundError", "ImportError") and raised.packages[:1] in ((), ("",))
-    return values if known or not own or "pip install" in raised.message else {**values, "doubtful": "1"}
-
-
-def read_own_module(reading: Reading) -> Values:
-    """A file of the program itself that Python does not find."""
-    raised = reading.last
-    found = MODULE.search(raised.message) if raised and raised.type == "ModuleNotFoundError" else None
-    if raised is None or found is None or found["module"].partition(".")[0] not in OWN_MODULES:
-        return None
-    return {"module": found["module"]} if raised.packages[:1] in ((), ("",)) else None

@@ -35,7 +35,9 @@ from studio.host.failures import (
     process,
     python,
     resuming,
+    serving,
     several,
+    shapes,
     shell,
     storage,
     tools,
@@ -54,6 +56,7 @@ CATALOGUE: tuple[Failure, ...] = (
     *memory.FAILURES,
     *methods.FAILURES,
     *resuming.FAILURES,
+    *shapes.FAILURES,
     *training.FAILURES,
     *kernels.FAILURES,
     *libraries.FAILURES,
@@ -64,6 +67,7 @@ CATALOGUE: tuple[Failure, ...] = (
     *installing.FAILURES,
     *python.FAILURES,
     *building.FAILURES,
+    *serving.FAILURES,
     *converting.FAILURES,
     *hub.FAILURES,
     *network.FAILURES,
@@ -86,6 +90,8 @@ STAMPS = re.compile(
     re.MULTILINE,
 )
 """What a logger or torchrun writes before each line."""
+CURLY = re.compile(r"\u2018([\w./-]{1,80})\u2019")
+"""A name in the marks that a text program puts in place of plain ones."""
 TROUBLE = re.compile(
     r"error|exception|fatal|fail|traceback|cannot|could not|abort|crash|\bkilled\b", re.IGNORECASE
 )
@@ -232,7 +238,8 @@ def refuse_system(error: OSError) -> StudioError:
 
 def clean(words: str) -> str:
     """Return `words` without colours and time stamps, with plain line ends; a progress bar's every state is a line."""
-    return STAMPS.sub("", COLOURS.sub("", words).replace("\r\n", "\n").replace("\r", "\n").replace("\0", ""))
+    plain = COLOURS.sub("", words).replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+    return STAMPS.sub("", CURLY.sub(r"'\1'", plain))
 
 
 def telling_line(words: str) -> str:

@@ -33,6 +33,9 @@ PLAIN = re.compile(
 )
 """What Python, NumPy and PyTorch say of any value that does not fit, whoever hands it over."""
 
+TAKEN_IN = re.compile(r"load_state_dict\(|\b(?:checkpoint|ckpt)\[")
+"""A line that takes in what was saved: a key that it misses is missing there."""
+
 TELLS = {
     "library_load": "runtime_there",
     "permission": "who_holds",
@@ -69,7 +72,7 @@ def find_doubt(reading: Reading, start: int, end: int, strength: float) -> str:
         return "went_on" if _goes_on(reading, end) else ""
     if start == end:
         lacks = raised.type == "KeyError" and (not raised.frames or raised.packages[0] == "")
-        return "plain" if lacks else ""
+        return "plain" if lacks and not TAKEN_IN.search(raised.source) else ""
     if _is_type_alone(reading, raised, start, end):
         return "kind"
     said = reading.words[start:end]

@@ -18,7 +18,8 @@ MISFITS = frozenset(
 )
 """What the converter raises where a model is not what it expects; a missing file or package is another matter."""
 PACKED = re.compile(
-    r"'?(?:U8|I8|uint8|int8|F8_E\w+|float8\w*|torch\.(?:u?int8|float8\w*))'?|[^\n]*(?:absmax|quant_map|quant_state|\.SCB\b)[^\n]*"
+    r"'?(?:U8|I8|uint8|int8|F8_E\w+|float8\w*|torch\.(?:u?int8|float8\w*))'?|[^\n]*(?:absmax|"
+    r"quant_map|quant_state|\.SCB\b)[^\n]*"
 )
 """The formats and names of weights in 4 or 8 bits."""
 OTHER_NAME = (
@@ -130,7 +131,8 @@ FAILURES = (
     Failure(
         "model_not_whole",
         said(
-            r"Can't find model in directory|No (?:model|safetensors or pytorch) files? (?:was |were )?found in [^\n]+",
+            r"Can't find model in directory|No (?:model|safetensors or pytorch) files? (?:was |"
+            r"were )?found in [^\n]+",
             r"(?:Expected|expected) '?ggcl'?, [Gg]ot",
         ),
         (Remedy("merge_first"), Remedy("which_files")),
@@ -144,7 +146,8 @@ FAILURES = (
             r"failed to read (?:magic|tensor data|key-value pairs)",
             r"creating model layer +Error: invalid version",
             # llama-cpp-python says why on the lines above only where verbose is on.
-            r"llama_cpp[\w]*[\\/][^\n]*\n(?:[^\n]*\n){0,2}?\s*assert self\.(?:model|ctx|_?model\.model) is not None\s+"
+            r"llama_cpp[\w]*[\\/][^\n]*\n(?:[^\n]*\n){0,2}?\s*assert self\.(?:model|ctx|"
+            r"_?model\.model) is not None\s+"
             r"(?:[~^ ]+\n)?\s*AssertionError",
         ),
         (Remedy("fetch_again"),),
@@ -172,7 +175,8 @@ FAILURES = (
         said(
             r"(?:gathering model components|transferring model data|copying file sha256)[\s\S]{0,600}?"
             r"Error: (?:unknown type|open adapter_config\.json|open config\.json)",
-            r"creating adapter layer\s+Error: invalid (?:file )?magic",
+            r"creating (?:adapter|model) layer\s+Error: invalid (?:file )?magic",
+            r"Error: unsupported content type",
             r"Error: no (?:Modelfile or )?safetensors files? found",
             r"\"error\": ?\"read [^\"\n]+: is a directory",
         ),
@@ -205,8 +209,6 @@ FAILURES = (
     Failure(
         "gguf_converter",
         said(
-            r"Not a lora_A or lora_B tensor",
-            r"Unexpected name '[^'\n]+': Not a lora",
             r"KeyError: '[\w.]+'[^\n]{0,120}\bconvert[\w-]*\.py\b",
         ),
         (Remedy("right_converter"), Remedy("newer_llama_cpp"), Remedy("merge_in_16_bits")),

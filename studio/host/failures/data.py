@@ -1,7 +1,7 @@
 """Failures of reading and rendering a data set."""
 
-from studio.host.failures.failure import Failure, Remedy, said
-from studio.host.failures.keys import read_column
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
+from studio.host.failures.keys import read_column, read_one_row
 from studio.host.failures.remedies import CHECK_DATA
 
 FAILURES = (
@@ -16,6 +16,12 @@ FAILURES = (
         ),
         (Remedy("chat_model"),),
         code="D30",
+    ),
+    Failure(
+        "template_unknown",
+        said(r"\bTemplate (?P<name>[\w.-]+) does not exist"),
+        (Remedy("template_name"), Remedy("template_newer")),
+        code="D177",
     ),
     Failure(
         "template_prompt",
@@ -98,11 +104,14 @@ FAILURES = (
         said(r"JSON parse error: Column\(\) changed from"),
         (Remedy("rows_as_lines"), CHECK_DATA),
         code="D138",
+        # A file that is one list is read in another way then, and that one met the reason.
+        unless=said(r"Column\(\) changed[\s\S]*ArrowTypeError"),
     ),
     Failure(
         "mixed_columns",
         said(
-            r"\bArrow(?:Invalid|TypeError|NotImplementedError)\b[^\n]*(?:changed from|[Cc]ould not convert|cannot mix|"
+            r"\bArrow(?:Invalid|TypeError|NotImplementedError)\b[^\n]*(?:changed from|"
+            r"[Cc]ould not convert|cannot mix|"
             r"[Ee]xpected (?:a )?(?:bytes|list|object|struct|int|float|bool|string)|tried to convert|cast)",
             r"\bCastError\b",
             r"[Ff]eatures can't be aligned|Features are incompatible|features of the datasets? (?:can't|do not)",
@@ -110,7 +119,7 @@ FAILURES = (
         ),
         (Remedy("same_columns"), CHECK_DATA),
         code="D36",
-        unless=said(r"JSON parse error: Column\(\) changed"),
+        unless=said(r"JSON parse error: Column\(\) changed(?![\s\S]*ArrowTypeError)"),
     ),
     Failure(
         "map_lengths",
@@ -146,7 +155,8 @@ FAILURES = (
     Failure(
         "recorded_sizes",
         said(
-            r"NonMatching(?:Splits?Sizes?|Checksum)Error|Expected(?:More|MoreDownloaded)(?:Splits|Files)|Unexpected(?:Splits|DownloadedFile)\b"
+            r"NonMatching(?:Splits?Sizes?|Checksum)Error|Expected(?:More|MoreDownloaded)(?:Splits|"
+            r"Files)|Unexpected(?:Splits|DownloadedFile)\b"
         ),
         (Remedy("no_checks"),),
         code="D123",
@@ -180,7 +190,8 @@ FAILURES = (
         said(
             r"\byaml\.\w+\.(?:Scanner|Parser|Composer|Constructor)Error",
             r"\byaml: line \d+: ",
-            r"while scanning a (?:simple key|quoted scalar|block scalar)|while parsing a block (?:mapping|collection)",
+            r"while scanning a (?:simple key|quoted scalar|block scalar)|while parsing a block "
+            r"(?:mapping|collection)",
         ),
         (Remedy("yaml_line"),),
         code="D92",
@@ -303,6 +314,20 @@ FAILURES = (
         code="D83",
     ),
     Failure(
+        "metric_inputs",
+        said(r"Predictions and/or references don't match the expected format"),
+        (Remedy("decode_first"), Remedy("compare_format")),
+        code="D175",
+    ),
+    Failure(
+        "row_without_tokens",
+        None,
+        (Remedy("find_empty_row"), Remedy("shorter_prompt"), Remedy("read_at_once")),
+        code="D172",
+        reader=read_one_row,
+        doubt=Doubt("no_columns", "which_row"),
+    ),
+    Failure(
         "no_columns",
         said(
             r"No columns in the dataset match the model's forward method",
@@ -333,6 +358,23 @@ FAILURES = (
         reader=read_column,
     ),
     Failure(
+        "streamed_rows",
+        said(
+            r"object of type '\w*IterableDataset\w*' has no len\(\)",
+            r"'\w*IterableDataset\w*' object (?:has no attribute|is not subscriptable|does not support)",
+            r"IterableDataset\.\w+\(\) got an unexpected keyword argument",
+            r"[\\/]utils[\\/]data[\\/]dataset\.py\"?,? (?:line \d+, )?in __getitem__\s+raise NotImplementedError",
+        ),
+        (Remedy("load_whole"), Remedy("streamed_ways"), Remedy("upgrade_all")),
+        code="D161",
+    ),
+    Failure(
+        "length_grouping",
+        said(r"Can only automatically infer lengths for datasets whose items are"),
+        (Remedy("no_length_grouping"),),
+        code="D160",
+    ),
+    Failure(
         "text_kind",
         said(r"[Tt]ext(?:EncodeInput| input)s? must be (?:of type|Union)|TextInputSequence must be"),
         (Remedy("text_only"), Remedy("call_by_name")),
@@ -342,7 +384,8 @@ FAILURES = (
         "model_inputs",
         said(
             r"(?:have to|must) specify (?:either |exactly one of |at least one of )?`?"
-            r"(?P<name>(?:decoder_)?(?:input_ids|inputs_embeds|pixel_values|input_values|input_features)\b[^\n]{0,60})"
+            r"(?P<name>(?:decoder_)?(?:input_ids|inputs_embeds|pixel_values|input_values|"
+            r"input_features)\b[^\n]{0,60})"
         ),
         (Remedy("look_at_batch"), Remedy("keep_columns"), Remedy("right_task")),
         code="D115",

@@ -73,7 +73,8 @@ def weigh(reading: Reading, catalogue: Iterable[Failure]) -> CauseVerdict | None
 
 def _take_message(reading: Reading, entries: Iterable[Failure]) -> CauseVerdict | None:
     """Return what the last message says itself, for an end that no entry knows."""
-    for entry in entries:
+    known = {entry.id: entry for entry in entries}
+    for entry in known.values():
         values = entry.reader(reading) if entry.last_resort and entry.reader is not None else None
         if values is not None:
             start = (
@@ -82,6 +83,9 @@ def _take_message(reading: Reading, entries: Iterable[Failure]) -> CauseVerdict 
             start = max(0, start)
             line = line_at(reading.words, start, start)
             found = Evidence(entry, 0.0, start, start, {"line": line, **values})
+            if entry.doubt is not None:
+                other = Evidence(known[entry.doubt.other], 0.0, start, start, found.values)
+                return CauseVerdict(found, other, entry.doubt.tell)
             return CauseVerdict(found, doubt="what" if entry.strength < 1 else "")
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
-from studio.host.failures.callers import read_missing
+from studio.host.failures.absent import read_missing
 from studio.host.failures.drift import NEW_NAME, OLDER, UPGRADE, UPGRADE_BOTH
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
 from studio.host.failures.keys import read_mismatch
@@ -61,12 +61,19 @@ FAILURES = (
         (NEW_NAME, UPGRADE_BOTH, UPGRADE, OLDER, REBUILD),
         code="P14",
         reader=read_mismatch,
+        # A file of the program itself that lacks the name.
+        unless=said(
+            r"cannot import name '\w+' from '(?!(?:torch|transformers|trl|peft|accelerate|datasets|unsloth|swift|"
+            r"llamafactory|vllm|deepspeed|huggingface_hub)\b)[\w.]+' "
+            r"\((?![^)\n]*(?:(?:site|dist)-packages|[Pp]ython3?[\d.]*[\\/]))[^)\n]+\.py\)"
+        ),
     ),
     Failure(
         "package_missing",
         said(
             r"No module named '?(?!pip\b|ensurepip\b|__)(?P<module>[\w.]+)",
-            r"requires? (?:the )?`?(?P<module>[A-Za-z][\w.-]+)`? (?:library|package|to be installed|module)[^\n]{0,60}"
+            r"requires? (?:the )?`?(?P<module>[A-Za-z][\w.-]+)`? (?:library|package|to be installed|"
+            r"module)[^\n]{0,60}"
             r"(?:was not found|not installed|to be installed|pip install|but)",
             r"requires? `?(?P<module>[\w-]+)`?:? [^\n]{0,60}`?pip install",
             r"(?P<module>[A-Za-z][\w.-]+) is not installed",
@@ -100,6 +107,13 @@ FAILURES = (
         (Remedy("one_source"), REBUILD),
         code="C20",
         unless=said(r"flash_attn|cudnn\w*\.dll|bitsandbytes"),
+    ),
+    Failure(
+        # Linux writes .so in another form than macOS.
+        "library_of_linux",
+        said(r"/(?P<module>\w+)/\w+\.so'?,?[^\n]{0,400}\(not a mach-o file\)"),
+        (Remedy("made_for_mac", needs=("module",)), Remedy("mlx_instead")),
+        code="C23",
     ),
     Failure(
         "library_load",
@@ -256,12 +270,19 @@ FAILURES = (
         code="D76",
         unless=said(r"in (?:_execute_child|list2cmdline)\b"),
     ),
+    Failure(
+        "lock_waited",
+        said(
+            r"(?:filelock\w*\.py|[\\/]filelock[\\/]\w+\.py)[^\n]{0,60}in acquire[\s\S]{0,200}?\bKeyboardInterrupt\b"
+        ),
+        (Remedy("drop_lock"), Remedy("local_cache")),
+        code="D178",
+    ),
     Failure("interrupted", said(r"\bKeyboardInterrupt\b", r"exited by signal SIGINT"), (RESUME,), code="D69"),
     Failure(
         "own_program",
         said(
             r"\b(?:SyntaxError|IndentationError|TabError): ",
-            r"unrecognized arguments: ",
             r"the following arguments are required",
             r"must call wandb\.init\(\)",
         ),
@@ -292,8 +313,6 @@ FAILURES = (
         "settings_invalid",
         said(
             r"\d+ validation errors? for (?P<name>\w+)",
-            r"HfArgumentParser[^\n]*(?:not used|unused)|Some (?:keys|"
-            r"specified arguments) are not used by the HfArgumentParser: \[?(?P<name>[^\]\n]+)",
             r"At most one of (?P<name>fp16 and bf16)",
             r"[Mm]ust (?:provide|specify|pass|set|give) (?:at least|either|exactly|only) one of",
             r"is not a valid (?P<name>IntervalStrategy|SchedulerType|OptimizerNames|PaddingStrategy|SaveStrategy)",

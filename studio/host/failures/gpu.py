@@ -175,7 +175,7 @@ FAILURES = (
             r"couldn't communicate with the NVIDIA driver",
             r"nvidia-smi.{0,60}(?:timed out|did not answer|no answer)",
             r"Unable to determine the device handle for GPU",
-            r"Failed to initialize NVML: (?:Unknown Error|Driver Not Loaded)",
+            r"Failed to initialize NVML: Driver Not Loaded",
             r"CUDA driver initialization failed",
             r"Unexpected error from cudaGetDeviceCount\(\)(?!.{0,200}Error (?:34|2:))",
             r"unsupported display driver / cuda driver combination",

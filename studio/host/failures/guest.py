@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
-from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
 from studio.host.failures.probing import Values, found, variable
 from studio.host.failures.remedies import CLOSE_PROGRAMS, ON_PROCESSOR
 from studio.host.repairs import WSL_LIBRARIES
@@ -175,6 +175,22 @@ FAILURES = (
         ),
         (Remedy("install_toolkit"),),
         code="L13",
+    ),
+    Failure(
+        # Older ones know only the first kind of Linux's control groups.
+        "container_groups",
+        said(
+            r"nvidia-container-cli: container error: [^\n]*cgroup[^\n]*|failed to get device cgroup mount path"
+        ),
+        (Remedy("newer_toolkit"), Remedy("no_groups")),
+        code="L19",
+    ),
+    Failure(
+        "container_lost_card",
+        said(r"Failed to initialize NVML: Unknown Error"),
+        (Remedy("container_again"), Remedy("no_groups")),
+        code="L20",
+        doubt=Doubt("driver_silent", "smi_outside"),
     ),
     Failure(
         # NVIDIA's part of Docker is there, and finds no driver that answers.

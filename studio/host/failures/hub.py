@@ -7,6 +7,20 @@ from studio.host.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
 
 FAILURES = (
     Failure(
+        "name_none",
+        said(r"huggingface\.co/(?:api/)?(?:models/|datasets/)?None(?:/|\b)", r"under the namespace \"None\""),
+        (Remedy("give_name"),),
+        code="N41",
+    ),
+    Failure(
+        "file_named",
+        said(
+            r"Repo id must [^\n]{0,200}'(?P<path>[^'\n]{1,300}\.(?:json|bin|safetensors|pt|pth|gguf|ckpt|model))'"
+        ),
+        (Remedy("name_its_folder"),),
+        code="N42",
+    ),
+    Failure(
         "hf_transfer",
         said(
             r"HF_HUB_ENABLE_HF_TRANSFER=1[^\n]*not available",
@@ -27,14 +41,16 @@ FAILURES = (
             r"HFValidationError",
             r"Repo id must (?:be in the form|use alphanumeric)",
             r"Incorrect path_or_model_id",
-            r"(?P<name>(?:\.{0,2}/|[A-Za-z]:\\|~)[^\s'\"]*) is not a local folder and is not a valid model identifier",
+            r"(?P<name>(?:\.{0,2}/|[A-Za-z]:\\|"
+            r"~)[^\s'\"]*) is not a local folder and is not a valid model identifier",
             r"is not the path to a directory containing a (?:file named )?\S+",
         ),
         (Remedy("check_folder"),),
         code="N21",
         unless=said(
+            r"Repo id must [^\n]{0,200}\.(?:json|bin|safetensors|pt|pth|gguf|ckpt|model)'",
             # A name of the hub, not a folder: the network is at fault.
-            r"couldn't connect to[\s\S]{0,400}?looks like (?!\.{0,2}/)[\w-]+/[\w.-]+ is not the path"
+            r"couldn't connect to[\s\S]{0,400}?looks like (?!\.{0,2}/)[\w-]+/[\w.-]+ is not the path",
         ),
     ),
     Failure(

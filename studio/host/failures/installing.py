@@ -47,6 +47,16 @@ FAILURES = (
         strength=0.9,
     ),
     Failure(
+        # conda's own name for the driver that it sees.
+        "conda_no_driver",
+        said(
+            r"nothing provides (?:requested )?__cuda\b",
+            r"__cuda[^\n]{0,60}(?:missing|not found|not installable)",
+        ),
+        (Remedy("driver_or_override"),),
+        code="K63",
+    ),
+    Failure(
         # Builds named to the last sign exist for the system alone that the list was written on.
         "conda_lacks",
         said(

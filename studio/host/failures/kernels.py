@@ -308,6 +308,7 @@ FAILURES = (
         said(
             r"No module named '?triton(?:'|\s*$)",
             r"Cannot find a working triton",
+            r"Triton is (?:needed|required) [^\n]{0,60}not (?:available|installed)",
             r"No package metadata was found for triton\b",
             r"requires triton[_-]windows\b.{0,80}not installed",
         ),

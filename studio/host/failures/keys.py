@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from studio.host.failures.callers import in_studio, read_import, values_of
+from studio.host.failures.callers import in_studio, read_config, read_import, values_of
 from studio.host.failures.converting import in_converter
 from studio.host.failures.packages import LIBRARIES
 from studio.host.failures.reading import Raised, Reading
@@ -17,17 +17,27 @@ MADE_KEY = re.compile(
 )
 """What a trainer makes of a row, never a column that a person has."""
 MODEL_TYPES = re.compile(
-    r"(?:llama|qwen|mi[sx]tral|gemma|phi|deepseek|falcon|bloom|gpt|glm|chatglm|internlm|baichuan|yi|olmo|granite|cohere|"
+    r"(?:llama|qwen|mi[sx]tral|gemma|phi|deepseek|falcon|bloom|gpt|glm|chatglm|internlm|baichuan|yi|"
+    r"olmo|granite|cohere|"
     r"starcoder|stablelm|mamba|minicpm|smollm|command|exaone|ernie|kimi|hunyuan|nemotron|mllama|llava|pixtral|opt)"
     r"[\w.-]*"
 )
 COLUMNS = re.compile(
-    r"text|instructions?|inputs?|outputs?|messages|conversations?|prompts?|completions?|chosen|rejected|labels?|input_ids|"
-    r"attention_mask|from|value|role|content|questions?|answers?|responses?|quer(?:y|ies)|images?|system|history|train|test|"
-    r"validation|None"
+    r"text|instructions?|inputs?|outputs?|messages|conversations?|prompts?|completions?|chosen|"
+    r"rejected|labels?|input_ids|"
+    r"attention_mask|from|value|role|content|questions?|answers?|responses?|quer(?:y|ies)|images?|"
+    r"system|history|train|test|"
+    r"validation|none"
 )
 FROM_ROW = re.compile(r"\b(?:inputs|batch|features?|rows?|examples?|samples?|items?|records?)\[")
 """A line of code that takes a key out of a row or a batch."""
+SETTINGS = re.compile(
+    r"\b(?:llm|text|vision|audio|tokenizer|model|generation|hf|quantization|rope|adapter|processor|preprocessor)"
+    r"_config(?:_dict)?\["
+)
+"""A line of code that takes a value out of one of a model's own files of settings."""
+STEPS = re.compile(r"(?<![\d/])[1-9]\d*/\d+ \[\d+:[^\]\n]{1,60}\]\s{0,4}Traceback")
+"""A bar of progress that is past its first step, just where the error comes."""
 DATA_CODE = re.compile(
     r"_map_single|\bmap|collat|preprocess|tokeni[sz]e|format|convert|prompt|example|dataset|align|transform_row"
 )
@@ -65,6 +75,7 @@ def read_column(reading: Reading) -> Values:
         key in ("input_ids", "attention_mask")
         or in_studio(reading)
         or MADE_KEY.fullmatch(key)
+        or SETTINGS.search(raised.source)
         or in_converter(reading)
     ):
         return None
@@ -91,13 +102,34 @@ def read_variable(reading: Reading) -> Values:
     return {"name": key} if asked or re.fullmatch(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+", key) else None
 
 
-def read_mismatch(reading: Reading) -> Values:
-    """A name, or a value that a trainer makes itself, that one package expects of another one."""
+def read_trainer_field(reading: Reading) -> Values:
+    """A part of a batch that a trainer makes itself, which another version makes in another way."""
     found = _key(reading)
-    if found and MADE_KEY.fullmatch(found[1]):
-        package = next((package for package in found[0].packages if package in LIBRARIES), "")
-        return values_of(found[0], found[1], package)
+    if found is None or not MADE_KEY.fullmatch(found[1]):
+        return None
+    package = next((package for package in found[0].packages if package in LIBRARIES), "trl")
+    return values_of(found[0], found[1], package)
+
+
+def read_mismatch(reading: Reading) -> Values:
+    """A name that one package expects of another one."""
+    found = _key(reading)
     # What a package takes out of the arguments that another one handed over.
     if found and found[0].packages[:1] and found[0].packages[0] in LIBRARIES and "kwargs[" in found[0].source:
         return values_of(found[0], found[1], found[0].packages[0])
     return read_import(reading)
+
+
+def read_settings(reading: Reading) -> Values:
+    """A value that a model's settings lack, as an attribute or as a key of what was read from its file."""
+    found = _key(reading)
+    if found is None or in_studio(reading) or not SETTINGS.search(found[0].source) or read_model_key(reading):
+        return read_config(reading)
+    return values_of(found[0], found[1], "transformers")
+
+
+def read_one_row(reading: Reading) -> Values:
+    """Tokens that a later row lacks, where the rows before it had them."""
+    found = _key(reading)
+    tokens = found is not None and found[1] in ("input_ids", "attention_mask", "labels")
+    return {"name": found[1]} if found and tokens and STEPS.search(reading.words) else None

@@ -194,11 +194,17 @@ FAILURES = (
             r"Flash Attention \d.{0,30}not available",
             r"No module named '?flash_attn(?:'|\s*$)",
             r"FlashAttention only supports (?:Ampere|Turing)",
-            r"Expected is_sm(?:80|8x|90)",
             r"FlashAttention (?:backward|forward)?[^\n]{0,40}requires [AH]100",
         ),
         (Remedy("no_flash_attention"),),
         code="F4",
+    ),
+    Failure(
+        # PyTorch's own fast attention looks at the card when it goes backward.
+        "attention_backward",
+        said(r"Expected is_sm(?:80|8x|90)"),
+        (Remedy("plain_kernels"), Remedy("newer_torch_only")),
+        code="F9",
     ),
     Failure(
         "attention_kernel",
@@ -272,6 +278,14 @@ FAILURES = (
         said(r"/dev/kfd.{0,80}(?:Permission denied|denied)", r"Unable to open /dev/kfd"),
         (Remedy("render_group"),),
         code="A4",
+    ),
+    Failure(
+        "amd_call",
+        said(
+            r"HIPBLAS_STATUS_\w+|\bhipblasLt\b[^\n]{0,80}(?:error|failed|not supported)|MIOPEN_STATUS|miopenStatus\w+"
+        ),
+        (Remedy("fitting_rocm"), Remedy("no_hipblaslt"), UPDATE_DRIVER),
+        code="A5",
     ),
     Failure(
         "intel_hang",

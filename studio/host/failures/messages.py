@@ -9,13 +9,13 @@ import re
 from collections.abc import Callable, Mapping
 
 from studio.host.failures.callers import in_studio
-from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
+from studio.host.failures.inside import LONGEST, breaking_package, read_inside
 from studio.host.failures.packages import KNOWN, LIBRARIES, pip_name
 from studio.host.failures.reading import MODEL_CODE, Reading
 from studio.host.failures.wording import ADVICE, FILE, LACKS, REFUSES, REPORT, UNKNOWN_NAME, VALUE
 
 Values = Mapping[str, str] | None
-LONGEST = 240
 SENTENCE = re.compile(r"(?<=[.!?;])\s+(?=[A-Z`'\"])|\n+")
 LOGGED = re.compile(
     r"^(?:.{0,60}?\b)?(?:error|fatal|fehler|\u9519\u8bef)(?: (?:in|during|while) [\w ]{1,30})?\s?[:\uff1a] ?"
@@ -31,6 +31,8 @@ NONE_TYPES = frozenset(("TypeError", "AttributeError"))
 SETTING = (
     r"\b(?:\w*args|cfg|conf|\w*config|opts?|options|hparams|settings|\w*params|flags|FLAGS)\.([A-Za-z_]\w*)"
 )
+USES = (("not subscriptable", r"\["), ("not callable", r"\("), ("no len()", r"\)"))
+"""How a line uses what is None, by the words of the message."""
 SLIP = re.compile(
     r"argument of type '\w*(?:Error|Exception)' is not iterable|exceptions must derive from BaseException"
 )
@@ -96,6 +98,9 @@ def _read_report(reading: Reading) -> Values:
     if raised is None or not REPORT.search(message):
         return None
     known = [name for name in raised.packages if name in LIBRARIES or name in KNOWN]
+    # An assertion of compiled code names its source file, and PyTorch only handed the call on.
+    places = [name for name in re.split(r"[\\/\"]+", message) if name in LIBRARIES and name != "torch"]
+    known = places[:1] + known
     found = re.match(r"(?P<name>Unsloth|vLLM|DeepSpeed|Axolotl|TRL|PEFT)\b", message, re.IGNORECASE)
     package = known[0] if known else found["name"].lower() if found else ""
     says = _sentence(message, re.compile(r"\S"))
@@ -133,6 +138,28 @@ def _read_none(reading: Reading) -> Values:
     return {"says": raised.source or raised.message} if raised.type in NONE_TYPES else None
 
 
+def _read_named_none(reading: Reading) -> Values:
+    """Which value was never made or found, where the line of code tells it apart from the others of that line."""
+    found, raised = _read_none(reading), reading.last
+    if found is None or raised is None or not raised.source or breaking_package(reading)[0]:
+        return None
+    lacks = re.search(r"has no attribute '(?P<name>\w+)'", raised.message)
+    how = (
+        rf"\.{lacks['name']}\b"
+        if lacks
+        else next((sign for said, sign in USES if said in raised.message), "")
+    )
+    names = re.findall(rf"((?:self\.)?[A-Za-z_][\w.]*(?:\[[\w'\"]+\])?){how}", raised.source) if how else []
+    names = [name for name in dict.fromkeys(names) if "." in name or len(name) > 2]
+    return {"name": names[0], "says": raised.source} if len(names) == 1 else None
+
+
+def _read_none_inside(reading: Reading) -> Values:
+    """A value that was never made or found, met by a package's own code."""
+    found, (package, caller) = _read_none(reading), breaking_package(reading)
+    return {**found, "package": package, "caller": caller} if found and package else None
+
+
 def _read_unpacked(reading: Reading) -> Values:
     """A line that takes apart what has more or fewer parts."""
     raised = reading.last
@@ -161,6 +188,14 @@ def _read_key(reading: Reading) -> Values:
     if " " in name or inside in ("", "python", "torch", "datasets", MODEL_CODE):
         return None
     return {"name": name, "package": pip_name(inside)}
+
+
+def _read_bare_key(reading: Reading) -> Values:
+    """A name that a row, a batch or a table lacks, without the place."""
+    raised = reading.last
+    name = raised.message.partition("\n")[0].strip("'\" ") if raised is not None else ""
+    bare = raised is not None and raised.type == "KeyError" and not raised.frames and not raised.wraps
+    return {"name": name} if bare and re.fullmatch(r"[A-Za-z_][\w-]{1,60}", name) else None
 
 
 def _read_callback(reading: Reading) -> Values:
@@ -206,6 +241,18 @@ FAILURES = (
         strength=0.9,
     ),
     Failure(
+        "once_only",
+        said(
+            r"(?:[Cc]an|[Mm]ay|[Ss]hould|[Mm]ust) only (?:be )?(?:call|called|use|used|set|"
+            r"initiali[sz]ed?|register(?:ed)?|"
+            r"applied|apply|enabled?) [^\n]{0,60}?\bonce\b",
+            r"(?:already (?:been )?(?:initiali[sz]ed|called|started|patched|wrapped|set up)\b)(?![^\n]{0,40}port)",
+        ),
+        (Remedy("once_a_process"), Remedy("no_watching")),
+        code="D163",
+        strength=0.85,
+    ),
+    Failure(
         "child_failed",
         None,
         (Remedy("above_it"),),
@@ -230,31 +277,6 @@ FAILURES = (
         last_resort=True,
     ),
     Failure(
-        "none_value",
-        None,
-        (Remedy("find_none"),),
-        code="V23",
-        reader=_read_none,
-        last_resort=True,
-        strength=0.5,
-    ),
-    Failure(
-        "unpack_count",
-        None,
-        (Remedy("print_parts"), Remedy("upgrade_all")),
-        code="V24",
-        reader=_read_unpacked,
-        last_resort=True,
-    ),
-    Failure(
-        "asserted",
-        None,
-        (Remedy("print_condition"), Remedy("newer_program")),
-        code="D137",
-        reader=_read_asserted,
-        last_resort=True,
-    ),
-    Failure(
         "package_key",
         None,
         (Remedy("known_name"), Remedy("upgrade_package", needs=("package",))),
@@ -262,6 +284,16 @@ FAILURES = (
         reader=_read_key,
         last_resort=True,
     ),
+    Failure(
+        "bare_key",
+        None,
+        (Remedy("right_columns"), Remedy("keep_columns")),
+        code="V54",
+        reader=_read_bare_key,
+        last_resort=True,
+        doubt=Doubt("key_of_version", "line_above"),
+    ),
+    Failure("key_of_version", None, (Remedy("upgrade_all"), Remedy("newer_program")), code="V55"),
     Failure(
         "package_slip",
         None,
@@ -324,6 +356,62 @@ FAILURES = (
         (Remedy("follow_message"),),
         code="D134",
         reader=_reader(ADVICE, of_tensors=False),
+        last_resort=True,
+    ),
+    Failure(
+        "none_named",
+        None,
+        (Remedy("find_named", needs=("name",)), Remedy("whole_model_files")),
+        code="V52",
+        reader=_read_named_none,
+        last_resort=True,
+    ),
+    Failure(
+        "none_inside",
+        None,
+        (Remedy("find_none"), Remedy("print_handed")),
+        code="V47",
+        reader=_read_none_inside,
+        last_resort=True,
+        doubt=Doubt("inside_package", "example_first"),
+    ),
+    Failure(
+        "inside_package",
+        None,
+        (
+            Remedy("upgrade_pair", needs=("package", "caller")),
+            Remedy("upgrade_package", needs=("package",)),
+            Remedy("older_package", needs=("package",)),
+        ),
+        code="V44",
+        reader=read_inside,
+        last_resort=True,
+        doubt=Doubt("value_handed", "own_frame"),
+    ),
+    Failure("value_handed", None, (Remedy("print_handed"),), code="V45"),
+    Failure(
+        "none_value",
+        None,
+        (Remedy("find_none"),),
+        code="V23",
+        reader=_read_none,
+        last_resort=True,
+        strength=0.5,
+    ),
+    Failure(
+        "unpack_count",
+        None,
+        (Remedy("print_parts"), Remedy("upgrade_all")),
+        code="V24",
+        reader=_read_unpacked,
+        last_resort=True,
+    ),
+    Failure(
+        "asserted",
+        None,
+        (Remedy("print_condition"), Remedy("newer_program")),
+        code="D137",
+        reader=_read_asserted,
         last_resort=True,
     ),
 )

@@ -42,6 +42,48 @@ FAILURES = (
         unless=said(r"'Peft\w+' object has no attribute|'LoraModel' object has no attribute"),
     ),
     Failure(
+        # trl's PPOTrainer was written anew for 0.12: it takes four models, and none with a value head.
+        "value_head_old",
+        said(
+            r"'\w+WithValueHead' object has no attribute "
+            r"'(?:generation_config|base_model_prefix|score|is_gradient_checkpointing)'"
+        ),
+        (Remedy("reward_as_classes"), Remedy("trl_of_heads")),
+        code="V59",
+    ),
+    Failure(
+        "no_language_head",
+        said(r"model does not have a language model head"),
+        (Remedy("with_head"), Remedy("upgrade_all")),
+        code="R63",
+    ),
+    Failure(
+        # Only models with an encoder and a decoder take these.
+        "task_of_other_kind",
+        said(
+            r"forward\(\) got an unexpected keyword argument 'decoder_(?:input_ids|attention_mask|inputs_embeds)'"
+        ),
+        (Remedy("causal_task"),),
+        code="R64",
+    ),
+    Failure(
+        # What only one of the two has, asked of the other one.
+        "other_object",
+        said(
+            r"'(?P<name>\w*Tokenizer(?:Fast|Base)?)' object has no attribute '(?P<call>resize_token_embeddings|"
+            r"generate|parameters|named_parameters|train|eval|state_dict|gradient_checkpointing_enable|forward|"
+            r"get_input_embeddings|enable_input_require_grads)'",
+            r"'(?P<name>\w+(?:ForCausalLM|ForConditionalGeneration|"
+            r"ForSequenceClassification))' object has no attribute "
+            r"'(?P<call>encode|decode|batch_decode|tokenize|apply_chat_template|pad_token|convert_tokens_to_ids|"
+            r"add_special_tokens)'",
+            r"'(?P<name>DatasetDict)' object has no attribute '(?P<call>select|train_test_split|to_pandas|features|"
+            r"add_column|to_list|iter)'",
+        ),
+        (Remedy("call_on_other"), Remedy("one_split")),
+        code="V58",
+    ),
+    Failure(
         "adapter_type",
         said(
             r"Unknown PEFT type|is not a valid PeftType",
@@ -58,6 +100,12 @@ FAILURES = (
         ),
         (Remedy("server_lora"), Remedy("merge_in_16_bits")),
         code="R45",
+    ),
+    Failure(
+        "prompt_masks",
+        said(r"Expected a single attention mask, got \d+ instead"),
+        (Remedy("upgrade_peft"), Remedy("train_lora")),
+        code="R59",
     ),
     Failure(
         "group_size",

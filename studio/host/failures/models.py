@@ -1,10 +1,46 @@
 """Failures of loading a model or an adapter."""
 
+import re
+from collections.abc import Mapping
+
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
 from studio.host.failures.keys import read_model_key
+from studio.host.failures.reading import Reading
 from studio.host.failures.remedies import FETCH_AGAIN, FOUR_BITS, LOCAL_MODEL, SMALLER_MODEL
 
+VOCABULARY = 20_000
+"""A dimension of this size is that of the words."""
+
+
+def _read_vocabularies(reading: Reading) -> Mapping[str, str] | None:
+    """Two tables of words of different size, in the words that PyTorch has for any two tensors."""
+    raised = reading.last
+    sizes = (
+        re.search(r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", raised.message)
+        if raised
+        else None
+    )
+    return {} if sizes and min(int(sizes[1]), int(sizes[2])) > VOCABULARY else None
+
+
+OF_TOKENIZER = (
+    r"tokeniz\w*|get_vocab|(?:base_)?vocab\w*|pad|pad_token\w*|eos_token\w*|bos_token\w*|unk_token\w*|"
+    r"convert_\w+|encode\w*|"
+    r"add_(?:special_)?tokens|padding_side|truncation_side|special_tokens_map|all_special_\w+|"
+    r"model_max_length|__len__"
+)
+"""What a tokenizer has, and a processor has inside of it."""
+
 FAILURES = (
+    Failure(
+        "processor_given",
+        said(
+            rf"'\w+(?<!Image)(?<!Video)Processor' object has no attribute '(?P<name>{OF_TOKENIZER})'",
+            r"object of type '\w+(?<!Image)Processor' has no len\(\)",
+        ),
+        (Remedy("inner_tokenizer"), Remedy("text_model")),
+        code="D162",
+    ),
     Failure(
         "architecture_unknown",
         said(
@@ -112,6 +148,7 @@ FAILURES = (
         ),
         (Remedy("resize_first"), Remedy("matching_adapter")),
         code="D87",
+        reader=_read_vocabularies,
     ),
     Failure(
         "head_classes",
@@ -142,9 +179,17 @@ FAILURES = (
     Failure(
         # trl takes a model apart by names that only the models of transformers have.
         "model_of_own",
-        said(r"'(?P<name>\w+)' object has no attribute 'base_model_prefix'"),
+        said(r"'(?!\w+WithValueHead)(?P<name>\w+)' object has no attribute 'base_model_prefix'"),
         (Remedy("one_class_model"),),
         code="D154",
+    ),
+    Failure(
+        # Numbers that only quantised files have: how many there are depends on the group size.
+        "quantised_shape",
+        said(r"size mismatch for (?P<layer>[\w.]+\.(?:scales|qweight|qzeros|g_idx|SCB|absmax)):"),
+        (Remedy("quantised_settings"), FETCH_AGAIN),
+        code="D176",
+        strength=0.96,
     ),
     Failure(
         "shape_mismatch",
@@ -153,6 +198,7 @@ FAILURES = (
         ),
         (Remedy("matching_adapter"), FETCH_AGAIN),
         code="D53",
+        unless=said(r"size mismatch for [\w.]+\.(?:scales|qweight|qzeros|g_idx|SCB|absmax):"),
         strength=0.95,
     ),
     Failure(
@@ -194,6 +240,7 @@ FAILURES = (
         said(
             r"requires the SentencePiece library",
             r"(?:requires|need|install)[^\n]{0,60}`?sentencepiece`?",
+            r"make sure you have sentencepiece installed",
             r"requires the protobuf library",
             r"'NoneType' object has no attribute 'from_pretrained'",
             r"Converting from (?:SentencePiece and )?Tiktoken failed",
@@ -214,7 +261,7 @@ FAILURES = (
     ),
     Failure(
         "quant_layer",
-        said(r"Target module (?P<name>\w*(?:Quant|WQ)Linear\w*)\([\s\S]{0,300}? is not supported"),
+        said(r"Target module (?P<name>\w*(?:Quant|WQ)Linear\w*)(?:\([\s\S]{0,300}?)? is not supported"),
         (Remedy("quant_packages"),),
         code="V38",
     ),

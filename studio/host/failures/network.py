@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from studio.core.facts import MachineFacts
 from studio.core.offline import OFFLINE
-from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
 from studio.host.failures.probing import Values, found, variable
 from studio.host.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
 
@@ -100,14 +100,16 @@ FAILURES = (
         said(
             # The address was asked for through the proxy.
             r"(?:httpx?|httpcore|requests)\.[\w.]*(?:Error|Timeout)[\s\S]{0,6000}?When localhost is not accessible",
-            r"When localhost is not accessible|Couldn.t start the app because 'https?://(?:localhost|127\.|0\.0\.0\.0)",
-            r"ValueError: .{0,40}shareable link must be created",
+            r"Couldn.t start the app because 'https?://(?:localhost|127\.|0\.0\.0\.0)",
+            r"(?P<doubtful>When localhost is not accessible)",
+            r"ValueError: .{0,40}(?P<doubtful>shareable link must be created)",
         ),
         (Remedy("no_proxy"),),
         code="N6",
         probe=_proxied_window,
         severity="note",
         repair="proxy_for_localhost",
+        doubt=Doubt("window_libraries", "above_bool", asked=True),
     ),
     Failure(
         "download_stuck",

@@ -1,6 +1,6 @@
 """Failures of the arithmetic: values that are not finite, indices out of range, formats that do not match."""
 
-from studio.host.failures.failure import Failure, Remedy, said
+from studio.host.failures.failure import Doubt, Failure, Remedy, said
 from studio.host.failures.remedies import CHECK_DATA, LEAVE_FP16, LOWER_RATE, RESUME
 
 FAILURES = (
@@ -44,12 +44,28 @@ FAILURES = (
         code="D44",
     ),
     Failure(
+        # The loss alone knows classes: a classifier's labels, or the tokens that a language model has to say.
+        "label_range",
+        said(r"Assertion .{0,40}t >= 0 && t < n_classes", r"Target -?\d+ is out of bounds"),
+        (Remedy("labels_from_zero"), Remedy("labels_of_model")),
+        code="D173",
+        doubt=Doubt("token_range", "label_or_token"),
+    ),
+    Failure(
+        "loss_between",
+        said(
+            r"Assertion .{0,40}\b\w{1,20} >= (?:zero|0) && \w{1,20} <= (?:one|1)\b",
+            r"all elements of (?:input|target) should be between 0 and 1",
+        ),
+        (Remedy("with_logits"), LEAVE_FP16),
+        code="D174",
+        doubt=Doubt("non_finite", "print_range"),
+    ),
+    Failure(
         "token_range",
         said(
             r"index out of range in self",
             r"srcIndex < srcSelectDimSize",
-            r"Assertion .{0,40}t >= 0 && t < n_classes",
-            r"Target -?\d+ is out of bounds",
             r"ind >= 0 && ind < ind_dim_size",
             r"vectorized_gather_kernel.{0,200}Assertion",
             r"exceeds the maximum vocabulary size",

@@ -23,16 +23,26 @@ OWNERS = (
     ("huggingface_hub", r"hf_hub_download|snapshot_download|HfApi|HfFolder|InferenceClient|cached_download"),
     ("bitsandbytes", r"(?:Linear|Params|Int)(?:4bit|8bit\w*|8Params)|\w*AdamW?8bit"),
     ("flash_attn", r"Flash(?:Self|Cross)?Attention|flash_attn_\w+"),
+    ("autoawq", r"Awq\w+|WQLinear\w*|AutoAWQ\w*"),
+    ("gptqmodel", r"GPTQ\w+|AutoGPTQ\w*"),
+    ("diffusers", r"UNet\w+|Autoencoder\w+|\w*Diffusion\w*Pipeline|DiffusionPipeline"),
+    ("vllm", r"LLMEngine|SamplingParams|EngineArgs|AsyncLLM\w*"),
+    ("deepspeed", r"DeepSpeed\w+|ZeroParam\w*"),
+    ("lightning", r"Lightning\w+"),
+    ("sentence_transformers", r"SentenceTransformer\w*|CrossEncoder\w*|SparseEncoder\w*"),
     ("tokenizers", r"Tokenizer"),
     (
         "gguf",
-        r"MODEL_ARCH\w*|MODEL_TENSOR|GGUF(?:Writer|Reader|Value\w+|Endian)|GGMLQuantizationType|LlamaFileType|SpecialVocab",
+        r"MODEL_ARCH\w*|MODEL_TENSOR|GGUF(?:Writer|Reader|Value\w+|Endian)|GGMLQuantizationType|"
+        r"LlamaFileType|SpecialVocab",
     ),
     ("gradio", r"Blocks|Chatbot|ChatInterface|Textbox|Dropdown|Interface|Dataframe"),
     (
         "transformers",
-        r"(?:Seq2Seq)?Trainer|(?:Seq2Seq)?TrainingArguments|\w+For(?:CausalLM|ConditionalGeneration|SequenceClassification"
-        r"|QuestionAnswering|MaskedLM|TokenClassification)|\w*Pre[tT]rainedModel|\w*PretrainedConfig|\w+Tokenizer(?:Fast|Base)?"
+        r"(?:Seq2Seq)?Trainer|Trainer(?:State|Control|Callback)|(?:Seq2Seq)?TrainingArguments|\w+For"
+        r"(?:CausalLM|ConditionalGeneration|SequenceClassification"
+        r"|QuestionAnswering|MaskedLM|TokenClassification)|\w*Pre[tT]rainedModel|\w*PretrainedConfig|"
+        r"\w+Tokenizer(?:Fast|Base)?"
         r"|\w*Processor|DataCollator\w*|BitsAndBytesConfig|GenerationConfig|\w*Cache|Auto\w+|pipeline|Hf\w*Parser"
         r"|\w+(?:Attention\d?|DecoderLayer|RotaryEmbedding|MLP|RMSNorm)",
     ),
@@ -65,6 +75,7 @@ NAMESPACES = frozenset("google ruamel nvidia azure backports zope sphinxcontrib 
 """Names that several packages share: one part can be missing where another is installed."""
 PIP_NAMES = {
     "swift": "ms-swift",
+    "sentence_transformers": "sentence-transformers",
     "ruamel": "ruamel.yaml",
     "tensorrt": "tensorrt",
     "PIL": "pillow",
@@ -115,6 +126,9 @@ REPLACED = {
     "HfFolder": "get_token",
     "cached_download": "hf_hub_download",
     "load_metric": "evaluate.load",
+    "model_init_kwargs": "SFTConfig(model_init_kwargs=...)",
+    "dataset_kwargs": "SFTConfig(dataset_kwargs=...)",
+    "dataset_num_proc": "SFTConfig(dataset_num_proc=...)",
     "concurrency_count": "default_concurrency_limit=...",
     "show_api": 'api_visibility="private"',
     "object": "object",
@@ -123,6 +137,23 @@ REPLACED = {
     "bool": "bool",
 }
 """Old names of well-known packages, and what took their place."""
+METHODS = {
+    name: package
+    for package, names in (
+        (
+            "peft",
+            "merge_and_unload merge_adapter unmerge_adapter _get_submodules get_nb_trainable_parameters "
+            "print_trainable_parameters disable_adapter_layers enable_adapter_layers active_adapters",
+        ),
+        ("unsloth", "save_pretrained_merged save_pretrained_gguf push_to_hub_merged for_inference"),
+        (
+            "diffusers",
+            "set_lora_layer set_attn_processor enable_xformers_memory_efficient_attention load_lora_weights",
+        ),
+    )
+    for name in names.split()
+}
+"""Methods that one package gives to the models of another one."""
 ALIASES = {"bnb": "bitsandbytes", "xops": "xformers", "apex_C": "apex", "cce": "cut_cross_entropy"}
 """What packages call another one that they load only where it works."""
 OWN_MODULES = frozenset(

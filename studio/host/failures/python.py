@@ -167,6 +167,12 @@ FAILURES = (
         severity="blocked",
     ),
     Failure(
+        "intel_python",
+        said(r"zsh: illegal hardware instruction"),
+        (Remedy("arm_python"), REBUILD),
+        code="P20",
+    ),
+    Failure(
         "processor_old",
         said(r"\bSIGILL\b", r"Illegal instruction(?! was encountered)", r"0xC000001D"),
         (REBUILD,),

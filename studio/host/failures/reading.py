@@ -7,11 +7,15 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from studio.host.failures.packages import LIBRARIES
+
 FINAL, DIRECT_CAUSE, EARLIER, TOLD, ASIDE, NOTHING = 1.0, 0.95, 0.6, 0.8, 0.6, 0.0
 """What a line weighs: of the last exception; of what it was raised from; of one that went by before; a program's own
 error line; any other line; a place in the code, whose path and source say nothing about the cause."""
 WRAPPED = 0.65
 """An exception that only passes on that something failed."""
+ONE_LINE = 240
+"""What is longer is a whole text whose line ends were lost, not the head of a traceback."""
 MESSAGE_LINES = 40
 CONTINUED = 0.98
 """A later line of a message, which may be the log's next one: what the first line says comes before it."""
@@ -21,7 +25,8 @@ LEAD = re.compile(
 )
 """What torchrun, ray, rich, pytest and vLLM write before a line."""
 NAME = (
-    r"(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Interrupt|SystemExit|OutOfResources|Failed|Timeout|"
+    r"(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Interrupt|SystemExit|"
+    r"OutOfResources|Failed|Timeout|"
     r"NotFound|Disconnected|IsEnabled|TritonMissing)"
 )
 RAISED = re.compile(rf"^(?:\S[^\n:(]{{0,60}}?[\s\]>:-])??(?P<name>{NAME})(?::[ \t]|:?[ \t]*$)")
@@ -45,22 +50,26 @@ CELL = re.compile(
 )
 """A place in a notebook's own cell."""
 SOURCE = re.compile(
-    r"^\s*(?:-+> ?\d+|\u2771? ?\d+ \u2502|\d+ {1,8}\S|\d+\s*$|[\^~\s-]{3,}$|Cell In|raise \w+\(|<ipython|"
+    r"^\s*(?:-+> ?\d+|\u2771? ?\d+ \u2502|\d+ {1,8}(?!(?:Client|Server) Error|Forbidden|Unauthorized|Not Found|"
+    r"Bad |Too Many)\S|\d+\s*$|[\^~\s-]{3,}$|Cell In|raise \w+\(|<ipython|"
     r"warnings?\.warn\()"
 )
 TROUBLE = re.compile(
     r"\b(?:error|fatal|failed|cannot|can't|could not|unable|not found|missing|denied|mismatch|conflict|abort|killed|"
-    r"unsupported|not supported|is required)",
+    r"unsupported|not supported|is required|nothing provides|forbidden|unauthorized)",
     re.IGNORECASE,
 )
 LINK = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)")
 PLACE = re.compile(r"[\\/](?:site|dist)-packages[\\/](?P<package>\w+)")
+CHECKOUT = re.compile(r"[\\/](?:src[\\/]|(?P<same>\w+)[\\/](?=(?P=same)[\\/]))(?P<package>\w+)[\\/]")
+"""As in /w/xformers/xformers/ops and /w/LLaMA-Factory/src/llamafactory/train."""
 MODEL_CODE = "transformers_modules"
 STANDARD = re.compile(
     r"[\\/](?:lib[\\/])?[Pp]ython(?:3[\d.]*)?[\\/](?:lib[\\/])?[\w\\/]+\.py$|<frozen|^<string>", re.IGNORECASE
 )
 SHORT_PATHS = re.compile(
-    r"^/?(?P<package>transformers|torch|trl|peft|datasets|accelerate|bitsandbytes|gradio|gradio_client|triton|unsloth|"
+    r"^(?:\.{2,3}|~|\u2026)?/?(?P<package>transformers|torch|trl|peft|datasets|accelerate|bitsandbytes|gradio|"
+    r"gradio_client|triton|unsloth|"
     r"unsloth_zoo|huggingface_hub|deepspeed|vllm|axolotl|llamafactory)[\\/]"
 )
 WRAPPERS = re.compile(
@@ -208,7 +217,9 @@ class Reading:
                 linked, left, source_next = True, 0, False
             elif IGNORED.match(bare):
                 ignored, left, source_next, weight = True, 0, False, NOTHING
-            elif "Traceback (most recent call last)" in bare or IPYTHON_HEAD.match(bare):
+            elif ("Traceback (most recent call last)" in bare and len(bare) < ONE_LINE) or IPYTHON_HEAD.match(
+                bare
+            ):
                 frames, left, source_next, weight = [], 0, False, NOTHING
             elif name and not name["name"].endswith("Warning"):
                 message = "" if shown else bare.strip()[name.end("name") :].lstrip(": \t")
@@ -280,10 +291,16 @@ def package_of(path: str) -> str:
     """Return the package that owns the file `path`; "" for a program's own, "python" for Python's."""
     if MODEL_CODE in path:
         return MODEL_CODE
-    place = PLACE.search(path) or SHORT_PATHS.match(path)
+    place = PLACE.search(path) or SHORT_PATHS.match(path) or _checkout(path)
     if place:
         return place["package"]
     return "python" if STANDARD.search(path) else ""
+
+
+def _checkout(path: str) -> re.Match[str] | None:
+    """Return where a package's own source folder stands in `path`, of one that was installed from there."""
+    found = CHECKOUT.search(path)
+    return found if found and found["package"] in LIBRARIES else None
 
 
 def _extend(raised: Raised, line: str) -> Raised:

@@ -9,7 +9,9 @@ from studio.host.failures.failure import Failure, Remedy, said
 from studio.host.failures.reading import Reading
 
 LOADERS = ("load_state_dict", "load_checkpoint", "_load_checkpoint", "resume", "load_from_checkpoint")
-TAKEN = re.compile(r"\b(?:\w*checkpoint|ckpt|saved_state|saved|state_dict)\[['\"]")
+TAKEN = re.compile(
+    r"\b(?:\w*checkpoint|ckpt|saved_state|saved|\w*state_dict)\[['\"]|\bload_state_dict\(\w+\[['\"]"
+)
 """A line of code that takes a part out of a checkpoint."""
 MEMORY = re.compile(r"\w*(?:buffer|exp_avg\w*|momentum\w*)|step|d_denom|betas?")
 """What an optimizer remembers of each weight, or of each group of them."""
@@ -21,6 +23,9 @@ def _read_contents(reading: Reading) -> Mapping[str, str] | None:
     if raised is None or raised.type not in ("KeyError", "TypeError") or not raised.frames:
         return None
     key = raised.message.partition("\n")[0].strip(" '\"")
+    if raised.type == "TypeError":
+        asked = re.search(r"\[['\"](\w+)['\"]\]", raised.source)
+        key = asked[1] if asked else key
     inside = raised.frames[-1].function in LOADERS or TAKEN.search(raised.source) is not None
     return {"name": key} if inside and 0 < len(key) < 80 and "." not in key else None
 
@@ -78,7 +83,8 @@ FAILURES = (
         "checkpoint_incomplete",
         said(
             r"(?:FileNotFoundError|No such file|does not exist|not found)[^\n]*"
-            r"(?:trainer_state\.json|optimizer\.(?:pt|bin)|scheduler\.pt|rng_state(?:_\d+)?\.pth|zero_pp_rank_\w+\.pt)",
+            r"(?:trainer_state\.json|optimizer\.(?:pt|bin)|scheduler\.pt|rng_state(?:_\d+)?\.pth|"
+            r"zero_pp_rank_\w+\.pt)",
         ),
         (Remedy("whole_checkpoint"), Remedy("weights_only_start")),
         code="R33",

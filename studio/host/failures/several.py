@@ -10,10 +10,23 @@ FAILURES = (
         code="D60",
     ),
     Failure(
+        "nccl_network",
+        said(
+            r"NCCL WARN [^\n]{0,120}(?:[Cc]onnect|recv|accept)[^\n]{0,120}(?:failed|timeout|timed out|"
+            r"refused|closed)[^\n]*",
+            r"NCCL WARN [^\n]{0,160}(?:No route to host|[Cc]onnection (?:refused|timed out|reset)|"
+            r"no socket interface)",
+            r"NCCL WARN Bootstrap : no socket interface found",
+        ),
+        (Remedy("nccl_interface"), Remedy("open_ports")),
+        code="D164",
+    ),
+    Failure(
         "process_group",
         said(
             r"Default process group has not been initialized",
-            r"environment variable (?P<name>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
+            r"environment variable (?P<name>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|"
+            r"LOCAL_RANK) expected, but not set",
             r"init_process_group[^\n]{0,60}(?:not|never) (?:been )?called",
             r"No backend type associated with device type",
         ),
@@ -71,7 +84,7 @@ FAILURES = (
         said(
             r"Must flatten tensors with (?:uniform|the same) dtype",
             r"FlatParameter`? requires uniform `?dtype",
-            r"Cannot flatten integer dtype",
+            r"Cannot flatten integer dtype|Integer parameters are unsupported",
             r"expected there to be only one unique element in <generator object \w*\.?_convert_to_deepspeed_param",
             r"(?:output|input) tensor must have the same (?:type|dtype) as (?:input|output) tensor",
             r"^\s*assert len\(set\(t\.dtype for t in tensors\)\) == 1",
@@ -96,6 +109,13 @@ FAILURES = (
         said(r"recomputed metadata: \{'shape': torch\.Size\(\[0\]\)"),
         (Remedy("reentrant_with_zero3"), Remedy("zero2_or_version"), Remedy("one_gpu_own")),
         code="D143",
+    ),
+    Failure(
+        # A part of the model was used while its weights were still spread over the cards.
+        "zero3_spread",
+        said(r"\bds_status == ZeroParamStatus|param\.ds_summary\(\)|'status': '(?:NOT_AVAILABLE|INFLIGHT)'"),
+        (Remedy("zero2_or_version"), Remedy("no_reentrant"), Remedy("one_gpu_own")),
+        code="D157",
     ),
     Failure(
         "zero3_in_flight",
@@ -144,8 +164,10 @@ FAILURES = (
     Failure(
         "wrapped_model",
         said(
-            r"'(?:(?:Distributed|FullySharded)?DataParallel|OptimizedModule|DeepSpeedEngine)' object has no attribute",
-            r"'AutoModelForCausalLMWithValueHead' object has no attribute",
+            r"'(?:(?:Distributed|FullySharded)?DataParallel|OptimizedModule|"
+            r"DeepSpeedEngine)' object has no attribute",
+            r"'AutoModelForCausalLMWithValueHead' object has no attribute "
+            r"'(?!generation_config|base_model_prefix|score|is_gradient_checkpointing)",
         ),
         (Remedy("unwrap"),),
         code="D104",

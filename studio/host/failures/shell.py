@@ -20,7 +20,8 @@ IN_POWERSHELL = r"Die Benennung|Le terme|El t√©rmino|O termo|Il termine|Termin|–
 """What PowerShell says before it."""
 
 OF_ANOTHER = (
-    r"'(?P<command>(?-i:[A-Z][A-Z0-9]*_[A-Z0-9_]+)|export|source|sudo|apt|apt-get|chmod|ls|rm|\\\\)' is not recognized",
+    r"'(?P<command>(?-i:[A-Z][A-Z0-9]*_[A-Z0-9_]+)|export|source|sudo|apt|apt-get|chmod|ls|rm|"
+    r"\\\\)' is not recognized",
     r"The term '(?P<command>(?-i:[A-Z][A-Z0-9]*_[A-Z0-9_]+)=?[^'\n]{0,80}|export|source|sudo|apt|apt-get)' "
     r"is not recognized",
     rf"[{OPEN}](?P<command>(?-i:[A-Z][A-Z0-9]*_[A-Z0-9_]+)|export|source|sudo)[{CLOSE}] ?(?:{IN_CMD})",
@@ -43,7 +44,7 @@ FAILURES = (
         "command_missing",
         said(
             r"'(?P<command>[\w.-]+)' is not recognized as (?:an internal|the name|a name)",
-            r"FileNotFoundError: \[WinError 2\][^\n'\"]*$",
+            r"FileNotFoundError: \[WinError 2\][^\n'\"]*$(?!\s*\[end of output\])",
             # cmd's sentence in an encoding that was lost on the way.
             r"^'(?P<command>[\w.-]+)' [\ufffd?]{2,}",
             r"(?:^|[\s:])(?P<command>[\w.-]+): (?:command )?not found\s*$",
@@ -63,7 +64,11 @@ FAILURES = (
         ),
         (Remedy("install_command", needs=("command",)), Remedy("activate_environment")),
         code="K14",
-        unless=said(r"No such file or directory: '(?:gcc|cc|x86_64-linux-gnu-gcc)'", *OF_ANOTHER),
+        unless=said(
+            r"[\\/]bin[\\/]+nvcc['\"]",
+            r"No such file or directory: '(?:gcc|cc|x86_64-linux-gnu-gcc)'",
+            *OF_ANOTHER,
+        ),
     ),
     Failure(
         "python_alias",

@@ -33,7 +33,7 @@ FAILURES = (
             # A limit of a file's size, and a quota, as Rust says them: `File too large (os error 27)`.
             r"\(os error (?:27|28|122)\)",
             r"WinError 112\b",
-            r"Not enough (?:free )?disk space",
+            r"Not enough (?:free )?disk space(?!\. Needed: Unknown size)",
             # torch.save on a full disk (measured): no word of a disk.
             r"unexpected pos \d+",
             r"PytorchStreamWriter failed writing",
@@ -56,6 +56,7 @@ FAILURES = (
         said(
             r"(?:FileExistsError|FileNotFoundError|PermissionError|OSError):? \[(?:Errno|"
             r"WinError) \d+\][^\n]*['\"] -> ['\"](?![^\n]*\.deleteme)[^\n]*",
+            r"Failed to rename: [^\n]{1,500}(?:Access is denied|being used|Permission denied)",
         ),
         (Remedy("one_process"), Remedy("allow_in_antivirus_own")),
         code="D26",
@@ -64,8 +65,44 @@ FAILURES = (
         "read_only", said(r"Read-only file system", r"\[Errno 30\]"), (Remedy("other_workspace"),), code="D20"
     ),
     Failure(
+        # Windows says so of a folder that is opened like a file.
+        "folder_opened",
+        said(
+            r"\[Errno 13\] Permission denied: '(?=[A-Za-z]:|[^'\n]{0,200}\\)"
+            r"(?P<path>(?:[^'\n]{0,250}[\\/])?[^'\n.\\/:]{1,80})'\s*$"
+        ),
+        (Remedy("name_file"), Remedy("upgrade_all")),
+        code="D158",
+        doubt=Doubt("permission", "dir_path"),
+    ),
+    Failure(
+        "room_unknown",
+        said(r"Not enough disk space\. Needed: Unknown size"),
+        (Remedy("local_cache"), Remedy("upgrade_datasets")),
+        code="D165",
+        doubt=Doubt("disk_full", "df_cache"),
+    ),
+    Failure(
+        # Windows says the same of a file that is open in another program.
+        "windows_denied",
+        said(r"\[WinError 5\][^\n\['\"]{0,80}['\"][^'\"\n]{2,400}['\"]"),
+        (Remedy("close_holders"), Remedy("permission"), Remedy("other_workspace")),
+        code="D159",
+        unless=said(
+            r"Could not install packages",
+            r"WinError 5\][^\n\[]{0,400}['\"] -> ['\"]",
+            r"[A-Z]:\\+(?:Program|Windows)",
+        ),
+        doubt=Doubt("permission", "who_holds_5"),
+    ),
+    Failure(
         "permission",
-        said(r"\bPermissionError\b", r"\[Errno 13\]", r"WinError 5\b", r"Permission denied(?! \(publickey)"),
+        said(
+            r"\bPermissionError\b",
+            r"\[Errno 13\]",
+            r"WinError 5\b",
+            r"Permission denied(?! \(publickey)",
+        ),
         (Remedy("permission"), Remedy("other_workspace")),
         code="D21",
         probe=_unwritable_workspace,
@@ -141,6 +178,9 @@ FAILURES = (
         ),
         (Remedy("other_workspace"), RESUME),
         code="D24",
-        unless=said(r"No space left|StorageFull|os error (?:28|122)\)|[Qq]uota exceeded"),
+        unless=said(
+            r"Failed to rename: [^\n]*Access is denied|No space left|StorageFull|os error (?:28|"
+            r"122)\)|[Qq]uota exceeded"
+        ),
     ),
 )

@@ -97,6 +97,12 @@ def _other_console(machine: MachineFacts) -> Values | None:
     return found(f"code page {machine.windows.code_page if machine.windows else '?'}") if plain else None
 
 
+WRITTEN = said(
+    r"^(?![^\n]*\bstd(?:out|err)\.)[^\n]*(?:\b(?:f|fp|fh|fo|fw|fout|file|out|outfile|fd|\w+_file)\.write(?:lines)?|"
+    r"json\.dump|\.writerows?|\.to_(?:csv|json))\([^\n]*\n(?:[^\n]*\n){0,6}?[^\n]{0,40}UnicodeEncodeError",
+)
+"""A file of the program's own that is written in the system's encoding: no console has a part in it."""
+
 FAILURES = (
     Failure(
         "triton_folder_denied",
@@ -232,6 +238,13 @@ FAILURES = (
         code="T5",
         probe=_other_console,
         severity="note",
+        unless=WRITTEN,
+    ),
+    Failure(
+        "written_as_local",
+        WRITTEN,
+        (Remedy("utf8_mode"), Remedy("write_utf8")),
+        code="T27",
     ),
     Failure(
         "read_as_local",

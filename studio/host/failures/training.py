@@ -3,6 +3,11 @@
 from studio.host.failures.failure import Doubt, Failure, Remedy, said
 from studio.host.failures.remedies import RECOMPUTE, SHORTER, SMALLER_BATCH, SMALLER_MODEL, USE_FP16
 
+NO_METRICS = said(
+    r"available evaluation metrics are: \[(?:'(?:eval_(?:runtime|\w+_per_second)|epoch|\w+_time|"
+    r"global_step/max_steps|percentage)'(?:, )?)+\]"
+)
+
 FAILURES = (
     Failure(
         "no_gradient",
@@ -33,7 +38,8 @@ FAILURES = (
     Failure(
         "format_untrainable",
         said(
-            r"quantized with (?:QuantizationMethod\.)?(?P<name>\w+) but that quantization method do(?:es)? not support",
+            r"quantized with (?:QuantizationMethod\.)?(?P<name>\w+) but that quantization method do"
+            r"(?:es)? not support",
             r"quantization method do(?:es)? not support training",
         ),
         (Remedy("other_precision"),),
@@ -87,10 +93,20 @@ FAILURES = (
         code="R6",
     ),
     Failure(
+        "helpers_wanted",
+        said(
+            r"(?P<name>prefetch_factor) option could only be specified in multiprocessing",
+            r"(?P<name>persistent_workers) option needs num_workers > 0",
+        ),
+        (Remedy("give_helpers"), Remedy("without_option", needs=("name",))),
+        code="R60",
+    ),
+    Failure(
         "mps_format",
         said(
             r"MPS framework doesn't support float64",
             r"\w+ is not supported on MPS",
+            r"Trying to convert \w+ to the MPS backend",
             r"input type '\w+' in MPS backend",
         ),
         (Remedy("mac_float"),),
@@ -224,13 +240,18 @@ FAILURES = (
         code="R19",
     ),
     Failure(
+        # Two 4-bit numbers in each byte, in one long column.
+        "packed_weight",
+        said(r"cannot be multiplied \(\d+x\d+ and (?:1x\d{5,}|\d{5,}x1)\)"),
+        (Remedy("keep_packed"), Remedy("upgrade_transformers_bnb")),
+        code="R57",
+    ),
+    Failure(
         "tensor_shapes",
         said(
-            r"mat1 and mat2 shapes cannot be multiplied",
+            r"mat1 and mat2 shapes cannot be multiplied(?! \(\d+x\d+ and (?:1x\d{5,}|\d{5,}x1)\))",
             r"The size of tensor a \(\d+\) must match the size of tensor b",
-            r"Attention mask should be of size",
             r"doesn't match the broadcast shape",
-            r"Expected input batch_size \(\d+\) to match target batch_size",
             r"shape '\[[^\]\n]+\]' is invalid for input of size",
             r"shape mismatch: value tensor of shape",
             r"Sizes of tensors must match except in dimension",
@@ -284,6 +305,7 @@ FAILURES = (
         said(
             r"train_steps_per_second.{0,20}inf",
             r"max_steps must be positive|num_train_epochs.{0,60}(?:must|should) be positive",
+            r"'TrainerState' object has no attribute 'last_model_checkpoint'",
             r"does not implement __len__, max_steps has to be",
             r"args\.max_steps must be set to a positive value if dataloader does not have a length",
         ),
@@ -307,6 +329,13 @@ FAILURES = (
         code="R22",
     ),
     Failure(
+        # Only how long it took was measured: no batch was whole, or none had labels.
+        "evaluation_empty",
+        NO_METRICS,
+        (Remedy("more_validation"), Remedy("label_names")),
+        code="R61",
+    ),
+    Failure(
         "best_metric",
         said(
             r"`?metric_for_best_model`?[^\n]{0,80}not found",
@@ -314,6 +343,7 @@ FAILURES = (
         ),
         (Remedy("named_metric"),),
         code="R27",
+        unless=NO_METRICS,
     ),
     Failure(
         "eval_outputs",
@@ -351,7 +381,11 @@ FAILURES = (
     ),
     Failure(
         "padding_side",
-        said(r"batched generation with `?padding_side='?right", r"set `?padding_side='?left"),
+        said(
+            r"batched generation with `?padding_side='?right",
+            r"set `?padding_side='?left",
+            r"assert self\.padding_side == [\"']left",
+        ),
         (Remedy("pad_left"),),
         code="R32",
     ),

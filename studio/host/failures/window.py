@@ -11,7 +11,9 @@ FAILURES = (
             r"argument of type 'bool' is not iterable",
             r"No API found[\s\S]{0,200}gradio",
             r"\bAPIInfoParseError\b",
-            r"(?:gradio|fastapi|starlette)[\\/][\s\S]{0,3000}?(?:PydanticSchemaGenerationError|PydanticUserError|pydantic[\w.]*\.\w*Error)",
+            r"(?:gradio|fastapi|starlette)[\\/][\s\S]{0,3000}?(?:PydanticSchemaGenerationError|"
+            r"PydanticUserError|pydantic[\w.]*\.\w*Error)",
+            r"\b__pydantic_core_schema__\s*$|validation errors? for PredictBody",
             r"PydanticSchemaGenerationError: [^\n]{1,80}<class '(?:starlette|fastapi|gradio)",
             r"cannot import name '(?:HfFolder|RootModel|field_validator|TypeAdapter|"
             r"_TemplateResponse)' from '(?:huggingface_hub|pydantic|starlette)",

@@ -19,8 +19,12 @@ LACKS = re.compile(
     rf"\bno {NAME} (?:was |were |is )?(?:provided|given|specified|passed|set|configured)\b|"
     rf"{NAME} (?:was|were|is|are)(?: not|n't) (?:provided|specified|set|given|passed|configured)\b|"
     rf"{NAME} (?:cannot|can't|can not|must not|should not) be (?:None|empty|null)\b|"
+    r"\b(?:cannot|can't|can not|unable to) [^.\n]{3,80}? without (?:first )?(?:specify|provid|sett?|"
+    r"pass|giv|defin|configur|"
+    r"initiali[sz]|install)\w*ing\b|"
     r"(?<!not )\b(?:requires?|needs) (?!grad)[`'\"\w-]|"
-    r"\u8bf7(?:\u63d0\u4f9b|\u6307\u5b9a|\u8bbe\u7f6e|\u4f20\u5165)|\u7f3a\u5c11|\u672a(?:\u6307\u5b9a|\u8bbe\u7f6e|\u63d0\u4f9b)",
+    r"\u8bf7(?:\u63d0\u4f9b|\u6307\u5b9a|\u8bbe\u7f6e|\u4f20\u5165)|\u7f3a\u5c11|\u672a"
+    r"(?:\u6307\u5b9a|\u8bbe\u7f6e|\u63d0\u4f9b)",
     re.IGNORECASE,
 )
 REFUSES = re.compile(
@@ -43,7 +47,8 @@ UNKNOWN_NAME = re.compile(
     r"optimi[sz]er|dataset|stage|task|device|dtype|strategy|flag|command|parameter|instruction))|"
     rf"{NAME} (?:was |were )?not found in\b|\b(?:must|should|can only) be (?:one of(?! (?:int|float|"
     r"str|bool)\b)|either|in \[)|\bone of \[|"
-    r"\b(?:possible|allowed|available|valid|supported) (?:\w+ )?(?:values|choices|options|names|keys|types|methods)\b|"
+    r"\b(?:possible|allowed|available|valid|supported) (?:\w+ )?(?:values|choices|options|names|keys|"
+    r"types|methods)\b|"
     r"\b(?:could not|couldn't|cannot|can't|unable to) find\b|"
     r"\bexpected one of\b|\b(?:choose|select) (?:one )?(?:from|between|among)\b|"
     r"\u4e0d\u5b58\u5728|\u672a\u77e5|\u65e0\u6548",
@@ -71,7 +76,8 @@ VALUE = re.compile(
 ADVICE = re.compile(
     r"(?:^|[.;:,(]\s+|\bto fix (?:this|it)[,:]? )(?:please |you (?:should|need to|can|could|may want to|"
     r"might want to|must|have to) |"
-    r"consider |try |make sure |ensure |either |(?:re)?set |use |run |add |remove |increase |decrease |reduce |lower |"
+    r"consider |try |make sure |ensure |either |(?:re)?set |use |run |add |remove |increase |"
+    r"decrease |reduce |lower |"
     r"raise |switch |change |pass |disable |enable |call |convert |rename |load |check )"
     r"(?!refer\b|see\b|visit\b|note\b|find\b|check the (?:logs?|stack|traceback)\b|the (?:logs?|stack)\b)|"
     r"\u8bf7",
