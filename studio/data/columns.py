@@ -27,6 +27,8 @@ LABELS_SHARE = 0.5
 LONG, SHORTER = 20, 2
 """Words of a text that can be summed up, and so many times longer than its summary it is."""
 COMPARED, FEWEST, SUMMED_CHARACTERS = 20, 4, 4000
+TAG_CHARACTERS, FEWEST_TAGS, TAG_SHARE = 24, 40, 0.12
+"""Marks of words are as short, and so many different ones are among as many at least."""
 LONG_WORD = re.compile(r"[^\W\d_]{5,}")
 TAKEN_UP = 0.5
 """Of the longer words of a summary, so many stand in its text."""
@@ -65,6 +67,8 @@ class Column:
     """Whether its cells are objects."""
     sums: frozenset[str] = frozenset()
     """Columns of longer texts whose words its cells take up, each those of its own row."""
+    tagged: bool = False
+    """Whether its cells are lists of marks for single words: the same few in all rows."""
     coded: bool = False
     """Whether its cells are lines of a program or a query, and no sentences."""
 
@@ -139,9 +143,19 @@ def _measure(name: str, rows: Sequence[Values]) -> Column:
         plain=all(isinstance(cell, str) for cell in cells),
         structured=bool(cells) and all(isinstance(cell, Mapping) for cell in cells),
         cut=2 * tokens > len(filled),
+        tagged=_are_tags(cells),
         coded=2 * sum(map(is_program, filled)) > len(filled),
         counted=2 * numbers > len(filled) and not _is_count(cells),
     )
+
+
+def _are_tags(cells: Sequence[object]) -> bool:
+    """Return whether cells are lists of which the same few short entries make up all: the marks of words."""
+    if not all(isinstance(cell, (list, tuple)) and cell for cell in cells):
+        return False
+    marks = [one for cell in cells for one in cell]
+    short = all(isinstance(one, (int, str)) and len(str(one)) <= TAG_CHARACTERS for one in marks)
+    return short and len(marks) >= FEWEST_TAGS and len({*map(str, marks)}) <= TAG_SHARE * len(marks)
 
 
 def is_program(words: str) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from studio.core.text import Text, text
-from studio.data.asking import COMPARED, ORDERS, TASKS
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.formats.aliases import (
     ANSWERS,
@@ -25,6 +24,7 @@ from studio.data.formats.format import Mapped
 from studio.data.formats.material import TECHNICAL, say_material
 from studio.data.formats.names import BLOCKING, part_name, simplify
 from studio.data.formats.turns import holds_turns
+from studio.data.leftover import COMPARED, ORDERS, TASKS
 from studio.data.likelihood import (
     ASIDE,
     BESIDE,
@@ -52,9 +52,12 @@ from studio.data.ranking import (
     is_answer,
     is_half,
     is_language,
+    is_one_of_several,
     is_renewed,
+    is_test,
     may_answer,
 )
+from studio.data.wholes import is_part
 
 LIKELY = 0.75
 """So likely is a pair that needs no asking, where the names of one side say the same and no column competes."""
@@ -183,6 +186,9 @@ def _weigh_pair(
     if asked not in known or learned not in known:
         return None
     question, answer = known[asked], known[learned]
+    texts = [one for name, one in known.items() if name not in (asked, learned) and one.distinct > 1]
+    if is_test(question) or is_part(answer, question, rows) or is_one_of_several(question, texts):
+        return None
     rest = [one for name, one in known.items() if name not in (asked, learned, *used)]
     rest = [one for one in rest if one.rows and not repeats(one.name, [asked, learned], rows)]
     names = [*known]

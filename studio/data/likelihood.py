@@ -34,6 +34,7 @@ from studio.data.ranking import (
     are_twins,
     find_kind,
     hints,
+    is_test,
     rank_answers,
     rank_questions,
 )
@@ -138,7 +139,7 @@ def rank_pairs(columns: Sequence[Column], question: str = "") -> list[Pair]:
     weights = {one.name: _weigh(one, longest) for one in columns}
     scores: dict[tuple[str, str], float] = {}
     for place, one in enumerate(columns):
-        if not one.spoken or (question and one.name != question):
+        if one.tagged or not (one.spoken or one.cut) or (question and one.name != question):
             continue
         for behind, other in enumerate(columns):
             if other is not one:
@@ -174,6 +175,7 @@ def _find_likely(columns: Sequence[Column], question: str = "") -> Pair | None:
     if not pairs or pairs[0].likelihood < (LIKELY_ANSWER if question else LIKELY) or find_kind(columns):
         return None
     labels = any(one.is_labels for one in columns if one.name == pairs[0].answer)
+    labels = labels or any(one.is_labels or is_test(one) for one in columns if one.name == pairs[0].question)
     return None if labels or are_twins(pairs[0].question, pairs[0].answer) else pairs[0]
 
 

@@ -6,7 +6,16 @@ import re
 from collections.abc import Sequence
 
 from studio.data.columns import Column
-from studio.data.formats.aliases import ANSWERS, EXPECTED, INPUT, LABEL, PRODUCTS, QUESTIONS, SOURCES
+from studio.data.formats.aliases import (
+    ANSWERS,
+    EXPECTED,
+    INPUT,
+    INSTRUCTION,
+    LABEL,
+    PRODUCTS,
+    QUESTIONS,
+    SOURCES,
+)
 from studio.data.formats.material import TECHNICAL
 from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
 
@@ -64,6 +73,15 @@ ENTRY_TEXTS = frozenset(
     "정의 설명".split()
 )
 """... and in the names of the texts that do it."""
+TESTS = frozenset("test tests unittest unittests testcase testcases assertion assertions".split())
+"""Words in the names of programs that check another one."""
+OWN = frozenset(
+    "article document story report review note notes transcript email mail passage dialogue dialog conversation text "
+    "content body code abstract transcription".split()
+)
+"""Words in the names of texts that stand for themselves, and are no background of another one."""
+HALF = 0.5
+"""A text with so much of another one's letters is no background of it."""
 NUMBERED = re.compile(r"column_\d+")
 """Names that a table without a header gets."""
 DATED = frozenset(
@@ -142,6 +160,11 @@ def extends(name: str, other: str) -> bool:
     """Return whether a column is another form of one, by their names: `normalized_code_before` of `code_before`."""
     words, core = part_name(name), part_name(other)
     return len(core) > 1 and len(words) > len(core) and words[-len(core) :] == core
+
+
+def is_test(column: Column) -> bool:
+    """Return whether a column holds programs that check other ones."""
+    return column.coded and bool(TESTS & {*part_name(column.name)})
 
 
 def find_remark(columns: Sequence[Column]) -> tuple[Column, Column] | None:
@@ -239,11 +262,30 @@ def is_outdone(name: str, question: str, columns: Sequence[Column]) -> bool:
     if answer is None:
         return False
     others = [one for one in columns if one is not answer]
+    if (
+        answer.coded
+        and any(map(is_test, others))
+        and not any(one.is_prose and not one.coded for one in others)
+    ):
+        return True
     if answer.is_labels and any(one.is_prose and is_renewed(one.name, question) for one in others):
         return True
     if answer.is_labels and {*part_name(name)} & {"target", "targets"}:
         return any(one.is_labels and {*part_name(one.name)} & JUDGED for one in others)
     return answer.structured and any(one.coded and one.plain and is_answer(one) for one in others)
+
+
+def is_one_of_several(asked: Column, beside: Sequence[Column]) -> bool:
+    """Return whether the answer could be made of one of the texts `beside` as well as of the one that is read.
+
+    A note beside a talk is as good a beginning of a summary; a background, facts and a persona are none.
+    """
+    if hints(asked, (*QUESTIONS, *INSTRUCTION, "prompt")) or not OWN & {*part_name(asked.name)}:
+        return False
+    return any(
+        OWN & {*part_name(one.name)} and one.is_prose and one.characters >= HALF * asked.characters
+        for one in beside
+    )
 
 
 def is_either_way(question: str, answer: str, columns: Sequence[Column]) -> bool:
@@ -257,6 +299,8 @@ def is_either_way(question: str, answer: str, columns: Sequence[Column]) -> bool
     if known[answer].coded:
         return bool({*part_name(question)} & DESCRIBED) and not known[question].coded
     rest = [one for name, one in known.items() if name not in (question, answer)]
+    if any(question in one.sums and one.characters > known[answer].characters for one in rest):
+        return True
     return simplify(answer) in PRODUCTS and any(
         simplify(one.name) in PRODUCTS and one.is_prose and not one.coded and one.filled >= MOSTLY
         for one in rest
@@ -274,7 +318,8 @@ def rank_questions(columns: Sequence[Column]) -> list[Column]:
     if find_class(columns) and (prose := [one for one in read if one.is_prose]):
         return sorted(prose, key=lambda one: -one.characters)
     if not any(one.plain and one.is_prose for one in read):
-        read += [one for one in columns if one.cut]
+        read += [one for one in columns if one.cut and not one.tagged and one not in read]
+        read = [one for one in read if not (one.is_labels and {*part_name(one.name)} & JUDGED)] or read
     named = [
         one
         for one in read
@@ -289,6 +334,7 @@ def rank_questions(columns: Sequence[Column]) -> list[Column]:
     return sorted(
         read,
         key=lambda one: (
+            is_test(one),
             bool(prose) and one not in prose,
             one.structured and any(other.plain for other in prose),
             is_answer(one),
@@ -319,6 +365,8 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
     # A stance on a target, both in a word or two: what was found out is learned, and not what it is about.
     finding = alone and any({*part_name(one.name)} & JUDGED and one.is_labels for one in free)
     asked_in_code = any(one.coded for one in columns if one.name == question)
+    asked_in_words = any(one.cut for one in columns if one.name == question)
+    described = any(one.is_prose and not one.coded for one in columns)
 
     def likeliness(one: Column) -> tuple[object, ...]:
         words = {*part_name(one.name)}
@@ -327,6 +375,8 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
         odd = bool(BLOCKING & words) and not words & JUDGED and not graded
         return (
             one is not first,
+            asked_in_words and not one.tagged,
+            described == is_test(one) if asked_in_code else is_test(one),
             one.distinct < 2 < one.rows,
             one.name in twins,
             not is_renewed(one.name, question),

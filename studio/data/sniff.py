@@ -15,21 +15,11 @@ from pathlib import Path
 from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
-from studio.data.asking import (
-    ANSWERING,
-    ASKED,
-    ask_columns,
-    ask_counting,
-    ask_format,
-    ask_labels,
-    ask_rest,
-    ask_role,
-    ask_verdicts,
-    find_rest,
-)
-from studio.data.columns import measure_columns, repeats
+from studio.data.asking import ANSWERING, ask_columns, ask_format, ask_role
+from studio.data.columns import repeats
 from studio.data.conversation import Conversation
-from studio.data.evidence import has_answer, is_judged, is_sentence, leaves_words, weigh
+from studio.data.doubts import doubt_roles
+from studio.data.evidence import leaves_words, weigh
 from studio.data.formats import FORMATS
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.choices import find_series
@@ -38,9 +28,10 @@ from studio.data.formats.material import MATERIALS
 from studio.data.formats.notes import Note
 from studio.data.formats.several import holds_parts, open_list
 from studio.data.formats.turns import holds_turns
+from studio.data.grading import ask_counting, ask_labels, ask_verdicts
+from studio.data.leftover import ASKED, ask_rest, find_rest
 from studio.data.mapping_file import read_mapping
 from studio.data.question import Question
-from studio.data.ranking import is_either_way, is_outdone
 from studio.data.row import Row, RowError
 from studio.data.understanding import Understanding
 
@@ -163,27 +154,7 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
     complete = bool(chosen) and all(
         any(chosen.get(role) for role in roles.split("|")) for roles in best.required
     )
-    asked_for = dict(chosen)
-    if best.name == "rl" and "answer" not in score.match.mapping and score.confidence < ACCEPT:
-        # A question alone is learned from by rewards; where other columns hold words, one may be the answer.
-        asked_for = {"prompt": score.match.mapping["prompt"], **chosen} if score.match.mapping else asked_for
-    half = "prompt" in asked_for and "completion" not in asked_for and best.name == "rl"
-    half = half and has_answer(columns, rows, asked_for)
-    if best.name == "rl" and not chosen and is_sentence(score.match.mapping, columns, rows):
-        # No program checks a sentence against another one: it is learned.
-        half, asked_for = True, {"prompt": score.match.mapping["prompt"]}
-    # Two questions beside each other are compared, and what was found out is the answer.
-    half = half or (best.name == "rl" and "prompt" in score.match.doubtful and is_judged(columns, rows))
-    if best.name == "prompt_completion" and "completion" not in chosen and not score.match.doubtful:
-        match = score.match.mapping
-        known = [*measure_columns(columns, rows).values()]
-        if is_outdone(match.get("completion", ""), match.get("prompt", ""), known):
-            half, asked_for = (
-                True,
-                {"prompt": match["prompt"], **chosen} if "prompt" in match else dict(chosen),
-            )
-        elif is_either_way(match.get("prompt", ""), match.get("completion", ""), known) and not chosen:
-            half = True
+    half, asked_for = doubt_roles(best, score, columns, rows, chosen, sure=score.confidence >= ACCEPT)
     if (score.confidence < PRESELECT and not complete) or half:
         return Understanding(
             format=None,
