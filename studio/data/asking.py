@@ -22,7 +22,10 @@ from studio.data.question import Question
 from studio.data.ranking import (
     is_answer,
 )
+from studio.data.wholes import ends_with
 
+WHOLE_WORDS = 40
+"""Words of an average text that could be a question with its answer."""
 ANSWERING = ("completion", "output")
 """Roles of what is learned."""
 
@@ -75,6 +78,8 @@ def ask_columns(
             return (ask_format(what, ("messages",)),)
         if not answers:
             return (ask_choice("text", "data.ask.text", spoken),)
+    if not chosen and _is_whole(question, known, rows):
+        return (ask_choice("text", "data.ask.text", [one for one in questions if one.is_prose]),)
     asked = []
     if "prompt" not in chosen:
         asked.append(ask_choice("prompt", "data.ask.prompt", questions))
@@ -82,6 +87,16 @@ def ask_columns(
     if "completion" not in chosen:
         asked.append(ask_choice("completion", "data.ask.completion", answers))
     return tuple(one for one in asked if one.choices)
+
+
+def _is_whole(question: str, known: Sequence[Column], rows: Sequence[Values]) -> bool:
+    """Return whether the only text of a row is an example already, at whose end its answer stands once more."""
+    texts = [
+        one for one in known if one.is_prose and one.plain and not one.is_labels and one.words >= WHOLE_WORDS
+    ]
+    if [one.name for one in texts] != [question]:
+        return False
+    return any(is_answer(one) and ends_with(question, one.name, rows) for one in known if one is not texts[0])
 
 
 def _only_asks(name: str, rows: Sequence[Values]) -> bool:

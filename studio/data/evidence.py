@@ -63,6 +63,8 @@ LIKELY = 0.75
 """So likely is a pair that needs no asking, where the names of one side say the same and no column competes."""
 SENTENCE = 6
 """Words from which on an answer is no value to be checked."""
+DOCUMENT = 25
+"""Words from which on the only text of a row is a document."""
 SHORT = 0.5
 """Of the rows, so many different short answers are no labels."""
 ASKING = 0.8
@@ -87,6 +89,10 @@ def weigh(
     if question.id == "format":
         return _weigh_format(question.choices, columns, rows)
     role = question.field.removeprefix("data.mapping.")
+    if role == "text" and len(question.choices) == 1:
+        one = measure_columns([first], rows)[first]
+        plain = one.is_prose and one.plain and one.words >= DOCUMENT and one.asks < TELLING
+        return text("data.evidence.document", column=shorten(first)) if plain else None
     if role in ("prompt", "completion", "output", "instruction"):
         others = {one.field.removeprefix("data.mapping."): one.choices[0] for one in also if one.choices}
         said = {**others, **mapping, role: first}

@@ -7,15 +7,22 @@ from collections.abc import Sequence
 from studio.core.text import text
 from studio.data.asking import ask_format
 from studio.data.columns import LOOKED_AT, Column, measure_columns
-from studio.data.formats.aliases import LABEL
+from studio.data.formats.aliases import ANSWERS, LABEL
 from studio.data.formats.cells import Values, shorten
 from studio.data.formats.choices import counts_from, read_options
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.names import part_name, simplify
 from studio.data.question import Question
-from studio.data.ranking import GRADED, hints, is_answer, rank_answers
+from studio.data.ranking import GRADED, JUDGED, hints, is_answer, rank_answers
 
 MOST_GRADES = 10
+ORIGINS = frozenset(
+    "url link href author authors published publisher date pubdate timestamp license licence title doi source repo "
+    "path website domain journal crawl dump".split()
+)
+"""Words in the names of what tells where a document is from."""
+DOCUMENT, FEWEST_ORIGINS = 40, 2
+"""Words of a text, and columns of its provenance, from which on it is a document."""
 VERDICTS = frozenset(
     "safe correct good helpful accepted valid success successful passed approved acceptable harmless".split()
 )
@@ -79,11 +86,28 @@ def ask_labels(
     ]
     flags = [one for one in known.values() if _is_flag(one.name, rows) and one.distinct == 2]
     named += [one for one in flags if len(flags) > 1 and one not in named]
+    named += [one for one in known.values() if one.tagged and one not in named]
     labels = named or [one for one in known.values() if not sure and one.spoken and one.is_labels]
     if not labels:
         return ()
     what = text("data.ask.labels", column=shorten(labels[0].name), sample=labels[0].sample)
-    return (ask_format(what, ("prompt_completion", "text")),)
+    formats = ("prompt_completion", "text")
+    if _is_document(mapping, columns, rows) and not any(_is_found(one) for one in labels):
+        # Documents with their provenance are read for themselves; a category only sorts them.
+        formats = formats[::-1]
+    return (ask_format(what, formats),)
+
+
+def _is_found(one: Column) -> bool:
+    """Return whether a column's name says that somebody found it out about a text."""
+    return hints(one, (*LABEL, *ANSWERS)) or bool({*part_name(one.name)} & JUDGED)
+
+
+def _is_document(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> bool:
+    """Return whether the text is long and other columns tell where it is from."""
+    one = measure_columns([mapping["text"]], rows)[mapping["text"]]
+    origins = [name for name in columns if {*part_name(name)} & ORIGINS]
+    return one.words >= DOCUMENT and len(origins) >= FEWEST_ORIGINS
 
 
 def _is_flag(name: str, rows: Sequence[Values]) -> bool:

@@ -41,6 +41,8 @@ PRESELECT = 0.5
 """From here on the best format is offered, and asked about; below there is none."""
 UNSURE = 0.8
 """What is asked about is no surer than this."""
+UNREAD, FEWEST_UNREAD = 0.3, 5
+"""How sure is a format in which none of the first rows can be read, and how many they are at least."""
 MARGIN = 0.2
 """The best format must be ahead of the second by this much."""
 DECIDED = 0.9
@@ -97,6 +99,7 @@ def _decide(
         if not now.questions:
             # What else is learned from, by another training, is for the person to say.
             other = now.format is not found.format and now.format.name != "prompt_completion"
+            other = other and "text" not in said
             if leaves_words(columns, rows, now.mapping) or (other and format is None):
                 return found
             declined = tuple(role for role, name in said.items() if not name and role not in chosen)
@@ -255,7 +258,8 @@ def _settle(
     for role, names in match.doubtful.items():
         question = next((match.mapping[asker] for asker in ASKED if asker in match.mapping), "")
         asked += (ask_role(role, names, rows, question=question, ranked=role in ANSWERING),)
-    if chosen is not None and not asked and not (said and format.name == "text"):
+    settled = format.name == "text" and (said or bool(chosen and chosen.get("text")))
+    if chosen is not None and not asked and not settled:
         spared = [name for names in match.doubtful.values() for name in names]
         spared += find_series(columns) if "choices" in match.mapping else ()
         if format.name == "text":
@@ -273,6 +277,9 @@ def _settle(
             asked += ask_counting(match.mapping, chosen, rows)
         if not asked and format.name == "text":
             asked += ask_labels(match.mapping, columns, rows)
+    if not asked and len(rows) >= FEWEST_UNREAD and not _reads_some(format, match, rows):
+        # Columns that are called so, of which no row can be read, are something else.
+        score = dataclasses.replace(score, confidence=min(score.confidence, UNREAD))
     if asked and not said:
         score = dataclasses.replace(score, confidence=min(score.confidence, UNSURE))
     reasons = [*match.notes]
@@ -307,7 +314,12 @@ def _settle(
 
 def _reads_one(format: Format, match: Match, rows: Sequence[Values]) -> bool:
     """Return whether one of the first rows is an example; else no answer would help, and the rows are refused."""
-    if format.name not in ("messages", "sharegpt") or match.missing:
+    return format.name not in ("messages", "sharegpt") or not rows or _reads_some(format, match, rows)
+
+
+def _reads_some(format: Format, match: Match, rows: Sequence[Values]) -> bool:
+    """Return whether one of the first rows is an example; true where a role, or a file beside them, may be missing."""
+    if match.missing or match.doubtful or format.name == "vision":
         return True
     for row in rows[:READ_ROWS]:
         try:
@@ -315,7 +327,7 @@ def _reads_one(format: Format, match: Match, rows: Sequence[Values]) -> bool:
         except RowError:
             continue
         return True
-    return not rows
+    return False
 
 
 def tell_lists(names: Sequence[str], rows: Sequence[Values]) -> list[Text]:
