@@ -7,14 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from studio.data.formats.cells import Values, is_code, is_coded, is_empty, shorten
+from studio.data.formats.cells import Values, count_words, is_code, is_coded, is_empty, shorten
 from studio.data.formats.material import is_cut, is_numbers, say_material
 from studio.data.formats.names import BLOCKING, part_name
 
 LOOKED_AT = 200
 CELL_CHARACTERS = 20_000
-WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-"""Letters of scripts that put no space between words."""
 WORDY = 3.5
 """Words of an average cell from which on a column is prose: names, categories and dates have fewer."""
 NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?")
@@ -169,12 +167,6 @@ def _is_count(cells: Sequence[object]) -> bool:
     """Return whether cells are whole numbers of which none comes twice: they name the rows."""
     said = [str(cell) for cell in cells]
     return len({*said}) == len(said) and all(one.isdigit() for one in said)
-
-
-def count_words(words: str) -> float:
-    """Return how many words a text has; two letters of a script without spaces count as one."""
-    wide = len(WIDE.findall(words))
-    return len(words.split()) + wide / 2
 
 
 def repeats(name: str, others: Sequence[str], rows: Sequence[Values]) -> bool:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from studio.core.errors import StudioError
 from studio.core.text import text
-from studio.data.columns import count_words
 from studio.data.formats.aliases import ANSWERS
-from studio.data.formats.cells import Values, is_empty, shorten
+from studio.data.formats.cells import Values, count_words, is_empty, shorten
 from studio.data.formats.names import find_core, part_name, simplify
 from studio.data.formats.roles import read_role
 from studio.data.formats.turns import holds_turns, is_turn

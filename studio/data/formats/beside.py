@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from studio.data.formats.aliases import ANSWERS, PRODUCTS
-from studio.data.formats.cells import Values, is_empty
+from studio.data.formats.cells import Values, count_words, is_empty
 from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
 
 Mapped = Mapping[str, str]
@@ -127,4 +127,4 @@ def _holds_lists(name: str, sample: Sequence[Values]) -> bool:
 def _holds_texts(name: str, sample: Sequence[Values]) -> bool:
     """Return whether most cells of a column are texts of several words."""
     cells = [row.get(name) for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
-    return 2 * sum(isinstance(cell, str) and len(cell.split()) > 3 for cell in cells) > len(cells) > 0
+    return 2 * sum(isinstance(cell, str) and count_words(cell) > 3 for cell in cells) > len(cells) > 0

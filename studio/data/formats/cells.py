@@ -27,8 +27,24 @@ CODE = re.compile(
     re.I | re.S,
 )
 """How queries of databases begin."""
+WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+"""Letters of scripts that put no space between words."""
+WIDE_LETTERS = 5
+"""So many of them make a word, or a name."""
 SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 8
+
+
+def count_words(words: str) -> float:
+    """Return how many words a text has; two letters of a script without spaces count as one."""
+    if words.isascii():
+        return len(words.split())
+    return len(words.split()) + len(WIDE.findall(words)) / 2
+
+
+def is_word(words: str) -> bool:
+    """Return whether a text is no more than one word, in any script."""
+    return len(words.split()) <= 1 and (words.isascii() or len(WIDE.findall(words)) <= WIDE_LETTERS)
 
 
 def is_blank(words: str) -> bool:

@@ -17,7 +17,7 @@ from studio.data.formats.beside import (
     holds_all,
     is_sparse,
 )
-from studio.data.formats.cells import Values, is_address, is_code, is_empty, shorten, show_names
+from studio.data.formats.cells import Values, is_address, is_code, is_empty, is_word, shorten, show_names
 from studio.data.formats.choices import find_key, find_series
 from studio.data.formats.material import MATERIALS, find_material, is_numbers, put_material
 from studio.data.formats.names import find_core, list_words, simplify
@@ -366,7 +366,7 @@ def _is_constant(name: str, sample: Sequence[Values]) -> bool:
     return (
         len(cells) >= CONSTANT_ROWS
         and isinstance(first, str)
-        and len(first.split()) == 1
+        and is_word(first)
         and all(cell == first for cell in cells)
     )
 
