@@ -24,6 +24,7 @@ from studio.data.formats.format import Mapped
 from studio.data.formats.material import TECHNICAL, say_material
 from studio.data.formats.names import BLOCKING, part_name, simplify
 from studio.data.formats.turns import holds_turns
+from studio.data.kinds import find_entry, find_remark
 from studio.data.leftover import COMPARED, ORDERS, TASKS
 from studio.data.likelihood import (
     ASIDE,
@@ -36,24 +37,15 @@ from studio.data.likelihood import (
     WRITTEN,
     rank_pairs,
 )
+from studio.data.naming import OLD, RENEWED, are_twins, extends, hints, is_half, is_language, is_renewed
 from studio.data.question import Question
 from studio.data.ranking import (
     DATED,
     DESCRIBED,
     JUDGED,
     MOSTLY,
-    OLD,
-    RENEWED,
-    are_twins,
-    extends,
-    find_entry,
-    find_remark,
-    hints,
     is_answer,
-    is_half,
-    is_language,
     is_one_of_several,
-    is_renewed,
     is_test,
     may_answer,
 )

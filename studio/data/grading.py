@@ -12,8 +12,9 @@ from studio.data.formats.cells import Values, shorten
 from studio.data.formats.choices import counts_from, read_options
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.names import part_name, simplify
+from studio.data.naming import hints
 from studio.data.question import Question
-from studio.data.ranking import GRADED, JUDGED, hints, is_answer, rank_answers
+from studio.data.ranking import GRADED, JUDGED, is_answer, rank_answers
 
 MOST_GRADES = 10
 ORIGINS = frozenset(

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from studio.core.text import text
 from studio.data.asking import ANSWERING, ask_choice, ask_format
 from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats
-from studio.data.formats.aliases import INSTRUCTION, MATERIAL, PRODUCTS
+from studio.data.formats.aliases import INSTRUCTION, LABEL, MATERIAL, PRODUCTS, SOURCES
 from studio.data.formats.cells import Values, show_names
 from studio.data.formats.format import Format, Mapped
-from studio.data.formats.material import MATERIALS, say_material
-from studio.data.formats.names import find_core, part_name, simplify
+from studio.data.formats.material import MATERIALS, TECHNICAL, say_material
+from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
 from studio.data.formats.turns import holds_turns
-from studio.data.likelihood import ASIDE, THINKING, THOUGHTS, TRACES
+from studio.data.kinds import NUMBERED, find_entry
+from studio.data.likelihood import ASIDE, BESIDE, NOTED, THINKING, THOUGHTS, TRACES
+from studio.data.naming import are_twins, extends, hints, is_half, is_language, is_renewed
 from studio.data.question import Question
-from studio.data.ranking import (
-    MADE,
-    NUMBERED,
-    are_twins,
-    extends,
-    find_entry,
-    hints,
-    is_half,
-    is_language,
-    is_renewed,
-)
+from studio.data.ranking import DATED, JUDGED, MADE
 from studio.data.wholes import is_linked, writes_out
 
+VARIED = 0.8
+"""Of the rows, so many different cells are no kinds of them."""
 SHARE = 0.15
 """A column with less of a row's letters, and ..."""
 CHARACTERS = 200
@@ -103,13 +97,40 @@ def find_rest(
             one
             for one in others
             if one not in heavy
-            and one.plain
             and (
                 is_half(one.name, [*used, *(other.name for other in heavy)])
-                or (one.is_prose and one.distinct > 1 and (unnamed or _sets_task(one, known[asked[0]])))
+                or (
+                    one.plain
+                    and one.is_prose
+                    and one.distinct > 1
+                    and (unnamed or _sets_task(one, known[asked[0]]))
+                )
             )
         ]
-    return [one for one in heavy if not repeats(one.name, used, rows) and not joins(one.name, used, rows)]
+    # What became of a text holds most of it, which is to be read all the same.
+    old = [one for one in rest if any(is_renewed(name, one.name) for name in learned)]
+    if asked and learned and _says_whether(known[learned[0]], rows):
+        # What is said with yes or no of a text is said of it together with what stands beside it.
+        old += [one for name, one in known.items() if name not in used and _is_varied(one)]
+    heavy += [one for one in old if one not in heavy]
+    return [
+        one
+        for one in heavy
+        if one in old or not (repeats(one.name, used, rows) or joins(one.name, used, rows))
+    ]
+
+
+def _says_whether(one: Column, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds nothing but 0 and 1, and is called a label."""
+    cells = {str(row.get(one.name)) for row in rows[:LOOKED_AT]}
+    return hints(one, LABEL) and cells == {"0", "1"}
+
+
+def _is_varied(one: Column) -> bool:
+    """Return whether a column's words differ from row to row, and its name calls them no fact of the row."""
+    words = {*part_name(one.name)}
+    told = words & (NOTED | TECHNICAL | DATED | BLOCKING)
+    return one.spoken and not told and one.distinct > VARIED * one.rows and one.rows > 1
 
 
 def _sets_task(one: Column, asked: Column) -> bool:
@@ -148,6 +169,7 @@ def ask_rest(
         or any(extends(one.name, name) for name in mapping.values())
         or any(repeats(name, [one.name], rows) for name in compared)
         or (asked and _wraps(one.name, asked, rows))
+        or _is_annex(one, rows)
     ]
     used = measure_columns([name for name in mapping.values() if name], rows)
     entry = find_entry([*used.values()])
@@ -156,6 +178,20 @@ def ask_rest(
     order = [one for one in rest if one not in aside]
     order.sort(key=lambda one: not are_twins(one.name, asked))
     return (ask_choice(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)
+
+
+def _is_annex(one: Column, rows: Sequence[Values]) -> bool:
+    """Return whether a column is called a note, or holds objects and is not called something to be read."""
+    words = {*part_name(one.name)}
+    read = hints(one, (*MATERIAL, *SOURCES)) or bool(words & (BESIDE | TASKS))
+    return not read and (bool(words & (NOTED | JUDGED)) or _holds_objects(one.name, rows))
+
+
+def _holds_objects(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column's cells are objects, or lists of them."""
+    cells = [row[name] for row in rows[:LOOKED_AT] if row.get(name)]
+    parts = [one for cell in cells for one in (cell if isinstance(cell, (list, tuple)) else (cell,))]
+    return bool(parts) and all(isinstance(one, Mapping) for one in parts)
 
 
 def _wraps(name: str, asked: str, rows: Sequence[Values]) -> bool:

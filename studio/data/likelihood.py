@@ -25,19 +25,9 @@ from studio.data.formats.aliases import (
 )
 from studio.data.formats.material import TECHNICAL
 from studio.data.formats.names import BLOCKING, part_name
-from studio.data.ranking import (
-    DATED,
-    GRADED,
-    JUDGED,
-    MADE,
-    REMARKS,
-    are_twins,
-    find_kind,
-    hints,
-    is_test,
-    rank_answers,
-    rank_questions,
-)
+from studio.data.kinds import REMARKS, find_document, find_kind
+from studio.data.naming import are_twins, hints
+from studio.data.ranking import DATED, GRADED, JUDGED, MADE, is_test, rank_answers, rank_questions
 
 READ = frozenset(
     "question questions query prompt instruction instructions task problem input source src text sentence utterance "
@@ -156,8 +146,10 @@ def rank_pairs(columns: Sequence[Column], question: str = "") -> list[Pair]:
 
 def order_questions(columns: Sequence[Column]) -> list[Column]:
     """Return those of `columns` that could be read, the likeliest question first."""
-    likely = _find_likely(columns)
     order = rank_questions(columns)
+    if document := find_document(columns):
+        return [document, *(one for one in order if one is not document)]
+    likely = _find_likely(columns)
     return sorted(order, key=lambda one: one.name != likely.question) if likely else order
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from studio.data.columns import Column
@@ -17,7 +16,9 @@ from studio.data.formats.aliases import (
     SOURCES,
 )
 from studio.data.formats.material import TECHNICAL
-from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
+from studio.data.formats.names import BLOCKING, part_name, simplify
+from studio.data.kinds import ASKING, find_class, find_entry, find_remark
+from studio.data.naming import OLD, are_twins, hints, is_language, is_renewed
 
 MOSTLY = 0.95
 """Of the rows: what holds less is rather not asked for first, for the others would be left out."""
@@ -41,38 +42,10 @@ MACHINES = frozenset("gpt chatgpt llm model ai bot generated predicted predictio
 """Words in the names of what a program wrote."""
 REVISED = frozenset("corrected revised improved refined".split())
 """Names of what became of an answer."""
-ASKING = 0.5
-"""Share of cells that end in a question mark in a column that asks."""
-REMARKS = frozenset(
-    "comment comments review reviews msg message remark remarks feedback critique commentary note notes kommentar "
-    "anmerkung comentario commentaire commento комментарий 评论 评审 注释 意见".split()
-)
-"""Words in the names of what somebody said of a change, or of a piece of work."""
 DESCRIBED = frozenset(
     "docstring docstrings doc docs documentation comment comments summary explanation".split()
 )
 """Words in the names of what is written of code as often as code is written for it."""
-CHANGES = frozenset("patch diff hunk mods change changes code snippet oldf old function method func".split())
-"""Words in the names of code that somebody says something of."""
-DIFFS = frozenset("patch diff hunk mods changes".split())
-RENEWED = frozenset(
-    "new fix fixed after target corrected repaired solution rewritten edited revised improved rephrased".split()
-)
-OLD = frozenset("bug buggy broken old before original faulty".split())
-"""Words in the names of code that is to be mended ..."""
-WORKERS = frozenset("student learner pupil candidate submission essay schüler estudiante élève 学生".split())
-"""Words in the names of a piece of work that is judged."""
-ENTRIES = frozenset(
-    "term word phrase terme mot begriff wort palabra término termino termine parola termo слово термин 术语 词语 "
-    "词 単語 用語 용어 features feature attributes attribute keywords keyword specs specifications bullets".split()
-)
-"""Words in the names of what is explained or spelled out ..."""
-ENTRY_TEXTS = frozenset(
-    "definition definitions meaning description definición definicion définition definizione definição bedeutung "
-    "beschreibung significado signification descripción descripcion описание определение 定义 释义 描述 意味 定義 "
-    "정의 설명".split()
-)
-"""... and in the names of the texts that do it."""
 TESTS = frozenset("test tests unittest unittests testcase testcases assertion assertions".split())
 """Words in the names of programs that check another one."""
 OWN = frozenset(
@@ -82,30 +55,10 @@ OWN = frozenset(
 """Words in the names of texts that stand for themselves, and are no background of another one."""
 HALF = 0.5
 """A text with so much of another one's letters is no background of it."""
-NUMBERED = re.compile(r"column_\d+")
-"""Names that a table without a header gets."""
 DATED = frozenset(
     "date time year month day created updated version page row line index idx no num number name user username author "
     "license licence source split subset".split()
 )
-LANGUAGES = frozenset(
-    "ar bg bn ca cs cy da de el en es et eu fa fi fr ga gl gu ha he hi hr hu hy id ig is it ja jv ka kk km kn ko lo lt "
-    "lv mk ml mn mr ms mt my nb ne nl nn no pa pl ps pt ro ru rw si sk sl so sq sr sv sw ta te th tl tr uk ur uz vi wo "
-    "xh yo zh zu eng deu ger fra fre spa ita por nld rus jpn kor cmn zho ara hin tur pol ukr ces swe fin".split()
-)
-"""Codes that name a language."""
-HALVES = (("prefix", "suffix"), ("before", "after"), ("left", "right"), ("pre", "post"))
-"""What stands before a gap, and behind it."""
-
-
-def hints(column: Column, names: Sequence[str]) -> bool:
-    """Return whether a column's name is one of `names`, words that only qualify left out."""
-    return simplify(column.name) in names or find_core(column.name) in names
-
-
-def is_language(name: str) -> bool:
-    """Return whether a column is named after a language."""
-    return simplify(name).partition("_")[0] in LANGUAGES and len(part_name(name)) <= 2
 
 
 def is_answer(column: Column) -> bool:
@@ -128,84 +81,9 @@ def may_answer(column: Column) -> bool:
     return column.counted or bool(words & (JUDGED | GRADED)) or column.distinct <= column.rows / 2
 
 
-def are_twins(name: str, other: str) -> bool:
-    """Return whether two column names differ only by a number or a letter at the end: `sentence1` and `sentence2`."""
-    one, two = (re.fullmatch(r"(.*?[^\W_]{2,}?)_?(\d|[a-dA-D])", simplify(each)) for each in (name, other))
-    if one and two and one[1] == two[1] and one[2] != two[2]:
-        return True
-    # `#1 String` and `#2 String`
-    front = [re.fullmatch(r"\W*(\d)\W+([^\d]{3,})", each) for each in (name, other)]
-    return bool(front[0] and front[1]) and front[0][2] == front[1][2] and front[0][1] != front[1][1]
-
-
-def is_renewed(name: str, other: str) -> bool:
-    """Return whether a column is what became of another one, by their names: `code_after` of `code_before`."""
-    here, there = ([word for word in part_name(each) if word not in OLD | RENEWED] for each in (name, other))
-    return here == there and bool(RENEWED & {*part_name(name)}) and bool(OLD & {*part_name(other)})
-
-
-def is_half(name: str, used: Sequence[str]) -> bool:
-    """Return whether a column is what stands before a gap, or behind it, and one in use is the other half."""
-    words = part_name(name)
-    for here, there in HALVES:
-        for one, other in ((here, there), (there, here)):
-            if one in words and tuple(other if word == one else word for word in words) in map(
-                part_name, used
-            ):
-                return True
-    return False
-
-
-def extends(name: str, other: str) -> bool:
-    """Return whether a column is another form of one, by their names: `normalized_code_before` of `code_before`."""
-    words, core = part_name(name), part_name(other)
-    return len(core) > 1 and len(words) > len(core) and words[-len(core) :] == core
-
-
 def is_test(column: Column) -> bool:
     """Return whether a column holds programs that check other ones."""
     return column.coded and bool(TESTS & {*part_name(column.name)})
-
-
-def find_remark(columns: Sequence[Column]) -> tuple[Column, Column] | None:
-    """Return the code, or the learner's work, that a column of sentences is about, and that column; None for none.
-
-    Where new code stands beside the old, the sentences say what to change, and are no remark.
-    """
-    said = [one for one in columns if one.is_prose and not one.coded and {*part_name(one.name)} & REMARKS]
-    said = [one for one in said if not {*part_name(one.name)} & WORKERS]
-    code = [
-        one for one in columns if one.coded and one.rows and (one.plain or DIFFS & {*part_name(one.name)})
-    ]
-    if code and not any({*part_name(one.name)} & RENEWED for one in code):
-        code = [one for one in code if {*part_name(one.name)} & CHANGES]
-        code.sort(key=lambda one: not {*part_name(one.name)} & DIFFS)
-        if code and said:
-            return code[0], said[0]
-    work = [one for one in columns if one.is_prose and {*part_name(one.name)} & WORKERS and not one.coded]
-    judged = [one for one in said if {*part_name(one.name)} & {"feedback", "critique", "comment", "comments"}]
-    return (work[0], judged[0]) if work and judged else None
-
-
-def find_class(columns: Sequence[Column]) -> Column | None:
-    """Return the only column of classes at an end of a table without a header whose texts ask nothing."""
-    if not all(NUMBERED.fullmatch(one.name) for one in columns) or any(one.asks > 0.3 for one in columns):
-        return None
-    ends = [one for one in columns if one.is_labels and 1 < one.distinct <= one.rows / 2 and one.words < 2]
-    ends = [one for one in ends if one in (columns[0], columns[-1])]
-    return ends[0] if len(ends) == 1 else None
-
-
-def find_entry(columns: Sequence[Column], *, alone: bool = False) -> tuple[Column, Column] | None:
-    """Return the term and its definition, the keywords and the text made of them; `alone`: where no text is beside."""
-    prose = [one for one in columns if one.is_prose]
-    entries = [one for one in columns if one.spoken and {*part_name(one.name)} & ENTRIES]
-    texts = [one for one in prose if {*part_name(one.name)} & ENTRY_TEXTS]
-    if len(entries) != 1 or len(texts) != 1 or texts == entries or entries[0].distinct < 2:
-        return None
-    rest = [one for one in prose if one not in (*entries, *texts)]
-    longer = texts[0].characters > entries[0].characters
-    return (entries[0], texts[0]) if longer and not (alone and rest) else None
 
 
 def _has_person(one: Column, columns: Sequence[Column]) -> bool:
@@ -245,11 +123,6 @@ def _is_brief(one: Column) -> bool:
     words = {*part_name(one.name)}
     told = words & (BLOCKING | DATED | TECHNICAL | GRADED)
     return one.spoken and one.plain and not told and one.distinct > 0.8 * one.rows and one.filled >= MOSTLY
-
-
-def find_kind(columns: Sequence[Column]) -> bool:
-    """Return whether the columns are of a kind that is known as a whole: entries, remarks, classes at an end."""
-    return bool(find_entry(columns) or find_remark(columns) or find_class(columns))
 
 
 def is_outdone(name: str, question: str, columns: Sequence[Column]) -> bool:

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 NAME_CHARACTERS = 100
 HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+LOW_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
 WORD = re.compile(r"[^\W\d_]+")
 QUALIFIERS = frozenset(
     "the a an of my your new raw clean cleaned str string text txt content contents body value field column col "
@@ -28,11 +29,15 @@ BLOCKING = frozenset(
 """Words that make something else of a name: `answer_start` is no answer."""
 
 
+@lru_cache(maxsize=4096)
 def simplify(name: str) -> str:
-    """Return a column name in lower case with underscores; without blanks and invisible signs around it."""
+    """Return a column name in lower case with underscores, also for humps; blanks and invisible signs around it go."""
     if not isinstance(name, str) or len(name) > NAME_CHARACTERS:
         return ""
-    name = name.strip("\ufeff\u200b\u200c\u200d\u2060 \t\r\n").lower()
+    name = name.strip("\ufeff\u200b\u200c\u200d\u2060 \t\r\n")
+    if name[:1].islower() and name.isalnum():
+        name = LOW_HUMP.sub("_", name)
+    name = name.lower()
     if not name.isascii():
         name = unicodedata.normalize("NFKC", name).strip()
     return name.replace(" ", "_").replace("-", "_")
