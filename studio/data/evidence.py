@@ -44,6 +44,7 @@ from studio.data.ranking import (
     DESCRIBED,
     JUDGED,
     MOSTLY,
+    OWN,
     is_answer,
     is_one_of_several,
     is_test,
@@ -57,6 +58,8 @@ SENTENCE = 6
 """Words from which on an answer is no value to be checked."""
 DOCUMENT = 25
 """Words from which on the only text of a row is a document."""
+HEADING = 4
+"""So many times shorter than the answer is a title, which is no other answer."""
 SHORT = 0.5
 """Of the rows, so many different short answers are no labels."""
 ASKING = 0.8
@@ -218,6 +221,8 @@ def _weigh_pair(
         return None
     if question.asks >= ASKING and answer.asks <= TELLING:
         return _tell(asked, learned)
+    if is_renewed(learned, asked) and not question.coded:
+        return _tell(asked, learned)
     if answer.coded and {*part_name(asked)} & DESCRIBED:
         return None  # code is written for words, and words for code
     if (is_language(asked) and is_language(learned)) or are_twins(asked, learned):
@@ -226,11 +231,24 @@ def _weigh_pair(
         alone = not any(one.is_prose or one.coded for one in rest)
         if _is_read(question) or (alone and question.is_prose):
             return _tell(asked, learned)
+    if _is_asked_for(question, answer, rest):
+        return _tell(asked, learned)
     likely = rank_pairs([*known.values()])[0]
     sure = (likely.question, likely.answer) == (asked, learned) and likely.likelihood >= LIKELY
     asking = hints(question, (*QUESTIONS, "prompt", "instruction"))
     named = _is_written(answer) or (asking and not _is_aside(answer))
     return _tell(asked, learned) if sure and named and not repeats(asked, [learned], rows) else None
+
+
+def _is_asked_for(question: Column, answer: Column, rest: Sequence[Column]) -> bool:
+    """Return whether a prompt stands beside the only text that could have been written for it: a story, an article."""
+    return (
+        hints(question, ("prompt", "instruction"))
+        and question.is_prose
+        and not any((one.is_prose or one.coded) and not _is_noted(one) for one in rest)
+        and hints(answer, (*OWN,))
+        and not {*part_name(answer.name)} & (BESIDE - OWN)
+    )
 
 
 def _is_aside(one: Column) -> bool:
@@ -281,7 +299,7 @@ def _competes(one: Column, answer: Column, question: Column) -> bool:
     if not (one.is_prose or one.coded):
         # Short words, numbers and flags beside sentences sort the rows; an answer to be checked would be named so.
         return not one.counted and one.spoken and is_answer(one) and not one.is_labels and not _is_noted(one)
-    if one.distinct < 2:
+    if one.distinct < 2 or (_is_noted(one) and one.characters * HEADING < answer.characters):
         return False
     words = {*part_name(one.name)}
     if words & NOTED and not words & WRITTEN:

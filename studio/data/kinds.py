@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from studio.data.columns import Column
-from studio.data.formats.aliases import INPUT, INSTRUCTION, QUESTIONS
+from studio.data.formats.aliases import ANSWERS, INPUT, INSTRUCTION, QUESTIONS
 from studio.data.formats.names import part_name
-from studio.data.naming import RENEWED, hints
+from studio.data.naming import RENEWED, hints, is_renewed
 
 ASKING = 0.5
 """Share of cells that end in a question mark in a column that asks."""
@@ -35,6 +35,11 @@ ENTRY_TEXTS = frozenset(
 """... and in the names of the texts that do it."""
 NOTES = frozenset("description keywords keyword synopsis blurb tagline tags".split())
 """Words in the names of what is said of a document in a sentence."""
+VERDICT = frozenset("label labels verdict decision stance".split())
+CLAIMS = frozenset("claim statement hypothesis assertion".split())
+"""Words in the names of what is judged ..."""
+AROUND = frozenset("context contexts evidence evidences passage document documents article".split())
+"""... and of what it is judged by."""
 DOCUMENT = 50
 """Words of an average document."""
 NOTED_OF = 4
@@ -104,3 +109,22 @@ def find_document(columns: Sequence[Column]) -> Column | None:
 def find_kind(columns: Sequence[Column]) -> bool:
     """Return whether the columns are of a kind that is known as a whole: entries, remarks, classes at an end."""
     return bool(find_entry(columns) or find_remark(columns) or find_class(columns))
+
+
+def find_faulty(columns: Sequence[Column]) -> Column | None:
+    """Return the sentences with faults beside the same without; None where something is asked, or answered."""
+    prose = [one for one in columns if one.is_prose and one.plain]
+    if any(hints(one, (*QUESTIONS, *INSTRUCTION, *INPUT, "prompt")) or one.asks > ASKING for one in prose):
+        return None
+    faulty = [one for one in prose if any(is_renewed(two.name, one.name) for two in prose)]
+    faulty = [one for one in faulty if not one.coded and not {*part_name(one.name)} & {*ANSWERS}]
+    return faulty[0] if len(faulty) == 1 else None
+
+
+def find_judged(columns: Sequence[Column], order: Sequence[Column]) -> Column | None:
+    """Return the claim that a label is found for, which goes before the texts that it is compared with."""
+    if not any(one.is_labels and {*part_name(one.name)} & VERDICT for one in columns):
+        return None
+    claims = [one for one in order if one.is_prose and {*part_name(one.name)} & CLAIMS]
+    first = order[0] if order else None
+    return claims[0] if len(claims) == 1 and first is not None and {*part_name(first.name)} & AROUND else None

@@ -15,7 +15,7 @@ from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
 from studio.data.formats.turns import holds_turns
 from studio.data.kinds import NUMBERED, find_entry
 from studio.data.likelihood import ASIDE, BESIDE, NOTED, THINKING, THOUGHTS, TRACES
-from studio.data.naming import are_twins, extends, hints, is_half, is_language, is_renewed
+from studio.data.naming import are_twins, extends, hints, is_half, is_in_language, is_language, is_renewed
 from studio.data.question import Question
 from studio.data.ranking import DATED, JUDGED, MADE
 from studio.data.wholes import is_linked, writes_out
@@ -113,6 +113,8 @@ def find_rest(
         # What is said with yes or no of a text is said of it together with what stands beside it.
         old += [one for name, one in known.items() if name not in used and _is_varied(one)]
     heavy += [one for one in old if one not in heavy]
+    if asked and learned:
+        heavy = [one for one in heavy if one in old or not joins(one.name, [asked[0], learned[0]], rows)]
     return [
         one
         for one in heavy
@@ -166,10 +168,16 @@ def ask_rest(
         for one in rest
         if one in thoughts
         or (_tells(one, answer, rows) and not is_renewed(answer, one.name))
-        or any(extends(one.name, name) for name in mapping.values())
+        or any(extends(one.name, name) or is_in_language(one.name, name) for name in mapping.values())
+        or (
+            one.coded
+            and not is_renewed(answer, one.name)
+            and _is_form(one, [known for known in (answer, asked) if known], rows)
+        )
         or any(repeats(name, [one.name], rows) for name in compared)
         or (asked and _wraps(one.name, asked, rows))
         or _is_annex(one, rows)
+        or (simplify(asked) == "prompt" and not _is_read(one))
     ]
     used = measure_columns([name for name in mapping.values() if name], rows)
     entry = find_entry([*used.values()])
@@ -180,11 +188,22 @@ def ask_rest(
     return (ask_choice(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)
 
 
+def _is_form(one: Column, names: Sequence[str], rows: Sequence[Values]) -> bool:
+    """Return whether code is another form of code in use, by the last word of their names: `ast_function`."""
+    last = part_name(one.name)[-1:]
+    coded = [other for other in measure_columns(names, rows).values() if other.coded]
+    return any(part_name(other.name)[-1:] == last for other in coded)
+
+
 def _is_annex(one: Column, rows: Sequence[Values]) -> bool:
     """Return whether a column is called a note, or holds objects and is not called something to be read."""
-    words = {*part_name(one.name)}
-    read = hints(one, (*MATERIAL, *SOURCES)) or bool(words & (BESIDE | TASKS))
-    return not read and (bool(words & (NOTED | JUDGED)) or _holds_objects(one.name, rows))
+    noted = bool({*part_name(one.name)} & (NOTED | JUDGED))
+    return not _is_read(one) and (noted or _holds_objects(one.name, rows))
+
+
+def _is_read(one: Column) -> bool:
+    """Return whether a column is called something that is read; a prompt holds already all that it needs."""
+    return hints(one, (*MATERIAL, *SOURCES)) or bool({*part_name(one.name)} & (BESIDE | TASKS | ORDERS))
 
 
 def _holds_objects(name: str, rows: Sequence[Values]) -> bool:

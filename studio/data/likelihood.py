@@ -25,8 +25,8 @@ from studio.data.formats.aliases import (
 )
 from studio.data.formats.material import TECHNICAL
 from studio.data.formats.names import BLOCKING, part_name
-from studio.data.kinds import REMARKS, find_document, find_kind
-from studio.data.naming import are_twins, hints
+from studio.data.kinds import REMARKS, find_document, find_faulty, find_judged, find_kind
+from studio.data.naming import are_twins, hints, is_renewed
 from studio.data.ranking import DATED, GRADED, JUDGED, MADE, is_test, rank_answers, rank_questions
 
 READ = frozenset(
@@ -147,8 +147,10 @@ def rank_pairs(columns: Sequence[Column], question: str = "") -> list[Pair]:
 def order_questions(columns: Sequence[Column]) -> list[Column]:
     """Return those of `columns` that could be read, the likeliest question first."""
     order = rank_questions(columns)
-    if document := find_document(columns):
-        return [document, *(one for one in order if one is not document)]
+    if first := find_document(columns) or find_faulty(columns):
+        return [first, *(one for one in order if one is not first)]
+    if first := find_judged(columns, order):
+        return [first, *(one for one in order if one is not first)]
     likely = _find_likely(columns)
     return sorted(order, key=lambda one: one.name != likely.question) if likely else order
 
@@ -158,6 +160,7 @@ def order_answers(columns: Sequence[Column], question: str) -> list[Column]:
     likely = _find_likely(columns, question)
     order = rank_answers(columns, question)
     judged = bool(order) and bool({*part_name(order[0].name)} & JUDGED)
+    judged = judged or (bool(order) and is_renewed(order[0].name, question))
     return sorted(order, key=lambda one: one.name != likely.answer) if likely and not judged else order
 
 

@@ -6,18 +6,17 @@ import re
 from collections.abc import Sequence
 
 from studio.data.columns import Column
-from studio.data.formats.names import find_core, part_name, simplify
+from studio.data.formats.names import VERSIONS, find_core, is_version, part_name, simplify
 
 RENEWED = frozenset(
-    "new fix fixed after target corrected repaired solution rewritten edited revised improved rephrased".split()
+    "new fix fixed after target corrected repaired solution rewritten edited revised improved rephrased correct clean "
+    "neutral grammatical unbiased formal".split()
 )
-OLD = frozenset("bug buggy broken old before original faulty".split())
+OLD = frozenset(
+    "bug buggy broken old before original faulty incorrect wrong erroneous misspelled ungrammatical noisy corrupted "
+    "toxic biased informal".split()
+)
 """Words in the names of code that is to be mended ..."""
-VERSIONS = frozenset(
-    "orig original raw clean cleaned processed preprocessed normalized normalised lower lowercase lowercased tok toks "
-    "tokens tokenized tokenised translated untranslated no value backup copy old english".split()
-)
-"""Words behind a name that make another form of the same of it."""
 LANGUAGES = frozenset(
     "ar bg bn ca cs cy da de el en es et eu fa fi fr ga gl gu ha he hi hr hu hy id ig is it ja jv ka kk km kn ko lo lt "
     "lv mk ml mn mr ms mt my nb ne nl nn no pa pl ps pt ro ru rw si sk sl so sq sr sv sw ta te th tl tr uk ur uz vi wo "
@@ -74,9 +73,12 @@ def extends(name: str, other: str) -> bool:
     words, core = part_name(name), part_name(other)
     if len(core) > 1 and len(words) > len(core) and words[-len(core) :] == core:
         return True
-    return (
-        bool(core)
-        and words[: len(core)] == core
-        and bool(words[len(core) :])
-        and {*words[len(core) :]} <= VERSIONS
-    )
+    front = words[: -len(core)] if core and words[-len(core) :] == core else ()
+    return is_version(name, other) or (bool(front) and {*front} <= VERSIONS | RENEWED)
+
+
+def is_in_language(name: str, other: str) -> bool:
+    """Return whether a column is one in another language, by their names: `instruction_ko` of `instruction`."""
+    words, core = part_name(name), part_name(other)
+    behind = words[len(core) :]
+    return bool(core) and words[: len(core)] == core and len(behind) == 1 and behind[0] in LANGUAGES

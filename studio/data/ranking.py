@@ -81,6 +81,11 @@ def may_answer(column: Column) -> bool:
     return column.counted or bool(words & (JUDGED | GRADED)) or column.distinct <= column.rows / 2
 
 
+def _is_query(one: Column) -> bool:
+    """Return whether a column holds code, and is called nothing but that."""
+    return one.coded and one.plain and simplify(one.name) in PRODUCTS and one.distinct > 1
+
+
 def is_test(column: Column) -> bool:
     """Return whether a column holds programs that check other ones."""
     return column.coded and bool(TESTS & {*part_name(column.name)})
@@ -118,6 +123,14 @@ def _is_result(one: Column, columns: Sequence[Column]) -> bool:
     )
 
 
+def _is_target(one: Column, columns: Sequence[Column]) -> bool:
+    """Return whether a column names what a stance or a label beside it is about."""
+    about = one.is_labels and {*part_name(one.name)} & {"target", "targets"}
+    return bool(about) and any(
+        two.is_labels and {*part_name(two.name)} & JUDGED for two in columns if two is not one
+    )
+
+
 def _is_brief(one: Column) -> bool:
     """Return whether a column holds short texts, almost each another one, and is called no fact of the row."""
     words = {*part_name(one.name)}
@@ -135,6 +148,8 @@ def is_outdone(name: str, question: str, columns: Sequence[Column]) -> bool:
     if answer is None:
         return False
     others = [one for one in columns if one is not answer]
+    if answer.coded and simplify(name) not in (*ANSWERS, *PRODUCTS) and any(map(_is_query, others)):
+        return True
     if (
         answer.coded
         and any(map(is_test, others))
@@ -260,7 +275,9 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
             bool(words & MACHINES) and _has_person(one, free),
             not (one.is_prose and words <= REVISED),
             _is_result(one, free),
+            _is_target(one, free),
             not sure,
+            sure and simplify(one.name) not in (*ANSWERS, *PRODUCTS, *LABEL),
             not (question in one.sums and not BLOCKING & words),
             not (is_answer(one) or graded),
             hints(one, INPUT),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from studio.data.columns import LOOKED_AT, Column, repeats
+from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.formats.cells import Values, is_address, is_blank, is_empty
 from studio.data.formats.material import say_lines, say_material
+from studio.data.formats.names import part_name
 from studio.data.formats.turns import CONTENT_KEYS, find_turns, holds_turns
 
 PART = 0.3
@@ -14,6 +15,8 @@ PART = 0.3
 END_CHARACTERS = 60
 """So far from the end of a text its last words stand."""
 FEW = 3
+DOCUMENT_WORDS = 50
+"""More words than a message of a talk has on average."""
 
 
 def writes_out(name: str, talk: str, rows: Sequence[Values]) -> bool:
@@ -61,3 +64,9 @@ def is_linked(one: Column, rows: Sequence[Values]) -> bool:
 def _has_address(cell: Mapping[str, object]) -> bool:
     values = [value for value in cell.values() if isinstance(value, str)]
     return len(values) <= FEW and any(is_address(line) for value in values for line in say_lines(value))
+
+
+def are_documents(words: str, columns: Sequence[str], rows: Sequence[Values]) -> bool:
+    """Return whether texts are long, and have titles: an author wrote them, and nobody answers."""
+    titled = any({*part_name(name)} & {"title", "headline"} for name in columns)
+    return titled and measure_columns([words], rows)[words].words >= DOCUMENT_WORDS

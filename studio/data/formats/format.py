@@ -20,7 +20,7 @@ from studio.data.formats.beside import (
 from studio.data.formats.cells import Values, is_address, is_code, is_empty, is_word, shorten, show_names
 from studio.data.formats.choices import find_key, find_series
 from studio.data.formats.material import MATERIALS, find_material, is_numbers, put_material
-from studio.data.formats.names import find_core, list_words, simplify
+from studio.data.formats.names import drop_versions, find_core, list_words, simplify
 from studio.data.formats.notes import Note, note_turns
 
 Mapped = Mapping[str, str]
@@ -196,6 +196,7 @@ class Format:
                     found = [name for name in found if not _is_constant(name, sample)]
             if len(found) > 1:
                 found = [name for name in found if simplify(name) not in YIELDING] or found
+            found = drop_versions(found)
             if role in self.loose:
                 found = found[:1]
             elif len(found) > 1:
@@ -211,7 +212,10 @@ class Format:
                 if sample:
                     found = [name for name in found if not _hold_nothing([name], sample)]
                 if found:
-                    take(role, sorted(found, key=lambda name: is_sparse(name, sample))[:1])
+                    take(
+                        role,
+                        sorted(found, key=lambda name: (_is_same(name, sample), is_sparse(name, sample)))[:1],
+                    )
         free = [name for name in columns if name not in taken]
         mapping = self.settle([*free, *mapping.values()], mapping, sample)
         if self.beside == "named":
@@ -369,6 +373,12 @@ def _is_constant(name: str, sample: Sequence[Values]) -> bool:
         and is_word(first)
         and all(cell == first for cell in cells)
     )
+
+
+def _is_same(name: str, sample: Sequence[Values]) -> bool:
+    """Return whether more than a few rows all hold the same."""
+    cells = [str(row.get(name)) for row in sample[:LOOKED_AT]]
+    return len(cells) >= CONSTANT_ROWS and len({*cells}) == 1
 
 
 def _sorts(name: str, sample: Sequence[Values]) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import MATERIAL
 from studio.data.formats.cells import Values, count_words, is_address, is_blank, is_empty, is_word, say_scalar
-from studio.data.formats.names import find_core, part_name, simplify
+from studio.data.formats.names import drop_versions, find_core, part_name, simplify
 
 MATERIALS = ("material", "material_2", "material_3", "material_4")
 """Roles, in the order in which their columns are read."""
@@ -43,7 +43,7 @@ def find_material(
     mapping: dict[str, str] = {}
     found = [name for name in columns if simplify(name) in MATERIAL or find_core(name) in MATERIAL]
     found = [name for name in found if not sample or _is_read(name, sample[:LOOKED_AT])]
-    found = [*heads, *(name for name in found if name not in heads)]
+    found = drop_versions([*heads, *(name for name in found if name not in heads)])
     for role in MATERIALS:
         if role in chosen:
             if not chosen[role]:

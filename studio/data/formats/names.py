@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
 
 NAME_CHARACTERS = 100
 HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 LOW_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
 WORD = re.compile(r"[^\W\d_]+")
+VERSIONS = frozenset(
+    "orig original raw clean cleaned processed preprocessed normalized normalised lower lowercase lowercased tok toks "
+    "tokens tokenized tokenised translated untranslated no value backup copy old english".split()
+)
+"""Words behind a name that make another form of the same of it."""
 QUALIFIERS = frozenset(
     "the a an of my your new raw clean cleaned str string text txt content contents body value field column col "
     "words user human person customer client student patient assistant model ai bot llm gpt chatgpt machine agent "
@@ -69,3 +75,15 @@ def list_words(name: str) -> tuple[str, ...]:
     """Return the words of a column name that could say what it is: () where one makes something else of it."""
     words = part_name(name)
     return () if BLOCKING & {*words} else tuple(word for word in words if word not in QUALIFIERS)
+
+
+def is_version(name: str, other: str) -> bool:
+    """Return whether a column is another form of one, by their names: `question_orig` of `question`."""
+    words, core = part_name(name), part_name(other)
+    behind = words[len(core) :]
+    return bool(core and behind) and words[: len(core)] == core and {*behind} <= VERSIONS
+
+
+def drop_versions(names: Sequence[str]) -> list[str]:
+    """Return `names` without other forms of one of them."""
+    return [name for name in names if not any(is_version(name, other) for other in names)]
