@@ -56,7 +56,7 @@ def test_the_processed_form_of_each_column_is_not_used_beside_it(tell):
 
 
 def test_the_same_once_more_in_another_language_is_asked_about(tell):
-    report = tell(instruction=ASKED, response=SAID, instruction_de=TOLD, response_de=TOLD)
+    report = tell(instruction=ASKED, response=SAID, instruction_ko=TOLD, response_ko=TOLD)
     assert "response" in report["mapping"].values()
     assert [one["choices"][0] for one in report["needs_answer"]] == [""]
 
