@@ -14,7 +14,7 @@ from studio.data.formats.aliases import (
     LISTS,
     REJECTED,
 )
-from studio.data.formats.cells import Values, shorten, show_names
+from studio.data.formats.cells import Values, is_asking, shorten, show_names
 from studio.data.formats.format import Mapped
 from studio.data.formats.names import simplify
 from studio.data.likelihood import order_answers, order_questions
@@ -102,7 +102,7 @@ def _is_whole(question: str, known: Sequence[Column], rows: Sequence[Values]) ->
 def _only_asks(name: str, rows: Sequence[Values]) -> bool:
     """Return whether a column's cells are lists of texts that are questions throughout."""
     said = [one for row in rows for one in (row.get(name) or ()) if isinstance(row.get(name), (list, tuple))]
-    asking = [isinstance(one, str) and one.rstrip().endswith(("?", "？")) for one in said]
+    asking = [isinstance(one, str) and is_asking(one) for one in said]
     return bool(said) and sum(asking) > 0.6 * len(said)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from studio.data.formats.cells import Values, count_words, is_code, is_coded, is_empty, shorten
+from studio.data.formats.cells import Values, count_words, is_asking, is_code, is_coded, is_empty, shorten
 from studio.data.formats.material import is_cut, is_numbers, say_material
 from studio.data.formats.names import BLOCKING, part_name
 
@@ -135,7 +135,7 @@ def _measure(name: str, rows: Sequence[Values]) -> Column:
         words=sum(map(count_words, filled)) / max(1, len(filled)),
         distinct=len({*filled}),
         rows=len(filled),
-        asks=sum(words.rstrip().endswith(("?", "？")) for words in filled) / max(1, len(filled)),
+        asks=sum(is_asking(words) for words in filled) / max(1, len(filled)),
         sample=shorten(filled[0], 60) if filled else "",
         spoken=bool(filled) and coded + numbers + tokens < len(filled) / 2,
         plain=all(isinstance(cell, str) for cell in cells),

@@ -217,6 +217,9 @@ def _weigh_pair(
     remark = find_remark([*known.values()])
     if remark and (remark[0].name, remark[1].name) == (asked, learned):
         return _tell(asked, learned) if not any(map(is_answer, rest)) else None
+    became = [one for one in known.values() if one is not question and is_renewed(learned, one.name)]
+    if became and not {*part_name(asked)} & ORDERS and not {one.name for one in became} & {*used}:
+        return None  # of the old one, and not of what stands between
     if any(_competes(one, answer, question) for one in rest):
         return None
     if question.asks >= ASKING and answer.asks <= TELLING:

@@ -93,7 +93,8 @@ def ask_labels(
         return ()
     what = text("data.ask.labels", column=shorten(labels[0].name), sample=labels[0].sample)
     formats = ("prompt_completion", "text")
-    if _is_document(mapping, columns, rows) and not any(_is_found(one) for one in labels):
+    asked = any(one.asks > 0.5 and one.plain for one in known.values())
+    if not asked and _is_document(mapping, columns, rows) and not any(_is_found(one) for one in labels):
         # Documents with their provenance are read for themselves; a category only sorts them.
         formats = formats[::-1]
     return (ask_format(what, formats),)

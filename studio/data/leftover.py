@@ -151,9 +151,12 @@ def ask_rest(
         names = show_names([one.name for one in rest])
         what = text("data.ask.beside_text", columns=names)
         asking = any({*part_name(one.name)} & TASKS or mapping.get("text") in one.sums for one in rest)
+        asking = asking or any(one.asks > 0.5 and one.plain for one in rest)
         formats = ("text", "prompt_completion")
         return (ask_format(what, formats[::-1] if asking else formats),)
     thoughts = [one for one in rest if {*part_name(one.name)} & (THOUGHTS | THINKING)]
+    # What explains a score belongs to the score.
+    thoughts = [one for one in thoughts if not {*part_name(one.name)} & BLOCKING]
     if thoughts and "reasoning" in format.roles and "reasoning" not in mapping and "reasoning" not in chosen:
         return (ask_choice("reasoning", "data.ask.thoughts", thoughts[:1], none=True),)
     rest = [one for one in rest if one not in thoughts or "reasoning" not in chosen]

@@ -75,7 +75,9 @@ THOUGHTS = frozenset(
     "exp commentary 解析 解释 分析 explicación erklärung".split()
 )
 """Names of what explains an answer, which may be learned as thoughts before it."""
-THINKING = frozenset("thinking reasoning cot trace thoughts thought".split())
+THINKING = frozenset(
+    "thinking reasoning cot trace thoughts thought 思考 思维链 思维过程 推理过程 思考过程".split()
+)
 """The same words for what was thought before the answer."""
 TRACES = frozenset(
     "thinking reasoning cot trace traces trajectory decomposition thoughts thought chain scratchpad rationale".split()
@@ -160,7 +162,7 @@ def order_answers(columns: Sequence[Column], question: str) -> list[Column]:
     likely = _find_likely(columns, question)
     order = rank_answers(columns, question)
     judged = bool(order) and bool({*part_name(order[0].name)} & JUDGED)
-    judged = judged or (bool(order) and is_renewed(order[0].name, question))
+    judged = judged or (bool(order) and (order[0].tagged or is_renewed(order[0].name, question)))
     return sorted(order, key=lambda one: one.name != likely.answer) if likely and not judged else order
 
 

@@ -23,6 +23,16 @@ LANGUAGES = frozenset(
     "xh yo zh zu eng deu ger fra fre spa ita por nld rus jpn kor cmn zho ara hin tur pol ukr ces swe fin".split()
 )
 """Codes that name a language."""
+LANGUAGE_NAMES = frozenset(
+    "english german french spanish italian portuguese dutch russian ukrainian polish czech slovak hungarian romanian "
+    "bulgarian greek turkish arabic hebrew persian farsi urdu hindi bengali bangla tamil telugu marathi gujarati "
+    "kannada malayalam punjabi nepali sinhala thai lao khmer burmese vietnamese indonesian malay javanese tagalog "
+    "filipino chinese mandarin cantonese japanese korean mongolian kazakh uzbek swahili hausa yoruba igbo zulu xhosa "
+    "amharic somali pidgin wolof twi swedish danish norwegian finnish estonian latvian lithuanian icelandic irish "
+    "welsh basque catalan galician latin sanskrit deutsch français español italiano português русский українська "
+    "中文 英文 日文 韩文 英语 汉语 法语 德语 日语 俄语".split()
+)
+"""Names of languages."""
 HALVES = (("prefix", "suffix"), ("before", "after"), ("left", "right"), ("pre", "post"))
 """What stands before a gap, and behind it."""
 
@@ -34,7 +44,8 @@ def hints(column: Column, names: Sequence[str]) -> bool:
 
 def is_language(name: str) -> bool:
     """Return whether a column is named after a language."""
-    return simplify(name).partition("_")[0] in LANGUAGES and len(part_name(name)) <= 2
+    front = simplify(name).partition("_")[0]
+    return (front in LANGUAGES or front in LANGUAGE_NAMES) and len(part_name(name)) <= 2
 
 
 def are_twins(name: str, other: str) -> bool:

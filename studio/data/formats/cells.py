@@ -35,10 +35,16 @@ CODE = re.compile(
 """How queries of databases begin."""
 WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 """Letters of scripts that put no space between words."""
+QUESTION_MARKS = ("?", "？", "؟", "՞", "፧")
 WIDE_LETTERS = 5
 """So many of them make a word, or a name."""
 SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 8
+
+
+def is_asking(words: str) -> bool:
+    """Return whether a text ends with a question mark, in any script."""
+    return words.rstrip().endswith(QUESTION_MARKS)
 
 
 def count_words(words: str) -> float:

@@ -25,6 +25,11 @@ QUALIFIERS = frozenset(
     "training example sample data item row target source src tgt in out".split()
 )
 """Words that say whose, which or how, and not what: without them `user_question` is a question."""
+WIDE_QUALIFIERS = frozenset(
+    "最终 最后 最後 标准 標準 正确 正確 参考 參考 用户 用戶 客户 患者 医生 专家 模型 人工 生成 原始 "
+    "详细 完整 中文 英文".split()
+)
+"""The same in front of Chinese words."""
 BLOCKING = frozenset(
     "id ids idx index no num number count len length size score scores rating rank url uri link href path file type "
     "kind category tag tags source_url lang language date time timestamp start end offset span position hash key "
@@ -56,7 +61,13 @@ def part_name(name: str) -> tuple[str, ...]:
         return ()
     # A chain of thought is one word however it is spelled.
     words = HUMP.sub("_", unicodedata.normalize("NFKC", name).replace("CoT", "cot"))
-    return tuple(word.lower() for word in WORD.findall(words))
+    return tuple(part.lower() for word in WORD.findall(words) for part in _part_compound(word))
+
+
+def _part_compound(word: str) -> tuple[str, ...]:
+    """Return a Chinese word without the one before it that says whose, or which: ("最终", "答案") of 最终答案."""
+    front = word[:2]
+    return (front, *_part_compound(word[2:])) if front in WIDE_QUALIFIERS and len(word) > 3 else (word,)
 
 
 @lru_cache(maxsize=1024)
@@ -68,13 +79,17 @@ def find_core(name: str) -> str:
     words = part_name(name)
     if BLOCKING & {*words}:
         return ""
-    return "_".join(word for word in words if word not in QUALIFIERS)
+    return "_".join(word for word in words if word not in QUALIFIERS and word not in WIDE_QUALIFIERS)
 
 
 def list_words(name: str) -> tuple[str, ...]:
     """Return the words of a column name that could say what it is: () where one makes something else of it."""
     words = part_name(name)
-    return () if BLOCKING & {*words} else tuple(word for word in words if word not in QUALIFIERS)
+    return (
+        ()
+        if BLOCKING & {*words}
+        else tuple(word for word in words if word not in QUALIFIERS and word not in WIDE_QUALIFIERS)
+    )
 
 
 def is_version(name: str, other: str) -> bool:

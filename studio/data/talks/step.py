@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from studio.core.text import Text, text
 from studio.data.formats.asked import HISTORY
-from studio.data.formats.cells import Values, count_words, is_empty, shorten
+from studio.data.formats.cells import Values, count_words, is_asking, is_empty, shorten
 from studio.data.formats.flags import find_sense
 from studio.data.formats.names import part_name, simplify
 from studio.data.formats.turns import CALL_KEYS, CONTENT_KEYS, REASONING_KEYS, ROLE_KEYS
@@ -146,7 +146,7 @@ def _is_tagged(name: str, rows: Sequence[Values]) -> bool:
 def _only_asks(name: str, rows: Sequence[Values]) -> bool:
     """Return whether the texts of a column's lists are questions throughout, to which the answers are not there."""
     said = [one for cell in _list_texts(name, rows) for one in cell[1::2]]
-    return bool(said) and sum(one.rstrip().endswith(("?", "？")) for one in said) > 0.6 * len(said)
+    return bool(said) and sum(is_asking(one) for one in said) > 0.6 * len(said)
 
 
 def _alternates(name: str, rows: Sequence[Values]) -> bool:
@@ -154,8 +154,8 @@ def _alternates(name: str, rows: Sequence[Values]) -> bool:
     cells = _list_texts(name, rows)
     if not cells or any(len(cell) < 2 or len(cell) % 2 for cell in cells):
         return False
-    asking = sum(one.rstrip().endswith(("?", "？")) for cell in cells for one in cell[::2])
-    telling = sum(one.rstrip().endswith(("?", "？")) for cell in cells for one in cell[1::2])
+    asking = sum(is_asking(one) for cell in cells for one in cell[::2])
+    telling = sum(is_asking(one) for cell in cells for one in cell[1::2])
     turns = sum(len(cell) // 2 for cell in cells)
     return asking > 0.5 * turns and telling < 0.2 * turns
 
