@@ -69,7 +69,9 @@ def ask_columns(
         )
     # What is read helps to tell what is written for it, also where the person has named it.
     beside = [name for name in columns if name == question or name not in chosen.values()]
-    answers = order_answers([*measure_columns(beside, rows).values()], question)
+    all_known = [*measure_columns(beside, rows).values()]
+    answers = order_answers(all_known, question)
+    wholes += [one.name for one in answers if holds_several(one, all_known, rows)]
     # What stands in the question already is not to be learned as its answer.
     answers.sort(key=lambda one: one.name in wholes or (one.is_prose and repeats(one.name, [question], rows)))
     if not chosen and len(questions) == 1 and len(spoken) == 1 and not any(map(is_answer, answers)):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from studio.data.columns import measure_columns
+from studio.data.columns import Column, joins, measure_columns
 from studio.data.evidence import has_answer, is_judged, is_sentence
 from studio.data.formats.cells import Values
 from studio.data.formats.format import Format, Mapped, Score
 from studio.data.formats.material import MATERIALS
-from studio.data.ranking import is_either_way, is_one_of_several, is_outdone
+from studio.data.ranking import is_answer, is_either_way, is_one_of_several, is_outdone
 from studio.data.wholes import is_part
 
 
@@ -34,9 +34,19 @@ def doubt_roles(
         known = measure_columns(columns, rows)
         if is_outdone(said, asked, [*known.values()]):
             half, asked_for = True, {"prompt": asked, **chosen} if asked else dict(chosen)
+        elif not chosen and asked in known and said in known and _holds_example(said, asked, known, rows):
+            half, asked_for = True, {"prompt": asked}
         elif not chosen and asked in known and said in known:
             half = half or is_either_way(asked, said, [*known.values()])
             half = half or (known[asked].distinct > 1 and is_part(known[said], known[asked], rows))
             beside = [known[match.mapping[role]] for role in MATERIALS if match.mapping.get(role) in known]
             half = half or is_one_of_several(known[asked], beside)
     return half, asked_for
+
+
+def _holds_example(said: str, asked: str, known: dict[str, Column], rows: Sequence[Values]) -> bool:
+    """Return whether what would be learned is the question once more with an answer that another column holds alone."""
+    others = [
+        name for name, one in known.items() if name not in (said, asked) and is_answer(one) and one.is_prose
+    ]
+    return any(joins(said, [asked, other], rows) for other in others)

@@ -147,6 +147,7 @@ def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
         and one.plain
         and one.distinct > 1
         and not (_is_noted(one) and not {*part_name(one.name)} & WRITTEN)
+        and not any(extends(one.name, name) for name in used)
         and not repeats(one.name, used, rows)
         for one in known
     )
@@ -371,9 +372,9 @@ def _is_left(one: Column, learned: str, rows: Sequence[Values], mapping: Mapped)
     words = {*part_name(one.name)}
     if words & NOTED and not words & WRITTEN:
         return True
-    if any(role in mapping for role in COMPARED):
-        return bool(words & WRITTEN)
     used = [name for name in mapping.values() if name]
+    if any(role in mapping for role in COMPARED):
+        return bool(words & WRITTEN) or any(extends(one.name, name) for name in used)
     return any(extends(one.name, name) for name in used) or bool(
         learned and repeats(learned, [one.name], rows)
     )

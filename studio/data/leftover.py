@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from studio.core.text import text
 from studio.data.asking import ANSWERING, ask_choice, ask_format
 from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats
-from studio.data.formats.aliases import INSTRUCTION, LABEL, MATERIAL, PRODUCTS, SOURCES
+from studio.data.formats.aliases import EXPECTED, INSTRUCTION, LABEL, MATERIAL, PRODUCTS, SOURCES
 from studio.data.formats.cells import Values, show_names
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.material import MATERIALS, TECHNICAL, say_material
 from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
 from studio.data.formats.turns import holds_turns
-from studio.data.kinds import NUMBERED, find_entry
+from studio.data.kinds import ASKING, NUMBERED, find_entry
 from studio.data.likelihood import ASIDE, BESIDE, NOTED, THINKING, THOUGHTS, TRACES
 from studio.data.naming import are_twins, extends, hints, is_half, is_in_language, is_language, is_renewed
 from studio.data.question import Question
@@ -166,6 +166,7 @@ def ask_rest(
     answer = next((mapping[role] for role in ANSWERING if role in mapping), "")
     compared = [mapping[role] for role in COMPARED if role in mapping]
     asked = next((mapping[role] for role in ASKED if role in mapping), "")
+    used = measure_columns([name for name in mapping.values() if name], rows)
     aside = [
         one
         for one in rest
@@ -180,9 +181,10 @@ def ask_rest(
         or any(repeats(name, [one.name], rows) for name in compared)
         or (asked and _wraps(one.name, asked, rows))
         or _is_annex(one, rows)
+        or (_asks_again(one, used) and not are_twins(one.name, asked))
+        or (not answer and hints(one, EXPECTED))
         or (simplify(asked) == "prompt" and not _is_read(one))
     ]
-    used = measure_columns([name for name in mapping.values() if name], rows)
     entry = find_entry([*used.values()])
     # An example of a word shows what is asked for.
     aside = rest if entry and (entry[0].name, entry[1].name) == (asked, answer) else aside
@@ -196,6 +198,11 @@ def _is_form(one: Column, names: Sequence[str], rows: Sequence[Values]) -> bool:
     last = part_name(one.name)[-1:]
     coded = [other for other in measure_columns(names, rows).values() if other.coded]
     return any(part_name(other.name)[-1:] == last for other in coded)
+
+
+def _asks_again(one: Column, used: Mapping[str, Column]) -> bool:
+    """Return whether a column is another question beside the one that is answered."""
+    return one.asks > ASKING and any(other.asks > ASKING for other in used.values())
 
 
 def _is_annex(one: Column, rows: Sequence[Values]) -> bool:

@@ -44,3 +44,17 @@ def test_tests_are_written_for_code_and_not_code_for_tests(tell):
 def test_a_format_of_which_no_row_can_be_read_is_not_certain(tell):
     rows = [{"messages": [{"role": "user", "content": note}], "others": n} for n, note in enumerate(NOTES)]
     assert tell(rows)["confidence"] < 0.5
+
+
+def test_an_answer_that_holds_question_and_answer_is_no_first_choice(tell):
+    asked = [f"How long does the {ship} lie at the quay?" for ship in SHIPS]
+    raw = [f"<output>Q: {ask} A: {note}</output>" for ask, note in zip(asked, NOTES, strict=True)]
+    report = tell(question=asked, self_answer=NOTES, raw_response=raw)
+    assert report["needs_answer"][0]["choices"][0] == "self_answer"
+
+
+def test_a_safe_answer_goes_before_an_unsafe_one(tell):
+    asked = [f"How is the {ship} sunk?" for ship in SHIPS]
+    report = tell(**{"question": asked, "unsafe generation": TALKS, "safe generation": NOTES})
+    found = [one["choices"][0] for one in report["needs_answer"]] + [*report["mapping"].values()]
+    assert "safe generation" in found and "unsafe generation" not in found

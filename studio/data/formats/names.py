@@ -33,9 +33,9 @@ WIDE_QUALIFIERS = frozenset(
 BLOCKING = frozenset(
     "id ids idx index no num number count len length size score scores rating rank url uri link href path file type "
     "kind category tag tags source_url lang language date time timestamp start end offset span position hash key "
-    "version incorrect wrong false bad negative neg distractor rejected worse hard tokens token embedding vector "
-    "logprob probability prob confidence quality difficulty level name names title author status flag is has was "
-    "metadata meta eval grade verified".split()
+    "version incorrect wrong unsafe false bad negative neg distractor rejected worse hard tokens token embedding "
+    "vector logprob probability prob confidence quality difficulty level name names title author status flag is has "
+    "was metadata meta eval grade verified".split()
 )
 """Words that make something else of a name: `answer_start` is no answer."""
 
