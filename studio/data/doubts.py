@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from studio.data.columns import Column, joins, measure_columns
 from studio.data.evidence import has_answer, is_judged, is_sentence
+from studio.data.formats.aliases import QUESTIONS
 from studio.data.formats.cells import Values
 from studio.data.formats.format import Format, Mapped, Score
 from studio.data.formats.material import MATERIALS
+from studio.data.naming import hints
 from studio.data.ranking import is_answer, is_either_way, is_one_of_several, is_outdone
 from studio.data.wholes import is_part
 
@@ -37,7 +39,9 @@ def doubt_roles(
         elif not chosen and asked in known and said in known and _holds_example(said, asked, known, rows):
             half, asked_for = True, {"prompt": asked}
         elif not chosen and asked in known and said in known:
-            half = half or is_either_way(asked, said, [*known.values()])
+            if is_either_way(asked, said, [*known.values()]):
+                sure_question = hints(known[asked], (*QUESTIONS, "prompt"))
+                half, asked_for = True, {"prompt": asked} if sure_question else asked_for
             half = half or (known[asked].distinct > 1 and is_part(known[said], known[asked], rows))
             beside = [known[match.mapping[role]] for role in MATERIALS if match.mapping.get(role) in known]
             half = half or is_one_of_several(known[asked], beside)

@@ -41,6 +41,7 @@ from studio.data.naming import OLD, RENEWED, are_twins, extends, hints, is_half,
 from studio.data.question import Question
 from studio.data.ranking import (
     DATED,
+    DECISIONS,
     DESCRIBED,
     JUDGED,
     MOSTLY,
@@ -300,6 +301,8 @@ def _competes(one: Column, answer: Column, question: Column) -> bool:
         return False  # the answer once more, in its parts
     if one.structured and hints(one, ANSWERS):
         return True  # what a query gives, perhaps
+    if one.is_labels and {*part_name(one.name)} & DECISIONS:
+        return True
     if not (one.is_prose or one.coded):
         # Short words, numbers and flags beside sentences sort the rows; an answer to be checked would be named so.
         return not one.counted and one.spoken and is_answer(one) and not one.is_labels and not _is_noted(one)

@@ -53,6 +53,8 @@ OWN = frozenset(
     "content body code abstract transcription".split()
 )
 """Words in the names of texts that stand for themselves, and are no background of another one."""
+DECISIONS = frozenset("decision verdict judgment judgement conclusion".split())
+"""Words in the names of short answers to what a text beside them answers at length."""
 HALF = 0.5
 """A text with so much of another one's letters is no background of it."""
 DATED = frozenset(
@@ -177,7 +179,7 @@ def is_one_of_several(asked: Column, beside: Sequence[Column]) -> bool:
 
 
 def is_either_way(question: str, answer: str, columns: Sequence[Column]) -> bool:
-    """Return whether the answer could as well be another column, by the names: a summary, or a headline.
+    """Return whether the answer could as well be another column, by the names: a summary, or a headline; a decision.
 
     Code is written for a description, and a description of code.
     """
@@ -188,6 +190,8 @@ def is_either_way(question: str, answer: str, columns: Sequence[Column]) -> bool
         return bool({*part_name(question)} & DESCRIBED) and not known[question].coded
     rest = [one for name, one in known.items() if name not in (question, answer)]
     if any(question in one.sums and one.characters > known[answer].characters for one in rest):
+        return True
+    if any(one.is_labels and {*part_name(one.name)} & DECISIONS for one in rest):
         return True
     return simplify(answer) in PRODUCTS and any(
         simplify(one.name) in PRODUCTS and one.is_prose and not one.coded and one.filled >= MOSTLY

@@ -58,3 +58,10 @@ def test_a_safe_answer_goes_before_an_unsafe_one(tell):
     report = tell(**{"question": asked, "unsafe generation": TALKS, "safe generation": NOTES})
     found = [one["choices"][0] for one in report["needs_answer"]] + [*report["mapping"].values()]
     assert "safe generation" in found and "unsafe generation" not in found
+
+
+def test_a_decision_beside_a_long_answer_is_asked_about(tell):
+    asked = [f"Does the {ship} lie at the quay?" for ship in SHIPS]
+    report = tell(question=asked, long_answer=NOTES, final_decision=["yes", "no", "maybe"] * 4)
+    assert report["needs_answer"][0]["choices"][0] == "long_answer"
+    assert not tell(question=asked, long_answer=NOTES, kind=["yes", "no", "maybe"] * 4)["needs_answer"]

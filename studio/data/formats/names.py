@@ -13,7 +13,8 @@ LOW_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
 WORD = re.compile(r"[^\W\d_]+")
 VERSIONS = frozenset(
     "orig original raw clean cleaned processed preprocessed normalized normalised lower lowercase lowercased tok toks "
-    "tokens tokenized tokenised translated untranslated no value backup copy old english".split()
+    "tokens tokenized tokenised translated untranslated no value backup copy old english annot annotated "
+    "marked tagged masked".split()
 )
 """Words behind a name that make another form of the same of it."""
 QUALIFIERS = frozenset(
