@@ -7,14 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from studio.data.formats.cells import Values, is_code, is_coded, is_empty, shorten
+from studio.data.formats.cells import Values, count_words, is_asking, is_code, is_coded, is_empty, shorten
 from studio.data.formats.material import is_cut, is_numbers, say_material
 from studio.data.formats.names import BLOCKING, part_name
 
 LOOKED_AT = 200
 CELL_CHARACTERS = 20_000
-WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-"""Letters of scripts that put no space between words."""
 WORDY = 3.5
 """Words of an average cell from which on a column is prose: names, categories and dates have fewer."""
 NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?")
@@ -27,6 +25,8 @@ LABELS_SHARE = 0.5
 LONG, SHORTER = 20, 2
 """Words of a text that can be summed up, and so many times longer than its summary it is."""
 COMPARED, FEWEST, SUMMED_CHARACTERS = 20, 4, 4000
+TAG_CHARACTERS, FEWEST_TAGS, TAG_SHARE = 24, 40, 0.12
+"""Marks of words are as short, and so many different ones are among as many at least."""
 LONG_WORD = re.compile(r"[^\W\d_]{5,}")
 TAKEN_UP = 0.5
 """Of the longer words of a summary, so many stand in its text."""
@@ -65,6 +65,8 @@ class Column:
     """Whether its cells are objects."""
     sums: frozenset[str] = frozenset()
     """Columns of longer texts whose words its cells take up, each those of its own row."""
+    tagged: bool = False
+    """Whether its cells are lists of marks for single words: the same few in all rows."""
     coded: bool = False
     """Whether its cells are lines of a program or a query, and no sentences."""
 
@@ -133,15 +135,25 @@ def _measure(name: str, rows: Sequence[Values]) -> Column:
         words=sum(map(count_words, filled)) / max(1, len(filled)),
         distinct=len({*filled}),
         rows=len(filled),
-        asks=sum(words.rstrip().endswith(("?", "？")) for words in filled) / max(1, len(filled)),
+        asks=sum(is_asking(words) for words in filled) / max(1, len(filled)),
         sample=shorten(filled[0], 60) if filled else "",
         spoken=bool(filled) and coded + numbers + tokens < len(filled) / 2,
         plain=all(isinstance(cell, str) for cell in cells),
         structured=bool(cells) and all(isinstance(cell, Mapping) for cell in cells),
         cut=2 * tokens > len(filled),
+        tagged=_are_tags(cells),
         coded=2 * sum(map(is_program, filled)) > len(filled),
         counted=2 * numbers > len(filled) and not _is_count(cells),
     )
+
+
+def _are_tags(cells: Sequence[object]) -> bool:
+    """Return whether cells are lists of which the same few short entries make up all: the marks of words."""
+    if not all(isinstance(cell, (list, tuple)) and cell for cell in cells):
+        return False
+    marks = [one for cell in cells for one in cell]
+    short = all(isinstance(one, (int, str)) and len(str(one)) <= TAG_CHARACTERS for one in marks)
+    return short and len(marks) >= FEWEST_TAGS and len({*map(str, marks)}) <= TAG_SHARE * len(marks)
 
 
 def is_program(words: str) -> bool:
@@ -155,12 +167,6 @@ def _is_count(cells: Sequence[object]) -> bool:
     """Return whether cells are whole numbers of which none comes twice: they name the rows."""
     said = [str(cell) for cell in cells]
     return len({*said}) == len(said) and all(one.isdigit() for one in said)
-
-
-def count_words(words: str) -> float:
-    """Return how many words a text has; two letters of a script without spaces count as one."""
-    wide = len(WIDE.findall(words))
-    return len(words.split()) + wide / 2
 
 
 def repeats(name: str, others: Sequence[str], rows: Sequence[Values]) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from studio.core.text import Text, text
-from studio.data.asking import COMPARED, ORDERS, TASKS
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.formats.aliases import (
     ANSWERS,
@@ -25,6 +24,8 @@ from studio.data.formats.format import Mapped
 from studio.data.formats.material import TECHNICAL, say_material
 from studio.data.formats.names import BLOCKING, part_name, simplify
 from studio.data.formats.turns import holds_turns
+from studio.data.kinds import find_entry, find_remark
+from studio.data.leftover import COMPARED, ORDERS, TASKS
 from studio.data.likelihood import (
     ASIDE,
     BESIDE,
@@ -36,30 +37,30 @@ from studio.data.likelihood import (
     WRITTEN,
     rank_pairs,
 )
+from studio.data.naming import OLD, RENEWED, are_twins, extends, hints, is_half, is_language, is_renewed
 from studio.data.question import Question
 from studio.data.ranking import (
     DATED,
+    DECISIONS,
     DESCRIBED,
     JUDGED,
     MOSTLY,
-    OLD,
-    RENEWED,
-    are_twins,
-    extends,
-    find_entry,
-    find_remark,
-    hints,
+    OWN,
     is_answer,
-    is_half,
-    is_language,
-    is_renewed,
+    is_one_of_several,
+    is_test,
     may_answer,
 )
+from studio.data.wholes import is_part
 
 LIKELY = 0.75
 """So likely is a pair that needs no asking, where the names of one side say the same and no column competes."""
 SENTENCE = 6
 """Words from which on an answer is no value to be checked."""
+DOCUMENT = 25
+"""Words from which on the only text of a row is a document."""
+HEADING = 4
+"""So many times shorter than the answer is a title, which is no other answer."""
 SHORT = 0.5
 """Of the rows, so many different short answers are no labels."""
 ASKING = 0.8
@@ -84,6 +85,10 @@ def weigh(
     if question.id == "format":
         return _weigh_format(question.choices, columns, rows)
     role = question.field.removeprefix("data.mapping.")
+    if role == "text" and len(question.choices) == 1:
+        one = measure_columns([first], rows)[first]
+        plain = one.is_prose and one.plain and one.words >= DOCUMENT and one.asks < TELLING
+        return text("data.evidence.document", column=shorten(first)) if plain else None
     if role in ("prompt", "completion", "output", "instruction"):
         others = {one.field.removeprefix("data.mapping."): one.choices[0] for one in also if one.choices}
         said = {**others, **mapping, role: first}
@@ -143,6 +148,7 @@ def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
         and one.plain
         and one.distinct > 1
         and not (_is_noted(one) and not {*part_name(one.name)} & WRITTEN)
+        and not any(extends(one.name, name) for name in used)
         and not repeats(one.name, used, rows)
         for one in known
     )
@@ -183,6 +189,9 @@ def _weigh_pair(
     if asked not in known or learned not in known:
         return None
     question, answer = known[asked], known[learned]
+    texts = [one for name, one in known.items() if name not in (asked, learned) and one.distinct > 1]
+    if is_test(question) or is_part(answer, question, rows) or is_one_of_several(question, texts):
+        return None
     rest = [one for name, one in known.items() if name not in (asked, learned, *used)]
     rest = [one for one in rest if one.rows and not repeats(one.name, [asked, learned], rows)]
     names = [*known]
@@ -210,9 +219,14 @@ def _weigh_pair(
     remark = find_remark([*known.values()])
     if remark and (remark[0].name, remark[1].name) == (asked, learned):
         return _tell(asked, learned) if not any(map(is_answer, rest)) else None
+    became = [one for one in known.values() if one is not question and is_renewed(learned, one.name)]
+    if became and not {*part_name(asked)} & ORDERS and not {one.name for one in became} & {*used}:
+        return None  # of the old one, and not of what stands between
     if any(_competes(one, answer, question) for one in rest):
         return None
     if question.asks >= ASKING and answer.asks <= TELLING:
+        return _tell(asked, learned)
+    if is_renewed(learned, asked) and not question.coded:
         return _tell(asked, learned)
     if answer.coded and {*part_name(asked)} & DESCRIBED:
         return None  # code is written for words, and words for code
@@ -222,11 +236,24 @@ def _weigh_pair(
         alone = not any(one.is_prose or one.coded for one in rest)
         if _is_read(question) or (alone and question.is_prose):
             return _tell(asked, learned)
+    if _is_asked_for(question, answer, rest):
+        return _tell(asked, learned)
     likely = rank_pairs([*known.values()])[0]
     sure = (likely.question, likely.answer) == (asked, learned) and likely.likelihood >= LIKELY
     asking = hints(question, (*QUESTIONS, "prompt", "instruction"))
     named = _is_written(answer) or (asking and not _is_aside(answer))
     return _tell(asked, learned) if sure and named and not repeats(asked, [learned], rows) else None
+
+
+def _is_asked_for(question: Column, answer: Column, rest: Sequence[Column]) -> bool:
+    """Return whether a prompt stands beside the only text that could have been written for it: a story, an article."""
+    return (
+        hints(question, ("prompt", "instruction"))
+        and question.is_prose
+        and not any((one.is_prose or one.coded) and not _is_noted(one) for one in rest)
+        and hints(answer, (*OWN,))
+        and not {*part_name(answer.name)} & (BESIDE - OWN)
+    )
 
 
 def _is_aside(one: Column) -> bool:
@@ -274,10 +301,12 @@ def _competes(one: Column, answer: Column, question: Column) -> bool:
         return False  # the answer once more, in its parts
     if one.structured and hints(one, ANSWERS):
         return True  # what a query gives, perhaps
+    if one.is_labels and {*part_name(one.name)} & DECISIONS:
+        return True
     if not (one.is_prose or one.coded):
         # Short words, numbers and flags beside sentences sort the rows; an answer to be checked would be named so.
         return not one.counted and one.spoken and is_answer(one) and not one.is_labels and not _is_noted(one)
-    if one.distinct < 2:
+    if one.distinct < 2 or (_is_noted(one) and one.characters * HEADING < answer.characters):
         return False
     words = {*part_name(one.name)}
     if words & NOTED and not words & WRITTEN:
@@ -346,9 +375,9 @@ def _is_left(one: Column, learned: str, rows: Sequence[Values], mapping: Mapped)
     words = {*part_name(one.name)}
     if words & NOTED and not words & WRITTEN:
         return True
-    if any(role in mapping for role in COMPARED):
-        return bool(words & WRITTEN)
     used = [name for name in mapping.values() if name]
+    if any(role in mapping for role in COMPARED):
+        return bool(words & WRITTEN) or any(extends(one.name, name) for name in used)
     return any(extends(one.name, name) for name in used) or bool(
         learned and repeats(learned, [one.name], rows)
     )

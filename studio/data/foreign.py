@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from studio.core.errors import StudioError
 from studio.core.text import text
-from studio.data.columns import count_words
 from studio.data.formats.aliases import ANSWERS
-from studio.data.formats.cells import Values, is_empty, shorten
+from studio.data.formats.cells import Values, count_words, is_empty, shorten
 from studio.data.formats.names import find_core, part_name, simplify
 from studio.data.formats.roles import read_role
 from studio.data.formats.turns import holds_turns, is_turn
@@ -17,6 +16,10 @@ LOOKED_AT = 100
 FITTING = frozenset("pos positive positives".split())
 UNFITTING = frozenset("neg negative negatives".split())
 SOUGHT = frozenset("query anchor question sentence premise claim q".split())
+ATTEMPTS = frozenset(
+    "generation generations attempt attempts sample samples candidate candidates rollouts".split()
+)
+"""Words in the names of whole answers of which some are right: they are no steps of one answer."""
 JUDGEMENTS = frozenset("label labels rating ratings reward rewards correctness is_correct scores".split())
 STEPS = frozenset(("step", "steps"))
 RATED = frozenset("label labels rating ratings score correct correctness".split())
@@ -68,6 +71,8 @@ def _find_steps(columns: Sequence[str], rows: Sequence[Values]) -> tuple[str, li
         if cells and all(_holds_judged_steps(cell) for cell in cells):
             return "steps", [name]
         if not cells or not all(_is_steps(cell) for cell in cells) or all(len(cell) < 2 for cell in cells):
+            continue
+        if ATTEMPTS & {*part_name(name)}:
             continue
         for other in judged:
             if other != name and all(_judges(row.get(other), row[name]) for row in rows if row.get(name)):

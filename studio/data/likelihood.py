@@ -25,18 +25,9 @@ from studio.data.formats.aliases import (
 )
 from studio.data.formats.material import TECHNICAL
 from studio.data.formats.names import BLOCKING, part_name
-from studio.data.ranking import (
-    DATED,
-    GRADED,
-    JUDGED,
-    MADE,
-    REMARKS,
-    are_twins,
-    find_kind,
-    hints,
-    rank_answers,
-    rank_questions,
-)
+from studio.data.kinds import REMARKS, find_document, find_faulty, find_judged, find_kind
+from studio.data.naming import are_twins, hints, is_renewed
+from studio.data.ranking import DATED, GRADED, JUDGED, MADE, is_test, rank_answers, rank_questions
 
 READ = frozenset(
     "question questions query prompt instruction instructions task problem input source src text sentence utterance "
@@ -84,7 +75,9 @@ THOUGHTS = frozenset(
     "exp commentary 解析 解释 分析 explicación erklärung".split()
 )
 """Names of what explains an answer, which may be learned as thoughts before it."""
-THINKING = frozenset("thinking reasoning cot trace thoughts thought".split())
+THINKING = frozenset(
+    "thinking reasoning cot trace thoughts thought 思考 思维链 思维过程 推理过程 思考过程".split()
+)
 """The same words for what was thought before the answer."""
 TRACES = frozenset(
     "thinking reasoning cot trace traces trajectory decomposition thoughts thought chain scratchpad rationale".split()
@@ -138,7 +131,7 @@ def rank_pairs(columns: Sequence[Column], question: str = "") -> list[Pair]:
     weights = {one.name: _weigh(one, longest) for one in columns}
     scores: dict[tuple[str, str], float] = {}
     for place, one in enumerate(columns):
-        if not one.spoken or (question and one.name != question):
+        if one.tagged or not (one.spoken or one.cut) or (question and one.name != question):
             continue
         for behind, other in enumerate(columns):
             if other is not one:
@@ -155,8 +148,12 @@ def rank_pairs(columns: Sequence[Column], question: str = "") -> list[Pair]:
 
 def order_questions(columns: Sequence[Column]) -> list[Column]:
     """Return those of `columns` that could be read, the likeliest question first."""
-    likely = _find_likely(columns)
     order = rank_questions(columns)
+    if first := find_document(columns) or find_faulty(columns):
+        return [first, *(one for one in order if one is not first)]
+    if first := find_judged(columns, order):
+        return [first, *(one for one in order if one is not first)]
+    likely = _find_likely(columns)
     return sorted(order, key=lambda one: one.name != likely.question) if likely else order
 
 
@@ -165,6 +162,7 @@ def order_answers(columns: Sequence[Column], question: str) -> list[Column]:
     likely = _find_likely(columns, question)
     order = rank_answers(columns, question)
     judged = bool(order) and bool({*part_name(order[0].name)} & JUDGED)
+    judged = judged or (bool(order) and (order[0].tagged or is_renewed(order[0].name, question)))
     return sorted(order, key=lambda one: one.name != likely.answer) if likely and not judged else order
 
 
@@ -174,6 +172,7 @@ def _find_likely(columns: Sequence[Column], question: str = "") -> Pair | None:
     if not pairs or pairs[0].likelihood < (LIKELY_ANSWER if question else LIKELY) or find_kind(columns):
         return None
     labels = any(one.is_labels for one in columns if one.name == pairs[0].answer)
+    labels = labels or any(one.is_labels or is_test(one) for one in columns if one.name == pairs[0].question)
     return None if labels or are_twins(pairs[0].question, pairs[0].answer) else pairs[0]
 
 

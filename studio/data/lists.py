@@ -13,7 +13,7 @@ from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.choices import find_key
 from studio.data.formats.names import find_core, part_name, simplify
 from studio.data.formats.several import ALTERNATIVES, RANKS, SCORES
-from studio.data.ranking import LANGUAGES
+from studio.data.naming import LANGUAGES
 from studio.data.row import Row
 
 ASKED_WORDS = frozenset(

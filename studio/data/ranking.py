@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from studio.data.columns import Column
-from studio.data.formats.aliases import ANSWERS, EXPECTED, INPUT, LABEL, PRODUCTS, QUESTIONS, SOURCES
+from studio.data.formats.aliases import (
+    ANSWERS,
+    EXPECTED,
+    INPUT,
+    INSTRUCTION,
+    LABEL,
+    PRODUCTS,
+    QUESTIONS,
+    SOURCES,
+)
 from studio.data.formats.material import TECHNICAL
-from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
+from studio.data.formats.names import BLOCKING, part_name, simplify
+from studio.data.kinds import ASKING, find_class, find_entry, find_remark
+from studio.data.naming import OLD, are_twins, hints, is_language, is_renewed
 
 MOSTLY = 0.95
 """Of the rows: what holds less is rather not asked for first, for the others would be left out."""
@@ -32,62 +42,25 @@ MACHINES = frozenset("gpt chatgpt llm model ai bot generated predicted predictio
 """Words in the names of what a program wrote."""
 REVISED = frozenset("corrected revised improved refined".split())
 """Names of what became of an answer."""
-ASKING = 0.5
-"""Share of cells that end in a question mark in a column that asks."""
-REMARKS = frozenset(
-    "comment comments review reviews msg message remark remarks feedback critique commentary note notes kommentar "
-    "anmerkung comentario commentaire commento комментарий 评论 评审 注释 意见".split()
-)
-"""Words in the names of what somebody said of a change, or of a piece of work."""
 DESCRIBED = frozenset(
     "docstring docstrings doc docs documentation comment comments summary explanation".split()
 )
 """Words in the names of what is written of code as often as code is written for it."""
-CHANGES = frozenset("patch diff hunk mods change changes code snippet oldf old function method func".split())
-"""Words in the names of code that somebody says something of."""
-DIFFS = frozenset("patch diff hunk mods changes".split())
-RENEWED = frozenset(
-    "new fix fixed after target corrected repaired solution rewritten edited revised improved rephrased".split()
+TESTS = frozenset("test tests unittest unittests testcase testcases assertion assertions".split())
+"""Words in the names of programs that check another one."""
+OWN = frozenset(
+    "article document story report review note notes transcript email mail passage dialogue dialog conversation text "
+    "content body code abstract transcription".split()
 )
-OLD = frozenset("bug buggy broken old before original faulty".split())
-"""Words in the names of code that is to be mended ..."""
-WORKERS = frozenset("student learner pupil candidate submission essay schüler estudiante élève 学生".split())
-"""Words in the names of a piece of work that is judged."""
-ENTRIES = frozenset(
-    "term word phrase terme mot begriff wort palabra término termino termine parola termo слово термин 术语 词语 "
-    "词 単語 用語 용어 features feature attributes attribute keywords keyword specs specifications bullets".split()
-)
-"""Words in the names of what is explained or spelled out ..."""
-ENTRY_TEXTS = frozenset(
-    "definition definitions meaning description definición definicion définition definizione definição bedeutung "
-    "beschreibung significado signification descripción descripcion описание определение 定义 释义 描述 意味 定義 "
-    "정의 설명".split()
-)
-"""... and in the names of the texts that do it."""
-NUMBERED = re.compile(r"column_\d+")
-"""Names that a table without a header gets."""
+"""Words in the names of texts that stand for themselves, and are no background of another one."""
+DECISIONS = frozenset("decision verdict judgment judgement conclusion".split())
+"""Words in the names of short answers to what a text beside them answers at length."""
+HALF = 0.5
+"""A text with so much of another one's letters is no background of it."""
 DATED = frozenset(
     "date time year month day created updated version page row line index idx no num number name user username author "
     "license licence source split subset".split()
 )
-LANGUAGES = frozenset(
-    "ar bg bn ca cs cy da de el en es et eu fa fi fr ga gl gu ha he hi hr hu hy id ig is it ja jv ka kk km kn ko lo lt "
-    "lv mk ml mn mr ms mt my nb ne nl nn no pa pl ps pt ro ru rw si sk sl so sq sr sv sw ta te th tl tr uk ur uz vi wo "
-    "xh yo zh zu eng deu ger fra fre spa ita por nld rus jpn kor cmn zho ara hin tur pol ukr ces swe fin".split()
-)
-"""Codes that name a language."""
-HALVES = (("prefix", "suffix"), ("before", "after"), ("left", "right"), ("pre", "post"))
-"""What stands before a gap, and behind it."""
-
-
-def hints(column: Column, names: Sequence[str]) -> bool:
-    """Return whether a column's name is one of `names`, words that only qualify left out."""
-    return simplify(column.name) in names or find_core(column.name) in names
-
-
-def is_language(name: str) -> bool:
-    """Return whether a column is named after a language."""
-    return simplify(name).partition("_")[0] in LANGUAGES and len(part_name(name)) <= 2
 
 
 def is_answer(column: Column) -> bool:
@@ -110,79 +83,14 @@ def may_answer(column: Column) -> bool:
     return column.counted or bool(words & (JUDGED | GRADED)) or column.distinct <= column.rows / 2
 
 
-def are_twins(name: str, other: str) -> bool:
-    """Return whether two column names differ only by a number or a letter at the end: `sentence1` and `sentence2`."""
-    one, two = (re.fullmatch(r"(.*?[^\W_]{2,}?)_?(\d|[a-dA-D])", simplify(each)) for each in (name, other))
-    if one and two and one[1] == two[1] and one[2] != two[2]:
-        return True
-    # `#1 String` and `#2 String`
-    front = [re.fullmatch(r"\W*(\d)\W+([^\d]{3,})", each) for each in (name, other)]
-    return bool(front[0] and front[1]) and front[0][2] == front[1][2] and front[0][1] != front[1][1]
+def _is_query(one: Column) -> bool:
+    """Return whether a column holds code, and is called nothing but that."""
+    return one.coded and one.plain and simplify(one.name) in PRODUCTS and one.distinct > 1
 
 
-def is_renewed(name: str, other: str) -> bool:
-    """Return whether a column is what became of another one, by their names: `code_after` of `code_before`."""
-    here, there = ([word for word in part_name(each) if word not in OLD | RENEWED] for each in (name, other))
-    return here == there and bool(RENEWED & {*part_name(name)}) and bool(OLD & {*part_name(other)})
-
-
-def is_half(name: str, used: Sequence[str]) -> bool:
-    """Return whether a column is what stands before a gap, or behind it, and one in use is the other half."""
-    words = part_name(name)
-    for here, there in HALVES:
-        for one, other in ((here, there), (there, here)):
-            if one in words and tuple(other if word == one else word for word in words) in map(
-                part_name, used
-            ):
-                return True
-    return False
-
-
-def extends(name: str, other: str) -> bool:
-    """Return whether a column is another form of one, by their names: `normalized_code_before` of `code_before`."""
-    words, core = part_name(name), part_name(other)
-    return len(core) > 1 and len(words) > len(core) and words[-len(core) :] == core
-
-
-def find_remark(columns: Sequence[Column]) -> tuple[Column, Column] | None:
-    """Return the code, or the learner's work, that a column of sentences is about, and that column; None for none.
-
-    Where new code stands beside the old, the sentences say what to change, and are no remark.
-    """
-    said = [one for one in columns if one.is_prose and not one.coded and {*part_name(one.name)} & REMARKS]
-    said = [one for one in said if not {*part_name(one.name)} & WORKERS]
-    code = [
-        one for one in columns if one.coded and one.rows and (one.plain or DIFFS & {*part_name(one.name)})
-    ]
-    if code and not any({*part_name(one.name)} & RENEWED for one in code):
-        code = [one for one in code if {*part_name(one.name)} & CHANGES]
-        code.sort(key=lambda one: not {*part_name(one.name)} & DIFFS)
-        if code and said:
-            return code[0], said[0]
-    work = [one for one in columns if one.is_prose and {*part_name(one.name)} & WORKERS and not one.coded]
-    judged = [one for one in said if {*part_name(one.name)} & {"feedback", "critique", "comment", "comments"}]
-    return (work[0], judged[0]) if work and judged else None
-
-
-def find_class(columns: Sequence[Column]) -> Column | None:
-    """Return the only column of classes at an end of a table without a header whose texts ask nothing."""
-    if not all(NUMBERED.fullmatch(one.name) for one in columns) or any(one.asks > 0.3 for one in columns):
-        return None
-    ends = [one for one in columns if one.is_labels and 1 < one.distinct <= one.rows / 2 and one.words < 2]
-    ends = [one for one in ends if one in (columns[0], columns[-1])]
-    return ends[0] if len(ends) == 1 else None
-
-
-def find_entry(columns: Sequence[Column], *, alone: bool = False) -> tuple[Column, Column] | None:
-    """Return the term and its definition, the keywords and the text made of them; `alone`: where no text is beside."""
-    prose = [one for one in columns if one.is_prose]
-    entries = [one for one in columns if one.spoken and {*part_name(one.name)} & ENTRIES]
-    texts = [one for one in prose if {*part_name(one.name)} & ENTRY_TEXTS]
-    if len(entries) != 1 or len(texts) != 1 or texts == entries or entries[0].distinct < 2:
-        return None
-    rest = [one for one in prose if one not in (*entries, *texts)]
-    longer = texts[0].characters > entries[0].characters
-    return (entries[0], texts[0]) if longer and not (alone and rest) else None
+def is_test(column: Column) -> bool:
+    """Return whether a column holds programs that check other ones."""
+    return column.coded and bool(TESTS & {*part_name(column.name)})
 
 
 def _has_person(one: Column, columns: Sequence[Column]) -> bool:
@@ -217,16 +125,19 @@ def _is_result(one: Column, columns: Sequence[Column]) -> bool:
     )
 
 
+def _is_target(one: Column, columns: Sequence[Column]) -> bool:
+    """Return whether a column names what a stance or a label beside it is about."""
+    about = one.is_labels and {*part_name(one.name)} & {"target", "targets"}
+    return bool(about) and any(
+        two.is_labels and {*part_name(two.name)} & JUDGED for two in columns if two is not one
+    )
+
+
 def _is_brief(one: Column) -> bool:
     """Return whether a column holds short texts, almost each another one, and is called no fact of the row."""
     words = {*part_name(one.name)}
     told = words & (BLOCKING | DATED | TECHNICAL | GRADED)
     return one.spoken and one.plain and not told and one.distinct > 0.8 * one.rows and one.filled >= MOSTLY
-
-
-def find_kind(columns: Sequence[Column]) -> bool:
-    """Return whether the columns are of a kind that is known as a whole: entries, remarks, classes at an end."""
-    return bool(find_entry(columns) or find_remark(columns) or find_class(columns))
 
 
 def is_outdone(name: str, question: str, columns: Sequence[Column]) -> bool:
@@ -239,6 +150,14 @@ def is_outdone(name: str, question: str, columns: Sequence[Column]) -> bool:
     if answer is None:
         return False
     others = [one for one in columns if one is not answer]
+    if answer.coded and simplify(name) not in (*ANSWERS, *PRODUCTS) and any(map(_is_query, others)):
+        return True
+    if (
+        answer.coded
+        and any(map(is_test, others))
+        and not any(one.is_prose and not one.coded for one in others)
+    ):
+        return True
     if answer.is_labels and any(one.is_prose and is_renewed(one.name, question) for one in others):
         return True
     if answer.is_labels and {*part_name(name)} & {"target", "targets"}:
@@ -246,8 +165,21 @@ def is_outdone(name: str, question: str, columns: Sequence[Column]) -> bool:
     return answer.structured and any(one.coded and one.plain and is_answer(one) for one in others)
 
 
+def is_one_of_several(asked: Column, beside: Sequence[Column]) -> bool:
+    """Return whether the answer could be made of one of the texts `beside` as well as of the one that is read.
+
+    A note beside a talk is as good a beginning of a summary; a background, facts and a persona are none.
+    """
+    if hints(asked, (*QUESTIONS, *INSTRUCTION, "prompt")) or not OWN & {*part_name(asked.name)}:
+        return False
+    return any(
+        OWN & {*part_name(one.name)} and one.is_prose and one.characters >= HALF * asked.characters
+        for one in beside
+    )
+
+
 def is_either_way(question: str, answer: str, columns: Sequence[Column]) -> bool:
-    """Return whether the answer could as well be another column, by the names: a summary, or a headline.
+    """Return whether the answer could as well be another column, by the names: a summary, or a headline; a decision.
 
     Code is written for a description, and a description of code.
     """
@@ -257,6 +189,10 @@ def is_either_way(question: str, answer: str, columns: Sequence[Column]) -> bool
     if known[answer].coded:
         return bool({*part_name(question)} & DESCRIBED) and not known[question].coded
     rest = [one for name, one in known.items() if name not in (question, answer)]
+    if any(question in one.sums and one.characters > known[answer].characters for one in rest):
+        return True
+    if any(one.is_labels and {*part_name(one.name)} & DECISIONS for one in rest):
+        return True
     return simplify(answer) in PRODUCTS and any(
         simplify(one.name) in PRODUCTS and one.is_prose and not one.coded and one.filled >= MOSTLY
         for one in rest
@@ -274,7 +210,8 @@ def rank_questions(columns: Sequence[Column]) -> list[Column]:
     if find_class(columns) and (prose := [one for one in read if one.is_prose]):
         return sorted(prose, key=lambda one: -one.characters)
     if not any(one.plain and one.is_prose for one in read):
-        read += [one for one in columns if one.cut]
+        read += [one for one in columns if one.cut and not one.tagged and one not in read]
+        read = [one for one in read if not (one.is_labels and {*part_name(one.name)} & JUDGED)] or read
     named = [
         one
         for one in read
@@ -289,6 +226,7 @@ def rank_questions(columns: Sequence[Column]) -> list[Column]:
     return sorted(
         read,
         key=lambda one: (
+            is_test(one),
             bool(prose) and one not in prose,
             one.structured and any(other.plain for other in prose),
             is_answer(one),
@@ -319,6 +257,8 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
     # A stance on a target, both in a word or two: what was found out is learned, and not what it is about.
     finding = alone and any({*part_name(one.name)} & JUDGED and one.is_labels for one in free)
     asked_in_code = any(one.coded for one in columns if one.name == question)
+    asked_in_words = any(one.cut for one in columns if one.name == question)
+    described = any(one.is_prose and not one.coded for one in columns)
 
     def likeliness(one: Column) -> tuple[object, ...]:
         words = {*part_name(one.name)}
@@ -327,6 +267,8 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
         odd = bool(BLOCKING & words) and not words & JUDGED and not graded
         return (
             one is not first,
+            asked_in_words and not one.tagged,
+            described == is_test(one) if asked_in_code else is_test(one),
             one.distinct < 2 < one.rows,
             one.name in twins,
             not is_renewed(one.name, question),
@@ -337,7 +279,9 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
             bool(words & MACHINES) and _has_person(one, free),
             not (one.is_prose and words <= REVISED),
             _is_result(one, free),
+            _is_target(one, free),
             not sure,
+            sure and simplify(one.name) not in (*ANSWERS, *PRODUCTS, *LABEL),
             not (question in one.sums and not BLOCKING & words),
             not (is_answer(one) or graded),
             hints(one, INPUT),

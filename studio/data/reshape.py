@@ -30,6 +30,7 @@ from studio.data.row import Row, list_columns
 from studio.data.speakers import Speakers, find_speakers
 from studio.data.talks.step import Headed, Talks, find_talks
 from studio.data.transcripts import GAP_S, Transcript, find_transcript, read_time_s
+from studio.data.wholes import are_documents
 
 SPEAKER = ("role", "inbound", "is_inbound", "sender_type", "author_type", "author_role", "speaker_role", "speaker",
            "author", "sender", "from", "author_id", "user", "username", "user_name", "sender_name", "speaker_id",
@@ -301,7 +302,7 @@ def _find_threads(columns: Sequence[str], rows: Sequence[Values]) -> Threads | N
     speaker = next(
         (name for name in _rank_names(columns, SPEAKER) if name != words and _is_speaker(name, rows)), ""
     )
-    if not words or not speaker:
+    if not words or not speaker or are_documents(words, columns, rows):
         return None
     taken = {words, speaker}
     if any(

@@ -15,21 +15,11 @@ from pathlib import Path
 from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
-from studio.data.asking import (
-    ANSWERING,
-    ASKED,
-    ask_columns,
-    ask_counting,
-    ask_format,
-    ask_labels,
-    ask_rest,
-    ask_role,
-    ask_verdicts,
-    find_rest,
-)
-from studio.data.columns import measure_columns, repeats
+from studio.data.asking import ANSWERING, ask_columns, ask_format, ask_role
+from studio.data.columns import repeats
 from studio.data.conversation import Conversation
-from studio.data.evidence import has_answer, is_judged, is_sentence, leaves_words, weigh
+from studio.data.doubts import doubt_roles
+from studio.data.evidence import leaves_words, weigh
 from studio.data.formats import FORMATS
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.choices import find_series
@@ -38,9 +28,10 @@ from studio.data.formats.material import MATERIALS
 from studio.data.formats.notes import Note
 from studio.data.formats.several import holds_parts, open_list
 from studio.data.formats.turns import holds_turns
+from studio.data.grading import ask_counting, ask_labels, ask_verdicts
+from studio.data.leftover import ASKED, ask_rest, find_rest
 from studio.data.mapping_file import read_mapping
 from studio.data.question import Question
-from studio.data.ranking import is_either_way, is_outdone
 from studio.data.row import Row, RowError
 from studio.data.understanding import Understanding
 
@@ -50,6 +41,8 @@ PRESELECT = 0.5
 """From here on the best format is offered, and asked about; below there is none."""
 UNSURE = 0.8
 """What is asked about is no surer than this."""
+UNREAD, FEWEST_UNREAD = 0.3, 5
+"""How sure is a format in which none of the first rows can be read, and how many they are at least."""
 MARGIN = 0.2
 """The best format must be ahead of the second by this much."""
 DECIDED = 0.9
@@ -106,6 +99,7 @@ def _decide(
         if not now.questions:
             # What else is learned from, by another training, is for the person to say.
             other = now.format is not found.format and now.format.name != "prompt_completion"
+            other = other and "text" not in said
             if leaves_words(columns, rows, now.mapping) or (other and format is None):
                 return found
             declined = tuple(role for role, name in said.items() if not name and role not in chosen)
@@ -163,27 +157,7 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
     complete = bool(chosen) and all(
         any(chosen.get(role) for role in roles.split("|")) for roles in best.required
     )
-    asked_for = dict(chosen)
-    if best.name == "rl" and "answer" not in score.match.mapping and score.confidence < ACCEPT:
-        # A question alone is learned from by rewards; where other columns hold words, one may be the answer.
-        asked_for = {"prompt": score.match.mapping["prompt"], **chosen} if score.match.mapping else asked_for
-    half = "prompt" in asked_for and "completion" not in asked_for and best.name == "rl"
-    half = half and has_answer(columns, rows, asked_for)
-    if best.name == "rl" and not chosen and is_sentence(score.match.mapping, columns, rows):
-        # No program checks a sentence against another one: it is learned.
-        half, asked_for = True, {"prompt": score.match.mapping["prompt"]}
-    # Two questions beside each other are compared, and what was found out is the answer.
-    half = half or (best.name == "rl" and "prompt" in score.match.doubtful and is_judged(columns, rows))
-    if best.name == "prompt_completion" and "completion" not in chosen and not score.match.doubtful:
-        match = score.match.mapping
-        known = [*measure_columns(columns, rows).values()]
-        if is_outdone(match.get("completion", ""), match.get("prompt", ""), known):
-            half, asked_for = (
-                True,
-                {"prompt": match["prompt"], **chosen} if "prompt" in match else dict(chosen),
-            )
-        elif is_either_way(match.get("prompt", ""), match.get("completion", ""), known) and not chosen:
-            half = True
+    half, asked_for = doubt_roles(best, score, columns, rows, chosen, sure=score.confidence >= ACCEPT)
     if (score.confidence < PRESELECT and not complete) or half:
         return Understanding(
             format=None,
@@ -284,7 +258,8 @@ def _settle(
     for role, names in match.doubtful.items():
         question = next((match.mapping[asker] for asker in ASKED if asker in match.mapping), "")
         asked += (ask_role(role, names, rows, question=question, ranked=role in ANSWERING),)
-    if chosen is not None and not asked and not (said and format.name == "text"):
+    settled = format.name == "text" and (said or bool(chosen and chosen.get("text")))
+    if chosen is not None and not asked and not settled:
         spared = [name for names in match.doubtful.values() for name in names]
         spared += find_series(columns) if "choices" in match.mapping else ()
         if format.name == "text":
@@ -302,6 +277,9 @@ def _settle(
             asked += ask_counting(match.mapping, chosen, rows)
         if not asked and format.name == "text":
             asked += ask_labels(match.mapping, columns, rows)
+    if not asked and len(rows) >= FEWEST_UNREAD and not _reads_some(format, match, rows):
+        # Columns that are called so, of which no row can be read, are something else.
+        score = dataclasses.replace(score, confidence=min(score.confidence, UNREAD))
     if asked and not said:
         score = dataclasses.replace(score, confidence=min(score.confidence, UNSURE))
     reasons = [*match.notes]
@@ -336,7 +314,12 @@ def _settle(
 
 def _reads_one(format: Format, match: Match, rows: Sequence[Values]) -> bool:
     """Return whether one of the first rows is an example; else no answer would help, and the rows are refused."""
-    if format.name not in ("messages", "sharegpt") or match.missing:
+    return format.name not in ("messages", "sharegpt") or not rows or _reads_some(format, match, rows)
+
+
+def _reads_some(format: Format, match: Match, rows: Sequence[Values]) -> bool:
+    """Return whether one of the first rows is an example; true where a role, or a file beside them, may be missing."""
+    if match.missing or match.doubtful or format.name == "vision":
         return True
     for row in rows[:READ_ROWS]:
         try:
@@ -344,7 +327,7 @@ def _reads_one(format: Format, match: Match, rows: Sequence[Values]) -> bool:
         except RowError:
             continue
         return True
-    return not rows
+    return False
 
 
 def tell_lists(names: Sequence[str], rows: Sequence[Values]) -> list[Text]:

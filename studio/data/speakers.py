@@ -36,11 +36,14 @@ HELPERS = frozenset(
     "agent support operator advisor adviser representative rep doctor therapist counselor counsellor expert teacher "
     "tutor seller service staff helpdesk wizard assistant bot system sys helper clerk salesperson lawyer "
     "psychologist interviewee guide mechanic nurse recommender persuader salesman librarian coach supporter "
-    "technician admin".split()
+    "technician admin "
+    "医生 大夫 客服 老师 教师 律师 专家 助手 助理 顾问 咨询师 医師 先生 "
+    "arzt ärztin berater lehrer médico médecin".split()
 )
 ASKERS = frozenset(
     "customer client user usr patient student seeker buyer caller guest human apprentice interviewer tourist learner "
-    "shopper persuadee visitor help-seeker consumer subscriber lead contact requester".split()
+    "shopper persuadee visitor help-seeker consumer subscriber lead contact requester "
+    "病人 患者 用户 客户 顾客 学生 求助者 来访者 当事人 kunde kundin schüler paciente cliente".split()
 )
 MARK = re.compile(r"(?:[a-z]+[ _-]?)?(?:\d{1,2}|[ab])|#?(?:person|speaker)[ _]?\d#?", re.I)
 """Speakers that have no name: 0 and 1, A and B, speaker1, #Person2#."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from studio.core.text import Text, text
+from studio.data.columns import repeats
 from studio.data.formats.aliases import ANSWERS
 from studio.data.formats.cells import Values, is_blank, shorten
 from studio.data.formats.names import simplify
@@ -329,7 +330,7 @@ def find_transcript(columns: Sequence[str], rows: Sequence[Values], container: s
         if isinstance(row.get(long[0]), str) and not is_blank(row[long[0]])
     ]
     style = find_style(cells, alone=len(texts) == 1)
-    if style is None:
+    if style is None or sum(repeats(name, long, rows) for name in texts if name not in long) > 1:
         return None
     return Transcript(column=long[0], style=style.name, apart=style.single and container in ("txt", "md"))
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+
+from studio.core.recipe import DatasetSpec
+from studio.data.describe import describe
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -180,3 +185,21 @@ def english():
     from studio.core.text import load_catalogue
 
     return load_catalogue("en").say
+
+
+@pytest.fixture
+def tell(tmp_path):
+    """A function: rows, or columns -> the report of `data`."""
+
+    def run(rows=None, file="rows.jsonl", answers=(), header=True, **columns):
+        if rows is None:
+            rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+        path = tmp_path / file
+        if file.endswith(".csv"):
+            lines = [",".join(f'"{cell}"' for cell in row.values()) for row in rows]
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return describe(DatasetSpec(source=str(path), mapping=dict(answers)), rows=2)
+
+    return run

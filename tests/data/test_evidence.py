@@ -1,12 +1,8 @@
 """What is read without a question since names, cells and how columns hang together say the same; and what is asked."""
 
-import json
-
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.recipe import DatasetSpec
-from studio.data.describe import describe
 
 SHIPS = "Alma Bruna Cosima Dora Elba Fides Greta Hulda Irma Jutta Klara Luna".split()
 TOLD = [
@@ -21,24 +17,6 @@ OLD = [f"def load(boxes):\n    total = {n}\n    for box in boxes:\n        total
 NEW = [f"def load(boxes):\n    return {n} + sum(boxes)" for n in range(12)]
 DIFF = [f"@@ -1,2 +1,2 @@\n-load = {n}\n+load = {n + 1}\n return load" for n in range(12)]
 WISH = [f"Please say first why the {ship} needs one box more." for ship in SHIPS]
-
-
-@pytest.fixture
-def tell(tmp_path):
-    """A function: rows, or columns -> the report of `data`."""
-
-    def run(rows=None, file="rows.jsonl", answers=(), header=True, **columns):
-        if rows is None:
-            rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-        path = tmp_path / file
-        if file.endswith(".csv"):
-            lines = [",".join(f'"{cell}"' for cell in row.values()) for row in rows]
-            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        else:
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        return describe(DatasetSpec(source=str(path), mapping=dict(answers)), rows=2)
-
-    return run
 
 
 def turns(report):

@@ -39,6 +39,7 @@ def test_refused(row, kind):
         {"text": STEPS[0], "words": ["Seven", "crates"], "labels": [0, 1]},
         {"question": "Which?", "choices": STEPS, "labels": [3, 8]},
         {**CALLS, "answer": "At six."},
+        {"problem": "How many?", "solution": STEPS[1], "generations": STEPS, "correctness": [True, False]},
         {"prompt": [{"role": "user", "content": "When?"}], "reward_model": {"ground_truth": "6"}},
     ],
 )

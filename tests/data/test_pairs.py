@@ -33,6 +33,9 @@ ASKED = {"role": "user", "content": "how?"}
         {"messages": [ASKED, {"role": "assistant", "content": "well"}], "rejected_response": "badly"},
         {"messages": [ASKED, {"role": "assistant", "content": "well"}],
          "rejected_messages": [ASKED, {"role": "assistant", "content": "badly"}]},
+        {"messages": [ASKED, {"role": "assistant", "content": "well"}],
+         "rejected_message": {"role": "assistant", "content": "badly"}},
+        {"input": "how?", "response_a": "badly", "reward_a": [0.1], "response_b": "well", "reward_b": [0.4]},
     ],
     ids=lambda row: ", ".join(row),
 )  # fmt: skip

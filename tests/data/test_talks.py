@@ -375,9 +375,45 @@ def test_turns_in_lists_with_roles_in_lists_and_words_under_any_name(turns):
     assert show({"utterances": turns}) == FOUR
 
 
+def describe_talk(row):
+    found = recast(row)
+    assert found, row
+    return next(cell for cell in found[0].values() if isinstance(cell, list) and isinstance(cell[0], dict))
+
+
 def test_pairs_of_texts_are_a_talk_whatever_their_column_is_called(tmp_path):
     path = tmp_path / "log.json"
     path.write_text(json.dumps({"internal": [[Q, A], [Q2, A2]], "visible": [[Q, A], [Q2, A2]]}))
     report = describe(DatasetSpec(source=str(path)), rows=1)
     said = report["preview"][0]["messages"]
     assert report["rows_used"] == 1 and [(one["role"], one["content"]) for one in said] == FOUR
+
+
+def test_sentences_in_scripts_without_spaces_are_a_talk_and_no_tokens():
+    said = [
+        "今天的船什么时候开？",
+        "中午十二点准时出发。",
+        "听起来很不错，谢谢你。",
+        "不客气，欢迎随时再来。",
+    ]
+    found = describe_talk({"goal": [["起点", "船", "港"]], "conversation": said})
+    assert [turn["content"] for turn in found] == said
+    assert [turn["role"] for turn in found] == ["user", "assistant"] * 2
+
+
+def test_texts_in_objects_that_name_nobody_are_said_in_turn():
+    found = describe_talk(
+        {"messages": [{"message": words, "attrs": []} for _, words in FOUR], "name": "pier"}
+    )
+    assert [(turn["role"], turn["content"]) for turn in found] == FOUR
+
+
+def test_a_column_of_chinese_sentences_is_found_as_the_talk(tell):
+    said = [
+        "今天的船什么时候开？",
+        "中午十二点准时出发。",
+        "听起来很不错，谢谢你。",
+        "不客气，欢迎随时再来。",
+    ]
+    report = tell([{"conversation": [f"{one}{n}" for one in said]} for n in range(6)])
+    assert not report["needs_answer"] and len(report["preview"][0]["messages"]) == 4

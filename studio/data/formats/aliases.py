@@ -145,6 +145,10 @@ REASONING: Names = (
     "思考过程",
     "推理",
     "推理过程",
+    "思维链",
+    "思维过程",
+    "推理链",
+    "思考過程",
 )
 """Columns that hold what an answer thought before it spoke."""
 TEXT: Names = (

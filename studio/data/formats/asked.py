@@ -13,6 +13,7 @@ from studio.data.formats.cells import (
     BLANK,
     Values,
     holds_words,
+    is_asking,
     is_blank,
     is_empty,
     name_kind,
@@ -232,7 +233,7 @@ def read_asked(values: Values, mapping: Mapping[str, str], question: str, answer
 
 def _ask(questions: Sequence[str], column: str) -> bool:
     """Return whether the texts of a list are questions, by their name or their marks, and not parts of one."""
-    marks = sum(one.rstrip().endswith(("?", "？")) for one in questions)
+    marks = sum(is_asking(one) for one in questions)
     return 2 * marks >= len(questions) or bool({*part_name(column)} & ROUNDS)
 
 

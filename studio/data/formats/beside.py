@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from studio.data.formats.aliases import ANSWERS, PRODUCTS
-from studio.data.formats.cells import Values, is_empty
+from studio.data.formats.cells import Values, count_words, is_empty
 from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
 
 Mapped = Mapping[str, str]
@@ -82,6 +82,14 @@ def holds_all(name: str, mapping: Mapped, sample: Sequence[Values]) -> bool:
     return bool(rows) and (2 * sum(whole) > len(rows) or 2 * sum(copied) > len(rows))
 
 
+def is_quoted(name: str, mapping: Mapped, sample: Sequence[Values]) -> bool:
+    """Return whether a column's texts stand in the prompt already."""
+    asked = mapping.get("prompt") or mapping.get("instruction") or ""
+    rows = [row for row in sample[:LOOKED_AT] if all(isinstance(row.get(one), str) for one in (name, asked))]
+    rows = [row for row in rows if not is_empty(row[name])]
+    return bool(rows) and 2 * sum(row[name].strip() in row[asked] for row in rows) > len(rows)
+
+
 def find_siblings(found: Sequence[str], free: Sequence[str], sample: Sequence[Values]) -> list[str]:
     """Return the columns that hold an answer from elsewhere, or what became of it: `answer_human` of `answer_gpt`."""
     if len(found) != 1 or not sample:
@@ -127,4 +135,4 @@ def _holds_lists(name: str, sample: Sequence[Values]) -> bool:
 def _holds_texts(name: str, sample: Sequence[Values]) -> bool:
     """Return whether most cells of a column are texts of several words."""
     cells = [row.get(name) for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
-    return 2 * sum(isinstance(cell, str) and len(cell.split()) > 3 for cell in cells) > len(cells) > 0
+    return 2 * sum(isinstance(cell, str) and count_words(cell) > 3 for cell in cells) > len(cells) > 0

@@ -19,6 +19,12 @@ BLANK = frozenset(BLANKS)
 ADDRESS = re.compile(r"\s*(https?://|www\.|/|[A-Za-z]:\\|data:)\S*\s*")
 CODED = re.compile(r"[\w.:/+-]*\d[\w.:/+-]*|[\d\s:.,/TZ+-]+|[^\s@]+@[^\s@]+\.\w+")
 """An id, a date, a hash, an address: one word with a digit in it, or digits alone."""
+DATE = re.compile(
+    r"((mon|tue|wed|thu|fri|sat|sun)[a-z]*,?\s+)?((\d{1,2}(st|nd|rd|th)?\.?\s+)?"
+    r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?,?)(\s+[\d:.,]+|\s+[A-Z]{2,4}|\s+[+-]\d{4}){1,5}",
+    re.I,
+)
+"""A day or a time with the name of its month: `Mon Apr 06 22:19:45 PDT 2009`, `12 March 2020`."""
 HASH = re.compile(r"(sha\d+:)?[0-9a-f]{32,128}", re.I)
 MAIL = re.compile(r"[^\s@]+@[^\s@]+\.\w+")
 CODE = re.compile(
@@ -27,8 +33,30 @@ CODE = re.compile(
     re.I | re.S,
 )
 """How queries of databases begin."""
+WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+"""Letters of scripts that put no space between words."""
+QUESTION_MARKS = ("?", "？", "؟", "՞", "፧")
+WIDE_LETTERS = 5
+"""So many of them make a word, or a name."""
 SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 8
+
+
+def is_asking(words: str) -> bool:
+    """Return whether a text ends with a question mark, in any script."""
+    return words.rstrip().endswith(QUESTION_MARKS)
+
+
+def count_words(words: str) -> float:
+    """Return how many words a text has; two letters of a script without spaces count as one."""
+    if words.isascii():
+        return len(words.split())
+    return len(words.split()) + len(WIDE.findall(words)) / 2
+
+
+def is_word(words: str) -> bool:
+    """Return whether a text is no more than one word, in any script."""
+    return len(words.split()) <= 1 and (words.isascii() or len(WIDE.findall(words)) <= WIDE_LETTERS)
 
 
 def is_blank(words: str) -> bool:
@@ -45,7 +73,7 @@ def is_empty(cell: object) -> bool:
 
 def is_coded(words: str) -> bool:
     """Return whether a text says nothing in words: an id, a date, a number, an address."""
-    return bool(ADDRESS.fullmatch(words) or CODED.fullmatch(words.strip()))
+    return bool(ADDRESS.fullmatch(words) or CODED.fullmatch(words.strip()) or DATE.fullmatch(words.strip()))
 
 
 def is_hash(words: str) -> bool:

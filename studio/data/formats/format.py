@@ -9,18 +9,29 @@ from typing import Literal
 
 from studio.core.text import Text, text
 from studio.data.conversation import Conversation
+from studio.data.formats.aliases import TEXT
 from studio.data.formats.beside import (
     count_rows,
     find_siblings,
     find_stand_in,
     heads_text,
     holds_all,
+    is_quoted,
     is_sparse,
 )
-from studio.data.formats.cells import Values, is_address, is_code, is_empty, shorten, show_names
+from studio.data.formats.cells import (
+    Values,
+    is_address,
+    is_asking,
+    is_code,
+    is_empty,
+    is_word,
+    shorten,
+    show_names,
+)
 from studio.data.formats.choices import find_key, find_series
 from studio.data.formats.material import MATERIALS, find_material, is_numbers, put_material
-from studio.data.formats.names import find_core, list_words, simplify
+from studio.data.formats.names import drop_versions, find_core, list_words, simplify
 from studio.data.formats.notes import Note, note_turns
 
 Mapped = Mapping[str, str]
@@ -196,6 +207,7 @@ class Format:
                     found = [name for name in found if not _is_constant(name, sample)]
             if len(found) > 1:
                 found = [name for name in found if simplify(name) not in YIELDING] or found
+            found = drop_versions(found)
             if role in self.loose:
                 found = found[:1]
             elif len(found) > 1:
@@ -211,12 +223,16 @@ class Format:
                 if sample:
                     found = [name for name in found if not _hold_nothing([name], sample)]
                 if found:
-                    take(role, sorted(found, key=lambda name: is_sparse(name, sample))[:1])
+                    take(role, _order_fallback(role, found, sample)[:1])
         free = [name for name in columns if name not in taken]
         mapping = self.settle([*free, *mapping.values()], mapping, sample)
         if self.beside == "named":
             rest = [name for name in columns if name not in taken and name not in mapping.values()]
-            rest = [name for name in rest if not holds_all(name, mapping, sample)]
+            rest = [
+                name
+                for name in rest
+                if not (holds_all(name, mapping, sample) or is_quoted(name, mapping, sample))
+            ]
             heads = [name for name in rest if heads_text(name, mapping, sample)]
             if "prompt" not in chosen and (head := find_stand_in(rest, mapping, sample)):
                 heads = [mapping["prompt"], *(name for name in heads if name != head)]
@@ -366,9 +382,18 @@ def _is_constant(name: str, sample: Sequence[Values]) -> bool:
     return (
         len(cells) >= CONSTANT_ROWS
         and isinstance(first, str)
-        and len(first.split()) == 1
+        and is_word(first)
         and all(cell == first for cell in cells)
     )
+
+
+def _order_fallback(role: str, names: Sequence[str], sample: Sequence[Values]) -> list[str]:
+    """Return `names` with those last that always hold the same, or are often empty; a title that asks before a text."""
+    cells = {name: [str(row.get(name)) for row in sample[:LOOKED_AT]] for name in names}
+    asks = [name for name in names if 2 * sum(map(is_asking, cells[name])) > len(cells[name])]
+    told = role == "prompt" and bool(asks) and simplify(names[0]) in TEXT
+    same = [name for name in names if len(cells[name]) >= CONSTANT_ROWS and len({*cells[name]}) == 1]
+    return sorted(names, key=lambda name: (name in same, told and name not in asks, is_sparse(name, sample)))
 
 
 def _sorts(name: str, sample: Sequence[Values]) -> bool:

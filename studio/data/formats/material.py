@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import MATERIAL
-from studio.data.formats.cells import Values, is_address, is_blank, is_empty, say_scalar
-from studio.data.formats.names import find_core, part_name, simplify
+from studio.data.formats.cells import Values, count_words, is_address, is_blank, is_empty, is_word, say_scalar
+from studio.data.formats.names import drop_versions, find_core, part_name, simplify
 
 MATERIALS = ("material", "material_2", "material_3", "material_4")
 """Roles, in the order in which their columns are read."""
@@ -43,7 +43,7 @@ def find_material(
     mapping: dict[str, str] = {}
     found = [name for name in columns if simplify(name) in MATERIAL or find_core(name) in MATERIAL]
     found = [name for name in found if not sample or _is_read(name, sample[:LOOKED_AT])]
-    found = [*heads, *(name for name in found if name not in heads)]
+    found = drop_versions([*heads, *(name for name in found if name not in heads)])
     for role in MATERIALS:
         if role in chosen:
             if not chosen[role]:
@@ -62,9 +62,7 @@ def _is_read(name: str, rows: Sequence[Values]) -> bool:
     if {*part_name(name)} & {"table", "tables"} and cells and all(map(_is_table, cells)):
         return True
     lines = [line for cell in cells for line in say_lines(cell)]
-    read = sum(
-        (len(line.split()) > 1 or len(line) > WORD_CHARACTERS) and not is_address(line) for line in lines
-    )
+    read = sum((not is_word(line) or len(line) > WORD_CHARACTERS) and not is_address(line) for line in lines)
     return bool(lines) and 2 * read >= len(lines)
 
 
@@ -92,8 +90,7 @@ def is_cut(cell: object) -> bool:
     if not isinstance(cell, (list, tuple)) or len(cell) < TOKENS:
         return False
     return (
-        all(isinstance(one, str) for one in cell)
-        and sum(len(one.split()) > 1 for one in cell) < len(cell) / 10
+        all(isinstance(one, str) for one in cell) and sum(not is_word(one) for one in cell) < len(cell) / 10
     )
 
 
@@ -140,7 +137,7 @@ def list_read(cell: Mapping[str, object]) -> list[str]:
 
 def _is_prose(cell: object) -> bool:
     if isinstance(cell, str):
-        return len(cell.split()) > PROSE_WORDS or len(cell) > 2 * WORD_CHARACTERS
+        return count_words(cell) > PROSE_WORDS or len(cell) > 2 * WORD_CHARACTERS
     if isinstance(cell, Mapping):
         return any(map(_is_prose, cell.values()))
     return isinstance(cell, (list, tuple)) and any(map(_is_prose, cell[:LOOKED_AT]))
@@ -158,7 +155,7 @@ def _is_aside(cell: object) -> bool:
 def _is_phrase(cell: object) -> bool:
     if isinstance(cell, (list, tuple)):
         return any(map(_is_phrase, cell))
-    return isinstance(cell, str) and (len(cell.split()) > 1 or len(cell) > WORD_CHARACTERS)
+    return isinstance(cell, str) and (not is_word(cell) or len(cell) > WORD_CHARACTERS)
 
 
 def read_thoughts(values: Values, mapping: Mapping[str, str]) -> str:

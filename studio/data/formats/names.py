@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
 
 NAME_CHARACTERS = 100
 HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+LOW_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
 WORD = re.compile(r"[^\W\d_]+")
+VERSIONS = frozenset(
+    "orig original raw clean cleaned processed preprocessed normalized normalised lower lowercase lowercased tok toks "
+    "tokens tokenized tokenised translated untranslated no value backup copy old english annot annotated "
+    "marked tagged masked".split()
+)
+"""Words behind a name that make another form of the same of it."""
 QUALIFIERS = frozenset(
     "the a an of my your new raw clean cleaned str string text txt content contents body value field column col "
     "words user human person customer client student patient assistant model ai bot llm gpt chatgpt machine agent "
@@ -18,21 +26,30 @@ QUALIFIERS = frozenset(
     "training example sample data item row target source src tgt in out".split()
 )
 """Words that say whose, which or how, and not what: without them `user_question` is a question."""
+WIDE_QUALIFIERS = frozenset(
+    "最终 最后 最後 标准 標準 正确 正確 参考 參考 用户 用戶 客户 患者 医生 专家 模型 人工 生成 原始 "
+    "详细 完整 中文 英文".split()
+)
+"""The same in front of Chinese words."""
 BLOCKING = frozenset(
     "id ids idx index no num number count len length size score scores rating rank url uri link href path file type "
     "kind category tag tags source_url lang language date time timestamp start end offset span position hash key "
-    "version incorrect wrong false bad negative neg distractor rejected worse hard tokens token embedding vector "
-    "logprob probability prob confidence quality difficulty level name names title author status flag is has was "
-    "metadata meta eval grade verified".split()
+    "version incorrect wrong unsafe false bad negative neg distractor rejected worse hard tokens token embedding "
+    "vector logprob probability prob confidence quality difficulty level name names title author status flag is has "
+    "was metadata meta eval grade verified".split()
 )
 """Words that make something else of a name: `answer_start` is no answer."""
 
 
+@lru_cache(maxsize=4096)
 def simplify(name: str) -> str:
-    """Return a column name in lower case with underscores; without blanks and invisible signs around it."""
+    """Return a column name in lower case with underscores, also for humps; blanks and invisible signs around it go."""
     if not isinstance(name, str) or len(name) > NAME_CHARACTERS:
         return ""
-    name = name.strip("\ufeff\u200b\u200c\u200d\u2060 \t\r\n").lower()
+    name = name.strip("\ufeff\u200b\u200c\u200d\u2060 \t\r\n")
+    if name[:1].islower() and name.isalnum():
+        name = LOW_HUMP.sub("_", name)
+    name = name.lower()
     if not name.isascii():
         name = unicodedata.normalize("NFKC", name).strip()
     return name.replace(" ", "_").replace("-", "_")
@@ -45,7 +62,13 @@ def part_name(name: str) -> tuple[str, ...]:
         return ()
     # A chain of thought is one word however it is spelled.
     words = HUMP.sub("_", unicodedata.normalize("NFKC", name).replace("CoT", "cot"))
-    return tuple(word.lower() for word in WORD.findall(words))
+    return tuple(part.lower() for word in WORD.findall(words) for part in _part_compound(word))
+
+
+def _part_compound(word: str) -> tuple[str, ...]:
+    """Return a Chinese word without the one before it that says whose, or which: ("最终", "答案") of 最终答案."""
+    front = word[:2]
+    return (front, *_part_compound(word[2:])) if front in WIDE_QUALIFIERS and len(word) > 3 else (word,)
 
 
 @lru_cache(maxsize=1024)
@@ -57,10 +80,26 @@ def find_core(name: str) -> str:
     words = part_name(name)
     if BLOCKING & {*words}:
         return ""
-    return "_".join(word for word in words if word not in QUALIFIERS)
+    return "_".join(word for word in words if word not in QUALIFIERS and word not in WIDE_QUALIFIERS)
 
 
 def list_words(name: str) -> tuple[str, ...]:
     """Return the words of a column name that could say what it is: () where one makes something else of it."""
     words = part_name(name)
-    return () if BLOCKING & {*words} else tuple(word for word in words if word not in QUALIFIERS)
+    return (
+        ()
+        if BLOCKING & {*words}
+        else tuple(word for word in words if word not in QUALIFIERS and word not in WIDE_QUALIFIERS)
+    )
+
+
+def is_version(name: str, other: str) -> bool:
+    """Return whether a column is another form of one, by their names: `question_orig` of `question`."""
+    words, core = part_name(name), part_name(other)
+    behind = words[len(core) :]
+    return bool(core and behind) and words[: len(core)] == core and {*behind} <= VERSIONS
+
+
+def drop_versions(names: Sequence[str]) -> list[str]:
+    """Return `names` without other forms of one of them."""
+    return [name for name in names if not any(is_version(name, other) for other in names)]

@@ -94,6 +94,8 @@ def _find_scores(columns: Sequence[str], marks: Sequence[str], rows: Sequence[Va
 
 
 def _number(cell: object) -> float | None:
+    if isinstance(cell, (list, tuple)) and len(cell) == 1:
+        cell = cell[0]
     try:
         return None if cell is None or isinstance(cell, bool) else float(cell)
     except (TypeError, ValueError):

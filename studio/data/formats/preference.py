@@ -95,6 +95,15 @@ def _read_answer(values: Values, column: str) -> str | list[Message]:
     return words
 
 
+def _complete(turns: list[Message], whole: list[Message]) -> list[Message]:
+    """Return a side that is an answer alone behind the talk of the other side."""
+    alone = all(turn.role == "assistant" for turn in turns) and len(whole) > 1
+    asked = [turn.role for turn in whole[:-1]]
+    return (
+        [*whole[:-1], *turns] if alone and asked[-1:] == ["user"] and whole[-1].role == "assistant" else turns
+    )
+
+
 def _part_turns(
     chosen: list[Message], rejected: list[Message]
 ) -> tuple[list[Message], list[Message], list[Message]]:
@@ -102,6 +111,7 @@ def _part_turns(
     for turns in (chosen, rejected):
         if turns[-1].role != "assistant":
             raise RowError("E131", text("data.row.no_answer"))
+    chosen, rejected = _complete(chosen, rejected), _complete(rejected, chosen)
     if len(chosen) == len(rejected) and all(map(_same_turn, chosen, rejected)):
         raise RowError("E170", text("data.row.pair_same"))
     shared = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from studio.data.containers.json_text import parse_json
-from studio.data.formats.cells import is_empty
+from studio.data.formats.cells import count_words, is_empty
 from studio.data.formats.material import is_cut, is_numbers
 from studio.data.formats.names import part_name
 
@@ -72,7 +72,7 @@ def join_parts(cells: Sequence[object]) -> str:
     words = [str(one) for one in cells if not is_empty(one)]
     if is_numbers(cells) or is_cut(cells):
         return " ".join(words)
-    short = all(len(one.split()) <= SHORT_WORDS and "," not in one for one in words)
+    short = all(count_words(one) <= SHORT_WORDS and "," not in one for one in words)
     return (", " if short else "\n").join(words)
 
 

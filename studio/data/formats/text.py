@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from studio.data.conversation import Conversation
 from studio.data.formats.aliases import CHOSEN, IMAGES, LABEL, LISTS, PRODUCTS, REJECTED, TEXT
-from studio.data.formats.cells import Values, holds_text, is_blank, is_empty, is_hash, read_text
+from studio.data.formats.cells import Values, count_words, holds_text, is_blank, is_empty, is_hash, read_text
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.names import simplify
 from studio.data.formats.notes import note_nothing
@@ -51,7 +51,7 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
 def _is_said(name: str, sample: Sequence[Values]) -> bool:
     """Return whether most cells of a column are sentences, or code."""
     cells = [row.get(name) for row in sample[:LOOKED_AT]]
-    return 2 * sum(isinstance(cell, str) and len(cell.split()) > 2 for cell in cells) > len(cells)
+    return 2 * sum(isinstance(cell, str) and count_words(cell) > 2 for cell in cells) > len(cells)
 
 
 def _list_words(cell: object) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from studio.data.formats.aliases import ANSWERS, CHOSEN, INSTRUCTION, LISTS, QUESTIONS, REJECTED, SYSTEM
 from studio.data.formats.asked import HISTORY
-from studio.data.formats.cells import is_blank
+from studio.data.formats.cells import count_words, is_blank
 from studio.data.formats.flags import find_sense
 from studio.data.formats.names import part_name, simplify
 from studio.data.formats.roles import read_role
@@ -367,7 +367,7 @@ def _list_prose(place: MessagePlace) -> Iterator[tuple[str, object]]:
                 if not (to_side(key) and isinstance(cell, (str, list, Mapping))):
                     continue
                 yield key, cell
-            elif isinstance(cell, str) and len(cell.split()) >= PROSE_WORDS:
+            elif isinstance(cell, str) and count_words(cell) >= PROSE_WORDS:
                 yield key, cell
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from studio.core.text import Text, text
 from studio.data.formats.asked import HISTORY
-from studio.data.formats.cells import Values, is_empty, shorten
+from studio.data.formats.cells import Values, count_words, is_asking, is_empty, shorten
 from studio.data.formats.flags import find_sense
 from studio.data.formats.names import part_name, simplify
 from studio.data.formats.turns import CALL_KEYS, CONTENT_KEYS, REASONING_KEYS, ROLE_KEYS
@@ -139,14 +139,14 @@ def _is_tagged(name: str, rows: Sequence[Values]) -> bool:
     """Return whether a column's lists hold single words, as a text that was cut into its tokens."""
     said = [one for cell in _list_texts(name, rows) for one in cell if not one.lstrip().startswith("{")]
     return (
-        bool(said) and sum(len(one.split()) for one in said) < WORDS * len(said) and max(map(len, said)) < 40
+        bool(said) and sum(count_words(one) for one in said) < WORDS * len(said) and max(map(len, said)) < 40
     )
 
 
 def _only_asks(name: str, rows: Sequence[Values]) -> bool:
     """Return whether the texts of a column's lists are questions throughout, to which the answers are not there."""
     said = [one for cell in _list_texts(name, rows) for one in cell[1::2]]
-    return bool(said) and sum(one.rstrip().endswith(("?", "？")) for one in said) > 0.6 * len(said)
+    return bool(said) and sum(is_asking(one) for one in said) > 0.6 * len(said)
 
 
 def _alternates(name: str, rows: Sequence[Values]) -> bool:
@@ -154,8 +154,8 @@ def _alternates(name: str, rows: Sequence[Values]) -> bool:
     cells = _list_texts(name, rows)
     if not cells or any(len(cell) < 2 or len(cell) % 2 for cell in cells):
         return False
-    asking = sum(one.rstrip().endswith(("?", "？")) for cell in cells for one in cell[::2])
-    telling = sum(one.rstrip().endswith(("?", "？")) for cell in cells for one in cell[1::2])
+    asking = sum(is_asking(one) for cell in cells for one in cell[::2])
+    telling = sum(is_asking(one) for cell in cells for one in cell[1::2])
     turns = sum(len(cell) // 2 for cell in cells)
     return asking > 0.5 * turns and telling < 0.2 * turns
 
@@ -169,7 +169,7 @@ def _lists_pairs(name: str, rows: Sequence[Values]) -> bool:
         for pair in pairs
     ):
         return False
-    return sum(len(one.split()) for pair in pairs for one in pair) > 2 * WORDS * len(pairs)
+    return sum(count_words(one) for pair in pairs for one in pair) > 2 * WORDS * len(pairs)
 
 
 def _takes_turns(name: str, rows: Sequence[Values]) -> bool:
@@ -187,7 +187,7 @@ def _takes_turns(name: str, rows: Sequence[Values]) -> bool:
         and len(few) > 0.5 * len(turns)
         and sum(changes) > SPOKEN_SHARE * len(changes)
         and all(isinstance(words, str) for words in said)
-        and sum(len(words.split()) for words in said) > WORDS * len(said)
+        and sum(count_words(words) for words in said) > WORDS * len(said)
     )
 
 
@@ -210,5 +210,5 @@ def _unread(cell: object) -> Iterator[str]:
         for key, value in turn.items():
             if key == read or key in (*ROLE_KEYS, *CALL_KEYS, *REASONING_KEYS) or find_sense(key):
                 continue
-            if isinstance(value, str) and len(value.split()) >= 4 and value != turn[read]:
+            if isinstance(value, str) and count_words(value) >= 4 and value != turn[read]:
                 yield str(key)

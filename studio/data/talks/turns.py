@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from studio.data.containers.json_text import parse_json
-from studio.data.formats.cells import is_blank, is_code
+from studio.data.formats.cells import count_words, is_blank, is_code
 from studio.data.formats.flags import find_sense
 from studio.data.formats.names import part_name
 from studio.data.formats.parts import CALL_TYPES, RESULT_TYPES
@@ -172,11 +172,18 @@ def _runs_back(cell: Sequence[Mapping[str, object]]) -> bool:
 
 
 def _from_doubles(cell: Sequence[Mapping[str, object]]) -> Turns | None:
-    """Return the turns of rounds that hold two sentences each, under the same two keys; None for other objects."""
+    """Return the turns of rounds that hold two sentences each, under the same two keys; None for other objects.
+
+    Where each object holds one text and names nobody, people speak in turn.
+    """
     keys = [
-        [key for key, words in one.items() if isinstance(words, str) and len(words.split()) >= PROSE_WORDS]
+        [key for key, words in one.items() if isinstance(words, str) and count_words(words) >= PROSE_WORDS]
         for one in cell
     ]
+    words = [find_words(one) for one in cell]
+    if len(cell) > 1 and all(isinstance(one, str) for one in words) and {*map(len, keys)} <= {0, 1}:
+        if not any(key in one for one in cell for key in SPEAKER_KEYS):
+            return [{"role": ("user", "assistant")[i % 2], "content": one} for i, one in enumerate(words)]
     if len(keys[0]) != 2 or any(one != keys[0] for one in keys):
         return None
     sides = tuple(zip(("user", "assistant"), keys[0], strict=True))
@@ -231,7 +238,7 @@ def _from_sides(one: Mapping[str, object]) -> Turns:
         said["user"], said["assistant"] = made
         rest = {key: words for key, words in rest.items() if words not in made}
     if len(said) == 1 and any(
-        len(words.split()) >= PROSE_WORDS for words in rest.values() if isinstance(words, str)
+        count_words(words) >= PROSE_WORDS for words in rest.values() if isinstance(words, str)
     ):
         return []  # one side is known, and the words of the other stand under a key that is not
     order = [side for side in ("system", "user", "assistant") if side in said]

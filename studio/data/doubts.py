@@ -1,0 +1,56 @@
+"""Whether the columns that a format found by their names are in doubt all the same, seen beside the other columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from studio.data.columns import Column, joins, measure_columns
+from studio.data.evidence import has_answer, is_judged, is_sentence
+from studio.data.formats.aliases import QUESTIONS
+from studio.data.formats.cells import Values
+from studio.data.formats.format import Format, Mapped, Score
+from studio.data.formats.material import MATERIALS
+from studio.data.naming import hints
+from studio.data.ranking import is_answer, is_either_way, is_one_of_several, is_outdone
+from studio.data.wholes import is_part
+
+
+def doubt_roles(
+    best: Format, score: Score, columns: Sequence[str], rows: Sequence[Values], chosen: Mapped, *, sure: bool
+) -> tuple[bool, dict[str, str]]:
+    """Return whether question and answer are to be asked for, and the roles that are known all the same."""
+    match = score.match
+    asked_for = dict(chosen)
+    if best.name == "rl" and "answer" not in match.mapping and not sure:
+        # A question alone is learned from by rewards; where other columns hold words, one may be the answer.
+        asked_for = {"prompt": match.mapping["prompt"], **chosen} if match.mapping else asked_for
+    half = "prompt" in asked_for and "completion" not in asked_for and best.name == "rl"
+    half = half and has_answer(columns, rows, asked_for)
+    if best.name == "rl" and not chosen and is_sentence(match.mapping, columns, rows):
+        # No program checks a sentence against another one: it is learned.
+        half, asked_for = True, {"prompt": match.mapping["prompt"]}
+    # Two questions beside each other are compared, and what was found out is the answer.
+    half = half or (best.name == "rl" and "prompt" in match.doubtful and is_judged(columns, rows))
+    if best.name == "prompt_completion" and "completion" not in chosen and not match.doubtful:
+        asked, said = match.mapping.get("prompt", ""), match.mapping.get("completion", "")
+        known = measure_columns(columns, rows)
+        if is_outdone(said, asked, [*known.values()]):
+            half, asked_for = True, {"prompt": asked, **chosen} if asked else dict(chosen)
+        elif not chosen and asked in known and said in known and _holds_example(said, asked, known, rows):
+            half, asked_for = True, {"prompt": asked}
+        elif not chosen and asked in known and said in known:
+            if is_either_way(asked, said, [*known.values()]):
+                sure_question = hints(known[asked], (*QUESTIONS, "prompt"))
+                half, asked_for = True, {"prompt": asked} if sure_question else asked_for
+            half = half or (known[asked].distinct > 1 and is_part(known[said], known[asked], rows))
+            beside = [known[match.mapping[role]] for role in MATERIALS if match.mapping.get(role) in known]
+            half = half or is_one_of_several(known[asked], beside)
+    return half, asked_for
+
+
+def _holds_example(said: str, asked: str, known: dict[str, Column], rows: Sequence[Values]) -> bool:
+    """Return whether what would be learned is the question once more with an answer that another column holds alone."""
+    others = [
+        name for name, one in known.items() if name not in (said, asked) and is_answer(one) and one.is_prose
+    ]
+    return any(joins(said, [asked, other], rows) for other in others)

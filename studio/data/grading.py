@@ -1,0 +1,142 @@
+"""What a person is asked about grades, labels and verdicts beside a text or an answer, and about numbers of options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from studio.core.text import text
+from studio.data.asking import ask_format
+from studio.data.columns import LOOKED_AT, Column, measure_columns
+from studio.data.formats.aliases import ANSWERS, LABEL
+from studio.data.formats.cells import Values, shorten
+from studio.data.formats.choices import counts_from, read_options
+from studio.data.formats.format import Format, Mapped
+from studio.data.formats.names import part_name, simplify
+from studio.data.naming import hints
+from studio.data.question import Question
+from studio.data.ranking import GRADED, JUDGED, is_answer, rank_answers
+
+MOST_GRADES = 10
+ORIGINS = frozenset(
+    "url link href author authors published publisher date pubdate timestamp license licence title doi source repo "
+    "path website domain journal crawl dump".split()
+)
+"""Words in the names of what tells where a document is from."""
+DOCUMENT, FEWEST_ORIGINS = 40, 2
+"""Words of a text, and columns of its provenance, from which on it is a document."""
+VERDICTS = frozenset(
+    "safe correct good helpful accepted valid success successful passed approved acceptable harmless".split()
+)
+"""Words in the names of columns that say yes or no to an answer."""
+FITTING = (
+    "label",
+    "labels",
+    "relevance",
+    "relevant",
+    "match",
+    "is_match",
+    "is_relevant",
+    "is_answer",
+    "is_correct",
+)
+"""Names of what says with 0 and 1 whether an answer fits."""
+
+
+def ask_counting(mapping: Mapped, chosen: Mapped, rows: Sequence[Values]) -> tuple[Question, ...]:
+    """Return the question from which number an answer counts its options; () where the rows tell."""
+    column, choices = mapping.get("completion", ""), mapping.get("choices", "")
+    if (
+        not (column and choices)
+        or "completion_from_1" in chosen
+        or counts_from(column, choices, rows) is not None
+    ):
+        return ()
+    row = next(
+        row for row in rows if len(read_options(row, choices)) > 1 and str(row.get(column)).strip().isdigit()
+    )
+    words = [one for _, one in read_options(row, choices)]
+    number = int(str(row[column]))
+    names = (
+        text("data.ask.counting.0", option=shorten(words[min(number, len(words) - 1)]), number=number),
+        text("data.ask.counting.1", option=shorten(words[max(number - 1, 0)]), number=number),
+    )
+    what = text("data.ask.counting", column=shorten(column))
+    return (
+        Question(
+            id="mapping.completion_from_1",
+            question=what,
+            choices=("", column),
+            names=names,
+            field="data.mapping.completion_from_1",
+        ),
+    )
+
+
+def ask_labels(
+    mapping: Mapped, columns: Sequence[str], rows: Sequence[Values], *, sure: bool = False
+) -> tuple[Question, ...]:
+    """Return the question whether labels beside a text are to be learned; () where there are none.
+
+    sure: only those whose names say that they belong to the text.
+    """
+    known = measure_columns([name for name in columns if name not in mapping.values()], rows)
+    named = [one for one in known.values() if hints(one, LABEL) and one.rows and one.distinct > 1]
+    named += [one for one in rank_answers([*known.values()], "") if is_answer(one) and one not in named]
+    named += [
+        one for one in known.values() if simplify(one.name) in GRADED and _grades(one) and one not in named
+    ]
+    flags = [one for one in known.values() if _is_flag(one.name, rows) and one.distinct == 2]
+    named += [one for one in flags if len(flags) > 1 and one not in named]
+    named += [one for one in known.values() if one.tagged and one not in named]
+    labels = named or [one for one in known.values() if not sure and one.spoken and one.is_labels]
+    if not labels:
+        return ()
+    what = text("data.ask.labels", column=shorten(labels[0].name), sample=labels[0].sample)
+    formats = ("prompt_completion", "text")
+    asked = any(one.asks > 0.5 and one.plain for one in known.values())
+    if not asked and _is_document(mapping, columns, rows) and not any(_is_found(one) for one in labels):
+        # Documents with their provenance are read for themselves; a category only sorts them.
+        formats = formats[::-1]
+    return (ask_format(what, formats),)
+
+
+def _is_found(one: Column) -> bool:
+    """Return whether a column's name says that somebody found it out about a text."""
+    return hints(one, (*LABEL, *ANSWERS)) or bool({*part_name(one.name)} & JUDGED)
+
+
+def _is_document(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> bool:
+    """Return whether the text is long and other columns tell where it is from."""
+    one = measure_columns([mapping["text"]], rows)[mapping["text"]]
+    origins = [name for name in columns if {*part_name(name)} & ORIGINS]
+    return one.words >= DOCUMENT and len(origins) >= FEWEST_ORIGINS
+
+
+def _is_flag(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds nothing but 0 and 1, as what is found out about a text is written."""
+    cells = [row.get(name) for row in rows[:LOOKED_AT]]
+    return bool(cells) and all(str(cell) in ("0", "1") for cell in cells)
+
+
+def ask_verdicts(
+    format: Format, mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]
+) -> tuple[Question, ...]:
+    """Return the question what becomes of answers that a column calls bad; () where none does."""
+    used = {*mapping.values()}
+    for name in columns:
+        cells = [row.get(name) for row in rows[:LOOKED_AT]]
+        told = [cell for cell in cells if cell is not None]
+        judged = {*part_name(name)} & VERDICTS and not {*part_name(name)} & {"prompt", "question"}
+        judged = judged and {*map(type, told)} == {bool}
+        # A label of 0 and 1 beside a question and its answer says whether they belong together.
+        judged = judged or (simplify(name) in FITTING and {*map(str, told)} == {"0", "1"})
+        if name not in used and judged and len({*told}) == 2:
+            bad = sum(str(cell) in ("0", "False") for cell in told)
+            what = text("data.ask.verdict", column=shorten(name), bad=bad, all=len(told))
+            return (ask_format(what, (format.name, "kto")),)
+    return ()
+
+
+def _grades(one: Column) -> bool:
+    """Return whether a column holds a few grades that come again and again."""
+    return 1 < one.distinct <= min(MOST_GRADES, one.rows / 2)

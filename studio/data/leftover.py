@@ -1,0 +1,250 @@
+"""What becomes of columns that are left over and hold much of a row's words: read before the question, or left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from studio.core.text import text
+from studio.data.asking import ANSWERING, ask_choice, ask_format
+from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats
+from studio.data.formats.aliases import EXPECTED, INSTRUCTION, LABEL, MATERIAL, PRODUCTS, SOURCES
+from studio.data.formats.cells import Values, show_names
+from studio.data.formats.format import Format, Mapped
+from studio.data.formats.material import MATERIALS, TECHNICAL, say_material
+from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
+from studio.data.formats.turns import holds_turns
+from studio.data.kinds import ASKING, NUMBERED, find_entry
+from studio.data.likelihood import ASIDE, BESIDE, NOTED, THINKING, THOUGHTS, TRACES
+from studio.data.naming import are_twins, extends, hints, is_half, is_in_language, is_language, is_renewed
+from studio.data.question import Question
+from studio.data.ranking import DATED, JUDGED, MADE
+from studio.data.wholes import is_linked, writes_out
+
+VARIED = 0.8
+"""Of the rows, so many different cells are no kinds of them."""
+SHARE = 0.15
+"""A column with less of a row's letters, and ..."""
+CHARACTERS = 200
+"""... fewer of them than this is left out with a note and no question."""
+LONGER = 3
+"""So many times longer than the answer is what was found for it, and no other answer."""
+TALKS = ("messages", "conversations")
+"""Roles of lists of turns."""
+COMPARED = ("chosen", "rejected", "first", "second", "rated")
+"""Roles of answers of which one is better."""
+ASKED = ("prompt", "instruction", "text")
+"""Roles of what is read."""
+ORDERS = frozenset(
+    "message subject instruction instructions description intent issue request comment task prompt msg".split()
+)
+"""Words in the names of what says how code is to be changed."""
+TASKS = frozenset(
+    "assignment question prompt task instruction topic aufgabe frage pregunta 题目 问题".split()
+)
+"""Words in the names of what a piece of work was written for: it is read with it, however short."""
+
+
+def find_rest(
+    format: Format, mapping: Mapped, spared: Sequence[str], columns: Sequence[str], rows: Sequence[Values]
+) -> list[Column]:
+    """Return the columns that carry a good part of a row's words, and which neither `mapping` nor `spared` names.
+
+    What only repeats the columns in use does not count.
+    """
+    used = [name for name in columns if name in {*mapping.values(), *spared}]
+    known = measure_columns(columns, rows)
+    # Of two columns for the same role the person, or a format's own order, has chosen one.
+    rivals = {name for role in mapping for name in format.roles.get(role, ()) if role not in MATERIALS}
+    rest = [one for name, one in known.items() if name not in used and one.is_prose]
+    asked = [mapping[role] for role in ASKED if role in mapping]
+    rest = [
+        one
+        for one in rest
+        if not {simplify(one.name), find_core(one.name)} & rivals
+        or any(are_twins(one.name, name) for name in asked)
+    ]
+    # A licence or a source that is the same in every row is no part of it.
+    rest = [one for one in rest if one.distinct > 1 or not {*part_name(one.name)} & ASIDE]
+    rest = [one for one in rest if not is_linked(one, rows)]
+    talks = [mapping[role] for role in TALKS if role in mapping]
+    rest = [one for one in rest if not any(writes_out(one.name, talk, rows) for talk in talks)]
+    whole = sum(known[name].characters for name in used) + sum(one.characters for one in rest)
+    heavy = [one for one in rest if one.characters >= min(SHARE * whole, CHARACTERS)]
+    if "instruction" not in format.roles and "prompt" not in format.roles:
+        # Beside a talk, the task is a part of it, however short it is, and also where it is the same in all rows.
+        tasks = [one for name, one in known.items() if name not in used and one not in heavy]
+        heavy += [
+            one
+            for one in tasks
+            if one.spoken
+            and one.plain
+            and one.words > 2
+            and (hints(one, INSTRUCTION) or (format.name == "text" and {*part_name(one.name)} & TASKS))
+        ]
+    learned = [mapping[role] for role in ANSWERING if role in mapping]
+    if asked and learned:
+        others = [one for name, one in known.items() if name not in used and one not in heavy]
+        if known[asked[0]].coded and known[learned[0]].coded:
+            # What is to be changed in code, in however few words.
+            words = [one for one in others if one.spoken and one.plain and {*part_name(one.name)} & ORDERS]
+            heavy += [
+                one
+                for n, one in enumerate(words)
+                if one.distinct > 1 and not any(repeats(one.name, [other.name], rows) for other in words[:n])
+            ]
+        unnamed = all(NUMBERED.fullmatch(name) for name in columns)
+        heavy += [
+            one
+            for one in others
+            if one not in heavy
+            and (
+                is_half(one.name, [*used, *(other.name for other in heavy)])
+                or (
+                    one.plain
+                    and one.is_prose
+                    and one.distinct > 1
+                    and (unnamed or _sets_task(one, known[asked[0]]))
+                )
+            )
+        ]
+    # What became of a text holds most of it, which is to be read all the same.
+    old = [one for one in rest if any(is_renewed(name, one.name) for name in learned)]
+    if asked and learned and _says_whether(known[learned[0]], rows):
+        # What is said with yes or no of a text is said of it together with what stands beside it.
+        old += [one for name, one in known.items() if name not in used and _is_varied(one)]
+    heavy += [one for one in old if one not in heavy]
+    if asked and learned:
+        heavy = [one for one in heavy if one in old or not joins(one.name, [asked[0], learned[0]], rows)]
+    return [
+        one
+        for one in heavy
+        if one in old or not (repeats(one.name, used, rows) or joins(one.name, used, rows))
+    ]
+
+
+def _says_whether(one: Column, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds nothing but 0 and 1, and is called a label."""
+    cells = {str(row.get(one.name)) for row in rows[:LOOKED_AT]}
+    return hints(one, LABEL) and cells == {"0", "1"}
+
+
+def _is_varied(one: Column) -> bool:
+    """Return whether a column's words differ from row to row, and its name calls them no fact of the row."""
+    words = {*part_name(one.name)}
+    told = words & (NOTED | TECHNICAL | DATED | BLOCKING)
+    return one.spoken and not told and one.distinct > VARIED * one.rows and one.rows > 1
+
+
+def _sets_task(one: Column, asked: Column) -> bool:
+    """Return whether a column says what a text was written for; the topic of a question only sorts it."""
+    words = TASKS & {*part_name(one.name)}
+    return bool(words - {"topic"}) or (bool(words) and asked.asks < 0.5)
+
+
+def ask_rest(
+    format: Format, mapping: Mapped, chosen: Mapped, rest: Sequence[Column], rows: Sequence[Values]
+) -> tuple[Question, ...]:
+    """Return what to ask about the columns `rest`, which hold much text that would not be learned from."""
+    if not rest:
+        return ()
+    if format.name == "text":
+        names = show_names([one.name for one in rest])
+        what = text("data.ask.beside_text", columns=names)
+        asking = any({*part_name(one.name)} & TASKS or mapping.get("text") in one.sums for one in rest)
+        asking = asking or any(one.asks > 0.5 and one.plain for one in rest)
+        formats = ("text", "prompt_completion")
+        return (ask_format(what, formats[::-1] if asking else formats),)
+    thoughts = [one for one in rest if {*part_name(one.name)} & (THOUGHTS | THINKING)]
+    # What explains a score belongs to the score.
+    thoughts = [one for one in thoughts if not {*part_name(one.name)} & BLOCKING]
+    if thoughts and "reasoning" in format.roles and "reasoning" not in mapping and "reasoning" not in chosen:
+        return (ask_choice("reasoning", "data.ask.thoughts", thoughts[:1], none=True),)
+    rest = [one for one in rest if one not in thoughts or "reasoning" not in chosen]
+    free = [role for role in MATERIALS if role in format.roles and role not in mapping]
+    if not rest or not free or any(chosen.get(role) == "" for role in MATERIALS):
+        return ()
+    answer = next((mapping[role] for role in ANSWERING if role in mapping), "")
+    compared = [mapping[role] for role in COMPARED if role in mapping]
+    asked = next((mapping[role] for role in ASKED if role in mapping), "")
+    used = measure_columns([name for name in mapping.values() if name], rows)
+    aside = [
+        one
+        for one in rest
+        if one in thoughts
+        or (_tells(one, answer, rows) and not is_renewed(answer, one.name))
+        or any(extends(one.name, name) or is_in_language(one.name, name) for name in mapping.values())
+        or (
+            one.coded
+            and not is_renewed(answer, one.name)
+            and _is_form(one, [known for known in (answer, asked) if known], rows)
+        )
+        or any(repeats(name, [one.name], rows) for name in compared)
+        or (asked and _wraps(one.name, asked, rows))
+        or _is_annex(one, rows)
+        or (_asks_again(one, used) and not are_twins(one.name, asked))
+        or (not answer and hints(one, EXPECTED))
+        or (simplify(asked) == "prompt" and not _is_read(one))
+    ]
+    entry = find_entry([*used.values()])
+    # An example of a word shows what is asked for.
+    aside = rest if entry and (entry[0].name, entry[1].name) == (asked, answer) else aside
+    order = [one for one in rest if one not in aside]
+    order.sort(key=lambda one: not are_twins(one.name, asked))
+    return (ask_choice(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)
+
+
+def _is_form(one: Column, names: Sequence[str], rows: Sequence[Values]) -> bool:
+    """Return whether code is another form of code in use, by the last word of their names: `ast_function`."""
+    last = part_name(one.name)[-1:]
+    coded = [other for other in measure_columns(names, rows).values() if other.coded]
+    return any(part_name(other.name)[-1:] == last for other in coded)
+
+
+def _asks_again(one: Column, used: Mapping[str, Column]) -> bool:
+    """Return whether a column is another question beside the one that is answered."""
+    return one.asks > ASKING and any(other.asks > ASKING for other in used.values())
+
+
+def _is_annex(one: Column, rows: Sequence[Values]) -> bool:
+    """Return whether a column is called a note, or holds objects and is not called something to be read."""
+    noted = bool({*part_name(one.name)} & (NOTED | JUDGED))
+    return not _is_read(one) and (noted or _holds_objects(one.name, rows))
+
+
+def _is_read(one: Column) -> bool:
+    """Return whether a column is called something that is read; a prompt holds already all that it needs."""
+    return hints(one, (*MATERIAL, *SOURCES)) or bool({*part_name(one.name)} & (BESIDE | TASKS | ORDERS))
+
+
+def _holds_objects(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column's cells are objects, or lists of them."""
+    cells = [row[name] for row in rows[:LOOKED_AT] if row.get(name)]
+    parts = [one for cell in cells for one in (cell if isinstance(cell, (list, tuple)) else (cell,))]
+    return bool(parts) and all(isinstance(one, Mapping) for one in parts)
+
+
+def _wraps(name: str, asked: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column is a prompt, written out, around what is asked."""
+    return "prompt" in part_name(name) and repeats(asked, [name], rows)
+
+
+def _tells(one: Column, answer: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column may tell the answer that is to be learned: it is another one, or holds it."""
+    words = part_name(one.name)
+    words = {*words} if words[-1:] == ("source",) else {*words} - {"source"}
+    said = sum(len(say_material(row.get(answer))) for row in rows[:LOOKED_AT]) if answer else 0
+    read = sum(len(say_material(row.get(one.name))) for row in rows[:LOOKED_AT])
+    other = words & MADE and not read >= LONGER * said > 0
+    if words & (ASIDE | TRACES) or other or (is_language(answer) and is_language(one.name)):
+        return True
+    if hints(one, PRODUCTS) and simplify(one.name) not in MATERIAL:
+        return True
+    if any(holds_turns(row.get(one.name)) for row in rows[:LOOKED_AT]):
+        return True
+    told = seen = 0
+    for row in rows[:LOOKED_AT] if answer else ():
+        said, read = (say_material(row.get(name)).strip() for name in (answer, one.name))
+        if said and read:
+            seen += 1
+            told += 2 * len(said) > len(read) and said in read
+    return bool(seen) and 2 * told > seen
