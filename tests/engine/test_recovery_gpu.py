@@ -285,7 +285,8 @@ def test_the_ladder_under_a_real_limit(go, large, jsonl, tmp_path, monkeypatch, 
     assert again.losses == pytest.approx(calm.losses, abs=1e-4)
     if own:
         assert not again.of(MemoryFreed)
-        assert [event.message.id for event in again.of(Warned)] == ["run.fitted_before"]
+        told = [event.message.id for event in again.of(Warned)]  # that it is slower, too
+        assert [one for one in told if one != "slower.about"] == ["run.fitted_before"]
 
 
 @pytest.mark.parametrize("capturing", [False, True])
