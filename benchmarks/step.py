@@ -23,6 +23,7 @@ from studio.core.policy import Calibration, MemoryPolicy
 from studio.core.recipe import AdapterSpec, OptimSpec, Recipe
 from studio.core.text import load_catalogue
 from studio.data.pack import Example, count_trained
+from studio.engine.batches import RowSizes
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.loss import LossHead
 from studio.engine.objectives.sft import SFT
@@ -38,6 +39,8 @@ from studio.planning.run_plan import USABLE_VRAM
 
 ALLOCATED_ONLY = Calibration(context_bytes=0, fragmentation=1.0)
 """A budget of what torch's allocator hands out: nothing for the context, nothing lost between blocks."""
+RUN_STEPS = 1000
+"""Of a run that the steps measured stand for."""
 TURING = (7, 5)
 """Compute capability of the oldest cards that the studio knows; Triton has no matrix products for them."""
 
@@ -144,10 +147,15 @@ def put_in_loop(model: Any, fast: Fast, step: engine_step.Step, dtype: str, opti
     exits.enter_context(cast_by_autocast(model, dtype in AUTOCAST_DTYPES))
 
     last_loss: list[torch.Tensor] = []
+    expected = False
 
     def gradients(rows: Batch) -> torch.Tensor:
-        step.clear()
+        nonlocal expected
         examples = make_examples(rows)
+        if not expected:
+            expect_more(step, examples)
+            expected = True
+        step.clear()
         last_loss[:] = [step.add_gradients(examples, sum(map(count_trained, examples)), scaler.scale)[0]]
         return last_loss[0]
 
@@ -164,6 +172,15 @@ def put_in_loop(model: Any, fast: Fast, step: engine_step.Step, dtype: str, opti
         close=exits.close,
         policy=fast.decoder and fast.decoder.policy,
     )
+
+
+def expect_more(step: engine_step.Step, examples: Sequence[Example]) -> None:
+    """Tell the step as the trainer does what comes, rows like these: by that it is decided what is recorded."""
+    lengths = tuple(sorted((len(one.token_ids) for one in examples), reverse=True))
+    documents = tuple(len(one.lengths) for one in examples)
+    longest = (max(max(one.lengths) for one in examples),) * len(examples)
+    step.expect([RowSizes(lengths, documents, longest)], RUN_STEPS)
+    step.cut(examples, len(examples), lengths[0])
 
 
 def make_examples(rows: Batch) -> Sequence[Example]:

@@ -21,12 +21,12 @@ def step_by(monkeypatch, way: str) -> None:
 
 
 def note_replays(monkeypatch) -> list[int]:
-    """Return a list that takes the tokens of every micro-step that was played from a graph."""
+    """Return a list that takes the size of every micro-step that was recorded as a graph or played from one."""
     played, real = [], GraphedDecoder.add_gradients
 
-    def note(self, token_ids, *arguments, **options):
-        played.append(len(token_ids))
-        return real(self, token_ids, *arguments, **options)
+    def note(self, *arguments, size, **options):
+        played.append(size)
+        return real(self, *arguments, size=size, **options)
 
     monkeypatch.setattr(GraphedDecoder, "add_gradients", note)
     return played

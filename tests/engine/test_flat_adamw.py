@@ -20,6 +20,7 @@ from studio.core.errors import StudioError
 from studio.core.events import KernelFellBack, MemoryFreed, RunPlanned, StepLogged
 from studio.core.recipe import OptimSpec
 from studio.data.pack import Example
+from studio.engine.batches import RowSizes
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.flat_adamw import FlatAdamW
 from studio.engine.objectives.sft import SFT
@@ -33,6 +34,7 @@ COUNT = 1000
 CPU = torch.device("cpu")
 SPEC = OptimSpec(learning_rate=1e-2, weight_decay=0.1, max_grad_norm=1.0)
 LOSS = torch.tensor(1.0)
+LENGTHS = (57, 40, 21)
 
 
 def read(optimizer: FlatAdamW, loss: torch.Tensor) -> tuple[float, float, bool]:
@@ -433,27 +435,23 @@ def test_on_a_gpu_a_step_waits_for_nothing(op):
 @pytest.mark.gpu
 @pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_on_a_gpu_a_whole_step_by_the_decoder_waits_for_nothing(
-    tiny_models, recipe, monkeypatch, recorded, dropout
-):
+def test_on_a_gpu_a_whole_step_by_the_decoder_waits_for_nothing(tiny_models, recipe, recorded, dropout):
     """Neither gradients nor optimizer: what was read of a step is the only wait. Both ways give the same losses."""
     from transformers import AutoModelForCausalLM
 
-    real = DecoderStep._recorded
-
     def train(graphs: bool, watched: bool) -> list[float]:
         torch.manual_seed(0)
-        monkeypatch.setattr(DecoderStep, "_recorded", real)
         model = AutoModelForCausalLM.from_pretrained(tiny_models(), dtype=torch.bfloat16).cuda()
         model = adapt(model, dataclasses.replace(recipe.adapter, dropout=dropout))
         names = ("rms_norm", "glu", "rope", "dropout", "linear_cross_entropy", "adamw")
         decoder = take_over(unwrap(model), bind(dict.fromkeys(names, "triton")), dtype=torch.bfloat16)
         step = DecoderStep(decoder, objective=SFT, pad_id=1)
-        if not graphs:
-            monkeypatch.setattr(DecoderStep, "_recorded", lambda self, tokens: False)
         optimizer = build_optimizer(step.decayed, [], SPEC, "adamw", step.device, step.adamw)
-        rows = [np.arange(length, dtype=np.int32) % 200 + 5 for length in (40, 57, 21)]
+        rows = [np.arange(length, dtype=np.int32) % 200 + 5 for length in LENGTHS]
         examples = [Example(ids, np.ones(len(ids), dtype=bool), (len(ids),)) for ids in rows]
+        if graphs:
+            step.expect([RowSizes(LENGTHS, (1, 1, 1), LENGTHS)], 100)
+            (examples,) = step.cut(examples, len(LENGTHS), max(LENGTHS))
         losses, before = [], torch.cuda.get_sync_debug_mode()
         for turn in range(6):
             step.clear()

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from studio_kernels import glu, rms_norm
 
+import studio.engine.phases.load as loading
+import studio.engine.phases.train as training
 import studio.engine.run as engine
 from studio.core.events import (
     EvalLogged,
@@ -111,7 +113,7 @@ def test_a_kernel_broken_on_purpose_costs_no_step_and_is_remembered(
     assert "CompileTimeAssertionFailure" in fell.log and "broken on purpose" in fell.log
     assert fell.record.steps == calm.record.steps == 12
     assert fell.losses == pytest.approx(calm.losses, abs=0.02)
-    assert broken.launches and max(step for _, step, _ in broken.launches) == 7
+    assert broken.launches and max(step for _, step, _ in broken.launches) == 6
     (verdict,) = store.read().kernels
     assert verdict.op == op and verdict.surroundings.gpu == fell.record.gpu != ""
     broken.launches.clear()
@@ -171,7 +173,7 @@ def test_nothing_compiles_after_the_warm_up_and_rows_are_padded_to_64(go, tmp_pa
     step_by(monkeypatch, steps)
     for kernel in list_kernels().values():
         kernel.device_caches.clear()
-    lengths, counts = set(), {}
+    lengths, counts, replays = set(), {}, note_replays(monkeypatch)
     real_collate, real_join = step.collate, decoder_step.join
 
     def collate(*arguments):
@@ -179,9 +181,10 @@ def test_nothing_compiles_after_the_warm_up_and_rows_are_padded_to_64(go, tmp_pa
         lengths.add(batch.input_ids.shape[1])
         return batch
 
-    def join(*arguments):
-        joined = real_join(*arguments)
-        lengths.add(len(joined[0]))
+    def join(examples, pad_id, multiple):
+        joined = real_join(examples, pad_id, multiple)
+        if multiple > 1:  # what goes into a graph is filled up there
+            lengths.add(len(joined[0]))
         return joined
 
     def on_event(event):
@@ -207,7 +210,8 @@ def test_nothing_compiles_after_the_warm_up_and_rows_are_padded_to_64(go, tmp_pa
         assert known == COMPILED and lengths == {64, 128, 192}
     else:
         assert known >= COMPILED | COMPILED_BY_DECODER | {"dropout._kernel"}, known
-        assert len(lengths) > 4 and not any(length % 64 for length in lengths)
+        assert bool(replays) == (steps == "recorded")
+        assert len(lengths | set(replays)) > 4 and not any(length % 64 for length in (*lengths, *replays))
     late = {name for name, count in counts["optimizer"].items() if count != counts["train"][name]}
     assert all(name.startswith("adamw.") for name in late), "the optimizer's first step compiles its own only"
     assert counts["save"] == counts["optimizer"], "compiled in mid-run"
@@ -243,6 +247,7 @@ def test_the_ladder_under_a_real_limit(go, large, jsonl, tmp_path, monkeypatch, 
         "data.source": str(jsonl(tmp_path / "long.jsonl", conversations)),
         "data.max_length": 192,
         "optim.batch_size": rows,
+        "optim.micro_batch": rows,
         "optim.learning_rate": 1e-3,
         "optim.max_steps": 6,
         "limits.activation_checkpointing": "off",
@@ -256,6 +261,9 @@ def test_the_ladder_under_a_real_limit(go, large, jsonl, tmp_path, monkeypatch, 
 
     free_bytes, _ = torch.cuda.mem_get_info()
     monkeypatch.setattr(ladder, "MEMORY_SHARE", calm.record.peak_vram_bytes * share / free_bytes)
+    # The planner would keep what fits: here it believes in all of the card, as where its arithmetic is wrong.
+    monkeypatch.setattr(loading, "limit_memory", lambda machine, gpu, cap_bytes: machine)
+    monkeypatch.setattr(training, "keep_what_fits", lambda *_, **__: None)
     store = Remembered(tmp_path / "remembered.json")
     tight = go(changes, store=store)
     assert tight.record.state == "finished", tight.log
@@ -279,18 +287,20 @@ def test_the_ladder_under_a_real_limit(go, large, jsonl, tmp_path, monkeypatch, 
     assert again.losses == pytest.approx(calm.losses, abs=1e-4)
     if own:
         assert not again.of(MemoryFreed)
-        assert [event.message.id for event in again.of(Warned)] == ["run.fitted_before"]
+        told = [event.message.id for event in again.of(Warned)]  # that it is slower, too
+        assert [one for one in told if one != "slower.about"] == ["run.fitted_before"]
 
 
 @pytest.mark.parametrize("capturing", [False, True])
 def test_memory_that_runs_out_while_a_graph_is_recorded(go, monkeypatch, capturing):
     """In a shape's first step, and in the recording: less is kept, and it is recorded anew."""
-    real, raised = Decoder.forward_layers, []
+    real, raised, now = Decoder.forward_layers, [], []
 
     def limited(self, *arguments):
         loss = real(self, *arguments)
         everything = any(layer.keep == "all" for layer in self.policy.layers)
-        if everything and torch.cuda.is_current_stream_capturing() is capturing:
+        stepping = now[0] != "load"  # there the decoder is held against the model
+        if stepping and everything and torch.cuda.is_current_stream_capturing() is capturing:
             raised.append(self.policy)
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return loss
@@ -298,7 +308,7 @@ def test_memory_that_runs_out_while_a_graph_is_recorded(go, monkeypatch, capturi
     calm = go()
     monkeypatch.setattr(Decoder, "forward_layers", limited)
     replays = note_replays(monkeypatch)
-    tight = go()
+    tight = go(now=now)
     assert tight.record.state == "finished" and replays and raised, tight.log
     assert {event.rung for event in tight.of(MemoryFreed)} == {"policy"}
     assert tight.losses == pytest.approx(calm.losses, abs=0.02)

@@ -9,6 +9,8 @@ from studio_kernels.attention import Documents, Heads, choose_attention
 
 PACKED = (5, 1, 1, 37, 20)
 EQUAL = (24, 24, 24)
+SEED_BYTES = 32
+"""The libraries' kernels keep seed and offset of a dropout that is not there, 16 or 24 bytes."""
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
@@ -76,7 +78,7 @@ def test_keys_with_a_large_bias_keep_the_gradient_of_queries():
 
 
 def saved_limit(lengths, heads: Heads, dtype: torch.dtype) -> int:
-    return sum(lengths) * heads.query_heads * (8 if dtype is torch.float64 else 4)
+    return sum(lengths) * heads.query_heads * (8 if dtype is torch.float64 else 4) + SEED_BYTES
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
