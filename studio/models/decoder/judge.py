@@ -38,7 +38,7 @@ TRUSTED, TRUSTED_DEPTH = 0.1, 0.5
 LOSS = 1e-2
 """What a loss may be off by in 16 bits whatever the model's own is: errors of many tokens cancel by chance."""
 FP8 = 0.5
-"""Largest error with products in 8 bits, as a root mean square: 2.6 % each on random weights."""
+"""Largest error of a layer with products in 8 bits, as a root mean square: 2.6 % each on random weights."""
 LEAST_RATIO = 1e-30
 """Of our error to the own: a model's own code that leaves the numbers of its dtype has an infinite one."""
 TIMES_FINER = 4.0
@@ -69,8 +69,9 @@ class Judge:
 
     def compare(
         self, number: int, names: Sequence[str], ours: Sequence[Tensor], own: Sequence[Tensor],
-        truth: Sequence[Tensor], dtype: torch.dtype, times: float = TIMES,
+        truth: Sequence[Tensor], dtype: torch.dtype, times: float = TIMES, *, deep: bool = False,
     ) -> Iterator[Measured]:  # fmt: skip
+        """Yield what each of `ours` is off by. `deep`: of all layers, whose rounding in 8 bits adds up."""
         floor, least = ROUNDING[dtype], ROUNDING_LARGEST * ROUNDING[dtype]
         ours, own, truth = list(ours), list(own), list(truth)
         for place, exact in enumerate(truth):
@@ -82,7 +83,8 @@ class Judge:
                 ours[place], truth[place] = ours[place][rest], exact[rest]
                 own[place] = truth[place] if same else own[place][rest]
         eight = not self.exact and own is not truth
-        bound, times = (FP8, TIMES_LOOSE) if eight else (float("inf"), times)
+        bound, times = (FP8, TIMES_LOOSE) if eight else (math.inf, times)
+        bound = math.inf if deep else bound
         ratios = []
         found = zip(names, errors_of(ours, truth), errors_of(own, truth), strict=True)
         for name, (error, largest), (their, their_largest) in found:
