@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import Case, to_json
-from studio.host.workspace import ALLOCATOR_VARIABLES, Workspace, child_environment
+from studio.machine.workspace import ALLOCATOR_VARIABLES, Workspace, child_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = ("READY", "ROUND", "END")

@@ -83,7 +83,7 @@ def predict_parts(
 
 def measure(case: MemoryCase, folder: Path, device: str) -> dict[str, Any]:
     """Take STEPS steps in this process; returns the columns that were measured and predicted."""
-    from studio.host.nvml import sample_gpu
+    from studio.machine.nvml import sample_gpu
 
     before = sample_gpu(0)
     import torch

@@ -14,7 +14,7 @@ from studio.console import Console
 from studio.core.errors import StudioError
 from studio.core.json_file import parse_json
 from studio.core.text import Text, literal, text
-from studio.host.workspace import Workspace
+from studio.machine.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "benchmarks" / "bench.py"

@@ -18,9 +18,9 @@ from studio.core.errors import Problem, StudioError
 from studio.core.facts import Distribution
 from studio.core.text import text
 from studio.crossing import Crossing, Machine
-from studio.host import wsl
-from studio.host.workspace import Workspace
-from studio.host.wsl_lease import keep_fresh
+from studio.machine import wsl
+from studio.machine.workspace import Workspace
+from studio.machine.wsl_lease import keep_fresh
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,8 +24,8 @@ from studio.core.json_file import read_json
 from studio.core.pace import Pace, read_budgets
 from studio.engine.crash_records import STACKS
 from studio.engine.run_folder import RunFolder
-from studio.host.process_metrics import compare, read_vitals
-from studio.host.stall_diagnosis import (
+from studio.machine.process_metrics import compare, read_vitals
+from studio.machine.stall_diagnosis import (
     HEADER,
     add_sources,
     choose_action,
@@ -34,7 +34,7 @@ from studio.host.stall_diagnosis import (
     is_working,
     read_stacks,
 )
-from studio.host.workspace import Workspace
+from studio.machine.workspace import Workspace
 
 FINAL_CODES = (0, 1, 2)
 CONTROL_C = 0xC000013A

@@ -21,8 +21,8 @@ from studio.core import start_clock
 from studio.core.errors import StudioError
 from studio.core.heartbeat import RESTART_CODE
 from studio.core.text import choose_language, load_catalogue, text
-from studio.host.open_files import raise_limit
-from studio.host.workspace import Workspace, child_environment, keep_reserve, open_workspace
+from studio.machine.open_files import raise_limit
+from studio.machine.workspace import Workspace, child_environment, keep_reserve, open_workspace
 
 if TYPE_CHECKING:
     from studio.core.record import RunRecord
@@ -75,7 +75,7 @@ def _answer(words: list[str], console: Console, *, own_process: bool) -> int:
 
 
 def _refuse_system(error: OSError, console: Console) -> int:
-    from studio.host.failures import refuse_system
+    from studio.machine.failures import refuse_system
 
     return console.refuse(refuse_system(error))
 
@@ -111,7 +111,7 @@ def _run_command(words: list[str], console: Console, *, own_process: bool) -> in
 
 
 def _look_and_prepare(workspace: Workspace, environment: Mapping[str, str]) -> dict[str, str]:
-    from studio.host.environment import prepare_environment
+    from studio.machine.environment import prepare_environment
 
     return prepare_environment(workspace, environment)
 
@@ -136,7 +136,7 @@ def not_available(name: str) -> StudioError:
 
 
 def _supervise(options: argparse.Namespace, workspace: Workspace) -> int:
-    from studio.desk.recipes import read_recipe
+    from studio.services.recipes import read_recipe
     from studio.supervise import supervise
 
     keep_reserve(workspace)
@@ -165,8 +165,8 @@ def _follow(desk: Any, run: str, console: Console, after: int = 0) -> RunRecord:
 
 def _open_desk(workspace: Workspace) -> Any:
     """Return the Desk, stopped with a checkpoint when the supervisor asks for the end."""
-    from studio.desk.desk import Desk
     from studio.lifeline import watch_parent
+    from studio.services.desk import Desk
 
     desk = Desk(workspace, keep_queue=False)
     if os.environ.get("FINETUNE_STUDIO_PARENT"):
@@ -175,8 +175,8 @@ def _open_desk(workspace: Workspace) -> Any:
 
 
 def _train(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.desk.ahead import load_ahead, prepare_ahead, read_files_ahead
-    from studio.desk.recipes import read_recipe
+    from studio.services.ahead import load_ahead, prepare_ahead, read_files_ahead
+    from studio.services.recipes import read_recipe
 
     console.note(text("cli.starting"))
     desk = _open_desk(workspace)
@@ -223,7 +223,7 @@ def _answer_run(
 
 
 def _demo(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.desk.demo import run_demo
+    from studio.services.demo import run_demo
 
     desk = _open_desk(workspace)
     record, extra, lines = run_demo(
@@ -236,8 +236,8 @@ def _demo(options: argparse.Namespace, workspace: Workspace, console: Console) -
 
 
 def _chat(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.desk.ahead import load_ahead
-    from studio.desk.desk import Desk
+    from studio.services.ahead import load_ahead
+    from studio.services.desk import Desk
 
     desk = Desk(workspace)
     desk.health.hurry(lambda: True)  # answers are computed by the model's own code
@@ -310,7 +310,7 @@ def _find_place(desk: Any, options: argparse.Namespace, console: Console, told: 
 
 
 def _export(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.desk.desk import Desk
+    from studio.services.desk import Desk
     from studio.supervise import stop_requests
 
     if options.to == "gguf":
@@ -348,7 +348,7 @@ def _studio(options: argparse.Namespace, workspace: Workspace, console: Console)
         watch_parent(stopped.set)
 
     def open_desk() -> Any:
-        from studio.desk.desk import Desk
+        from studio.services.desk import Desk
 
         desk = Desk(workspace, on_end=stopped.set)
         desks.append(desk)

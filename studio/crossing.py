@@ -21,14 +21,14 @@ from studio.core.errors import Problem, StudioError
 from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.json_file import read_json
 from studio.core.text import literal, text
-from studio.host import wsl
-from studio.host.mirrors import find_mirrors
-from studio.host.probes.guest import WINDOWS_RAM_VARIABLE
-from studio.host.program_archive import pack_program
-from studio.host.workspace import LOCAL_VARIABLE, WORKSPACE_VARIABLE, Workspace
-from studio.host.workspace_lock import ADDRESS_FILE, Holder, claim, claim_run
-from studio.host.wsl_lease import BRIDGE_VARIABLE, MARKER, hand_over
-from studio.host.wsl_paths import to_linux
+from studio.machine import wsl
+from studio.machine.mirrors import find_mirrors
+from studio.machine.probes.guest import WINDOWS_RAM_VARIABLE
+from studio.machine.program_archive import pack_program
+from studio.machine.workspace import LOCAL_VARIABLE, WORKSPACE_VARIABLE, Workspace
+from studio.machine.workspace_lock import ADDRESS_FILE, Holder, claim, claim_run
+from studio.machine.wsl_lease import BRIDGE_VARIABLE, MARKER, hand_over
+from studio.machine.wsl_paths import to_linux
 from studio.supervise import stop_requests
 
 ROOT = Path(__file__).resolve().parents[1]

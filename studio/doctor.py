@@ -19,7 +19,7 @@ from studio.core.errors import RecipeError, StudioError
 from studio.core.facts import MachineFacts
 from studio.core.json_file import parse_json
 from studio.core.text import Catalogue, Text, literal, text
-from studio.host.workspace import Workspace
+from studio.machine.workspace import Workspace
 from studio.planning.suggestions import launcher
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,7 +28,7 @@ INDENT = " " * 10
 
 def doctor(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
     """Answer the command `doctor`; the exit code is 1 when nothing can train here, else 0. Raises StudioError."""
-    from studio.host.redact import redact
+    from studio.machine.redact import redact
     from studio.planning.doctor_report import judge
 
     if options.fix or options.leave:
@@ -80,8 +80,8 @@ def _look(workspace: Workspace, *, fresh: bool, hub: bool) -> MachineFacts:
 
     What its probes found holds until something changes that it depends on; `fresh` probes anew (20 s with a card).
     """
-    from studio.host.cards import look_at_memory
-    from studio.host.detect import detect
+    from studio.machine.cards import look_at_memory
+    from studio.machine.detect import detect
     from studio.planning.learned_limits import Remembered
 
     machine = look_at_memory(
@@ -146,9 +146,9 @@ def _say(report: dict[str, Any], console: Console) -> dict[str, Any]:
 
 def _switch(options: argparse.Namespace, workspace: Workspace) -> int:
     """Let a repair of our own environment be made, or leave it, and look again in a process that starts with it."""
-    from studio.host.failures import CATALOGUE
-    from studio.host.repairs import REPAIRS
-    from studio.host.settings import switch_repair
+    from studio.machine.failures import CATALOGUE
+    from studio.machine.repairs import REPAIRS
+    from studio.machine.settings import switch_repair
 
     if options.facts:
         what, why = text("doctor.fix.recorded"), text("doctor.fix.recorded.why")

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 from studio.child import TICK_S
 from studio.core.errors import StudioError
 from studio.core.text import Text, text
-from studio.host.app_window import focus_window, open_window
-from studio.host.install_page import ADDRESS_VARIABLE
-from studio.host.private_file import write_private
-from studio.host.settings import read_settings
-from studio.host.workspace import Workspace
-from studio.host.workspace_lock import read_address
+from studio.machine.app_window import focus_window, open_window
+from studio.machine.install_page import ADDRESS_VARIABLE
+from studio.machine.private_file import write_private
+from studio.machine.settings import read_settings
+from studio.machine.workspace import Workspace
+from studio.machine.workspace_lock import read_address
 from studio.webview_window import open_webview
 
 JOIN_S = 20.0

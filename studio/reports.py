@@ -14,8 +14,8 @@ from studio.core.policy import MemoryPolicy, list_runs
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
 from studio.data_report import describe_data
-from studio.desk.recipes import read_recipe
-from studio.host.workspace import Workspace
+from studio.machine.workspace import Workspace
+from studio.services.recipes import read_recipe
 
 if TYPE_CHECKING:
     from studio.planning.speed_estimate import Duration
@@ -25,7 +25,7 @@ MESSAGE_CHARACTERS = 300
 
 
 def check(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.desk.desk import Desk
+    from studio.services.desk import Desk
 
     try:
         problems = Desk(workspace).check(read_recipe(options.recipe))
@@ -49,13 +49,13 @@ def _list_problem(entry: Mapping[str, Any], console: Console) -> Iterator[str]:
 
 
 def plan(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.desk.desk import Desk
     from studio.planning.memory_estimate import count_tokens, predict, settle_rows
     from studio.planning.memory_planner import longest_context
     from studio.planning.run_plan import choose_calibration, choose_device, memory_budget
     from studio.planning.run_time import describe
     from studio.planning.slow_paths import say_slower
     from studio.planning.speed_estimate import predict_duration
+    from studio.services.desk import Desk
 
     desk = Desk(workspace)
     recipe = read_recipe(options.recipe)
@@ -242,8 +242,8 @@ def _shorten(words: str, characters: int) -> str:
 
 
 def runs(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.desk.desk import Desk
     from studio.planning.slow_paths import say_times
+    from studio.services.desk import Desk
 
     records = Desk(workspace).runs()
     entries = [

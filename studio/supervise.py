@@ -7,7 +7,7 @@ final. Any other end is a death: it is recorded in the run's folder and the run 
 A child that stands still (studio.child.Judge) is killed, which is a death with `why` stalled; its run resumes with
 settings that cannot change the result. The exit code RESTART_CODE is a wish to be started anew, and no death.
 
-What a child finds in its environment, beside studio.host.environment.prepare_environment:
+What a child finds in its environment, beside studio.machine.environment.prepare_environment:
 FINETUNE_STUDIO_PARENT     pid of the supervisor
 FINETUNE_STUDIO_FAULT_LOG  where native crashes write their stacks
 FINETUNE_STUDIO_UNATTENDED set for train, resume and demo: no window could ask
@@ -50,11 +50,11 @@ from studio.core.text import Text, choose_language, load_catalogue, text
 from studio.engine.checkpoint import list_checkpoints
 from studio.engine.crash_records import STALLED, Death, append_event, fail_run, last_loss, record_death
 from studio.engine.run_folder import RunFolder
-from studio.host.environment import prepare_environment
-from studio.host.sleep_inhibitor import without_quick_edit
-from studio.host.workspace import Workspace
-from studio.host.workspace_lock import Holder, claim, claim_run
 from studio.lifeline import FAULT_LOG_VARIABLE
+from studio.machine.environment import prepare_environment
+from studio.machine.sleep_inhibitor import without_quick_edit
+from studio.machine.workspace import Workspace
+from studio.machine.workspace_lock import Holder, claim, claim_run
 from studio.page import Page, join
 from studio.tunnel import hold_tunnels
 

@@ -23,12 +23,12 @@ from typing import Any
 from studio.core.files import LOG_LIMIT_BYTES, trim_log
 from studio.core.json_file import parse_json
 from studio.core.text import Text, text
-from studio.desk.pass_phrase import make_phrase, matches
-from studio.desk.share_files import PHRASES_VARIABLE, SESSION_VARIABLE, link_file, read_state, state_file
-from studio.host.addresses import list_addresses
-from studio.host.environment import prepare_environment
-from studio.host.private_file import write_private
-from studio.host.workspace import Workspace
+from studio.machine.addresses import list_addresses
+from studio.machine.environment import prepare_environment
+from studio.machine.private_file import write_private
+from studio.machine.workspace import Workspace
+from studio.services.pass_phrase import make_phrase, matches
+from studio.services.share_files import PHRASES_VARIABLE, SESSION_VARIABLE, link_file, read_state, state_file
 
 ROOT = Path(__file__).resolve().parents[1]
 LOOK_S = 0.5

@@ -193,6 +193,6 @@ def jsonl():
 @pytest.fixture
 def workspace(tmp_path):
     """An empty workspace."""
-    from studio.host.workspace import open_workspace
+    from studio.machine.workspace import open_workspace
 
     return open_workspace(str(tmp_path / "workspace"))

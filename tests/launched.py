@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from studio.host.workspace import Workspace
+from studio.machine.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN_KEYS = {"run", "state", "steps", "loss", "artifact", "diagnosis"}
@@ -183,7 +183,7 @@ def claimed_elsewhere(workspace: Workspace, run: str = "elsewhere") -> Iterator[
     """Let another process hold the claim of the workspace's one run, as a training does; it is killed at the end."""
     code = (
         "import sys, time\n"
-        "from studio.host.workspace import open_workspace\nfrom studio.host.workspace_lock import claim\n"
+        "from studio.machine.workspace import open_workspace\nfrom studio.machine.workspace_lock import claim\n"
         "held = claim(open_workspace(sys.argv[1]), 'run', run=sys.argv[2])\n"
         "print('held', flush=True); time.sleep(600)"
     )

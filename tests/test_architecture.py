@@ -38,12 +38,12 @@ FLOORS = {
     "launch": 8,
     **{f"studio.{name}": 7 for name in PROGRAM},
     "studio.ui": 6,
-    "studio.desk": 5,
+    "studio.services": 5,
     "studio.engine": 4,
     "studio.planning": 3,
     "studio.models": 2,
     "studio.data": 2,
-    "studio.host": 2,
+    "studio.machine": 2,
     "studio.core": 1,
     "studio_kernels": 1,
 }
@@ -51,8 +51,8 @@ ROOMS = {f"studio.{name}": "studio.program" for name in PROGRAM}
 """Modules that may import one another though their names differ."""
 BEFORE_VENV = (
     "launch.py",
-    *(f"studio/host/{n}.py" for n in ("install", "python_choice", "torch_build", "requirements")),
-    *(f"studio/host/{n}.py" for n in ("lock_file", "pip_words", "windows", "app_window", "install_page")),
+    *(f"studio/machine/{n}.py" for n in ("install", "python_choice", "torch_build", "requirements")),
+    *(f"studio/machine/{n}.py" for n in ("lock_file", "pip_words", "windows", "app_window", "install_page")),
     "studio/core/files.py",
 )
 HEAVY = {
@@ -71,10 +71,10 @@ BROAD_EXCEPT = {
     "studio/engine/preflight.py": "raised again, with words where the catalogue has none",
     "studio/engine/run.py": "whatever ends a run becomes a diagnosis",
     "studio/engine/sample_generations.py": "raised again unless the hook knows a way on",
-    "studio/desk/worker.py": "the Future carries it to whoever asked",
-    "studio/host/probes/call_timeout.py": "raised again in the thread that asked",
-    "studio/desk/run_controller.py": "a failure that the engine itself could not tell becomes one that it can",
-    "studio/desk/chat_service.py": "raised again in the thread that asked",
+    "studio/services/worker.py": "the Future carries it to whoever asked",
+    "studio/machine/probes/call_timeout.py": "raised again in the thread that asked",
+    "studio/services/run_controller.py": "a failure that the engine itself could not tell becomes one that it can",
+    "studio/services/chat_service.py": "raised again in the thread that asked",
     "studio/ui/guest.py": "raised again, without a traceback when there were many",
     "studio/ui/context.py": "raised again as a message",
 }
@@ -348,7 +348,7 @@ def test_every_file_opens_with_a_docstring():
     report(wrong())
 
 
-@pytest.mark.parametrize("name", ["studio/__init__.py", "studio/host/__init__.py"])
+@pytest.mark.parametrize("name", ["studio/__init__.py", "studio/machine/__init__.py"])
 def test_package_holds_a_docstring_only(name):
     assert [type(node) for node in parse(ROOT / name).body] == [ast.Expr]
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory):
     """The file that keeps what this machine is: found out anew by each of 170 commands, it takes them minutes."""
-    from studio.host.detect import detect
+    from studio.machine.detect import detect
 
     kept = tmp_path_factory.mktemp("facts") / "facts.json"
     detect(cache=kept)
@@ -32,7 +32,7 @@ def facts(tmp_path_factory):
 @pytest.fixture
 def place(facts, tmp_path, monkeypatch):
     """An opened workspace, which is the one that commands use, in which this machine was looked at before."""
-    from studio.host.workspace import open_workspace
+    from studio.machine.workspace import open_workspace
 
     monkeypatch.setenv("FINETUNE_STUDIO_WORKSPACE", str(tmp_path / "workspace"))
     monkeypatch.setenv("FINETUNE_STUDIO_LANGUAGE", "en")
@@ -253,8 +253,8 @@ def test_a_path_is_no_run_for_any_command(refused):
 
 
 def test_an_unfinished_run_can_neither_chat_nor_be_exported(refused, place, small):
-    from studio.desk.recipes import read_recipe
     from studio.engine.run_folder import create_run
+    from studio.services.recipes import read_recipe
 
     run = create_run(place / "runs", read_recipe(str(small()))).run
     assert "no result yet" in refused("chat", run, "--prompt", "hi")

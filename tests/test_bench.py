@@ -12,7 +12,7 @@ from studio import bench as program
 from studio.console import Console
 from studio.core.errors import StudioError
 from studio.core.text import load_catalogue
-from studio.host.workspace import open_workspace
+from studio.machine.workspace import open_workspace
 from tests.launched import launch
 
 KERNEL = {

@@ -27,14 +27,14 @@ from studio.console import Console
 from studio.core.errors import StudioError
 from studio.core.text import load_catalogue
 from studio.crossing import Machine
-from studio.host.program_archive import LIST, list_program, pack_program
-from studio.host.workspace_lock import Holder, claim, claim_run
-from studio.host.wsl_lease import MARKER, hand_over
-from tests.host.fake_wsl import ENGLISH, FakeWsl, read_calls
+from studio.machine.program_archive import LIST, list_program, pack_program
+from studio.machine.workspace_lock import Holder, claim, claim_run
+from studio.machine.wsl_lease import MARKER, hand_over
 from tests.launched import launch, read_answer, wait_for
+from tests.machine.fake_wsl import ENGLISH, FakeWsl, read_calls
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = ("launch.py", "requirements.txt", "constraints.txt", "studio/host/install.py")
+SMALL = ("launch.py", "requirements.txt", "constraints.txt", "studio/machine/install.py")
 """What the probe and the stand-ins need of the program."""
 
 # Stands for `python3 launch.py wsl --inside` in the distribution: a page that answers until `stop` or the end of input.
@@ -293,7 +293,7 @@ from studio.bridge import run_wsl
 from studio.console import Console
 from studio.core.text import load_catalogue
 from studio.crossing import Machine
-from studio.host.workspace import open_workspace
+from studio.machine.workspace import open_workspace
 words = load_catalogue("en")
 machine = Machine(system="Windows", wsl=sys.argv[1], translate=lambda path, name, root: path)
 options = parse(["wsl", "--yes", "--no-browser", "--json"], words)

@@ -321,9 +321,9 @@ import sys, time
 from types import SimpleNamespace
 from studio.cli import main
 from studio.core.text import literal
-from studio.desk import exports
-from studio.desk.desk import Desk
-from studio.desk.chat_service import ChatService
+from studio.services import exports
+from studio.services.desk import Desk
+from studio.services.chat_service import ChatService
 from studio.engine.exporters.exporter import Exporter
 
 def write(job):

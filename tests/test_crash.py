@@ -166,8 +166,8 @@ def test_a_request_before_the_first_step_is_not_lost(room, site, recipe):
         return beat is not None and beat.phase == "trial"
 
     try:
-        # Not earlier, while libraries or the model are loading (tests/desk/test_desk.py asks then): a busy machine may
-        # need more for that than the supervisor's 20 s, which then ends it.
+        # Not earlier, while libraries or the model are loading (tests/services/test_desk.py asks then): a busy machine
+        # may need more for that than the supervisor's 20 s, which then ends it.
         wait_for(tries_out, START_S)
         process.send_signal(signal.SIGTERM)
         stdout, stderr = process.communicate(timeout=END_S)

@@ -15,12 +15,12 @@ from studio.console import Console
 from studio.core.facts import MachineFacts
 from studio.core.text import load_catalogue
 from studio.doctor import list_lines, read_facts
-from studio.host.settings import read_settings
-from studio.host.workspace import Workspace
+from studio.machine.settings import read_settings
+from studio.machine.workspace import Workspace
 from studio.planning.doctor_report import judge
 
 ROOT = Path(__file__).resolve().parents[1]
-MACHINES = ROOT / "tests" / "host" / "machines"
+MACHINES = ROOT / "tests" / "machine" / "machines"
 HANDFUL = ("founding_mingw_linker", "founding_wsl2_2080ti", "windows_torch_dll", "linux_h200", "mac_m3")
 
 
@@ -87,7 +87,7 @@ def test_every_recorded_machine_through_the_command(path, workspace, capsys, mon
 
 
 def test_what_was_found_holds_until_it_is_asked_for_anew(ask, monkeypatch):
-    from studio.host import detect
+    from studio.machine import detect
 
     asked, real = [], detect.run_child
     monkeypatch.setattr(detect, "run_child", lambda name, *a, **k: asked.append(name) or real(name, *a, **k))

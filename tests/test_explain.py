@@ -14,7 +14,7 @@ import pytest
 
 from studio.cli import main
 from studio.explain import HEAD_BYTES, TAIL_BYTES, find_encoding
-from studio.host import python_choice
+from studio.machine import python_choice
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -37,7 +37,7 @@ def checkout(tmp_path_factory):
     )
     for name in names:
         shutil.copy(ROOT / name, folder / name)
-    for name in ("studio/core", "studio/host", "assets/locales"):
+    for name in ("studio/core", "studio/machine", "assets/locales"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 

@@ -18,7 +18,7 @@ KINDS = ("quick", "slow", "long")
 EARLY = (
     "launch.py",
     *(
-        f"studio/host/{name}.py"
+        f"studio/machine/{name}.py"
         for name in (
             "app_window",
             "install",
@@ -58,7 +58,7 @@ def checkout(tmp_path_factory):
         "install_linux.sh",
     ):
         shutil.copy(ROOT / name, folder / name)
-    for package in ("studio", "studio/core", "studio/host"):
+    for package in ("studio", "studio/core", "studio/machine"):
         (folder / package / "__init__.py").write_text('"""A package."""\n', encoding="utf-8")
     (folder / "studio" / "cli.py").write_text(CLI, encoding="utf-8")
     (folder / "tests").mkdir()

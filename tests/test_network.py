@@ -13,8 +13,8 @@ import urllib.request
 
 import pytest
 
-from studio.host.workspace import Workspace
-from studio.host.workspace_lock import read_address
+from studio.machine.workspace import Workspace
+from studio.machine.workspace_lock import read_address
 from tests.launched import launch, processes_of, read_answer, start, wait_for, write_recipe
 
 # Loaded by every Python with its folder on PYTHONPATH; one JSON line a process, and one a look-up or connection.

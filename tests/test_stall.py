@@ -9,7 +9,7 @@ import time
 import pytest
 
 from studio import supervise as supervisor
-from studio.host.workspace import open_workspace
+from studio.machine.workspace import open_workspace
 from tests.launched import environment, launch, processes_of, read_answer, read_events, start, wait_for
 from tests.test_crash import calm, recipe, room, site, weights  # noqa: F401 - fixtures
 
@@ -92,9 +92,9 @@ WINDOW = """
 import os, sys
 from studio.core.errors import StudioError
 from studio.core.events import RunStalled
-from studio.desk.desk import Desk
-from studio.desk.recipes import read_recipe
-from studio.host.workspace import open_workspace
+from studio.services.desk import Desk
+from studio.services.recipes import read_recipe
+from studio.machine.workspace import open_workspace
 from studio.lifeline import watch_parent
 from pathlib import Path
 

@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from studio import tunnel
-from studio.desk.pass_phrase import hash_phrase
-from studio.desk.share_files import link_file, state_file
-from studio.host.private_file import write_private
+from studio.machine.private_file import write_private
+from studio.services.pass_phrase import hash_phrase
+from studio.services.share_files import link_file, state_file
 from studio.tunnel import Tunnels
 from studio.ui.tunnel import TUNNEL_VARIABLE, find_link
 from tests import test_share

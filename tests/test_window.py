@@ -13,8 +13,8 @@ from studio import page as window_page
 from studio import webview_window
 from studio.cli import main
 from studio.core.errors import StudioError
-from studio.host.install_page import ADDRESS_VARIABLE
-from studio.host.settings import change_settings
+from studio.machine.install_page import ADDRESS_VARIABLE
+from studio.machine.settings import change_settings
 
 ADDRESS = "http://127.0.0.1:9/?token=once"
 

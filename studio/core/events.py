@@ -157,7 +157,7 @@ class KernelFellBack(RunEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepairApplied(RunEvent):
-    """Something in the environment of our own process was set right before it started (host/repairs.py)."""
+    """Something in the environment of our own process was set right before it started (machine/repairs.py)."""
 
     kind: ClassVar[str] = "repair_applied"
     repair: str

@@ -33,7 +33,7 @@ class Gpu:
     display: bool | None = None
     """Whether a display hangs on it; None when the driver does not tell."""
     free_bytes: int = 0
-    """What other programs leave of its memory just now (host/cards.py); 0 when nobody looked."""
+    """What other programs leave of its memory just now (machine/cards.py); 0 when nobody looked."""
     cap_bytes: int = 0
     """What the run that has begun on it may take, with what lies beside torch; 0 before one has."""
 
@@ -183,7 +183,7 @@ class MeasuredSpeed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineFacts:
-    """Raw facts of the machine, one JSON object without conclusions: those are drawn in studio/host from these."""
+    """Raw facts of the machine, one JSON object without conclusions: those are drawn in studio/machine from these."""
 
     system: str
     """`Linux`, `Windows` or `Darwin`."""
@@ -225,7 +225,7 @@ class MachineFacts:
     dead_overrides: tuple[str, ...] = ()
     """Variables that name a program which is not there, such as CC."""
     repairs: tuple[str, ...] = ()
-    """Names of the repairs (host/repairs.py) that this process's environment has had."""
+    """Names of the repairs (machine/repairs.py) that this process's environment has had."""
     places: Mapping[str, Place] = field(default_factory=dict)
     """home, workspace, temp, triton_cache, model_cache, program -> Place"""
     assemblers: tuple[Tool, ...] = ()

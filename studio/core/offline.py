@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 OFFLINE_VARIABLE = "FINETUNE_STUDIO_OFFLINE"
-"""1 when the person set one of HUB_OFFLINE, 0 when the studio alone did, for its own process (host/workspace.py)."""
+"""1 when the person set one of HUB_OFFLINE, 0 when the studio alone did, for its own process (machine/workspace.py)."""
 HUB_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 DATASETS_OFFLINE = "HF_DATASETS_OFFLINE"
 """For data alone: the studio never sets it, so it is the person's own wish."""

@@ -26,7 +26,7 @@ from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.run_folder import RunFolder
 from studio.engine.save_interval import count_saves
 from studio.engine.trainer import Trainer
-from studio.host.failures import diagnose
+from studio.machine.failures import diagnose
 from studio.models.adapt import evaluation_mode
 from studio.models.load import Loaded
 from studio.planning.memory_estimate import OPTIMIZER_BYTES

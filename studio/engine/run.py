@@ -33,7 +33,7 @@ from studio.engine.phases.train import (
 from studio.engine.phases.verify import verify
 from studio.engine.run_context import Run, Stopped
 from studio.engine.run_folder import RunFolder
-from studio.host.failures import diagnose
+from studio.machine.failures import diagnose
 from studio.models.fetch import DownloadStopped, resolve_model
 from studio.models.weights import Weights
 from studio.planning.learned_limits import Remembered

@@ -22,7 +22,7 @@ from studio.core.migrate import lift
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import text
-from studio.host.workspace import LOCAL_VARIABLE
+from studio.machine.workspace import LOCAL_VARIABLE
 
 LATEST_S = 32_503_680_000.0
 """The year 3000, where the calendars of some systems end."""

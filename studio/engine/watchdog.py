@@ -5,9 +5,9 @@
         run(recipe, machine, folder, watch.emit, should_stop, watch.beat)
 
 A thread looks each second. When the engine gave no sign of life for longer than its own pace allows (core/pace.py), it
-writes the stacks of all threads into stacks.txt, measures (host/process_metrics.py), finds the cause
-(host/stall_diagnosis.py) and emits RunStalled. What is to follow, the supervisor does, who reads stall.json beside the
-heartbeat. While Python's lock is held this thread stands still too: then a timer in C, set at each beat, writes the
+writes the stacks of all threads into stacks.txt, measures (machine/process_metrics.py), finds the cause
+(machine/stall_diagnosis.py) and emits RunStalled. What is to follow, the supervisor does, who reads stall.json beside
+the heartbeat. While Python's lock is held this thread stands still too: then a timer in C, set at each beat, writes the
 stacks, and the supervisor judges.
 """
 
@@ -42,10 +42,10 @@ from studio.core.recipe import Limits
 from studio.core.text import text
 from studio.engine.crash_records import STACKS
 from studio.engine.run_folder import RunFolder
-from studio.host.nvml import sample_gpu
-from studio.host.process_metrics import compare, read_vitals
-from studio.host.sleep_inhibitor import keep_awake
-from studio.host.stall_diagnosis import (
+from studio.machine.nvml import sample_gpu
+from studio.machine.process_metrics import compare, read_vitals
+from studio.machine.sleep_inhibitor import keep_awake
+from studio.machine.stall_diagnosis import (
     GROWTH_STEPS,
     HEADER,
     MemoryTrend,

@@ -11,8 +11,8 @@ from studio_kernels.support import NEEDS_DOTS
 
 from studio.core.facts import Gpu, MachineFacts
 from studio.core.text import Text, literal, text
-from studio.host import versions
-from studio.host.capabilities import (
+from studio.machine import versions
+from studio.machine.capabilities import (
     ROCM_WITH_TRITON,
     dotted,
     healthy_distribution,

@@ -7,10 +7,10 @@ from typing import Any
 
 from studio.core.facts import KernelTest, MachineFacts
 from studio.core.text import Text, literal, text
-from studio.host import versions
-from studio.host.capabilities import can_compile, dotted, has_bf16, has_fp8, old_driver
-from studio.host.cards import choose_card, explain_card, list_driven
-from studio.host.repairs import choose_repairs
+from studio.machine import versions
+from studio.machine.capabilities import can_compile, dotted, has_bf16, has_fp8, old_driver
+from studio.machine.cards import choose_card, explain_card, list_driven
+from studio.machine.repairs import choose_repairs
 from studio.planning.backend_table import PROCESSOR_ROWS, Backend
 from studio.planning.suggestions import launcher
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from studio.core.facts import Gpu, MachineFacts
 from studio.core.text import Text, literal, text
-from studio.host.capabilities import broken_ops
-from studio.host.cards import choose_card
-from studio.host.failures import find_failures, general
-from studio.host.failures.catalogue import Found
-from studio.host.repairs import REPAIRS, choose_repairs
+from studio.machine.capabilities import broken_ops
+from studio.machine.cards import choose_card
+from studio.machine.failures import find_failures, general
+from studio.machine.failures.catalogue import Found
+from studio.machine.repairs import REPAIRS, choose_repairs
 from studio.planning.backend_table import PROCESSOR_ROWS, Backend
 from studio.planning.doctor_checks import look_through
 from studio.planning.run_plan import OPS, choose_kernel, plan_backend, triton_hidden

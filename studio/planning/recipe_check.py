@@ -12,7 +12,7 @@ from studio.core.facts import BackendPlan, DataFacts, MachineFacts, ModelFacts
 from studio.core.fields import Knob, knobs_of
 from studio.core.recipe import Recipe, read_value, share_held_out
 from studio.core.text import Text, literal, text
-from studio.host.versions import gate
+from studio.machine.versions import gate
 from studio.planning.memory_estimate import count_disk, count_left_out, predict
 from studio.planning.memory_planner import advise
 from studio.planning.run_plan import (

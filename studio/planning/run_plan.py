@@ -8,10 +8,10 @@ from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts
 from studio.core.policy import Calibration
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Text, literal, text
-from studio.host import versions
-from studio.host.capabilities import dotted, has_bf16, has_fp8, old_driver, triton_words
-from studio.host.cards import choose_card, explain_card, gigabytes, number_card
-from studio.host.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE
+from studio.machine import versions
+from studio.machine.capabilities import dotted, has_bf16, has_fp8, old_driver, triton_words
+from studio.machine.cards import choose_card, explain_card, gigabytes, number_card
+from studio.machine.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE
 from studio.planning.backend_table import NEEDS_DOTS, PROCESSOR_ROWS, Backend, choose_backend, runs_fast
 from studio.planning.layer_memory import read_decoder
 from studio.planning.memory_estimate import estimate_calibration, predict

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts, Slower
 from studio.core.recipe import Recipe
 from studio.core.text import Text, text
-from studio.host.capabilities import broken_ops
-from studio.host.rates import rate_card
+from studio.machine.capabilities import broken_ops
+from studio.machine.rates import rate_card
 from studio.planning.layer_flops import slowdown
 from studio.planning.layer_memory import explain_stock, read_decoder
 from studio.planning.memory_estimate import longest

@@ -5,8 +5,8 @@ from __future__ import annotations
 from studio.core.facts import Distribution, Gpu, MachineFacts, Offer
 from studio.core.recipe import Recipe
 from studio.core.text import Text, text
-from studio.host import versions
-from studio.host.capabilities import healthy_distribution
+from studio.machine import versions
+from studio.machine.capabilities import healthy_distribution
 from studio.planning.backend_table import Backend
 
 TORCH_INDEX = "https://download.pytorch.org/whl"

@@ -11,8 +11,8 @@ from studio.core.errors import Problem, RecipeError, StudioError
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe
 from studio.core.text import text
-from studio.desk.queue import QueueItem
-from studio.desk.recipes import fit_length
+from studio.services.queue import QueueItem
+from studio.services.recipes import fit_length
 from studio.ui.context import Context, refuse_unforeseen
 
 LONGEST_WAIT_S = 60.0

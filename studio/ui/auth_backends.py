@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from studio.desk.sharing import Admission, Sharing
+from studio.services.sharing import Admission, Sharing
 from studio.ui.owner_auth import SESSION_S, Keys
 
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 from studio.core.json_file import parse_json
 from studio.core.text import load_catalogue, text
-from studio.host.peer_credentials import is_foreign
+from studio.machine.peer_credentials import is_foreign
 from studio.ui.auth_backends import Door, Doors, LocalDoor, PhraseDoor
 from studio.ui.connections import KNOWN
 from studio.ui.headers import SECURITY_HEADERS

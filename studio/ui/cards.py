@@ -13,7 +13,7 @@ from studio.core.fields import knobs_of
 from studio.core.recipe import Recipe
 from studio.core.record import RunRecord
 from studio.core.text import Text, text
-from studio.desk.recipe_problems import SourceProblem
+from studio.services.recipe_problems import SourceProblem
 
 Say = Callable[..., str]
 

@@ -18,10 +18,10 @@ from studio.core.json_file import read_json
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.text import Catalogue, Text, literal, load_catalogue, text
-from studio.desk.renewal import Renewal
-from studio.host.failures import refuse_system
-from studio.host.settings import change_settings, read_settings
-from studio.host.workspace import refuse_gone
+from studio.machine.failures import refuse_system
+from studio.machine.settings import change_settings, read_settings
+from studio.machine.workspace import refuse_gone
+from studio.services.renewal import Renewal
 from studio.ui.auth_middleware import CALLER, ROLE
 from studio.ui.guest_view import Curtain
 from studio.ui.live import LiveView, fold

@@ -177,7 +177,7 @@ def lengths_view(
 ) -> str:
     """Return the histogram of all lengths with a limit line to drag, and what the limit does.
 
-    `histogram`: edges (ascending, one more than counts), counts, p50, p95, max. `cuts`: a studio.desk Cut for each
+    `histogram`: edges (ascending, one more than counts), counts, p50, p95, max. `cuts`: a studio.services Cut for each
     limit that the line can stand at, ascending; none without a tokenizer, then there is no line. `now`: the Cut at
     `limit` itself, which a person may have typed.
     """

@@ -8,9 +8,9 @@ from html import escape
 from studio.core.errors import Problem
 from studio.core.text import text
 from studio.data.gather import UNTRAINED
-from studio.desk.estimate import RunEstimate
-from studio.desk.model_fit import METHODS
 from studio.planning.run_time import say_duration
+from studio.services.estimate import RunEstimate
+from studio.services.model_fit import METHODS
 from studio.ui.cards import count_words, fix_of, model_name, size_words, time_words
 from studio.ui.field_badges import tab_of
 from studio.ui.model_view import SIGNS

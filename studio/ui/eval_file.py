@@ -12,9 +12,9 @@ import gradio as gr
 
 from studio.core.errors import StudioError
 from studio.core.text import text
-from studio.desk.demo import HELD_OUT
-from studio.desk.eval_prompts import read_prompts
-from studio.desk.eval_table import write_csv
+from studio.services.demo import HELD_OUT
+from studio.services.eval_prompts import read_prompts
+from studio.services.eval_table import write_csv
 from studio.ui.cards import note_card
 from studio.ui.chat_parts import UNTIL_ENTERED
 from studio.ui.chat_view import progress_card, table_card

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from studio.desk.exports import Estimate, ExportItem, loading_lines
+from studio.services.exports import Estimate, ExportItem, loading_lines
 from studio.ui.cards import Say, size_words
 from studio.ui.chat_view import copy_button
 

@@ -14,7 +14,7 @@ from studio.core.errors import Problem
 from studio.core.fields import Knob, knobs_of
 from studio.core.recipe import Recipe, read_value
 from studio.core.text import Catalogue, Text, text
-from studio.desk.recipes import usual_value
+from studio.services.recipes import usual_value
 from studio.ui.number_input import show_number
 
 SCRIPT = Path(__file__).resolve().parents[2] / "assets" / "settings_form.js"

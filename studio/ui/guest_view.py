@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from studio.core.record import RunRecord
 from studio.core.text import Text
-from studio.host.redact import redact
-from studio.host.workspace import Workspace
+from studio.machine.redact import redact
+from studio.machine.workspace import Workspace
 from studio.ui.answer_text import show_answer
 from studio.ui.live import LiveView
 from studio.ui.run_advice import judge

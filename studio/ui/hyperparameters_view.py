@@ -9,8 +9,8 @@ from typing import Any
 from studio.core.fields import Knob, knobs_of
 from studio.core.recipe import Recipe
 from studio.core.text import Catalogue
-from studio.desk.goal_settings import CONTROLS, GOALS, LATER, OWN, Change, Wish
-from studio.desk.presets import Difference, Preset
+from studio.services.goal_settings import CONTROLS, GOALS, LATER, OWN, Change, Wish
+from studio.services.presets import Difference, Preset
 from studio.ui.field_badges import show_plainly
 
 Say = Callable[..., str]

@@ -22,7 +22,7 @@ from starlette.routing import Mount
 
 from studio.core.errors import StudioError
 from studio.core.text import LANGUAGES, text
-from studio.host.addresses import bind_port
+from studio.machine.addresses import bind_port
 from studio.ui.auth_backends import Doors, PhraseDoor
 from studio.ui.auth_middleware import Gate, Receive, Scope, Send
 from studio.ui.connections import CONNECTIONS, AcceptErrors, Connection
@@ -54,7 +54,7 @@ class Listener:
 
 
 class Listeners:
-    """The window's side of studio.desk.sharing: `doors` are those of the owner's app `blocks`."""
+    """The window's side of studio.services.sharing: `doors` are those of the owner's app `blocks`."""
 
     def __init__(self, context: Context, blocks: gr.Blocks, doors: Doors) -> None:
         self.context, self.blocks, self.doors = context, blocks, doors

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from studio.core.text import literal
-from studio.desk.model_fit import JUDGED_TOKENS, MethodFit, ModelFit, name_method
-from studio.desk.model_library import FoundModel
+from studio.services.model_fit import JUDGED_TOKENS, MethodFit, ModelFit, name_method
+from studio.services.model_library import FoundModel
 from studio.ui.cards import count_words, note_card, size_words
 
 Say = Callable[..., str]

@@ -18,8 +18,8 @@ from studio.core.fields import knobs_of
 from studio.core.recipe import Recipe, read_value
 from studio.core.record import RunRecord
 from studio.core.text import Catalogue, Text, text
-from studio.desk.recipe_problems import SourceProblem
 from studio.planning.slow_paths import say_slower
+from studio.services.recipe_problems import SourceProblem
 from studio.ui.cards import fix_of, time_words
 from studio.ui.field_badges import elem_id, show_plainly, tab_of
 from studio.ui.live import LiveView

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from studio.core.text import load_catalogue, text
-from studio.host.settings import read_settings
+from studio.machine.settings import read_settings
 from studio.ui.gradio_import import import_gradio
 from studio.ui.owner_auth import Keys
 from studio.ui.splash import close_splash, likely_ports, open_splash
 
 if TYPE_CHECKING:
-    from studio.desk.desk import Desk
-    from studio.desk.sharing import Sharing
-    from studio.host.workspace import Workspace
+    from studio.machine.workspace import Workspace
+    from studio.services.desk import Desk
+    from studio.services.sharing import Sharing
     from studio.ui.context import Context
 
 POLL_S = 0.02
@@ -42,7 +42,7 @@ def serve(
     """Serve the window until `stopped` is set; return the exit code 0.
 
     `port` None takes the first free one from FIRST_PORT. `language` is one of LANGUAGES; a choice that the person made
-    in the window goes before it. `shared`: who is let in from outside from the start, role -> way (desk/sharing.py).
+    in the window goes before it. `shared`: who is let in from outside at the start, role -> way (services/sharing.py).
     Raises StudioError when the port is taken, or when `shared` cannot be.
     """
     stopped = stopped or threading.Event()

@@ -11,7 +11,7 @@ from typing import Any
 from studio.core.facts import Gpu
 from studio.core.hub_token import NO_MIRROR, Mirror, TokenPlace, takes_token
 from studio.core.text import LANGUAGES
-from studio.desk.preferences import PreferencesPart
+from studio.services.preferences import PreferencesPart
 from studio.ui.cards import size_words
 
 Say = Callable[..., str]

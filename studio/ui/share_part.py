@@ -8,8 +8,8 @@ import gradio as gr
 
 from studio.core.errors import StudioError
 from studio.core.text import text
-from studio.desk.share_files import ROLES, WAYS
-from studio.desk.sharing import HOURS
+from studio.services.share_files import ROLES, WAYS
+from studio.services.sharing import HOURS
 from studio.ui.context import Context
 from studio.ui.html_events import make_voice, read_said
 from studio.ui.share_view import share_card

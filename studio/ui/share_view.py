@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from html import escape
 
-from studio.desk.share_files import WAYS, GuestConnection, Opening
-from studio.desk.sharing import EXPIRES_H, HOURS, SharingView
+from studio.services.share_files import WAYS, GuestConnection, Opening
+from studio.services.sharing import EXPIRES_H, HOURS, SharingView
 from studio.ui.cards import time_words
 
 Say = Callable[..., str]

@@ -19,7 +19,7 @@ from studio.ui.asset_preload import KEPT, find_front_end, preload_links, read_as
 from studio.ui.headers import SECURITY_HEADERS
 
 if TYPE_CHECKING:
-    from studio.host.workspace import Workspace
+    from studio.machine.workspace import Workspace
 
 FIRST_PORT = 7860
 PORTS = 100

@@ -13,7 +13,7 @@ from benchmarks import compare
 from benchmarks.cases import CASES, Case
 from benchmarks.child import describe_failure, find_lacking, find_site, make_environment
 from benchmarks.table import append_row, read_rows
-from studio.host.workspace import Workspace, child_environment
+from studio.machine.workspace import Workspace, child_environment
 
 BY_NAME = {case.name: case for case in CASES}
 TINY = {"shape": "tiny", "bits": 16, "checkpointing": "none", "tokens": 64, "step_s": 0.1, "peak_gib": 1.0}

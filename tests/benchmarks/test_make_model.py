@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.make_model import SHAPES, build_config, list_tensors, make_model
 from benchmarks.table import append_row
 from benchmarks.train import read_run, write_recipe
-from studio.desk.recipes import read_recipe
 from studio.engine.run_folder import create_run
 from studio.models.catalog import inspect_model
+from studio.services.recipes import read_recipe
 
 TOKENS = 48
 
@@ -74,9 +74,9 @@ def test_norms_begin_as_those_of_their_family(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("way", ["lora", "full"])
 def test_one_step_through_the_engine_fills_a_row_of_the_table(folder, tmp_path, way):
-    from studio.desk.event_log import EventLog
     from studio.engine.run import run
-    from studio.host.detect import detect
+    from studio.machine.detect import detect
+    from studio.services.event_log import EventLog
 
     path = write_recipe(tmp_path / "r.json", folder, way, steps=1, micro_batch=2, tokens=TOKENS, limits={})
     recipe = read_recipe(str(path))

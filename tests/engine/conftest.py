@@ -14,7 +14,7 @@ from studio.core.facts import MachineFacts
 from studio.core.recipe import DatasetSpec, Limits, ModelChoice, OptimSpec, Recipe, change_recipe
 from studio.core.record import RunRecord
 from studio.engine.run_folder import RunFolder, create_run
-from studio.host.detect import detect
+from studio.machine.detect import detect
 
 
 @dataclass(slots=True)

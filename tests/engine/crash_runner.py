@@ -22,7 +22,7 @@ from studio.core.events import RunResumed, StepLogged
 from studio.core.recipe import AdapterSpec, DatasetSpec, Limits, ModelChoice, OptimSpec, Recipe
 from studio.engine.run import run
 from studio.engine.run_folder import RunFolder, create_run
-from studio.host.detect import detect
+from studio.machine.detect import detect
 
 STEPS = 100
 

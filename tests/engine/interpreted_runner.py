@@ -26,7 +26,7 @@ from studio.core.recipe import AdapterSpec, DatasetSpec, Limits, ModelChoice, Op
 from studio.engine.run_folder import create_run
 from studio.planning.learned_limits import Remembered
 from studio.planning.run_plan import plan as real_plan
-from tests.host.facts import make_gpu, make_machine
+from tests.machine.facts import make_gpu, make_machine
 
 MODULES = {"rms_norm": rms_norm, "glu": glu}
 BREAK_AT = ("train", 7, 1)

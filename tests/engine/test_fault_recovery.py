@@ -21,7 +21,7 @@ from studio.planning.learned_limits import Remembered
 from studio.planning.run_plan import plan as real_plan
 from tests.engine.conftest import Ran
 from tests.engine.fake_kernels import Fault, KernelBroke, Now, install
-from tests.host.facts import make_gpu, make_machine
+from tests.machine.facts import make_gpu, make_machine
 
 
 @pytest.fixture

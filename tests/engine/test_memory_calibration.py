@@ -25,7 +25,7 @@ from studio.models.decoder.decoder import Decoder, take_over
 from studio.planning import memory_estimate
 from studio.planning import run_plan as planning
 from tests.conftest import make_model
-from tests.host.facts import make_gpu, make_machine
+from tests.machine.facts import make_gpu, make_machine
 
 GIB = 2**30
 WIDE = {

@@ -294,7 +294,7 @@ from studio.core.codec import from_json
 from studio.core.recipe import Recipe
 from studio.engine.run_folder import create_run
 from studio.engine.run import run
-from studio.host.detect import detect
+from studio.machine.detect import detect
 recipe = from_json(Recipe, json.loads(Path(sys.argv[1]).read_text()))
 losses = []
 def emit(event):

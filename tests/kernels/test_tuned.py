@@ -14,7 +14,7 @@ import torch
 from studio_kernels import tuned
 from studio_kernels.dispatch import op_named
 
-from studio.host.workspace import Workspace, child_environment
+from studio.machine.workspace import Workspace, child_environment
 from tests.kernels.test_compile import check, half, launches  # noqa: F401 (a fixture)
 
 ROOT = Path(__file__).resolve().parents[2]

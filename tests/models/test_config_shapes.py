@@ -107,7 +107,7 @@ def test_experts_are_counted_as_what_no_quantisation_reaches(tmp_path, family):
     from studio.planning.memory_estimate import count_left_out, predict
     from studio.planning.run_plan import plan
     from tests.conftest import make_tokenizer
-    from tests.host.facts import make_machine, make_recipe
+    from tests.machine.facts import make_machine, make_recipe
 
     shape = {"vocab_size": 300, "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 128}

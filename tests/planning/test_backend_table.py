@@ -6,10 +6,10 @@ import pytest
 
 from studio.core.facts import Distribution, Gpu, WindowsFacts
 from studio.core.text import load_catalogue
-from studio.host.capabilities import can_compile, has_bf16, has_fp8
+from studio.machine.capabilities import can_compile, has_bf16, has_fp8
 from studio.planning import backend_table as table
 from studio.planning.backend_table import ROWS, choose_backend, runs_fast
-from tests.host.facts import PACKAGES, make_gpu, make_machine
+from tests.machine.facts import PACKAGES, make_gpu, make_machine
 
 RTX = make_gpu()
 TURING = make_gpu(11, (7, 5), "RTX 2080 Ti")

@@ -10,7 +10,7 @@ import pytest
 from studio.core.facts import MeasuredSpeed
 from studio.core.policy import Calibration
 from studio.planning.learned_limits import MOST_SPEEDS, Load, Remembered, survey
-from tests.host.facts import make_gpu, make_machine
+from tests.machine.facts import make_gpu, make_machine
 
 GPU = make_gpu(name="RTX 4090")
 MACHINE = make_machine(GPU, driver="581.29")

@@ -18,7 +18,7 @@ from studio.planning.memory_estimate import (
     predict,
 )
 from studio.planning.run_plan import plan
-from tests.host.facts import make_decoder, make_gpu, make_machine, make_model, make_recipe, make_small
+from tests.machine.facts import make_decoder, make_gpu, make_machine, make_model, make_recipe, make_small
 
 MACHINE = make_machine(make_gpu(80, (9, 0), "H100"))
 GIB = 2**30

@@ -16,7 +16,7 @@ from studio.planning.memory_estimate import count_rows, predict
 from studio.planning.memory_planner import choose_policy, longest_context, step_down
 from studio.planning.policy_search import HEAD_PORTIONS, PINNED_SHARE, MemoryLoad, list_candidates
 from studio.planning.run_plan import limit_memory, memory_budget, plan, plan_memory
-from tests.host.facts import make_decoder, make_gpu, make_machine, make_recipe
+from tests.machine.facts import make_decoder, make_gpu, make_machine, make_recipe
 
 MACHINE = make_machine(make_gpu(24))
 GIB = 2**30

@@ -8,7 +8,7 @@ from studio.core.facts import Distribution, Gpu, GuestFacts, KernelTest, Windows
 from studio.core.text import load_catalogue
 from studio.planning.backend_table import NEEDS_DOTS
 from studio.planning.run_plan import plan
-from tests.host.facts import make_decoder, make_gpu, make_machine, make_model, make_recipe, make_small
+from tests.machine.facts import make_decoder, make_gpu, make_machine, make_model, make_recipe, make_small
 
 LAPTOP = make_machine()
 DESKTOP = make_machine(make_gpu())

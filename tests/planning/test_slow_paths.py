@@ -10,7 +10,7 @@ from studio.core.text import LANGUAGES, load_catalogue, text
 from studio.planning.recipe_check import check
 from studio.planning.run_plan import choose_device, plan
 from studio.planning.slow_paths import find_slower, note_loading, say_slower, say_times
-from tests.host.facts import make_data, make_decoder, make_gpu, make_machine, make_model, make_recipe
+from tests.machine.facts import make_data, make_decoder, make_gpu, make_machine, make_model, make_recipe
 from tests.planning.test_speed_estimate import QWEN_06B, SMOLLM
 
 H200 = Gpu(name="NVIDIA H200", vram_bytes=150_000_000_000, capability=(9, 0))

@@ -6,7 +6,7 @@ import pytest
 
 from studio.core.facts import Choice, Gpu, MeasuredSpeed
 from studio.core.text import LANGUAGES, literal, load_catalogue
-from studio.host.rates import find_card, rate_card, read_speeds
+from studio.machine.rates import find_card, rate_card, read_speeds
 from studio.planning.run_plan import plan
 from studio.planning.run_time import LONG_S, check_duration, describe, say_duration
 from studio.planning.speed_estimate import (
@@ -17,7 +17,7 @@ from studio.planning.speed_estimate import (
     read_rows,
     reckon_speed,
 )
-from tests.host.facts import make_data, make_decoder, make_gpu, make_machine, make_model, make_recipe
+from tests.machine.facts import make_data, make_decoder, make_gpu, make_machine, make_model, make_recipe
 
 H200 = Gpu(name="NVIDIA H200", vram_bytes=150_000_000_000, capability=(9, 0))
 

@@ -145,7 +145,7 @@ def run_folder(workspace):
 DRIVER = """
 import signal, sys
 from pathlib import Path
-from studio.host.workspace import open_workspace
+from studio.machine.workspace import open_workspace
 from studio.supervise import keep_alive
 if "deaf" not in sys.argv:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

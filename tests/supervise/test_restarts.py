@@ -15,8 +15,8 @@ from studio import supervise as supervisor
 from studio.core.errors import StudioError
 from studio.engine.crash_records import read_deaths
 from studio.engine.run_folder import RunFolder
-from studio.host.settings import change_settings
-from studio.host.workspace_lock import claim
+from studio.machine.settings import change_settings
+from studio.machine.workspace_lock import claim
 from studio.page import Page
 from tests.supervise.conftest import starts
 

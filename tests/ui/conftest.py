@@ -21,9 +21,9 @@ from studio.core.hub_token import NO_MIRROR, Mirror
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.core.record import RunRecord
 from studio.core.text import literal, text
-from studio.desk.dataset_session import Datasets
-from studio.desk.sharing import Sharing
-from studio.host.workspace import child_environment, open_workspace
+from studio.machine.workspace import child_environment, open_workspace
+from studio.services.dataset_session import Datasets
+from studio.services.sharing import Sharing
 from tests.ui.browser import Window, describe_page, open_chromium, wait_for
 from tests.ui.sample_report import FakeTools
 
@@ -107,7 +107,7 @@ MACHINE = MachineFacts(system="Linux", wsl=False, python="3.11", cores=2, ram_by
 
 @dataclass
 class FakeHealth:
-    """Answers like studio.desk.machine_state.Health."""
+    """Answers like studio.services.machine_state.Health."""
 
     problems: list[dict] = field(default_factory=list)
     offers: list = field(default_factory=list)
@@ -162,7 +162,7 @@ class FakeHealth:
 
 @dataclass
 class FakeDesk:
-    """Answers like studio.desk.desk.Desk, from lists that a test fills."""
+    """Answers like studio.services.desk.Desk, from lists that a test fills."""
 
     workspace: object
     log: dict[str, list[RunEvent]] = field(default_factory=dict)

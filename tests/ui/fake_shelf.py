@@ -11,8 +11,8 @@ from studio.core.facts import Verdict
 from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, Recipe
 from studio.core.record import RunRecord
 from studio.core.text import Text, literal
-from studio.desk.queue import QueueItem
-from studio.desk.run_library import Comparison, ShelfEntry
+from studio.services.queue import QueueItem
+from studio.services.run_library import Comparison, ShelfEntry
 from tests.ui.conftest import FakeDesk
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -39,7 +39,7 @@ def make_entry(
 
 @dataclass
 class FakeShelf:
-    """Answers like studio.desk.run_library.Shelf."""
+    """Answers like studio.services.run_library.Shelf."""
 
     kept: tuple[ShelfEntry, ...] = ()
     done: list[tuple] = field(default_factory=list)
@@ -85,7 +85,7 @@ class FakeShelf:
 
 @dataclass
 class FakeQueue:
-    """Answers like studio.desk.queue.Queue."""
+    """Answers like studio.services.queue.Queue."""
 
     kept: list[QueueItem] = field(default_factory=list)
     reason: Text | None = None
@@ -122,7 +122,7 @@ class FakeQueue:
 
 @dataclass
 class FakeFits:
-    """Answers like studio.desk.model_library.Fits."""
+    """Answers like studio.services.model_library.Fits."""
 
     def advice(self) -> Text:
         return literal("a small one <b>")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from studio.core.facts import MachineFacts
-from studio.desk.model_library import Fits
-from tests.host.facts import make_gpu, make_machine
+from studio.services.model_library import Fits
+from tests.machine.facts import make_gpu, make_machine
 from tests.ui.conftest import FakeDesk, FakeHealth
 
 RTX_3060 = make_machine(make_gpu(12, (8, 6), "RTX 3060"))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from studio.core.errors import StudioError
 from studio.core.text import literal, text
-from studio.desk.dataset_report import Counted, Cut, MeasuredData, list_roles
+from studio.services.dataset_report import Counted, Cut, MeasuredData, list_roles
 
 EVIL = '<img src=x onerror="window.caught=1"><script>window.caught=1</script>[x](javascript:alert(1)) ${1} {{value}}'
 HOSTILE = {
@@ -121,7 +121,7 @@ class Stopped(Exception):
 
 
 class FakeTools:
-    """Answers like studio.desk.dataset_report; `gate` set lets measure() go on, `asked` lists what was done."""
+    """Answers like studio.services.dataset_report; `gate` set lets measure() go on, `asked` lists what was done."""
 
     Stopped = Stopped
 

@@ -14,7 +14,7 @@ from studio.core.events import EvalLogged, GpuSampled, PhaseStarted, RunEvent, S
 from studio.core.heartbeat import Heartbeat
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.engine.run_folder import create_run
-from studio.host.workspace import Workspace
+from studio.machine.workspace import Workspace
 
 EVAL_STEPS = 500
 GPU_STEPS = 2

@@ -18,11 +18,11 @@ from gradio_client import Client
 from studio.core.codec import from_json, to_json
 from studio.core.errors import StudioError
 from studio.core.recipe import Recipe
-from studio.desk.desk import Desk
+from studio.services.desk import Desk
 from studio.ui.api import MOST_EVENTS, Api, _check_types
 from studio.ui.context import Context
-from tests.desk.test_run_library import RECIPE, make_run, step, write_events
 from tests.launched import SITECUSTOMIZE, environment, processes_of, start, wait_for, write_recipe
+from tests.services.test_run_library import RECIPE, make_run, step, write_events
 from tests.ui.conftest import MACHINE
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "assets" / "examples" / "train_by_program.py"
@@ -38,7 +38,7 @@ ENDPOINTS = {
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
     """(desk, ask, roles, client): `ask(name, *values)` calls an endpoint as `roles[0]`."""
-    from studio.host.workspace import open_workspace
+    from studio.machine.workspace import open_workspace
 
     workspace = open_workspace(str(tmp_path_factory.mktemp("api") / "workspace"))
     desk, roles = Desk(workspace), ["owner"]

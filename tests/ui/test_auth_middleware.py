@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from studio.desk.sharing import Sharing
+from studio.services.sharing import Sharing
 from studio.ui import auth_middleware as gate
 from studio.ui.auth_backends import Doors, LocalDoor, PhraseDoor
 from studio.ui.auth_middleware import Gate

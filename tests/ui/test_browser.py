@@ -9,7 +9,7 @@ import pytest
 
 from studio.core.codec import to_json
 from studio.core.recipe import change_recipe
-from studio.desk.recipes import DEMO_RECIPE, read_recipe
+from studio.services.recipes import DEMO_RECIPE, read_recipe
 from tests.ui.browser import english_in, labels_of, show_tab, steps_shown, wait_for_state, wait_for_steps
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ import os
 import pytest
 
 from studio.core.recipe import change_recipe
-from studio.desk.chat_history import TalkFiles
-from studio.host.workspace import open_workspace
+from studio.machine.workspace import open_workspace
+from studio.services.chat_history import TalkFiles
 from tests.ui.browser import (
     show_tab,
     wait_for,
@@ -27,7 +27,7 @@ QUESTIONS = [
 @pytest.fixture
 def run(tmp_path) -> str:
     """The id of a short run of the demo, with hostile words in its last talk and its name."""
-    from studio.desk.desk import Desk
+    from studio.services.desk import Desk
 
     workspace = open_workspace(str(tmp_path / "workspace"))
     desk = Desk(workspace)

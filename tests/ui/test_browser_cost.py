@@ -13,8 +13,8 @@ import pytest
 
 from studio.core.codec import to_json
 from studio.core.recipe import change_recipe
-from studio.desk.recipes import DEMO_RECIPE, read_recipe
-from studio.host.workspace import open_workspace
+from studio.machine.workspace import open_workspace
+from studio.services.recipes import DEMO_RECIPE, read_recipe
 from tests.slowness import slowness
 from tests.ui.launched_studio import LaunchedStudio, family, get
 from tests.ui.sample_run import SampleRun

@@ -13,10 +13,10 @@ from studio.core.codec import to_json
 from studio.core.events import Diagnosis, Fix, PhaseStarted, RunFailed
 from studio.core.recipe import change_recipe
 from studio.core.text import literal, load_catalogue, text
-from studio.desk.recipes import DEMO_RECIPE, read_recipe
 from studio.engine.crash_records import append_event
 from studio.engine.run_folder import create_run
-from studio.host.workspace import open_workspace
+from studio.machine.workspace import open_workspace
+from studio.services.recipes import DEMO_RECIPE, read_recipe
 from tests.ui.launched_studio import LaunchedStudio
 from tests.ui.sample_run import SampleRun
 

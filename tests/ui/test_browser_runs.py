@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.desk.test_run_library import make_run
+from tests.services.test_run_library import make_run
 from tests.ui.browser import (
     english_in,
     labels_of,

@@ -22,7 +22,7 @@ from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.core.text import literal
 from studio.engine.crash_records import append_event
 from studio.engine.run_folder import create_run
-from studio.host.workspace import open_workspace
+from studio.machine.workspace import open_workspace
 from studio.ui.auth_backends import Doors
 from studio.ui.context import Context
 from studio.ui.listeners import Listeners

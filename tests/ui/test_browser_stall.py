@@ -8,8 +8,8 @@ import pytest
 
 from studio.core.codec import to_json
 from studio.core.recipe import change_recipe
-from studio.desk.recipes import DEMO_RECIPE, read_recipe
-from studio.host.workspace import open_workspace
+from studio.machine.workspace import open_workspace
+from studio.services.recipes import DEMO_RECIPE, read_recipe
 from tests.launched import SITECUSTOMIZE, read_events
 from tests.ui.browser import PATIENCE_MS, show_tab, wait_for_state
 from tests.ui.focus import tab_to

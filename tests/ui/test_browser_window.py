@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from studio.host.settings import read_settings
-from studio.host.workspace import open_workspace
+from studio.machine.settings import read_settings
+from studio.machine.workspace import open_workspace
 from studio.ui.app import TABS
 from tests.slowness import slowness
 from tests.ui.browser import CHROMIUM, FLAGS, PATIENCE_MS, wait_for

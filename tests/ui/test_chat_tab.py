@@ -15,9 +15,9 @@ from studio.core.errors import StudioError
 from studio.core.events import SampleWritten
 from studio.core.facts import Verdict
 from studio.core.text import load_catalogue, text
-from studio.desk.eval_prompts import Prompt, PromptSet
-from studio.desk.eval_table import EvalTable, TableRow, Totals
 from studio.engine.run_states import StatePlace
+from studio.services.eval_prompts import Prompt, PromptSet
+from studio.services.eval_table import EvalTable, TableRow, Totals
 from studio.ui.answer_text import show_answer
 from studio.ui.chat_parts import PRESETS, draw
 from studio.ui.chat_view import progress_card, said_words, state_card, table_card, talk_card
@@ -149,7 +149,7 @@ def test_long_answers_are_formatted_quickly():
 
 @dataclass
 class FakeTalks:
-    """Answers like studio.desk.chat_service.Talks, each answer letter by letter."""
+    """Answers like studio.services.chat_service.Talks, each answer letter by letter."""
 
     desk: object
     kept: dict = field(default_factory=dict)

@@ -12,8 +12,8 @@ import pytest
 from studio.core.errors import StudioError
 from studio.core.text import literal, load_catalogue, text
 from studio.data.codes import CODES
-from studio.desk.dataset_report import Counted
-from studio.desk.dataset_session import Look
+from studio.services.dataset_report import Counted
+from studio.services.dataset_session import Look
 from studio.ui import dataset_cards as cards
 from studio.ui import dataset_view as view
 from tests.ui.sample_report import (

@@ -14,11 +14,11 @@ import pytest
 from studio.core.errors import Problem, StudioError
 from studio.core.recipe import change_recipe
 from studio.core.text import literal, load_catalogue, text
-from studio.desk.dataset_session import Look
-from studio.desk.recipe_problems import SourceProblem
-from studio.desk.recipes import DEMO_RECIPE, read_recipe
-from studio.desk.throughput_history import Throughput
-from studio.host.workspace import open_workspace
+from studio.machine.workspace import open_workspace
+from studio.services.dataset_session import Look
+from studio.services.recipe_problems import SourceProblem
+from studio.services.recipes import DEMO_RECIPE, read_recipe
+from studio.services.throughput_history import Throughput
 from studio.ui.context import Context
 from studio.ui.estimate_card import RunCard
 from studio.ui.estimate_card_view import GROUPS, STEPS, checks_list, list_done, run_card

@@ -11,7 +11,7 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.text import text
-from studio.desk.exports import Estimate, ExportItem
+from studio.services.exports import Estimate, ExportItem
 from studio.ui.context import ASKING
 from studio.ui.export_view import items_card, result_card, target_cards, working_card
 from studio.ui.tabs.export import ExportTab
@@ -28,7 +28,7 @@ def make_item(name: str = "done-adapter", target: str = "adapter", **changes) ->
 
 @dataclass
 class FakeExports:
-    """Answers like studio.desk.exports.Exports."""
+    """Answers like studio.services.exports.Exports."""
 
     job: object = None
     job_target: str = ""

@@ -25,8 +25,8 @@ from studio.core.events import (
 )
 from studio.core.record import RunRecord
 from studio.core.text import literal
-from studio.desk.desk import Desk
-from studio.host.workspace import open_workspace
+from studio.machine.workspace import open_workspace
+from studio.services.desk import Desk
 from studio.ui.app import build
 from studio.ui.context import Context
 from studio.ui.guest import (

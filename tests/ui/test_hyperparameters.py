@@ -13,14 +13,14 @@ from studio.core.errors import Problem, StudioError
 from studio.core.fields import knobs_of
 from studio.core.recipe import Recipe, change_recipe, read_value
 from studio.core.text import LANGUAGES, literal
-from studio.desk.goal_settings import CONTROLS, Wish, apply
-from studio.desk.presets import Presets, write
-from studio.desk.recipes import DEFAULTS, DEMO_RECIPE, read_recipe
+from studio.services.goal_settings import CONTROLS, Wish, apply
+from studio.services.presets import Presets, write
+from studio.services.recipes import DEFAULTS, DEMO_RECIPE, read_recipe
 from studio.ui.field_badges import changed_knobs, elem_id, mark_changes, mark_problems
 from studio.ui.form import Form
 from studio.ui.hyperparameters_view import plain_card
 from studio.ui.tabs.hyperparameters import BESIDE_PLAIN, COMMON, HyperparametersTab
-from tests.desk.test_goal_settings import EVERY_WISH
+from tests.services.test_goal_settings import EVERY_WISH
 from tests.ui.conftest import FakeDesk
 
 EVIL = "<img src=x onerror=alert(1)>"

@@ -9,7 +9,7 @@ import pytest
 from starlette.applications import Starlette
 
 from studio.core.errors import StudioError
-from studio.host.addresses import bind_port
+from studio.machine.addresses import bind_port
 from studio.ui import listeners
 from studio.ui.auth_backends import Doors
 from studio.ui.listeners import Listeners

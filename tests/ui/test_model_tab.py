@@ -11,11 +11,11 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.text import literal, load_catalogue
-from studio.desk import model_library as fits_module
-from studio.desk.model_library import FoundModel
-from studio.host.workspace import open_workspace
+from studio.machine.workspace import open_workspace
 from studio.models.hub_search import HubModel
 from studio.models.recommended_models import PICKS
+from studio.services import model_library as fits_module
+from studio.services.model_library import FoundModel
 from studio.ui.context import Context
 from studio.ui.form import Form
 from studio.ui.model_view import model_details, model_list, search_box

@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 
 from studio.core.text import load_catalogue, text
-from studio.desk.sharing import Sharing
+from studio.services.sharing import Sharing
 from studio.ui.app import build, change_language
 from studio.ui.auth_backends import Doors, LocalDoor, PhraseDoor
 from studio.ui.auth_middleware import PATHS, Gate, _is_open

@@ -16,7 +16,7 @@ from studio.core.events import (
     SampleWritten,
 )
 from studio.core.text import literal
-from studio.desk.sharing import Opening
+from studio.services.sharing import Opening
 from studio.ui.cards import run_label
 from studio.ui.metric_columns import Points, payload
 from studio.ui.run_view import samples_card

@@ -20,7 +20,7 @@ from studio.core.events import (
 from studio.core.facts import Slower
 from studio.core.record import RunRecord
 from studio.core.text import literal, text
-from studio.desk.recipes import DEMO_RECIPE, read_recipe
+from studio.services.recipes import DEMO_RECIPE, read_recipe
 from studio.ui import run_view
 from studio.ui.live import LiveView, fold
 from studio.ui.run_view import check_card, log_card, page_top, slower_card

@@ -15,8 +15,8 @@ from studio.core.errors import StudioError
 from studio.core.facts import Verdict
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.core.text import literal, load_catalogue, text
-from studio.desk.queue import QueueItem
-from studio.desk.run_library import PLAN_PARTS
+from studio.services.queue import QueueItem
+from studio.services.run_library import PLAN_PARTS
 from studio.ui.context import Context
 from studio.ui.form import Form
 from studio.ui.queue_view import queue_card

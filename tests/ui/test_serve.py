@@ -15,8 +15,8 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.text import LANGUAGES
-from studio.host.settings import read_settings
-from studio.host.workspace_lock import read_address
+from studio.machine.settings import read_settings
+from studio.machine.workspace_lock import read_address
 from studio.ui.api import Api
 from studio.ui.headers import SECURITY_HEADERS
 from studio.ui.serve import serve

@@ -11,9 +11,9 @@ from studio.core.errors import StudioError
 from studio.core.facts import Gpu
 from studio.core.hub_token import NO_MIRROR, Mirror, TokenPlace
 from studio.core.text import LANGUAGES, load_catalogue
-from studio.desk import preferences as module
-from studio.desk.preferences import Preferences
-from studio.host.settings import read_settings
+from studio.machine.settings import read_settings
+from studio.services import preferences as module
+from studio.services.preferences import Preferences
 from studio.ui.settings_view import SettingsState, settings_body, window_notice
 from studio.ui.tabs import settings as tabs
 from studio.ui.tabs.settings import SettingsTab

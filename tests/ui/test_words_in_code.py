@@ -28,7 +28,9 @@ JS_SAID = re.compile(
 
 @cache
 def python_files() -> tuple[Path, ...]:
-    return tuple(path for part in ("ui", "desk") for path in sorted((ROOT / "studio" / part).rglob("*.py")))
+    return tuple(
+        path for part in ("ui", "services") for path in sorted((ROOT / "studio" / part).rglob("*.py"))
+    )
 
 
 def is_words(said: str) -> bool:

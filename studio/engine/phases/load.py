@@ -25,7 +25,7 @@ from studio.engine.resume import resume
 from studio.engine.run_context import Prepared, Run, Training
 from studio.engine.train_state import TrainState
 from studio.engine.trainer import Hooks, Trainer
-from studio.host.cards import name_card
+from studio.machine.cards import name_card
 from studio.models.adapt import LITTLE_REACH, measure_reach, trained_state, unwrap
 from studio.models.load import Loaded
 from studio.models.optimize_model import Fast

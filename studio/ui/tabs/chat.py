@@ -13,7 +13,7 @@ import gradio as gr
 
 from studio.core.errors import StudioError
 from studio.core.text import text
-from studio.desk.chat_service import say_place
+from studio.services.chat_service import say_place
 from studio.ui.cards import run_label, size_words
 from studio.ui.chat_parts import OWN, PRESETS, UNTIL_ENTERED, ChatParts, draw
 from studio.ui.chat_view import said_words, state_card, talk_card

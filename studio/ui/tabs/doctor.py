@@ -10,8 +10,8 @@ import gradio as gr
 from studio.core.codec import to_json
 from studio.core.errors import StudioError
 from studio.core.text import text
-from studio.host.failures.answer import explain_words
-from studio.host.redact import redact
+from studio.machine.failures.answer import explain_words
+from studio.machine.redact import redact
 from studio.ui.cards import note_card
 from studio.ui.context import Context
 from studio.ui.report import cause_card, report_card

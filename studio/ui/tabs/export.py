@@ -10,8 +10,8 @@ import gradio as gr
 
 from studio.core.errors import StudioError
 from studio.core.text import text
-from studio.desk.chat_service import say_place
-from studio.desk.exports import TARGETS, Estimate
+from studio.services.chat_service import say_place
+from studio.services.exports import TARGETS, Estimate
 from studio.ui.cards import run_label, size_words
 from studio.ui.chat_parts import make_takeaway
 from studio.ui.context import Context

@@ -12,10 +12,10 @@ import gradio as gr
 
 from studio.core.errors import RecipeError, StudioError
 from studio.core.recipe import Recipe, change_recipe, read_value, share_held_out
-from studio.desk import presets
-from studio.desk.goal_settings import CONTROLS, OWN, Scope, Wish, apply, apply_to, make_scope, recognise
-from studio.desk.recipe_problems import look
-from studio.desk.recipes import DEMO_SETTINGS, follow_model, usual_value
+from studio.services import presets
+from studio.services.goal_settings import CONTROLS, OWN, Scope, Wish, apply, apply_to, make_scope, recognise
+from studio.services.recipe_problems import look
+from studio.services.recipes import DEMO_SETTINGS, follow_model, usual_value
 from studio.ui.cards import note_card, plan_card, problems_card
 from studio.ui.context import Context
 from studio.ui.field_badges import elem_id, mark_changes, mark_problems

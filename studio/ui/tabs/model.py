@@ -13,9 +13,9 @@ import gradio as gr
 from studio.core.errors import StudioError
 from studio.core.recipe import Recipe
 from studio.core.text import literal
-from studio.desk.model_fit import name_method
-from studio.desk.model_library import FoundModel
 from studio.models.fetch import show_address
+from studio.services.model_fit import name_method
+from studio.services.model_library import FoundModel
 from studio.ui.cards import model_name, note_card, size_words
 from studio.ui.context import Context
 from studio.ui.form import Form

@@ -24,7 +24,7 @@ CARDS = {"theme": "look", "window": "look", "gpu": "machine", "kernels": "machin
 
 
 class SettingsTab:
-    """Components and handlers. What a page says is checked where it is kept (studio/desk/preferences.py)."""
+    """Components and handlers. What a page says is checked where it is kept (studio/services/preferences.py)."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

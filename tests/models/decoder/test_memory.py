@@ -15,7 +15,7 @@ from studio.models.decoder.decoder import take_over
 from studio.planning.layer_memory import kept_bytes, moved_bytes, peak_of_layers, phase_bytes, read_decoder
 from studio.planning.run_plan import plan
 from tests.conftest import make_model
-from tests.host.facts import make_machine, make_recipe
+from tests.machine.facts import make_machine, make_recipe
 
 TOKENS = 512
 WIDE = {

@@ -1,0 +1,218 @@
+"""Failures of turning a model into GGUF, and of the programs that read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.reading import Reading
+
+CONVERTER = re.compile(
+    r"(?:^|[\\/_])convert[\w-]*(?:gguf|ggml|hf_to|hf-to|lora_to|lora-to)[\w-]*\.py$|"
+    r"llama\.?cpp\w*[\\/](?:[\w.-]+[\\/])*convert[\w-]*\.py$|[\\/]gguf(?:-py)?[\\/][\w\\/]+\.py$",
+    re.IGNORECASE,
+)
+MISFITS = frozenset(
+    "KeyError ValueError NotImplementedError IndexError AttributeError TypeError AssertionError".split()
+)
+"""What the converter raises where a model is not what it expects; a missing file or package is another matter."""
+PACKED = re.compile(
+    r"'?(?:U8|I8|uint8|int8|F8_E\w+|float8\w*|torch\.(?:u?int8|float8\w*))'?|[^\n]*(?:absmax|"
+    r"quant_map|quant_state|\.SCB\b)[^\n]*"
+)
+"""The formats and names of weights in 4 or 8 bits."""
+OTHER_NAME = (
+    r"(?:(?:base_model|module|_orig_mod|pretrained_model|_fsdp_wrapped_module|policy|model\.model|actor)\.[\w.]+|"
+    r"(?:embed_tokens|layers|norm|h|wte)\.[\w.]+)"
+)
+"""Names with a wrapper's before them, or without the model's own: as its body alone saves them."""
+PACKED_NAME = (
+    r"(?:quant|absmax|lora_|nf4|qweight|qzeros|g_idx|weight_(?:scale|packed|format)|\.SCB\b|\.scales)"
+)
+
+
+def in_converter(reading: Reading) -> bool:
+    """Return whether the converter to GGUF raised it over what it reads."""
+    raised = reading.last
+    if raised is None or raised.type not in MISFITS:
+        return False
+    # The first one was called convert.py, which other programs have, too.
+    known = re.search(r"gguf|ggml|SAFETENSORS_DATA_TYPES|loadHFTransformerJson|LazyTensor", reading.words)
+    return any(
+        CONVERTER.search(frame.path) or (known and re.search(r"(?:^|[\\/])convert\.py$", frame.path))
+        for frame in raised.frames[-6:]
+    )
+
+
+def _read_quantised(reading: Reading) -> Mapping[str, str] | None:
+    """Weights of 4 or 8 bits in the GGUF converter."""
+    packed = in_converter(reading) and reading.last and PACKED.match(reading.last.message.partition("\n")[0])
+    return {} if packed else None
+
+
+def _read_names(reading: Reading) -> Mapping[str, str] | None:
+    """A weight that the GGUF converter misses under the name that a whole model has for it."""
+    raised = reading.last
+    lacks = re.fullmatch(rf"'?(?P<name>{OTHER_NAME})'?", raised.message.strip()) if raised else None
+    missed = lacks and raised and raised.type == "KeyError" and in_converter(reading)
+    return {"name": lacks["name"]} if lacks and missed else None
+
+
+def _read_converter(reading: Reading) -> Mapping[str, str] | None:
+    """A model that the GGUF converter, or the one that was chosen, does not understand."""
+    apart = _read_quantised(reading) is not None or _read_names(reading) is not None
+    return {} if in_converter(reading) and not apart else None
+
+
+FAILURES = (
+    Failure(
+        "gguf_tokenizer",
+        said(
+            r"BPE pre-tokenizer was not recognized",
+            r"update get_vocab_base_pre",
+            r"cannot find tokenizer merges in model file",
+            # Unsloth takes the converter's warning for the end of a build.
+            r"Failed compiling llama\.cpp with WARNING:hf-to-gguf:\*",
+        ),
+        (Remedy("newer_llama_cpp"), Remedy("original_tokenizer")),
+        code="K32",
+    ),
+    Failure(
+        "gguf_vocabulary",
+        said(
+            r"Could not find (?:a tokenizer matching any of|tokenizer\.model in)",
+            r"convert[\w-]*\.py[\s\S]{0,3000}?File not found: [^\n]*tokenizer\.(?:model|json)",
+            r"Error: Missing [^\n]*tokenizer\.(?:model|json)",
+            r"must be converted with BpeVocab|Cannot find Llama BPE tokenizer",
+        ),
+        (Remedy("tokenizer_of_base"), Remedy("newest_converter")),
+        code="K58",
+    ),
+    Failure(
+        "gguf_names",
+        said(rf"Can ?not map tensor '(?P<name>{OTHER_NAME})'"),
+        (Remedy("save_with_head"), Remedy("newer_llama_cpp")),
+        code="K51",
+        unless=said(rf"Can ?not map tensor '[^']*{PACKED_NAME}"),
+        reader=_read_names,
+    ),
+    Failure(
+        "gguf_model",
+        said(
+            r"hf-to-gguf:Model \S+ is not supported",
+            r"Model architecture ?'?\S+ not supported",
+            r"unknown (?:model )?architecture:? '",
+            r"Can ?not map tensor",
+            r"unknown pre-tokenizer type|error loading model vocabulary",
+            r"architecture ['\"]?\S+ not supported (?:yet )?by (?:llama|gguf)",
+            r"GGUF model with architecture \S+ is not supported",
+            r"(?:^Error: |error=\"|converting[^\n]{0,40})unsupported architecture\b(?: \\?[\"'](?P<name>\w+))?",
+            r"unsupported architecture [\"'](?P<name>\w+)",
+            r"error loading model hyperparameters",
+            r"tensor '[^'\n]+' is missing from model|missing tensor '|done_getting_tensors: wrong number of tensors",
+            # Its head was read: it is a GGUF file, of a kind that this program does not know.
+            r"gguf_init_from_file\w*: failed to read tensor info",
+        ),
+        (Remedy("newer_llama_cpp"),),
+        code="K33",
+        unless=said(rf"Can ?not map tensor '(?:[^']*{PACKED_NAME}|{OTHER_NAME}')"),
+    ),
+    Failure(
+        "gguf_quantised",
+        said(
+            rf"Can ?not map tensor '[^'\n]*{PACKED_NAME}",
+            r"Quant method is not (?:yet )?supported: '?bitsandbytes",
+        ),
+        (Remedy("merge_in_16_bits"),),
+        code="K34",
+        reader=_read_quantised,
+    ),
+    Failure(
+        "model_not_whole",
+        said(
+            r"Can't find model in directory|No (?:model|safetensors or pytorch) files? (?:was |"
+            r"were )?found in [^\n]+",
+            r"(?:Expected|expected) '?ggcl'?, [Gg]ot",
+        ),
+        (Remedy("merge_first"), Remedy("which_files")),
+        code="K55",
+    ),
+    Failure(
+        "gguf_damaged",
+        said(
+            r"invalid (?:gguf |file )?magic|unknown \(magic, version\) combination",
+            r"tensor '[^'\n]+' data is not within the file bounds|GGUF.{0,60}(?:corrupt|truncat)",
+            r"failed to read (?:magic|tensor data|key-value pairs)",
+            r"creating model layer +Error: invalid version",
+            # llama-cpp-python says why on the lines above only where verbose is on.
+            r"llama_cpp[\w]*[\\/][^\n]*\n(?:[^\n]*\n){0,2}?\s*assert self\.(?:model|ctx|"
+            r"_?model\.model) is not None\s+"
+            r"(?:[~^ ]+\n)?\s*AssertionError",
+        ),
+        (Remedy("fetch_again"),),
+        code="K35",
+    ),
+    Failure(
+        "ggml_check",
+        said(r"GGML_ASSERT[:(][^\n]+"),
+        (Remedy("newer_llama_cpp"), Remedy("plain_gguf_run")),
+        code="K47",
+    ),
+    Failure(
+        "ollama_modelfile",
+        said(
+            r"command must be one of \\?\"from",
+            r"Error: no FROM line",
+            r"unexpected EOF.{0,40}Modelfile",
+            r"ollama create[^\n]*\n(?:[^\n]*\n){0,8}?Error: unexpected EOF",
+        ),
+        (Remedy("modelfile_lines"),),
+        code="K48",
+    ),
+    Failure(
+        "ollama_import",
+        said(
+            r"(?:gathering model components|transferring model data|copying file sha256)[\s\S]{0,600}?"
+            r"Error: (?:unknown type|open adapter_config\.json|open config\.json)",
+            r"creating (?:adapter|model) layer\s+Error: invalid (?:file )?magic",
+            r"Error: unsupported content type",
+            r"Error: no (?:Modelfile or )?safetensors files? found",
+            r"\"error\": ?\"read [^\"\n]+: is a directory",
+        ),
+        (Remedy("ollama_folder"),),
+        code="K49",
+    ),
+    Failure(
+        "llama_options",
+        said(
+            r"error while handling argument \"(?P<name>[^\"\n]+)",
+            r"error: (?:invalid|unknown) argument: (?P<name>-[\w-]+)",
+        ),
+        (Remedy("same_llama_cpp"),),
+        code="K54",
+    ),
+    Failure(
+        "llama_cpp_missing",
+        said(
+            r"llama(?:\.cpp[\\/]|-)(?:llama-)?quantize'?[^\n]{0,60}(?:does not exist|not found|No such file)",
+            r"(?:Failed|failed) (?:compiling|to compile|building|to build) llama\.cpp",
+            r"Unsloth: Quantization failed",
+            r"llama\.cpp folder .{0,60}(?:not exist|missing)",
+            r"[Nn]o working quantizer found",
+            r"Shared library with base name '(?:llama|ggml)\w*' not found",
+        ),
+        (Remedy("build_llama_cpp"),),
+        code="K36",
+        strength=0.9,
+    ),
+    Failure(
+        "gguf_converter",
+        said(
+            r"KeyError: '[\w.]+'[^\n]{0,120}\bconvert[\w-]*\.py\b",
+        ),
+        (Remedy("right_converter"), Remedy("newer_llama_cpp"), Remedy("merge_in_16_bits")),
+        code="K39",
+        reader=_read_converter,
+    ),
+)

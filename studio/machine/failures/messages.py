@@ -1,0 +1,417 @@
+"""Failures of which nothing else is known than what their message says: what lacks, what is refused, what to do.
+
+They count only where no other entry knows the exception that ended it, and they quote the sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from studio.machine.failures.callers import in_studio
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
+from studio.machine.failures.inside import LONGEST, breaking_package, read_inside
+from studio.machine.failures.packages import KNOWN, LIBRARIES, pip_name
+from studio.machine.failures.reading import MODEL_CODE, Reading
+from studio.machine.failures.wording import ADVICE, FILE, LACKS, REFUSES, REPORT, UNKNOWN_NAME, VALUE
+
+Values = Mapping[str, str] | None
+SENTENCE = re.compile(r"(?<=[.!?;])\s+(?=[A-Z`'\"])|\n+")
+LOGGED = re.compile(
+    r"^(?:.{0,60}?\b)?(?:error|fatal|fehler|\u9519\u8bef)(?: (?:in|during|while) [\w ]{1,30})?\s?[:\uff1a] ?"
+    r"(?P<message>[^\n]{8,400})$|"
+    r"^(?:ERROR|CRITICAL) +\|[^\n|]{0,40}\| [\w.]+:\w+:\d+ - (?P<told>[^\n]{8,400})$",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""The error of a program that is not of Python."""
+OF_VALUES = frozenset("TypeError IndexError KeyError AttributeError NameError UnboundLocalError".split())
+"""What Python raises of any value: its "unsupported" and "expected" say what broke, not what was set wrong."""
+NONE = re.compile(r"\bNoneType\b|\bnot None\b|^None is not\b")
+NONE_TYPES = frozenset(("TypeError", "AttributeError"))
+SETTING = (
+    r"\b(?:\w*args|cfg|conf|\w*config|opts?|options|hparams|settings|\w*params|flags|FLAGS)\.([A-Za-z_]\w*)"
+)
+USES = (("not subscriptable", r"\["), ("not callable", r"\("), ("no len()", r"\)"))
+"""How a line uses what is None, by the words of the message."""
+SLIP = re.compile(
+    r"argument of type '\w*(?:Error|Exception)' is not iterable|exceptions must derive from BaseException"
+)
+"""What nobody means to write: a mistake in the program code that looks at an error."""
+CALLERS = frozenset(
+    "datasets trl transformers accelerate torch peft gradio unsloth unsloth_zoo vllm pandas".split()
+)
+"""Packages that call functions which a program hands to them."""
+LOADER = re.compile(r"[\\/]utils[\\/]data[\\/]")
+CHILD = re.compile(
+    r"CalledProcessError|ChildFailedError|returned non-zero exit status|ProcessRaisedException|EngineDeadError|"
+    r"[Ee]ngine (?:process|core) (?:failed|initialization failed)|WorkerProc|ActorDiedError|RayTaskError"
+)
+SHOWN = re.compile(r"^assert [^\n]{1,200}, \(?f['\"]")
+UNPACKED = re.compile(r"(?:too many|not enough) values to unpack")
+UNTOLD = re.compile(
+    r"^(?:CUDA (?:error|kernel)|CUBLAS|CUDNN|NCCL|HIP error|element 0 of|'\w+' object|module '|name '|"
+    r"cannot import|invalid load key)|\btensor a\b",
+    re.IGNORECASE,
+)
+"""Messages whose advice is for whoever looks for the cause, not the cause."""
+
+
+def _message(reading: Reading) -> tuple[str, str]:
+    """Return (the type, the message) of what ended it; ("", "") where nothing can be told from it."""
+    raised = reading.last
+    if raised is not None:
+        useless = raised.wraps or in_studio(reading) or UNTOLD.search(raised.message)
+        # An assertion without words has only its line of code, and PyTorch speaks of tensors, not of settings.
+        useless = useless or raised.type in OF_VALUES or raised.message.startswith("assert ")
+        inner = raised.packages[:1] == ("torch",) and raised.type != "ValueError"
+        # What a program says under its own name is not of tensors.
+        named = re.match(r"(?:Unsloth|vLLM|DeepSpeed|Axolotl): ", raised.message)
+        inner = (inner or (raised.type == "RuntimeError" and not raised.frames)) and not named
+        return ("", "") if useless else ("torch" if inner else raised.type, raised.message)
+    logged = [found["message"] or found["told"] for found in LOGGED.finditer(reading.words)]
+    return ("", logged[-1]) if logged and not UNTOLD.search(logged[-1]) else ("", "")
+
+
+def _sentence(message: str, pattern: re.Pattern[str]) -> str:
+    """Return the sentence of `message` that `pattern` is found in; "" for none."""
+    parts = [" ".join(part.split()) for part in SENTENCE.split(message)]
+    # The first lines are the message; what follows far below is a list or another log line.
+    found = next((part for part in parts[:8] if pattern.search(part)), "")
+    return found if len(found) <= LONGEST else found[:LONGEST].rsplit(" ", 1)[0] + " ..."
+
+
+def _reader(pattern: re.Pattern[str], *, of_tensors: bool = True) -> Callable[[Reading], Values]:
+    def read(reading: Reading) -> Values:
+        kind, message = _message(reading)
+        if not message or (kind == "torch" and not of_tensors):
+            return None
+        says = _sentence(message, pattern)
+        return {"says": says} if says else None
+
+    return read
+
+
+def _read_report(reading: Reading) -> Values:
+    """An exception whose own message calls it a fault of the package that raised it."""
+    _, message = _message(reading)
+    raised = reading.last
+    if raised is None or not REPORT.search(message):
+        return None
+    known = [name for name in raised.packages if name in LIBRARIES or name in KNOWN]
+    # An assertion of compiled code names its source file, and PyTorch only handed the call on.
+    places = [name for name in re.split(r"[\\/\"]+", message) if name in LIBRARIES and name != "torch"]
+    known = places[:1] + known
+    found = re.match(r"(?P<name>Unsloth|vLLM|DeepSpeed|Axolotl|TRL|PEFT)\b", message, re.IGNORECASE)
+    package = known[0] if known else found["name"].lower() if found else ""
+    says = _sentence(message, re.compile(r"\S"))
+    return {"says": says, "package": pip_name(package)} if package and package != MODEL_CODE else None
+
+
+def _read_slip(reading: Reading) -> Values:
+    """A mistake in a package's own program code."""
+    raised = reading.last
+    if raised is None or not raised.frames or not SLIP.search(raised.message):
+        return None
+    package = next((name for name in raised.packages if name in LIBRARIES or name in KNOWN), "")
+    return {"says": raised.message.partition("\n")[0], "package": pip_name(package)} if package else None
+
+
+def _read_setting_none(reading: Reading) -> Values:
+    """A setting without a value, by the line of code that uses it."""
+    raised = reading.last
+    if raised is None or in_studio(reading) or not NONE.search(raised.message):
+        return None
+    lacks = re.search(r"has no attribute '(?P<name>\w+)'", raised.message)
+    owner = rf"\.{lacks['name']}\b" if lacks else r"(?!\.\w)"
+    names = re.findall(SETTING + owner, raised.source) or re.findall(
+        r"(?:environ\.get|getenv)\(['\"](\w+)['\"]", raised.source
+    )
+    named = ", ".join(dict.fromkeys(names))
+    return {"name": named, "says": raised.source} if named and raised.type in NONE_TYPES else None
+
+
+def _read_none(reading: Reading) -> Values:
+    """A value that was never made or found."""
+    raised = reading.last
+    if raised is None or in_studio(reading) or not NONE.search(raised.message) or raised.wraps:
+        return None
+    return {"says": raised.source or raised.message} if raised.type in NONE_TYPES else None
+
+
+def _read_named_none(reading: Reading) -> Values:
+    """Which value was never made or found, where the line of code tells it apart from the others of that line."""
+    found, raised = _read_none(reading), reading.last
+    if found is None or raised is None or not raised.source or breaking_package(reading)[0]:
+        return None
+    lacks = re.search(r"has no attribute '(?P<name>\w+)'", raised.message)
+    how = (
+        rf"\.{lacks['name']}\b"
+        if lacks
+        else next((sign for said, sign in USES if said in raised.message), "")
+    )
+    names = re.findall(rf"((?:self\.)?[A-Za-z_][\w.]*(?:\[[\w'\"]+\])?){how}", raised.source) if how else []
+    names = [name for name in dict.fromkeys(names) if "." in name or len(name) > 2]
+    return {"name": names[0], "says": raised.source} if len(names) == 1 else None
+
+
+def _read_none_inside(reading: Reading) -> Values:
+    """A value that was never made or found, met by a package's own code."""
+    found, (package, caller) = _read_none(reading), breaking_package(reading)
+    return {**found, "package": package, "caller": caller} if found and package else None
+
+
+def _read_unpacked(reading: Reading) -> Values:
+    """A line that takes apart what has more or fewer parts."""
+    raised = reading.last
+    if raised is None or raised.type != "ValueError" or in_studio(reading):
+        return None
+    return {"says": raised.source or raised.message} if UNPACKED.match(raised.message) else None
+
+
+def _read_asserted(reading: Reading) -> Values:
+    """A condition without words that the program wants of its values."""
+    raised = reading.last
+    if raised is None or raised.type != "AssertionError" or in_studio(reading) or raised.wraps:
+        return None
+    # Words that only repeat the values say less than the condition.
+    line = raised.source if SHOWN.search(raised.source) else raised.message
+    told = line.startswith("assert ") and raised.packages[:1] != ("torch",)
+    return {"says": line.removeprefix("assert ")[:LONGEST]} if told else None
+
+
+def _read_key(reading: Reading) -> Values:
+    """A name that a package looks up in a table of its own."""
+    raised = reading.last
+    if raised is None or raised.type != "KeyError" or not raised.frames:
+        return None
+    inside, name = raised.packages[0], raised.message.partition("\n")[0].strip("'\"")
+    if " " in name or inside in ("", "python", "torch", "datasets", MODEL_CODE):
+        return None
+    return {"name": name, "package": pip_name(inside)}
+
+
+def _read_bare_key(reading: Reading) -> Values:
+    """A name that a row, a batch or a table lacks, without the place."""
+    raised = reading.last
+    name = raised.message.partition("\n")[0].strip("'\" ") if raised is not None else ""
+    bare = raised is not None and raised.type == "KeyError" and not raised.frames and not raised.wraps
+    return {"name": name} if bare and re.fullmatch(r"[A-Za-z_][\w-]{1,60}", name) else None
+
+
+def _read_callback(reading: Reading) -> Values:
+    """A function of the program itself that a package called, such as one for rows, rewards or metrics."""
+    raised = reading.last
+    if (
+        raised is None
+        or raised.type not in OF_VALUES | {"ValueError", "ZeroDivisionError", "AxisError"}
+        or in_studio(reading)
+    ):
+        return None
+    if len(raised.frames) < 2 or raised.packages[0] != "" or not raised.frames[-1].function.isidentifier():
+        return None
+    outer = next((frame for frame in reversed(raised.frames) if frame.package not in ("", "python")), None)
+    caller = outer.package if outer is not None else ""
+    # PyTorch calls a program's data sets and collators.
+    if outer is not None and caller == "torch" and LOADER.search(outer.path) is None:
+        return None
+    if caller not in CALLERS:
+        return None
+    return {"call": raised.frames[-1].function, "package": pip_name(caller), "says": raised.source}
+
+
+def _read_child(reading: Reading) -> Values:
+    """A report of another program's end, with nothing of why."""
+    raised = reading.last
+    return (
+        {}
+        if raised is not None and raised.wraps and CHILD.search(f"{raised.type}: {raised.message}")
+        else None
+    )
+
+
+FAILURES = (
+    Failure(
+        "not_loaded",
+        said(
+            r"(?:[Uu]nable to|[Cc]ould not|[Ff]ailed to) (?:load|import|find) (?P<name>[\w.\[\]/-]+ [^\n]{1,100})\n"
+            r"[\s\S]{0,4000}?'NoneType' object is not callable",
+        ),
+        (Remedy("known_name"), Remedy("newer_program")),
+        code="D151",
+        strength=0.9,
+    ),
+    Failure(
+        "once_only",
+        said(
+            r"(?:[Cc]an|[Mm]ay|[Ss]hould|[Mm]ust) only (?:be )?(?:call|called|use|used|set|"
+            r"initiali[sz]ed?|register(?:ed)?|"
+            r"applied|apply|enabled?) [^\n]{0,60}?\bonce\b",
+            r"(?:already (?:been )?(?:initiali[sz]ed|called|started|patched|wrapped|set up)\b)(?![^\n]{0,40}port)",
+        ),
+        (Remedy("once_a_process"), Remedy("no_watching")),
+        code="D163",
+        strength=0.85,
+    ),
+    Failure(
+        "child_failed",
+        None,
+        (Remedy("above_it"),),
+        code="D136",
+        reader=_read_child,
+        last_resort=True,
+    ),
+    Failure(
+        "setting_none",
+        None,
+        (Remedy("give_setting", needs=("name",)), Remedy("settings_read")),
+        code="V22",
+        reader=_read_setting_none,
+        last_resort=True,
+    ),
+    Failure(
+        "own_callback",
+        None,
+        (Remedy("try_callback", needs=("call",)), Remedy("print_row")),
+        code="V26",
+        reader=_read_callback,
+        last_resort=True,
+    ),
+    Failure(
+        "package_key",
+        None,
+        (Remedy("known_name"), Remedy("upgrade_package", needs=("package",))),
+        code="V27",
+        reader=_read_key,
+        last_resort=True,
+    ),
+    Failure(
+        "bare_key",
+        None,
+        (Remedy("right_columns"), Remedy("keep_columns")),
+        code="V54",
+        reader=_read_bare_key,
+        last_resort=True,
+        doubt=Doubt("key_of_version", "line_above"),
+    ),
+    Failure("key_of_version", None, (Remedy("upgrade_all"), Remedy("newer_program")), code="V55"),
+    Failure(
+        "package_slip",
+        None,
+        (Remedy("upgrade_package", needs=("package",)), Remedy("report_fault", needs=("package",))),
+        code="V35",
+        reader=_read_slip,
+        last_resort=True,
+    ),
+    Failure(
+        "package_fault",
+        None,
+        (Remedy("upgrade_package", needs=("package",)), Remedy("report_fault", needs=("package",))),
+        code="V21",
+        reader=_read_report,
+        last_resort=True,
+    ),
+    Failure(
+        "told_lacking",
+        None,
+        (Remedy("give_named"),),
+        code="D130",
+        reader=_reader(LACKS),
+        last_resort=True,
+    ),
+    Failure(
+        "told_file",
+        None,
+        (Remedy("check_path"), Remedy("which_files")),
+        code="D135",
+        reader=_reader(FILE),
+        last_resort=True,
+    ),
+    Failure(
+        "told_unknown",
+        None,
+        (Remedy("known_name"), Remedy("newer_program")),
+        code="D131",
+        reader=_reader(UNKNOWN_NAME, of_tensors=False),
+        last_resort=True,
+    ),
+    Failure(
+        "told_refused",
+        None,
+        (Remedy("leave_refused"), Remedy("newer_program")),
+        code="D132",
+        reader=_reader(REFUSES),
+        last_resort=True,
+    ),
+    Failure(
+        "told_value",
+        None,
+        (Remedy("correct_value"),),
+        code="D133",
+        reader=_reader(VALUE, of_tensors=False),
+        last_resort=True,
+    ),
+    Failure(
+        "told_advice",
+        None,
+        (Remedy("follow_message"),),
+        code="D134",
+        reader=_reader(ADVICE, of_tensors=False),
+        last_resort=True,
+    ),
+    Failure(
+        "none_named",
+        None,
+        (Remedy("find_named", needs=("name",)), Remedy("whole_model_files")),
+        code="V52",
+        reader=_read_named_none,
+        last_resort=True,
+    ),
+    Failure(
+        "none_inside",
+        None,
+        (Remedy("find_none"), Remedy("print_handed")),
+        code="V47",
+        reader=_read_none_inside,
+        last_resort=True,
+        doubt=Doubt("inside_package", "example_first"),
+    ),
+    Failure(
+        "inside_package",
+        None,
+        (
+            Remedy("upgrade_pair", needs=("package", "caller")),
+            Remedy("upgrade_package", needs=("package",)),
+            Remedy("older_package", needs=("package",)),
+        ),
+        code="V44",
+        reader=read_inside,
+        last_resort=True,
+        doubt=Doubt("value_handed", "own_frame"),
+    ),
+    Failure("value_handed", None, (Remedy("print_handed"),), code="V45"),
+    Failure(
+        "none_value",
+        None,
+        (Remedy("find_none"),),
+        code="V23",
+        reader=_read_none,
+        last_resort=True,
+        strength=0.5,
+    ),
+    Failure(
+        "unpack_count",
+        None,
+        (Remedy("print_parts"), Remedy("upgrade_all")),
+        code="V24",
+        reader=_read_unpacked,
+        last_resort=True,
+    ),
+    Failure(
+        "asserted",
+        None,
+        (Remedy("print_condition"), Remedy("newer_program")),
+        code="D137",
+        reader=_read_asserted,
+        last_resort=True,
+    ),
+)

@@ -1,0 +1,174 @@
+"""Failures of the network and of the model hub."""
+
+from __future__ import annotations
+
+from studio.core.facts import MachineFacts
+from studio.core.offline import OFFLINE
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
+from studio.machine.failures.probing import Values, found, variable
+from studio.machine.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
+
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+NOT_OFFLINE = ("0", "false", "no", "off")
+
+
+def _silent_hub(machine: MachineFacts) -> Values | None:
+    where = f"{machine.hub_endpoint}: " if machine.hub_endpoint else ""
+    return found(where + machine.hub) if machine.hub not in ("", "ok") else None
+
+
+def _left_offline(machine: MachineFacts) -> Values | None:
+    for name in OFFLINE:
+        named = variable(machine, name)
+        if named and named.partition("=")[2].strip().lower() not in NOT_OFFLINE:
+            return found(named)
+    return None
+
+
+def _proxied_window(machine: MachineFacts) -> Values | None:
+    proxy, around = variable(machine, *PROXIES), variable(machine, "NO_PROXY").partition("=")[2]
+    excepted = around.strip() == "*" or {"127.0.0.1", "localhost"} <= set(around.replace(" ", "").split(","))
+    # The address alone may hold a password: only the variable's name is told.
+    return (
+        found(f"{proxy.partition('=')[0]} is set, NO_PROXY={around or '-'}")
+        if proxy and not excepted
+        else None
+    )
+
+
+FAILURES = (
+    Failure(
+        "gated",
+        said(
+            r"\bGatedRepoError\b",
+            r"gated (?:repo|dataset|model)\b",
+            r"Access to (?:model|dataset) \S+ is restricted",
+            r"huggingface\.co/[^\s'\"]+: status code 40[13]\b",
+        ),
+        (Remedy("accept_licence"), LOCAL_MODEL),
+        code="N5",
+    ),
+    Failure(
+        "not_on_hub",
+        said(
+            r"\bRepositoryNotFoundError\b",
+            r"\bRevisionNotFoundError\b",
+            r"\bDatasetNotFoundError\b",
+            r"\bRemoteEntryNotFoundError\b",
+            r"404 (?:Client Error|Not Found)",
+            r"is not a local folder and is not a valid model identifier",
+            r"Dataset '[^'\n]+' doesn't exist on the Hub",
+            r"No config file found - are you sure the `?model_name",
+        ),
+        (Remedy("spelling"), Remedy("log_in_private"), LOCAL_MODEL),
+        code="N9",
+        unless=said(
+            r"HFValidationError|Repo id must",
+            r"404 Client Error: [^\n]{0,40} for url: https?://[\w.-]*mirrors?\.",
+            r"localhost|127\.0\.0\.1",
+            r"GatedRepoError|gated (?:repo|dataset|model)",
+        ),
+    ),
+    Failure(
+        "no_token",
+        said(
+            r"40[13] (?:Client Error|Unauthorized|Forbidden)",
+            r"Invalid user token",
+            r"Invalid username or password",
+            r"LocalTokenNotFoundError|Token is required|You must be (?:logged in|authenticated)",
+            r"Illegal header value b'Bearer",
+        ),
+        (Remedy("log_in"), LOCAL_MODEL),
+        code="N10",
+    ),
+    Failure(
+        "certificate",
+        said(r"CERTIFICATE_VERIFY_FAILED", r"certificate verify failed"),
+        (Remedy("certificate"),),
+        code="N3",
+    ),
+    Failure(
+        "offline",
+        said(r"\bOfflineModeIsEnabled\b", r"outgoing traffic has been disabled", r"offline mode is enabled"),
+        (Remedy("go_online"), LOCAL_MODEL),
+        code="N2",
+        probe=_left_offline,
+        severity="note",
+    ),
+    Failure(
+        "window_proxied",
+        said(
+            # The address was asked for through the proxy.
+            r"(?:httpx?|httpcore|requests)\.[\w.]*(?:Error|Timeout)[\s\S]{0,6000}?When localhost is not accessible",
+            r"Couldn.t start the app because 'https?://(?:localhost|127\.|0\.0\.0\.0)",
+            r"(?P<doubtful>When localhost is not accessible)",
+            r"ValueError: .{0,40}(?P<doubtful>shareable link must be created)",
+        ),
+        (Remedy("no_proxy"),),
+        code="N6",
+        probe=_proxied_window,
+        severity="note",
+        repair="proxy_for_localhost",
+        doubt=Doubt("window_libraries", "above_bool", asked=True),
+    ),
+    Failure(
+        "download_stuck",
+        said(
+            r"CAS service error",
+            r"CasClientError",
+            r"hf_xet.{0,120}(?:error|failed|timed? ?out)",
+            r"cas-\w+\.xethub",
+        ),
+        (Remedy("no_xet"), FETCH_AGAIN),
+        code="N4",
+    ),
+    Failure(
+        "download_cut",
+        said(
+            r"\bIncompleteRead\b",
+            r"\bFSTimeoutError\b",
+            r"\bChunkedEncodingError\b",
+            r"Connection broken",
+            r"peer closed connection",
+            r"\bRemoteProtocolError\b",
+            r"Consistency check failed",
+            r"\bReadTimeout(?:Error)?\b|Read timed out|read operation timed out",
+            r"\bReadError\b",
+            r"Connection reset by peer",
+            r"416 Client Error|Range Not Satisfiable",
+            r"WinError 10054\b",
+        ),
+        (FETCH_AGAIN, LOCAL_MODEL),
+        code="N11",
+    ),
+    Failure(
+        "hub_unreachable",
+        said(
+            r"\bConnectError\b",
+            r"\bConnectTimeout\b",
+            r"Max retries exceeded",
+            r"getaddrinfo failed",
+            r"name resolution",
+            r"Name or service not known",
+            r"Network is unreachable",
+            r"\bLocalEntryNotFoundError\b",
+            r"Connection refused",
+            r"We couldn't connect to ",
+            r"Couldn't reach ",
+            r"WinError 100(?:60|61|65|51)\b",
+            r"Errno 11001\b",
+        ),
+        (Remedy("mirror"), LOCAL_MODEL),
+        code="N1",
+        unless=said(
+            r"HFValidationError|Repo id must",
+            r"\bProxyError\b",
+            r"SSLEOFError|EOF occurred in violation",
+            r"Cannot find an appropriate cached snapshot",
+            r"Couldn't find (?:any data file|a dataset script) at",
+            r"looks like (?:\.{0,2}/|[A-Za-z]:\\)\S* is not the path",
+        ),
+        probe=_silent_hub,
+        severity="note",
+    ),
+)

@@ -1,0 +1,104 @@
+"""Failures of processes that work together, and of the window's address."""
+
+from studio.core.facts import MachineFacts
+from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.probing import Values, found
+from studio.machine.failures.remedies import RESUME
+
+
+def _no_symlinks(machine: MachineFacts) -> Values | None:
+    off = machine.windows is not None and machine.windows.developer_mode is False
+    return found("Developer Mode is off") if off else None
+
+
+FAILURES = (
+    Failure(
+        # pip goes on after its retries as if there were no versions, which reads like a fault of the package.
+        "pip_unreachable",
+        said(
+            r"Retrying \(Retry\(total=[\s\S]{0,9000}?No matching distribution found",
+            r"Retrying \(Retry\(total=[\s\S]{0,9000}?satisfies the requirement",
+            r"CondaHTTPError: HTTP 000",
+            r"pip\._vendor[\s\S]{0,400}?(?:ReadTimeoutError|ConnectTimeoutError|NewConnectionError|IncompleteRead)",
+            r"host='(?:files\.pythonhosted|pypi|download\.pytorch|packages)[\w.]*'[^\n]{0,200}(?:timed out|"
+            r"Max retries|NewConnection)",
+        ),
+        (Remedy("pip_mirror"),),
+        code="N12",
+        unless=said(
+            r"certificate verify failed",
+            r"ProxyError|Cannot connect to proxy",
+            r"SSL module is not available",
+        ),
+    ),
+    Failure(
+        "multi_gpu_windows",
+        said(
+            r"doesn't have NCCL built in",
+            r"ProcessGroupNCCL is only supported",
+            r"nccl.{0,30}not available on Windows",
+        ),
+        (Remedy("one_gpu"),),
+        code="D1",
+    ),
+    Failure("libuv", said(r"use_libuv was requested"), (Remedy("no_libuv"), Remedy("one_gpu")), code="D2"),
+    Failure(
+        "helper_ended",
+        said(
+            r"ForkingPickler\(file, protocol\)\.dump\(obj\)\s+(?:[~^ ]+\n)?\s*(?:\w+\.)?(?:BrokenPipeError|EOFError)",
+        ),
+        (Remedy("main_guard"), Remedy("no_helpers")),
+        code="D152",
+        strength=0.9,
+        unless=said(r"bootstrapping phase|freeze_support|out of memory|WinError 1455"),
+    ),
+    Failure(
+        "forked",
+        said(r"bootstrapping phase", r"freeze_support\(\)", r"No module named 'Unsloth\w+Trainer"),
+        (Remedy("use_launcher"),),
+        code="D3",
+    ),
+    Failure(
+        "symlinks",
+        said(r"WinError 1314\b"),
+        (Remedy("developer_mode"),),
+        code="D6",
+        probe=_no_symlinks,
+        severity="note",
+    ),
+    Failure(
+        "job_limit",
+        said(r"CANCELLED AT \S+ DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)", r"DUE TO TIME LIMIT"),
+        (RESUME, Remedy("longer_job")),
+        code="D12",
+    ),
+    Failure(
+        "static_tls",
+        said(r"cannot allocate memory in static TLS block"),
+        (Remedy("load_first"),),
+        code="D13",
+    ),
+    Failure(
+        "server_off",
+        said(
+            r"could not connect to (?:a running )?ollama|ollama app, is it running",
+            r"(?:localhost|127\.0\.0\.1)[^\n]{0,200}(?:Connection refused|actively refused|WinError 10061|Errno 111)",
+            r"dial tcp (?:127\.0\.0\.1|\[::1\]):\d+: connect",
+        ),
+        (Remedy("start_server"),),
+        code="D14",
+    ),
+    Failure(
+        "port_taken",
+        said(
+            r"Cannot find empty port",
+            r"[Aa]ddress already in use",
+            r"WinError 10048\b",
+            r"\[Errno 98\]",
+            r"All ports from \d+ to \d+ are in use",
+            r"\b[Pp]ort \d+ is (?:already |currently )?(?:in use|used|taken|occupied|busy)",
+        ),
+        (Remedy("other_port"),),
+        code="D9",
+    ),
+)

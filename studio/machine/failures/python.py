@@ -1,0 +1,181 @@
+"""Failures of the Python installation and of the packages in it."""
+
+from __future__ import annotations
+
+from studio.core.facts import MachineFacts
+from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.probing import Values, found, older, read_version
+from studio.machine.failures.remedies import INSTALL, REBUILD, RESTART
+from studio.machine.python_choice import VERSIONS
+
+ARM = ("arm64", "aarch64")
+
+
+def _unsuited_python(machine: MachineFacts) -> Values | None:
+    version = read_version(machine.python)[:2]
+    if version and version not in VERSIONS:
+        return found(f"Python {machine.python}")
+    return None if machine.interpreter.gil else found(f"Python {machine.python} without the global lock")
+
+
+def _broken_release(machine: MachineFacts) -> Values | None:
+    return found("Python 3.13.8") if read_version(machine.python) == (3, 13, 8) else None
+
+
+def _conda_banner(machine: MachineFacts) -> Values | None:
+    return found(machine.interpreter.banner) if "|" in machine.interpreter.banner else None
+
+
+def _two_owners(machine: MachineFacts) -> Values | None:
+    owners = machine.owners.get("torch", ())
+    return found("the folder torch belongs to " + ", ".join(owners)) if len(owners) > 1 else None
+
+
+def _emulated(machine: MachineFacts) -> Values | None:
+    native = machine.process_architecture.lower() in ARM
+    arm = machine.system == "Windows" and machine.architecture.lower() in ARM
+    return found("Python for ARM64 on Windows") if arm and native else None
+
+
+def _narrow(machine: MachineFacts) -> Values | None:
+    bits = machine.interpreter.bits
+    return found(f"{machine.interpreter.executable or 'this Python'} has {bits} bits") if bits < 64 else None
+
+
+def _old_numpy_build(machine: MachineFacts) -> Values | None:
+    torch, numpy = machine.packages.get("torch", ""), machine.packages.get("numpy", "")
+    if not numpy or not older(torch, (2, 3)) or older(numpy, (2, 0)):
+        return None
+    return found(f"torch {torch} with NumPy {numpy}")
+
+
+def _no_torch(machine: MachineFacts) -> Values | None:
+    return None if machine.packages.get("torch") else found("torch is not installed")
+
+
+FAILURES = (
+    Failure(
+        "venv_gone",
+        said(
+            r"No Python at ['\"]",
+            r"did not find executable at '[^'\n]*python",
+            r"Unable to create process using '[^'\n]*python[^'\n]*': The system cannot find",
+        ),
+        (Remedy("new_environment"),),
+        code="P19",
+    ),
+    Failure(
+        "python_unsuited",
+        said(
+            r"No matching distribution found for (?:torch|bitsandbytes|unsloth)(?:==[\d.+\w]+)?\s*$",
+            r"requires a different Python",
+            r"Package '[^'\n]+' requires .{0,20}Python",
+            r"(?:torch|bitsandbytes|tokenizers|pyarrow)\S*\.whl is not a supported wheel on this platform",
+            r"None of the wheels? .{0,40}match.{0,60}(?:Python|cp3)",
+        ),
+        (Remedy("full_python"),),
+        code="P1",
+        unless=said(r"\(from versions: \d", r"Retrying \(Retry"),
+        probe=_unsuited_python,
+        severity="blocked",
+    ),
+    Failure(
+        "python_3138",
+        said(r"Python 3\.13\.8[\s\S]{0,400}IndentationError", r"inspect\.getsource[\s\S]{0,300}3\.13\.8"),
+        (Remedy("full_python"),),
+        code="P2",
+        probe=_broken_release,
+        severity="blocked",
+    ),
+    Failure(
+        "python_banner",
+        said(r"failed to parse CPython sys\.version"),
+        (Remedy("full_python"),),
+        code="P3",
+        probe=_conda_banner,
+        severity="note",
+    ),
+    Failure("two_openmp", said(r"OMP: Error #15"), (REBUILD,), code="P4"),
+    Failure(
+        "mixed_installers",
+        said(r"uninstall-no-record-file", r"Cannot uninstall .{0,40}distutils installed project"),
+        (REBUILD,),
+        code="P5",
+        probe=_two_owners,
+    ),
+    Failure(
+        # 0x10 is NumPy 1.23, 0x2000000 NumPy 2; 96 is the size of a dtype since NumPy 2, 88 before it.
+        "numpy_old",
+        said(
+            r"compiled against A[BP]I version 0x\w+ but this version of numpy is 0x[0-9a-f]{1,2}\b",
+            r"numpy\.dtype size changed[^\n]*Expected 96 from C header, got 88",
+            r"No module named '?numpy\._core",
+        ),
+        (Remedy("newer_numpy"), REBUILD),
+        code="P17",
+    ),
+    Failure(
+        "numpy_names",
+        said(
+            r"module 'numpy(?:\.\w+)*' has no attribute",
+            r"`?np\.\w+`? was removed in the NumPy",
+            r"cannot import name '\w+' from 'numpy(?:\.\w+)*'",
+        ),
+        (Remedy("numpy_1"),),
+        code="P18",
+        unless=said(r"has no attribute '(?:core|_core|__version__|ndarray|dtype)'"),
+    ),
+    Failure(
+        "numpy_abi",
+        said(
+            r"compiled using NumPy 1",
+            r"compiled against A[BP]I version 0x1\w* but this version of numpy is 0x2\d{6}",
+            r"numpy\.core\.multiarray failed to import",
+            r"numpy\.dtype size changed(?![^\n]*Expected 96 from C header, got 88)",
+            r"_ARRAY_API not found",
+            r"Numpy is not available",
+        ),
+        (REBUILD,),
+        code="P6",
+        probe=_old_numpy_build,
+    ),
+    Failure("windows_arm", None, (Remedy("x64_python"),), code="P7", probe=_emulated),
+    Failure(
+        "python_32bit",
+        said(
+            r"WinError 193\b",
+            r"not a valid Win32 application",
+            r"(?:not|no (?:longer|more))[^\n]{0,40}(?:compil|buil|support)\w* (?:on|for) 32[- ]?bit",
+        ),
+        (Remedy("x64_python"),),
+        code="P8",
+        probe=_narrow,
+        severity="blocked",
+    ),
+    Failure(
+        "half_imported",
+        said(r"partially initialized module '(?:triton|torch|transformers|peft|datasets|trl|bitsandbytes)"),
+        (RESTART, REBUILD),
+        code="P10",
+    ),
+    Failure(
+        "torch_absent",
+        said(r"No module named '?torch(?:'|\s*$)", r"requires the PyTorch library but it was not found"),
+        (INSTALL,),
+        code="P11",
+        probe=_no_torch,
+        severity="blocked",
+    ),
+    Failure(
+        "intel_python",
+        said(r"zsh: illegal hardware instruction"),
+        (Remedy("arm_python"), REBUILD),
+        code="P20",
+    ),
+    Failure(
+        "processor_old",
+        said(r"\bSIGILL\b", r"Illegal instruction(?! was encountered)", r"0xC000001D"),
+        (REBUILD,),
+        code="P12",
+    ),
+)

@@ -1,0 +1,52 @@
+"""Failures of what was trained with the programs that run it: adapters for llama.cpp and vLLM, models for Ollama."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.reading import Reading
+
+VLLM_LORA = re.compile(r"[\\/]vllm[\\/]lora[\\/]")
+
+
+def _read_served_adapter(reading: Reading) -> Mapping[str, str] | None:
+    """What vLLM's own code for adapters raised."""
+    raised = reading.last
+    frames = raised.frames[-2:] if raised is not None and not raised.wraps else ()
+    return {} if any(VLLM_LORA.search(frame.path) for frame in frames) else None
+
+
+FAILURES = (
+    Failure(
+        "adapter_parts",
+        said(
+            r"Not a lora_A or lora_B tensor",
+            r"unrecognized tensor base_model\.[\w.]+",
+            r"LoRA tensor '[^'\n]+' has unexpected suffix",
+            r"failed to apply lora adapter",
+            r"Embeddings is present in the adapter",
+        ),
+        (Remedy("merge_in_16_bits"), Remedy("newer_llama_cpp")),
+        code="K60",
+    ),
+    Failure(
+        "mlx_model",
+        said(
+            r"[\\/]mlx[\w-]*[\\/][\s\S]{0,3000}?(?:rope_scaling must contain|ValueError: Missing (?:\d+ )?parameters|"
+            r"ValueError: Received (?:\d+ )?parameters not in model|ValueError: Model type \S+ not supported)",
+            r"Missing parameters: \S+\.(?:biases|scales)\b",
+        ),
+        (Remedy("newer_mlx"), Remedy("convert_mlx")),
+        code="K62",
+    ),
+    Failure(
+        "served_adapter",
+        said(r"is unsupported LoRA weight", r"^\s*assert token_lora_mapping\.size"),
+        (Remedy("merge_to_serve"), Remedy("newer_vllm")),
+        code="R58",
+        reader=_read_served_adapter,
+        unless=said(r"max_lora_rank"),
+    ),
+)

@@ -1,0 +1,204 @@
+"""Failures of several cards or processes at work together: NCCL, torchrun, DeepSpeed."""
+
+from studio.machine.failures.failure import Failure, Remedy, said
+
+FAILURES = (
+    Failure(
+        "nccl_one_card",
+        said(r"Duplicate GPU detected", r"ncclInvalidUsage"),
+        (Remedy("one_rank_a_card"),),
+        code="D60",
+    ),
+    Failure(
+        "nccl_network",
+        said(
+            r"NCCL WARN [^\n]{0,120}(?:[Cc]onnect|recv|accept)[^\n]{0,120}(?:failed|timeout|timed out|"
+            r"refused|closed)[^\n]*",
+            r"NCCL WARN [^\n]{0,160}(?:No route to host|[Cc]onnection (?:refused|timed out|reset)|"
+            r"no socket interface)",
+            r"NCCL WARN Bootstrap : no socket interface found",
+        ),
+        (Remedy("nccl_interface"), Remedy("open_ports")),
+        code="D164",
+    ),
+    Failure(
+        "process_group",
+        said(
+            r"Default process group has not been initialized",
+            r"environment variable (?P<name>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|"
+            r"LOCAL_RANK) expected, but not set",
+            r"init_process_group[^\n]{0,60}(?:not|never) (?:been )?called",
+            r"No backend type associated with device type",
+        ),
+        (Remedy("start_with_torchrun"),),
+        code="D61",
+    ),
+    Failure(
+        "deepspeed_config",
+        said(
+            r"Please correct the following DeepSpeed config values",
+            r"Check batch related parameters",
+            r"DeepSpeed config .{0,80}(?:mismatch|inconsisten)",
+            r"accelerate config variables will be ignored",
+        ),
+        (Remedy("deepspeed_auto"), Remedy("once_for_deepspeed")),
+        code="D62",
+    ),
+    Failure(
+        "deepspeed_offload",
+        said(r"CPUAdam param is on|make sure you enabled 'offload_\w+'"),
+        (Remedy("offload_on"), Remedy("optimizer_of_card")),
+        code="D144",
+    ),
+    Failure(
+        "zero3_loading",
+        said(
+            r"the shape in current model is torch\.Size\(\[0\]\)",
+            # A part of it has one dimension: nothing gathered the whole.
+            r"'weight' must be 2-D",
+        ),
+        (Remedy("zero3_config"), Remedy("start_with_torchrun"), Remedy("one_gpu_own")),
+        code="D96",
+    ),
+    Failure(
+        "empty_weights",
+        said(
+            r"[\\/](?:peft|deepspeed|accelerate|fsdp)[\\/][\s\S]{0,3000}?size of tensor a \(0\) must match",
+            r"Error invalid configuration argument at line \d+ in file [^\n]*\bops\.cu",
+            r"assert loaded_weight\.shape\[output_dim\] == ",
+            # FSDP keeps them flat.
+            r"RuntimeError: weight should have at least three dimensions",
+            r"data is not allocated yet\. Caffe2 uses a lazy allocation",
+        ),
+        (Remedy("gather_first"), Remedy("one_gpu_own")),
+        code="D117",
+    ),
+    Failure(
+        "zero3_saved",
+        said(r"copying a param with shape torch\.Size\(\[0\]\) from checkpoint"),
+        (Remedy("gather_on_save"),),
+        code="D113",
+    ),
+    Failure(
+        "sharded_quantised",
+        said(
+            r"Must flatten tensors with (?:uniform|the same) dtype",
+            r"FlatParameter`? requires uniform `?dtype",
+            r"Cannot flatten integer dtype|Integer parameters are unsupported",
+            r"expected there to be only one unique element in <generator object \w*\.?_convert_to_deepspeed_param",
+            r"(?:output|input) tensor must have the same (?:type|dtype) as (?:input|output) tensor",
+            r"^\s*assert len\(set\(t\.dtype for t in tensors\)\) == 1",
+            r"DeepSpeed ZeRO-?3 (?:is|are) (?:not compatible|incompatible)",
+            r"(?:FSDP|DeepSpeed)[^\n]{0,100}(?:not|isn't) (?:compatible|supported) with",
+        ),
+        (Remedy("one_dtype"), Remedy("one_gpu_own")),
+        code="D63",
+        unless=said(r"not compatible with[^\n]{0,60}device_map"),
+    ),
+    Failure(
+        "fsdp_frozen",
+        said(
+            r"FlatParameter`? requires uniform `?requires_grad",
+            r"Must flatten tensors with uniform `?requires_grad",
+        ),
+        (Remedy("original_parameters"), Remedy("one_gpu_own")),
+        code="D111",
+    ),
+    Failure(
+        "zero3_recomputed",
+        said(r"recomputed metadata: \{'shape': torch\.Size\(\[0\]\)"),
+        (Remedy("reentrant_with_zero3"), Remedy("zero2_or_version"), Remedy("one_gpu_own")),
+        code="D143",
+    ),
+    Failure(
+        # A part of the model was used while its weights were still spread over the cards.
+        "zero3_spread",
+        said(r"\bds_status == ZeroParamStatus|param\.ds_summary\(\)|'status': '(?:NOT_AVAILABLE|INFLIGHT)'"),
+        (Remedy("zero2_or_version"), Remedy("no_reentrant"), Remedy("one_gpu_own")),
+        code="D157",
+    ),
+    Failure(
+        "zero3_in_flight",
+        said(r"still have inflight params", r"tracing error at step \d+: module id"),
+        (Remedy("zero2_or_version"), Remedy("one_gpu_own")),
+        code="D112",
+    ),
+    Failure(
+        "ddp_mapped",
+        said(
+            r"You can't train a model that has been loaded with `?device_map='auto'`? in any distributed mode",
+            r"device_map='auto'[^\n]{0,80}distributed",
+            r"Zero-?3 is not compatible with[^\n]{0,60}device_map",
+            r"loaded in (?:8-bit|4-bit) precision on a different device than the one you're training on",
+        ),
+        (Remedy("map_by_rank"),),
+        code="D64",
+    ),
+    Failure(
+        "cards_divide",
+        said(
+            r"(?:heads|vocab_?size|hidden size)[^\n]{0,60}must be divisible by (?:the )?tensor[ _]parallel",
+            r"is not divisible by (?:the )?(?:tensor[ _]parallel|tp|world)[_ ]?size",
+        ),
+        (Remedy("fitting_split"),),
+        code="D103",
+    ),
+    Failure(
+        "tpu",
+        said(
+            r"TPU initialization failed|[Cc]ouldn't open device: /dev/accel",
+            r"libtpu\.so[^\n]{0,80}(?:already|in use|lockfile)",
+            r"Cannot replicate if number of devices \(\d+\) is different from",
+        ),
+        (Remedy("tpu_once"), Remedy("gpu_instead")),
+        code="D125",
+    ),
+    Failure(
+        "mapped_move",
+        said(
+            r"You (?:can't|shouldn't) move a model (?:that has some modules offloaded|when it is dispatched)"
+        ),
+        (Remedy("leave_mapped"),),
+        code="D126",
+    ),
+    Failure(
+        "wrapped_model",
+        said(
+            r"'(?:(?:Distributed|FullySharded)?DataParallel|OptimizedModule|"
+            r"DeepSpeedEngine)' object has no attribute",
+            r"'AutoModelForCausalLMWithValueHead' object has no attribute "
+            r"'(?!generation_config|base_model_prefix|score|is_gradient_checkpointing)",
+        ),
+        (Remedy("unwrap"),),
+        code="D104",
+    ),
+    Failure(
+        "gpu_number",
+        said(
+            r"invalid device ordinal",
+            r"SafetensorError: device \S+ is invalid",
+            r"Device index must be|device >= 0 && device < num_gpus|Invalid device id",
+        ),
+        (Remedy("count_cards"),),
+        code="D65",
+    ),
+    Failure(
+        "cuda_forked",
+        said(
+            r"Cannot re-initialize CUDA in forked subprocess",
+            r"cudaErrorInitializationError[\s\S]{0,400}(?:fork|DataLoader)",
+        ),
+        (Remedy("spawn"),),
+        code="D66",
+    ),
+    Failure(
+        "pickle",
+        said(
+            r"Can't (?:pickle|get) (?:local object|attribute|<function)",
+            r"cannot pickle '[^'\n]+' object",
+            r"\bPicklingError",
+        ),
+        (Remedy("top_level_function"),),
+        code="D67",
+    ),
+)

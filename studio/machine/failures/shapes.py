@@ -1,0 +1,107 @@
+"""Failures of tensors that do not go together, told apart by the line of code that joined them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
+from studio.machine.failures.reading import Reading
+
+Values = Mapping[str, str] | None
+MISFIT = re.compile(
+    r"size of tensor a|cannot be multiplied|broadcast shape|is invalid for input of size|expanded size of the tensor|"
+    r"[Ss]izes of tensors must match|shape mismatch|should be of size|must match the (?:existing )?size|"
+    r"batch_size \(\d+\) to match target"
+)
+MASK = re.compile(r"attention_mask|attn_mask|causal_mask|attn_bias|attn_weights\s*\+|scores\s*\+")
+LABELS = re.compile(r"cross_entropy|loss_fct|criterion|nll_loss|\blabels?\b")
+ADAPTER = re.compile(r"\blora_[AB]\b|lora_(?:embedding|dropout)|base_layer|delta_weight")
+POSITIONS = re.compile(r"rotate_half|apply_rotary|\bcos\b|\bsin\b|position_embeddings|inv_freq")
+PICTURES = re.compile(r"image_(?:features|embeds)|vision|pixel_values|masked_scatter|video_embeds|image_mask")
+JOINED = re.compile(r"pad_and_concatenate|nested_concat|nested_truncate|evaluation_loop|prediction_loop")
+"""Functions of transformers that put the predictions of all batches together."""
+LONGEST_READ = frozenset((512, 514, 1024, 1026, 2048, 4096, 8192))
+"""How many tokens models read at most, by the size of their table of positions."""
+
+
+def _by_source(pattern: re.Pattern[str]) -> Callable[[Reading], Values]:
+    def read(reading: Reading) -> Values:
+        raised = reading.last
+        if raised is None or not MISFIT.search(raised.message) or not raised.source:
+            return None
+        return {"says": raised.source} if pattern.search(raised.source) else None
+
+    return read
+
+
+def _read_too_long(reading: Reading) -> Values:
+    """More tokens than there are positions: one of the sizes is a model's usual limit, the other one is larger."""
+    raised = reading.last
+    sizes = (
+        re.search(r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", raised.message)
+        if raised
+        else None
+    )
+    small, large = sorted((int(sizes[1]), int(sizes[2]))) if sizes else (0, 0)
+    return {"has": str(large), "wants": str(small)} if small in LONGEST_READ and small + 1 < large else None
+
+
+def _joined_predictions(reading: Reading) -> Values:
+    """Predictions of several batches that evaluation puts together."""
+    raised = reading.last
+    if raised is None or not re.search(r"[Ss]izes of tensors must match|must match exactly", raised.message):
+        return None
+    joins = any(JOINED.search(frame.function) for frame in raised.frames[-4:])
+    return {"says": raised.source} if joins else None
+
+
+FAILURES = (
+    Failure(
+        "eval_lengths",
+        None,
+        (Remedy("pad_predictions"), Remedy("smaller_predictions")),
+        code="R62",
+        reader=_joined_predictions,
+    ),
+    Failure(
+        "positions_over",
+        None,
+        (Remedy("truncate_rows", needs=("wants",)),),
+        code="D171",
+        reader=_read_too_long,
+        doubt=Doubt("tensor_shapes", "print_lengths"),
+    ),
+    Failure(
+        "mask_shape",
+        said(
+            r"Attention mask should be of size",
+            r"output with shape \[\d+, 1, \d+, \d+\] doesn't match the broadcast shape",
+        ),
+        (Remedy("no_cache_training"), Remedy("plain_masks"), Remedy("matching_versions")),
+        code="D166",
+        reader=_by_source(MASK),
+    ),
+    Failure(
+        "label_shape",
+        said(r"Expected input batch_size \(\d+\) to match target batch_size"),
+        (Remedy("same_label_length"),),
+        code="D167",
+        reader=_by_source(LABELS),
+    ),
+    Failure(
+        "adapter_shape",
+        None,
+        (Remedy("adapter_base"), Remedy("keep_packed")),
+        code="D168",
+        reader=_by_source(ADAPTER),
+    ),
+    Failure(
+        "position_shape",
+        None,
+        (Remedy("matching_versions"), Remedy("without_remote_code")),
+        code="D169",
+        reader=_by_source(POSITIONS),
+    ),
+    Failure("picture_shape", None, (Remedy("whole_images"),), code="D170", reader=_by_source(PICTURES)),
+)

@@ -1,0 +1,103 @@
+"""Failures of the command line: programs that are not found, scripts that may not run, shells that are not set up."""
+
+from __future__ import annotations
+
+from studio.machine.failures.failure import Failure, Remedy, said
+
+OPEN, CLOSE = "'\"«“‘", "'\"»”’"
+IN_CMD = (
+    r"n.est pas reconnu|no se reconoce como|não é reconhecido como|non è riconosciuto|nie jest rozpozna|"
+    r"wordt niet herkend|не является внутренней|不是内部或外部|不是內部或外部|は、内部コマンド|은\(는\) 내부"
+)
+"""What cmd.exe says behind the name, from French to Korean."""
+IN_BASH = (
+    r"(?:Befehl|Kommando) nicht gefunden|commande introuvable|orden no encontrada|no se encontró la orden|"
+    r"comando não encontrado|comando non trovato|nie znaleziono polecenia|команда не найдена|未找到命令|找不到命令|"
+    r"コマンドが見つかりません|명령어를 찾을 수"
+)
+"""What bash says behind it."""
+IN_POWERSHELL = r"Die Benennung|Le terme|El término|O termo|Il termine|Termin|Имя|无法将|無法辨識|用語|용어"
+"""What PowerShell says before it."""
+
+OF_ANOTHER = (
+    r"'(?P<command>(?-i:[A-Z][A-Z0-9]*_[A-Z0-9_]+)|export|source|sudo|apt|apt-get|chmod|ls|rm|"
+    r"\\\\)' is not recognized",
+    r"The term '(?P<command>(?-i:[A-Z][A-Z0-9]*_[A-Z0-9_]+)=?[^'\n]{0,80}|export|source|sudo|apt|apt-get)' "
+    r"is not recognized",
+    rf"[{OPEN}](?P<command>(?-i:[A-Z][A-Z0-9]*_[A-Z0-9_]+)|export|source|sudo)[{CLOSE}] ?(?:{IN_CMD})",
+    r"\bsh: (?:\d+: |line \d+: )?(?P<command>source|\[\[|pushd|set -o pipefail): (?:command )?not found",
+    r"syntax error near unexpected token|Syntax error: \"\(\" unexpected|Missing expression after unary operator",
+)
+"""What belongs to the shell of another system: Linux writes a variable before the command, Windows does not."""
+
+FAILURES = (
+    Failure("shell_syntax", said(*OF_ANOTHER), (Remedy("this_shell"),), code="K18"),
+    Failure(
+        "windows_lines",
+        said(
+            r"\^M: bad interpreter|\$'\\r': command not found|\r: No such file|: invalid option(?: name)?: pipefail\r"
+        ),
+        (Remedy("unix_lines"),),
+        code="K19",
+    ),
+    Failure(
+        "command_missing",
+        said(
+            r"'(?P<command>[\w.-]+)' is not recognized as (?:an internal|the name|a name)",
+            r"FileNotFoundError: \[WinError 2\][^\n'\"]*$(?!\s*\[end of output\])",
+            # cmd's sentence in an encoding that was lost on the way.
+            r"^'(?P<command>[\w.-]+)' [\ufffd?]{2,}",
+            r"(?:^|[\s:])(?P<command>[\w.-]+): (?:command )?not found\s*$",
+            r"The term '(?P<command>[\w.-]+)' is not recognized",
+            r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<command>[\w-]+)'",
+            r"(?P<command>git|nvcc|cmake|ninja|ffmpeg|make|conda|node|npm|"
+            r"uv)(?:\.exe)? (?:executable )?(?:was )?not found(?! in the package registry)",
+            r"Failed to (?:execute|find) '?(?P<command>git|nvcc|cmake|ninja|make)'?",
+            r"command '(?P<command>[\w+-]+)' failed: No such file",
+            r"Cannot find command '(?P<command>[\w-]+)'",
+            rf"[{OPEN}](?P<command>[\w.-]+)[{CLOSE}] ?(?:{IN_CMD})",
+            r"Der Befehl [\"'](?P<command>[\w.-]+)[\"'] ist entweder falsch geschrieben",
+            rf"(?P<command>[\w.-]+)\s?[:\uff1a] ?(?:{IN_BASH})",
+            r"command not found: (?P<command>[\w.-]+)",
+            r"ObjectNotFound: \((?P<command>[\w.-]+):String\)",
+            rf"(?:{IN_POWERSHELL}) ?[{OPEN}](?P<command>[\w.-]+)[{CLOSE}]",
+        ),
+        (Remedy("install_command", needs=("command",)), Remedy("activate_environment")),
+        code="K14",
+        unless=said(
+            r"[\\/]bin[\\/]+nvcc['\"]",
+            r"No such file or directory: '(?:gcc|cc|x86_64-linux-gnu-gcc)'",
+            *OF_ANOTHER,
+        ),
+    ),
+    Failure(
+        "python_alias",
+        said(
+            r"Python (?:was not found|wurde nicht gefunden)[^\n]*Microsoft Store",
+            r"Microsoft Store[^\n]{0,200}(?:App ?(?:Execution|execution) [Aa]lias|App-Ausführungsaliase)",
+            r"[Pp]ython[^\n]{0,60}WindowsApps[^\n]{0,80}(?:cannot access|9009)|9009[^\n]{0,60}python",
+        ),
+        (Remedy("full_python_own"), Remedy("alias_off")),
+        code="K40",
+    ),
+    Failure(
+        "execution_policy",
+        said(
+            r"about_Execution_Policies",
+            r"\bPSSecurityException\b",
+            r"running scripts is disabled on this system",
+        ),
+        (Remedy("allow_scripts"),),
+        code="K41",
+    ),
+    Failure(
+        "conda_shell",
+        said(
+            r"Run 'conda init' before 'conda activate'",
+            r"Your shell has not been properly configured to use 'conda activate'",
+            r"EnvironmentNameNotFound|EnvironmentLocationNotFound|Could not find conda environment",
+        ),
+        (Remedy("conda_init"),),
+        code="K42",
+    ),
+)

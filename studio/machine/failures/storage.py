@@ -1,0 +1,186 @@
+"""Failures of files and disks."""
+
+from __future__ import annotations
+
+from studio.core.facts import MachineFacts
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
+from studio.machine.failures.probing import Values, found
+from studio.machine.failures.remedies import FETCH_AGAIN, FREE_DISK, RESUME
+
+DISK_FLOOR_BYTES = 5 * 2**30
+"""A 2B model in 16 bits, or a few checkpoints of an adapter."""
+
+
+def _little_disk(machine: MachineFacts) -> Values | None:
+    for name in ("workspace", "model_cache", "temp"):
+        place = machine.places.get(name)
+        if place is not None and 0 < place.free_bytes < DISK_FLOOR_BYTES:
+            return found(f"{name}: {place.free_bytes / 2**30:.1f} GiB free in {place.path}")
+    return None
+
+
+def _unwritable_workspace(machine: MachineFacts) -> Values | None:
+    place = machine.places.get("workspace")
+    return found(place.path) if place is not None and not place.writable else None
+
+
+FAILURES = (
+    Failure(
+        "disk_full",
+        said(
+            r"No space left on device",
+            r"\bErrno 28\b",
+            # A limit of a file's size, and a quota, as Rust says them: `File too large (os error 27)`.
+            r"\(os error (?:27|28|122)\)",
+            r"WinError 112\b",
+            r"Not enough (?:free )?disk space(?!\. Needed: Unknown size)",
+            # torch.save on a full disk (measured): no word of a disk.
+            r"unexpected pos \d+",
+            r"PytorchStreamWriter failed writing",
+        ),
+        (FREE_DISK, RESUME),
+        code="M8",
+        doubt=Doubt("shared_memory", "df", asked=True),
+        probe=_little_disk,
+        unless=said(r"/dev/shm|</torch_\d|multiprocessing\.SemLock|shared memory|inotify|file watch"),
+    ),
+    Failure("quota", said(r"[Qq]uota exceeded", r"\[Errno 122\]"), (Remedy("quota"),), code="M11"),
+    Failure(
+        "watch_limit",
+        said(r"inotify watch limit reached", r"file watch limit|inotify[^\n]{0,80}No space left"),
+        (Remedy("more_watches"),),
+        code="M12",
+    ),
+    Failure(
+        "rename_failed",
+        said(
+            r"(?:FileExistsError|FileNotFoundError|PermissionError|OSError):? \[(?:Errno|"
+            r"WinError) \d+\][^\n]*['\"] -> ['\"](?![^\n]*\.deleteme)[^\n]*",
+            r"Failed to rename: [^\n]{1,500}(?:Access is denied|being used|Permission denied)",
+        ),
+        (Remedy("one_process"), Remedy("allow_in_antivirus_own")),
+        code="D26",
+    ),
+    Failure(
+        "read_only", said(r"Read-only file system", r"\[Errno 30\]"), (Remedy("other_workspace"),), code="D20"
+    ),
+    Failure(
+        # Windows says so of a folder that is opened like a file.
+        "folder_opened",
+        said(
+            r"\[Errno 13\] Permission denied: '(?=[A-Za-z]:|[^'\n]{0,200}\\)"
+            r"(?P<path>(?:[^'\n]{0,250}[\\/])?[^'\n.\\/:]{1,80})'\s*$"
+        ),
+        (Remedy("name_file"), Remedy("upgrade_all")),
+        code="D158",
+        doubt=Doubt("permission", "dir_path"),
+    ),
+    Failure(
+        "room_unknown",
+        said(r"Not enough disk space\. Needed: Unknown size"),
+        (Remedy("local_cache"), Remedy("upgrade_datasets")),
+        code="D165",
+        doubt=Doubt("disk_full", "df_cache"),
+    ),
+    Failure(
+        # Windows says the same of a file that is open in another program.
+        "windows_denied",
+        said(r"\[WinError 5\][^\n\['\"]{0,80}['\"][^'\"\n]{2,400}['\"]"),
+        (Remedy("close_holders"), Remedy("permission"), Remedy("other_workspace")),
+        code="D159",
+        unless=said(
+            r"Could not install packages",
+            r"WinError 5\][^\n\[]{0,400}['\"] -> ['\"]",
+            r"[A-Z]:\\+(?:Program|Windows)",
+        ),
+        doubt=Doubt("permission", "who_holds_5"),
+    ),
+    Failure(
+        "permission",
+        said(
+            r"\bPermissionError\b",
+            r"\[Errno 13\]",
+            r"WinError 5\b",
+            r"Permission denied(?! \(publickey)",
+        ),
+        (Remedy("permission"), Remedy("other_workspace")),
+        code="D21",
+        probe=_unwritable_workspace,
+        severity="blocked",
+    ),
+    # A path that is not there says nothing of why: whoever knows that it was the run's own folder names this entry.
+    Failure("run_folder_gone", None, (Remedy("leave_folder"),), code="D25"),
+    Failure(
+        "exists_already",
+        said(
+            r"CondaValueError: prefix already exists: (?P<path>[^\n]+)",
+            r"destination path '(?P<path>[^'\n]+)' already exists and is not an empty",
+            r"[Oo]utput directory \(?(?P<path>[^)\n]+?)\)? already exists and is not empty",
+        ),
+        (Remedy("new_or_overwrite"),),
+        code="D27",
+    ),
+    Failure(
+        "no_folder",
+        said(r"\b(?:FileExists|NotADirectory)Error\b", r"\[Errno (?:17|20)\]", r"WinError (?:183|267)\b"),
+        (Remedy("other_folder"),),
+        code="D22",
+    ),
+    Failure(
+        "too_many_files", said(r"Too many open files", r"\[Errno 24\]"), (Remedy("restart"),), code="D23"
+    ),
+    Failure(
+        "safetensors_old",
+        said(r"SafetensorError[^\n]*unknown variant `(?P<name>\w+)`"),
+        (Remedy("upgrade_safetensors"),),
+        code="N8",
+    ),
+    Failure(
+        "safetensors_metadata",
+        said(
+            r"safetensors archive passed at \S+ does not contain the valid metadata",
+            r"metadata\.get\(\"format\"\)[\s\S]{0,200}?'NoneType' object has no attribute 'get'",
+        ),
+        (Remedy("write_metadata"),),
+        code="N13",
+    ),
+    Failure(
+        "weights_damaged",
+        said(
+            r"SafetensorError",
+            r"InvalidHeader",
+            r"HeaderTooLarge",
+            r"MetadataIncompleteBuffer",
+            r"invalid JSON in header",
+            r"incomplete metadata, file not fully covered",
+            r"EOFError: Ran out of input",
+            r"unexpected EOF, expected \d+ more bytes",
+            r"PytorchStreamReader failed reading zip archive",
+            r"storage has wrong size: expected -?\d+ got \d+",
+        ),
+        (FETCH_AGAIN,),
+        code="N7",
+        unless=said(
+            r"SafetensorError[^\n]*unknown variant `",
+            r"SafetensorError: device \S+ is invalid",
+            r"No space left|os error 28",
+            r"SafetensorError: Error while serializing",
+        ),
+    ),
+    Failure(
+        "disk_error",
+        said(
+            r"Input/output error",
+            r"\[Errno 5\]",
+            r"WinError 1117\b",
+            # It could not be written; what was written before is whole.
+            r"SafetensorError: Error while serializing: (?:IoError|I/O error)",
+        ),
+        (Remedy("other_workspace"), RESUME),
+        code="D24",
+        unless=said(
+            r"Failed to rename: [^\n]*Access is denied|No space left|StorageFull|os error (?:28|"
+            r"122)\)|[Qq]uota exceeded"
+        ),
+    ),
+)

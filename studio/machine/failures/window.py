@@ -1,0 +1,73 @@
+"""Failures of a page's own libraries, its address and its link."""
+
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
+
+FAILURES = (
+    Failure(
+        "window_libraries",
+        said(
+            r"(?:gradio|starlette|fastapi|gradio_client|"
+            r"jinja2)[\\/][\s\S]{0,3000}?(?:argument of type 'bool' is not iterable|unhashable type: 'dict')",
+            r"argument of type 'bool' is not iterable",
+            r"No API found[\s\S]{0,200}gradio",
+            r"\bAPIInfoParseError\b",
+            r"(?:gradio|fastapi|starlette)[\\/][\s\S]{0,3000}?(?:PydanticSchemaGenerationError|"
+            r"PydanticUserError|pydantic[\w.]*\.\w*Error)",
+            r"\b__pydantic_core_schema__\s*$|validation errors? for PredictBody",
+            r"PydanticSchemaGenerationError: [^\n]{1,80}<class '(?:starlette|fastapi|gradio)",
+            r"cannot import name '(?:HfFolder|RootModel|field_validator|TypeAdapter|"
+            r"_TemplateResponse)' from '(?:huggingface_hub|pydantic|starlette)",
+            r"TemplateResponse\(\) got|Router\.__init__\(\) got an unexpected keyword argument 'on_startup'",
+        ),
+        (Remedy("window_upgrade"),),
+        code="W1",
+    ),
+    Failure(
+        "share_link",
+        said(r"Could not create share link", r"Missing file: \S*frpc", r"frpc_\w+"),
+        (Remedy("share_other_way"),),
+        code="W2",
+    ),
+    Failure(
+        "master_port",
+        said(
+            r"server socket has failed to (?:listen|bind)",
+            r"EADDRINUSE",
+            r"(?:torch|c10d|TCPStore|rendezvous|MASTER_PORT|master_port|deepspeed|"
+            r"torchrun)[\s\S]{0,400}?[Aa]ddress already in use",
+        ),
+        (Remedy("free_master_port"),),
+        code="W3",
+        unless=said(r"uvicorn|gradio|Cannot find empty port"),
+    ),
+    Failure(
+        "port_of_another",
+        said(
+            r"(?:uvicorn|ollama|jupyter|tensorboard|vllm|llama-server|listen tcp|nginx|"
+            r"docker)[^\n]{0,300}(?:[Aa]ddress already in use|Only one usage of each socket|"
+            r"port is already allocated|10048)",
+            r"listen tcp [^\n]{0,60}bind:",
+            r"TensorBoard could not bind to port",
+            r"port is already allocated",
+        ),
+        (Remedy("find_port_owner"),),
+        code="W4",
+    ),
+    Failure(
+        "port_reserved",
+        said(
+            r"\b[Pp]ort (?:\d{1,3}|10[01]\d|102[0-3]) is (?:already |currently )?in use",
+            r"\bbind[^\n]{0,80}(?:[Pp]ermission denied|WinError 10013|Errno 13)",
+            r"(?:WinError 10013|forbidden by its access permissions)",
+        ),
+        (Remedy("higher_port"),),
+        code="W6",
+        doubt=Doubt("port_taken", "port_holder"),
+    ),
+    Failure(
+        "chat_form",
+        said(r"Data incompatible with (?:the )?(?P<name>messages|tuples) format"),
+        (Remedy("message_form"), Remedy("window_upgrade")),
+        code="W5",
+    ),
+)

@@ -1,0 +1,76 @@
+"""The bundled demo from start to end: train, let base and result answer the held-out prompts, count exact matches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from studio.core.json_file import parse_json
+from studio.core.record import RunRecord
+from studio.core.text import LOCALES, Text, text
+from studio.services.desk import Desk
+
+HELD_OUT = LOCALES.parent / "demo_data" / "heldout.jsonl"
+SHOWN = 3
+ANSWER_TOKENS = 96
+
+
+def run_demo(
+    desk: Desk,
+    resume: str,
+    follow: Callable[[str, int], RunRecord],
+    progress: Callable[[Text, int, int], None],
+) -> tuple[RunRecord, dict[str, Any], list[Text]]:
+    """Train (or go on with run `resume`), measure; returns the record, the contract's extra keys and lines to show.
+
+    `follow(run, after)` shows the events until the run's end. Raises StudioError.
+    """
+    run, after = resume, 0
+    if resume:
+        after = max((event.seq for event in desk.events(resume)), default=0)
+        if desk.run(resume).state != "finished":
+            desk.resume(resume)
+    else:
+        run = desk.start(desk.demo_recipe(), checked=True)
+    record = follow(run, after)
+    if record.state != "finished":
+        return record, {"accuracy_before": None, "accuracy_after": None, "held_out": 0}, []
+    prompts, expected = read_held_out()
+    answers = {}
+    for side in ("base", "tuned"):
+        label = text(f"demo.measure.{side}")
+        answers[side] = desk.answer_all(
+            run,
+            prompts,
+            side=side,
+            max_new_tokens=ANSWER_TOKENS,
+            on_progress=lambda done, total, label=label: progress(label, done, total),
+        )
+    accuracy = {side: count_exact(given, expected) / len(expected) for side, given in answers.items()}
+    lines = [
+        text(
+            "demo.example",
+            prompt=prompts[i][-1]["content"],
+            before=answers["base"][i].strip(),
+            after=answers["tuned"][i].strip(),
+        )
+        for i in range(SHOWN)
+    ]
+    percent = {side: f"{100 * share:.0f}" for side, share in accuracy.items()}
+    lines.append(text("demo.result", before=percent["base"], after=percent["tuned"], count=len(expected)))
+    return (
+        record,
+        {"accuracy_before": accuracy["base"], "accuracy_after": accuracy["tuned"], "held_out": len(expected)},
+        lines,
+    )
+
+
+def read_held_out() -> tuple[list[list[dict[str, str]]], list[str]]:
+    """Return the held-out prompts (each without its answer) and the answers."""
+    rows = [parse_json(line)["messages"] for line in HELD_OUT.read_text(encoding="utf-8").splitlines()]
+    return [row[:-1] for row in rows], [row[-1]["content"] for row in rows]
+
+
+def count_exact(answers: list[str], expected: list[str]) -> int:
+    """Return how many answers are, but for white space around them, exactly the expected ones."""
+    return sum(given.strip() == wanted.strip() for given, wanted in zip(answers, expected, strict=True))

@@ -1,0 +1,383 @@
+"""Exports: what one will take, writing it with progress and a stop, the list of those made, and their deletion."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from studio.core.errors import StudioError
+from studio.core.files import write_json
+from studio.core.json_file import read_json
+from studio.core.text import Text, text
+from studio.engine.checkpoint import require_space
+from studio.engine.exporters import EXPORTERS, get_exporter
+from studio.engine.exporters.exporter import Exporter, ExportJob, ExportStopped
+from studio.engine.run_folder import RUN_NAME
+from studio.engine.run_states import RESULT, WEIGHTS
+from studio.machine.failures import refuse_system
+from studio.machine.settings import read_settings
+from studio.machine.workspace import Workspace, count_bytes
+from studio.models.file_hashes import hash_weights
+from studio.services.export_folder import (
+    NOTE,
+    close_staging,
+    is_being_written,
+    is_ours,
+    open_staging,
+    staging_of,
+    sweep_exports,
+)
+from studio.services.job import Job
+from studio.services.results import Result
+from studio.services.run_controller import Running
+from studio.services.worker import Worker
+
+TARGETS = tuple(exporter.name for exporter in EXPORTERS)
+NAME = re.compile(f"{RUN_NAME.pattern}-({'|'.join(TARGETS)})")
+ASK_S = 0.1
+"""How often who waits for an export is asked whether it is to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """Where an export lies and how large it is."""
+
+    path: Path
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What an export of `target` will take; `problem` says why there can be none now."""
+
+    target: str
+    size_bytes: int = 0
+    disk_bytes: int = 0
+    """Free on the disk that it goes to."""
+    memory_bytes: int = 0
+    free_bytes: int = 0
+    """Free memory of the processor."""
+    problem: Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportItem:
+    """An export in the workspace's folder."""
+
+    name: str
+    """The folder's."""
+    path: Path
+    run: str
+    target: str
+    base: str
+    """What an adapter's base is loaded from: a hub id or folder."""
+    size_bytes: int
+    written_s: float
+    files: tuple[str, ...]
+    ours: bool = True
+    """Whether an export wrote it: only then it may be deleted here."""
+
+
+class Exports:
+    """The workspace's exports. Methods may be called from any thread; writing goes to the engine's."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        engine: Worker,
+        running: Running,
+        *,
+        find: Callable[[str, str], Result],
+        make_room: Callable[[], object],
+    ) -> None:
+        """`find` gives a run's result, or its checkpoint; `make_room` frees what chat has loaded."""
+        self.workspace = workspace
+        self.job: Job | None = None
+        """The last export, being written or ended."""
+        self.job_target = ""
+        """What it writes: `RUN-TARGET`."""
+        self._writing: dict[Job, str] = {}
+        self._engine = engine
+        self._running = running
+        self._find = find
+        self._make_room = make_room
+
+    # Before ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def home(self) -> Path:
+        """Where exports go that are given no folder of their own: what the settings say, else the workspace's."""
+        return Path(read_settings(self.workspace).get("exports_folder") or self.workspace.exports)
+
+    def estimate(self, run: str, target: str, place: str = RESULT) -> Estimate:
+        """Return what exporting `run` as `target` will take on this machine; `place`: its result, or a checkpoint.
+
+        Raises StudioError.
+        """
+        exporter, result = _get_exporter(target), self._find(run, place)
+        task = self._make_task(result)
+        problem = exporter.find_problem(task)
+        if problem is not None:
+            return Estimate(target, problem=problem)
+        size_bytes, memory_bytes = exporter.size_bytes(task), exporter.memory_bytes(task)
+        disk_bytes = shutil.disk_usage(_existing(self.home)).free
+        free_bytes = psutil.virtual_memory().available
+        if disk_bytes < size_bytes * 1.5:
+            problem = text("export.estimate.disk")
+        elif free_bytes < memory_bytes:
+            problem = text("export.estimate.memory")
+        return Estimate(target, size_bytes, disk_bytes, memory_bytes, free_bytes, problem)
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    def write(
+        self,
+        run: str,
+        target: str,
+        folder: Path | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+        place: str = RESULT,
+    ) -> Export:
+        """Write `run` as `target` into the workspace's exports or `folder`; waits, asking `should_stop`.
+
+        place: its result, or the name of a checkpoint.
+
+        Raises StudioError for an unknown target, an unfinished run, a full disk, an existing folder or when it was
+        stopped, which leaves nothing behind; OSError.
+        """
+        job = self._begin(Job(), run, target, folder, place)
+        while not job.ended:
+            if should_stop():
+                job.stop()
+            with suppress(TimeoutError):
+                job.result(ASK_S)
+        return job.result()
+
+    def start(self, run: str, target: str, place: str = RESULT) -> Job:
+        """Begin to write `run` as `target`; the Job's result is an Export. place: as in write().
+
+        Raises StudioError while a run trains or another export is being written, and for an unknown target.
+        """
+        self._running.refuse_busy()
+        if self.job is not None and not self.job.ended:
+            raise StudioError(text("export.busy"), text("export.busy.why"), text("export.busy.fix"))
+        _get_exporter(target)
+        self.job, self.job_target = Job(), _name_export(run, place, target)
+        return self._begin(self.job, run, target, None, place)
+
+    @property
+    def busy(self) -> bool:
+        """Whether an export is being written, or waits for its turn, that nobody has asked to end."""
+        return any(not (job.ended or job.stopping) for job in list(self._writing))
+
+    def is_writing(self, run: str) -> bool:
+        """Return whether an export of `run` is being written or waits for its turn."""
+        return any(one == run and not job.ended for job, one in list(self._writing.items()))
+
+    def written_bytes(self) -> int:
+        """Return how much of the export that is on lies on the disk already."""
+        return count_bytes(staging_of(self.home / self.job_target)) if self.job_target else 0
+
+    def _begin(self, job: Job, run: str, target: str, folder: Path | None, place: str) -> Job:
+        final = folder or self.home / _name_export(run, place, target)
+
+        def work(job: Job) -> Export:
+            if self._must_end(job):
+                raise ExportStopped
+            job.tell(text("export.phase.begin"))
+            self._make_room()
+            return self._write(job, self._find(run, place), target, final, overwrite=folder is None)
+
+        self._writing = {one: of for one, of in self._writing.items() if not one.ended} | {job: run}
+        return job.begin(self._engine, work, "export")
+
+    def _write(self, job: Job, result: Result, target: str, final: Path, *, overwrite: bool) -> Export:
+        """Write into `final`, staged beside it and renamed: what is there is whole and checked."""
+        exporter = _get_exporter(target)
+        if final.exists() and not overwrite:
+            why, fix = text("export.exists.why"), text("export.exists.fix")
+            raise StudioError(text("export.exists", path=final.name), why, fix)
+        if final.exists() and not is_ours(final):
+            raise _refuse_foreign(final)
+        record = result.record
+        if exporter.merges and record.adapter and record.base_hash:
+            # Another model under the old name would give a model that nobody trained, and nothing would look wrong.
+            job.tell(text("export.phase.base"))
+            if hash_weights(result.facts.folder) != record.base_hash:
+                why, fix = text("export.base.why", base=record.base), text("export.base.fix")
+                raise StudioError(text("export.base"), why, fix)
+        if is_being_written(final):  # by the command line, beside the window
+            raise StudioError(text("export.busy"), text("export.busy.why"), text("export.busy.fix"))
+        try:
+            staging = open_staging(final)
+        except OSError as error:
+            what, fix = text("export.folder", path=str(final.parent)), text("export.folder.fix")
+            raise StudioError(what, refuse_system(error).why, fix) from error
+        task, checkpoint = self._make_task(result, staging), staging.with_name(f"{staging.name}-checkpoint")
+        size_bytes = exporter.size_bytes(task)
+
+        def tell(phase: Text) -> None:
+            job.tell(phase, 0, size_bytes)
+
+        try:
+            require_space(final.parent, size_bytes)
+            _require_memory(exporter.memory_bytes(task), result.facts.name)
+            if result.place != RESULT:
+                job.tell(text("export.phase.checkpoint"))
+                task = _take_checkpoint(task, result, checkpoint)
+            exporter.write(dataclasses.replace(task, tell=tell, should_stop=lambda: self._must_end(job)))
+            if overwrite:  # in the workspace's own folder, where exports are listed
+                recipe = result.folder.read_recipe()
+                base = result.facts.folder if Path(recipe.model.source).exists() else recipe.model.source
+                base = result.facts.folder if recipe.model.source == "demo" else base
+                write_json(
+                    staging / NOTE,
+                    {"run": _name_state(result.folder.run, result.place), "target": target, "base": base},
+                )
+            close_staging(staging, final)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        return Export(final, count_bytes(final))
+
+    def _must_end(self, job: Job) -> bool:
+        """Whether the person, or the end of the studio, asks the export to end; it does so after its present part."""
+        return job.stopping or self._running.closing.is_set()
+
+    def _make_task(self, result: Result, target: Path = Path()) -> ExportJob:
+        record, folder = result.record, result.folder.path
+        if result.place != RESULT:  # as large as the result that is made of it, or a little larger
+            weights = str(Path("checkpoints") / result.place / WEIGHTS)
+            adapter = result.recipe.adapter.method == "lora"
+            record = dataclasses.replace(record, artifact=weights, adapter=adapter)
+        return ExportJob(folder, record, result.facts, result.plan, target)
+
+    # After -----------------------------------------------------------------------------------------------------------
+
+    def items(self) -> tuple[ExportItem, ...]:
+        """Return the exports in the workspace's folder, newest first."""
+        folder = self.home
+        paths = folder.iterdir() if folder.is_dir() else ()
+        items = [self._describe(path) for path in paths if NAME.fullmatch(path.name) and path.is_dir()]
+        return tuple(sorted(items, key=lambda item: -item.written_s))
+
+    def _describe(self, path: Path) -> ExportItem:
+        run, _, target = path.name.rpartition("-")
+        base = ""
+        try:
+            base = str(read_json(path / NOTE)["base"])
+        except (StudioError, KeyError, TypeError):
+            pass  # made by an older studio, or by the command line
+        files = tuple(sorted(part.name for part in path.iterdir() if part.is_file() and part.name != NOTE))
+        size_bytes, written_s = count_bytes(path), path.stat().st_mtime
+        return ExportItem(path.name, path, run, target, base, size_bytes, written_s, files, is_ours(path))
+
+    def find(self, name: str) -> ExportItem:
+        """Return the export called `name`. Raises StudioError when there is none."""
+        path = self.home / name
+        if not NAME.fullmatch(name) or not path.is_dir():
+            raise StudioError(text("export.gone"), text("export.gone.why"), text("export.gone.fix"))
+        return self._describe(path)
+
+    def delete(self, name: str) -> int:
+        """Delete the export called `name`; returns the bytes freed.
+
+        Raises StudioError, also for a folder that only has such a name; OSError.
+        """
+        item = self.find(name)
+        if not is_ours(item.path):
+            raise _refuse_foreign(item.path)
+        shutil.rmtree(item.path)
+        return item.size_bytes
+
+    def sweep(self) -> None:
+        """Delete what exports of killed processes left half-written; what another one is writing stays."""
+        sweep_exports(self.home, NAME)
+
+    def open_folder(self, name: str) -> None:
+        """Show the export's folder in this computer's file manager. Raises StudioError when there is none."""
+        path = self.find(name).path
+        opener = {"win32": "explorer", "darwin": "open"}.get(sys.platform, "xdg-open")
+        found = shutil.which(opener)
+        shown = sys.platform in ("win32", "darwin") or bool(
+            os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        )
+        if found is None or not shown:
+            raise StudioError(
+                text("export.open"), text("export.open.why"), text("export.open.fix", path=str(path))
+            )
+        quiet = subprocess.DEVNULL
+        subprocess.Popen([found, str(path)], stdin=quiet, stdout=quiet, stderr=quiet)
+
+
+def loading_lines(item: ExportItem) -> tuple[str, ...]:
+    """Return the lines of Python that load an export; none where its base is needed and not known."""
+    return _get_exporter(item.target).load_lines(str(item.path), item.base)
+
+
+def _name_export(run: str, place: str, target: str) -> str:
+    return f"{_name_state(run, place)}-{target}"
+
+
+def _name_state(run: str, place: str) -> str:
+    return f"{run}-{place}" if place else run
+
+
+def _take_checkpoint(task: ExportJob, result: Result, folder: Path) -> ExportJob:
+    """Write the checkpoint into `folder` as a run's result would be; return the task that exports it from there."""
+    from studio.engine.chat import Partner, save_checkpoint
+
+    partner = Partner(
+        facts=result.facts,
+        plan=result.plan,
+        recipe=result.recipe,
+        folder=result.folder,
+        record=result.record,
+        place=result.place,
+    )
+    shutil.rmtree(folder, ignore_errors=True)
+    return dataclasses.replace(task, run_folder=folder, record=save_checkpoint(partner, folder))
+
+
+def _get_exporter(target: str) -> Exporter:
+    exporter = get_exporter(target)
+    if exporter is None:
+        raise _refuse_target(target)
+    return exporter
+
+
+def _require_memory(needed_bytes: int, name: str) -> None:
+    """Raise StudioError when writing and checking need more than the free memory."""
+    free_bytes = psutil.virtual_memory().available
+    if needed_bytes > free_bytes:
+        needed, free = f"{needed_bytes / 2**30:.1f}", f"{free_bytes / 2**30:.1f}"
+        raise StudioError(
+            text("export.memory", name=name),
+            text("export.memory.why", needed=needed, free=free),
+            text("export.memory.fix"),
+        )
+
+
+def _refuse_target(target: str) -> StudioError:
+    fix = text("export.unknown.fix", known=list(TARGETS))
+    return StudioError(text("export.unknown", target=target), text("export.unknown.why"), fix)
+
+
+def _refuse_foreign(path: Path) -> StudioError:
+    why, fix = text("export.foreign.why"), text("export.foreign.fix")
+    return StudioError(text("export.foreign", name=path.name), why, fix)
+
+
+def _existing(path: Path) -> Path:
+    """Return `path`, or the nearest folder above it that there is."""
+    return next((each for each in (path, *path.parents) if each.exists()), path)

@@ -1,0 +1,140 @@
+"""How sure an answer is: what its words leave open is said, and what they settle is not doubted."""
+
+import json
+from html import escape
+
+import pytest
+
+from studio.core.text import load_catalogue, text
+from studio.machine.failures import CATALOGUE, weigh_text
+from studio.machine.failures.answer import REASONS, explain_words
+from studio.machine.failures.certainty import TELLS
+from studio.ui.report import cause_card
+
+PLACE = 'Traceback (most recent call last):\n  File "/home/u/{path}", line 3, in run\n    do(x)\n'
+OWN, LIBRARY = PLACE.format(path="mine.py"), PLACE.format(path="site-packages/trl/trainer.py")
+
+
+@pytest.mark.parametrize(
+    ("words", "id", "doubt"),
+    [
+        # What broke, not why.
+        ("ResolutionImpossible: no way out of these\n", "pip_conflict", "what"),
+        (
+            "RuntimeError: The size of tensor a (8) must match the size of tensor b (9)\n",
+            "tensor_shapes",
+            "what",
+        ),
+        # The type's name alone, against what the message says again or the type says in several words.
+        (OWN + "safetensors_rust.SafetensorError: the ink ran dry\n", "weights_damaged", "kind"),
+        (OWN + "PermissionError: the doorman says no\n", "permission", "kind"),
+        (OWN + "huggingface_hub.errors.GatedRepoError: knock first\n", "gated", ""),
+        # The system, of a file that is named, and of one that is not.
+        (OWN + "PermissionError: [Errno 13] Zugriff verweigert\n", "permission", "file"),
+        (OWN + "PermissionError: [Errno 13] Permission denied: '/runs/a'\n", "permission", ""),
+        # What Python says of any value, raised by nobody who gives it a meaning.
+        (OWN + "TypeError: list indices must be integers or slices, not str\n", "row_form", "plain"),
+        # The program went on after the line, or did not.
+        ("error: Disk quota exceeded\nstep 5 of 9\nstep 6 of 9\n", "quota", "went_on"),
+        ("step 5 of 9\nstep 6 of 9\nerror: Disk quota exceeded\n", "quota", ""),
+    ],
+)
+def test_what_the_words_leave_open_is_a_doubt(words, id, doubt):
+    verdict = weigh_text(words)
+    assert (verdict.first.entry.id, verdict.second, verdict.doubt) == (id, None, doubt)
+
+
+def test_a_key_that_the_program_itself_misses_is_less_certain_than_one_that_a_library_asks_for():
+    for place, doubt in ((OWN, "plain"), (LIBRARY, "")):
+        verdict = weigh_text(place + "KeyError: 'prompt'\n")
+        assert (verdict.first.entry.id, verdict.doubt) == ("column_missing", doubt)
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "second", "tell"),
+    [
+        (
+            "ERROR: Could not install packages due to an OSError: [WinError 5] Access is denied: 'C:\\\\p\\\\x.dll'\n",
+            "pip_in_use",
+            "permission",
+            "who_holds",
+        ),
+        ("OSError: [Errno 28] No space left on device\n", "disk_full", "shared_memory", "df"),
+        # Windows says the same of a file that is open elsewhere and of one that is not one's own; of a folder, too.
+        (
+            OWN + "PermissionError: [WinError 5] Zugriff verweigert: 'D:\\\\runs\\\\a'\n",
+            "windows_denied",
+            "permission",
+            "who_holds_5",
+        ),
+        (
+            OWN + "PermissionError: [Errno 13] Permission denied: 'D:\\\\runs\\\\a'\n",
+            "folder_opened",
+            "permission",
+            "dir_path",
+        ),
+        # What breaks in a package's own code: its version, or what it was given.
+        (LIBRARY + "TypeError: unhashable type: 'list'\n", "inside_package", "value_handed", "own_frame"),
+        (
+            LIBRARY + "TypeError: 'NoneType' object is not iterable\n",
+            "none_inside",
+            "inside_package",
+            "example_first",
+        ),
+    ],
+)
+def test_the_same_words_of_two_causes_name_both(words, first, second, tell):
+    verdict = weigh_text(words)
+    assert (verdict.first.entry.id, verdict.second.entry.id, verdict.tell) == (first, second, tell)
+    assert verdict.doubt == ""
+
+
+def test_a_full_disk_whose_file_is_named_is_certain():
+    verdict = weigh_text("OSError: [Errno 28] No space left on device: '/data/runs/a/model.safetensors'\n")
+    assert (verdict.first.entry.id, verdict.second, verdict.doubt) == ("disk_full", None, "")
+
+
+def test_what_any_package_may_be_is_no_rival_of_words_of_their_own():
+    assert weigh_text("ModuleNotFoundError: No module named 'torch'\n").second is None
+
+
+@pytest.mark.parametrize("tag", ["en", "zh-CN"])
+def test_a_doubt_is_told_in_words_with_the_line_to_search_for(tag):
+    catalogue = load_catalogue(tag)
+    answer = explain_words("error: Disk quota exceeded\nstep 5 of 9\nstep 6 of 9\n", catalogue)
+    assert answer["id"] == "quota" and answer["line"] == "error: Disk quota exceeded"
+    assert answer["doubt"] and answer["doubt"] != "explain.doubt.went_on"
+    assert explain_words("error: Disk quota exceeded\n", catalogue)["doubt"] == ""
+    card = cause_card(answer, lambda id, **values: catalogue.say(text(id, **values)))
+    assert escape(answer["doubt"]) in card
+    json.dumps(answer)
+    told = {entry.doubt.tell for entry in CATALOGUE if entry.doubt}
+    for name in {*TELLS.values(), *told, "try_first"}:
+        assert catalogue.has(f"failure.tell.{name}"), name
+
+
+def test_a_cause_whose_explanation_names_several_reasons_is_likely_not_certain():
+    catalogue = load_catalogue("en")
+    several = explain_words("RuntimeError: No CUDA GPUs are available\n", catalogue)
+    assert several["id"] == "gpu_hidden" and several["doubt"].startswith("Not certain")
+    one = explain_words("OSError: [Errno 122] Disk quota exceeded: '/data/runs/a'\n", catalogue)
+    assert (one["id"], one["doubt"]) == ("quota", "")
+
+
+def test_both_languages_name_several_reasons_of_the_same_causes():
+    both = [load_catalogue(tag).words for tag in ("en", "zh-CN")]
+    ids = [f"failure.{entry.id}.why" for entry in CATALOGUE if not entry.harmless]
+    assert sum(bool(REASONS.search(both[0].get(id, ""))) for id in ids) > 100
+    for id in ids:
+        said = {bool(REASONS.search(words.get(id, ""))) for words in both}
+        assert len(said) == 1, id
+
+
+def test_the_unknown_says_which_package_raised_it():
+    catalogue = load_catalogue("en")
+    assert "package trl" in explain_words(LIBRARY + "ValueError: the moon is full\n", catalogue)["what"]
+    garbled = PLACE.format(path="site-packages/peft_init_.py")
+    assert "package" not in explain_words(garbled + "ValueError: the moon is full\n", catalogue)["what"]
+    own = explain_words(OWN + "ValueError: the moon is full\n", catalogue)
+    assert own["what"] == "The studio does not know this error yet."
+    assert own["line"] == "ValueError: the moon is full"

@@ -1,0 +1,405 @@
+"""Talks with base, result and checkpoints of real runs of a tiny model; tests of many questions; exports."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import threading
+import time
+
+import pytest
+
+from studio.core.errors import StudioError
+from studio.core.events import PhaseStarted, RunPaused
+from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
+from studio.core.text import text
+from studio.engine.run_folder import create_run
+from studio.services.desk import Desk
+from studio.services.eval_prompts import read_prompts
+from studio.services.eval_table import write_csv
+from studio.services.exports import loading_lines
+
+QUESTION = [{"role": "user", "content": "say 3"}]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory, tiny_models):
+    """A desk, the ids of a LoRA run and a full run of 8 steps, both with checkpoints after 4 and 8, and the recipe."""
+    from studio.machine.workspace import open_workspace
+    from studio.services.recipes import read_recipe
+    from tests.conftest import chat_rows, write_jsonl
+    from tests.launched import write_recipe
+
+    folder = tmp_path_factory.mktemp("talks")
+    data = write_jsonl(folder / "chats.jsonl", chat_rows(24))
+    recipe = change_recipe(
+        read_recipe(str(write_recipe(folder, tiny_models(), data))),
+        {
+            "limits.save_every": 4,
+            "limits.keep_checkpoints": 3,
+            "limits.trial": False,
+            "optim.max_steps": 8,
+        },
+    )
+    desk = Desk(open_workspace(str(folder / "workspace")))
+    runs = []
+    for method in ("lora", "full"):
+        runs.append(desk.start(change_recipe(recipe, {"adapter.method": method}), checked=True))
+        assert desk.wait(runs[-1]).state == "finished"
+    yield desk, *runs, recipe
+    desk.close()
+
+
+def answer(desk: Desk, **settings: object) -> str:
+    """The last words of an answer to QUESTION."""
+    found = list(desk.talks.answer(QUESTION, max_new_tokens=12, **settings))
+    return found[-1].words if found else ""
+
+
+def compute(desk: Desk, run: str, place: str = "", side: str = "tuned", recipe=None) -> tuple[float, ...]:
+    """What a model makes of some tokens, to four digits."""
+    import torch
+
+    def look() -> tuple[float, ...]:
+        speaker = desk.talks._speak(run, place, recipe)
+        with speaker.using(side) as model, torch.no_grad():
+            logits = model(input_ids=torch.tensor([[7, 11, 13, 17]])).logits
+        return tuple(round(float(one), 4) for one in logits[0, -1, :8])
+
+    return desk.talks._engine.call(look)
+
+
+def wait_until(holds) -> None:
+    """Wait until `holds()`, at most a minute."""
+    for _ in range(600):
+        if holds():
+            return
+        time.sleep(0.1)
+    pytest.fail("it never came")
+
+
+@pytest.mark.parametrize("kind", [1, 2], ids=["lora", "full"])
+def test_the_last_checkpoint_speaks_as_the_result_and_an_earlier_one_does_not(shop, kind):
+    desk, run = shop[0], shop[kind]
+    (choice,) = desk.talks.choices([desk.run(run)])
+    assert [(place.name, place.step, place.problem) for place in choice.places] == [
+        ("", 8, None),
+        ("step-00000008", 8, None),
+        ("step-00000004", 4, None),
+    ]
+    said = {place.name: compute(desk, run, place.name) for place in choice.places}
+    base = compute(desk, run, side="base")
+    assert said[""] == said["step-00000008"] and len({said[""], said["step-00000004"], base}) == 3
+    assert compute(desk, run) == said[""], "back from a checkpoint to the result"
+    assert compute(desk, run, "step-00000004", side="base") == base
+    assert compute(desk, "", side="base", recipe=shop[3]) == base, "the base model alone"
+    assert answer(desk, side="base", recipe=shop[3]) and answer(desk, run=run, checkpoint="step-00000004")
+    assert compute(desk, "", side="base", recipe=shop[3]) == base
+    loaded = desk.talks.loaded()
+    assert (loaded.run, loaded.checkpoint, loaded.device) == ("", "", "cpu")
+    assert desk.talks.unload() == loaded.size_bytes > 0 and desk.talks.loaded() is None
+
+
+def test_a_checkpoint_that_is_not_whole_says_why(shop, tmp_path):
+    import shutil
+
+    desk, run = shop[0], shop[1]
+    folder = desk.workspace.runs / run / "checkpoints"
+    shutil.copytree(folder / "step-00000004", folder / "step-00000007")
+    broken = folder / "step-00000007" / "trained.safetensors"
+    try:
+        data = bytearray(broken.read_bytes())
+        data[-1] ^= 1
+        broken.write_bytes(data)
+        with pytest.raises(StudioError) as refused:
+            answer(desk, run=run, checkpoint="step-00000007")
+        assert refused.value.what.id == "chat.place" and refused.value.why.id == "checkpoint.file_changed"
+        broken.write_bytes(data[:-5])
+        (choice,) = desk.talks.choices([desk.run(run)])
+        problems = {place.name: place.problem for place in choice.places}
+        assert problems["step-00000007"].id == "checkpoint.file_changed"
+        assert problems["step-00000004"] is None
+        broken.unlink()
+        with pytest.raises(StudioError):
+            answer(desk, run=run, checkpoint="step-00000007")
+    finally:
+        shutil.rmtree(folder / "step-00000007")
+    for name in ("step-99999999", "../../other", "step-00000004/../step-00000004", "adapter"):
+        with pytest.raises(StudioError) as refused:
+            answer(desk, run=run, checkpoint=name)
+        assert refused.value.why.id == "chat.place.gone"
+
+
+def test_chance_follows_the_seed_and_the_model_says_nothing_to_sampling(shop, monkeypatch):
+    desk, run = shop[0], shop[1]
+    drawn = [answer(desk, run=run, temperature=1.5, seed=seed) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    one = answer(desk, run=run, temperature=1.5, seed=2, top_k=1)
+    assert one == answer(desk, run=run), "of one word there is no choice"
+    assert answer(desk, run=run, repetition_penalty=2.0) != answer(desk, run=run)
+    assert desk.talks._speaker.tuned.generation_config.do_sample is not True
+    seen: list[list[dict]] = []
+    ids = desk.talks._speaker._prompt_ids
+    monkeypatch.setattr(
+        desk.talks._speaker, "_prompt_ids", lambda asked: seen.append(list(asked)) or ids(asked)
+    )
+    answer(desk, run=run, system=" Be brief. ")
+    assert seen == [[{"role": "system", "content": "Be brief."}, *QUESTION]]
+
+
+def test_an_answer_ends_when_told_and_says_how_fast_it_was(shop):
+    desk, run = shop[0], shop[1]
+    stop = threading.Event()
+    answers = desk.talks.answer(QUESTION, run=run, max_new_tokens=200, should_stop=stop.is_set)
+    first = next(answers)
+    assert first.first_s > 0 and first.tokens >= 1
+    stop.set()
+    rest = list(answers)
+    assert (rest[-1].tokens if rest else first.tokens) < 200
+    growing = list(desk.talks.answer(QUESTION, run=run, max_new_tokens=8))
+    assert growing[-1].took_s >= growing[-1].first_s and (growing[-1].tokens < 2) == (
+        growing[-1].tokens_per_s == 0
+    )
+
+
+def test_chat_waits_for_a_run_and_is_free_while_that_is_paused(shop):
+    desk, _, _, recipe = shop
+    assert desk.talks.state().ok
+    run = desk.start(
+        change_recipe(recipe, {"optim.max_steps": 100_000, "limits.save_every": 0}), checked=True
+    )
+    try:
+        assert not desk.talks.state().ok
+        for act in (lambda: answer(desk, run=shop[1]), lambda: desk.exports.start(shop[1], "adapter")):
+            with pytest.raises(StudioError) as refused:
+                act()
+            assert refused.value.what.id == "desk.training"
+        desk.pause(run)
+        wait_until(lambda: desk.talks.state().ok)
+        assert answer(desk, run=shop[1])
+        desk.unpause(run)
+        assert desk.talks.loaded() is None and not desk.talks.state().ok
+    finally:
+        desk.stop(run)
+        desk.wait(run)
+    assert desk.run(run).state == "stopped"
+    (choice,) = desk.talks.choices([desk.run(run)])
+    assert "" not in [place.name for place in choice.places], "no result, but the last checkpoint"
+    place = desk.talks.find_place(run)
+    assert place == choice.places[0].name and answer(desk, run=run, checkpoint=place)
+    assert desk.talks.find_place(shop[1]) == "", "the result, although there are checkpoints"
+
+
+def test_a_paused_run_that_loads_again_after_a_restart_leaves_chat_no_room(workspace, tmp_path):
+    desk = Desk(workspace)
+    folder = create_run(
+        workspace.runs, Recipe(model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
+    )
+    log = desk.running.logs.open(folder.run)
+    log.append(RunPaused(step=3))  # by the process before
+    running = desk.running
+    running._active = folder.run
+    running._pause.set()
+    running._keep(log, PhaseStarted(phase="load", step=3))
+    assert running.was_paused(folder.run) and not desk.talks.state().ok
+    with pytest.raises(StudioError):
+        next(desk.talks.answer(QUESTION, run=folder.run))
+    running._keep(log, RunPaused(step=3))
+    assert desk.talks.state().ok
+    running._active = None
+    desk.close()
+
+
+def test_the_last_talk_of_a_run_is_kept_and_goes_with_the_run(shop):
+    desk, run = shop[0], shop[1]
+    turn = {"role": "assistant", "content": "<b>", "tokens": 3, "first_s": 0.1, "evil": "x"}
+    desk.talks.files.keep(
+        run, {"base": [], "tuned": [{"role": "user", "content": "hi"}, turn], "system": "s"}
+    )
+    kept = desk.talks.files.read(run)
+    assert kept["system"] == "s" and kept["tuned"][1] == {k: v for k, v in turn.items() if k != "evil"}
+    stray = desk.workspace.root / "talks" / "gone-0000.json"
+    stray.write_text("{}", encoding="utf-8")
+    desk.talks.files.keep("", {"base": [], "tuned": []})
+    assert not stray.exists() and desk.talks.files.read(run) == kept
+    for damage in ("", "[]", '{"base": [{"role": "system", "content": "x"}], "tuned": []}'):
+        (desk.workspace.root / "talks" / f"{run}.json").write_text(damage, encoding="utf-8")
+        assert desk.talks.files.read(run) == {"system": "", "base": [], "tuned": []}
+    with pytest.raises(StudioError):
+        desk.talks.files.keep("../evil", {"base": [], "tuned": []})
+
+
+# Files of questions -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "questions", "expected"),
+    [
+        ("a.jsonl", json.dumps({"messages": [*QUESTION, {"role": "assistant", "content": "a"}]}), ["say 3"], ["a"]),
+        ("b.jsonl", '{"prompt": "q", "completion": "a"}\n{"prompt": "r", "completion": "b"}\n', ["q", "r"], ["a", "b"]),
+        ("c.csv", "prompt,expected\nq one,a\nr two,b\n", ["q one", "r two"], ["a", "b"]),
+        ("d.csv", "prompt\nwho is it\nwhat is it\n", ["who is it", "what is it"], [None, None]),
+        ("e.txt", "first\n\n  second \n", ["first", "second"], [None, None]),
+        ("f.jsonl", '{"question": "q"}\nnot json\n', ["q"], [None]),
+        ("g.json", '[{"instruction": "q", "output": "a"}]', ["q"], ["a"]),
+    ],
+)  # fmt: skip
+def test_files_of_questions_in_many_forms(tmp_path, name, content, questions, expected):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    found = read_prompts(path)
+    assert [prompt.messages[-1]["content"] for prompt in found.prompts] == questions
+    assert [prompt.expected for prompt in found.prompts] == expected
+    assert found.left_out == (1 if name == "f.jsonl" else 0)
+
+
+def test_a_file_without_questions_is_refused(tmp_path):
+    path = tmp_path / "none.jsonl"
+    path.write_text('{"messages": [{"role": "assistant", "content": "a"}]}\n', encoding="utf-8")
+    with pytest.raises(StudioError):
+        read_prompts(path)
+
+
+def test_a_test_tells_who_is_right_and_how_sure(shop, tmp_path, jsonl):
+    desk, run = shop[0], shop[1]
+    rows = [{"prompt": words, "expected": "@SUM(1)"} for words in ("say 9", "say 3", "=cmd|' /C calc'!A0")]
+    path = jsonl(tmp_path / "q.jsonl", rows)
+    before = desk.talks.start_test(read_prompts(path), run=run, max_new_tokens=12).result(60)
+    (given,) = [row.answers for row in before.rows if row.number == 2]
+    assert before.totals["tuned"].exact == 0 and given["base"] != given["tuned"]
+    rows[1]["expected"] = given["tuned"]
+    jsonl(path, rows)
+    job = desk.talks.start_test(read_prompts(path), run=run, max_new_tokens=12)
+    with pytest.raises(StudioError):
+        desk.talks.start_test(read_prompts(path), run=run)
+    table = job.result(60)
+    assert table.whole and [row.number for row in table.rows][0] == 2, "what the training brought comes first"
+    first = table.rows[0]
+    assert first.exact == {"base": False, "tuned": True} and None not in first.losses.values()
+    assert table.totals["tuned"].exact == 1 and table.totals["base"].exact == 0
+    assert table.totals["tuned"].expected == 3 and table.totals["tuned"].perplexity > 1
+    names = ["number", "prompt", "expected"]
+    names += [f"{side}{part}" for side in ("base", "tuned") for part in ("", "_exact", "_alike", "_loss")]
+    written = write_csv(table, {name: name for name in names})
+    lines = list(csv.reader(io.StringIO(written.removeprefix("\ufeff"))))
+    assert lines[0] == names and len(lines) == 4
+    assert lines[3][1].startswith("'=cmd") and lines[3][2] == "'@SUM(1)"
+    assert not any(cell[:1] in "=+@" for line in lines for cell in line if cell)
+
+
+def test_what_waited_for_the_model_loads_none_after_it_made_room(shop, tmp_path, monkeypatch):
+    from studio.core.text import load_catalogue
+    from studio.ui.chat_view import table_card
+
+    desk, run = shop[0], shop[1]
+    path = tmp_path / "one.txt"
+    path.write_text("say 3\n", encoding="utf-8")
+    monkeypatch.setattr(desk.talks, "_speak", lambda *_: pytest.fail("loaded"))
+    said: list[object] = []
+    with desk.talks._hold:  # an answer is being given
+        asking = threading.Thread(target=lambda: said.extend(desk.talks.answer(QUESTION, run=run)))
+        asking.start()
+        wait_until(lambda: desk.talks._engine._jobs.empty() and desk.talks._asked)
+        job = desk.talks.start_test(read_prompts(path), run=run)
+        desk.talks._turn += 1  # as unload() does, which then waits for the model too
+    asking.join(10)
+    table = job.result(10)
+    assert not said and not table.whole and not table.totals
+    say = load_catalogue("en").say
+    assert "one.txt" in table_card(table, lambda id, **values: say(text(id, **values)))
+
+
+def test_a_stopped_test_keeps_what_it_has(shop, tmp_path):
+    desk, run = shop[0], shop[1]
+    path = tmp_path / "many.txt"
+    path.write_text("".join(f"say {i}\n" for i in range(200)), encoding="utf-8")
+    job = desk.talks.start_test(read_prompts(path), run=run, max_new_tokens=64)
+    job.stop()
+    table = job.result(60)
+    assert not table.whole and len(table.rows) == 200 and not job.error
+
+
+# Exports ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["", "step-00000004"])
+@pytest.mark.parametrize("target", ["adapter", "merged"])
+def test_an_export_is_checked_listed_loaded_by_its_own_lines_and_deleted(shop, target, place):
+    desk, run = shop[0], shop[1]
+    found = desk.exports.estimate(run, target, place)
+    assert found.problem is None and found.size_bytes > 0 and found.memory_bytes > 0
+    job = desk.exports.start(run, target, place)
+    done = job.result(60)
+    assert job.phase.id == "export.phase.check", "the last thing that is done"
+    (item,) = [one for one in desk.exports.items() if one.target == target]
+    state = f"{run}-{place}" if place else run
+    assert (item.run, item.path, item.name) == (state, done.path, f"{state}-{target}")
+    assert [path.name for path in desk.workspace.exports.iterdir()] == [item.name]
+    assert any(name.endswith(".safetensors") for name in item.files) and item.size_bytes == done.size_bytes
+    told: dict[str, object] = {}
+    exec("\n".join(loading_lines(item)), told)  # noqa: S102 - our own lines
+    import torch
+
+    ids = told["tokenizer"]("say 3", return_tensors="pt")["input_ids"]
+    speaker = desk.talks._engine.call(lambda: desk.talks._speak(run, place, None))
+    with torch.no_grad():
+        ours, theirs = speaker.tuned(input_ids=ids).logits, told["model"](input_ids=ids).logits
+    assert float((ours - theirs.float()).abs().max()) < (1e-4 if target == "adapter" else 0.1)
+    assert desk.exports.delete(item.name) == item.size_bytes and not item.path.exists()
+    for name in (item.name, "../runs", f"../runs/{run}", ".", ""):
+        with pytest.raises(StudioError):
+            desk.exports.delete(name)
+        with pytest.raises(StudioError):
+            desk.exports.open_folder(name)
+
+
+def test_an_export_that_differs_from_what_was_trained_is_none(shop, monkeypatch):
+    from studio.engine.exporters import adapter
+
+    desk, run = shop[0], shop[1]
+
+    def copy_wrongly(source, target, **_: object) -> None:
+        import shutil
+
+        from safetensors.torch import load_file, save_file
+
+        shutil.copytree(source, target, dirs_exist_ok=True)
+        weights = load_file(target / "adapter_model.safetensors")
+        save_file(
+            {name: tensor * 3 for name, tensor in weights.items()}, target / "adapter_model.safetensors"
+        )
+
+    monkeypatch.setattr(adapter, "_copy", copy_wrongly)
+    job = desk.exports.start(run, "adapter")
+    with pytest.raises(StudioError) as refused:
+        job.result(60)
+    assert refused.value.what.id == "artifact.differs" and desk.exports.items() == ()
+
+
+def test_a_merged_model_computes_exactly_what_was_stored(shop, monkeypatch):
+    from studio.engine import artifact
+
+    desk, run = shop[0], shop[1]
+    off: list[float] = []
+
+    def compare(model, tokenizer, expected, dtype) -> None:
+        found = artifact.fingerprint(model, expected.ids[0].tolist())
+        off.append(float((found.logits - expected.logits).abs().max()))
+        assert found.weights == expected.weights
+
+    monkeypatch.setattr(artifact, "verify_artifact", compare)
+    desk.exports.write(run, "merged")
+    assert off == [0.0], "rounded weights, and nothing else, are what makes them differ from the fp32 ones"
+    desk.exports.delete(f"{run}-merged")
+
+
+def test_an_export_can_be_stopped_and_leaves_nothing(shop):
+    desk, run = shop[0], shop[1]
+    job = desk.exports.start(run, "merged")
+    job.stop()
+    with pytest.raises(Exception) as ended:
+        job.result(60)
+    assert type(ended.value).__name__ == "ExportStopped"
+    assert list(desk.workspace.exports.iterdir()) == []
+    assert desk.exports.estimate(shop[2], "adapter").problem is not None, "a full run has no adapter"
