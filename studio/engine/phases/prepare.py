@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+from studio_kernels._triton import hash_triton
+
 from studio.core.facts import ModelFacts
 from studio.core.text import text
 from studio.engine.base_hash import hash_base
@@ -17,11 +19,13 @@ def prepare(run: Run, facts: ModelFacts) -> Prepared:
     """Read, convert and tokenise the data, and limit the memory that the run may use. Raises StudioError."""
     with run.phase("prepare"):
         recipe = run.recipe
-        # Beside preparing and loading, which waits for disk and card.
-        hashers = ThreadPoolExecutor(1)
-        hashing = hashers.submit(hash_base, facts.folder, run.remembered)
-        hashers.shutdown(wait=False)  # a stop does not wait for it
         device, gpu = choose_device(run.machine, recipe)
+        # Beside preparing and loading, which waits for disk and card.
+        hashers = ThreadPoolExecutor(2)
+        hashing = hashers.submit(hash_base, facts.folder, run.remembered)
+        if gpu is not None:
+            hashers.submit(hash_triton)
+        hashers.shutdown(wait=False)  # a stop does not wait for them
         held_bytes = run.weights.held_bytes if run.weights else 0
         cap = cap_memory(device.value, memory_share(run.machine), held_bytes)
         budget_bytes = run.exits.enter_context(cap)
