@@ -82,7 +82,8 @@ def _explain(install, arguments):
         python = install.load_file(ROOT / "studio" / "machine" / "python_choice.py").find_newer((3, 10))
     if not python:
         raise install.refuse(ROOT, "explain.python_old", version=sys.version.split()[0])
-    start = "import sys; sys.path.insert(0, sys.argv[1]); from studio.explain import main; sys.exit(main(sys.argv[2:]))"
+    find = "import sys; sys.path.insert(0, sys.argv[1])"
+    start = f"{find}; from studio.cli.explain import main; sys.exit(main(sys.argv[2:]))"
     command = [python, "-I", "-S", "-X", "utf8", "-c", start, str(ROOT)] + arguments
     return _hand_over(command, _environment(False, install.speaks_chinese()))
 

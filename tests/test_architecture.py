@@ -15,28 +15,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAM = (
-    "cli",
-    "arguments",
-    "bench",
-    "reports",
-    "data_report",
-    "doctor",
-    "explain",
-    "supervise",
-    "page",
-    "tunnel",
-    "console",
-    "child",
-    "lifeline",
-    "settings_table",
-    "bridge",
-    "crossing",
-    "webview_window",
-)
 FLOORS = {
-    "launch": 8,
-    **{f"studio.{name}": 7 for name in PROGRAM},
+    "launch": 9,
+    "studio.cli": 8,
+    "studio.supervisor": 7,
     "studio.ui": 6,
     "studio.services": 5,
     "studio.engine": 4,
@@ -47,8 +29,6 @@ FLOORS = {
     "studio.core": 1,
     "studio_kernels": 1,
 }
-ROOMS = {f"studio.{name}": "studio.program" for name in PROGRAM}
-"""Modules that may import one another though their names differ."""
 BEFORE_VENV = (
     "launch.py",
     *(f"studio/machine/{n}.py" for n in ("install", "python_choice", "torch_build", "requirements")),
@@ -193,7 +173,7 @@ def floor_of(module: str) -> tuple[int, str]:
     """The floor of one of our modules and its room on it; (0, "") for a library."""
     for name, floor in FLOORS.items():
         if module == name or module.startswith(name + "."):
-            return floor, ROOMS.get(name, name)
+            return floor, name
     return 0, ""
 
 

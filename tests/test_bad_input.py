@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.cli import main
+from studio.cli.main import main
 from tests.conftest import chat_rows, make_model, write_jsonl
 from tests.launched import SITECUSTOMIZE, command, environment, launch, list_files, read_answer, write_recipe
 

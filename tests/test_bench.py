@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from studio import bench as program
-from studio.console import Console
+from studio.cli import bench as program
+from studio.cli.console import Console
 from studio.core.errors import StudioError
 from studio.core.text import load_catalogue
 from studio.machine.workspace import open_workspace

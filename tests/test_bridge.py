@@ -21,12 +21,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from studio.arguments import parse
-from studio.bridge import run_wsl
-from studio.console import Console
+from studio.cli.arguments import parse
+from studio.cli.console import Console
+from studio.cli.wsl import run_wsl
+from studio.cli.wsl_crossing import Machine
 from studio.core.errors import StudioError
 from studio.core.text import load_catalogue
-from studio.crossing import Machine
 from studio.machine.program_archive import LIST, list_program, pack_program
 from studio.machine.workspace_lock import Holder, claim, claim_run
 from studio.machine.wsl_lease import MARKER, hand_over
@@ -116,7 +116,9 @@ def test_the_whole_way_with_a_stand_in_for_installation_and_studio(
     )
     # The program is there, whole and runnable.
     copy = stage.home / "finetune-studio"
-    assert (copy / "studio" / "crossing.py").read_bytes() == (ROOT / "studio" / "crossing.py").read_bytes()
+    assert (copy / "studio/cli/wsl_crossing.py").read_bytes() == (
+        ROOT / "studio/cli/wsl_crossing.py"
+    ).read_bytes()
     assert sorted((copy / LIST).read_text(encoding="utf-8").split("\n")[:-1]) == list_program(ROOT)
     assert not (copy / ".git").exists() and not list((stage.home / ".finetune-studio").glob("incoming*"))
     # The Linux side was told what it must know, and nothing of Windows' environment.
@@ -274,13 +276,19 @@ def test_outside_windows_it_refuses_in_three_sentences(workspace):
 
 
 def test_the_archive_has_the_program_alone_and_its_version_follows_the_content(tmp_path):
-    for name in ("launch.py", "studio/cli.py", ".venv/lib/x.py", ".git/config", "studio/__pycache__/cli.pyc"):
+    for name in (
+        "launch.py",
+        "studio/cli/main.py",
+        ".venv/lib/x.py",
+        ".git/config",
+        "studio/__pycache__/cli.pyc",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name, encoding="utf-8")
     packed, version = pack_program(tmp_path)
-    assert tarfile.open(fileobj=BytesIO(packed)).getnames() == ["launch.py", "studio/cli.py", LIST]
+    assert tarfile.open(fileobj=BytesIO(packed)).getnames() == ["launch.py", "studio/cli/main.py", LIST]
     assert pack_program(tmp_path)[1] == version
-    (tmp_path / "studio" / "cli.py").write_text("changed", encoding="utf-8")
+    (tmp_path / "studio" / "cli" / "main.py").write_text("changed", encoding="utf-8")
     assert pack_program(tmp_path)[1] != version
 
 
@@ -288,11 +296,11 @@ def test_the_archive_has_the_program_alone_and_its_version_follows_the_content(t
 
 DRIVER = """
 import sys
-from studio.arguments import parse
-from studio.bridge import run_wsl
-from studio.console import Console
+from studio.cli.arguments import parse
+from studio.cli.wsl import run_wsl
+from studio.cli.console import Console
 from studio.core.text import load_catalogue
-from studio.crossing import Machine
+from studio.cli.wsl_crossing import Machine
 from studio.machine.workspace import open_workspace
 words = load_catalogue("en")
 machine = Machine(system="Windows", wsl=sys.argv[1], translate=lambda path, name, root: path)

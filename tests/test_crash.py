@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from studio.child import GRACE_S
-from studio.cli import main
+from studio.cli.main import main
 from studio.core.heartbeat import read_beat
+from studio.supervisor.child_process import GRACE_S
 from tests.launched import (
     RUN_KEYS,
     SITECUSTOMIZE,

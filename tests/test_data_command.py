@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from studio.cli import main
+from studio.cli.main import main
 
 CHAT = {"messages": [{"role": "user", "content": "say ü"}, {"role": "assistant", "content": "ü"}]}
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from studio.cli import main
-from studio.console import Console
+from studio.cli.console import Console
+from studio.cli.doctor import list_lines, read_facts
+from studio.cli.main import main
 from studio.core.facts import MachineFacts
 from studio.core.text import load_catalogue
-from studio.doctor import list_lines, read_facts
 from studio.machine.settings import read_settings
 from studio.machine.workspace import Workspace
 from studio.planning.doctor_report import judge

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from studio.cli import main
-from studio.explain import HEAD_BYTES, TAIL_BYTES, find_encoding
+from studio.cli.explain import HEAD_BYTES, TAIL_BYTES, find_encoding
+from studio.cli.main import main
 from studio.machine import python_choice
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,13 +27,14 @@ LIMIT_S = 1.0
 def checkout(tmp_path_factory):
     """A checkout without .venv that holds only what `explain` may need: no desk, no engine, no window."""
     folder = tmp_path_factory.mktemp("explain") / "a checkout"
-    (folder / "studio").mkdir(parents=True)
+    (folder / "studio" / "cli").mkdir(parents=True)
     names = (
         "launch.py",
         "studio/__init__.py",
-        "studio/explain.py",
-        "studio/arguments.py",
-        "studio/console.py",
+        "studio/cli/__init__.py",
+        "studio/cli/explain.py",
+        "studio/cli/arguments.py",
+        "studio/cli/console.py",
     )
     for name in names:
         shutil.copy(ROOT / name, folder / name)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from studio.arguments import build_parser
-from studio.settings_table import PAGES, update
+from studio.cli.arguments import build_parser
+from studio.cli.settings_table import PAGES, update
 
 ROOT = Path(__file__).resolve().parents[1]
 READMES = {"en": ROOT / "README.md", "zh-CN": ROOT / "README.zh-CN.md"}
@@ -28,7 +28,7 @@ LINES = {"README.md": 150, "README.zh-CN.md": 150, "CONTRIBUTING.md": 150}
 def test_table_of_settings_is_that_of_the_knobs(language):
     written = PAGES[language].read_text(encoding="utf-8")
     assert written.count("| `optim.") > 10
-    assert written == update(language), "run: python -m studio.settings_table"
+    assert written == update(language), "run: python -m studio.cli.settings_table"
 
 
 @pytest.mark.parametrize("page", PAGE_FILES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from studio import supervise as supervisor
 from studio.machine.workspace import open_workspace
+from studio.supervisor import supervise as supervisor
 from tests.launched import environment, launch, processes_of, read_answer, read_events, start, wait_for
 from tests.test_crash import calm, recipe, room, site, weights  # noqa: F401 - fixtures
 
@@ -95,7 +95,7 @@ from studio.core.events import RunStalled
 from studio.services.desk import Desk
 from studio.services.recipes import read_recipe
 from studio.machine.workspace import open_workspace
-from studio.lifeline import watch_parent
+from studio.supervisor.lifeline import watch_parent
 from pathlib import Path
 
 def main():

@@ -8,11 +8,11 @@ import time
 import psutil
 import pytest
 
-from studio import tunnel
 from studio.machine.private_file import write_private
 from studio.services.pass_phrase import hash_phrase
 from studio.services.share_files import link_file, state_file
-from studio.tunnel import Tunnels
+from studio.supervisor import tunnels as tunnel
+from studio.supervisor.tunnels import Tunnels
 from studio.ui.tunnel import TUNNEL_VARIABLE, find_link
 from tests import test_share
 from tests.launched import wait_for

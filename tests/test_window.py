@@ -9,12 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from studio import page as window_page
-from studio import webview_window
-from studio.cli import main
+from studio.cli.main import main
 from studio.core.errors import StudioError
 from studio.machine.install_page import ADDRESS_VARIABLE
 from studio.machine.settings import change_settings
+from studio.supervisor import webview_window, window_page
 
 ADDRESS = "http://127.0.0.1:9/?token=once"
 

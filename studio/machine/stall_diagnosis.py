@@ -50,7 +50,7 @@ _COMPILING = (
 )
 _READING = ("datasets/", "pyarrow/", "fsspec/", "safetensors/", "huggingface_hub/", "pandas/io")
 _READS = re.compile(r"\b(read\w*|open|safe_open|recv\w*|get_tensor)\(")
-_WRITERS = ("logging/", "tqdm/", "warnings.py", "studio/console.py")
+_WRITERS = ("logging/", "tqdm/", "warnings.py", "studio/cli/console.py")
 _WRITES = re.compile(r"\b(print|echo)\(|\.(write|writelines|flush|emit)\(|sys\.(stdout|stderr)")
 
 

@@ -1,6 +1,6 @@
 """A workspace that Windows handed to a Linux of WSL: a marker that both sides keep fresh, since no lock crosses over.
 
-The Windows side (studio/bridge.py) holds its own claims all the while and writes the marker; the Linux side, which
+The Windows side (studio/cli/wsl.py) holds its own claims all the while and writes the marker; the Linux side, which
 has BRIDGE_VARIABLE in its environment, keeps it fresh too, so that it stands until the last of both has ended.
 """
 

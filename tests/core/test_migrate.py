@@ -127,7 +127,7 @@ def test_pauses_changed_no_version(monkeypatch):
 
 
 def test_pauses_can_be_said():
-    from studio.console import describe
+    from studio.cli.console import describe
 
     for language in LANGUAGES:
         words = load_catalogue(language)

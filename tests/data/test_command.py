@@ -24,7 +24,9 @@ LIMIT_S = 100
 def start(workspace: Path, *words: object, limited: bool = False, **environment: str) -> subprocess.Popen:
     """Start the command with the studio's own Python; `limited`: no file may grow beyond 1 MB."""
     import_resource = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6)); "
-    code = (import_resource if limited else "") + "import sys; from studio.cli import main; sys.exit(main())"
+    code = (
+        import_resource if limited else ""
+    ) + "import sys; from studio.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-P", "-c", code, "data", *map(str, words), "--workspace", str(workspace)]
     paths = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
     environment = {**os.environ, "PYTHONPATH": paths, "FINETUNE_STUDIO_LANGUAGE": "en", **environment}
@@ -104,7 +106,7 @@ def test_launch_py(tmp_path):
     ],
 )
 def test_exit_code(workspace, monkeypatch, capsys, name, words, code):
-    from studio.cli import main
+    from studio.cli.main import main
 
     monkeypatch.setenv("FINETUNE_STUDIO_LANGUAGE", "zh-CN")
     assert main(["data", str(FIXTURES / name), "--json", "--workspace", str(workspace), *words]) == code
@@ -142,7 +144,7 @@ def test_a_name_that_is_no_text(tmp_path, workspace):
 
 
 def test_rows_set_aside_keep_their_bytes(tmp_path, workspace, monkeypatch, capsys):
-    from studio.cli import main
+    from studio.cli.main import main
 
     path, out = FIXTURES / "encodings" / "one_line_cp1252.jsonl", tmp_path / "aside.jsonl"
     assert main(["data", str(path), "--json", "--workspace", str(workspace), "--quarantine", str(out)]) == 1
@@ -287,7 +289,7 @@ def test_expected_objects_through_the_command(workspace, monkeypatch, capsys):
     spec = importlib.util.spec_from_file_location("fixtures", FIXTURES.parent / "test_fixtures.py")
     fixtures = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fixtures)
-    from studio.cli import main
+    from studio.cli.main import main
 
     monkeypatch.setenv("FINETUNE_STUDIO_LANGUAGE", "en")
     plain = [one for one in fixtures.ENTRIES if not one["options"]][::7]

@@ -28,7 +28,9 @@ print(json.dumps({"words": sys.argv[1:], "path": sys.path, "prefix": sys.prefix,
 def make_checkout(folder: Path) -> Path:
     """Copy what an installation needs into `folder`, with `tiny` for the only requirement."""
     shutil.copytree(
-        ROOT / "studio", folder / "studio", ignore=shutil.ignore_patterns("__pycache__", "ui", "engine")
+        ROOT / "studio",
+        folder / "studio",
+        ignore=shutil.ignore_patterns("__pycache__", "ui", "engine", "cli"),
     )
     shutil.copytree(ROOT / "assets" / "locales", folder / "assets" / "locales")
     for name in ("launch.py", "pyproject.toml"):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 
-from studio.console import format_duration
+from studio.cli.console import format_duration
 from studio.core.events import PhaseStarted
 from studio.core.fields import knobs_of
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe

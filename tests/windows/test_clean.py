@@ -46,8 +46,8 @@ ALLOWED = {
     "kernels/studio_kernels/self_test.py": dict.fromkeys(
         ("os.fork", "signal.alarm", "os.kill"), "helpers, only where the system can fork"
     ),
-    "studio/bridge.py": {"os.kill": "in the Linux side of the bridge"},
-    "studio/child.py": {"os.killpg": "by os.name; psutil on Windows"},
+    "studio/cli/wsl.py": {"os.kill": "in the Linux side of the bridge"},
+    "studio/supervisor/child_process.py": {"os.killpg": "by os.name; psutil on Windows"},
     "studio/core/files.py": {"os.replace": "the retrying helper itself"},
     "studio/core/heartbeat.py": {
         "os.replace": "a beat that a reader holds is left out: the next one comes soon"
@@ -66,9 +66,9 @@ ALLOWED = {
         "os.statvfs": "where there is one",
     },
     "studio/machine/workspace.py": {"os.geteuid": "by os.name"},
-    "studio/tunnel.py": {"os.killpg": "by os.name; psutil on Windows"},
+    "studio/supervisor/tunnels.py": {"os.killpg": "by os.name; psutil on Windows"},
     "studio/ui/tunnel.py": {"os.killpg": "by os.name; psutil on Windows"},
-    "studio/supervise.py": {"signal.signal": "SIGBREAK too, each only where there is one"},
+    "studio/supervisor/supervise.py": {"signal.signal": "SIGBREAK too, each only where there is one"},
 }
 
 

@@ -15,8 +15,8 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from studio.arguments import parse
-from studio.console import Console, leave_reader, refuse_stream
+from studio.cli.arguments import parse
+from studio.cli.console import Console, leave_reader, refuse_stream
 from studio.core import start_clock
 from studio.core.errors import StudioError
 from studio.core.heartbeat import RESTART_CODE
@@ -93,7 +93,7 @@ def _run_command(words: list[str], console: Console, *, own_process: bool) -> in
         start_clock.mark(os.environ, "child")
     options = parse([word for word in words if word != "--child"], console.catalogue)
     if options.command == "studio" and options.window:
-        from studio.webview_window import require_webview
+        from studio.supervisor.webview_window import require_webview
 
         require_webview()
     workspace = open_workspace(options.workspace, writes=options.command in WRITING)
@@ -137,7 +137,7 @@ def not_available(name: str) -> StudioError:
 
 def _supervise(options: argparse.Namespace, workspace: Workspace) -> int:
     from studio.services.recipes import read_recipe
-    from studio.supervise import supervise
+    from studio.supervisor.supervise import supervise
 
     keep_reserve(workspace)
     words = options.words
@@ -165,8 +165,8 @@ def _follow(desk: Any, run: str, console: Console, after: int = 0) -> RunRecord:
 
 def _open_desk(workspace: Workspace) -> Any:
     """Return the Desk, stopped with a checkpoint when the supervisor asks for the end."""
-    from studio.lifeline import watch_parent
     from studio.services.desk import Desk
+    from studio.supervisor.lifeline import watch_parent
 
     desk = Desk(workspace, keep_queue=False)
     if os.environ.get("FINETUNE_STUDIO_PARENT"):
@@ -311,7 +311,7 @@ def _find_place(desk: Any, options: argparse.Namespace, console: Console, told: 
 
 def _export(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
     from studio.services.desk import Desk
-    from studio.supervise import stop_requests
+    from studio.supervisor.supervise import stop_requests
 
     if options.to == "gguf":
         raise not_available("gguf")
@@ -339,7 +339,7 @@ def _export(options: argparse.Namespace, workspace: Workspace, console: Console)
 
 
 def _studio(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.lifeline import watch_parent
+    from studio.supervisor.lifeline import watch_parent
     from studio.ui.serve import serve
 
     stopped = threading.Event()
@@ -390,17 +390,14 @@ COMMANDS: dict[str, Command] = {
     "demo": _demo,
     "train": _train,
     "resume": _train,
-    "check": _later("studio.reports", "check"),
-    "plan": _later("studio.reports", "plan"),
-    "data": _later("studio.reports", "data"),
-    "doctor": _later("studio.doctor", "doctor"),
-    "explain": _later("studio.explain", "explain"),
-    "runs": _later("studio.reports", "runs"),
+    "check": _later("studio.cli.reports", "check"),
+    "plan": _later("studio.cli.reports", "plan"),
+    "data": _later("studio.cli.reports", "data"),
+    "doctor": _later("studio.cli.doctor", "doctor"),
+    "explain": _later("studio.cli.explain", "explain"),
+    "runs": _later("studio.cli.reports", "runs"),
     "chat": _chat,
     "export": _export,
-    "wsl": _later("studio.bridge", "run_wsl"),
-    "bench": _later("studio.bench", "bench"),
+    "wsl": _later("studio.cli.wsl", "run_wsl"),
+    "bench": _later("studio.cli.bench", "bench"),
 }
-
-if __name__ == "__main__":
-    sys.exit(main())

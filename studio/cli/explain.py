@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from studio.arguments import parse
-from studio.console import Console, leave_reader
+from studio.cli.arguments import parse
+from studio.cli.console import Console, leave_reader
 from studio.core.errors import StudioError
 from studio.core.text import choose_language, load_catalogue, text
 from studio.machine.failures.answer import explain_words

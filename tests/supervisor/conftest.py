@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHILD = """
 import json, os, signal, subprocess, sys, threading, time
 from pathlib import Path
-from studio import lifeline
+from studio.supervisor import lifeline
 from studio.core.heartbeat import Heartbeat, Standstill, request_restart, write_stall
 root = Path(os.environ["FINETUNE_STUDIO_WORKSPACE"])
 extra = {n[16:]: v for n, v in os.environ.items() if n.startswith("FINETUNE_STUDIO_")}
@@ -146,7 +146,7 @@ DRIVER = """
 import signal, sys
 from pathlib import Path
 from studio.machine.workspace import open_workspace
-from studio.supervise import keep_alive
+from studio.supervisor.supervise import keep_alive
 if "deaf" not in sys.argv:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.exit(keep_alive(["train", "r.json"], open_workspace(sys.argv[1]), headless=True,

@@ -30,7 +30,7 @@ from studio.machine.workspace import Workspace
 from studio.services.pass_phrase import make_phrase, matches
 from studio.services.share_files import PHRASES_VARIABLE, SESSION_VARIABLE, link_file, read_state, state_file
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LOOK_S = 0.5
 FAREWELL_S = 1.0
 AGAIN_S = (2.0, 5.0, 15.0, 60.0)

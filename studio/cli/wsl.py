@@ -1,7 +1,8 @@
 """The command `wsl`: what this Windows has for Linux, what is missing there, and the studio opened in it.
 
 What the Linux side gets: ~/finetune-studio, a copy of this program with a .venv of its own, and ~/.finetune-studio
-with what studio/crossing.py leaves there. The Windows side holds its claims while Linux works; Linux ends with it.
+with what studio/cli/wsl_crossing.py leaves there. The Windows side holds its claims while Linux works; Linux ends with
+it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import signal
 import threading
 from dataclasses import dataclass
 
-from studio.console import Console
+from studio.cli.console import Console
+from studio.cli.wsl_crossing import Crossing, Machine
 from studio.core.errors import Problem, StudioError
 from studio.core.facts import Distribution
 from studio.core.text import text
-from studio.crossing import Crossing, Machine
 from studio.machine import wsl
 from studio.machine.workspace import Workspace
 from studio.machine.wsl_lease import keep_fresh
@@ -133,7 +134,7 @@ def _report(survey: Survey, console: Console) -> int:
 
 def _work_inside(options: argparse.Namespace, workspace: Workspace) -> int:
     """The Linux side: a supervised studio that ends when Windows says `stop`, or is gone."""
-    from studio.supervise import supervise
+    from studio.supervisor.supervise import supervise
 
     def listen() -> None:
         rest = b""

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from studio import supervise as supervisor
 from studio.core.errors import StudioError
 from studio.engine.crash_records import read_deaths
 from studio.engine.run_folder import RunFolder
 from studio.machine.settings import change_settings
 from studio.machine.workspace_lock import claim
-from studio.page import Page
-from tests.supervise.conftest import starts
+from studio.supervisor import supervise as supervisor
+from studio.supervisor.window_page import Page
+from tests.supervisor.conftest import starts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -162,7 +162,7 @@ def test_wishes_without_end_are_given_up(workspace, stage):
 def test_words_do_not_wait_for_a_reader():
     reader, writer = os.pipe()
     code = (
-        "import os, sys; from studio import supervise; from studio.core.text import literal\n"
+        "import os, sys; from studio.supervisor import supervise; from studio.core.text import literal\n"
         "os.set_blocking(2, False)\n"
         "try:\n    while True: os.write(2, b'x' * 4096)\nexcept BlockingIOError: os.set_blocking(2, True)\n"
         "supervise._say(literal('y' * 5000)); os.write(1, b'went on')\n"
@@ -230,7 +230,6 @@ def test_a_restart_on_another_port_is_shown_and_one_on_the_same_is_not(workspace
 
 
 def test_importing_the_supervisor_loads_nothing_heavy():
-    code = (
-        "import sys, studio.supervise; sys.exit(bool({'torch', 'gradio', 'transformers'} & set(sys.modules)))"
-    )
+    heavy = "{'torch', 'gradio', 'transformers'}"
+    code = f"import sys, studio.supervisor.supervise; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

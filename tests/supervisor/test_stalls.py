@@ -8,11 +8,11 @@ import signal
 import time
 from pathlib import Path
 
-from studio import supervise as supervisor
-from studio.child import StallJudge, watch
 from studio.core.heartbeat import Heartbeat
 from studio.engine.crash_records import read_deaths
-from tests.supervise.conftest import starts, wait_for
+from studio.supervisor import supervise as supervisor
+from studio.supervisor.child_process import StallJudge, watch
+from tests.supervisor.conftest import starts, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -91,8 +91,8 @@ def test_the_supervisor_waits_anew_after_a_sleep_and_for_compilers(workspace, ru
     monkeypatch.setenv("FINETUNE_STUDIO_PARENT", str(os.getpid()))
     folder, heart, now = run_folder(), Heartbeat(workspace.heartbeat), {"s": 100.0, "wall": 0.0}
     vitals = {"time_s": 0.0, "compilers": 0.0}
-    monkeypatch.setattr("studio.child.read_vitals", lambda *_: dict(vitals))
-    monkeypatch.setattr("studio.child._dump_from_outside", lambda *_: None)
+    monkeypatch.setattr("studio.supervisor.child_process.read_vitals", lambda *_: dict(vitals))
+    monkeypatch.setattr("studio.supervisor.child_process._dump_from_outside", lambda *_: None)
     clock, wall = (lambda: now["s"]), (lambda: now["s"] + now["wall"])
     judge = StallJudge(workspace, unattended=True, clock=clock, wall=wall)
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from studio.console import Console
+from studio.cli.console import Console
 from studio.core.errors import StudioError
 from studio.core.json_file import parse_json
 from studio.core.text import Text, literal, text
 from studio.machine.workspace import Workspace
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "benchmarks" / "bench.py"
 TUNE_PROGRAM = ROOT / "benchmarks" / "tune.py"
 SITES = ("STUDIO_SITE", "PEERS_SITE")

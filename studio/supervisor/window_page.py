@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from studio.child import TICK_S
 from studio.core.errors import StudioError
 from studio.core.text import Text, text
 from studio.machine.app_window import focus_window, open_window
@@ -18,7 +17,8 @@ from studio.machine.private_file import write_private
 from studio.machine.settings import read_settings
 from studio.machine.workspace import Workspace
 from studio.machine.workspace_lock import read_address
-from studio.webview_window import open_webview
+from studio.supervisor.child_process import TICK_S
+from studio.supervisor.webview_window import open_webview
 
 JOIN_S = 20.0
 
@@ -26,7 +26,7 @@ JOIN_S = 20.0
 class Page:
     """Call it every tick: it tells the address to `tell` once the child has one, and opens it.
 
-    `--window` opens it in a process of pywebview (studio/webview_window.py), else the settings say how it opens. Where
+    `--window` opens it in a process of pywebview (webview_window.py), else the settings say how it opens. Where
     somebody waits for the address in a file (ADDRESS_VARIABLE), they show it themselves.
     """
 

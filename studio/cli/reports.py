@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from studio.console import Console
+from studio.cli.console import Console
+from studio.cli.data_report import describe_data
 from studio.core.errors import RecipeError, StudioError
 from studio.core.facts import BackendPlan, Slower
 from studio.core.policy import MemoryPolicy, list_runs
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
-from studio.data_report import describe_data
 from studio.machine.workspace import Workspace
 from studio.services.recipes import read_recipe
 

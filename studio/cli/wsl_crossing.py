@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from studio.console import Console
+from studio.cli.console import Console
 from studio.core.errors import Problem, StudioError
 from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.json_file import read_json
@@ -29,9 +29,9 @@ from studio.machine.workspace import LOCAL_VARIABLE, WORKSPACE_VARIABLE, Workspa
 from studio.machine.workspace_lock import ADDRESS_FILE, Holder, claim, claim_run
 from studio.machine.wsl_lease import BRIDGE_VARIABLE, MARKER, hand_over
 from studio.machine.wsl_paths import to_linux
-from studio.supervise import stop_requests
+from studio.supervisor.supervise import stop_requests
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 OWN_FOLDER = ".finetune-studio"
 """In the Linux home, beside the program's folder."""
 GRACE_S = 30.0

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from studio.console import Console
+from studio.cli.console import Console
 from studio.core.codec import from_json, to_json
 from studio.core.errors import RecipeError, StudioError
 from studio.core.facts import MachineFacts
@@ -22,7 +22,7 @@ from studio.core.text import Catalogue, Text, literal, text
 from studio.machine.workspace import Workspace
 from studio.planning.suggestions import launcher
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 INDENT = " " * 10
 
 

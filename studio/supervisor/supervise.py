@@ -1,10 +1,10 @@
 """The small parent of the studio and of every training command: starts the child, watches it, starts it again.
 
 `supervise(command, workspace, headless=...)` runs `python -P -m studio.cli --child COMMAND`, returns its exit code.
-The child (studio.lifeline) reads `stop` from standard input and ends itself when that closes; its engine beats in
+The child (lifeline.py) reads `stop` from standard input and ends itself when that closes; its engine beats in
 workspace.heartbeat (studio.core.heartbeat). An end with exit code 0, 1 or 2, and every end that was asked for, is
 final. Any other end is a death: it is recorded in the run's folder and the run resumes from its last checkpoint.
-A child that stands still (studio.child.Judge) is killed, which is a death with `why` stalled; its run resumes with
+A child that stands still (child_process.Judge) is killed, which is a death with `why` stalled; its run resumes with
 settings that cannot change the result. The exit code RESTART_CODE is a wish to be started anew, and no death.
 
 What a child finds in its environment, beside studio.machine.environment.prepare_environment:
@@ -32,7 +32,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from studio.child import Ending, StallJudge, watch
 from studio.core import start_clock
 from studio.core.errors import StudioError
 from studio.core.events import RunStalled
@@ -50,15 +49,16 @@ from studio.core.text import Text, choose_language, load_catalogue, text
 from studio.engine.checkpoint import list_checkpoints
 from studio.engine.crash_records import STALLED, Death, append_event, fail_run, last_loss, record_death
 from studio.engine.run_folder import RunFolder
-from studio.lifeline import FAULT_LOG_VARIABLE
 from studio.machine.environment import prepare_environment
 from studio.machine.sleep_inhibitor import without_quick_edit
 from studio.machine.workspace import Workspace
 from studio.machine.workspace_lock import Holder, claim, claim_run
-from studio.page import Page, join
-from studio.tunnel import hold_tunnels
+from studio.supervisor.child_process import Ending, StallJudge, watch
+from studio.supervisor.lifeline import FAULT_LOG_VARIABLE
+from studio.supervisor.tunnels import hold_tunnels
+from studio.supervisor.window_page import Page, join
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RESTARTS = 2
 WISHES = 5
 """A process may ask for a restart so often in a row within SETTLED_S: a fix that asks for itself must end."""

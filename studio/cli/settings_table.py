@@ -1,4 +1,4 @@
-"""The documents' table of settings, made from the recipe's knobs: `python -m studio.settings_table` writes it anew."""
+"""The documents' table of settings, made from the recipe's knobs: `python -m studio.cli.settings_table` writes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from studio.core.fields import Knob, knobs_of
 from studio.core.recipe import Recipe
 from studio.core.text import Catalogue, load_catalogue, text
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"en": ROOT / "docs" / "settings.md", "zh-CN": ROOT / "docs" / "zh-CN" / "settings.md"}
 PLACE = re.compile(r"(?<=<!-- settings -->\n).*?(?=<!-- /settings -->)", re.DOTALL)
 

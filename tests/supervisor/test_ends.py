@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from studio import supervise as supervisor
-from studio.child import Ending, watch
 from studio.engine.crash_records import Death, describe_code, diagnose_death, read_deaths
 from studio.engine.run_folder import RunFolder
-from tests.supervise.conftest import DRIVER, is_alive, starts, wait_for
+from studio.supervisor import supervise as supervisor
+from studio.supervisor.child_process import Ending, watch
+from tests.supervisor.conftest import DRIVER, is_alive, starts, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,4 +1,4 @@
-"""The studio in a window of pywebview, where a person has installed that: `python -m studio.webview_window ADDRESS`.
+"""The studio in a window of pywebview, where that is installed: `python -m studio.supervisor.webview_window ADDRESS`.
 
 Its loop must own the main thread, so the window is a process of its own, which the supervisor starts.
 """
@@ -27,7 +27,7 @@ def require_webview() -> None:
 def open_webview(address: str) -> subprocess.Popen:
     """Start the window on `address`; closing it leaves the studio on."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "studio.webview_window", address],
+        [sys.executable, "-P", "-m", "studio.supervisor.webview_window", address],
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C in the console is the supervisor's
     )
