@@ -148,7 +148,7 @@ class Shared:
         """Return link and phrase of a role as the terminal was told."""
         sign = {"viewer": "Guests come in", "owner": "from outside"}[role]
         words = next((line for line in self.said if sign in line), "")
-        match = re.search(r"(https://\S+) with the pass phrase ([a-z-]+)", words)
+        match = re.search(r"(https://\S+) with the passphrase ([a-z-]+)", words)
         return (match[1], match[2]) if match else ("", "")
 
     def port(self, role: str) -> int:

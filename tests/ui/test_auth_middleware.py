@@ -298,7 +298,7 @@ def test_the_login_page_and_what_it_takes(app, sharing):
     page = stranger.get("/runs-of-mine")
     assert page.status_code == 403
     page = stranger.get("/")
-    assert (page.status_code, "Pass phrase" in page.text, 'lang="en"' in page.text) == (401, True, True)
+    assert (page.status_code, "Passphrase" in page.text, 'lang="en"' in page.text) == (401, True, True)
     assert "口令" in stranger.get("/", headers={"accept-language": "zh-TW"}).text
     assert "口令" in stranger.get("/", headers={"accept-language": "fr"}).text, "else what the window speaks"
     assert "http" not in page.text, "it loads nothing"
