@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from studio.core.recipe import OptimSpec
-from studio.data.pack import Example
+from studio.data.sequence_packing import Example
 from studio.engine.batches import StepOrder
 from studio.engine.optimizer import learning_rate
 from studio.models.load import set_evaluation

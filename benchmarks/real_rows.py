@@ -13,8 +13,8 @@ import numpy as np
 
 from studio.core.recipe import DatasetSpec
 from studio.data.formats.cells import is_blank
-from studio.data.pack import Example
 from studio.data.prepare import prepare
+from studio.data.sequence_packing import Example
 from studio.models.catalog import inspect_model
 from studio.models.tokenizer import load_tokenizer
 

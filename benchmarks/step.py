@@ -22,7 +22,7 @@ from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.policy import Calibration, MemoryPolicy
 from studio.core.recipe import AdapterSpec, OptimSpec, Recipe
 from studio.core.text import load_catalogue
-from studio.data.pack import Example, count_trained
+from studio.data.sequence_packing import Example, count_trained
 from studio.engine.batches import RowSizes
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.loss import LossHead

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.text import Catalogue, text
-from studio.data.codes import CODES
 from studio.data.row import name_place
+from studio.data.row_errors import CODES
 
 WIDTH = 100
 LINES_A_CODE = 3

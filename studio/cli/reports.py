@@ -176,8 +176,8 @@ def _word(value: Any, say: Callable[[Text], str]) -> str:
 
 
 def data(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.data.describe import copy_quarantine, report, survey
-    from studio.data.kept_reports import keep_report, name_report, read_report
+    from studio.data.dataset_report import copy_quarantine, report, survey
+    from studio.data.report_cache import keep_report, name_report, read_report
     from studio.models.catalog import inspect_model
 
     spec, cache = _read_spec(options), workspace.data_cache

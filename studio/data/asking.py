@@ -18,7 +18,7 @@ from studio.data.formats.cells import Values, is_asking, shorten, show_names
 from studio.data.formats.format import Mapped
 from studio.data.formats.names import simplify
 from studio.data.likelihood import order_answers, order_questions
-from studio.data.question import Question
+from studio.data.open_question import Question
 from studio.data.ranking import (
     is_answer,
 )

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from studio.data.legacy import CODECS, is_plausible, rank_encodings
+from studio.data.legacy_encodings import CODECS, is_plausible, rank_encodings
 
 ENCODINGS = (
     "utf-8",

@@ -18,20 +18,20 @@ from studio.core.files import replace_file
 from studio.core.json_file import read_json
 from studio.core.recipe import DatasetSpec
 from studio.core.text import text
+from studio.data.cache import hold, note_use, sweep
 from studio.data.conversation import Conversation
-from studio.data.kept import hold, note_use, sweep
+from studio.data.convert_part import DataPart, PartResult, read_part, split_files
+from studio.data.format_detection import understand
 from studio.data.problems import Problems, gather, read_problems
 from studio.data.quarantine import NAME as QUARANTINE
 from studio.data.quarantine import join_quarantine
-from studio.data.reading import DataPart, PartResult, read_part, split_files
 from studio.data.remote import FetchStopped
 from studio.data.row import list_columns
-from studio.data.scripts import SCRIPTS
+from studio.data.row_stats import RowTraits
 from studio.data.shards import Shards, join_shards
-from studio.data.sniff import understand
 from studio.data.source import Source, open_source
-from studio.data.traits import RowTraits
 from studio.data.understanding import Understanding
+from studio.data.unicode_scripts import SCRIPTS
 
 MANIFEST = "manifest.json"
 VERSION = 5
@@ -364,7 +364,7 @@ def _read_parts(
     workers = min(WORKERS, os.cpu_count() or 1, len(parts))
     ranged = all(part.ranged for part in parts)
     if workers > 1 and ranged and total_bytes >= POOL_BYTES:
-        from studio.data.pool import BrokenProcessPool, read_in_pool
+        from studio.data.parallel_read import BrokenProcessPool, read_in_pool
 
         done = 0
         try:

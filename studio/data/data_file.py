@@ -16,13 +16,13 @@ from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.core.text import literal, text
 from studio.data.charset import detect_encoding, read_head
+from studio.data.compression import Member, open_unpacked
 from studio.data.containers import CONTAINERS, images, workbook
 from studio.data.containers.container import HEAD_BYTES, Container, ReadOptions, refuse_file
-from studio.data.folder import find_suffix
-from studio.data.packing import Member, open_unpacked
-from studio.data.question import Question
+from studio.data.open_question import Question
 from studio.data.reshape import Reshape
 from studio.data.row import Row
+from studio.data.split_discovery import find_suffix
 
 IMAGE_FOLDER = "imagefolder"
 SEEKING = ("parquet", "xlsx")

@@ -22,8 +22,8 @@ from studio.data.formats.aliases import (
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.format import Mapped
 from studio.data.formats.material import TECHNICAL, say_material
+from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.names import BLOCKING, part_name, simplify
-from studio.data.formats.turns import holds_turns
 from studio.data.kinds import find_entry, find_remark
 from studio.data.leftover import COMPARED, ORDERS, TASKS
 from studio.data.likelihood import (
@@ -38,7 +38,7 @@ from studio.data.likelihood import (
     rank_pairs,
 )
 from studio.data.naming import OLD, RENEWED, are_twins, extends, hints, is_half, is_language, is_renewed
-from studio.data.question import Question
+from studio.data.open_question import Question
 from studio.data.ranking import (
     DATED,
     DECISIONS,

@@ -9,10 +9,10 @@ import numpy as np
 
 from studio.core.text import text
 from studio.data.convert import Converted
-from studio.data.pack import Example, LazySequence
-from studio.data.pieces import split_rows
 from studio.data.problems import KEPT, Problems
 from studio.data.row import RowProblem
+from studio.data.sequence_packing import Example, LazySequence
+from studio.data.text_splitting import split_rows
 from studio.data.tokens import Tokens
 
 CUT_RULE = "answer_beyond_max_length"
@@ -124,7 +124,7 @@ class Cutting:
     ) -> None:
         """rows: int64, places in `tokens`, in the order of learning; limit None cuts nothing.
 
-        rates: gives what pieces.rate_tokens says of the vocabulary, for long texts that are to be split.
+        rates: gives what text_splitting.rate_tokens says of the vocabulary, for long texts that are to be split.
         """
         self.dropped: Counter[str] = Counter()
         self.problems = Problems()

@@ -10,8 +10,8 @@ import numpy as np
 from studio.core.errors import StudioError
 from studio.core.text import Text, text
 from studio.data.conversation import Conversation
+from studio.data.row_stats import RowTraits, read_answers, read_words
 from studio.data.secrets import KEY_BITS, SECRET_BITS
-from studio.data.traits import RowTraits, read_answers, read_words
 
 SECRET_CHOICES = {"keys": KEY_BITS, "all": sum(SECRET_BITS.values())}
 

@@ -13,7 +13,7 @@ from studio.data.formats.choices import counts_from, read_options
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.names import part_name, simplify
 from studio.data.naming import hints
-from studio.data.question import Question
+from studio.data.open_question import Question
 from studio.data.ranking import GRADED, JUDGED, is_answer, rank_answers
 
 MOST_GRADES = 10

@@ -11,12 +11,12 @@ from studio.data.formats.aliases import EXPECTED, INSTRUCTION, LABEL, MATERIAL, 
 from studio.data.formats.cells import Values, show_names
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.material import MATERIALS, TECHNICAL, say_material
+from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
-from studio.data.formats.turns import holds_turns
 from studio.data.kinds import ASKING, NUMBERED, find_entry
 from studio.data.likelihood import ASIDE, BESIDE, NOTED, THINKING, THOUGHTS, TRACES
 from studio.data.naming import are_twins, extends, hints, is_half, is_in_language, is_language, is_renewed
-from studio.data.question import Question
+from studio.data.open_question import Question
 from studio.data.ranking import DATED, JUDGED, MADE
 from studio.data.wholes import is_linked, writes_out
 

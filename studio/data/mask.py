@@ -12,10 +12,11 @@ import os
 from collections.abc import Callable, Sequence
 
 from studio.core.text import text
-from studio.data.control import ControlWords
 from studio.data.conversation import Message
 from studio.data.row import RowError
-from studio.data.skeleton import (
+from studio.data.special_tokens import ControlWords
+from studio.data.template import ChatTemplate
+from studio.data.template_skeleton import (
     CONTENT,
     MARKER,
     REASONING,
@@ -27,7 +28,6 @@ from studio.data.skeleton import (
     mark,
     to_edge,
 )
-from studio.data.template import ChatTemplate
 from studio.data.template_turns import TurnWriter
 
 

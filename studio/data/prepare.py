@@ -20,7 +20,7 @@ from studio.core.recipe import DatasetSpec, share_held_out
 from studio.core.text import Text, text
 from studio.data.convert import PreparationStopped, Progress, understand_source
 from studio.data.examples import CUT_RULE, EMPTY_RULE, JoinedExamples, join_examples
-from studio.data.gather import (
+from studio.data.pipeline import (
     Gathered,
     choose_method,
     gather,
@@ -35,7 +35,7 @@ from studio.data.gather import (
     tell_split,
     validation_of,
 )
-from studio.data.pack import Example, join_blocks, pack
+from studio.data.sequence_packing import Example, join_blocks, pack
 from studio.data.source import open_source
 from studio.data.split import choose_validation
 from studio.data.transforms import list_evaluation

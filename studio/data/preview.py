@@ -17,9 +17,9 @@ from studio.data.conversation import Conversation, Message
 from studio.data.convert import understand_source
 from studio.data.deadline import Deadline
 from studio.data.forecast import forecast
-from studio.data.gather import choose_method, is_trainable, refuse_unclear
+from studio.data.open_question import Question
+from studio.data.pipeline import choose_method, is_trainable, refuse_unclear
 from studio.data.problems import Problems
-from studio.data.question import Question
 from studio.data.render import Rendered, Renderer
 from studio.data.row import Row, RowError, RowProblem
 from studio.data.sampling import SAMPLE_ROWS

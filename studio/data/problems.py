@@ -10,8 +10,8 @@ from typing import Any
 
 from studio.core.codec import from_json, to_json
 from studio.core.text import Text, text
-from studio.data.codes import CODES
 from studio.data.row import RowProblem
+from studio.data.row_errors import CODES
 
 KEPT = 100
 """Problems of one code that are kept one by one; of the others only their number."""

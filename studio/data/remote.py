@@ -27,9 +27,9 @@ from studio.core.json_file import parse_json, read_json
 from studio.core.offline import wants_data_offline
 from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, literal
-from studio.data.card import SUFFIXES, FetchStopped, choose, refuse, show_source
-from studio.data.folder import Plan
-from studio.data.question import Question
+from studio.data.dataset_card import SUFFIXES, FetchStopped, choose, refuse, show_source
+from studio.data.open_question import Question
+from studio.data.split_discovery import Plan
 
 __all__ = (
     "HUB_ID",
@@ -249,7 +249,7 @@ def _start(wish: Mapping[str, Any], errors: IO[bytes]) -> subprocess.Popen:
     root = str(Path(__file__).resolve().parents[2])
     paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "studio.data.transfer"],
+        [sys.executable, "-P", "-m", "studio.data.dataset_download"],
         stdin=subprocess.PIPE,  # closes with us: the child then ends by itself
         stdout=subprocess.PIPE,
         stderr=errors,

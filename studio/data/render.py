@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 from studio.core.text import text
-from studio.data.control import ControlWords, say_value
 from studio.data.conversation import Conversation, Message
 from studio.data.encoder import Encoder
-from studio.data.losses import find_lost, is_whole, is_written, name_of
 from studio.data.mask import Mask
 from studio.data.row import RowError
-from studio.data.skeleton import Skeleton, Span, Tools, match, shape_of
+from studio.data.special_tokens import ControlWords, say_value
 from studio.data.template import ChatTemplate, compile_like
-from studio.data.template_child import require_safe
+from studio.data.template_drops import find_lost, is_whole, is_written, name_of
+from studio.data.template_sandbox import require_safe
+from studio.data.template_skeleton import Skeleton, Span, Tools, match, shape_of
 from studio.data.template_turns import TurnWriter
 from studio.data.templates.catalogue import is_ours, read_choice
 from studio.data.templates.fitting import find_split_end, refuse_missing

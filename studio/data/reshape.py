@@ -25,7 +25,7 @@ from studio.data.lists import (
     find_spread,
 )
 from studio.data.nested import Nested, find_nested
-from studio.data.question import Question
+from studio.data.open_question import Question
 from studio.data.row import Row, list_columns
 from studio.data.speakers import Speakers, find_speakers
 from studio.data.talks.step import Headed, Talks, find_talks

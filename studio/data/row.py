@@ -9,7 +9,7 @@ from studio.core.text import Text, text
 
 
 class RowError(Exception):
-    """One row cannot be used. `code` is its number in the row checks (studio.data.codes)."""
+    """One row cannot be used. `code` is its number in the row checks (studio.data.row_errors)."""
 
     def __init__(self, code: str, message: Text) -> None:
         super().__init__(code, message.id)

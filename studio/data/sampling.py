@@ -9,7 +9,7 @@ from io import BytesIO
 from studio.data.charset import ENCODINGS
 from studio.data.containers.json_lines import read_lines
 from studio.data.data_file import DataFile, refusing
-from studio.data.lines import LineReader
+from studio.data.line_reader import LineReader
 from studio.data.row import Row
 
 SAMPLE_ROWS = 1000

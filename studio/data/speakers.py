@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from studio.core.text import Text, text
 from studio.data.formats.aliases import LISTS
 from studio.data.formats.cells import Values, is_blank, shorten
+from studio.data.formats.message_parsing import find_turns
 from studio.data.formats.names import simplify
 from studio.data.formats.roles import read_role
-from studio.data.formats.turns import find_turns
-from studio.data.question import Question
+from studio.data.open_question import Question
 from studio.data.row import Row
 
 SPEAKER_KEYS = ("speaker", "role", "from", "author", "sender", "name", "user", "who", "participant",

@@ -11,11 +11,11 @@ import numpy as np
 
 from studio.core.text import Text, text
 from studio.data.conversation import Conversation
+from studio.data.duplicates import Overlap, Repeats, find_overlap, find_repeats, near_refusal
 from studio.data.lengths import AtLimit, Histogram, Lengths, LengthSummary, Packing, make_histogram, summarize
-from studio.data.repeats import Overlap, Repeats, find_overlap, find_repeats, near_refusal
-from studio.data.scripts import SCRIPTS
+from studio.data.row_stats import DESIRABLE, UNDESIRABLE, RowTraits, TraitCollector
 from studio.data.secrets import SECRET_BITS, SECRETS
-from studio.data.traits import DESIRABLE, UNDESIRABLE, RowTraits, TraitCollector
+from studio.data.unicode_scripts import SCRIPTS
 
 Rows = Callable[[], Iterable[tuple[int, Conversation]]]
 """Yields (row from 0, Conversation) of all rows in order; may be called several times."""

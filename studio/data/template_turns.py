@@ -10,7 +10,7 @@ from typing import Any
 
 from studio.data.conversation import Message, ToolCall
 from studio.data.template import ChatTemplate
-from studio.data.template_child import TOOLS
+from studio.data.template_sandbox import TOOLS
 
 THOUGHTS = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
 """The thoughts that stand in front of an answer, where a file does not keep them apart."""

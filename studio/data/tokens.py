@@ -21,14 +21,14 @@ import numpy as np
 from studio.core.files import replace_file
 from studio.core.json_file import read_json
 from studio.core.recipe import DatasetSpec
+from studio.data.cache import hold, note_use
 from studio.data.conversation import Conversation
 from studio.data.convert import Converted, PreparationStopped, Progress
+from studio.data.convert_part import write_conversation
 from studio.data.deadline import Deadline
-from studio.data.kept import hold, note_use
 from studio.data.problems import Problems, read_problems
 from studio.data.quarantine import NAME as QUARANTINE
 from studio.data.quarantine import QuarantineWriter, join_quarantine
-from studio.data.reading import write_conversation
 from studio.data.render import Layout, Rendered, Renderer
 from studio.data.row import RowError, RowProblem
 

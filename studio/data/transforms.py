@@ -11,9 +11,9 @@ import numpy as np
 
 from studio.core.recipe import DatasetSpec
 from studio.data.conversation import Conversation
+from studio.data.duplicates import find_overlap, find_repeats
 from studio.data.filters import read_filters
-from studio.data.repeats import find_overlap, find_repeats
-from studio.data.traits import RowTraits, join_traits
+from studio.data.row_stats import RowTraits, join_traits
 
 RULES = ("overlap", "near_overlap", "duplicate", "near_duplicate", "mix_share", "not_taken")
 """Names under which rows are counted beside those of filters.FILTERS; texts data.rule.NAME."""

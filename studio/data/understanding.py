@@ -10,7 +10,7 @@ from studio.core.text import Text
 from studio.data.conversation import Conversation
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.notes import Note
-from studio.data.question import Question
+from studio.data.open_question import Question
 from studio.data.row import Row, RowError
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.formats.cells import Values, is_address, is_blank, is_empty
 from studio.data.formats.material import say_lines, say_material
+from studio.data.formats.message_parsing import CONTENT_KEYS, find_turns, holds_turns
 from studio.data.formats.names import part_name
-from studio.data.formats.turns import CONTENT_KEYS, find_turns, holds_turns
 
 PART = 0.3
 """An answer with more than this share of the letters it was found in is a part of the example, and no finding of it."""

@@ -12,7 +12,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from studio.data.pack import Example, count_documents, document_starts, join_values, measure_lengths
+from studio.data.sequence_packing import (
+    Example,
+    count_documents,
+    document_starts,
+    join_values,
+    measure_lengths,
+)
 from studio.engine.objectives.objective import Objective, TokenObjective
 
 PAD_MULTIPLE = {"cuda": 64, "cpu": 8}

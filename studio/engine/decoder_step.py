@@ -11,7 +11,7 @@ from studio_kernels.adamw import Steps
 from studio_kernels.attention import Documents
 from torch import Tensor
 
-from studio.data.pack import Example
+from studio.data.sequence_packing import Example
 from studio.engine.batches import PAD_MULTIPLE, RowSizes, cut_stream, pick_values
 from studio.engine.objectives.objective import Objective, Picked, Terms, TokenObjective
 from studio.engine.train_step import Scale, sum_terms

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from studio.data.pack import Example
+from studio.data.sequence_packing import Example
 from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.trainer import Trainer
 

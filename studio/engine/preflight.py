@@ -18,8 +18,8 @@ from studio.core.events import TrialFinished, Warned
 from studio.core.facts import ModelFacts
 from studio.core.record import RunRecord
 from studio.core.text import Text, literal, text
-from studio.data.pack import Example
 from studio.data.prepare import PreparedData
+from studio.data.sequence_packing import Example
 from studio.engine.oom_fallback import is_out_of_memory
 from studio.engine.preflight_save import check_space, try_checkpoint, try_result
 from studio.engine.rng_state import read_generators, write_generators

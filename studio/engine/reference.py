@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from studio.core.errors import StudioError
 from studio.core.files import replace_file
 from studio.core.text import text
-from studio.data.pack import (
+from studio.data.sequence_packing import (
     Example,
     LazySequence,
     count_documents,

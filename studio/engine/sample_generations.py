@@ -16,7 +16,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 
 from studio.core.events import SampleWritten, Warned
 from studio.core.text import text
-from studio.data.pack import Example
+from studio.data.sequence_packing import Example
 from studio.engine.ends import find_ends
 from studio.engine.oom_fallback import is_out_of_memory, let_go
 from studio.engine.rng_state import read_generators, write_generators

@@ -11,7 +11,7 @@ import torch
 from studio_kernels.adamw import Steps
 from torch import Tensor
 
-from studio.data.pack import Example
+from studio.data.sequence_packing import Example
 from studio.engine.batches import PAD_MULTIPLE, Batch, RowSizes, collate, cut_rows, pick_values
 from studio.engine.objectives.objective import Objective, Picked, Terms
 from studio.models.load import AUTOCAST_DTYPES

@@ -25,7 +25,7 @@ from studio.core.events import (
 )
 from studio.core.recipe import Recipe
 from studio.core.text import Text, text
-from studio.data.pack import Example, measure_lengths
+from studio.data.sequence_packing import Example, measure_lengths
 from studio.engine.batches import StepOrder, measure_windows
 from studio.engine.flat_adamw import FlatAdamW
 from studio.engine.oom_fallback import (

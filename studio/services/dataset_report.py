@@ -17,11 +17,11 @@ from studio.core.recipe import DatasetSpec, Recipe
 from studio.core.text import Text
 from studio.data import remote
 from studio.data.convert import PreparationStopped
-from studio.data.describe import report, survey
+from studio.data.dataset_report import report, survey
 from studio.data.formats import FORMATS
-from studio.data.gather import Gathered, cut_again, tell_refused
 from studio.data.lengths import Lengths, summarize
 from studio.data.mapping_file import save_mapping as write_mapping
+from studio.data.pipeline import Gathered, cut_again, tell_refused
 from studio.data.prepare import check_usable
 from studio.data.preview import preview
 from studio.data.source import open_source

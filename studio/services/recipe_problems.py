@@ -14,7 +14,7 @@ from studio.core.text import text
 from studio.data import remote
 from studio.data.convert import Converted, convert, identify
 from studio.data.filters import read_filters
-from studio.data.gather import (
+from studio.data.pipeline import (
     UNTRAINED,
     refuse_kind,
     refuse_rows,

@@ -13,7 +13,7 @@ from studio.core.record import RunRecord
 from studio.core.text import Text, literal, text
 from studio.data import remote
 from studio.data.convert import convert
-from studio.data.gather import source_of
+from studio.data.pipeline import source_of
 from studio.machine.failures import refuse_system
 from studio.models.catalog import inspect_model
 from studio.models.file_hashes import hash_weights

@@ -9,7 +9,7 @@ from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.text import literal
-from studio.data.gather import UNTRAINED
+from studio.data.pipeline import UNTRAINED
 from studio.data.templates.fitting import WORDED
 from studio.ui.cards import facts_card, note_card, size_words
 

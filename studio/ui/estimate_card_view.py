@@ -7,7 +7,7 @@ from html import escape
 
 from studio.core.errors import Problem
 from studio.core.text import text
-from studio.data.gather import UNTRAINED
+from studio.data.pipeline import UNTRAINED
 from studio.planning.run_time import say_duration
 from studio.services.estimate import RunEstimate
 from studio.services.model_fit import METHODS

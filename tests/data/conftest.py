@@ -7,7 +7,7 @@ import json
 import pytest
 
 from studio.core.recipe import DatasetSpec
-from studio.data.describe import describe
+from studio.data.dataset_report import describe
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

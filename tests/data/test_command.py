@@ -189,7 +189,7 @@ def test_pipes_and_links(tmp_path, workspace):
 
 def test_a_line_without_an_end(tmp_path):
     from studio.core.recipe import DatasetSpec
-    from studio.data.describe import describe
+    from studio.data.dataset_report import describe
 
     path = tmp_path / "long.jsonl"
     with path.open("wb") as file:
@@ -262,7 +262,7 @@ def test_a_full_disk(tmp_path, workspace):
 def test_a_file_that_is_cut_while_it_is_read(tmp_path):
     from studio.core.errors import StudioError
     from studio.core.recipe import DatasetSpec
-    from studio.data.describe import describe
+    from studio.data.dataset_report import describe
 
     path = write_large(tmp_path / "large.jsonl")
     cut = []

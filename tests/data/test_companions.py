@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from studio.core.recipe import DatasetSpec
+from studio.data.format_detection import understand
 from studio.data.row import RowError
-from studio.data.sniff import understand
 
 THINGS = ("bees", "tides", "bread", "chess", "rails", "wolves", "lamps", "storms", "coins", "maps")
 ASKED = [f"What should a child know about {thing} before going out?" for thing in THINGS]

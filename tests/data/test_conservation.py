@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
-from studio.data.describe import describe
+from studio.data.dataset_report import describe
 from studio.data.prepare import prepare
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)

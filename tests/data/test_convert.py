@@ -8,7 +8,7 @@ import pytest
 
 from studio.core.recipe import DatasetSpec
 from studio.data import convert as module
-from studio.data import reading
+from studio.data import convert_part
 from studio.data.convert import PreparationStopped, convert
 
 
@@ -94,7 +94,7 @@ def test_stretches_of_a_file_give_the_same_as_the_whole(tmp_path, monkeypatch):
     lines[100] = json.dumps(json.loads(lines[100]) | {"tools": [{"name": "f"}]})
     spec = write(tmp_path / "a.jsonl", lines)
     whole = convert(spec, tmp_path / "whole")
-    monkeypatch.setattr(reading, "RANGE_BYTES", 1000)
+    monkeypatch.setattr(convert_part, "RANGE_BYTES", 1000)
     parted = convert(spec, tmp_path / "parted")
     compare(whole, parted)
     assert parted.understanding.mapping["tools"] == "tools"
@@ -103,7 +103,7 @@ def test_stretches_of_a_file_give_the_same_as_the_whole(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_several_processes_give_the_same_as_one(tmp_path, monkeypatch):
     spec = write(tmp_path / "a.jsonl", chats(3000, broken=(5, 2500)))
-    monkeypatch.setattr(reading, "RANGE_BYTES", 50_000)
+    monkeypatch.setattr(convert_part, "RANGE_BYTES", 50_000)
     alone = convert(spec, tmp_path / "alone")
     monkeypatch.setattr(module, "POOL_BYTES", 0)
     pooled = convert(spec, tmp_path / "pooled")
@@ -127,7 +127,7 @@ def test_two_late_columns_for_one_role_the_first_has_it(tmp_path, monkeypatch):
     spec = write(tmp_path / "a.jsonl", lines)
     monkeypatch.setattr("studio.data.sampling.SAMPLE_ROWS", 10)
     whole = convert(spec, tmp_path / "whole")
-    monkeypatch.setattr(reading, "RANGE_BYTES", 1000)
+    monkeypatch.setattr(convert_part, "RANGE_BYTES", 1000)
     parted = convert(spec, tmp_path / "parted")
     assert parted.understanding.mapping == whole.understanding.mapping
     assert list(parted.iterate()) == list(whole.iterate())
@@ -176,22 +176,22 @@ def test_a_manifest_that_the_disk_lost_is_made_again(tmp_path):
 
 
 def test_processes_that_die_are_done_without(tmp_path, monkeypatch):
-    from studio.data import pool
+    from studio.data import parallel_read
 
     spec = write(tmp_path / "a.jsonl", chats(300, broken=(250,)))
     whole = convert(spec, tmp_path / "one")
-    monkeypatch.setattr(reading, "RANGE_BYTES", 8000)
+    monkeypatch.setattr(convert_part, "RANGE_BYTES", 8000)
     monkeypatch.setattr(module, "POOL_BYTES", 1)
     monkeypatch.setattr(module.os, "cpu_count", lambda: 2)
     asked = []
 
     def die(parts, understanding, *_):
         asked.append(len(parts))
-        yield reading.read_part(parts[0], understanding)
+        yield convert_part.read_part(parts[0], understanding)
         parts[1].folder.mkdir(parents=True)  # begun, not ended
-        raise pool.BrokenProcessPool
+        raise parallel_read.BrokenProcessPool
 
-    monkeypatch.setattr(pool, "read_in_pool", die)
+    monkeypatch.setattr(parallel_read, "read_in_pool", die)
     found = convert(spec, tmp_path / "two")
     assert asked and asked[0] > 2 and found.counts == whole.counts
     assert read_quarantine(found) == read_quarantine(whole)
@@ -203,7 +203,7 @@ def test_a_full_disk_leaves_no_file_open(tmp_path, monkeypatch, name):
     spec = write(tmp_path / "a.jsonl", chats(30, broken=(3,)))
     made = []
 
-    class Full(reading.Sorter):
+    class Full(convert_part.Sorter):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             made.append(self)
@@ -212,7 +212,7 @@ def test_a_full_disk_leaves_no_file_open(tmp_path, monkeypatch, name):
         def fail(self, *_):
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(reading, "Sorter", Full)
+    monkeypatch.setattr(convert_part, "Sorter", Full)
     with pytest.raises(OSError, match="No space"):
         convert(spec, tmp_path / "cache")
     (sorter,) = made

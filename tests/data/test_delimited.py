@@ -9,8 +9,8 @@ from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.data.containers import delimited
 from studio.data.containers.container import ReadOptions
-from studio.data.describe import describe
-from studio.data.lines import LINE_BYTES
+from studio.data.dataset_report import describe
+from studio.data.line_reader import LINE_BYTES
 
 
 def read(data: bytes | str, encoding: str = "utf-8", container=delimited.CSV, **options) -> list:

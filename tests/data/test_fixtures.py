@@ -16,10 +16,10 @@ from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.core.text import load_catalogue
 from studio.data.charset import ENCODINGS
-from studio.data.codes import CODES
 from studio.data.containers import CONTAINERS
-from studio.data.describe import describe
+from studio.data.dataset_report import describe
 from studio.data.formats import FORMATS
+from studio.data.row_errors import CODES
 
 HERE = Path(__file__).resolve().parent
 FIXTURES = HERE / "fixtures"

@@ -7,13 +7,13 @@ import pytest
 from PIL import Image
 
 from studio.core.text import LANGUAGES, load_catalogue
-from studio.data.codes import CODES
 from studio.data.conversation import Conversation, Message, read_stored
 from studio.data.formats import FORMATS
 from studio.data.formats.cells import is_blank, shorten, show_names
 from studio.data.formats.names import simplify
 from studio.data.formats.vision import check_images
 from studio.data.row import RowError
+from studio.data.row_errors import CODES
 
 BY_NAME = {format.name: format for format in FORMATS}
 USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}

@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from studio.core.errors import StudioError
-from studio.data.containers import json_lines, json_text, json_whole, json_window
+from studio.data.containers import json_document, json_lines, json_stream, json_text
 from studio.data.containers.container import ReadOptions
-from studio.data.lines import LineReader
+from studio.data.line_reader import LineReader
 from studio.data.row import RAW_BYTES
 
 
@@ -22,7 +22,9 @@ def read_lines(data: bytes | str, encoding: str = "utf-8") -> list:
 
 def read_whole(data: bytes | str, encoding: str = "utf-8") -> list:
     return list(
-        json_whole.iterate(io.BytesIO(data if isinstance(data, bytes) else data.encode(encoding)), encoding)
+        json_document.iterate(
+            io.BytesIO(data if isinstance(data, bytes) else data.encode(encoding)), encoding
+        )
     )
 
 
@@ -184,7 +186,7 @@ def test_the_last_line_of_a_part_may_be_numbered_from_anywhere():
     ],
 )
 def test_which_container(head, suffix, lines, whole):
-    assert (json_lines.accept(head, suffix), json_whole.accept(head, suffix)) == (lines, whole)
+    assert (json_lines.accept(head, suffix), json_document.accept(head, suffix)) == (lines, whole)
 
 
 # One text
@@ -326,10 +328,10 @@ def test_what_follows_an_object_around_a_list():
 
 
 def test_small_windows_read_the_same(monkeypatch):
-    monkeypatch.setattr(json_window, "CHUNK_BYTES", 16)
-    monkeypatch.setattr(json_window, "MOST_BYTES", 32)
-    monkeypatch.setattr(json_window, "BLOCK_BYTES", 8)
-    monkeypatch.setattr(json_window, "FIRST_BLOCK_BYTES", 4)
+    monkeypatch.setattr(json_stream, "CHUNK_BYTES", 16)
+    monkeypatch.setattr(json_stream, "MOST_BYTES", 32)
+    monkeypatch.setattr(json_stream, "BLOCK_BYTES", 8)
+    monkeypatch.setattr(json_stream, "FIRST_BLOCK_BYTES", 4)
     values = [
         {"a": "\\" * count + '"]},{' * (count % 3), "ü": [[], {"x": '\\"'}] * count} for count in range(12)
     ]
@@ -341,33 +343,33 @@ def test_small_windows_read_the_same(monkeypatch):
 
 
 def test_a_large_object_around_a_list_is_streamed(monkeypatch):
-    monkeypatch.setattr(json_window, "CHUNK_BYTES", 256)
-    monkeypatch.setattr(json_whole, "OBJECT_BYTES", 512)
+    monkeypatch.setattr(json_stream, "CHUNK_BYTES", 256)
+    monkeypatch.setattr(json_document, "OBJECT_BYTES", 512)
     values = [{"a": number} for number in range(500)]
     assert [row.values for row in read_whole(json.dumps({"n": 1, "data": values, "end": {}}))] == values
     columns = {"a": list(range(500)), "b": list(range(500))}
     assert len(read_whole(json.dumps(columns))) == 500
     assert [row.values for row in read_whole(json.dumps({"a": "x" * 2000}))] == [{"a": "x" * 2000}]
-    monkeypatch.setattr(json_whole, "COLUMNS_BYTES", 1024)
+    monkeypatch.setattr(json_document, "COLUMNS_BYTES", 1024)
     with pytest.raises(StudioError) as refusal:
         read_whole(json.dumps(columns))
     assert refusal.value.why.id == "data.source.json_large"
 
 
 def test_a_row_too_long_is_passed(monkeypatch):
-    monkeypatch.setattr(json_window, "CHUNK_BYTES", 512)
-    monkeypatch.setattr(json_window, "MOST_BYTES", 512)
-    monkeypatch.setattr(json_whole, "ROW_BYTES", 2048)
-    monkeypatch.setattr(json_whole, "LEAST_BYTES", 512)
+    monkeypatch.setattr(json_stream, "CHUNK_BYTES", 512)
+    monkeypatch.setattr(json_stream, "MOST_BYTES", 512)
+    monkeypatch.setattr(json_document, "ROW_BYTES", 2048)
+    monkeypatch.setattr(json_document, "LEAST_BYTES", 512)
     text = json.dumps([{"a": 1}, {"a": "x" * 20_000}, {"a": 2}, {"a": 3}])
     assert show(read_whole(text)) == [(1, {"a": 1}), (1, "E101", "too_long"), (1, {"a": 2}), (1, {"a": 3})]
 
 
 def test_a_file_broken_throughout_is_given_up(monkeypatch):
-    monkeypatch.setattr(json_whole, "SEARCHED_BYTES", 10 * RAW_BYTES)
+    monkeypatch.setattr(json_document, "SEARCHED_BYTES", 10 * RAW_BYTES)
     stream = io.BytesIO(b'{"a": 1}' + b"}x" * 100)
     with pytest.raises(StudioError) as refusal:
-        list(json_whole.iterate(stream, "utf-8", ReadOptions(name="a.json")))
+        list(json_document.iterate(stream, "utf-8", ReadOptions(name="a.json")))
     assert refusal.value.why.id == "data.source.json_broken"
 
 
@@ -376,7 +378,7 @@ def test_memory_is_bounded():
     data = b"[" + b",".join([row] * 30_000) + b"]"
     tracemalloc.start()
     try:
-        assert sum(1 for _ in json_whole.iterate(io.BytesIO(data), "utf-8")) == 30_000
+        assert sum(1 for _ in json_document.iterate(io.BytesIO(data), "utf-8")) == 30_000
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from studio.data.containers import json_lines, json_whole
+from studio.data.containers import json_document, json_lines
 from studio.data.containers.json_rows import find_rows
 
 ROWS = [{"question": f"q{i}", "answer": f"a{i}"} for i in range(3)]
@@ -16,7 +16,7 @@ def read(value, indent=None) -> list:
     data = json.dumps(value, indent=indent).encode()
     return [
         row.values if row.problem is None else row.problem.code
-        for row in json_whole.iterate(io.BytesIO(data), "utf-8")
+        for row in json_document.iterate(io.BytesIO(data), "utf-8")
     ]
 
 

@@ -100,7 +100,7 @@ def test_packing_counts_what_best_fit_decreasing_makes(limit, lengths):
 
 
 def test_packing_equals_that_of_training():
-    from studio.data.pack import Example, pack
+    from studio.data.sequence_packing import Example, pack
 
     full = np.random.default_rng(3).integers(2, 60, 400)
     lengths = Lengths(full, np.zeros(400), full, full)

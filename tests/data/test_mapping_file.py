@@ -7,8 +7,8 @@ import pytest
 from studio.core.errors import StudioError
 from studio.core.files import write_file
 from studio.core.recipe import DatasetSpec
+from studio.data.format_detection import understand
 from studio.data.mapping_file import ENDING, read_mapping, save_mapping
-from studio.data.sniff import understand
 
 ROW = {"xa": "a", "xb": "b"}
 MAPPING = {"prompt": "xa", "completion": "xb"}

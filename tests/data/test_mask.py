@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from studio.data.conversation import Conversation, Message, ToolCall
 from studio.data.render import Renderer
 from studio.data.row import RowError
-from studio.data.skeleton import match, shape_of
+from studio.data.template_skeleton import match, shape_of
 from studio.data.templates.catalogue import read_family
 
 CHATML = ("<|im_end|>", "<|im_start|>", "<|endoftext|>")

@@ -3,8 +3,8 @@
 import pytest
 
 from studio.core.recipe import DatasetSpec
+from studio.data.format_detection import understand
 from studio.data.row import Row, RowError
-from studio.data.sniff import understand
 
 
 def look(row, count=6):

@@ -3,8 +3,8 @@
 import pytest
 
 from studio.core.recipe import DatasetSpec
+from studio.data.format_detection import understand
 from studio.data.row import Row
-from studio.data.sniff import understand
 
 SAID = [
     f"The ferry of {hour} o'clock carries {hour * 7} lorries over to the island today." for hour in range(12)

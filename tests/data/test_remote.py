@@ -13,7 +13,7 @@ import pytest
 from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.core.text import load_catalogue
-from studio.data import remote, transfer, web
+from studio.data import dataset_download, https_client, remote
 from studio.data.remote import FetchStopped, fetch_remote, is_fetched, is_remote, look_remote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -318,13 +318,13 @@ def test_a_stopped_transfer_is_gone_on_from(hub, tmp_path):
 
 
 def test_content_that_is_not_the_announced_is_not_kept(hub, tmp_path, monkeypatch):
-    monkeypatch.setattr(transfer, "PAUSE_S", 0.0)
+    monkeypatch.setattr(dataset_download, "PAUSE_S", 0.0)
     data = b"x" * 2000
     hub.repos["owner/name"] = {"train.jsonl": data}
     file = {"name": "train.jsonl", "size_bytes": 2000, "sha256": "0" * 64}
     file["address"] = f"{hub.address}/datasets/owner/name/resolve/{COMMIT}/train.jsonl"
     with pytest.raises(ConnectionError):
-        transfer.fetch(web.Web(hub.address, ""), [file], tmp_path / "x")
+        dataset_download.fetch(https_client.Web(hub.address, ""), [file], tmp_path / "x")
     assert [path.name for path in (tmp_path / "x").iterdir() if path.name != ".lock"] == []
 
 
@@ -416,17 +416,17 @@ def test_where_an_address_may_not_lead(site, tmp_path, target):
 
 
 def test_addresses_of_this_network():
-    asked = web.Web("", "")
+    asked = https_client.Web("", "")
     inside = """10.0.0.1 ::ffff:10.0.0.1 fe80::1%eth0 0.0.0.0 224.0.0.1 fd00::1 127.1 0x7f000001 2130706433 0177.1
         localhost. a.localhost. x.internal. LOCALHOST 64:ff9b::7f00:1 2002:7f00:1:: 2002:a00:1:: 192.0.0.8 192.0.0.1
         2001:0:4136:e378:8000:63bf:80ff:fffe 127.0.0.1. ."""
     for address in inside.split():
-        with pytest.raises(web.Refused):
+        with pytest.raises(https_client.Refused):
             asked.require_public(address)
     for address in ("93.184.215.14", "example.org", "example.org.", "2606:2800:21f::1", "64:ff9b::5db8:d70e"):
         asked.require_public(address)
     for address in (r"https://127.0.0.1\@example.org/", "https://example.org/a b", "https:///x"):
-        with pytest.raises(web.Refused):
+        with pytest.raises(https_client.Refused):
             asked.require(address)
 
 
@@ -449,12 +449,12 @@ def test_a_public_name_of_a_private_address(site, monkeypatch):
     port = site.server_address[1]
     site.pages["/y.csv"] = (200, {}, b"a,b\n")
     site.pages["/x.csv"] = (302, {"Location": f"https://public.test:{port}/y.csv"}, b"")
-    with pytest.raises(web.Refused) as refusal:
-        web.Web("", "").open(f"{site.address}/x.csv")
+    with pytest.raises(https_client.Refused) as refusal:
+        https_client.Web("", "").open(f"{site.address}/x.csv")
     assert refusal.value.kind == "redirect"
     assert [path for path, *_ in site.asked] == ["/x.csv"]
     assert port not in [address[1] for address in connected[1:]], "not even a connection is opened"
-    with web.Web("", "").open(
+    with https_client.Web("", "").open(
         f"https://public.test:{port}/y.csv"
     ) as opened:  # named by the person: theirs to know
         assert opened.read() == b"a,b\n"

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from studio.core.errors import StudioError
-from studio.data.control import ControlWords
 from studio.data.conversation import Conversation, Message, ToolCall
 from studio.data.render import Renderer, render
 from studio.data.row import RowError
+from studio.data.special_tokens import ControlWords
 
 USER, ANSWER, SYSTEM = "user", "assistant", "system"
 ENDS = {

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from studio.core.recipe import DatasetSpec
-from studio.data.describe import describe
+from studio.data.dataset_report import describe
 from studio.data.transcripts import STYLES, part_transcript, read_time_s
 
 ROLES = ("user", "assistant")

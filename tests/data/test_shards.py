@@ -5,7 +5,7 @@ import pytest
 
 from studio.data import shards as module
 from studio.data.conversation import Conversation, Message, ToolCall
-from studio.data.reading import write_conversation
+from studio.data.convert_part import write_conversation
 from studio.data.shards import INDEX, Shards, ShardWriter, join_shards
 
 CALL = ToolCall("f", {"n": 2**80, "words": "ü\u2028"}, "1")

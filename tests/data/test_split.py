@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from studio.data.conversation import Conversation, Message
-from studio.data.reading import hash_prompts
+from studio.data.convert_part import hash_prompts
 from studio.data.split import choose_validation
 
 

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from studio.core.text import LANGUAGES, load_catalogue
 from studio.data.conversation import Conversation, Message, ToolCall
 from studio.data.lengths import Lengths
-from studio.data.scripts import SCRIPTS, count_scripts
-from studio.data.statistics import balance_labels, measure
-from studio.data.traits import (
+from studio.data.row_stats import (
     RowTraits,
     collect_traits,
     count_answer,
@@ -25,6 +23,8 @@ from studio.data.traits import (
     read_talk,
     read_words,
 )
+from studio.data.statistics import balance_labels, measure
+from studio.data.unicode_scripts import SCRIPTS, count_scripts
 
 
 def chat(*contents: str, system: str = "") -> Conversation:
@@ -111,7 +111,7 @@ def test_overlap_with_evaluation(rows):
 
 
 def test_too_many_rows_are_compared_only_when_asked(rows, monkeypatch):
-    monkeypatch.setattr("studio.data.repeats.NEAR_ROWS", 10)
+    monkeypatch.setattr("studio.data.duplicates.NEAR_ROWS", 10)
     found = measure(reader(rows))
     assert found.repeats.near is None and found.repeats.reason.id == "data.near.many"
     assert len(found.repeats.exact) == 2

@@ -7,7 +7,7 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
-from studio.data.describe import describe
+from studio.data.dataset_report import describe
 from studio.data.row import Row
 from studio.data.speakers import find_speakers
 from studio.data.talks.rows import recast

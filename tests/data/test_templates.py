@@ -13,7 +13,7 @@ from studio.data.conversation import Conversation, Message
 from studio.data.render import Renderer
 from studio.data.row import RowError
 from studio.data.template import PROBES, ChatTemplate, compile_like
-from studio.data.template_child import TOOL_PROBE, TOOLS
+from studio.data.template_sandbox import TOOL_PROBE, TOOLS
 from studio.data.templates.catalogue import (
     FAMILIES,
     difference,

@@ -7,8 +7,8 @@ from studio.core.recipe import DatasetSpec
 from studio.data import tokens as module
 from studio.data.convert import PreparationStopped, convert
 from studio.data.examples import Cutting, join_examples
-from studio.data.pack import pack
 from studio.data.render import Renderer
+from studio.data.sequence_packing import pack
 from studio.data.tokens import tokenise
 
 
@@ -108,7 +108,7 @@ def test_a_manifest_that_the_disk_lost_is_made_again(tmp_path, jsonl, tokenizer_
 
 
 def test_another_process_that_makes_them_can_be_waited_for(tmp_path, jsonl, tokenizer_of, monkeypatch):
-    from studio.data import kept
+    from studio.data import cache as kept
 
     monkeypatch.setattr(kept, "WAIT_S", 0.01)
     converted, renderer, tokens, spec = make(tmp_path, jsonl, tokenizer_of("chatml"))

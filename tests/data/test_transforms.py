@@ -10,8 +10,8 @@ from studio.core.recipe import DatasetSpec
 from studio.core.text import LANGUAGES, load_catalogue, text
 from studio.data.conversation import Conversation, Message
 from studio.data.filters import FILTERS
-from studio.data.pieces import rate_tokens, split_rows, split_tokens
-from studio.data.traits import collect_traits, read_words
+from studio.data.row_stats import collect_traits, read_words
+from studio.data.text_splitting import rate_tokens, split_rows, split_tokens
 from studio.data.transforms import RULES, apply, count_copies, shuffle
 
 LONG = (

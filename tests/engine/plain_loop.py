@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from studio.core.recipe import Recipe
-from studio.data.pack import Example
 from studio.data.prepare import PreparedData, prepare
+from studio.data.sequence_packing import Example
 from studio.engine.batches import StepOrder
 from studio.engine.optimizer import learning_rate
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from studio_kernels.dispatch import bind
 
 from studio.core.policy import LayerPolicy, MemoryPolicy
-from studio.data.pack import Example, count_trained
+from studio.data.sequence_packing import Example, count_trained
 from studio.engine.batches import cut_rows, cut_stream
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.loss import LossHead

@@ -14,7 +14,7 @@ import studio.engine.phases.load as loading
 import studio.engine.run as engine
 from studio.core.events import EvalLogged, KernelFellBack, MemoryFreed, RunPlanned, RunResumed, Warned
 from studio.core.recipe import change_recipe
-from studio.data.pack import Example, count_trained
+from studio.data.sequence_packing import Example, count_trained
 from studio.engine import build as assembly
 from studio.engine.decoder_step import DecoderStep, join
 from studio.engine.loss import LossHead

@@ -19,7 +19,7 @@ import studio.engine.phases.train as training
 from studio.core.errors import StudioError
 from studio.core.events import KernelFellBack, MemoryFreed, RunPlanned, StepLogged
 from studio.core.recipe import OptimSpec
-from studio.data.pack import Example
+from studio.data.sequence_packing import Example
 from studio.engine.batches import RowSizes
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.flat_adamw import FlatAdamW

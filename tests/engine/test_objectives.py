@@ -16,7 +16,7 @@ from torch import Tensor
 from studio.core.events import DataPrepared, EvalLogged, Metric, RunPlanned, StepLogged
 from studio.core.fields import knobs_of
 from studio.core.recipe import Recipe
-from studio.data.pack import Example
+from studio.data.sequence_packing import Example
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.loss import LossHead
 from studio.engine.objectives import OBJECTIVES

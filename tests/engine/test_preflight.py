@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from studio.core.events import MemoryFreed, PhaseStarted, RunStopped, StepLogged, TrialFinished, Warned
 from studio.core.recipe import change_recipe
 from studio.core.text import load_catalogue
-from studio.data.pack import Example
+from studio.data.sequence_packing import Example
 from studio.engine.loss import LossHead
 from studio.engine.preflight import PASS_SHARE, Trial, _cut
 from studio.engine.run_folder import create_run

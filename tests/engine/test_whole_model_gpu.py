@@ -27,8 +27,8 @@ from studio.core.codec import from_json
 from studio.core.events import KernelFellBack, MemoryFreed, RunPlanned
 from studio.core.facts import MachineFacts
 from studio.core.recipe import DatasetSpec, Limits, ModelChoice, OptimSpec, Recipe, change_recipe
-from studio.data.pack import Example
 from studio.data.prepare import PreparedData, prepare
+from studio.data.sequence_packing import Example
 from studio.engine.batches import StepOrder
 from studio.engine.optimizer import learning_rate
 from studio.engine.run_folder import create_run

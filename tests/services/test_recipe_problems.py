@@ -9,7 +9,7 @@ from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.core.text import load_catalogue
 from studio.data import mapping_file, remote
-from studio.data.gather import validation_of
+from studio.data.pipeline import validation_of
 from studio.services.dataset_report import count_rows, measure
 from studio.services.recipe_problems import find_problems, look
 from tests.conftest import CHAT_TEMPLATE, chat_rows, make_model, write_jsonl

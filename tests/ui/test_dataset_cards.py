@@ -11,7 +11,7 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.text import literal, load_catalogue, text
-from studio.data.codes import CODES
+from studio.data.row_errors import CODES
 from studio.services.dataset_report import Counted
 from studio.services.dataset_session import Look
 from studio.ui import dataset_cards as cards

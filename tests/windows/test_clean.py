@@ -52,8 +52,8 @@ ALLOWED = {
     "studio/core/heartbeat.py": {
         "os.replace": "a beat that a reader holds is left out: the next one comes soon"
     },
-    "studio/data/kept.py": {"os.replace": "a folder that somebody reads stays where it is"},
-    "studio/data/template_child.py": {"resource": "by os.name; on Windows the parent looks"},
+    "studio/data/cache.py": {"os.replace": "a folder that somebody reads stays where it is"},
+    "studio/data/template_sandbox.py": {"resource": "by os.name; on Windows the parent looks"},
     "studio/machine/app_window.py": {"os.geteuid": "behind the branches of Windows and macOS"},
     "studio/machine/open_files.py": {"resource": "by os.name; Windows has no such limit"},
     "studio/machine/lock_file.py": {"fcntl": "beside msvcrt, by os.name"},

@@ -1,6 +1,6 @@
 """How rows lie in a file: one module a container, in the order in which they are tried."""
 
-from studio.data.containers import arrow, delimited, json_lines, json_whole, parquet, plain, workbook
+from studio.data.containers import arrow, delimited, json_document, json_lines, parquet, text_files, workbook
 from studio.data.containers.container import Container
 
 CONTAINERS: tuple[Container, ...] = (
@@ -9,8 +9,8 @@ CONTAINERS: tuple[Container, ...] = (
     workbook.CONTAINER,
     delimited.CSV,
     delimited.TSV,
-    plain.TXT,
-    plain.MD,
+    text_files.TXT,
+    text_files.MD,
     json_lines.CONTAINER,
-    json_whole.CONTAINER,
+    json_document.CONTAINER,
 )

@@ -12,8 +12,8 @@ from typing import BinaryIO
 from studio.core.text import text
 from studio.data.charset import get_codec, is_utf8_among
 from studio.data.containers.container import DEFAULTS, Container, ReadOptions
-from studio.data.containers.layout import LAYOUT_RECORDS, Record, TableLayout, find_layout
-from studio.data.lines import LINE_BYTES, Line, LineReader
+from studio.data.containers.csv_dialect import LAYOUT_RECORDS, Record, TableLayout, find_layout
+from studio.data.line_reader import LINE_BYTES, Line, LineReader
 from studio.data.row import RAW_BYTES, Row, broken_row
 
 RECORD_BYTES = 16 * 2**20

@@ -9,7 +9,7 @@ from studio.core.text import text
 from studio.data.charset import is_utf8_among, to_utf8
 from studio.data.containers.container import DEFAULTS, Container, ReadOptions
 from studio.data.containers.json_text import is_talk, parse_json, read_object
-from studio.data.lines import LINE_BYTES, LineReader
+from studio.data.line_reader import LINE_BYTES, LineReader
 from studio.data.row import Row, broken_row
 
 SUFFIXES = (".jsonl", ".ndjson")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from studio.data.containers.json_stream import BLANKS, JsonWindow, find_values
 from studio.data.containers.json_text import is_talk, parse_json
-from studio.data.containers.json_window import BLANKS, JsonWindow, find_values
 
 TALK_BYTES = 2**20
 """A longer list of messages is no single talk."""

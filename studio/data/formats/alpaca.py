@@ -9,8 +9,8 @@ from studio.data.formats.cells import Values, holds_text, holds_words, is_blank,
 from studio.data.formats.choices import holds_options
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.material import MATERIALS, holds_material, read_thoughts, say_material
+from studio.data.formats.message_parsing import put_reasoning, put_system_first
 from studio.data.formats.tool_calls import holds_tools, read_tools
-from studio.data.formats.turns import put_reasoning, put_system_first
 
 
 def read(values: Values, mapping: Mapped) -> Conversation:

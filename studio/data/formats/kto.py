@@ -10,9 +10,9 @@ from studio.data.formats.aliases import ANSWERS, INSTRUCTION, LABEL, LISTS, QUES
 from studio.data.formats.cells import Values, holds_text, is_empty, require, require_words, shorten
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.material import MATERIALS
-from studio.data.formats.sides import holds_side, read_question, read_side
+from studio.data.formats.message_parsing import finish_chat, holds_turns, read_turns
+from studio.data.formats.prompt_answer import holds_side, read_question, read_side
 from studio.data.formats.tool_calls import check_calls, holds_tools
-from studio.data.formats.turns import finish_chat, holds_turns, read_turns
 from studio.data.row import RowError
 
 LABELS = {

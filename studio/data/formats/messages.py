@@ -6,8 +6,8 @@ from studio.data.formats.aliases import LISTS, REASONING, SYSTEM, TOOLS
 from studio.data.formats.cells import holds_text
 from studio.data.formats.format import Format
 from studio.data.formats.material import MATERIALS, holds_material
+from studio.data.formats.message_parsing import doubt_open, holds_turns_by, read_chat
 from studio.data.formats.tool_calls import holds_tools
-from studio.data.formats.turns import doubt_open, holds_turns_by, read_chat
 
 FORMAT = Format(
     name="messages",

@@ -20,11 +20,11 @@ from studio.data.formats.aliases import (
 from studio.data.formats.cells import Values, holds_text, is_empty, read_cell, read_optional
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.material import MATERIALS
+from studio.data.formats.message_parsing import put_system_first, read_turns
 from studio.data.formats.names import simplify
 from studio.data.formats.pairs import find_pair, sort_pair
-from studio.data.formats.sides import has_turns, holds_side, open_sides, read_question
+from studio.data.formats.prompt_answer import has_turns, holds_side, open_sides, read_question
 from studio.data.formats.tool_calls import holds_tools, read_tools
-from studio.data.formats.turns import put_system_first, read_turns
 from studio.data.row import RowError
 
 SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")

@@ -10,10 +10,10 @@ from studio.data.formats.aliases import ANSWERS, CHOSEN, EXPECTED, LISTS, QUESTI
 from studio.data.formats.cells import Values, holds_text, is_empty, read_optional, require
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.material import MATERIALS
+from studio.data.formats.message_parsing import put_system_first
 from studio.data.formats.names import simplify
-from studio.data.formats.sides import has_turns, holds_side, read_question
+from studio.data.formats.prompt_answer import has_turns, holds_side, read_question
 from studio.data.formats.tool_calls import holds_tools, read_tools
-from studio.data.formats.turns import put_system_first
 
 CHECKABLE = re.compile(
     r"[-+$€£]?[\d.,/^%\s]+|[-+]?[\d.]+e[-+]?\d+|\(?[A-H]\)|\$?\\[a-zA-Z]+.{0,80}|true|false|yes|no"

@@ -20,9 +20,7 @@ from studio.data.formats.cells import (
     shorten,
 )
 from studio.data.formats.format import Format, Mapped
-from studio.data.formats.parts import IMAGE_TYPES
-from studio.data.formats.sides import holds_side
-from studio.data.formats.turns import (
+from studio.data.formats.message_parsing import (
     find_turns,
     holds_turns,
     is_turn,
@@ -30,6 +28,8 @@ from studio.data.formats.turns import (
     put_system_first,
     read_turns,
 )
+from studio.data.formats.parts import IMAGE_TYPES
+from studio.data.formats.prompt_answer import holds_side
 from studio.data.row import RowError
 
 IN_ROW = "row:"

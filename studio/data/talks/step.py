@@ -10,8 +10,8 @@ from studio.core.text import Text, text
 from studio.data.formats.asked import HISTORY
 from studio.data.formats.cells import Values, count_words, is_asking, is_empty, shorten
 from studio.data.formats.flags import find_sense
+from studio.data.formats.message_parsing import CALL_KEYS, CONTENT_KEYS, REASONING_KEYS, ROLE_KEYS
 from studio.data.formats.names import part_name, simplify
-from studio.data.formats.turns import CALL_KEYS, CONTENT_KEYS, REASONING_KEYS, ROLE_KEYS
 from studio.data.lists import SAID_WORDS
 from studio.data.row import Row
 from studio.data.talks.rows import recast

@@ -12,7 +12,7 @@ import jinja2
 
 from studio.core.errors import StudioError
 from studio.core.text import text
-from studio.data.question import Question
+from studio.data.open_question import Question
 from studio.data.template import PROBES, ChatTemplate
 
 MARKS: Mapping[str, tuple[str, ...]] = {

@@ -6,8 +6,8 @@ import itertools
 
 from studio.core.errors import StudioError
 from studio.core.text import text
-from studio.data.gather import Gathered
-from studio.data.question import Question
+from studio.data.open_question import Question
+from studio.data.pipeline import Gathered
 from studio.data.render import Renderer
 from studio.data.row import RowError
 from studio.data.templates.fitting import MARKS, find_fitting

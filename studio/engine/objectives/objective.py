@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from studio.core.events import Metric
-from studio.data.pack import Example, count_trained
+from studio.data.sequence_packing import Example, count_trained
 
 if TYPE_CHECKING:  # a window lists objectives without torch
     from torch import Tensor

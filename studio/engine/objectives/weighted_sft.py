@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from studio.core.events import Metric
-from studio.data.pack import Example, document_starts
+from studio.data.sequence_packing import Example, document_starts
 from studio.engine.objectives.objective import Picked, TokenObjective
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from studio.core.events import DataPrepared, KernelFellBack, RunPlanned, RunResu
 from studio.core.facts import BackendPlan
 from studio.core.files import write_json
 from studio.core.text import text
-from studio.data.pack import measure_rows
 from studio.data.prepare import PreparedData
+from studio.data.sequence_packing import measure_rows
 from studio.engine.artifact import sum_frozen
 from studio.engine.build import load_fast, make_step
 from studio.engine.checkpoint import require_space, save_checkpoint

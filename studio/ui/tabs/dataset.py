@@ -16,7 +16,7 @@ from studio.core.errors import StudioError
 from studio.core.files import replace_file
 from studio.core.recipe import Recipe, read_value
 from studio.core.text import literal, text
-from studio.data.codes import CODES
+from studio.data.row_errors import CODES
 from studio.services.dataset_session import Look, check_reach
 from studio.ui.cards import note_card
 from studio.ui.dataset_cards import (

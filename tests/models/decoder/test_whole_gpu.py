@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from studio.core.policy import LayerPolicy, MemoryPolicy
 from studio.core.recipe import OptimSpec
-from studio.data.pack import Example
+from studio.data.sequence_packing import Example
 from studio.engine.batches import RowSizes
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.flat_adamw import FlatAdamW

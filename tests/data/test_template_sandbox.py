@@ -8,10 +8,10 @@ import time
 import pytest
 
 from studio.core.errors import StudioError
-from studio.data import template_child
+from studio.data import template_sandbox
 from studio.data.conversation import Conversation, Message
 from studio.data.render import Renderer
-from studio.data.template_child import TemplateVerdict, judge, require_safe
+from studio.data.template_sandbox import TemplateVerdict, judge, require_safe
 from studio.data.templates.catalogue import list_names, read_family
 
 LOOP = "{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3
@@ -20,7 +20,7 @@ LARGE = {
     "one huge word": "{{ 'a' * 4000000000 }}",
     "doubling with each turn": DOUBLING,
     "much of little": "{% for m in messages %}{% for i in range(9999) %}{{ m.content }}{% endfor %}{% endfor %}",
-    "a huge file": " " * (template_child.SOURCE_CHARACTERS + 1),
+    "a huge file": " " * (template_sandbox.SOURCE_CHARACTERS + 1),
     "in a macro": "{% macro f(n) %}{% for i in range(99999) %}{{ 'ab' * 9999 }}{% endfor %}{% endmacro %}{{ f(1) }}",
 }
 PRYING = {
@@ -46,7 +46,7 @@ def test_templates_that_pry(name):
 
 
 def test_template_without_end(monkeypatch):
-    monkeypatch.setattr(template_child, "TIME_S", 1.5)
+    monkeypatch.setattr(template_sandbox, "TIME_S", 1.5)
     began = time.monotonic()
     assert judge(LOOP).fault == "endless"
     assert time.monotonic() - began < 6
@@ -70,7 +70,7 @@ def test_harmless_templates():
 
 def test_the_catalogue_is_harmless_too():
     for name in list_names():
-        assert template_child.try_out(read_family(name)) == TemplateVerdict(), name
+        assert template_sandbox.try_out(read_family(name)) == TemplateVerdict(), name
 
 
 def test_verdicts_are_kept_by_the_text_of_the_template(tmp_path, monkeypatch):
@@ -83,7 +83,7 @@ def test_verdicts_are_kept_by_the_text_of_the_template(tmp_path, monkeypatch):
     def fail(source):
         raise AssertionError("tried again")
 
-    monkeypatch.setattr(template_child, "_judge_once", fail)
+    monkeypatch.setattr(template_sandbox, "_judge_once", fail)
     assert judge(good, tmp_path) == TemplateVerdict() and judge(bad, tmp_path).fault == "escape"
     with pytest.raises(AssertionError):
         judge(good + " ", tmp_path)
@@ -114,9 +114,7 @@ def test_the_child_loads_no_heavy_library():
     import subprocess
     import sys
 
-    code = (
-        "import sys, studio.data.template_child as c; c.try_out('{{ messages }}'); print(sorted(sys.modules))"
-    )
+    code = "import sys, studio.data.template_sandbox as c; c.try_out('{{ messages }}'); print(sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )

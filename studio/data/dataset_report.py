@@ -12,10 +12,11 @@ from typing import Any
 from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.core.text import literal, text
-from studio.data.codes import CODES
 from studio.data.convert import Converted, Progress
 from studio.data.deadline import Deadline
-from studio.data.gather import (
+from studio.data.format_detection import UNSURE
+from studio.data.lengths import Lengths, count_places
+from studio.data.pipeline import (
     Gathered,
     gather,
     is_trainable,
@@ -23,15 +24,14 @@ from studio.data.gather import (
     refuses_training,
     tell_split,
 )
-from studio.data.lengths import Lengths, count_places
 from studio.data.preview import PreviewRow, show_plain, show_rendered
 from studio.data.problems import KEPT, Problems
 from studio.data.render import Rendered
 from studio.data.row import RowProblem, name_place
-from studio.data.sniff import UNSURE
+from studio.data.row_errors import CODES
+from studio.data.row_stats import join_traits
 from studio.data.statistics import Statistics, measure
 from studio.data.tokens import dress
-from studio.data.traits import join_traits
 from studio.data.transforms import list_evaluation, read_evaluation
 
 

@@ -16,8 +16,8 @@ from studio.data.formats.cells import (
     require_words,
     shorten,
 )
+from studio.data.formats.message_parsing import find_turns, holds_turns, is_turn, read_turns
 from studio.data.formats.several import open_list
-from studio.data.formats.turns import find_turns, holds_turns, is_turn, read_turns
 from studio.data.row import RowError
 
 

@@ -5,8 +5,8 @@ import pytest
 from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.core.text import text
+from studio.data.format_detection import ACCEPT, PRESELECT, understand
 from studio.data.row import Row, RowError, broken_row
-from studio.data.sniff import ACCEPT, PRESELECT, understand
 
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 OTHER = [CHAT[0], {"role": "assistant", "content": "go away"}]

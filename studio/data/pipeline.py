@@ -18,14 +18,14 @@ from studio.core.recipe import DatasetSpec
 from studio.core.text import Text, text
 from studio.data.conversation import TRAINABLE
 from studio.data.convert import Converted, PreparationStopped, Progress, convert
+from studio.data.convert_part import CONTROL
 from studio.data.examples import Cutting
-from studio.data.pieces import rate_tokens
+from studio.data.open_question import Question
 from studio.data.problems import KEPT, Problems
-from studio.data.question import Question
-from studio.data.reading import CONTROL
 from studio.data.render import Renderer
 from studio.data.row import RowProblem
 from studio.data.templates.fitting import find_fitting
+from studio.data.text_splitting import rate_tokens
 from studio.data.tokens import Tokens, count_notes, tokenise
 from studio.data.transforms import Selection, apply
 from studio.data.understanding import Understanding

@@ -25,13 +25,13 @@ from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.choices import find_series
 from studio.data.formats.format import Format, Kind, Mapped, Match, Score
 from studio.data.formats.material import MATERIALS
+from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.notes import Note
 from studio.data.formats.several import holds_parts, open_list
-from studio.data.formats.turns import holds_turns
 from studio.data.grading import ask_counting, ask_labels, ask_verdicts
 from studio.data.leftover import ASKED, ask_rest, find_rest
 from studio.data.mapping_file import read_mapping
-from studio.data.question import Question
+from studio.data.open_question import Question
 from studio.data.row import Row, RowError
 from studio.data.understanding import Understanding
 

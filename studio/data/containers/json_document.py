@@ -9,9 +9,9 @@ from typing import BinaryIO
 from studio.core.text import text
 from studio.data.containers.container import DEFAULTS, ROW_BYTES, Container, ReadOptions, refuse_file
 from studio.data.containers.json_rows import find_rows
+from studio.data.containers.json_stream import BLANKS, JsonWindow, find_list, find_values, scan
 from studio.data.containers.json_talk import find_talk
 from studio.data.containers.json_text import TALK, parse_json, read_object
-from studio.data.containers.json_window import BLANKS, JsonWindow, find_list, find_values, scan
 from studio.data.row import RAW_BYTES, Row, broken_row
 
 OBJECT_BYTES = 8 * 2**20

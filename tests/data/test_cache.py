@@ -6,10 +6,10 @@ import threading
 import pytest
 
 from studio.core.recipe import DatasetSpec
-from studio.data import kept
+from studio.data import cache as kept
+from studio.data.cache import MARK, hold, note_use, sweep
 from studio.data.convert import convert
-from studio.data.kept import MARK, hold, note_use, sweep
-from studio.data.kept_reports import name_report
+from studio.data.report_cache import name_report
 
 
 def fill(cache, name, age_s, size=1000):

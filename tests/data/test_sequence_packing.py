@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from studio.data.pack import Example, join_blocks, pack, position_ids
+from studio.data.sequence_packing import Example, join_blocks, pack, position_ids
 
 
 def make_examples(lengths: list[int]) -> list[Example]:

@@ -1,4 +1,4 @@
-"""A program that looks at a remote data set and brings its files here: `python -m studio.data.transfer`.
+"""A program that looks at a remote data set and brings its files here: `python -m studio.data.dataset_download`.
 
 It reads one JSON object from its standard input (see `answer`), prints one a line: {"done_bytes": n, "total_bytes": n}
 as it goes, at the end {"listing": {...}}, {"fetched": [names]} or {"error": kind, "detail": words}. It ends by itself
@@ -24,7 +24,7 @@ from typing import Any
 from studio.core.fetcher import end_with_parent, require_space, say
 from studio.core.files import FULL, replace_file
 from studio.core.json_file import parse_json
-from studio.data.web import Refused, Web
+from studio.data.https_client import Refused, Web
 
 LIMIT_BYTES = 200 * 10**9
 LISTING_LIMIT_BYTES = 64 * 2**20

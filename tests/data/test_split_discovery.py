@@ -6,8 +6,8 @@ import time
 import pytest
 
 from studio.core.errors import StudioError
-from studio.data import folder as module
-from studio.data.folder import find_split, find_suffix, is_data, list_files, plan_files
+from studio.data import split_discovery as module
+from studio.data.split_discovery import find_split, find_suffix, is_data, list_files, plan_files
 
 SHARDS = [f"data/train-{i:05}-of-00012.parquet" for i in range(12)]
 

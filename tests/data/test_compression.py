@@ -8,8 +8,8 @@ import pytest
 import zstandard
 
 from studio.core.errors import StudioError
-from studio.data import packing
-from studio.data.packing import detect_packing, list_members, open_unpacked
+from studio.data import compression
+from studio.data.compression import detect_packing, list_members, open_unpacked
 
 ROWS = b"".join(b'{"text": "row %d"}\n' % number for number in range(50_000))
 
@@ -68,7 +68,7 @@ def test_damage_is_said(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", PACK)
 def test_bombs_are_stopped_while_they_grow(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr(packing, "FREE_BYTES", 2**20)
+    monkeypatch.setattr(compression, "FREE_BYTES", 2**20)
     path = tmp_path / f"a.{kind}"
     path.write_bytes(PACK[kind](bytes(2**23)))
     with open_unpacked(path, kind) as stream, pytest.raises(StudioError) as refusal:
@@ -132,10 +132,10 @@ def test_zips_that_are_refused(tmp_path, monkeypatch):
     assert refuse(list_members, write_zip(tmp_path / "n.zip", [("a.tar.gz", b"x")])) == "data.packing.nested"
     hidden = write_zip(tmp_path / "h.zip", [("a.jsonl", gzip.compress(b"x"))])
     assert refuse(open_unpacked, hidden, "zip", find(hidden, "a.jsonl")) == "data.packing.nested"
-    bomb = write_zip(tmp_path / "b.zip", [("a.jsonl", bytes(packing.FREE_BYTES + 1))])
+    bomb = write_zip(tmp_path / "b.zip", [("a.jsonl", bytes(compression.FREE_BYTES + 1))])
     assert refuse(list_members, bomb) == "data.packing.bomb"
     many = write_zip(tmp_path / "m.zip", [(f"{number}.jsonl", b"x") for number in range(6)])
-    monkeypatch.setattr(packing, "ENTRIES", 5)
+    monkeypatch.setattr(compression, "ENTRIES", 5)
     assert refuse(list_members, many) == "data.packing.entries"
 
 
@@ -207,7 +207,7 @@ def test_a_damaged_member_is_said(tmp_path, damage):
 def test_the_directory_of_a_zip_is_read_once(tmp_path, monkeypatch):
     """It is as long as there are members: read for each of them, 400 took 20 s and 2,000 minutes."""
     from studio.core.recipe import DatasetSpec
-    from studio.data.describe import describe
+    from studio.data.dataset_report import describe
 
     path = write_zip(
         tmp_path / "a.zip", [(f"{i}.jsonl", b'{"prompt": "q", "completion": "a"}\n') for i in range(12)]

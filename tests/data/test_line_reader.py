@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from studio.data.lines import KEPT_BYTES, LineReader
+from studio.data.line_reader import KEPT_BYTES, LineReader
 
 
 def read(data: bytes, encoding: str = "utf-8", **options) -> list[tuple[int, int, bytes, bool]]:

@@ -4,9 +4,9 @@ import io
 
 import pytest
 
-from studio.data.containers import plain
+from studio.data.containers import text_files
 from studio.data.containers.container import ReadOptions
-from studio.data.containers.plain import MD, ONE_ROW_BYTES, PIECE_BYTES, TXT, choose_pieces
+from studio.data.containers.text_files import MD, ONE_ROW_BYTES, PIECE_BYTES, TXT, choose_pieces
 
 LONG = "word " * (ONE_ROW_BYTES // 5) + "\n"
 
@@ -97,7 +97,7 @@ def test_a_piece_too_long_is_passed_in_little_memory():
         (3, "data.row.too_long"),
         None,
     ]
-    assert len(rows[1].raw) <= plain.RAW_BYTES
+    assert len(rows[1].raw) <= text_files.RAW_BYTES
 
 
 def test_names():

@@ -10,8 +10,8 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
+from studio.data.convert_part import DataPart, PartResult, read_part
 from studio.data.formats import FORMATS
-from studio.data.reading import DataPart, PartResult, read_part
 from studio.data.understanding import Understanding
 
 __all__ = ["BrokenProcessPool", "leave_with_parent", "read_alone", "read_in_pool"]

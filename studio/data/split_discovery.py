@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from studio.core.errors import StudioError
 from studio.core.text import Text, text
-from studio.data.question import Question
+from studio.data.open_question import Question
 
 SPLIT_WORDS: Mapping[str, tuple[str, ...]] = {
     "train": ("train", "training"),

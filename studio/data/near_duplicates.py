@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from studio.data.scripts import read_code_points, unspaced_table
-from studio.data.traits import fold
+from studio.data.row_stats import fold
+from studio.data.unicode_scripts import read_code_points, unspaced_table
 
 NEAR_ROWS = 250_000
 """Above, near duplicates are looked for only when asked: 250,000 rows of 700 characters take about 10 s."""

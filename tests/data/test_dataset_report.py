@@ -4,7 +4,7 @@ import json
 
 from studio.core.codec import to_json
 from studio.core.recipe import DatasetSpec
-from studio.data.describe import describe
+from studio.data.dataset_report import describe
 
 KEYS = {
     "source",

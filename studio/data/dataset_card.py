@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.core.text import literal, text
-from studio.data import folder
-from studio.data.folder import ALL, Plan, find_split, find_suffix, is_data, plan_files
-from studio.data.question import Question
+from studio.data import split_discovery
+from studio.data.open_question import Question
+from studio.data.split_discovery import ALL, Plan, find_split, find_suffix, is_data, plan_files
 
-SUFFIXES = (*folder.SUFFIXES, *folder.PACKED, ".zip")
+SUFFIXES = (*split_discovery.SUFFIXES, *split_discovery.PACKED, ".zip")
 """Endings that no name of the hub has: such a name is a file's."""
 
 
@@ -98,8 +98,8 @@ def _choose_split(spec: DatasetSpec, splits: Mapping[str, tuple[str, ...]]) -> t
 
 def _rest(split: str) -> str:
     """Return what a split's name says beside which split it is: "sft" of train_sft and of test_sft."""
-    words = folder.WORDS.findall(split.lower())
-    known = {word for words in folder.SPLIT_WORDS.values() for word in words}
+    words = split_discovery.WORDS.findall(split.lower())
+    known = {word for words in split_discovery.SPLIT_WORDS.values() for word in words}
     return " ".join(word for word in words if word not in known)
 
 

@@ -12,7 +12,7 @@ from studio.core.facts import Choice
 from studio.core.text import text
 from studio.data.charset import JoinedBytes, get_codec, read_head
 from studio.data.containers.container import DEFAULTS, HEAD_BYTES, Container, ReadOptions
-from studio.data.lines import Line, LineReader
+from studio.data.line_reader import Line, LineReader
 from studio.data.row import RAW_BYTES, Row, broken_row
 
 COLUMN = "text"

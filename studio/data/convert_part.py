@@ -15,18 +15,18 @@ import numpy as np
 from studio.core.text import text
 from studio.data.containers import CONTAINERS
 from studio.data.containers.container import ReadOptions
-from studio.data.control import WELL_KNOWN
 from studio.data.conversation import Conversation
 from studio.data.formats.vision import check_images
 from studio.data.problems import Problems
 from studio.data.quarantine import NAME as QUARANTINE
 from studio.data.quarantine import QuarantineWriter
 from studio.data.row import Row, RowError, RowProblem
-from studio.data.scripts import SCRIPTS
+from studio.data.row_stats import BATCH_ROWS, collect_traits
 from studio.data.shards import ShardWriter
 from studio.data.source import DataFile
-from studio.data.traits import BATCH_ROWS, collect_traits
+from studio.data.special_tokens import WELL_KNOWN
 from studio.data.understanding import Understanding
+from studio.data.unicode_scripts import SCRIPTS
 
 RANGE_BYTES = 32 * 2**20
 """Stretches of lines are always this long, so that the shards do not depend on how many processes read them."""

@@ -7,10 +7,10 @@ import pytest
 from studio.core.recipe import DatasetSpec
 from studio.core.text import LANGUAGES, load_catalogue
 from studio.data.conversation import Message, ToolCall, read_stored
+from studio.data.format_detection import understand
 from studio.data.formats import FORMATS
 from studio.data.formats.roles import SPELLINGS
 from studio.data.row import RowError
-from studio.data.sniff import understand
 
 BY_NAME = {format.name: format for format in FORMATS}
 USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}

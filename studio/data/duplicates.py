@@ -13,7 +13,7 @@ from xxhash import xxh3_128
 from studio.core.files import replace_file
 from studio.core.text import Text, text
 from studio.data.conversation import Conversation
-from studio.data.near import (
+from studio.data.near_duplicates import (
     BAND_HASHES,
     BANDS,
     NEAR_CHARACTERS,
@@ -25,7 +25,7 @@ from studio.data.near import (
     find_near,
     sketch,
 )
-from studio.data.traits import RowTraits, read_talk
+from studio.data.row_stats import RowTraits, read_talk
 
 Rows = Callable[[], Iterable[tuple[int, Conversation]]]
 FOUND = 1

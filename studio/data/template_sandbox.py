@@ -1,6 +1,6 @@
 """A template that came with a model or in a file is first tried in a child process with little time and memory.
 
-Run as `python -P -m studio.data.template_child`: standard input holds the template, standard output gets the verdict.
+Run as `python -P -m studio.data.template_sandbox`: standard input holds the template, standard output gets the verdict.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _start(given: IO[bytes], answer: IO[bytes]) -> subprocess.Popen:
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "studio.data.template_child"],
+        [sys.executable, "-P", "-m", "studio.data.template_sandbox"],
         stdin=given,
         stdout=answer,
         stderr=subprocess.DEVNULL,

@@ -13,8 +13,8 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from studio.data.conversation import Conversation, Message
-from studio.data.scripts import SCRIPTS, count_scripts
 from studio.data.secrets import SECRET_BITS, find_secrets
+from studio.data.unicode_scripts import SCRIPTS, count_scripts
 
 BATCH_ROWS = 256
 DESIRABLE = 1 << 24

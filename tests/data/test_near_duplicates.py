@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from studio.data.near import (
+from studio.data.near_duplicates import (
     LEADERS,
     count_clusters,
     cut_shingles,
@@ -150,7 +150,7 @@ def test_the_order_of_batches_changes_nothing(monkeypatch):
     texts = make_texts(300, seed=4)
     whole = sketch(texts)
     heard: list[int] = []
-    monkeypatch.setattr("studio.data.near.BATCH_CHARACTERS", 700)
+    monkeypatch.setattr("studio.data.near_duplicates.BATCH_CHARACTERS", 700)
     parted = sketch(iter(texts), heard.append)
     assert len(heard) > 10 and heard[-1] == 300
     for name in ("shingles", "edges", "bands", "signatures"):
@@ -160,7 +160,7 @@ def test_the_order_of_batches_changes_nothing(monkeypatch):
 def test_every_process_finds_the_same():
     code = (
         "import hashlib; from tests.data.test_near import make_texts\n"
-        "from studio.data.near import find_near, sketch\n"
+        "from studio.data.near_duplicates import find_near, sketch\n"
         "s = sketch(make_texts(300)); d = hashlib.sha256(s.shingles.tobytes() + s.bands.tobytes())\n"
         "d.update(find_near(s).tobytes()); print(d.hexdigest())"
     )
@@ -182,7 +182,7 @@ def test_every_process_finds_the_same():
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_equal_minima_estimate_what_two_rows_share(share):
     """Their share is that of the hashes in common, within three standard deviations."""
-    from studio.data.near import PERMUTATIONS, draw_permutations, hash_minima
+    from studio.data.near_duplicates import PERMUTATIONS, draw_permutations, hash_minima
 
     both = np.random.default_rng(0).permutation(2**20)[:3000].astype(np.uint32) * np.uint32(2654435761)
     common = round(1000 * 2 * share / (1 + share))
