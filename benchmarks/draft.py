@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from studio.core.facts import BackendPlan, Choice, ModelFacts
+from studio.core.i18n import literal
 from studio.core.recipe import AdapterSpec, DatasetSpec, ModelChoice, OptimSpec, Recipe
-from studio.core.text import literal
 from studio.planning.run_plan import OPS
 
 

@@ -26,7 +26,7 @@ from benchmarks.child import ask_driver, make_environment  # noqa: E402
 from benchmarks.draft import draft_run  # noqa: E402
 from benchmarks.table import append_row  # noqa: E402
 from studio.core.facts import ModelFacts  # noqa: E402
-from studio.core.policy import Calibration, LayerPolicy, MemoryPolicy  # noqa: E402
+from studio.core.memory_policy import Calibration, LayerPolicy, MemoryPolicy  # noqa: E402
 from studio.models.catalog import inspect_model  # noqa: E402
 from studio.planning.memory_estimate import count_allocated, estimate_calibration, predict  # noqa: E402
 
@@ -44,7 +44,7 @@ class MemoryCase:
     shape: str
     bits: int
     keep: str
-    """What every layer keeps for its backward pass: a level of studio.core.policy."""
+    """What every layer keeps for its backward pass: a level of studio.core.memory_policy."""
     batch: int = 2
     tokens: int = 2048
 

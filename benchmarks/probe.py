@@ -111,9 +111,9 @@ def load(
     """
     from studio_kernels.dispatch import OPS, importable
 
-    from studio.core.policy import LayerPolicy, MemoryPolicy
+    from studio.core.i18n import load_catalogue
+    from studio.core.memory_policy import LayerPolicy, MemoryPolicy
     from studio.core.recipe import AdapterSpec
-    from studio.core.text import load_catalogue
     from studio.models.adapt import adapt, unwrap
     from studio.models.catalog import inspect_model
     from studio.models.decoder.reading import sample_ids

@@ -170,7 +170,7 @@ def read_run(run: Path, examples: Path, rows_a_step: int, started_s: float) -> d
 def describe(said: dict[str, Any]) -> str:
     """Return in words what computed the run: our decoder, or why not."""
     from studio.core.codec import from_json
-    from studio.core.text import Text, load_catalogue
+    from studio.core.i18n import Text, load_catalogue
 
     return load_catalogue("en").say(from_json(Text, said))
 

@@ -19,9 +19,9 @@ from benchmarks.batches import Batch
 from benchmarks.draft import draft_run
 from benchmarks.peers import ALPHA, LEARNING_RATE, RANK, WEIGHT_DECAY, Step, draw_adapters, gradient_norm
 from studio.core.facts import BackendPlan, ModelFacts
-from studio.core.policy import Calibration, MemoryPolicy
+from studio.core.i18n import load_catalogue
+from studio.core.memory_policy import Calibration, MemoryPolicy
 from studio.core.recipe import AdapterSpec, OptimSpec, Recipe
-from studio.core.text import load_catalogue
 from studio.data.sequence_packing import Example, count_trained
 from studio.engine.batches import RowSizes
 from studio.engine.decoder_step import DecoderStep

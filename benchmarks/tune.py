@@ -44,7 +44,7 @@ from benchmarks.kernel_cases import (  # noqa: E402
     updates,
 )
 from benchmarks.kernels import Clock  # noqa: E402
-from studio.core.files import replace_file  # noqa: E402
+from studio.core.atomic_files import replace_file  # noqa: E402
 
 SECONDS = 150.0
 """No bucket is begun later, and no candidate of one."""

@@ -33,7 +33,7 @@ BEFORE_VENV = (
     "launch.py",
     *(f"studio/machine/{n}.py" for n in ("install", "python_choice", "torch_build", "requirements")),
     *(f"studio/machine/{n}.py" for n in ("lock_file", "pip_words", "windows", "app_window", "install_page")),
-    "studio/core/files.py",
+    "studio/core/atomic_files.py",
 )
 HEAVY = {
     "torch",
@@ -61,7 +61,7 @@ BROAD_EXCEPT = {
 OWN_JSON = {
     **dict.fromkeys(BEFORE_VENV, "plain Python, before anything is installed"),
     "studio/core/json_file.py": "here it is read",
-    "studio/core/text.py": "our own words, of which refusals are made",
+    "studio/core/i18n.py": "our own words, of which refusals are made",
     "studio/data/containers/json_text.py": "rows of data, with codes of their own",
     "studio/data/shards.py": "rows that json_text.py has read and we have written",
 }
@@ -379,9 +379,9 @@ def test_no_file_names_a_package_registry_or_a_folder_of_some_machine():
 
 
 def test_every_recipe_field_is_a_knob():
-    from studio.core.fields import UNITS, knobs_of
+    from studio.core.i18n import load_catalogue
+    from studio.core.knobs import UNITS, knobs_of
     from studio.core.recipe import Recipe
-    from studio.core.text import load_catalogue
 
     def fields(cls, prefix=""):
         for part in dataclasses.fields(cls):

@@ -11,7 +11,7 @@ import pytest
 from studio.cli import bench as program
 from studio.cli.console import Console
 from studio.core.errors import StudioError
-from studio.core.text import load_catalogue
+from studio.core.i18n import load_catalogue
 from studio.machine.workspace import open_workspace
 from tests.launched import launch
 

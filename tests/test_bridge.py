@@ -26,7 +26,7 @@ from studio.cli.console import Console
 from studio.cli.wsl import run_wsl
 from studio.cli.wsl_crossing import Machine
 from studio.core.errors import StudioError
-from studio.core.text import load_catalogue
+from studio.core.i18n import load_catalogue
 from studio.machine.program_archive import LIST, list_program, pack_program
 from studio.machine.workspace_lock import Holder, claim, claim_run
 from studio.machine.wsl_lease import MARKER, hand_over
@@ -299,7 +299,7 @@ import sys
 from studio.cli.arguments import parse
 from studio.cli.wsl import run_wsl
 from studio.cli.console import Console
-from studio.core.text import load_catalogue
+from studio.core.i18n import load_catalogue
 from studio.cli.wsl_crossing import Machine
 from studio.machine.workspace import open_workspace
 words = load_catalogue("en")

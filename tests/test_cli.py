@@ -16,7 +16,7 @@ import pytest
 
 from studio.cli.arguments import build_parser
 from studio.cli.main import main
-from studio.core.text import load_catalogue
+from studio.core.i18n import load_catalogue
 from tests.conftest import chat_rows, write_jsonl
 from tests.launched import ROOT, RUN_KEYS, command, environment, launch, read_answer, wait_for, write_recipe
 
@@ -320,7 +320,7 @@ SLOW_EXPORT = """
 import sys, time
 from types import SimpleNamespace
 from studio.cli.main import main
-from studio.core.text import literal
+from studio.core.i18n import literal
 from studio.services import exports
 from studio.services.desk import Desk
 from studio.services.chat_service import ChatService
@@ -386,7 +386,7 @@ def test_a_full_place_for_what_is_told_ends_nothing(shop, trained, full):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only on Linux: a place that is always full")
 def test_progress_that_cannot_be_shown_stops_nothing():
     words = (
-        "import sys; from studio.cli.console import Console; from studio.core.text import load_catalogue, text;"
+        "import sys; from studio.cli.console import Console; from studio.core.i18n import load_catalogue, text;"
         "c = Console(load_catalogue('en'), events=True); c.say(text('cli.starting')); c.say(text('cli.starting'));"
         "c.answer({'a': 1}, ['done'])"
     )

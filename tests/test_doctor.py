@@ -14,7 +14,7 @@ from studio.cli.console import Console
 from studio.cli.doctor import list_lines, read_facts
 from studio.cli.main import main
 from studio.core.facts import MachineFacts
-from studio.core.text import load_catalogue
+from studio.core.i18n import load_catalogue
 from studio.machine.settings import read_settings
 from studio.machine.workspace import Workspace
 from studio.planning.doctor_report import judge

@@ -31,7 +31,7 @@ EARLY = (
             "windows",
         )
     ),
-    "studio/core/files.py",
+    "studio/core/atomic_files.py",
 )
 CLI = '''"""What stands for the command line."""
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from studio.core.errors import StudioError
-from studio.core.fields import knobs_of
+from studio.core.i18n import Catalogue, literal, load_catalogue, text
+from studio.core.knobs import knobs_of
 from studio.core.recipe import Recipe
-from studio.core.text import Catalogue, literal, load_catalogue, text
 
 
 class Arguments(argparse.ArgumentParser):

@@ -12,8 +12,8 @@ from typing import Any
 
 from studio.cli.console import Console
 from studio.core.errors import StudioError
+from studio.core.i18n import Text, literal, text
 from studio.core.json_file import parse_json
-from studio.core.text import Text, literal, text
 from studio.machine.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]

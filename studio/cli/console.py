@@ -36,7 +36,7 @@ from studio.core.events import (
     TrialFinished,
     Warned,
 )
-from studio.core.text import Catalogue, Text, text
+from studio.core.i18n import Catalogue, Text, text
 
 BAR_WIDTH = 24
 

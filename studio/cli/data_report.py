@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from studio.core.text import Catalogue, text
+from studio.core.i18n import Catalogue, text
 from studio.data.row import name_place
 from studio.data.row_errors import CODES
 

@@ -17,8 +17,8 @@ from studio.cli.console import Console
 from studio.core.codec import from_json, to_json
 from studio.core.errors import RecipeError, StudioError
 from studio.core.facts import MachineFacts
+from studio.core.i18n import Catalogue, Text, literal, text
 from studio.core.json_file import parse_json
-from studio.core.text import Catalogue, Text, literal, text
 from studio.machine.workspace import Workspace
 from studio.planning.suggestions import launcher
 

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from studio.cli.arguments import parse
 from studio.cli.console import Console, leave_reader
 from studio.core.errors import StudioError
-from studio.core.text import choose_language, load_catalogue, text
+from studio.core.i18n import choose_language, load_catalogue, text
 from studio.machine.failures.answer import explain_words
 
 HEAD_BYTES = 64 * 1024

@@ -20,12 +20,12 @@ from studio.cli.console import Console, leave_reader, refuse_stream
 from studio.core import start_clock
 from studio.core.errors import StudioError
 from studio.core.heartbeat import RESTART_CODE
-from studio.core.text import choose_language, load_catalogue, text
+from studio.core.i18n import choose_language, load_catalogue, text
 from studio.machine.open_files import raise_limit
 from studio.machine.workspace import Workspace, child_environment, keep_reserve, open_workspace
 
 if TYPE_CHECKING:
-    from studio.core.record import RunRecord
+    from studio.core.run_record import RunRecord
 
 SUPERVISED = ("studio", "demo", "train", "resume")
 CARDLESS = ("runs", "data", "explain", "wsl")

@@ -11,9 +11,9 @@ from studio.cli.console import Console
 from studio.cli.data_report import describe_data
 from studio.core.errors import RecipeError, StudioError
 from studio.core.facts import BackendPlan, Slower
-from studio.core.policy import MemoryPolicy, list_runs
+from studio.core.i18n import Text, text
+from studio.core.memory_policy import MemoryPolicy, list_runs
 from studio.core.recipe import DatasetSpec
-from studio.core.text import Text, text
 from studio.machine.workspace import Workspace
 from studio.services.recipes import read_recipe
 

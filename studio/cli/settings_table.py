@@ -6,9 +6,9 @@ import re
 import sys
 from pathlib import Path
 
-from studio.core.fields import Knob, knobs_of
+from studio.core.i18n import Catalogue, load_catalogue, text
+from studio.core.knobs import Knob, knobs_of
 from studio.core.recipe import Recipe
-from studio.core.text import Catalogue, load_catalogue, text
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"en": ROOT / "docs" / "settings.md", "zh-CN": ROOT / "docs" / "zh-CN" / "settings.md"}

@@ -18,7 +18,7 @@ from studio.cli.console import Console
 from studio.cli.wsl_crossing import Crossing, Machine
 from studio.core.errors import Problem, StudioError
 from studio.core.facts import Distribution
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.machine import wsl
 from studio.machine.workspace import Workspace
 from studio.machine.wsl_lease import keep_fresh

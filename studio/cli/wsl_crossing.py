@@ -19,8 +19,8 @@ from typing import Any
 from studio.cli.console import Console
 from studio.core.errors import Problem, StudioError
 from studio.core.heartbeat import PARENT_VARIABLE
+from studio.core.i18n import literal, text
 from studio.core.json_file import read_json
-from studio.core.text import literal, text
 from studio.machine import wsl
 from studio.machine.mirrors import find_mirrors
 from studio.machine.probes.guest import WINDOWS_RAM_VARIABLE

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from studio.core.errors import Problem, RecipeError
 from studio.core.events import EVENTS, EVENTS_VERSION, RunEvent
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 
 
 def to_json(value: Any) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from studio.core.events import Fix
-from studio.core.text import Text, load_catalogue, text
+from studio.core.i18n import Text, load_catalogue, text
 
 
 class StudioError(Exception):

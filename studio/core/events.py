@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from studio.core.facts import BackendPlan, DataFacts
-from studio.core.text import Text
+from studio.core.i18n import Text
 
 EVENTS_VERSION = 1
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from studio.core.policy import MemoryPolicy
-from studio.core.text import Text
+from studio.core.i18n import Text
+from studio.core.memory_policy import MemoryPolicy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

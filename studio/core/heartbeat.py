@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from studio.core.atomic_files import write_file
 from studio.core.errors import StudioError
-from studio.core.files import write_file
 from studio.core.json_file import read_json
 
 PARENT_VARIABLE = "FINETUNE_STUDIO_PARENT"

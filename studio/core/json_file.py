@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.errors import StudioError
-from studio.core.text import Text, literal, text
+from studio.core.i18n import Text, literal, text
 
 DEEPEST = 150
 """Levels of lists and objects. Python's stack has 1,000, of which a walker in Python takes two or three a level."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.events import EVENTS_VERSION
+from studio.core.i18n import text
 from studio.core.recipe import RECIPE_VERSION
-from studio.core.record import RECORD_VERSION
-from studio.core.text import text
+from studio.core.run_record import RECORD_VERSION
 
 QUEUE_VERSION = 2
 NEWEST = {

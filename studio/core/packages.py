@@ -6,7 +6,7 @@ import importlib
 from types import ModuleType
 
 from studio.core.errors import StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 
 
 def import_package(module: str, package: str) -> ModuleType:

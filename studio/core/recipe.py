@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from studio.core.fields import knob
+from studio.core.knobs import knob
 
 RECIPE_VERSION = 2
 

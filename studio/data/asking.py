@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from studio.core.errors import StudioError
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.columns import Column, holds_several, measure_columns, repeats
 from studio.data.formats.aliases import (
     CHOSEN,

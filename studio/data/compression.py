@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from studio.core.errors import StudioError
+from studio.core.i18n import text
 from studio.core.packages import import_package
-from studio.core.text import text
 
 GZIP_MARK, ZSTANDARD_MARK, ZIP_MARK = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 EMPTY_ZIP_MARK = b"PK\x05\x06"

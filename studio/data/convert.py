@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from studio.core.atomic_files import replace_file
 from studio.core.errors import StudioError
-from studio.core.files import replace_file
+from studio.core.i18n import text
 from studio.core.json_file import read_json
 from studio.core.recipe import DatasetSpec
-from studio.core.text import text
 from studio.data.cache import hold, note_use, sweep
 from studio.data.conversation import Conversation
 from studio.data.convert_part import DataPart, PartResult, read_part, split_files

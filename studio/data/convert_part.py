@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.containers import CONTAINERS
 from studio.data.containers.container import ReadOptions
 from studio.data.conversation import Conversation

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from studio.core.errors import StudioError
+from studio.core.i18n import literal, text
 from studio.core.recipe import DatasetSpec
-from studio.core.text import literal, text
 from studio.data.charset import detect_encoding, read_head
 from studio.data.compression import Member, open_unpacked
 from studio.data.containers import CONTAINERS, images, workbook

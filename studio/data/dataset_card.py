@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from studio.core.errors import StudioError
+from studio.core.i18n import literal, text
 from studio.core.recipe import DatasetSpec
-from studio.core.text import literal, text
 from studio.data import split_discovery
 from studio.data.open_question import Question
 from studio.data.split_discovery import ALL, Plan, find_split, find_suffix, is_data, plan_files

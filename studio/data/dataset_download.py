@@ -21,8 +21,8 @@ from email.message import Message
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from studio.core.fetcher import end_with_parent, require_space, say
-from studio.core.files import FULL, replace_file
+from studio.core.atomic_files import FULL, replace_file
+from studio.core.child_protocol import end_with_parent, require_space, say
 from studio.core.json_file import parse_json
 from studio.data.https_client import Refused, Web
 

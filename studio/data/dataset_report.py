@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.errors import StudioError
+from studio.core.i18n import literal, text
 from studio.core.recipe import DatasetSpec
-from studio.core.text import literal, text
 from studio.data.convert import Converted, Progress
 from studio.data.deadline import Deadline
 from studio.data.format_detection import UNSURE

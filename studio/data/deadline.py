@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from studio.core.errors import StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 
 ROW_S = 10.0
 LOOK_S = 0.1

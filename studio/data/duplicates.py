@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from xxhash import xxh3_128
 
-from studio.core.files import replace_file
-from studio.core.text import Text, text
+from studio.core.atomic_files import replace_file
+from studio.core.i18n import Text, text
 from studio.data.conversation import Conversation
 from studio.data.near_duplicates import (
     BAND_HASHES,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.formats.aliases import (
     ANSWERS,

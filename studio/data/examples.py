@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.convert import Converted
 from studio.data.problems import KEPT, Problems
 from studio.data.row import RowProblem

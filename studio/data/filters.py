@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from studio.core.errors import StudioError
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.conversation import Conversation
 from studio.data.row_stats import RowTraits, read_answers, read_words
 from studio.data.secrets import KEY_BITS, SECRET_BITS

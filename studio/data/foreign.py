@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from studio.core.errors import StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.formats.aliases import ANSWERS
 from studio.data.formats.cells import Values, count_words, is_empty, shorten
 from studio.data.formats.message_parsing import holds_turns, is_turn

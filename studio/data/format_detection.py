@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from studio.core.errors import StudioError
+from studio.core.i18n import Text, text
 from studio.core.recipe import DatasetSpec
-from studio.core.text import Text, text
 from studio.data.asking import ANSWERING, ask_columns, ask_format, ask_role
 from studio.data.columns import repeats
 from studio.data.conversation import Conversation

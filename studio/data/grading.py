@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.asking import ask_format
 from studio.data.columns import LOOKED_AT, Column, measure_columns
 from studio.data.formats.aliases import ANSWERS, LABEL

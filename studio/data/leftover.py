@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.asking import ANSWERING, ask_choice, ask_format
 from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats
 from studio.data.formats.aliases import EXPECTED, INSTRUCTION, LABEL, MATERIAL, PRODUCTS, SOURCES

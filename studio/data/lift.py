@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.formats.aliases import CHOICES, QUESTIONS
 from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.choices import part_options

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.formats.aliases import ANSWERS, QUESTIONS
 from studio.data.formats.asked import list_words
 from studio.data.formats.cells import Values, is_empty, shorten

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from studio.core.atomic_files import write_file
 from studio.core.errors import StudioError
-from studio.core.files import write_file
+from studio.core.i18n import Text, text
 from studio.core.json_file import parse_json
-from studio.core.text import Text, text
 from studio.data.formats import FORMATS
 from studio.data.formats.cells import shorten
 

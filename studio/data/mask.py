@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.conversation import Message
 from studio.data.row import RowError
 from studio.data.special_tokens import ControlWords

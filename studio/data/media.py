@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from studio.core.errors import StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.names import part_name
 from studio.data.formats.parts import IMAGE_TYPES, PLACEHOLDER

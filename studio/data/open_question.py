@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from studio.core.text import Text
+from studio.core.i18n import Text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

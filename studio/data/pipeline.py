@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from studio.core.atomic_files import replace_file
 from studio.core.errors import StudioError
-from studio.core.files import replace_file
+from studio.core.i18n import Text, text
 from studio.core.recipe import DatasetSpec
-from studio.core.text import Text, text
 from studio.data.conversation import TRAINABLE
 from studio.data.convert import Converted, PreparationStopped, Progress, convert
 from studio.data.convert_part import CONTROL

@@ -16,8 +16,8 @@ import numpy as np
 
 from studio.core.errors import StudioError
 from studio.core.facts import DataFacts
+from studio.core.i18n import Text, text
 from studio.core.recipe import DatasetSpec, share_held_out
-from studio.core.text import Text, text
 from studio.data.convert import PreparationStopped, Progress, understand_source
 from studio.data.examples import CUT_RULE, EMPTY_RULE, JoinedExamples, join_examples
 from studio.data.pipeline import (

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from studio.core.errors import StudioError
+from studio.core.i18n import Text
 from studio.core.recipe import DatasetSpec
-from studio.core.text import Text
 from studio.data.conversation import Conversation, Message
 from studio.data.convert import understand_source
 from studio.data.deadline import Deadline

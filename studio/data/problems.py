@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Any
 
 from studio.core.codec import from_json, to_json
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.row import RowProblem
 from studio.data.row_errors import CODES
 

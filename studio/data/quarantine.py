@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from studio.core.codec import from_json, to_json
-from studio.core.text import Catalogue, Text, load_catalogue
+from studio.core.i18n import Catalogue, Text, load_catalogue
 from studio.data.row import RowProblem
 
 NAME = "quarantine.jsonl"

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
+from studio.core.atomic_files import write_file
 from studio.core.errors import StudioError
-from studio.core.files import write_file
 from studio.core.hub_token import HUB, NO_MIRROR, UNWANTED, VARIABLES, choose_token
+from studio.core.i18n import Text, literal
 from studio.core.json_file import parse_json, read_json
 from studio.core.offline import wants_data_offline
 from studio.core.recipe import DatasetSpec
-from studio.core.text import Text, literal
 from studio.data.dataset_card import SUFFIXES, FetchStopped, choose, refuse, show_source
 from studio.data.open_question import Question
 from studio.data.split_discovery import Plan

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.conversation import Conversation, Message
 from studio.data.encoder import Encoder
 from studio.data.mask import Mask

@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from studio.core.atomic_files import write_file
 from studio.core.codec import from_json, to_json
 from studio.core.errors import StudioError
-from studio.core.files import write_file
 from studio.core.json_file import read_json
 from studio.core.recipe import DatasetSpec
 from studio.data.convert import identify

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from studio.core.i18n import Text, text
 from studio.core.recipe import DatasetSpec
-from studio.core.text import Text, text
 from studio.data.columns import measure_columns
 from studio.data.formats.aliases import ANSWERS, INSTRUCTION, LISTS, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, is_empty, shorten

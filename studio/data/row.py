@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 
 
 class RowError(Exception):

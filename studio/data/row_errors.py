@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 
 Effect = Literal["refused", "noted", "filtered"]
 """refused: the row goes to quarantine; noted: it is used, and counted; filtered: a named rule left it out."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from studio.core.errors import StudioError
+from studio.core.i18n import Text, text
 from studio.core.recipe import DatasetSpec
-from studio.core.text import Text, text
 from studio.data import remote
 from studio.data.charset import ENCODINGS, SCAN_BYTES
 from studio.data.compression import detect_packing, list_members

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.formats.aliases import LISTS
 from studio.data.formats.cells import Values, is_blank, shorten
 from studio.data.formats.message_parsing import find_turns

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from studio.core.errors import StudioError
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.open_question import Question
 
 SPLIT_WORDS: Mapping[str, tuple[str, ...]] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.conversation import Conversation
 from studio.data.duplicates import Overlap, Repeats, find_overlap, find_repeats, near_refusal
 from studio.data.lengths import AtLimit, Histogram, Lengths, LengthSummary, Packing, make_histogram, summarize

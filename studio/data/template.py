@@ -17,7 +17,7 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.row import RowError
 
 Turns = Sequence[Mapping[str, Any]]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.conversation import Message, ToolCall
 from studio.data.row import RowError
 from studio.data.template_turns import THOUGHTS

@@ -18,10 +18,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
+from studio.core.atomic_files import write_json
 from studio.core.errors import StudioError
-from studio.core.files import write_json
+from studio.core.i18n import text
 from studio.core.json_file import parse_json, read_json
-from studio.core.text import text
 
 TIME_S = 10.0
 MEMORY_BYTES = 512 * 2**20

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from studio.core.files import replace_file
+from studio.core.atomic_files import replace_file
 from studio.core.json_file import read_json
 from studio.core.recipe import DatasetSpec
 from studio.data.cache import hold, note_use

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.columns import repeats
 from studio.data.formats.aliases import ANSWERS
 from studio.data.formats.cells import Values, is_blank, shorten

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from studio.core.text import Text
+from studio.core.i18n import Text
 from studio.data.conversation import Conversation
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.notes import Note

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from peft import PeftModel, get_peft_model_state_dict
 
+from studio.core.atomic_files import replace_file
 from studio.core.errors import StudioError
 from studio.core.facts import BackendPlan, ModelFacts
-from studio.core.files import replace_file
+from studio.core.i18n import text
 from studio.core.json_file import read_json
-from studio.core.record import RunRecord
-from studio.core.text import text
+from studio.core.run_record import RunRecord
 from studio.engine.older_spelling import add_older_spelling
 from studio.models.adapt import evaluation_mode, load_adapter
 from studio.models.load import load_model, set_evaluation

@@ -19,9 +19,9 @@ from transformers.generation.streamers import BaseStreamer
 
 from studio.core.errors import StudioError
 from studio.core.facts import BackendPlan, ModelFacts
+from studio.core.i18n import literal, text
 from studio.core.recipe import Recipe
-from studio.core.record import RunRecord
-from studio.core.text import literal, text
+from studio.core.run_record import RunRecord
 from studio.data.deadline import Deadline
 from studio.data.templates.catalogue import read_choice
 from studio.engine.artifact import load_artifact, save_artifact

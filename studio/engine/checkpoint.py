@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from studio.core.atomic_files import add_spare, replace_file, write_json
 from studio.core.errors import StudioError
-from studio.core.files import add_spare, replace_file, write_json
+from studio.core.i18n import Text, literal, text
 from studio.core.json_file import read_json
-from studio.core.text import Text, literal, text
 
 NAME = re.compile(r"step-(\d{8})")
 MANIFEST = "manifest.json"

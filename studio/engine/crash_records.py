@@ -15,8 +15,8 @@ from typing import Any
 from studio.core.codec import event_from_json, to_json
 from studio.core.errors import StudioError
 from studio.core.events import Diagnosis, Fix, RunEvent, RunFailed, RunStalled, StepLogged
+from studio.core.i18n import Text, text
 from studio.core.json_file import parse_json
-from studio.core.text import Text, text
 from studio.engine.run_folder import RunFolder
 
 DEATHS = "deaths.jsonl"

@@ -13,8 +13,8 @@ from studio_kernels.dispatch import ERRORS
 
 from studio.core.events import KernelFellBack, MemoryFreed, RunEvent, Warned
 from studio.core.facts import MachineFacts
-from studio.core.policy import Calibration
-from studio.core.text import literal, text
+from studio.core.i18n import literal, text
+from studio.core.memory_policy import Calibration
 from studio.engine.oom_fallback import (
     MemoryExhausted,
     climb,

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from studio_kernels.linear_cross_entropy import LINEAR_CROSS_ENTROPY
 from torch.utils.checkpoint import checkpoint
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.engine.batches import Batch
 from studio.models.adapt import evaluation_mode
 

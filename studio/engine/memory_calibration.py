@@ -17,9 +17,9 @@ from studio_kernels.attention import Documents
 from studio_kernels.dispatch import ERRORS
 
 from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
-from studio.core.policy import Calibration, LayerPolicy, MemoryPolicy
+from studio.core.i18n import Text, text
+from studio.core.memory_policy import Calibration, LayerPolicy, MemoryPolicy
 from studio.core.recipe import Recipe, change_recipe
-from studio.core.text import Text, text
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.oom_fallback import is_out_of_memory, let_go, release_memory
 from studio.engine.trainer import Trainer, read_generators, write_generators

@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from studio.core.policy import MemoryPolicy
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
+from studio.core.memory_policy import MemoryPolicy
 from studio.models.decoder.decoder import Decoder
 from studio.models.optimize_model import Fast
 from studio.planning.memory_planner import step_down

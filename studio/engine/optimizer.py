@@ -9,8 +9,8 @@ import torch
 from studio_kernels.adamw import Steps
 
 from studio.core.errors import StudioError
+from studio.core.i18n import text
 from studio.core.recipe import OptimSpec
-from studio.core.text import text
 from studio.engine.flat_adamw import FlatAdamW
 from studio.engine.oom_fallback import is_out_of_memory, let_go
 

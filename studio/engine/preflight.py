@@ -16,8 +16,8 @@ from jinja2 import TemplateError
 from studio.core.errors import StudioError
 from studio.core.events import TrialFinished, Warned
 from studio.core.facts import ModelFacts
-from studio.core.record import RunRecord
-from studio.core.text import Text, literal, text
+from studio.core.i18n import Text, literal, text
+from studio.core.run_record import RunRecord
 from studio.data.prepare import PreparedData
 from studio.data.sequence_packing import Example
 from studio.engine.oom_fallback import is_out_of_memory

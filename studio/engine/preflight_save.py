@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts
-from studio.core.record import RunRecord
-from studio.core.text import text
+from studio.core.i18n import text
+from studio.core.run_record import RunRecord
 from studio.engine.artifact import save_artifact
 from studio.engine.checkpoint import require_space, save_checkpoint, verify_checkpoint
 from studio.engine.checkpoint_state import count_checkpoint, count_tensors, read_training, write_training

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
 
+from studio.core.atomic_files import replace_file
 from studio.core.errors import StudioError
-from studio.core.files import replace_file
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.sequence_packing import (
     Example,
     LazySequence,

@@ -8,7 +8,7 @@ from torch import nn
 
 from studio.core.errors import StudioError
 from studio.core.events import RunEvent, Warned
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.engine.checkpoint import Checkpoint, newest_valid
 from studio.engine.checkpoint_state import read_training
 from studio.engine.run_folder import RunFolder

@@ -13,7 +13,7 @@ from studio.core.events import RunEvent, RunFailed, RunFinished, RunStopped
 from studio.core.facts import MachineFacts
 from studio.core.hub_token import NO_MIRROR, Mirror
 from studio.core.recipe import Recipe
-from studio.core.record import RunRecord
+from studio.core.run_record import RunRecord
 from studio.data.prepare import PreparationStopped
 from studio.engine.artifact import Trained
 from studio.engine.checkpoint import list_checkpoints, sweep

@@ -14,9 +14,9 @@ from typing import Any
 from studio.core.events import PhaseStarted, RunEvent, Warned
 from studio.core.facts import BackendPlan, Gpu, MachineFacts, ModelFacts
 from studio.core.hub_token import NO_MIRROR, Mirror
+from studio.core.i18n import Text
 from studio.core.recipe import Recipe
-from studio.core.record import RunRecord
-from studio.core.text import Text
+from studio.core.run_record import RunRecord
 from studio.data.prepare import PreparedData
 from studio.engine.fault_recovery import Recovery
 from studio.engine.proof import Proof

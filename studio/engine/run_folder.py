@@ -14,14 +14,14 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from studio.core.atomic_files import replace_file, write_json
 from studio.core.codec import from_json, to_json
 from studio.core.errors import StudioError
-from studio.core.files import replace_file, write_json
+from studio.core.i18n import text
 from studio.core.json_file import read_json
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe
-from studio.core.record import RunRecord
-from studio.core.text import text
+from studio.core.run_record import RunRecord
 from studio.machine.workspace import LOCAL_VARIABLE
 
 LATEST_S = 32_503_680_000.0

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.errors import StudioError
+from studio.core.i18n import Text, text
 from studio.core.json_file import read_json
-from studio.core.record import RunRecord
-from studio.core.text import Text, text
+from studio.core.run_record import RunRecord
 from studio.engine.checkpoint import MANIFEST, NAME, list_checkpoints
 from studio.engine.run_folder import RunFolder
 

@@ -15,7 +15,7 @@ from peft import PeftModel
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from studio.core.events import SampleWritten, Warned
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.sequence_packing import Example
 from studio.engine.ends import find_ends
 from studio.engine.oom_fallback import is_out_of_memory, let_go

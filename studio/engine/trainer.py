@@ -23,8 +23,8 @@ from studio.core.events import (
     StepLogged,
     Warned,
 )
+from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
-from studio.core.text import Text, text
 from studio.data.sequence_packing import Example, measure_lengths
 from studio.engine.batches import StepOrder, measure_windows
 from studio.engine.flat_adamw import FlatAdamW

@@ -4,11 +4,11 @@
     with watch:
         run(recipe, machine, folder, watch.emit, should_stop, watch.beat)
 
-A thread looks each second. When the engine gave no sign of life for longer than its own pace allows (core/pace.py), it
-writes the stacks of all threads into stacks.txt, measures (machine/process_metrics.py), finds the cause
-(machine/stall_diagnosis.py) and emits RunStalled. What is to follow, the supervisor does, who reads stall.json beside
-the heartbeat. While Python's lock is held this thread stands still too: then a timer in C, set at each beat, writes the
-stacks, and the supervisor judges.
+A thread looks each second. When the engine gave no sign of life for longer than its own pace allows
+(core/stall_timeout.py), it writes the stacks of all threads into stacks.txt, measures (machine/process_metrics.py),
+finds the cause (machine/stall_diagnosis.py) and emits RunStalled. What is to follow, the supervisor does, who reads
+stall.json beside the heartbeat. While Python's lock is held this thread stands still too: then a timer in C, set at
+each beat, writes the stacks, and the supervisor judges.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from studio.core.events import (
     Warned,
 )
 from studio.core.heartbeat import PARENT_VARIABLE, UNATTENDED_VARIABLE, Heartbeat, Standstill, write_stall
-from studio.core.pace import Pace, read_budgets
+from studio.core.i18n import text
 from studio.core.recipe import Limits
-from studio.core.text import text
+from studio.core.stall_timeout import Pace, read_budgets
 from studio.engine.crash_records import STACKS
 from studio.engine.run_folder import RunFolder
 from studio.machine.nvml import sample_gpu

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import Distribution, Gpu, MachineFacts
-from studio.core.text import Text, literal
+from studio.core.i18n import Text, literal
 from studio.machine import versions
 from studio.machine.repairs import Applied, choose_repairs
 

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 
 from studio.core.facts import Gpu, MachineFacts
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.machine import versions
 from studio.machine.nvml import list_free_bytes
 from studio.machine.rates import rate_card

@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from studio.core.atomic_files import write_file
 from studio.core.codec import to_json
 from studio.core.errors import StudioError
 from studio.core.facts import Distribution, Gpu, KernelTest, MachineFacts, Tool
-from studio.core.files import write_file
 from studio.core.json_file import read_json
 from studio.machine.probes.packages import find_package
 from studio.machine.probes.variables import NETWORK

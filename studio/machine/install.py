@@ -384,7 +384,7 @@ def _save_stamp(root, stamp):
     path = root / ".venv" / "studio-stamp.json"
     staged = path.with_name(path.name + ".tmp")
     staged.write_text(json.dumps(stamp, indent=1), encoding="utf-8")
-    load_file(Path(__file__).parents[1] / "core" / "files.py").replace_file(staged, path)
+    load_file(Path(__file__).parents[1] / "core" / "atomic_files.py").replace_file(staged, path)
 
 
 def finish(root, shortcut):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from studio.core.files import write_file
+from studio.core.atomic_files import write_file
 
 KEY_BYTES = 32
 

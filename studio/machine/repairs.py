@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from studio.core.facts import MachineFacts
+from studio.core.i18n import Text, text
 from studio.core.json_file import parse_json
-from studio.core.text import Text, text
 from studio.machine.versions import installed_triton, minor_of
 
 APPLIED_VARIABLE = "FINETUNE_STUDIO_REPAIRED"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 
 MIB = 2**20
 GROWTH_STEPS = 50

@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from studio.core.atomic_files import write_file
 from studio.core.errors import StudioError
-from studio.core.files import write_file
+from studio.core.i18n import literal, text
 from studio.core.offline import OFFLINE_VARIABLE, wants_offline
-from studio.core.text import literal, text
 
 WORKSPACE_VARIABLE = "FINETUNE_STUDIO_WORKSPACE"
 KERNELS_VARIABLE = "FINETUNE_STUDIO_KERNELS"

@@ -19,11 +19,11 @@ from typing import Literal
 
 from filelock import FileLock, Timeout
 
+from studio.core.atomic_files import write_file
 from studio.core.errors import StudioError
-from studio.core.files import write_file
 from studio.core.heartbeat import PARENT_VARIABLE, read_beat
+from studio.core.i18n import text
 from studio.core.json_file import read_json
-from studio.core.text import text
 from studio.machine.workspace import Workspace
 from studio.machine.wsl_lease import refuse_handed_over
 

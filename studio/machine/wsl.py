@@ -17,7 +17,7 @@ from typing import Any
 
 from studio.core.errors import Problem
 from studio.core.facts import Distribution, Offer
-from studio.core.text import literal, text
+from studio.core.i18n import literal, text
 from studio.machine.python_choice import VERSIONS
 from studio.machine.wsl_paths import AUTOMOUNT, read_automount
 

@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from studio.core.atomic_files import write_json
 from studio.core.errors import StudioError
-from studio.core.files import write_json
+from studio.core.i18n import text
 from studio.core.json_file import read_json
-from studio.core.text import text
 from studio.machine.workspace import Workspace
 
 BRIDGE_VARIABLE = "FINETUNE_STUDIO_BRIDGE"

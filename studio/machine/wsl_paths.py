@@ -8,7 +8,7 @@ import posixpath
 import re
 
 from studio.core.errors import StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 
 AUTOMOUNT = "/mnt/"
 """Where WSL shows the drives of Windows unless /etc/wsl.conf says otherwise."""

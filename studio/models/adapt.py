@@ -14,8 +14,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.helpers import disable_input_dtype_casting
 
 from studio.core.errors import StudioError
+from studio.core.i18n import Text, literal, load_catalogue, text
 from studio.core.recipe import AdapterSpec
-from studio.core.text import Text, literal, load_catalogue, text
 from studio.models.load import set_evaluation
 from studio.models.tokenizer import last_line
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts, Verdict
+from studio.core.i18n import Text, text
 from studio.core.json_file import TooDeep, parse_json
-from studio.core.text import Text, text
 from studio.models import modelscope
 from studio.models.config_shapes import read_shapes
 from studio.models.sdpa import supports_sdpa

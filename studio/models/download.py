@@ -15,8 +15,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from studio.core.fetcher import end_with_parent, require_space, say
-from studio.core.files import FULL, replace_file
+from studio.core.atomic_files import FULL, replace_file
+from studio.core.child_protocol import end_with_parent, require_space, say
 
 READ = (".json", ".safetensors", ".model", ".txt", ".jinja")
 """Endings of the files at the top of a repository that the studio reads: no pickles, no code."""

@@ -18,9 +18,9 @@ from studio.core.errors import StudioError
 from studio.core.events import PhaseStarted, RunEvent
 from studio.core.facts import ModelFacts
 from studio.core.hub_token import NO_MIRROR, Mirror, TokenChoice, choose_token
+from studio.core.i18n import literal, text
 from studio.core.json_file import parse_json
 from studio.core.offline import OFFLINE, wants_offline
-from studio.core.text import literal, text
 from studio.models.catalog import inspect_model
 
 INPUT_FAULTS = (

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from studio.core.child_protocol import end_with_parent, say
 from studio.core.errors import StudioError
-from studio.core.fetcher import end_with_parent, say
 from studio.core.hub_token import NO_MIRROR, Mirror, choose_token
+from studio.core.i18n import literal, text
 from studio.core.json_file import parse_json
 from studio.core.offline import OFFLINE, wants_offline
-from studio.core.text import literal, text
 from studio.models.fetch import LOCKED, refuse_without_token, show_address
 
 LIMIT = 20

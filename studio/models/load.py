@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts
-from studio.core.text import literal, text
+from studio.core.i18n import literal, text
 from studio.models.tokenizer import last_line, load_tokenizer
 from studio.models.weights import Weights, read_ahead
 

@@ -17,7 +17,7 @@ from studio_kernels.glu import KINDS, activate
 from studio_kernels.support import Support
 from torch import Tensor, nn
 
-from studio.core.text import Text, literal, text
+from studio.core.i18n import Text, literal, text
 from studio.models.norm_probe import is_rms_norm, read_norm, relative_error, takes_one_tensor
 
 PROBE_TOKENS = 5

@@ -10,7 +10,7 @@ from studio_kernels.rms_norm import CAST_THEN_SCALE, SCALE_THEN_CAST, compose
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 
 TOKENS = 5
 TOLERANCE = 5e-2

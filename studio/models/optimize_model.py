@@ -10,8 +10,8 @@ import torch
 from studio_kernels.dispatch import ERRORS, OPS, bind, importable, op_named
 from torch import nn
 
-from studio.core.policy import MemoryPolicy
-from studio.core.text import Text, literal, text
+from studio.core.i18n import Text, literal, text
+from studio.core.memory_policy import MemoryPolicy
 from studio.models.decoder.decoder import Decoder, read_capability, take_over
 from studio.models.decoder.fp8_weights import drop_fp8, use_fp8
 from studio.models.decoder.parity_check import find_difference

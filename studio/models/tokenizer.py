@@ -9,8 +9,8 @@ from transformers import AutoTokenizer, PreTrainedConfig
 
 from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts
+from studio.core.i18n import literal, text
 from studio.core.json_file import read_json
-from studio.core.text import literal, text
 
 NAMING = ("model_type", "model_name", "tokenizer_class")
 """What AutoTokenizer reads in a model's configuration where tokenizer_config.json names a class."""

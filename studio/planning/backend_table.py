@@ -10,7 +10,7 @@ from typing import Literal
 from studio_kernels.support import NEEDS_DOTS
 
 from studio.core.facts import Gpu, MachineFacts
-from studio.core.text import Text, literal, text
+from studio.core.i18n import Text, literal, text
 from studio.machine import versions
 from studio.machine.capabilities import (
     ROCM_WITH_TRITON,

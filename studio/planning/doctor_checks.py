@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from studio.core.facts import KernelTest, MachineFacts
-from studio.core.text import Text, literal, text
+from studio.core.i18n import Text, literal, text
 from studio.machine import versions
 from studio.machine.capabilities import can_compile, dotted, has_bf16, has_fp8, old_driver
 from studio.machine.cards import choose_card, explain_card, list_driven

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from studio.core.facts import Gpu, MachineFacts
-from studio.core.text import Text, literal, text
+from studio.core.i18n import Text, literal, text
 from studio.machine.capabilities import broken_ops
 from studio.machine.cards import choose_card
 from studio.machine.failures import find_failures, general

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
+from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
 from studio.planning.layer_memory import DecoderShape, moved_bytes
 
 OPERATIONS_A_BYTE = 15_000

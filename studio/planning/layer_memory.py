@@ -14,9 +14,9 @@ from studio_kernels.head_portions import LEAST_ROWS, LOGITS_PER_PROCESSOR, MOST_
 from studio_kernels.support import SCORES_BYTES
 
 from studio.core.facts import BackendPlan, ModelFacts
-from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
+from studio.core.i18n import Text, text
+from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
 from studio.core.recipe import Recipe
-from studio.core.text import Text, text
 from studio.models.decoder.structure import (
     BRANCH_NORMS,
     HEAD_NORMS,

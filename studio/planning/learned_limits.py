@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from studio.core.atomic_files import write_json
 from studio.core.codec import from_json, to_json
 from studio.core.errors import StudioError
 from studio.core.facts import MachineFacts, MeasuredSpeed
-from studio.core.files import write_json
 from studio.core.json_file import read_json
-from studio.core.policy import Calibration
+from studio.core.memory_policy import Calibration
 
 MOST_SPEEDS = 40
 MOST_PROOFS = 200

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from studio.core.atomic_files import add_spare
 from studio.core.facts import BackendPlan, ModelFacts
-from studio.core.files import add_spare
-from studio.core.policy import Calibration, MemoryPolicy
+from studio.core.memory_policy import Calibration, MemoryPolicy
 from studio.core.recipe import Recipe, change_recipe
 from studio.models.decoder.structure import is_target
 from studio.planning.layer_memory import (

@@ -8,9 +8,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from studio.core.facts import BackendPlan, ModelFacts
-from studio.core.policy import KEEP_LEVELS, Calibration, Keep, LayerPolicy, MemoryPolicy
+from studio.core.i18n import Text, text
+from studio.core.memory_policy import KEEP_LEVELS, Calibration, Keep, LayerPolicy, MemoryPolicy
 from studio.core.recipe import Recipe, change_recipe
-from studio.core.text import Text, text
 from studio.planning.layer_flops import slowdown
 from studio.planning.layer_memory import DecoderShape, peak_of_layers, read_decoder
 from studio.planning.memory_estimate import (

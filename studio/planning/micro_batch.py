@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator
 
 from studio.core.facts import BackendPlan, Choice, ModelFacts, RowLengths
-from studio.core.policy import Calibration
+from studio.core.i18n import Text, text
+from studio.core.memory_policy import Calibration
 from studio.core.recipe import Recipe, change_recipe
-from studio.core.text import Text, text
 from studio.planning.layer_flops import head_work, measure_work, micro_step_work, slowdown
 from studio.planning.layer_memory import DecoderShape
 from studio.planning.memory_estimate import count_rows, longest, predict

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
+from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
 from studio.planning.layer_flops import (
     HEAD_SHARES,
     OPENING_OPERATIONS,

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from studio.core.errors import Problem
 from studio.core.events import Fix
 from studio.core.facts import BackendPlan, DataFacts, MachineFacts, ModelFacts
-from studio.core.fields import Knob, knobs_of
+from studio.core.i18n import Text, literal, text
+from studio.core.knobs import Knob, knobs_of
 from studio.core.recipe import Recipe, read_value, share_held_out
-from studio.core.text import Text, literal, text
 from studio.machine.versions import gate
 from studio.planning.memory_estimate import count_disk, count_left_out, predict
 from studio.planning.memory_planner import advise

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts, RowLengths
-from studio.core.policy import Calibration
+from studio.core.i18n import Text, literal, text
+from studio.core.memory_policy import Calibration
 from studio.core.recipe import Recipe, change_recipe
-from studio.core.text import Text, literal, text
 from studio.machine import versions
 from studio.machine.capabilities import dotted, has_bf16, has_fp8, old_driver, triton_words
 from studio.machine.cards import choose_card, explain_card, gigabytes, number_card

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from studio.core.errors import Problem
 from studio.core.events import Fix
 from studio.core.facts import BackendPlan, DataFacts, Gpu, MachineFacts, ModelFacts
+from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe, change_recipe
-from studio.core.text import Text, text
 from studio.planning.run_plan import choose_device
 from studio.planning.speed_estimate import Duration, RowFigures, predict_duration, read_rows
 

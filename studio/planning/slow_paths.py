@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts, Slower
+from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
-from studio.core.text import Text, text
 from studio.machine.capabilities import broken_ops
 from studio.machine.rates import rate_card
 from studio.planning.layer_flops import slowdown

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from studio.core.facts import BackendPlan, DataFacts, Gpu, MachineFacts, MeasuredSpeed, ModelFacts
+from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe, share_held_out
-from studio.core.text import Text, text
 from studio.machine.rates import find_card, rate_card, rate_processor, read_speeds, share_of_wide
 from studio.planning.layer_flops import ATTENTION_SLOWNESS, slowdown
 from studio.planning.layer_memory import read_decoder

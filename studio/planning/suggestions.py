@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from studio.core.facts import Distribution, Gpu, MachineFacts, Offer
+from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
-from studio.core.text import Text, text
 from studio.machine import versions
 from studio.machine.capabilities import healthy_distribution
 from studio.planning.backend_table import Backend

@@ -14,7 +14,7 @@ from studio.core.events import DataPrepared, RunEvent, RunPlanned, Warned
 from studio.core.facts import BackendPlan, MachineFacts, MeasuredSpeed
 from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.recipe import Recipe
-from studio.core.record import RunRecord
+from studio.core.run_record import RunRecord
 from studio.engine.run_folder import RunFolder
 from studio.models.catalog import inspect_model
 from studio.planning.learned_limits import Remembered

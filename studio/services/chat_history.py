@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from studio.core.atomic_files import write_json
 from studio.core.errors import StudioError
-from studio.core.files import write_json
 from studio.core.json_file import read_json
-from studio.core.record import SIDES
+from studio.core.run_record import SIDES
 from studio.machine.workspace import Workspace
 
 BASE_TALK = "base-model"

@@ -10,9 +10,9 @@ from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.facts import Verdict
+from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
-from studio.core.record import SIDES, RunRecord
-from studio.core.text import Text, text
+from studio.core.run_record import SIDES, RunRecord
 from studio.machine.workspace import Workspace
 from studio.models.catalog import inspect_model
 from studio.planning.run_plan import plan

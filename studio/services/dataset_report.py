@@ -13,8 +13,8 @@ import numpy as np
 
 from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts
+from studio.core.i18n import Text
 from studio.core.recipe import DatasetSpec, Recipe
-from studio.core.text import Text
 from studio.data import remote
 from studio.data.convert import PreparationStopped
 from studio.data.dataset_report import report, survey

@@ -14,8 +14,8 @@ from typing import Any
 
 from studio.core.codec import to_json
 from studio.core.errors import StudioError
+from studio.core.i18n import literal, text
 from studio.core.recipe import Recipe
-from studio.core.text import literal, text
 from studio.machine.workspace import Workspace
 from studio.services import dataset_report
 from studio.services.dataset_report import Counted, Cut, MeasuredData

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from studio.core.i18n import LOCALES, Text, text
 from studio.core.json_file import parse_json
-from studio.core.record import RunRecord
-from studio.core.text import LOCALES, Text, text
+from studio.core.run_record import RunRecord
 from studio.services.desk import Desk
 
 HELD_OUT = LOCALES.parent / "demo_data" / "heldout.jsonl"

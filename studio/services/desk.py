@@ -13,9 +13,9 @@ from studio.core.errors import Problem, StudioError
 from studio.core.events import RunEvent
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.heartbeat import PARENT_VARIABLE, request_restart
+from studio.core.i18n import text
 from studio.core.recipe import Recipe
-from studio.core.record import RunRecord
-from studio.core.text import text
+from studio.core.run_record import RunRecord
 from studio.machine.workspace import Workspace
 from studio.models.catalog import LocalModel, inspect_model, list_local_models
 from studio.planning.run_plan import plan

@@ -15,8 +15,8 @@ from typing import Any
 from studio.core.codec import to_json
 from studio.core.errors import Problem, StudioError
 from studio.core.facts import BackendPlan, DataFacts, MachineFacts, ModelFacts
+from studio.core.i18n import Text, literal, text
 from studio.core.recipe import Recipe, change_recipe, share_held_out
-from studio.core.text import Text, literal, text
 from studio.data import remote
 from studio.machine.workspace import Workspace
 from studio.planning.memory_estimate import count_disk, predict

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from studio.core.errors import StudioError
+from studio.core.i18n import text
 from studio.core.recipe import DatasetSpec
-from studio.core.text import text
 from studio.data.conversation import Conversation, Message
 from studio.data.convert import understand_source
 from studio.data.row import Row, RowError

@@ -11,8 +11,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from studio.core.atomic_files import replace_file, write_json
 from studio.core.errors import StudioError
-from studio.core.files import replace_file, write_json
 from studio.core.json_file import read_json
 from studio.machine.workspace_lock import is_alive
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import psutil
 
+from studio.core.atomic_files import write_json
 from studio.core.errors import StudioError
-from studio.core.files import write_json
+from studio.core.i18n import Text, text
 from studio.core.json_file import read_json
-from studio.core.text import Text, text
 from studio.engine.checkpoint import require_space
 from studio.engine.exporters import EXPORTERS, get_exporter
 from studio.engine.exporters.exporter import Exporter, ExportJob, ExportStopped

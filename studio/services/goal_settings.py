@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from studio.core.facts import MachineFacts, ModelFacts
+from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe, change_recipe, read_value
-from studio.core.text import Text, text
 from studio.planning.run_plan import bitsandbytes_reason, choose_device, plan_backend
 
 GOALS = ("style", "facts", "format", "continue")

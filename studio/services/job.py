@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from studio.core.text import Text
+from studio.core.i18n import Text
 from studio.services.worker import Worker
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
+from studio.core.i18n import Text, text
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
-from studio.core.text import Text, text
 from studio.planning.memory_estimate import predict
 from studio.planning.run_plan import choose_calibration, choose_device, memory_budget, plan
 

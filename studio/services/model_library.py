@@ -13,8 +13,8 @@ from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.facts import Gpu, MachineFacts, ModelFacts
+from studio.core.i18n import Text, literal, text
 from studio.core.recipe import Recipe
-from studio.core.text import Text, literal, text
 from studio.machine.settings import read_settings
 from studio.machine.workspace import Workspace
 from studio.models.catalog import HUB_ID, inspect_model

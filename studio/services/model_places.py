@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.models import modelscope
 from studio.models.catalog import DEMO_MODEL, find_cached
 

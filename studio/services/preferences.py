@@ -15,7 +15,7 @@ from typing import Any
 from studio.core.errors import StudioError
 from studio.core.facts import Gpu
 from studio.core.hub_token import VARIABLES, TokenPlace, keep_token, look_at_token
-from studio.core.text import literal, text
+from studio.core.i18n import literal, text
 from studio.machine.environment import prepare_environment
 from studio.machine.nvml import list_cards
 from studio.machine.settings import (

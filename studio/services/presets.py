@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from studio.core.atomic_files import write_json
 from studio.core.codec import from_json, to_json
 from studio.core.errors import StudioError
-from studio.core.fields import knobs_of
-from studio.core.files import write_json
+from studio.core.i18n import LOCALES, Text, literal, text
 from studio.core.json_file import read_json, read_words
+from studio.core.knobs import knobs_of
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe, change_recipe, read_value
-from studio.core.record import RunRecord
-from studio.core.text import LOCALES, Text, literal, text
+from studio.core.run_record import RunRecord
 from studio.machine.workspace import Workspace
 
 BUILT_IN = ("quick", "style", "facts", "format", "long", "low_memory", "full")

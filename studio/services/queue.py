@@ -15,15 +15,15 @@ from typing import Any, Literal
 
 import psutil
 
+from studio.core.atomic_files import replace_file, write_json
 from studio.core.codec import from_json, to_json
 from studio.core.errors import Problem, StudioError
-from studio.core.files import replace_file, write_json
 from studio.core.heartbeat import PARENT_VARIABLE
+from studio.core.i18n import Text, text
 from studio.core.json_file import read_json
 from studio.core.migrate import QUEUE_VERSION, lift
 from studio.core.recipe import Recipe
-from studio.core.record import RunRecord
-from studio.core.text import Text, text
+from studio.core.run_record import RunRecord
 from studio.engine.run_folder import RunFolder
 from studio.machine.failures import refuse_system
 from studio.services.recipe_problems import refuse

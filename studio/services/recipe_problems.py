@@ -9,8 +9,8 @@ from pathlib import Path
 
 from studio.core.errors import Problem, RecipeError, StudioError
 from studio.core.facts import DataFacts, MachineFacts, ModelFacts
+from studio.core.i18n import text
 from studio.core.recipe import DatasetSpec, Recipe
-from studio.core.text import text
 from studio.data import remote
 from studio.data.convert import Converted, convert, identify
 from studio.data.filters import read_filters

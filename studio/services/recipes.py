@@ -9,11 +9,11 @@ from typing import Any
 
 from studio.core.codec import from_json
 from studio.core.errors import StudioError
-from studio.core.fields import Knob
+from studio.core.i18n import LOCALES, text
 from studio.core.json_file import read_json
+from studio.core.knobs import Knob
 from studio.core.migrate import lift
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe, read_value
-from studio.core.text import LOCALES, text
 from studio.models.catalog import inspect_model
 
 DEMO_RECIPE = LOCALES.parent / "recipes" / "demo.json"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from studio.core.errors import StudioError
 from studio.core.facts import MachineFacts
+from studio.core.i18n import Text, literal, text
 from studio.core.recipe import Recipe
-from studio.core.record import RunRecord
-from studio.core.text import Text, literal, text
+from studio.core.run_record import RunRecord
 from studio.data import remote
 from studio.data.convert import convert
 from studio.data.pipeline import source_of

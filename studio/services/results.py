@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from studio.core.errors import StudioError
 from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
+from studio.core.i18n import text
 from studio.core.recipe import Recipe
-from studio.core.record import RunRecord
-from studio.core.text import text
+from studio.core.run_record import RunRecord
 from studio.engine.run_folder import RunFolder
 from studio.engine.run_states import RESULT, find_weights
 from studio.models.catalog import inspect_model

@@ -29,9 +29,9 @@ from studio.core.events import (
     StepLogged,
 )
 from studio.core.heartbeat import Heartbeat
+from studio.core.i18n import text
 from studio.core.recipe import Recipe
-from studio.core.record import RunRecord
-from studio.core.text import text
+from studio.core.run_record import RunRecord
 from studio.engine.run_folder import RunFolder, create_run, find_run, remove_run
 from studio.machine.workspace import Workspace
 from studio.machine.workspace_lock import claim_run, find_holder, is_worked_on

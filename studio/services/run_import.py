@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from studio.core.atomic_files import replace_file
 from studio.core.codec import event_from_json, from_json
 from studio.core.errors import StudioError
 from studio.core.events import EVENTS, EVENTS_VERSION
-from studio.core.files import replace_file
+from studio.core.i18n import literal, text
 from studio.core.json_file import parse_json, read_json
 from studio.core.migrate import lift
-from studio.core.record import RunRecord
-from studio.core.text import literal, text
+from studio.core.run_record import RunRecord
 from studio.engine.checkpoint import require_space
 from studio.engine.run_folder import RUN_NAME, RunFolder
 from studio.models.catalog import read_header

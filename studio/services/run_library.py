@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from studio.core.atomic_files import write_json
 from studio.core.codec import to_json
 from studio.core.errors import StudioError
 from studio.core.facts import MachineFacts, Verdict
-from studio.core.fields import knobs_of
-from studio.core.files import write_json
+from studio.core.i18n import Text, literal, text
 from studio.core.json_file import read_json
+from studio.core.knobs import knobs_of
 from studio.core.recipe import Recipe, read_value
-from studio.core.record import RunRecord
-from studio.core.text import Text, literal, text
+from studio.core.run_record import RunRecord
 from studio.engine.run_folder import RUN_NAME, RunFolder, find_run, remove_run
 from studio.machine.failures import refuse_system
 from studio.machine.workspace import Workspace

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.json_file import parse_json
-from studio.core.record import RunRecord
+from studio.core.run_record import RunRecord
 from studio.engine.checkpoint import list_checkpoints
 from studio.engine.run_folder import RunFolder
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from studio.core.atomic_files import trim_log
 from studio.core.codec import from_json
 from studio.core.errors import StudioError
-from studio.core.files import trim_log
+from studio.core.i18n import Text
 from studio.core.json_file import read_json
-from studio.core.text import Text
 from studio.machine.workspace import Workspace
 
 WAYS = ("tunnel", "lan")

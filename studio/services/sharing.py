@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 
 from studio.core.errors import StudioError
 from studio.core.heartbeat import PARENT_VARIABLE
+from studio.core.i18n import text
 from studio.core.json_file import parse_json
 from studio.core.offline import OFFLINE_VARIABLE
-from studio.core.text import text
 from studio.machine.addresses import list_addresses, list_names
 from studio.machine.private_file import write_private
 from studio.machine.workspace import Workspace

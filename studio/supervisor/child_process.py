@@ -16,12 +16,12 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from studio.core.atomic_files import LOG_LIMIT_BYTES, cut_log
 from studio.core.errors import StudioError
 from studio.core.events import RunStalled
-from studio.core.files import LOG_LIMIT_BYTES, cut_log
 from studio.core.heartbeat import Beat, read_beat, read_stall, write_stall
 from studio.core.json_file import read_json
-from studio.core.pace import Pace, read_budgets
+from studio.core.stall_timeout import Pace, read_budgets
 from studio.engine.crash_records import STACKS
 from studio.engine.run_folder import RunFolder
 from studio.machine.process_metrics import compare, read_vitals

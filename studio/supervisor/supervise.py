@@ -33,9 +33,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from studio.core import start_clock
+from studio.core.atomic_files import LOG_LIMIT_BYTES, trim_log
 from studio.core.errors import StudioError
 from studio.core.events import RunStalled
-from studio.core.files import LOG_LIMIT_BYTES, trim_log
 from studio.core.heartbeat import (
     PARENT_VARIABLE,
     RESTART_CODE,
@@ -45,7 +45,7 @@ from studio.core.heartbeat import (
     Beat,
     take_restart,
 )
-from studio.core.text import Text, choose_language, load_catalogue, text
+from studio.core.i18n import Text, choose_language, load_catalogue, text
 from studio.engine.checkpoint import list_checkpoints
 from studio.engine.crash_records import STALLED, Death, append_event, fail_run, last_loss, record_death
 from studio.engine.run_folder import RunFolder

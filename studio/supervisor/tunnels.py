@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from studio.core.files import LOG_LIMIT_BYTES, trim_log
+from studio.core.atomic_files import LOG_LIMIT_BYTES, trim_log
+from studio.core.i18n import Text, text
 from studio.core.json_file import parse_json
-from studio.core.text import Text, text
 from studio.machine.addresses import list_addresses
 from studio.machine.environment import prepare_environment
 from studio.machine.private_file import write_private

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from studio.core.errors import StudioError
-from studio.core.text import choose_language, load_catalogue, text
+from studio.core.i18n import choose_language, load_catalogue, text
 from studio.machine.app_window import open_window
 
 PACKAGE = "webview"

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from studio.core.errors import StudioError
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.machine.app_window import focus_window, open_window
 from studio.machine.install_page import ADDRESS_VARIABLE
 from studio.machine.private_file import write_private

@@ -8,9 +8,9 @@ import gradio as gr
 
 from studio.core.codec import from_json, to_json
 from studio.core.errors import Problem, RecipeError, StudioError
+from studio.core.i18n import text
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe
-from studio.core.text import text
 from studio.services.queue import QueueItem
 from studio.services.recipes import fit_length
 from studio.ui.context import Context, refuse_unforeseen

@@ -10,7 +10,7 @@ import uvicorn
 from gradio.context import Context as BuildContext
 from starlette.middleware import Middleware
 
-from studio.core.text import LANGUAGES
+from studio.core.i18n import LANGUAGES
 from studio.ui.api import Api
 from studio.ui.asset_preload import FrontEnd
 from studio.ui.auth_backends import Doors

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from studio.core.atomic_files import write_json
 from studio.core.errors import StudioError
-from studio.core.files import write_json
 from studio.core.json_file import read_json
 
 KEPT = "public, max-age=31536000, immutable"

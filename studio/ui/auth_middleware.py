@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from typing import Any
 from urllib.parse import parse_qs
 
+from studio.core.i18n import load_catalogue, text
 from studio.core.json_file import parse_json
-from studio.core.text import load_catalogue, text
 from studio.machine.peer_credentials import is_foreign
 from studio.ui.auth_backends import Door, Doors, LocalDoor, PhraseDoor
 from studio.ui.connections import KNOWN

@@ -9,10 +9,10 @@ from typing import Any
 
 from studio.core.errors import Problem
 from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
-from studio.core.fields import knobs_of
+from studio.core.i18n import Text, text
+from studio.core.knobs import knobs_of
 from studio.core.recipe import Recipe
-from studio.core.record import RunRecord
-from studio.core.text import Text, text
+from studio.core.run_record import RunRecord
 from studio.services.recipe_problems import SourceProblem
 
 Say = Callable[..., str]

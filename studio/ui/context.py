@@ -11,13 +11,13 @@ from typing import Any
 
 import gradio as gr
 
+from studio.core.atomic_files import write_json
 from studio.core.codec import from_json, to_json
 from studio.core.errors import RecipeError, StudioError
-from studio.core.files import write_json
+from studio.core.i18n import Catalogue, Text, literal, load_catalogue, text
 from studio.core.json_file import read_json
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe, change_recipe
-from studio.core.text import Catalogue, Text, literal, load_catalogue, text
 from studio.machine.failures import refuse_system
 from studio.machine.settings import change_settings, read_settings
 from studio.machine.workspace import refuse_gone

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from studio.core.errors import StudioError
-from studio.core.text import literal
+from studio.core.i18n import literal
 from studio.data.pipeline import UNTRAINED
 from studio.data.templates.fitting import WORDED
 from studio.ui.cards import facts_card, note_card, size_words

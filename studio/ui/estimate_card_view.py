@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from studio.core.errors import Problem
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.pipeline import UNTRAINED
 from studio.planning.run_time import say_duration
 from studio.services.estimate import RunEstimate

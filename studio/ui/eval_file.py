@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 
 from studio.core.errors import StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.services.demo import HELD_OUT
 from studio.services.eval_prompts import read_prompts
 from studio.services.eval_table import write_csv

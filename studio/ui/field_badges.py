@@ -11,9 +11,9 @@ from typing import Any
 import gradio as gr
 
 from studio.core.errors import Problem
-from studio.core.fields import Knob, knobs_of
+from studio.core.i18n import Catalogue, Text, text
+from studio.core.knobs import Knob, knobs_of
 from studio.core.recipe import Recipe, read_value
-from studio.core.text import Catalogue, Text, text
 from studio.services.recipes import usual_value
 from studio.ui.number_input import show_number
 

@@ -9,9 +9,9 @@ import gradio as gr
 
 from studio.core.codec import from_json
 from studio.core.errors import Problem, RecipeError
-from studio.core.fields import Knob, knobs_of
+from studio.core.i18n import Catalogue, literal, text
+from studio.core.knobs import Knob, knobs_of
 from studio.core.recipe import RECIPE_VERSION, Recipe, change_recipe, read_value
-from studio.core.text import Catalogue, literal, text
 from studio.ui.field_badges import elem_id, make_marks
 from studio.ui.html_events import whole
 from studio.ui.number_input import read_number, show_number

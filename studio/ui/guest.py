@@ -15,8 +15,8 @@ from typing import Any
 import gradio as gr
 
 from studio.core.errors import StudioError
-from studio.core.record import RunRecord
-from studio.core.text import text
+from studio.core.i18n import text
+from studio.core.run_record import RunRecord
 from studio.ui.chart import make_charts
 from studio.ui.context import Context
 from studio.ui.guest_view import Curtain, guest_talk, run_cards, run_list

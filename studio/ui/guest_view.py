@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from studio.core.record import RunRecord
-from studio.core.text import Text
+from studio.core.i18n import Text
+from studio.core.run_record import RunRecord
 from studio.machine.redact import redact
 from studio.machine.workspace import Workspace
 from studio.ui.answer_text import show_answer

@@ -9,7 +9,7 @@ from pathlib import Path
 import gradio as gr
 
 from studio.core.facts import MachineFacts
-from studio.core.record import RunRecord
+from studio.core.run_record import RunRecord
 from studio.ui.cards import machine_words, size_words
 from studio.ui.context import Context
 from studio.ui.html_events import make_voice, read_said

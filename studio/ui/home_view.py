@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from studio.core.facts import MachineFacts
-from studio.core.text import Text
+from studio.core.i18n import Text
 from studio.ui.cards import size_words
 from studio.ui.live import LiveView
 from studio.ui.runs_view import Say, data_of, model_of, run_name, slower_mark, sparkline, state_mark, when

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from studio.core.fields import Knob, knobs_of
+from studio.core.i18n import Catalogue
+from studio.core.knobs import Knob, knobs_of
 from studio.core.recipe import Recipe
-from studio.core.text import Catalogue
 from studio.services.goal_settings import CONTROLS, GOALS, LATER, OWN, Change, Wish
 from studio.services.presets import Difference, Preset
 from studio.ui.field_badges import show_plainly

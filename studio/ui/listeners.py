@@ -21,7 +21,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount
 
 from studio.core.errors import StudioError
-from studio.core.text import LANGUAGES, text
+from studio.core.i18n import LANGUAGES, text
 from studio.machine.addresses import bind_port
 from studio.ui.auth_backends import Doors, PhraseDoor
 from studio.ui.auth_middleware import Gate, Receive, Scope, Send

@@ -33,7 +33,7 @@ from studio.core.events import (
     Warned,
 )
 from studio.core.facts import BackendPlan, DataFacts, Slower
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.ui.metric_columns import Points
 
 LOG_LINES = 60

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs
 
-from studio.core.text import LANGUAGES, Catalogue, load_catalogue, text
+from studio.core.i18n import LANGUAGES, Catalogue, load_catalogue, text
 
 LOGIN_PATH = "/login"
 FORM_BYTES = 2000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from studio.core.text import literal
+from studio.core.i18n import literal
 from studio.services.model_fit import JUDGED_TOKENS, MethodFit, ModelFit, name_method
 from studio.services.model_library import FoundModel
 from studio.ui.cards import count_words, note_card, size_words

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from studio.core.text import Text
+from studio.core.i18n import Text
 from studio.ui.runs_view import Say, source_name
 
 FAILED_SHOWN = 3

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.ui.live import LiveView
 
 RECENT_STEPS = 20

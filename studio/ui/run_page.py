@@ -11,7 +11,7 @@ from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.recipe import Recipe, share_held_out
-from studio.core.record import RunRecord
+from studio.core.run_record import RunRecord
 from studio.ui.cards import note_card, plan_card, run_label
 from studio.ui.context import Context
 from studio.ui.header import chip, machine_strip

@@ -14,10 +14,10 @@ from studio.core.codec import to_json
 from studio.core.errors import Problem
 from studio.core.events import Diagnosis, RunStalled, SampleWritten
 from studio.core.facts import Slower
-from studio.core.fields import knobs_of
+from studio.core.i18n import Catalogue, Text, text
+from studio.core.knobs import knobs_of
 from studio.core.recipe import Recipe, read_value
-from studio.core.record import RunRecord
-from studio.core.text import Catalogue, Text, text
+from studio.core.run_record import RunRecord
 from studio.planning.slow_paths import say_slower
 from studio.services.recipe_problems import SourceProblem
 from studio.ui.cards import fix_of, time_words

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from studio.core.fields import knobs_of
+from studio.core.i18n import Catalogue, Text, text
+from studio.core.knobs import knobs_of
 from studio.core.recipe import Recipe
-from studio.core.record import RunRecord
-from studio.core.text import Catalogue, Text, text
+from studio.core.run_record import RunRecord
 from studio.planning.slow_paths import say_slower, say_times
 from studio.ui.cards import size_words, time_words
 from studio.ui.field_badges import show_plainly

@@ -9,7 +9,7 @@ import webbrowser
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from studio.core.text import load_catalogue, text
+from studio.core.i18n import load_catalogue, text
 from studio.machine.settings import read_settings
 from studio.ui.gradio_import import import_gradio
 from studio.ui.owner_auth import Keys

@@ -10,7 +10,7 @@ from typing import Any
 
 from studio.core.facts import Gpu
 from studio.core.hub_token import NO_MIRROR, Mirror, TokenPlace, takes_token
-from studio.core.text import LANGUAGES
+from studio.core.i18n import LANGUAGES
 from studio.services.preferences import PreferencesPart
 from studio.ui.cards import size_words
 

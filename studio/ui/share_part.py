@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 
 from studio.core.errors import StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.services.share_files import ROLES, WAYS
 from studio.services.sharing import HOURS
 from studio.ui.context import Context

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from html import escape
 
-from studio.core.record import RunRecord
+from studio.core.run_record import RunRecord
 from studio.ui.cards import time_words
 from studio.ui.live import LiveView, say_lost
 

@@ -33,7 +33,7 @@ def test_what_came_out_is_told():
 def test_it_runs_and_says_how(tmp_path, monkeypatch):
     """On tests that need none: the marker is overruled by a later one."""
     out = tmp_path / "summary.txt"
-    assert gpu_tests.main(["--out", str(out), "-m", "not gpu", "tests/core/test_text.py"]) == 0
+    assert gpu_tests.main(["--out", str(out), "-m", "not gpu", "tests/core/test_i18n.py"]) == 0
     words = out.read_text(encoding="utf-8")
-    assert " 0 failed, 0 skipped" in words and "tests/core/test_text.py" in words
-    assert "command   python benchmarks/gpu_tests.py -m 'not gpu' tests/core/test_text.py" in words
+    assert " 0 failed, 0 skipped" in words and "tests/core/test_i18n.py" in words
+    assert "command   python benchmarks/gpu_tests.py -m 'not gpu' tests/core/test_i18n.py" in words

@@ -10,7 +10,7 @@ from benchmarks import memory
 from benchmarks.draft import draft_run
 from benchmarks.make_model import SHAPES, make_model
 from benchmarks.memory import CASES, MemoryCase, make_policy, measure, predict_parts
-from studio.core.policy import KEEP_LEVELS
+from studio.core.memory_policy import KEEP_LEVELS
 from studio.models.catalog import inspect_model
 from studio.planning.run_plan import OPS
 

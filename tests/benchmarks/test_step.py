@@ -18,7 +18,7 @@ from benchmarks.cases import Case
 from benchmarks.make_model import make_model
 from benchmarks.peers import build_peer, draw_adapters
 from benchmarks.step import build_step
-from studio.core.policy import LayerPolicy, MemoryPolicy
+from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.train_step import StockStep
 

@@ -12,10 +12,10 @@ from studio.core.codec import event_from_json, from_json, to_json
 from studio.core.errors import RecipeError
 from studio.core.events import EVENTS, Diagnosis, Fix, RunFailed, StepLogged, Warned
 from studio.core.facts import Gpu, MachineFacts
-from studio.core.fields import knobs_of
+from studio.core.i18n import load_catalogue, text
+from studio.core.knobs import knobs_of
 from studio.core.recipe import Recipe, change_recipe, read_value
-from studio.core.record import RunRecord
-from studio.core.text import load_catalogue, text
+from studio.core.run_record import RunRecord
 
 LEAST = {"model": {"source": "demo"}, "data": {"source": "demo"}}
 

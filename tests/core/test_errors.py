@@ -3,7 +3,7 @@
 import pickle
 
 from studio.core.errors import Problem, RecipeError, StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 
 
 def test_a_refusal_travels():

@@ -8,10 +8,10 @@ import pytest
 from studio.core.codec import event_from_json, from_json, to_json
 from studio.core.errors import StudioError
 from studio.core.events import EVENTS, RunFinished, RunPaused, RunUnpaused, StepLogged
+from studio.core.i18n import LANGUAGES, Text, load_catalogue
 from studio.core.migrate import LIFTS, NEWEST, lift
 from studio.core.recipe import Recipe
-from studio.core.record import RunRecord
-from studio.core.text import LANGUAGES, Text, load_catalogue
+from studio.core.run_record import RunRecord
 
 STORED = sorted((Path(__file__).parent / "stored").iterdir())
 TYPES = {"recipe": Recipe, "record": RunRecord}

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
-from studio.core.text import LOCALES
+from studio.core.i18n import LOCALES
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = json.loads((LOCALES / "en.json").read_text(encoding="utf-8"))

@@ -182,7 +182,7 @@ def say_trained():
 @pytest.fixture(scope="session")
 def english():
     """A function that says a Text in English."""
-    from studio.core.text import load_catalogue
+    from studio.core.i18n import load_catalogue
 
     return load_catalogue("en").say
 

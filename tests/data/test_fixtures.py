@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from studio.core.errors import StudioError
+from studio.core.i18n import load_catalogue
 from studio.core.recipe import DatasetSpec
-from studio.core.text import load_catalogue
 from studio.data.charset import ENCODINGS
 from studio.data.containers import CONTAINERS
 from studio.data.dataset_report import describe

@@ -2,7 +2,7 @@
 
 import pytest
 
-from studio.core.text import LANGUAGES, load_catalogue
+from studio.core.i18n import LANGUAGES, load_catalogue
 from studio.data.formats import FORMATS
 from studio.data.formats.flags import find_sense
 from studio.data.render import Renderer

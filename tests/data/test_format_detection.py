@@ -3,8 +3,8 @@
 import pytest
 
 from studio.core.errors import StudioError
+from studio.core.i18n import text
 from studio.core.recipe import DatasetSpec
-from studio.core.text import text
 from studio.data.format_detection import ACCEPT, PRESELECT, understand
 from studio.data.row import Row, RowError, broken_row
 

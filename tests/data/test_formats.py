@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from PIL import Image
 
-from studio.core.text import LANGUAGES, load_catalogue
+from studio.core.i18n import LANGUAGES, load_catalogue
 from studio.data.conversation import Conversation, Message, read_stored
 from studio.data.formats import FORMATS
 from studio.data.formats.cells import is_blank, shorten, show_names

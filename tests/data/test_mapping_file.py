@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from studio.core.atomic_files import write_file
 from studio.core.errors import StudioError
-from studio.core.files import write_file
 from studio.core.recipe import DatasetSpec
 from studio.data.format_detection import understand
 from studio.data.mapping_file import ENDING, read_mapping, save_mapping

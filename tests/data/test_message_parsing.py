@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from studio.core.i18n import LANGUAGES, load_catalogue
 from studio.core.recipe import DatasetSpec
-from studio.core.text import LANGUAGES, load_catalogue
 from studio.data.conversation import Message, ToolCall, read_stored
 from studio.data.format_detection import understand
 from studio.data.formats import FORMATS

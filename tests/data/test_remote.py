@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from studio.core.errors import StudioError
+from studio.core.i18n import load_catalogue
 from studio.core.recipe import DatasetSpec
-from studio.core.text import load_catalogue
 from studio.data import dataset_download, https_client, remote
 from studio.data.remote import FetchStopped, fetch_remote, is_fetched, is_remote, look_remote
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from studio.core.text import LANGUAGES, load_catalogue
+from studio.core.i18n import LANGUAGES, load_catalogue
 from studio.data.secrets import SECRETS, find_secrets
 
 # Put together here, so that no scanner takes this file for a leak.

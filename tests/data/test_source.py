@@ -9,8 +9,8 @@ import time
 import pytest
 
 from studio.core.errors import StudioError
+from studio.core.i18n import load_catalogue
 from studio.core.recipe import DatasetSpec
-from studio.core.text import load_catalogue
 from studio.data.source import SAMPLE_ROWS, open_source
 
 

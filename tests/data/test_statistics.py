@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from studio.core.text import LANGUAGES, load_catalogue
+from studio.core.i18n import LANGUAGES, load_catalogue
 from studio.data.conversation import Conversation, Message, ToolCall
 from studio.data.lengths import Lengths
 from studio.data.row_stats import (

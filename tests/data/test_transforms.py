@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from studio.core.errors import StudioError
+from studio.core.i18n import LANGUAGES, load_catalogue, text
 from studio.core.recipe import DatasetSpec
-from studio.core.text import LANGUAGES, load_catalogue, text
 from studio.data.conversation import Conversation, Message
 from studio.data.filters import FILTERS
 from studio.data.row_stats import collect_traits, read_words

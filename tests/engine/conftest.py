@@ -12,7 +12,7 @@ import pytest
 from studio.core.events import RunEvent, RunFailed, StepLogged
 from studio.core.facts import MachineFacts
 from studio.core.recipe import DatasetSpec, Limits, ModelChoice, OptimSpec, Recipe, change_recipe
-from studio.core.record import RunRecord
+from studio.core.run_record import RunRecord
 from studio.engine.run_folder import RunFolder, create_run
 from studio.machine.detect import detect
 

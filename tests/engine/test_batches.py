@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from studio_kernels.dispatch import bind
 
-from studio.core.policy import LayerPolicy, MemoryPolicy
+from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.data.sequence_packing import Example, count_trained
 from studio.engine.batches import cut_rows, cut_stream
 from studio.engine.decoder_step import DecoderStep

@@ -100,7 +100,7 @@ def test_windows_sharing_errors_are_waited_out(tmp_path, monkeypatch):
             raise error
         real(source, target)
 
-    monkeypatch.setattr("studio.core.files.os.replace", shared)
+    monkeypatch.setattr("studio.core.atomic_files.os.replace", shared)
     started_s = time.monotonic()
     (tmp_path / "x").write_text("new")
     module.replace_file(tmp_path / "x", tmp_path / "y")

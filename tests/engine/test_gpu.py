@@ -18,7 +18,7 @@ from studio.core.events import (
     RunResumed,
     StepLogged,
 )
-from studio.core.policy import LayerPolicy, MemoryPolicy
+from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.core.recipe import change_recipe
 from studio.engine import memory_calibration as calibrating
 from studio.engine import watchdog as watch

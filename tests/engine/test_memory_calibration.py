@@ -11,9 +11,9 @@ import torch
 from studio_kernels.dispatch import bind
 from transformers import AutoModelForCausalLM
 
-from studio.core.policy import Calibration, LayerPolicy, MemoryPolicy
+from studio.core.i18n import load_catalogue
+from studio.core.memory_policy import Calibration, LayerPolicy, MemoryPolicy
 from studio.core.recipe import change_recipe
-from studio.core.text import load_catalogue
 from studio.engine import memory_calibration as measuring
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.memory_calibration import CardMeter, calibrate

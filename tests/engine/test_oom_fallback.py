@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 import studio.engine.phases.load as loading
 import studio.engine.run as engine
 from studio.core.events import EvalLogged, MemoryFreed, Warned
+from studio.core.i18n import load_catalogue
 from studio.core.recipe import change_recipe
-from studio.core.text import load_catalogue
 from studio.engine import oom_fallback as ladder
 from studio.engine.loss import LossHead
 from studio.engine.oom_fallback import RUNGS, cap_memory, climb, is_out_of_memory, let_go

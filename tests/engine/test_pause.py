@@ -8,8 +8,8 @@ import time
 
 from studio.core.events import RunPaused, RunUnpaused
 from studio.core.heartbeat import Heartbeat
-from studio.core.pace import BUDGETS_VARIABLE
 from studio.core.recipe import Limits
+from studio.core.stall_timeout import BUDGETS_VARIABLE
 from studio.engine.pause import stand_still
 from studio.engine.run_folder import RunFolder
 from studio.engine.trainer import Hooks

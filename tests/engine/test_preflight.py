@@ -14,8 +14,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from studio.core.events import MemoryFreed, PhaseStarted, RunStopped, StepLogged, TrialFinished, Warned
+from studio.core.i18n import load_catalogue
 from studio.core.recipe import change_recipe
-from studio.core.text import load_catalogue
 from studio.data.sequence_packing import Example
 from studio.engine.loss import LossHead
 from studio.engine.preflight import PASS_SHARE, Trial, _cut

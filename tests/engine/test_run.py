@@ -25,8 +25,8 @@ from studio.core.events import (
     StepLogged,
     Warned,
 )
+from studio.core.i18n import load_catalogue
 from studio.core.recipe import change_recipe
-from studio.core.text import load_catalogue
 from tests.conftest import chat_rows
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,9 +12,9 @@ import pytest
 from studio.core.codec import event_from_json, to_json
 from studio.core.events import PhaseStarted, RunStalled, StallEnded, StepLogged, Warned
 from studio.core.heartbeat import Heartbeat, read_stall
-from studio.core.pace import BUDGETS_VARIABLE
+from studio.core.i18n import LANGUAGES, load_catalogue
 from studio.core.recipe import Limits
-from studio.core.text import LANGUAGES, load_catalogue
+from studio.core.stall_timeout import BUDGETS_VARIABLE
 from studio.engine import watchdog as module
 from studio.engine.run_folder import RunFolder
 from studio.engine.watchdog import Watch

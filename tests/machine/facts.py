@@ -1,8 +1,8 @@
 """Machines and models as plain facts, for the tests of what is decided from them."""
 
 from studio.core.facts import DataFacts, Gpu, MachineFacts, ModelFacts, Verdict
+from studio.core.i18n import literal
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
-from studio.core.text import literal
 
 PACKAGES = {"torch": "2.13.0", "bitsandbytes": "0.50.2", "triton": "3.7.1"}
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from studio.core.facts import Gpu
-from studio.core.text import LANGUAGES, load_catalogue
+from studio.core.i18n import LANGUAGES, load_catalogue
 from studio.machine import cards
 from studio.machine.cards import choose_card, explain_card, look_at_memory, name_card, number_card
 from studio.planning.run_plan import choose_device, limit_memory, memory_budget, plan

@@ -5,7 +5,7 @@ from html import escape
 
 import pytest
 
-from studio.core.text import load_catalogue, text
+from studio.core.i18n import load_catalogue, text
 from studio.machine.failures import CATALOGUE, weigh_text
 from studio.machine.failures.answer import REASONS, explain_words
 from studio.machine.failures.certainty import TELLS

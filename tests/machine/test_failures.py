@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.fields import knobs_of
+from studio.core.i18n import load_catalogue, text
+from studio.core.knobs import knobs_of
 from studio.core.recipe import Recipe, change_recipe
-from studio.core.text import load_catalogue, text
 from studio.machine.failures import CATALOGUE, diagnose
 from studio.machine.failures.catalogue import last_line
 from tests.machine.facts import make_machine, make_recipe

@@ -12,7 +12,7 @@ from studio.core.facts import (
     Tool,
     WindowsFacts,
 )
-from studio.core.text import load_catalogue
+from studio.core.i18n import load_catalogue
 from studio.machine.failures import CATALOGUE, find_failures
 from studio.machine.repairs import REPAIRS
 from tests.machine.facts import PACKAGES, make_gpu, make_machine

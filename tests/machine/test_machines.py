@@ -10,7 +10,7 @@ import pytest
 
 from studio.core.codec import from_json
 from studio.core.facts import MachineFacts
-from studio.core.text import LANGUAGES, Text, load_catalogue
+from studio.core.i18n import LANGUAGES, Text, load_catalogue
 from studio.machine.failures import CATALOGUE
 from studio.planning.backend_table import NEEDS_DOTS
 from studio.planning.doctor_report import judge

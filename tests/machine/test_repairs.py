@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from studio.core.facts import GuestFacts, Place, Tool, WindowsFacts
-from studio.core.text import LANGUAGES, load_catalogue
+from studio.core.i18n import LANGUAGES, load_catalogue
 from studio.machine.repairs import REPAIRS, apply_repairs, choose_repairs
 from tests.machine.facts import make_gpu, make_machine
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from studio.core.pace import BUDGETS_S
-from studio.core.text import LANGUAGES, load_catalogue
+from studio.core.i18n import LANGUAGES, load_catalogue
+from studio.core.stall_timeout import BUDGETS_S
 from studio.machine.stall_diagnosis import (
     StackFrame,
     add_sources,

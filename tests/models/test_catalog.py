@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.text import load_catalogue
+from studio.core.i18n import load_catalogue
 from studio.models.catalog import inspect_model, list_local_models, read_header
 
 ROOT = Path(__file__).resolve().parents[2]

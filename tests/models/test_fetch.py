@@ -14,8 +14,8 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.hub_token import NO_MIRROR, Mirror
+from studio.core.i18n import load_catalogue
 from studio.core.offline import OFFLINE_VARIABLE
-from studio.core.text import load_catalogue
 from studio.models import fetch as module
 from studio.models.catalog import inspect_model
 from studio.models.fetch import DownloadStopped, download, resolve_model, show_address

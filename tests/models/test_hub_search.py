@@ -10,7 +10,7 @@ import pytest
 from studio.core import hub_token
 from studio.core.errors import StudioError
 from studio.core.hub_token import Mirror
-from studio.core.text import load_catalogue, text
+from studio.core.i18n import load_catalogue, text
 from studio.models.hub_search import CONFIG_BYTES, KINDS, fetch_facts, search_hub
 
 CONFIG = {

@@ -11,7 +11,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from studio_kernels.dispatch import OPS, Kernels, bind
 from torch import nn
 
-from studio.core.text import load_catalogue
+from studio.core.i18n import load_catalogue
 from studio.models.module_swaps import Swap, fuse
 from studio.models.optimize_model import SWAPPED
 from studio.planning.backend_table import NEEDS_DOTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from studio.core.policy import LayerPolicy, MemoryPolicy
+from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models import optimize_model as fast
 from studio.models.adapt import unwrap
 from studio.models.decoder import decoder, judge

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from studio.core.facts import Distribution, Gpu, WindowsFacts
-from studio.core.text import load_catalogue
+from studio.core.i18n import load_catalogue
 from studio.machine.capabilities import can_compile, has_bf16, has_fp8
 from studio.planning import backend_table as table
 from studio.planning.backend_table import ROWS, choose_backend, runs_fast

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from studio.core.facts import Gpu, KernelTest, MachineFacts, Place
-from studio.core.text import load_catalogue
+from studio.core.i18n import load_catalogue
 from studio.planning.doctor_report import judge
 from studio.planning.run_plan import OPS
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from studio.core.facts import MeasuredSpeed
-from studio.core.policy import Calibration
+from studio.core.memory_policy import Calibration
 from studio.planning.learned_limits import MOST_SPEEDS, Load, Remembered, survey
 from tests.machine.facts import make_gpu, make_machine
 
@@ -102,7 +102,7 @@ def test_a_write_that_fails_leaves_the_old_file(store, monkeypatch):
     def refuse(*paths):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("studio.core.files.replace_file", refuse)
+    monkeypatch.setattr("studio.core.atomic_files.replace_file", refuse)
     with pytest.raises(OSError, match="No space"):
         store.note_fit(LOAD, 1, True, 0)
     assert store.path.read_bytes() == before

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.make_model import SHAPES
-from studio.core.policy import Calibration, LayerPolicy, MemoryPolicy
+from studio.core.memory_policy import Calibration, LayerPolicy, MemoryPolicy
 from studio.planning.layer_memory import head_bytes, kept_bytes, phase_bytes, read_decoder
 from studio.planning.memory_estimate import (
     checkpoint_bytes,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from studio.core.facts import Choice
-from studio.core.policy import KEEP_LEVELS, Calibration, LayerPolicy, MemoryPolicy, list_runs
-from studio.core.text import literal, load_catalogue
+from studio.core.i18n import literal, load_catalogue
+from studio.core.memory_policy import KEEP_LEVELS, Calibration, LayerPolicy, MemoryPolicy, list_runs
 from studio.planning.layer_flops import HEAD_SHARES, OPENING_OPERATIONS, head_work, slowdown
 from studio.planning.layer_memory import moved_bytes, peak_of_layers, read_decoder
 from studio.planning.memory_estimate import count_rows, predict

@@ -7,7 +7,7 @@ import pytest
 
 from studio.core.errors import Problem
 from studio.core.facts import Verdict
-from studio.core.text import literal, load_catalogue, text
+from studio.core.i18n import literal, load_catalogue, text
 from studio.planning.recipe_check import check, estimate_steps
 from studio.planning.run_plan import gigabytes
 from tests.machine.facts import make_data, make_gpu, make_machine, make_model, make_recipe, make_small

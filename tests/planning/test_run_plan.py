@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from studio.core.facts import Distribution, Gpu, GuestFacts, KernelTest, WindowsFacts
-from studio.core.text import load_catalogue
+from studio.core.i18n import load_catalogue
 from studio.planning.backend_table import NEEDS_DOTS
 from studio.planning.run_plan import plan
 from tests.machine.facts import make_decoder, make_gpu, make_machine, make_model, make_recipe, make_small

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from studio.core.facts import Gpu, KernelTest
-from studio.core.policy import LayerPolicy, MemoryPolicy
-from studio.core.text import LANGUAGES, load_catalogue, text
+from studio.core.i18n import LANGUAGES, load_catalogue, text
+from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.planning.recipe_check import check
 from studio.planning.run_plan import choose_device, plan
 from studio.planning.slow_paths import find_slower, note_loading, say_slower, say_times

@@ -12,8 +12,8 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.events import PhaseStarted, RunPaused
+from studio.core.i18n import text
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
-from studio.core.text import text
 from studio.engine.run_folder import create_run
 from studio.services.desk import Desk
 from studio.services.eval_prompts import read_prompts
@@ -289,7 +289,7 @@ def test_a_test_tells_who_is_right_and_how_sure(shop, tmp_path, jsonl):
 
 
 def test_what_waited_for_the_model_loads_none_after_it_made_room(shop, tmp_path, monkeypatch):
-    from studio.core.text import load_catalogue
+    from studio.core.i18n import load_catalogue
     from studio.ui.chat_view import table_card
 
     desk, run = shop[0], shop[1]

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from studio.core.errors import StudioError
+from studio.core.i18n import literal
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
-from studio.core.text import literal
 from studio.services.dataset_session import Datasets, check_reach, identify
 from tests.ui.sample_report import FakeTools, make_report
 

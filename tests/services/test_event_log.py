@@ -13,7 +13,7 @@ import pytest
 
 from studio.core.codec import to_json
 from studio.core.events import PhaseStarted, StepLogged, Warned
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.services.event_log import KEPT_LOGS, EventLog, EventLogs
 
 

@@ -18,8 +18,8 @@ import pytest
 from studio.core.errors import StudioError
 from studio.core.facts import Choice
 from studio.core.heartbeat import PARENT_VARIABLE
+from studio.core.i18n import text
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
-from studio.core.text import text
 from studio.engine.exporters.adapter import ADAPTER
 from studio.engine.exporters.exporter import ExportJob, ExportStopped
 from studio.engine.run_folder import create_run

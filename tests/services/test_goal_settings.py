@@ -8,8 +8,8 @@ from itertools import product
 import pytest
 
 from studio.core.facts import MachineFacts
+from studio.core.i18n import LANGUAGES, load_catalogue
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe, read_value
-from studio.core.text import LANGUAGES, load_catalogue
 from studio.services.goal_settings import (
     CONTROLS,
     GOALS,

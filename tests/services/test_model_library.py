@@ -11,9 +11,9 @@ import pytest
 from studio.core.codec import to_json
 from studio.core.errors import StudioError
 from studio.core.hub_token import NO_MIRROR
+from studio.core.i18n import literal, load_catalogue
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
-from studio.core.record import RunRecord
-from studio.core.text import literal, load_catalogue
+from studio.core.run_record import RunRecord
 from studio.engine.run_folder import create_run
 from studio.models.catalog import DEMO_MODEL
 from studio.models.hub_search import HubModel

@@ -8,9 +8,9 @@ import pytest
 
 from studio.core.errors import RecipeError, StudioError
 from studio.core.facts import MachineFacts
+from studio.core.i18n import LANGUAGES, load_catalogue
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe, read_value
-from studio.core.record import RunRecord
-from studio.core.text import LANGUAGES, load_catalogue
+from studio.core.run_record import RunRecord
 from studio.services.presets import (
     BOUND,
     BUILT_IN,

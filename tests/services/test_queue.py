@@ -13,10 +13,10 @@ import pytest
 from studio.core.codec import to_json
 from studio.core.errors import Problem, StudioError
 from studio.core.events import Diagnosis
+from studio.core.i18n import literal
 from studio.core.migrate import QUEUE_VERSION
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
-from studio.core.record import RunRecord
-from studio.core.text import literal
+from studio.core.run_record import RunRecord
 from studio.engine.run_folder import RunFolder, create_run
 from studio.services.queue import ENDED_KEPT, WAITING_LIMIT, Queue, QueueItem, name_session
 

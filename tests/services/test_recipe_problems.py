@@ -6,8 +6,8 @@ import json
 import pytest
 
 from studio.core.errors import StudioError
+from studio.core.i18n import load_catalogue
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
-from studio.core.text import load_catalogue
 from studio.data import mapping_file, remote
 from studio.data.pipeline import validation_of
 from studio.services.dataset_report import count_rows, measure

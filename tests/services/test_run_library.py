@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from studio.core.atomic_files import write_json
 from studio.core.codec import to_json
 from studio.core.errors import StudioError
 from studio.core.events import EvalLogged, PhaseStarted, RunResumed, StepLogged
 from studio.core.facts import Choice
-from studio.core.files import write_json
 from studio.core.heartbeat import Heartbeat
+from studio.core.i18n import literal, text
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
-from studio.core.record import RunRecord
-from studio.core.text import literal, text
+from studio.core.run_record import RunRecord
 from studio.engine.run_folder import RunFolder, create_run
 from studio.services.desk import Desk
 from studio.services.run_library import judge_resume
@@ -136,7 +136,7 @@ def test_a_spoilt_run_hides_no_other(desk, workspace, words):
 
 @pytest.mark.parametrize("number", [1e300, "nan", "inf", -1e20, 10**400])
 def test_times_that_no_calendar_holds_break_no_list(desk, workspace, number):
-    from studio.core.text import load_catalogue
+    from studio.core.i18n import load_catalogue
     from studio.ui.runs_view import Panel, runs_table
 
     good, odd = make_run(workspace.runs, created_s=9.0), make_run(workspace.runs)

@@ -98,7 +98,7 @@ def test_a_child_that_does_not_listen_is_killed_after_the_grace(workspace, stage
 @pytest.mark.parametrize(("state", "code"), [("finished", 0), ("stopped", 0), ("failed", 1)])
 def test_a_crash_after_the_end_of_the_run_is_not_its_end(workspace, stage, impatient, state, code):
     """A library that crashes while the interpreter ends: the run is neither trained again nor failed."""
-    from studio.core.record import RunRecord
+    from studio.core.run_record import RunRecord
 
     folder = RunFolder(workspace.runs / "r1")
     folder.path.mkdir()

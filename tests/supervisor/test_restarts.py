@@ -162,7 +162,7 @@ def test_wishes_without_end_are_given_up(workspace, stage):
 def test_words_do_not_wait_for_a_reader():
     reader, writer = os.pipe()
     code = (
-        "import os, sys; from studio.supervisor import supervise; from studio.core.text import literal\n"
+        "import os, sys; from studio.supervisor import supervise; from studio.core.i18n import literal\n"
         "os.set_blocking(2, False)\n"
         "try:\n    while True: os.write(2, b'x' * 4096)\nexcept BlockingIOError: os.set_blocking(2, True)\n"
         "supervise._say(literal('y' * 5000)); os.write(1, b'went on')\n"

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 from studio.core.errors import StudioError
 from studio.core.facts import Verdict
+from studio.core.i18n import Text, literal
 from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, Recipe
-from studio.core.record import RunRecord
-from studio.core.text import Text, literal
+from studio.core.run_record import RunRecord
 from studio.services.queue import QueueItem
 from studio.services.run_library import Comparison, ShelfEntry
 from tests.ui.conftest import FakeDesk

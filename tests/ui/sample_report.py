@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from studio.core.errors import StudioError
-from studio.core.text import literal, text
+from studio.core.i18n import literal, text
 from studio.services.dataset_report import Counted, Cut, MeasuredData, list_roles
 
 EVIL = '<img src=x onerror="window.caught=1"><script>window.caught=1</script>[x](javascript:alert(1)) ${1} {{value}}'

@@ -11,8 +11,8 @@ import pytest
 
 from studio.core.codec import to_json
 from studio.core.events import Diagnosis, Fix, PhaseStarted, RunFailed
+from studio.core.i18n import literal, load_catalogue, text
 from studio.core.recipe import change_recipe
-from studio.core.text import literal, load_catalogue, text
 from studio.engine.crash_records import append_event
 from studio.engine.run_folder import create_run
 from studio.machine.workspace import open_workspace

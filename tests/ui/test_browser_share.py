@@ -18,8 +18,8 @@ from studio.core.events import (
     StepLogged,
     Warned,
 )
+from studio.core.i18n import literal
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
-from studio.core.text import literal
 from studio.engine.crash_records import append_event
 from studio.engine.run_folder import create_run
 from studio.machine.workspace import open_workspace

@@ -14,7 +14,7 @@ import pytest
 from studio.core.errors import StudioError
 from studio.core.events import SampleWritten
 from studio.core.facts import Verdict
-from studio.core.text import load_catalogue, text
+from studio.core.i18n import load_catalogue, text
 from studio.engine.run_states import StatePlace
 from studio.services.eval_prompts import Prompt, PromptSet
 from studio.services.eval_table import EvalTable, TableRow, Totals

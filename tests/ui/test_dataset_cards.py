@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.text import literal, load_catalogue, text
+from studio.core.i18n import literal, load_catalogue, text
 from studio.data.row_errors import CODES
 from studio.services.dataset_report import Counted
 from studio.services.dataset_session import Look

@@ -8,8 +8,8 @@ import gradio as gr
 import pytest
 
 from studio.core.errors import StudioError
+from studio.core.i18n import literal
 from studio.core.recipe import change_recipe
-from studio.core.text import literal
 from studio.ui.form import Form
 from studio.ui.tabs.dataset import FRESH, DatasetTab
 from tests.ui.sample_report import EVIL, make_question, make_report

@@ -11,7 +11,7 @@ import pytest
 from studio.core.errors import StudioError
 from studio.core.events import RepairApplied
 from studio.core.facts import KernelTest, Offer
-from studio.core.text import literal
+from studio.core.i18n import literal
 from studio.ui.tabs.doctor import FIXES, DoctorTab
 
 EVIL = "<img src=x onerror=alert(1)>"

@@ -12,8 +12,8 @@ import gradio as gr
 import pytest
 
 from studio.core.errors import Problem, StudioError
+from studio.core.i18n import literal, load_catalogue, text
 from studio.core.recipe import change_recipe
-from studio.core.text import literal, load_catalogue, text
 from studio.machine.workspace import open_workspace
 from studio.services.dataset_session import Look
 from studio.services.recipe_problems import SourceProblem

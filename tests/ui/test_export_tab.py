@@ -10,7 +10,7 @@ import gradio as gr
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.services.exports import Estimate, ExportItem
 from studio.ui.context import ASKING
 from studio.ui.export_view import items_card, result_card, target_cards, working_card

@@ -9,9 +9,9 @@ import gradio as gr
 import pytest
 
 from studio.core.errors import RecipeError
-from studio.core.fields import knobs_of
+from studio.core.i18n import LANGUAGES, load_catalogue
+from studio.core.knobs import knobs_of
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
-from studio.core.text import LANGUAGES, load_catalogue
 from studio.ui import app
 from studio.ui.app import build, fill_page
 from studio.ui.form import Form, elem_id

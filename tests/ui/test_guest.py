@@ -23,8 +23,8 @@ from studio.core.events import (
     StepLogged,
     Warned,
 )
-from studio.core.record import RunRecord
-from studio.core.text import literal
+from studio.core.i18n import literal
+from studio.core.run_record import RunRecord
 from studio.machine.workspace import open_workspace
 from studio.services.desk import Desk
 from studio.ui.app import build

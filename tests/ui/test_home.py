@@ -7,7 +7,7 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.facts import Gpu, MachineFacts, Verdict
-from studio.core.text import literal
+from studio.core.i18n import literal
 from studio.ui.context import Context
 from studio.ui.form import Form
 from studio.ui.home_view import MISSING_SHOWN, RUNS_SHOWN, machine_card, missing_card, now_card, pick_continue

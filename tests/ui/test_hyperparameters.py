@@ -10,9 +10,9 @@ import gradio as gr
 import pytest
 
 from studio.core.errors import Problem, StudioError
-from studio.core.fields import knobs_of
+from studio.core.i18n import LANGUAGES, literal
+from studio.core.knobs import knobs_of
 from studio.core.recipe import Recipe, change_recipe, read_value
-from studio.core.text import LANGUAGES, literal
 from studio.services.goal_settings import CONTROLS, Wish, apply
 from studio.services.presets import Presets, write
 from studio.services.recipes import DEFAULTS, DEMO_RECIPE, read_recipe

@@ -29,7 +29,7 @@ from studio.core.events import (
     StepLogged,
     Warned,
 )
-from studio.core.text import literal, load_catalogue
+from studio.core.i18n import literal, load_catalogue
 from studio.ui.live import ALARM_LINES, LOG_LINES, LiveView, fold, say_lost
 from studio.ui.metric_columns import COLUMNS, PAYLOAD_ROWS, Points, payload
 

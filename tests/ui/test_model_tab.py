@@ -10,7 +10,7 @@ import gradio as gr
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.text import literal, load_catalogue
+from studio.core.i18n import literal, load_catalogue
 from studio.machine.workspace import open_workspace
 from studio.models.hub_search import HubModel
 from studio.models.recommended_models import PICKS
@@ -112,7 +112,7 @@ def test_names_and_licences_never_become_html(tab, language):
     model = FoundModel(source=f'"{EVIL}', name=f"{EVIL}/x", origin="hub", licence=EVIL, hub=hub)
 
     def speak(id, /, **values):
-        from studio.core.text import text
+        from studio.core.i18n import text
 
         return words.say(text(id, **values) if isinstance(id, str) else id)
 

@@ -13,7 +13,7 @@ from gradio.routes import App
 from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 
-from studio.core.text import load_catalogue, text
+from studio.core.i18n import load_catalogue, text
 from studio.services.sharing import Sharing
 from studio.ui.app import build, change_language
 from studio.ui.auth_backends import Doors, LocalDoor, PhraseDoor

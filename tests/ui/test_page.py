@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from studio.core.record import RunRecord
-from studio.core.text import load_catalogue, text
+from studio.core.i18n import load_catalogue, text
+from studio.core.run_record import RunRecord
 from studio.ui.app import PAGE_SCRIPTS, TABS
 from studio.ui.chart import SERIES, template
 from studio.ui.header import chip, machine_strip

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from studio.core.events import Metric
-from studio.core.text import literal, load_catalogue, text
+from studio.core.i18n import literal, load_catalogue, text
 from studio.ui.chart import template
 from studio.ui.live import LiveView, LogLine
 from studio.ui.metric_columns import Points, payload

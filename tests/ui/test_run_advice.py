@@ -9,7 +9,7 @@ import time
 import pytest
 
 from studio.core.events import EvalLogged, GpuSampled, PhaseStarted, RunFinished, StepLogged
-from studio.core.text import load_catalogue
+from studio.core.i18n import load_catalogue
 from studio.ui.live import LiveView, fold
 from studio.ui.run_advice import judge
 

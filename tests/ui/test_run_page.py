@@ -15,7 +15,7 @@ from studio.core.events import (
     RunStopped,
     SampleWritten,
 )
-from studio.core.text import literal
+from studio.core.i18n import literal
 from studio.services.sharing import Opening
 from studio.ui.cards import run_label
 from studio.ui.metric_columns import Points, payload

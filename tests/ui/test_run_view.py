@@ -18,8 +18,8 @@ from studio.core.events import (
     RunStopped,
 )
 from studio.core.facts import Slower
-from studio.core.record import RunRecord
-from studio.core.text import literal, text
+from studio.core.i18n import literal, text
+from studio.core.run_record import RunRecord
 from studio.services.recipes import DEMO_RECIPE, read_recipe
 from studio.ui import run_view
 from studio.ui.live import LiveView, fold

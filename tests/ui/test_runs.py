@@ -13,8 +13,8 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.facts import Verdict
+from studio.core.i18n import literal, load_catalogue, text
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
-from studio.core.text import literal, load_catalogue, text
 from studio.services.queue import QueueItem
 from studio.services.run_library import PLAN_PARTS
 from studio.ui.context import Context

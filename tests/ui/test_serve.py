@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.text import LANGUAGES
+from studio.core.i18n import LANGUAGES
 from studio.machine.settings import read_settings
 from studio.machine.workspace_lock import read_address
 from studio.ui.api import Api

@@ -8,7 +8,7 @@ import gradio as gr
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.text import literal
+from studio.core.i18n import literal
 from studio.ui import cards
 from studio.ui.app import build
 from studio.ui.form import Form

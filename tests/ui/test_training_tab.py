@@ -18,7 +18,7 @@ from studio.core.events import (
     RunStalled,
     StallEnded,
 )
-from studio.core.text import literal
+from studio.core.i18n import literal
 from studio.ui import run_view
 from studio.ui.run_view import place_of
 from studio.ui.tabs.dataset import DatasetTab

@@ -10,8 +10,8 @@ from studio.core.errors import StudioError
 from studio.core.events import (
     StepLogged,
 )
-from studio.core.record import RunRecord
-from studio.core.text import text
+from studio.core.i18n import text
+from studio.core.run_record import RunRecord
 from studio.ui.form import Form
 from studio.ui.tabs.training import TrainingTab
 from tests.ui.conftest import FakeDesk

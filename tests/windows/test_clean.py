@@ -48,7 +48,7 @@ ALLOWED = {
     ),
     "studio/cli/wsl.py": {"os.kill": "in the Linux side of the bridge"},
     "studio/supervisor/child_process.py": {"os.killpg": "by os.name; psutil on Windows"},
-    "studio/core/files.py": {"os.replace": "the retrying helper itself"},
+    "studio/core/atomic_files.py": {"os.replace": "the retrying helper itself"},
     "studio/core/heartbeat.py": {
         "os.replace": "a beat that a reader holds is left out: the next one comes soon"
     },
@@ -190,7 +190,7 @@ def test_what_is_clean_is_left_alone(words):
 
 
 def test_a_replacement_is_tried_again_only_for_what_windows_holds(tmp_path, monkeypatch):
-    from studio.core import files
+    from studio.core import atomic_files as files
 
     source, target = tmp_path / "new", tmp_path / "old"
     waits, real = [], files.os.replace

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.containers.container import Container, ReadOptions, refuse_file
 from studio.data.containers.images import check_image
 from studio.data.containers.json_text import parse_json

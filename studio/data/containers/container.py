@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import BinaryIO, Literal
 
 from studio.core.errors import StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.containers.json_text import parse_json
 from studio.data.line_reader import LINE_BYTES
 from studio.data.row import Row

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.containers.container import ReadOptions, name_columns
 
 DELIMITERS = (",", ";", "\t", "|")

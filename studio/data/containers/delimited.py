@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import BinaryIO
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.charset import get_codec, is_utf8_among
 from studio.data.containers.container import DEFAULTS, Container, ReadOptions
 from studio.data.containers.csv_dialect import LAYOUT_RECORDS, Record, TableLayout, find_layout

@@ -7,7 +7,7 @@ import ntpath
 from collections.abc import Iterator
 from pathlib import Path
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.row import Row, RowError, RowProblem
 
 METADATA = ("metadata.jsonl", "metadata.csv")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.containers.container import DEFAULTS, ROW_BYTES, Container, ReadOptions, refuse_file
 from studio.data.containers.json_rows import find_rows
 from studio.data.containers.json_stream import BLANKS, JsonWindow, find_list, find_values, scan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.charset import is_utf8_among, to_utf8
 from studio.data.containers.container import DEFAULTS, Container, ReadOptions
 from studio.data.containers.json_text import is_talk, parse_json, read_object

@@ -7,7 +7,7 @@ import re
 
 import orjson
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.row import Row, broken_row
 
 DEPTH = 240

@@ -9,7 +9,7 @@ from functools import partial
 from typing import BinaryIO
 
 from studio.core.facts import Choice
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.charset import JoinedBytes, get_codec, read_head
 from studio.data.containers.container import DEFAULTS, HEAD_BYTES, Container, ReadOptions
 from studio.data.line_reader import Line, LineReader

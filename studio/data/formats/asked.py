@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.conversation import Message
 from studio.data.formats.cells import (
     BLANK,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.row import RowError
 
 Values = Mapping[str, object]

@@ -10,7 +10,7 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.containers.json_text import parse_json
 from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.names import part_name

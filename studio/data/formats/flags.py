@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.formats.cells import name_kind, shorten
 from studio.data.formats.names import part_name
 from studio.data.formats.roles import read_role

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.conversation import Conversation
 from studio.data.formats.aliases import TEXT
 from studio.data.formats.beside import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.conversation import Conversation
 from studio.data.formats.aliases import ANSWERS, INSTRUCTION, LABEL, LISTS, QUESTIONS, SYSTEM, TOOLS
 from studio.data.formats.cells import Values, holds_text, is_empty, require, require_words, shorten

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.containers.json_text import parse_json
 from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import ANSWERS, EXPECTED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.conversation import Conversation
 
 Note = tuple[str, Text]

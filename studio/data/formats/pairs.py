@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.names import part_name
 from studio.data.row import RowError

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.conversation import Message, ToolCall
 from studio.data.formats.cells import is_blank, name_kind, shorten
 from studio.data.formats.flags import join_parts, weigh

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import (
     ANSWERS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.containers.json_text import parse_json
 from studio.data.conversation import Conversation
 from studio.data.formats.cells import Values, is_blank, name_kind, require, shorten

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.conversation import Message, Role
 from studio.data.formats.cells import (
     Values,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.containers.json_text import parse_json
 from studio.data.conversation import Message, ToolCall
 from studio.data.formats.cells import Values, is_empty, name_kind, shorten

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.containers.images import SUFFIXES, check_image
 from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import ANSWERS, CAPTIONS, IMAGES, LISTS, QUESTIONS, SYSTEM, TEXT

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.data.formats.asked import HISTORY
 from studio.data.formats.cells import Values, count_words, is_asking, is_empty, shorten
 from studio.data.formats.flags import find_sense

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from studio.core.errors import StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.template import PROBES, ChatTemplate
 
 FOLDER = Path(__file__).resolve().parent

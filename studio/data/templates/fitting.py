@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 import jinja2
 
 from studio.core.errors import StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.open_question import Question
 from studio.data.template import PROBES, ChatTemplate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from studio.core.errors import StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.open_question import Question
 from studio.data.pipeline import Gathered
 from studio.data.render import Renderer

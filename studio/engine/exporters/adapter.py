@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from studio.core.errors import StudioError
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
 from studio.planning.memory_estimate import loaded_bytes
 

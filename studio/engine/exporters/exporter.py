@@ -9,8 +9,8 @@ from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.facts import BackendPlan, ModelFacts
-from studio.core.record import RunRecord
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
+from studio.core.run_record import RunRecord
 
 PROBE = "The quick brown fox jumps over the lazy dog. 0123456789"
 """What the written files and what they were made from must compute the same of."""

@@ -6,7 +6,7 @@ import dataclasses
 import gc
 from typing import TYPE_CHECKING, Any
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
+from studio.core.atomic_files import write_json
 from studio.core.codec import to_json
 from studio.core.events import DataPrepared, KernelFellBack, RunPlanned, RunResumed
 from studio.core.facts import BackendPlan
-from studio.core.files import write_json
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.data.prepare import PreparedData
 from studio.data.sequence_packing import measure_rows
 from studio.engine.artifact import sum_frozen

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from studio_kernels._triton import hash_triton
 
 from studio.core.facts import ModelFacts
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.engine.base_hash import hash_base
 from studio.engine.oom_fallback import cap_memory
 from studio.engine.rows import prepare_rows

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.engine.kernel_compile import warm_up
 from studio.engine.memory_calibration import keep_what_fits
 from studio.engine.phases.load import record_progress

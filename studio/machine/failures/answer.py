@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from studio.core.events import Diagnosis, Fix
-from studio.core.text import Catalogue, text
+from studio.core.i18n import Catalogue, text
 from studio.machine import failures
 from studio.machine.failures.catalogue import TELLING, clean
 from studio.machine.failures.failure import Remedy

@@ -11,8 +11,8 @@ from types import ModuleType
 from studio.core.errors import StudioError
 from studio.core.events import Diagnosis, Fix
 from studio.core.facts import MachineFacts
+from studio.core.i18n import literal, text
 from studio.core.recipe import Recipe
-from studio.core.text import literal, text
 from studio.machine.failures import (
     building,
     converting,

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from studio.core.events import Diagnosis, Fix
 from studio.core.facts import MachineFacts
+from studio.core.i18n import text
 from studio.core.recipe import Recipe
-from studio.core.text import text
 from studio.machine.failures.reading import Reading
 from studio.machine.failures.signature import Signature
 

@@ -10,8 +10,8 @@ from studio_kernels.attention import Attention, Documents, choose_attention
 from studio_kernels.dispatch import Kernels, bind
 from torch import Tensor, nn
 
-from studio.core.policy import LayerPolicy, MemoryPolicy
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
+from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.decoder.activation_offload import Offload
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.embedding import Embedding

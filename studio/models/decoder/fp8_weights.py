@@ -17,7 +17,7 @@ from studio_kernels.dispatch import Kernels
 from studio_kernels.fp8 import multiply, supports_multiply
 from torch import Tensor
 
-from studio.core.text import Text, literal, text
+from studio.core.i18n import Text, literal, text
 from studio.models.decoder.frozen_weights import FrozenWeights, ResidentWeights
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from studio_kernels.attention import Attention
 from studio_kernels.dispatch import Kernels
 from torch import Tensor
 
-from studio.core.policy import KEEP_LEVELS, Keep
+from studio.core.memory_policy import KEEP_LEVELS, Keep
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.attention import SavedAttention, SelfAttention
 from studio.models.decoder.blocks.block import LayerBlock

@@ -19,7 +19,7 @@ from studio_kernels.dispatch import bind
 from torch import Tensor, nn
 from torch.nn import functional
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.models.adapt import evaluation_mode
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.decoder import Decoder

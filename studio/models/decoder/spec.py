@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 from studio.models.decoder.structure import BRANCH_NORMS, GROUPS, INPUT_NORM, MIDDLE_NORM, name_parts
 from studio.models.module_swaps import name_activation
 from studio.models.norm_probe import Norm, is_rms_norm, read_norm

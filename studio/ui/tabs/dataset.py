@@ -12,10 +12,10 @@ from typing import Any
 
 import gradio as gr
 
+from studio.core.atomic_files import replace_file
 from studio.core.errors import StudioError
-from studio.core.files import replace_file
+from studio.core.i18n import literal, text
 from studio.core.recipe import Recipe, read_value
-from studio.core.text import literal, text
 from studio.data.row_errors import CODES
 from studio.services.dataset_session import Look, check_reach
 from studio.ui.cards import note_card

@@ -9,7 +9,7 @@ import gradio as gr
 
 from studio.core.codec import to_json
 from studio.core.errors import StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.machine.failures.answer import explain_words
 from studio.machine.redact import redact
 from studio.ui.cards import note_card

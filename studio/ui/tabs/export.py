@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from studio.core.errors import StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.services.chat_service import say_place
 from studio.services.exports import TARGETS, Estimate
 from studio.ui.cards import run_label, size_words

@@ -11,8 +11,8 @@ from typing import Any
 import gradio as gr
 
 from studio.core.errors import StudioError
+from studio.core.i18n import literal
 from studio.core.recipe import Recipe
-from studio.core.text import literal
 from studio.models.fetch import show_address
 from studio.services.model_fit import name_method
 from studio.services.model_library import FoundModel

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from studio.core.errors import StudioError
-from studio.core.text import text
+from studio.core.i18n import text
 from studio.ui.cards import note_card, size_words
 from studio.ui.context import Context
 from studio.ui.form import Form

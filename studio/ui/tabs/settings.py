@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from studio.core.errors import StudioError
-from studio.core.text import LANGUAGES, text
+from studio.core.i18n import LANGUAGES, text
 from studio.ui.cards import size_words
 from studio.ui.context import Context
 from studio.ui.html_events import make_voice, read_said

@@ -10,9 +10,9 @@ from typing import Any
 import gradio as gr
 
 from studio.core.errors import RecipeError, StudioError
+from studio.core.i18n import text
 from studio.core.json_file import parse_json
 from studio.core.recipe import Recipe, change_recipe
-from studio.core.text import text
 from studio.ui.cards import note_card, problems_card
 from studio.ui.chart import make_charts
 from studio.ui.context import Context

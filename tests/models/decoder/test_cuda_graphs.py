@@ -16,7 +16,7 @@ import torch
 from studio_kernels.attention import Documents
 from studio_kernels.dispatch import bind
 
-from studio.core.policy import LayerPolicy, MemoryPolicy
+from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.adapt import unwrap
 from studio.models.decoder import cuda_graphs as graph
 from studio.models.decoder.cuda_graphs import GraphedDecoder, Shapes, choose_sizes

@@ -11,7 +11,7 @@ from studio_kernels.attention import Documents
 from studio_kernels.dispatch import bind
 from torch.nn import functional
 
-from studio.core.policy import LayerPolicy, MemoryPolicy
+from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.adapt import unwrap
 from studio.models.decoder import activation_offload as offload
 from studio.models.decoder.decoder import Decoder, take_over

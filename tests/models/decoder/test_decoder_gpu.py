@@ -16,7 +16,7 @@ from studio_kernels.dispatch import bind
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
-from studio.core.policy import LayerPolicy, MemoryPolicy
+from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.adapt import unwrap
 from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.decoder.parity_check import find_difference

@@ -7,7 +7,7 @@ import torch
 from studio_kernels.dispatch import bind
 from torch import nn
 
-from studio.core.policy import LayerPolicy, MemoryPolicy
+from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.adapt import unwrap
 from studio.models.decoder import judge
 from studio.models.decoder.decoder import Decoder

@@ -8,7 +8,7 @@ from studio_kernels import dispatch
 from studio_kernels.attention import Documents
 from torch.profiler import ProfilerActivity, profile
 
-from studio.core.policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
+from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
 from studio.models.adapt import adapt
 from studio.models.catalog import inspect_model
 from studio.models.decoder.decoder import take_over

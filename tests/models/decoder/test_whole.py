@@ -9,8 +9,8 @@ from studio_kernels.dispatch import bind
 from torch import nn
 from torch.nn import functional
 
-from studio.core.policy import LayerPolicy, MemoryPolicy
-from studio.core.text import Text
+from studio.core.i18n import Text
+from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.parity_check import find_difference

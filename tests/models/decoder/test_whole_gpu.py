@@ -10,7 +10,7 @@ from studio_kernels.head_portions import LEAST_ROWS
 from torch import nn
 from torch.nn import functional
 
-from studio.core.policy import LayerPolicy, MemoryPolicy
+from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.core.recipe import OptimSpec
 from studio.data.sequence_packing import Example
 from studio.engine.batches import RowSizes

@@ -4,8 +4,8 @@ import json
 
 from studio.core.codec import from_json, to_json
 from studio.core.facts import BackendPlan, Choice
-from studio.core.policy import KEEP_LEVELS, LayerPolicy, LayerRun, MemoryPolicy, list_runs
-from studio.core.text import literal
+from studio.core.i18n import literal
+from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, LayerRun, MemoryPolicy, list_runs
 
 
 def test_equal_neighbours_are_listed_together():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from studio.core.pace import BUDGETS_S, BUDGETS_VARIABLE, Pace, read_budgets
+from studio.core.stall_timeout import BUDGETS_S, BUDGETS_VARIABLE, Pace, read_budgets
 
 
 def beats(pace: Pace, phase: str, count: int, every_s: float, start_s: float = 0.0) -> float:

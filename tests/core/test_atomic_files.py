@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from studio.core import files
-from studio.core.files import write_file, write_json
+from studio.core import atomic_files as files
+from studio.core.atomic_files import write_file, write_json
 
 
 def test_threads_that_write_one_file_never_mix_their_words(tmp_path):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from studio.core.text import Text, text
+from studio.core.i18n import Text, text
 
 EFFECTS = ("none", "more", "less")
 UNITS = ("", "tokens", "steps", "examples", "epochs", "rows", "share", "evaluations", "checkpoints", "layers")

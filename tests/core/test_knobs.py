@@ -5,9 +5,9 @@ import string
 
 import pytest
 
-from studio.core.fields import EFFECTS, UNITS, knobs_of
+from studio.core.i18n import LOCALES, load_catalogue
+from studio.core.knobs import EFFECTS, UNITS, knobs_of
 from studio.core.recipe import Recipe
-from studio.core.text import LOCALES, load_catalogue
 
 KNOBS = tuple(knobs_of(Recipe))
 WORDS = {tag: json.loads((LOCALES / f"{tag}.json").read_text(encoding="utf-8")) for tag in ("en", "zh-CN")}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from studio.core.text import LANGUAGES, Catalogue, choose_language, literal, load_catalogue, text
+from studio.core.i18n import LANGUAGES, Catalogue, choose_language, literal, load_catalogue, text
 
 WORDS = Catalogue(
     language="en",
