@@ -7,8 +7,8 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from studio.core.text import load_catalogue
 
+from studio.core.i18n import load_catalogue
 from studio.machine.failures import CATALOGUE, code_of, diagnose, weigh_text
 from studio.machine.failures.catalogue import clean, leave_out_harmless
 from studio.machine.failures.signature import Signature, plain_part
