@@ -82,7 +82,7 @@ def diagnose_death(death: Death, verdict: Text | None = None) -> Diagnosis:
         return Diagnosis(
             id=STALLED,
             what=text("failure.stalled", step=death.step),
-            why=verdict or text("failure.stalled.why", frame=death.frame),
+            why=verdict or text("failure.stalled.why", line=death.frame),
             fixes=(
                 Fix(title=text("failure.stalled.fix.resume")),
                 Fix(title=text("failure.stalled.fix.stacks")),

@@ -167,3 +167,19 @@ def test_the_window_speaks_plain_english():
     }
     assert len(shown) > 800
     assert {id: said for id, said in shown.items() if TRANSLATED.search(said)} == {}
+
+
+def test_every_place_in_a_text_is_given_a_value():
+    """A name that nobody gives would be shown in its braces."""
+    open_places = []
+    for name, tree in sources().items():
+        for node in ast.walk(tree):
+            called = getattr(node, "func", None)
+            called = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            if called not in ("text", "say") or not node.args or not isinstance(node.args[0], ast.Constant):
+                continue
+            given = {word.arg for word in node.keywords}
+            wanted = {*re.findall(r"{(\w+)", WORDS.get(node.args[0].value, ""))}
+            if None not in given and wanted - given:
+                open_places.append(f"{name}:{node.lineno}: {node.args[0].value} lacks {wanted - given}")
+    assert not open_places, "\n" + "\n".join(open_places)
