@@ -77,6 +77,8 @@ def _list_rows(said: Mapping[str, Any], words: Catalogue, say: Any) -> Iterator[
         yield f"  {said['rows_quarantined']:>10,}  {say(text('cli.data.rows.refused'))}"
     for rule, rows in said["rows_filtered"].items():
         yield f"  {'':10}  {words.say(text(f'data.rule.{rule}', rows=f'{rows:,}'))}"
+    for note, rows in said["notes"].items():
+        yield f"  {'':10}  {say(text(f'data.note.{note}', rows=f'{rows:,}'))}"
     for name, split in said["splits"].items():
         if name != "train":
             yield f"  {split['rows_used']:>10,}  {say(text('cli.data.rows.split', split=name))}"

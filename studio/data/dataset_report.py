@@ -175,7 +175,7 @@ def report(found: Gathered, statistics: Statistics | None, rows: int) -> dict[st
         "trainable": is_trainable(understanding) and not refused,
         "refused": refused,
         "splits": {name: _show_split(converted, name) for name in converted.splits},
-        "notes": dict(found.notes),
+        "notes": dict(found.notes) | ({"weighed": found.rows_used} if found.is_weighed else {}),
         "source_notes": [*source.notes, *tell_split(found)],
         "quarantine": str(found.quarantine) if found.quarantine is not None else None,
     }
