@@ -18,7 +18,7 @@ from studio.core.json_file import read_json
 from studio.core.recipe import DatasetSpec
 from studio.data.convert import identify
 
-VERSION = 1
+VERSION = 2
 PACKAGES = ("transformers", "tokenizers", "jinja2")
 """What decides, beside files and settings, which tokens come out."""
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".onnx")
