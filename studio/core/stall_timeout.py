@@ -24,6 +24,7 @@ BUDGETS_S: Mapping[str, float] = {
     "load": 900.0,
     "download": 600.0,  # without a byte: each progress line is a sign of life
     "prepare": 600.0,
+    "reference": 600.0,  # compiles the kernels that evaluate
     "first": 600.0,  # the first step of a process compiles kernels and loads libraries
     "compile": 600.0,
     "warmup": 600.0,

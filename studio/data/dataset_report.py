@@ -175,7 +175,7 @@ def report(found: Gathered, statistics: Statistics | None, rows: int) -> dict[st
         "trainable": is_trainable(understanding) and not refused,
         "refused": refused,
         "splits": {name: _show_split(converted, name) for name in converted.splits},
-        "notes": dict(found.notes) | ({"weighed": found.rows_used} if found.is_weighed else {}),
+        "notes": dict(found.notes) | ({_name_weights(found): found.rows_used} if found.is_weighed else {}),
         "source_notes": [*source.notes, *tell_split(found)],
         "quarantine": str(found.quarantine) if found.quarantine is not None else None,
     }
@@ -245,3 +245,7 @@ def list_examples(found: Gathered, rows: int) -> list[PreviewRow]:
 def _place(found: Gathered, row: int) -> tuple[int, int]:
     place = found.converted.place(row, found.split)
     return place["line"], place["row"]
+
+
+def _name_weights(found: Gathered) -> str:
+    return "weighed" if found.method == "weighted_sft" else "weights_unused"

@@ -130,6 +130,24 @@ def measure_lengths(examples: Sequence[Example]) -> np.ndarray:
     return np.asarray([len(one.token_ids) for one in examples] if known is None else known, dtype=np.int64)
 
 
+def cut_example(example: Example, most: int, trained: np.ndarray) -> Example:
+    """Return the first `most` tokens of `example`, of which `trained` (bool, so many) are learned, as they count."""
+    lengths, left = [], most
+    for length in example.lengths:
+        lengths.append(min(length, left))
+        left -= lengths[-1]
+    weights = example.weights
+    if weights is not None:  # what was not learned has no weight of its own
+        weights = np.where(weights[:most] > 0, weights[:most], 1).astype(np.float32)
+    return Example(
+        example.token_ids[:most],
+        trained,
+        tuple(length for length in lengths if length),
+        weights,
+        None if example.reference is None else example.reference[:most],
+    )
+
+
 def document_starts(example: Example) -> np.ndarray:
     """Return the place of each document's first token in `example`."""
     return np.cumsum((0, *example.lengths[:-1]))

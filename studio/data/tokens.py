@@ -34,6 +34,8 @@ from studio.data.row import RowError, RowProblem
 
 VERSION = 2
 BATCH_ROWS = 256
+ONES = 2**20
+"""Weights that are written at once where the first row with weights comes late."""
 ARRAYS = {
     "ids": np.int32,
     "trained": np.bool_,
@@ -316,9 +318,13 @@ class TokenWriter:
         self._write("trained", np.concatenate([one.trained for one in rendered]))
         if not self._weighed and any(one.weights is not None for one in rendered):
             self._weighed = True
-            self._write("weights", np.ones(self._end))
+            for start in range(0, self._end, ONES):
+                self._write("weights", np.ones(min(ONES, self._end - start), np.float32))
         if self._weighed:
-            ones = [np.ones(len(one.token_ids)) if one.weights is None else one.weights for one in rendered]
+            ones = [
+                np.ones(len(one.token_ids), np.float32) if one.weights is None else one.weights
+                for one in rendered
+            ]
             self._write("weights", np.concatenate(ones))
         edges = self._end + np.cumsum(lengths)
         self._write("edges", edges)

@@ -95,7 +95,9 @@ class DecoderStep:
             return sum_terms(judge.terms, self.objective, count)
         if not self.objective.metrics and picked.weights is None:
             return (losses.sum() / factor / count)[None]
-        return sum_terms(self.objective.loss(-losses / factors, picked), self.objective, count)
+        # A factor that float32 cannot hold is 0, and so is its loss.
+        losses = torch.where(factors == 0, 0.0, losses / factors)
+        return sum_terms(self.objective.loss(-losses, picked), self.objective, count)
 
     def _compute(
         self, examples: Sequence[Example], seed: int, factors: Tensor, judge: Judge | None

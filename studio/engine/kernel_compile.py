@@ -7,11 +7,10 @@ so short rows stand for all; what depends on lengths, such as memory, is tried b
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 
-from studio.data.sequence_packing import Example
+from studio.data.sequence_packing import Example, cut_example
 from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.trainer import Trainer
 
@@ -46,9 +45,8 @@ def row_counts(trainer: Trainer) -> list[int]:
 
 def shorten(example: Example) -> Example:
     """Return the first WARM_TOKENS of `example`, all of them trained; a packed one stays packed."""
-    ids = example.token_ids[:WARM_TOKENS]
-    half = len(ids) // 2
-    lengths: Sequence[int] = (half, len(ids) - half) if len(example.lengths) > 1 and half else (len(ids),)
-    return dataclasses.replace(
-        example, token_ids=ids, trained=np.ones(len(ids), dtype=bool), lengths=tuple(lengths)
-    )
+    size = min(len(example.token_ids), WARM_TOKENS)
+    cut = cut_example(example, size, np.ones(size, dtype=bool))
+    half = size // 2
+    lengths = (half, size - half) if len(example.lengths) > 1 and half else (size,)
+    return dataclasses.replace(cut, lengths=lengths)

@@ -19,7 +19,7 @@ from studio.core.facts import ModelFacts
 from studio.core.i18n import Text, literal, text
 from studio.core.run_record import RunRecord
 from studio.data.prepare import PreparedData
-from studio.data.sequence_packing import Example
+from studio.data.sequence_packing import Example, cut_example
 from studio.engine.oom_fallback import is_out_of_memory
 from studio.engine.preflight_save import check_space, try_checkpoint, try_result
 from studio.engine.rng_state import read_generators, write_generators
@@ -141,6 +141,8 @@ class Trial:
         self.trainer = trainer
         self.model, self.tokenizer = loaded.model, loaded.tokenizer
         self.data, self.facts, self.record, self.folder = data, facts, record, folder
+        # As they are trained on: with what an objective added.
+        self.train, self.validation = trainer.train_examples, trainer.validation
         self.place = (
             folder.checkpoints / ".staging-trial"
         )  # what a kill leaves there is swept at the next start
@@ -176,7 +178,7 @@ class Trial:
         config = self.model.config.get_text_config()
         positions = getattr(config, "max_position_embeddings", 0) or self.facts.max_positions
         size = self.model.get_input_embeddings().weight.shape[0]
-        for where, rows in (("train", self.data.train), ("validation", self.data.validation)):
+        for where, rows in (("train", self.train), ("validation", self.validation)):
             for row in rows:
                 if positions and max(row.lengths) > positions:
                     values = {"tokens": max(row.lengths), "most": positions}
@@ -187,7 +189,7 @@ class Trial:
                     raise self._refuse("vocabulary", row, where=text(f"trial.where.{where}"), **values)
         settings = getattr(self.model, "generation_config", None)
         ends = self.tokenizer.eos_token_id, getattr(settings, "eos_token_id", None)
-        if self.data.method == "sft" and ends == (None, None):
+        if self.data.method in ("sft", "weighted_sft") and ends == (None, None):
             name = self.facts.name
             raise StudioError(
                 text("trial.no_end", name=name), text("trial.no_end.why"), text("trial.no_end.fix")
@@ -197,7 +199,7 @@ class Trial:
 
     def train_on_one(self) -> None:
         """Train on the shortest row, as a batch of its own; its pace decides how much the other parts do."""
-        row = [min(self.data.train, key=_length)]
+        row = [min(self.train, key=_length)]
         self.pass_s = self._quickest(lambda: self._train_on(row), once=self.trainer.device.type == "cuda")
         self.tokens_per_s = _length(row[0]) / self.pass_s
         self.longest_tokens = _length(row[0])
@@ -212,20 +214,20 @@ class Trial:
             size_bytes = width * sum(parameter.numel() for parameter in self.trainer.trained)
             self.reserve = torch.empty(size_bytes, dtype=torch.uint8, device=self.trainer.device)
         micro_batch = self.trainer.state.micro_batch
-        longest = sorted(self.data.train, key=_length, reverse=True)[:micro_batch]
+        longest = sorted(self.train, key=_length, reverse=True)[:micro_batch]
         rows = self._fit(longest)
         self.longest_tokens = _length(rows[0])
         self._reckon_step(sum(map(_length, rows)) / self._quickest(lambda: self._train_on(rows)))
 
     def _reckon_step(self, tokens_per_s: float) -> None:
         """Reckon how long a step takes when all its rows are as long as the longest."""
-        per_step = min(self.trainer.order.per_step, len(self.data.train))
-        self.step_s = max(map(_length, self.data.train)) * per_step / tokens_per_s
+        per_step = min(self.trainer.order.per_step, len(self.train))
+        self.step_s = max(map(_length, self.train)) * per_step / tokens_per_s
 
     def train_on_last(self) -> None:
         """Train on the micro-batch that is left over at the end of a pass over the data, where there is one."""
         order, trainer = self.trainer.order, self.trainer
-        window = [self.data.train[i] for i in order.indices(order.steps_per_epoch - 1)]
+        window = [self.train[i] for i in order.indices(order.steps_per_epoch - 1)]
         window.sort(key=_length, reverse=True)
         rows = trainer.step.cut(window, trainer.state.micro_batch, trainer.longest_tokens)[-1]
         if len(rows) > 1:  # one row alone was tried
@@ -246,9 +248,9 @@ class Trial:
 
     def evaluate(self) -> None:
         """Evaluate the longest validation rows, as many as an evaluation takes at once."""
-        if not self.data.validation:
+        if not self.validation:
             return
-        longest = sorted(self.data.validation, key=_length, reverse=True)
+        longest = sorted(self.validation, key=_length, reverse=True)
         rows = self._fit(longest[: self.trainer.evaluation_batch])
 
         def attempt() -> None:
@@ -268,7 +270,7 @@ class Trial:
             self._ask([QUESTION, ANSWER, QUESTION])
             ids = self.tokenizer(words, add_special_tokens=False)["input_ids"]
         else:
-            ids = self.data.train[0].token_ids[: self.data.train[0].lengths[0]].tolist()
+            ids = self.train[0].token_ids[: self.train[0].lengths[0]].tolist()
         prompt = torch.tensor([ids[:PROMPT_TOKENS]], device=trainer.device)
 
         lowered = trainer.autocast_dtype
@@ -380,11 +382,7 @@ def _length(row: Example) -> int:
 
 def _cut(row: Example, most: int) -> Example:
     """Return the first `most` tokens of `row`; where nothing of them is learned, all of them are."""
-    ids, trained = row.token_ids[:most], row.trained[:most].copy()
+    trained = row.trained[:most].copy()
     if not trained.any():
         trained[1:] = True
-    lengths, left = [], len(ids)
-    for length in row.lengths:
-        lengths.append(min(length, left))
-        left -= lengths[-1]
-    return Example(ids, trained, tuple(length for length in lengths if length))
+    return cut_example(row, len(trained), trained)

@@ -70,4 +70,4 @@ class Proof:
 
 def _list_code(of: str) -> list[Path]:
     """Return the modules of ROOMS[of]."""
-    return [file for room in ROOMS[of] for file in sorted(Path(room.__file__).parent.glob("*.py"))]
+    return [file for room in ROOMS[of] for file in sorted(Path(room.__file__).parent.rglob("*.py"))]

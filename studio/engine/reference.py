@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from studio.core.atomic_files import replace_file
@@ -63,8 +64,12 @@ class WithReference(LazySequence):
         return dataclasses.replace(example, reference=reference)
 
 
-def add_reference(trainer: Trainer, folder: Path, stop_when_asked: Callable[[], None]) -> None:
+def add_reference(
+    trainer: Trainer, folder: Path, content_hash: str, stop_when_asked: Callable[[], None]
+) -> None:
     """Give the trainer's examples their reference, computed now or read from `folder`.
+
+    `content_hash`: of the data; what was computed of others does not count.
 
     Raises StudioError when the run has taken steps and its file is gone: the model is no longer what it was;
     and what `stop_when_asked` raises.
@@ -72,7 +77,7 @@ def add_reference(trainer: Trainer, folder: Path, stop_when_asked: Callable[[], 
     file = folder / FILE
     sets = {"train": trainer.train_examples, "validation": trainer.validation}
     counts = {name: [count_trained(example) for example in sets[name]] for name in PARTS}
-    known = load_file(file) if file.exists() else {}
+    known = _read(file, content_hash)
     if any(len(known.get(name, ())) != sum(counts[name]) for name in PARTS):
         if trainer.state.step:
             raise StudioError(
@@ -80,12 +85,21 @@ def add_reference(trainer: Trainer, folder: Path, stop_when_asked: Callable[[], 
             )
         known = {name: _compute(trainer, sets[name], counts[name], stop_when_asked) for name in PARTS}
         staging = file.with_suffix(".part")
-        save_file(known, staging)
+        save_file(known, staging, metadata={"content_hash": content_hash})
         replace_file(staging, file)
     edges = {name: np.cumsum([0, *counts[name]]) for name in PARTS}
     trainer.train_examples, trainer.validation = (
         WithReference(sets[name], known[name], edges[name]) for name in PARTS
     )
+
+
+def _read(file: Path, content_hash: str) -> dict[str, np.ndarray]:
+    """Return what `file` holds of these data; nothing where it is of others, or none."""
+    if not file.exists():
+        return {}
+    with safe_open(file, "numpy") as opened:
+        same = (opened.metadata() or {}).get("content_hash") == content_hash
+    return load_file(file) if same else {}
 
 
 def _compute(

@@ -121,27 +121,27 @@ class StockStep:
 
     def add_gradients(self, examples: Sequence[Example], count: float, scale: Scale) -> Tensor:
         """See Step."""
+        picked = self._pick(examples)  # before the forward pass, for which the copy would wait
         with self.autocast():
             losses = self._token_losses(self._collate(examples))
-        terms = self._judge(losses.detach(), examples)
+        terms = self.objective.loss(-losses.detach(), picked)
         # Its gradient is that of the loss: dL/dlp stands still while lp is differentiated.
         scale((terms.gradient / -count) @ losses).backward()
         return sum_terms(terms, self.objective, count)
 
     def evaluate(self, examples: Sequence[Example]) -> Tensor:
         """See Step."""
-        return sum_terms(self._judge(-self.log_probabilities(examples), examples), self.objective)
+        terms = self.objective.loss(self.log_probabilities(examples), self._pick(examples))
+        return sum_terms(terms, self.objective)
 
     def log_probabilities(self, examples: Sequence[Example]) -> Tensor:
         """See Step."""
         with self.autocast():
             return -self._token_losses(self._collate(examples))
 
-    def _judge(self, losses: Tensor, examples: Sequence[Example]) -> Terms:
-        """Return what the objective makes of each token's loss (N,)."""
+    def _pick(self, examples: Sequence[Example]) -> Picked:
         values = pick_values(examples, self.objective)
-        picked = Picked(**{name: torch.from_numpy(v).to(self.device) for name, v in values.items()})
-        return self.objective.loss(-losses, picked)
+        return Picked(**{name: torch.from_numpy(v).to(self.device) for name, v in values.items()})
 
     def _collate(self, examples: Sequence[Example]) -> Batch:
         return collate(examples, self.pad_id, self.device, self.pad_multiple)

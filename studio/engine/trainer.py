@@ -199,7 +199,7 @@ class Trainer:
         tokens = sum(len(example.token_ids) for example in window)
         state.step += 1
         state.tokens += tokens
-        state.last_metrics = read_metrics((loss, *sums), self.step.objective)
+        metrics = read_metrics((loss, *sums), self.step.objective)
         self.hooks.emit(
             StepLogged(
                 step=state.step,
@@ -211,10 +211,10 @@ class Trainer:
                 tokens_per_s=tokens / (time.perf_counter() - started_s),
                 vram_bytes=count_vram(self.device),
                 skipped=not applied,
-                metrics=state.last_metrics,
+                metrics=metrics,
             )
         )
-        self._count_skips(applied, loss)
+        self._count_skips(applied, loss, metrics)
 
     def _window(self, step: int) -> list[Example]:
         """Return the examples of `step`; those asked for last are kept, so that the next ones can be drawn ahead."""
@@ -305,11 +305,11 @@ class Trainer:
     def _tell_optimizer_freed(self) -> None:
         self._tell_freed("optimizer", self.state.micro_batch, text("memory.optimizer"), 1)
 
-    def _count_skips(self, applied: bool, loss: float) -> None:
+    def _count_skips(self, applied: bool, loss: float, metrics: dict[str, float]) -> None:
         state = self.state
         if applied:
             state.skipped_in_a_row = 0
-            state.last_loss = loss
+            state.last_loss, state.last_metrics = loss, metrics
             return
         state.skipped += 1
         # With loss scaling an overflow of the gradients alone is the scaler finding its range, not a failure.

@@ -131,7 +131,7 @@ def _check_method(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem]:
         yield _warning("adapter.dora", "check.dora_continued")
     if recipe.adapter.dora and recipe.model.quantization == "int8":
         yield _problem("adapter.dora", "check.dora_int8")
-    if recipe.method == "sft" and data is not None and data.format == "text":
+    if recipe.method in ("sft", "weighted_sft") and data is not None and data.format == "text":
         yield _problem("method", "check.sft_text")
 
 

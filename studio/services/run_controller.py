@@ -284,8 +284,9 @@ class Running:
         log.append(event)
         match event:
             case StepLogged(step=step, total_steps=total_steps, loss=loss):
-                told = {"steps": step, "total_steps": total_steps, "metrics": event.metrics}
+                told = {"steps": step, "total_steps": total_steps}
                 told |= {"loss": loss} if math.isfinite(loss) else {}
+                told |= {} if event.skipped else {"metrics": event.metrics}
             case EvalLogged(loss=loss) if math.isfinite(loss):
                 told = {"eval_loss": loss}
             case RunPlanned(plan=plan):

@@ -189,7 +189,7 @@ class GuestPage:
 
     def _points(self, run: str, view: LiveView, had: dict) -> dict[str, Any] | None:
         """Return what a page's chart lacks that has what `had` says."""
-        metrics = label_metrics(view.metrics, self.curtain)
+        metrics = label_metrics(view.metrics, self.curtain.say)
         card = view.on_card is not False
         return payload(run, view.generation, view.points, had, card=card, metrics=metrics)
 

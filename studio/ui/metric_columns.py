@@ -25,7 +25,9 @@ COLUMNS = {
 """
 PAYLOAD_ROWS = 24_000
 """A replay of more rows than that is thinned: a chart is some 300 pixels wide and shows the extremes of each."""
-THINNED_BY = {"step": "loss", "gpu": "utilisation"}
+THINNED_BY = {"step": "loss", "metric": "value", "gpu": "utilisation"}
+CURVE_OF = ("number", "held_out")
+"""What tells the curves of the metrics apart."""
 
 
 class Points:
@@ -117,7 +119,7 @@ def payload(
     for kind, names in COLUMNS.items():
         columns = [points.column(kind, name, since[kind]) for name in names]
         if len(columns[0]) > PAYLOAD_ROWS:
-            chosen = _extremes(columns[names.index(THINNED_BY[kind])]) if kind in THINNED_BY else None
+            chosen = _thin(kind, columns) if kind in THINNED_BY else None
             columns = [array("d", [column[i] for i in chosen]) for column in columns] if chosen else columns
         message[kind] = _pack(columns)
     return message
@@ -128,9 +130,27 @@ def label_metrics(metrics: Sequence[Metric], say: Callable[[str], str]) -> list[
     return [{"name": one.name, "label": say(f"metric.{one.name}"), "unit": one.unit} for one in metrics]
 
 
-def _extremes(column: array) -> list[int]:
-    """Return the places of the least and the greatest value of equal parts, with the first and the last."""
-    parts = PAYLOAD_ROWS // 2 - 1
+def _thin(kind: str, columns: Sequence[array]) -> list[int]:
+    """Return the places of the rows that are sent, of all curves of a kind PAYLOAD_ROWS together."""
+    names = COLUMNS[kind]
+    curves: dict[tuple[float, ...], list[int]] = {}
+    parting = [columns[names.index(name)] for name in CURVE_OF if name in names]
+    for place in range(len(columns[0])):
+        curves.setdefault(tuple(column[place] for column in parting), []).append(place)
+    values, rows = columns[names.index(THINNED_BY[kind])], PAYLOAD_ROWS // len(curves)
+    chosen = [
+        places[i]
+        for places in curves.values()
+        for i in (
+            _extremes([values[place] for place in places], rows) if len(places) > rows else range(len(places))
+        )
+    ]
+    return sorted(chosen)
+
+
+def _extremes(column: Sequence[float], rows: int) -> list[int]:
+    """Return `rows` places at most: of the least and greatest values of equal parts, with the first and the last."""
+    parts = rows // 2 - 1
     edges = [len(column) * i // parts for i in range(parts + 1)]
     places = {0, len(column) - 1}
     for first, end in pairwise(edges):

@@ -92,6 +92,19 @@ def test_what_is_unclear_is_refused(more, sentence):
         assert "{" not in load_catalogue(language).say(refusal.value.message)
 
 
+def test_a_weight_says_how_much_and_what_stands_beside_a_turn_does_not():
+    def weight_of(**more):
+        found = read(ASKED, {"role": "assistant", "content": "hello"} | more)
+        return [one.weight for one in found.messages if one.role == "assistant"]
+
+    assert weight_of(weight=0.25) == [0.25] and weight_of(loss_scale=2, weight=3) == [6.0]
+    assert weight_of(weight=0) == [0] and weight_of(metadata={"weight": 1}) == [1]
+    for more in ({"metadata": {"weight": 70}}, {"weight": 1e-50}, {"weight": 900, "loss_scale": 900}):
+        with pytest.raises(RowError) as refusal:
+            weight_of(**more)
+        assert refusal.value.message.id == "data.row.flag"
+
+
 def test_a_mask_that_fits_both_ways_is_refused():
     answer = {"role": "assistant", "content": "hello", "mask": True}
     assert list_learned(

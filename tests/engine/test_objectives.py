@@ -16,8 +16,9 @@ from torch import Tensor
 from studio.core.events import DataPrepared, EvalLogged, Metric, RunPlanned, StepLogged
 from studio.core.knobs import knobs_of
 from studio.core.recipe import Recipe
-from studio.data.sequence_packing import Example
+from studio.data.sequence_packing import Example, cut_example
 from studio.engine.decoder_step import DecoderStep
+from studio.engine.kernel_compile import shorten
 from studio.engine.loss import LossHead
 from studio.engine.objectives import OBJECTIVES
 from studio.engine.objectives.objective import Objective, Picked, Terms
@@ -26,7 +27,7 @@ from studio.engine.objectives.weighted_sft import WEIGHTED_SFT
 from studio.engine.train_step import StockStep, read_metrics
 from studio.models.adapt import unwrap
 from studio.models.decoder.decoder import take_over
-from tests.models.decoder.models import make_model
+from tests.models.decoder.models import make_model, make_whole_model
 
 ROOT = Path(__file__).resolve().parents[2]
 BETA = 0.7
@@ -81,8 +82,15 @@ def draw(count: int, *, pair: bool = False) -> list[Example]:
 class Taken:
     """A model, its step, and what a step of examples gave."""
 
-    def __init__(self, objective: Objective, own: bool, examples: list[Example], at_once: int = 100) -> None:
-        self.model = make_model("llama")
+    def __init__(
+        self,
+        objective: Objective,
+        own: bool,
+        examples: list[Example],
+        at_once: int = 100,
+        model: torch.nn.Module | None = None,
+    ) -> None:
+        self.model = make_model("llama") if model is None else model
         if own:
             decoder = take_over(unwrap(self.model), bind({}), dtype=torch.float32)
             self.step = DecoderStep(decoder, objective=objective, pad_id=0)
@@ -167,6 +175,29 @@ def test_weights_that_are_all_alike_change_nothing(own):
     assert_same(weighed.gradients, plain.gradients)
 
 
+def test_a_trained_head_is_judged_like_the_rest():
+    examples = draw(4, pair=True)
+    expected = Taken(PAIRS, False, examples, model=make_whole_model("llama"))
+    found = Taken(PAIRS, True, examples, model=make_whole_model("llama"))
+    assert found.sums[0].item() == pytest.approx(expected.sums[0].item(), rel=1e-4)
+    assert any("lm_head" in name for name in found.gradients)
+    assert_same(found.gradients, expected.gradients)
+
+
+@pytest.mark.parametrize("objective", [WEIGHTED_SFT, PAIRS], ids=lambda one: one.name)
+def test_rows_that_are_cut_for_a_try_keep_what_their_objective_needs(objective):
+    long = [dataclasses.replace(one) for one in draw(3, pair=objective is PAIRS)]
+    step = Taken(objective, True, long).step
+    for example in long:
+        for most in (8, 20):
+            trained = np.ones(min(most, len(example.token_ids)), dtype=bool)
+            cut = cut_example(example, len(trained), trained)
+            assert len(cut.token_ids) == len(cut.weights) == len(cut.reference) == sum(cut.lengths)
+            assert (cut.weights > 0).all() and objective.count(cut) > 0
+    rows = [shorten(example) for example in long]
+    assert torch.isfinite(step.add_gradients(rows, sum(map(objective.count, rows)), lambda loss: loss)).all()
+
+
 # In a run ------------------------------------------------------------------------------------------------------------
 
 
@@ -177,7 +208,7 @@ def write_chats(jsonl, path, weights):
                 {"role": "user", "content": f"say {i}"},
                 {"role": "assistant", "content": f"first {i}", "weight": weights[0]},
                 {"role": "user", "content": "more"},
-                {"role": "assistant", "content": f"second {i}", "weight": weights[1]},
+                {"role": "assistant", "content": f"second {i} " + "and more " * 40, "weight": weights[1]},
             ]
         }
         for i in range(16)

@@ -95,7 +95,7 @@ def test_another_configuration_is_looked_at(train, looks, make_tiny_model, tmp_p
 
 def test_proofs_hang_on_the_code_that_loads_and_reads():
     names = {file.name for file in proof._list_code("decoder")}
-    assert {"norm_probe.py", "adapt.py", "load.py", "layer.py", "optimize_model.py"} <= names
+    assert {"norm_probe.py", "adapt.py", "load.py", "layer.py", "gated_mlp.py", "optimize_model.py"} <= names
     assert "preflight_save.py" not in names and "preflight_save.py" in {
         f.name for f in proof._list_code("writing")
     }

@@ -33,7 +33,7 @@ def test_it_is_what_the_model_gives_now_and_is_read_later(tmp_path, own):
     trainer = make_trainer(examples, own)
     with torch.no_grad():
         expected = [trainer.step.log_probabilities([example]).numpy() for example in examples]
-    add_reference(trainer, tmp_path, lambda: None)
+    add_reference(trainer, tmp_path, "data", lambda: None)
     found = [*trainer.train_examples, *trainer.validation]
     assert (tmp_path / FILE).exists() and len(found) == 6
     for example, values, own_values in zip(found, expected, examples, strict=True):
@@ -45,7 +45,7 @@ def test_it_is_what_the_model_gives_now_and_is_read_later(tmp_path, own):
     with torch.no_grad():
         for parameter in later.trained:
             parameter.add_(0.1)  # it has learned
-    add_reference(later, tmp_path, lambda: None)
+    add_reference(later, tmp_path, "data", lambda: None)
     for before, after in zip(found, [*later.train_examples, *later.validation], strict=True):
         assert np.array_equal(before.reference, after.reference)
 
@@ -54,8 +54,17 @@ def test_a_run_that_has_learned_cannot_go_on_without_it(tmp_path):
     trainer = make_trainer(draw(6, pair=True), own=True)
     trainer.state.step = 1
     with pytest.raises(StudioError) as refusal:
-        add_reference(trainer, tmp_path, lambda: None)
+        add_reference(trainer, tmp_path, "data", lambda: None)
     assert refusal.value.what.id == "run.reference_lost" and not list(tmp_path.iterdir())
+
+
+def test_what_was_computed_of_other_data_does_not_count(tmp_path):
+    examples = draw(6, pair=True)
+    add_reference(make_trainer(examples, own=True), tmp_path, "data", lambda: None)
+    later = make_trainer(examples, own=True)
+    later.state.step = 1
+    with pytest.raises(StudioError):
+        add_reference(later, tmp_path, "other data", lambda: None)
 
 
 def test_a_stop_leaves_nothing_behind(tmp_path):
@@ -65,5 +74,5 @@ def test_a_stop_leaves_nothing_behind(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        add_reference(trainer, tmp_path, stop)
+        add_reference(trainer, tmp_path, "data", stop)
     assert not list(tmp_path.iterdir())

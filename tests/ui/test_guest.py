@@ -15,6 +15,7 @@ import pytest
 from studio.core.errors import StudioError
 from studio.core.events import (
     Diagnosis,
+    Metric,
     PhaseStarted,
     RunFailed,
     RunFinished,
@@ -40,6 +41,7 @@ from studio.ui.guest import (
     build_guest,
 )
 from studio.ui.guest_view import PLACE, Curtain
+from studio.ui.live import LiveView
 from studio.ui.metric_columns import COLUMNS
 from studio.ui.owner_auth import Keys
 from tests.path_spellings import SPELLINGS
@@ -176,6 +178,7 @@ def test_choosing_replaying_and_following(page, fake_desk):
     assert (chosen, turns) == ("one", [])
     seen = look(page, first["watched"], chosen)
     assert 'data-run="one"' in seen["status"]
+    assert page._points("one", LiveView(metrics=(Metric(name="plain_loss"),)), {})["metrics"][0]["label"]
     watched, message = page.replay(chosen, seen["watched"])
     assert message["run"] == "one" and message["since"] == dict.fromkeys(COLUMNS, 0)
     fake_desk.log["one"].append(Warned(message=literal("hm"), seq=9, time_s=9.0))

@@ -30,6 +30,8 @@ BESIDE = frozenset(
 MEASURES = frozenset("weight scale factor coefficient".split())
 """Words of the names whose values say how much, where they are neither 0 nor 1."""
 MOST_WEIGHT = 1000.0
+LEAST_WEIGHT = 1e-6
+"""Below it nothing is learned that a float32 could hold."""
 TRUE = frozenset(("true", "yes", "y", "on", "1", "1.0"))
 FALSE = frozenset(("false", "no", "n", "off", "0", "0.0"))
 SIGNS = (
@@ -62,8 +64,10 @@ def find_sense(key: object) -> Sense:
     return "kept_out" if away != bool(TURNED.intersection(words)) else "learned"
 
 
-def weigh(number: int, holder: Mapping[str, object]) -> float:
+def weigh(number: int, holder: Mapping[str, object], *, measures: bool = True) -> float:
     """Return how much the turn `number`, or the part of it that is `holder`, counts: 1 by default, 0 kept out.
+
+    `measures`: whether a number may say how much; what stands in an object beside the turn is of something else.
 
     Raises RowError (E135) for a value that says neither yes, no nor how much, and for stretches of an answer.
     """
@@ -72,12 +76,13 @@ def weigh(number: int, holder: Mapping[str, object]) -> float:
         sense = find_sense(key)
         if not sense:
             if key in AROUND and isinstance(value, Mapping):
-                weight *= weigh(number, value)
+                weight *= weigh(number, value, measures=False)
             if key in DETAILS and value:
                 raise RowError("E135", text("data.row.flag_stretch", number=number, key=shorten(key)))
             continue
         said = read_flag(value)
-        if said is None and sense == "learned" and (measured := read_weight(key, value)) is not None:
+        measured = read_weight(key, value) if measures and said is None and sense == "learned" else None
+        if measured is not None:
             weight *= measured
             continue
         if said is None and value is not None:
@@ -85,6 +90,8 @@ def weigh(number: int, holder: Mapping[str, object]) -> float:
             raise RowError("E135", text("data.row.flag", number=number, key=shorten(key), found=found))
         if said is not None and said != (sense == "learned"):
             weight = 0.0
+    if weight and not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        raise RowError("E135", text("data.row.flag", number=number, key="weight", found=f"{weight:g}"))
     return weight
 
 
@@ -114,7 +121,7 @@ def read_weight(key: object, value: object) -> float | None:
     """Return the number by which `key` says how much something counts; None for other keys and values."""
     measures = MEASURES.intersection(part_name(key))
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if measures and is_number and 0 < value <= MOST_WEIGHT else None
+    return float(value) if measures and is_number and LEAST_WEIGHT <= value <= MOST_WEIGHT else None
 
 
 def join_parts(number: int, weights: Iterable[float]) -> float:

@@ -8,7 +8,7 @@ from studio.core.i18n import text
 from studio.data.containers.json_text import parse_json
 from studio.data.conversation import Conversation
 from studio.data.formats.cells import Values, is_blank, name_kind, require, shorten
-from studio.data.formats.flags import MOST_WEIGHT
+from studio.data.formats.flags import LEAST_WEIGHT, MOST_WEIGHT
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.notes import note_nothing
 from studio.data.row import RowError
@@ -76,7 +76,7 @@ def _read_weights(values: Values, column: str, length: int) -> tuple[float, ...]
         raise RowError(
             "E120", text("data.row.ids_length", column=shorten(column), found=len(cell), expected=length)
         )
-    return tuple(map(float, cell))
+    return tuple(float(one) if one >= LEAST_WEIGHT else 0.0 for one in cell)
 
 
 def _parse(cell: object) -> object:

@@ -38,7 +38,8 @@ def compute_reference(run: Run, training: Training) -> None:
     """Let an objective that compares have what the model makes of the examples now. Raises StudioError."""
     if training.trainer.step.objective.needs_reference:
         with run.phase("reference"):
-            add_reference(training.trainer, run.folder.path, run.stop_when_asked)
+            content_hash = training.prepared.data.facts.content_hash
+            add_reference(training.trainer, run.folder.path, content_hash, run.stop_when_asked)
 
 
 def compile_kernels(run: Run, training: Training) -> None:

@@ -249,10 +249,15 @@ class Decoder:
         """
         picked = x if picks is None else x.index_select(0, picks)
         hidden, r = self._normalise(picked)
-        losses, dhidden = self._losses(hidden, targets, scale, True)
+        if judge is not None and self.store.find_gradient(self.spec.head.weight) is not None:
+            # A trained head adds its gradient while it computes: what each row counts is asked for before.
+            losses, _ = self._losses(hidden, targets, scale, False)
+            _, dhidden = self._losses(hidden, targets, scale * judge(losses), True)
+        else:
+            losses, dhidden = self._losses(hidden, targets, scale, True)
+            if judge is not None:
+                dhidden.mul_(judge(losses)[:, None])
         del hidden
-        if judge is not None:
-            dhidden.mul_(judge(losses)[:, None])
         norm, width, down = self.spec.norm, x.shape[1], self.layers[-1].mlp.down
         dx = down.widen_gradient(x.shape[0]) if out is None else out
         dw = self.store.find_gradient(norm.module.weight)
