@@ -159,7 +159,7 @@ def test_the_order_of_batches_changes_nothing(monkeypatch):
 
 def test_every_process_finds_the_same():
     code = (
-        "import hashlib; from tests.data.test_near import make_texts\n"
+        "import hashlib; from tests.data.test_near_duplicates import make_texts\n"
         "from studio.data.near_duplicates import find_near, sketch\n"
         "s = sketch(make_texts(300)); d = hashlib.sha256(s.shingles.tobytes() + s.bands.tobytes())\n"
         "d.update(find_near(s).tobytes()); print(d.hexdigest())"
