@@ -103,7 +103,7 @@ def test_train_chat_and_export_stay_at_home(listener, tmp_path, tiny_models, cha
         done = launch(workspace, *words, "--json", paths=(folder,))
         assert done.returncode == 0, done.stderr
     commands = ("train", "--child train", "chat", "export")
-    judge(lines(), "--here train", *(f"studio.cli.main {command}" for command in commands))
+    judge(lines(), "--here train", *(f"studio.cli {command}" for command in commands))
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_the_demo_stays_at_home(listener, tmp_path):
     folder, lines = listener
     done = launch(tmp_path / "workspace", "demo", "--json", paths=(folder,))
     assert done.returncode == 0, done.stderr
-    judge(lines(), "studio.cli.main demo", "studio.cli.main --child demo")
+    judge(lines(), "studio.cli demo", "studio.cli --child demo")
 
 
 @pytest.mark.slow
@@ -148,5 +148,5 @@ def test_the_window_stays_at_home(listener, tmp_path):
     assert f"http://127.0.0.1:{port}/?token=" in said and "Traceback" not in said
     assert "Traceback" not in (workspace / "logs" / "studio.log").read_text(encoding="utf-8")
     assert processes_of(workspace) == []
-    judge(lines(), "--here --no-browser", "studio.cli.main --child studio")
+    judge(lines(), "--here --no-browser", "studio.cli --child studio")
     assert any(line["event"] == "socket.bind" for line in lines())
