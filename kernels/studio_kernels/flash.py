@@ -7,8 +7,8 @@ for the GPU, and a captured graph may be played again for other documents. Sums 
 shapes and documents alone, without atomics, so that runs give equal bits.
 
     forward      a tile of queries and one head a program: keys go by, with a running maximum and sum
-    backward     the same for dq, and delta = rowsum(do o) on the way; then a tile of keys and one key head a program
-                 for dk and dv, over all query heads that share it
+    backward     the same for dq, and delta = rowsum(p dp) on the way: exact, unlike rowsum(do o) of the rounded o;
+                 then a tile of keys and one key head a program for dk and dv, over all query heads that share it
 
 tanh(x) = 1 - 2 / (1 + exp(2 x)) in float32: absolutely exact to 1e-7, which is 1e-5 of a score capped at 50.
 Sources: Dao 2023, arXiv:2307.08691; softcap: Gemma Team 2024, arXiv:2408.00118.

@@ -92,20 +92,26 @@ def _query_kernel(
     SHARED: tl.constexpr, CAPPED: tl.constexpr, HEAD_DIM: tl.constexpr, WIDE: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """dq and delta of one tile of one query head."""
+    """dq and delta of one tile of one query head.
+
+    `out` was rounded, and so is `rough`, its delta: where one share is nearly 1 the gradient is what is left of a
+    difference (dp - delta), by which the rounding would show whole. The loop sums the true delta on its way, and with
+    share k summed beside it dq is taken back by what `rough` was off.
+    """
     tile, head = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1).to(tl.int64)
     row, column = tile * QUERIES + tl.arange(0, QUERIES), tl.arange(0, COLUMNS)
     first = _first_seen(positions_pointer, row, rows, window)
     q = _read(q_pointer + head * q_head, row, q_stride, column, rows, HEAD_DIM, COLUMNS, WIDE)
     out = _read(out_pointer + head * out_head, row, out_stride, column, rows, HEAD_DIM, COLUMNS, WIDE)
     dout = _read(dout_pointer + head * dout_head, row, dout_stride, column, rows, HEAD_DIM, COLUMNS, WIDE)
-    delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), axis=1)
-    tl.store(delta_pointer + head * rows + row, delta, mask=row < rows)
+    rough = tl.sum(out.to(tl.float32) * dout.to(tl.float32), axis=1)
+    delta = tl.zeros((QUERIES,), dtype=tl.float32)
     log_sum = (
         tl.load(sums_pointer + head * rows + row, mask=row < rows, other=float("inf")) * 1.4426950408889634
     )
     k_at, v_at = k_pointer + head // SHARED * k_head, v_pointer + head // SHARED * v_head
     result = tl.zeros((QUERIES, COLUMNS), dtype=tl.float32)
+    mean = tl.zeros((QUERIES, COLUMNS), dtype=tl.float32)
     for at in tl.range(tl.min(first, axis=0) // KEYS * KEYS, tl.minimum((tile + 1) * QUERIES, rows), KEYS):
         key = at + tl.arange(0, KEYS)
         k = _read(k_at, key, k_stride, column, rows, HEAD_DIM, COLUMNS, WIDE)
@@ -115,10 +121,14 @@ def _query_kernel(
             score = _bend(score, inner)
         seen = (key[None, :] <= row[:, None]) & (key[None, :] >= first[:, None])
         share = tl.where(seen, tl.exp2(score * outer - log_sum[:, None]), 0.0)
-        gradient = share * (tl.dot(dout, tl.trans(v)) - delta[:, None])
+        upstream = tl.dot(dout, tl.trans(v)) - rough[:, None]
+        delta += tl.sum(share * upstream, axis=1)
         if CAPPED:
-            gradient *= 1.0 - score * score
-        result = tl.dot(gradient.to(k.dtype), k, result)
+            share *= 1.0 - score * score
+        result = tl.dot((share * upstream).to(k.dtype), k, result)
+        mean = tl.dot(share.to(k.dtype), k, mean)
+    result -= delta[:, None] * mean
+    tl.store(delta_pointer + head * rows + row, rough + delta, mask=row < rows)
     _write(dq_pointer + head * dq_head, row, dq_stride, column, rows, result * scale, HEAD_DIM)
 
 

@@ -7,6 +7,8 @@ CASES = (
     {"rows": 67, "width": 80, "dtype": "float16", "head_dim": 40, "softcap": 0.0, "shared": 1},
     {"rows": 90, "width": 24, "dtype": "bfloat16", "head_dim": 8, "shared": 3, "lengths": (90,), "window": 1},
     {"rows": 70, "width": 256, "dtype": "float16", "head_dim": 256, "shared": 1, "softcap": 8.0, "empty": 3},
+    {"rows": 7, "width": 512, "dtype": "bfloat16", "head_dim": 128, "spread": 20.0, "shared": 4},
+    {"rows": 7, "width": 512, "dtype": "float16", "head_dim": 128, "spread": 20.0, "shared": 4},
     {
         "rows": 200,
         "width": 16,
