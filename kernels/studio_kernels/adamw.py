@@ -1,4 +1,4 @@
-"""AdamW over flat buffers: norm, clipping, the skip of a broken step and the 16-bit shadow, all on the device.
+"""AdamW over flat buffers: norm, clipping and the skip of a broken step, all on the device.
 
     g = f g'        m += (1 - b1) (g - m)        v += (1 - b2) (g^2 - v)        c = 1 - b^t
 
@@ -18,7 +18,7 @@ Source: Loshchilov and Hutter 2019, arXiv:1711.05101; torch.optim.AdamW.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +30,7 @@ from studio_kernels.support import Implementation, Op, Support
 from studio_kernels.tuned import choose
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-"""Of the shadow."""
+"""Of a run that has such a step; the buffers are float32."""
 RATE, LIMIT, INVERSE_SCALE = range(3)
 """Places in the settings."""
 APPLIED = 0
@@ -55,7 +55,7 @@ class Steps(Implementation):
     advance: Callable[..., Tensor]
     """(squares (), settings, state, *, beta1, beta2) -> coefficients (8,); counts the step in `state`."""
     step: Callable[..., None]
-    """(p, g, m, v, shadow or None, coefficients, *, epsilon, weight_decay): writes p, m, v and the shadow."""
+    """(p, g, m, v, coefficients, *, epsilon, weight_decay): writes p, m and v."""
 
 
 def _composed(squares: Callable, advance: Callable, step: Callable) -> Steps:
@@ -66,25 +66,17 @@ def _composed(squares: Callable, advance: Callable, step: Callable) -> Steps:
         gradient: Tensor,  # (n,) float32
         first: Tensor,  # (n,) float32
         second: Tensor,  # (n,) float32
-        shadow: Tensor | None,  # (n,) 16-bit
         *,
         settings: Tensor,
         state: Tensor,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-8,
-        ranges: Sequence[tuple[int, int, float]] | None = None,
+        weight_decay: float = 0.0,
     ) -> Tensor:
-        """One step in place; returns the gradient's norm () before clipping.
-
-        `ranges` are (start, stop, weight decay) of elements; None is all of them without decay. Ranges that start at
-        multiples of 16 are read 16 bytes at a time.
-        """
+        """One step in place; returns the gradient's norm () before clipping."""
         coefficients = advance(squares(gradient), settings, state, beta1=beta1, beta2=beta2)
-        for start, stop, weight_decay in ranges if ranges is not None else ((0, len(parameters), 0.0),):
-            parts = (each[start:stop] for each in (parameters, gradient, first, second))
-            part_of_shadow = None if shadow is None else shadow[start:stop]
-            step(*parts, part_of_shadow, coefficients, epsilon=epsilon, weight_decay=weight_decay)
+        step(parameters, gradient, first, second, coefficients, epsilon=epsilon, weight_decay=weight_decay)
         return coefficients[NORM]
 
     return Steps(forward=forward, squares=squares, advance=advance, step=step)
@@ -119,7 +111,6 @@ def reference_step(
     gradient: Tensor,
     first: Tensor,
     second: Tensor,
-    shadow: Tensor | None,
     coefficients: Tensor,
     *,
     epsilon: float,
@@ -136,8 +127,6 @@ def reference_step(
     if weight_decay:
         scratch.addcmul_(parameters, rate * weight_decay)
     parameters.sub_(scratch)
-    if shadow is not None:
-        shadow.copy_(torch.where(applied, parameters.to(shadow.dtype), shadow))
 
 
 @triton.jit(do_not_specialize=["blocks_per_program"])
@@ -182,8 +171,8 @@ def _advance_kernel(squares_pointer, settings_pointer, state_pointer, coefficien
 
 @triton.jit()
 def _step_kernel(
-    parameter_pointer, gradient_pointer, first_pointer, second_pointer, shadow_pointer, coefficient_pointer,
-    elements, epsilon, weight_decay, SHADOW: tl.constexpr, ELEMENTS: tl.constexpr,
+    parameter_pointer, gradient_pointer, first_pointer, second_pointer, coefficient_pointer, elements,
+    epsilon, weight_decay, ELEMENTS: tl.constexpr,
 ):  # fmt: skip
     if tl.load(coefficient_pointer) > 0.0:
         at = tl.program_id(0).to(tl.int64) * ELEMENTS + tl.arange(0, ELEMENTS)
@@ -200,8 +189,6 @@ def _step_kernel(
         tl.store(parameter_pointer + at, parameter, mask=mask)
         tl.store(first_pointer + at, first, mask=mask)
         tl.store(second_pointer + at, second, mask=mask)
-        if SHADOW:
-            tl.store(shadow_pointer + at, parameter.to(shadow_pointer.dtype.element_ty), mask=mask)
 
 
 def triton_squares(gradient: Tensor) -> Tensor:
@@ -234,28 +221,26 @@ def triton_step(
     gradient: Tensor,
     first: Tensor,
     second: Tensor,
-    shadow: Tensor | None,
     coefficients: Tensor,
     *,
     epsilon: float,
     weight_decay: float,
 ) -> None:
-    """`reference_step` in one launch, 30 bytes an element."""
+    """`reference_step` in one launch, 28 bytes an element."""
     if not parameters.numel():
         return
     block = choose("adamw", LARGEST_BLOCK, {"ELEMENTS": ELEMENTS, "num_warps": 4}, parameters.device)
     with torch.cuda.device_of(parameters):
         _step_kernel[(-(-parameters.numel() // block["ELEMENTS"]),)](
-            parameters, gradient, first, second, parameters if shadow is None else shadow, coefficients,
-            parameters.numel(), epsilon, weight_decay,
-            SHADOW=shadow is not None, enable_fp_fusion=False, **block,
+            parameters, gradient, first, second, coefficients, parameters.numel(), epsilon, weight_decay,
+            enable_fp_fusion=False, **block,
         )  # fmt: skip
 
 
 def supports(
     *, device_type: str, capability: tuple[int, int] | None, dtype: torch.dtype, width: int
 ) -> Support:
-    """Whether the kernels may be used on such a device with a shadow of `dtype`; `width` does not matter."""
+    """Whether the kernels may be used on such a device; `width` does not matter."""
     return gpu_support(device_type, capability, dtype, DTYPES)
 
 
@@ -270,7 +255,7 @@ def sample(
     steps: int = 2,
     overflow: bool = False,
 ) -> Callable[[Implementation], dict[str, Tensor]]:
-    """See `Op.sample`: `steps` steps of rows x width elements in two ranges; the first gradient overflows if asked."""
+    """See `Op.sample`: `steps` steps of rows x width elements; the first gradient overflows if asked."""
     draws = Draws(dtype=dtype, device=device, wide=wide)
     elements = rows * width
     held = torch.float64 if wide else torch.float32
@@ -280,19 +265,15 @@ def sample(
     if overflow:
         gradients[0][elements // 2] = float("inf")
     settings = torch.tensor([1e-3, limit, 2**-14], dtype=held, device=device)
-    middle = elements // 2 // 16 * 16
 
     def run(implementation: Implementation) -> dict[str, Tensor]:
         parameters, first, second = (each.clone() for each in buffers)
-        shadow = None if dtype == torch.float32 else parameters.to(held if wide else dtype)
         state = torch.zeros(3, dtype=held, device=device)
         for gradient in gradients:
             norm = implementation.forward(
-                parameters, gradient, first, second, shadow, settings=settings, state=state,
-                ranges=((0, middle, 0.1), (middle, elements, 0.0)),
-            )  # fmt: skip
-        results = {"norm": norm, "parameters": parameters, "first": first, "second": second, "state": state}
-        return results if shadow is None else results | {"shadow": shadow}
+                parameters, gradient, first, second, settings=settings, state=state, weight_decay=0.1
+            )
+        return {"norm": norm, "parameters": parameters, "first": first, "second": second, "state": state}
 
     return run
 

@@ -21,36 +21,26 @@ class Block:
     reference: Tensor  # (R,) m: log of what E is counted from (in powers of e; of 2 in the kernels)
     total: Tensor  # (R,) S
     label: Tensor  # (R,) z_y
-    sum: Tensor  # (R,) sum_j z_j, used with label smoothing
     accumulated: Tensor | None  # (R, H) A
     vocabulary: int
     softcap: float
-    label_smoothing: float
-    z_loss: float
     ignore: int
 
 
-def turn_tile(
-    block: Block, z: Tensor, start: int, dtype: torch.dtype | None, slope: Tensor | None
-) -> Tensor | None:
+def turn_tile(block: Block, z: Tensor, start: int, dtype: torch.dtype | None) -> Tensor | None:
     """Takes the tile `z` (R, C) into the block's state and returns E k' (R, C) in `dtype`; z is used up."""
     if start == 0:
         block.reference.fill_(LOWEST)
         block.total.zero_()
         block.label.fill_(-torch.inf)
-        block.sum.zero_()
     if block.softcap:
         squares = z.tanh_().square() if dtype is not None else None
-        if slope is not None:
-            torch.sub(1, squares, out=slope)
         z.mul_(block.softcap)
     target = block.targets.long() - start
     at = target.clamp(0, z.shape[1] - 1)
     here = at == target
     value = z.gather(1, at[:, None]).squeeze(1)
     torch.where(here, value, block.label, out=block.label)
-    if block.label_smoothing:
-        block.sum.add_(z.sum(1))
     z.scatter_(1, at[:, None], torch.where(here, -torch.inf, value)[:, None])
     # E reaches up to e^9: float16 has then 38 bits of range below the largest, where below 1 it has 24.
     depth = 9.0 if dtype is torch.float16 else 0.0
@@ -69,27 +59,21 @@ def turn_tile(
 
 
 def finish_block(
-    block: Block, weight: Tensor, mean: Tensor | None, factors: Tensor, logit_scale: float, losses: Tensor,
-    out: Tensor | None,
-) -> None:  # fmt: skip
+    block: Block, weight: Tensor, factors: Tensor, logit_scale: float, losses: Tensor, out: Tensor | None
+) -> None:
     """Writes losses (R,) and dx (R, H) of a block whose tiles have all been taken in."""
     kept = block.targets != block.ignore
     others = block.total.log() + block.reference
-    terms = block.sum / block.vocabulary, block.label_smoothing, block.z_loss
-    loss, pull, push = weigh(others, block.label, *terms)
+    loss, miss = weigh(others, block.label)
     losses.copy_((loss * factors).masked_fill_(~kept, 0.0))
     if out is None:
         return
-    factors = factors * logit_scale
+    pull = factors * logit_scale * miss
+    push = pull
     if block.softcap:
         push = push * (1 - (block.label / block.softcap).square())
     total = block.total.clamp(min=torch.finfo(block.total.dtype).tiny)
-    dx = block.accumulated.mul_((factors * pull / total)[:, None])
-    dx.addcmul_(
-        weight.index_select(0, block.targets.clamp(0, block.vocabulary - 1)), (factors * push)[:, None]
-    )
-    if mean is not None:
-        dx.addcmul_(
-            mean.expand_as(dx), (factors * (block.label_smoothing / block.vocabulary))[:, None], value=-1
-        )
+    dx = block.accumulated.mul_((pull / total)[:, None])
+    words = weight.index_select(0, block.targets.clamp(0, block.vocabulary - 1))
+    dx.addcmul_(words, push[:, None], value=-1)
     out.copy_(dx.masked_fill_(~kept[:, None], 0.0))

@@ -49,8 +49,7 @@ def workspace_bytes(
     """Bytes that a call with blocks of `rows` and tiles of `columns` holds beside x, W and dx while it runs.
 
     The float32 tile and the sum A. Without Triton (fused=False) also what stands beside the tile, the shares in `dtype`
-    and with a softcap its slopes, or later the labels' words. Not counted: label smoothing with a softcap, which takes
-    another tile in `dtype` and another sum.
+    and with a softcap its slopes, or later the labels' words.
     """
     wide, narrow = 4, dtype.itemsize
     held = wide * rows * (columns + hidden) + 128 * rows

@@ -1,9 +1,9 @@
 """The loss head: the output embedding and cross-entropy as one, in portions; the full logits never exist.
 
     u = a (x W^T + b)        z = k tanh(u / k)  (z = u without a softcap k)        k'_j = 1 - (z_j / k)^2  (1 without)
-    o = log sum_{j != y} exp z_j        loss, pull, push of (o, z_y, mean_j z_j): see `row_loss`
-    dx = c a [pull / S sum_{j != y} E_j k'_j W_j + push k'_y W_y - eps mean_j k'_j W_j]
-    dW_j = sum_t c a pull / S E_j k'_j x_t        dW_y has push k'_y in the place of the label's E / S pull
+    o = log sum_{j != y} exp z_j        loss = softplus(o - z_y), s = sigmoid(o - z_y): see `row_loss`
+    dx = c a s [sum_{j != y} E_j k'_j W_j / S - k'_y W_y]
+    dW_j = sum_t c a s E_j k'_j / S x_t        dW_y has -c a s k'_y in the place of the label's share
     E_j = exp(z_j - m)        S = sum_{j != y} E_j
 
 N rows (labelled positions), H hidden, V vocabulary; x and dx (N, H), W (V, H), bias b (V,); label y and the row's
@@ -54,8 +54,6 @@ def _forward(
     scale: float | Tensor = 1.0,  # (), or (N,) one factor a row
     softcap: float = 0.0,
     logit_scale: float = 1.0,
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
     bias: Tensor | None = None,  # (V,)
     ignore: int = IGNORE,
     gradient: bool = True,
@@ -74,7 +72,7 @@ def _forward(
     dW is added to `weight_gradient` where given: a tile then holds all V words of fewer rows, in as many bytes.
 
     Raises:
-        ValueError: hidden and weight differ in dtype, or dW is asked for with label smoothing or z-loss.
+        ValueError: hidden and weight differ in dtype, or dW is asked for without the gradient.
     """
     if hidden.dtype != weight.dtype:
         raise ValueError(f"The hidden states are {hidden.dtype}, the output embedding is {weight.dtype}.")
@@ -84,22 +82,16 @@ def _forward(
     own_rows, own_columns = portions(count, width, vocabulary, processors_of(device))
     rows, columns = min(count, rows or own_rows), columns or own_columns
     if weight_gradient is not None:
-        if label_smoothing or z_loss or not gradient:
-            raise ValueError("The output embedding's gradient comes without label smoothing and z-loss.")
+        if not gradient:
+            raise ValueError("The output embedding's gradient comes with that of the hidden states.")
         rows, columns = trained_rows(count, rows, columns, vocabulary)
     factors = spread(scale, count, wide, device)
     losses = torch.empty(count, dtype=wide, device=device)
     if gradient and out is None:
         out = torch.empty(count, width, dtype=hidden.dtype, device=device)
     tile = torch.empty(rows, columns, dtype=wide, device=device)
-    state = torch.empty(4, rows, dtype=wide, device=device)
+    state = torch.empty(3, rows, dtype=wide, device=device)
     sums = torch.empty(rows, width, dtype=wide, device=device) if gradient else None
-    # The mean of k'_j W_j: without a softcap one vector for all rows, with it a third product a tile.
-    smooth = gradient and label_smoothing > 0
-    slopes = torch.empty(rows, columns, dtype=hidden.dtype, device=device) if smooth and softcap else None
-    means = torch.empty(rows, width, dtype=wide, device=device) if smooth and softcap else None
-    if smooth and not softcap:
-        means = _column_sums(weight, columns, wide)
     # The tile holds u / k with a softcap.
     unit = logit_scale / (softcap or 1.0)
     for first in range(0, count, max(1, rows)):
@@ -107,8 +99,7 @@ def _forward(
         size = part.stop - part.start
         block = Block(
             targets=targets[part], reference=state[0, :size], total=state[1, :size], label=state[2, :size],
-            sum=state[3, :size], accumulated=None if sums is None else sums[:size], vocabulary=vocabulary,
-            softcap=softcap, label_smoothing=label_smoothing, z_loss=z_loss, ignore=ignore,
+            accumulated=None if sums is None else sums[:size], vocabulary=vocabulary, softcap=softcap, ignore=ignore,
         )  # fmt: skip
         for start in range(0, vocabulary, columns):
             words = weight[start : start + columns]
@@ -116,23 +107,19 @@ def _forward(
             if bias is not None:
                 z.copy_(bias[start : start + columns].to(wide).expand_as(z)).mul_(unit)
             multiply_into(hidden[part], words.t(), z, add=bias is not None, scale=unit)
-            slope = None if slopes is None else slopes[:size, : words.shape[0]]
             if weight_gradient is not None:
-                shares = turn(block, z, start, wide, None)
+                shares = turn(block, z, start, wide)
                 pulls = _finish_shares(block, shares, factors[part] * logit_scale, unit_of_log, hidden.dtype)
                 multiply_into(pulls, words, block.accumulated, add=False)
                 multiply_into(pulls.t(), hidden[part], weight_gradient, add=True)
                 del shares, pulls  # before the next block makes its own
                 continue
-            shares = turn(block, z, start, hidden.dtype if gradient else None, slope)
+            shares = turn(block, z, start, hidden.dtype if gradient else None)
             if gradient:
                 multiply_into(shares, words, block.accumulated, add=start > 0)
                 del shares  # before the next tile makes its own
-            if slope is not None:
-                multiply_into(slope, words, means[:size], add=start > 0)
-        mean = means[:size] if slopes is not None else means
         given = out[part] if gradient and weight_gradient is None else None
-        finish(block, weight, mean, factors[part], logit_scale, losses[part], given)
+        finish(block, weight, factors[part], logit_scale, losses[part], given)
         if weight_gradient is not None:
             out[part].copy_(block.accumulated)
     return losses.sum() if reduction == "sum" else losses, out if gradient else None
@@ -158,14 +145,6 @@ def _finish_shares(
     return out.scatter_(1, at, pull.neg_().to(dtype)[:, None])
 
 
-def _column_sums(weight: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
-    """Sum_j W_j (H,) in `dtype`."""
-    total = torch.zeros(weight.shape[1], dtype=dtype, device=weight.device)
-    for words in weight.split(columns):
-        total += words.sum(0, dtype=dtype)
-    return total
-
-
 def reference_forward(
     hidden: Tensor, weight: Tensor, targets: Tensor, **options
 ) -> tuple[Tensor, Tensor | None]:
@@ -173,9 +152,7 @@ def reference_forward(
     return _forward(turn_tile, finish_block, 1.0, hidden, weight, targets, **options)
 
 
-def _fused_turn(
-    block: Block, z: Tensor, start: int, dtype: torch.dtype | None, slope: Tensor | None
-) -> Tensor | None:
+def _fused_turn(block: Block, z: Tensor, start: int, dtype: torch.dtype | None) -> Tensor | None:
     """`turn_tile` in one launch: reads the tile once and writes the shares over it."""
     gradient = dtype is not None
     size, width = z.shape
@@ -186,33 +163,26 @@ def _fused_turn(
     shape = choose("linear_cross_entropy", block.vocabulary, block_shape(block.vocabulary), z.device)
     with torch.cuda.device_of(z):
         _turn_kernel[(size,)](
-            z, shares, z if slope is None else slope, block.targets, block.reference, block.total, block.label,
-            block.sum, block.accumulated if gradient else z, start, width,
-            block.accumulated.shape[1] if gradient else 0, z.stride(0), shares.stride(0),
-            0 if slope is None else slope.stride(0),
-            GRADIENT=gradient, SLOPES=slope is not None, SOFTCAP=block.softcap, SUM=block.label_smoothing > 0,
-            DEPTH=depth, REACH=reach, **shape,
+            z, shares, block.targets, block.reference, block.total, block.label,
+            block.accumulated if gradient else z, start, width, block.accumulated.shape[1] if gradient else 0,
+            z.stride(0), shares.stride(0), GRADIENT=gradient, SOFTCAP=block.softcap, DEPTH=depth, REACH=reach, **shape,
             EVEN=block.vocabulary % 16 == 0 and z.stride(0) % 16 == 0,
         )  # fmt: skip
     return shares if gradient else None
 
 
 def _fused_finish(
-    block: Block, weight: Tensor, mean: Tensor | None, factors: Tensor, logit_scale: float, losses: Tensor,
-    out: Tensor | None,
-) -> None:  # fmt: skip
+    block: Block, weight: Tensor, factors: Tensor, logit_scale: float, losses: Tensor, out: Tensor | None
+) -> None:
     """`finish_block` in one launch."""
     gradient = out is not None
     unused = losses
     with torch.cuda.device_of(losses):
         _finish_kernel[(losses.shape[0],)](
-            block.targets, block.reference, block.total, block.label, block.sum,
-            block.accumulated if gradient else unused, weight, unused if mean is None else mean, factors, losses,
-            out if gradient else unused, *weight.shape, weight.stride(0),
-            mean.stride(0) if mean is not None and mean.dim() == 2 else 0, factors.stride(0),
+            block.targets, block.reference, block.total, block.label, block.accumulated if gradient else unused,
+            weight, factors, losses, out if gradient else unused, *weight.shape, weight.stride(0), factors.stride(0),
             out.stride(0) if gradient else 0, block.ignore,
-            GRADIENT=gradient, MEAN=mean is not None, LOGIT_SCALE=logit_scale, SOFTCAP=block.softcap,
-            LABEL_SMOOTHING=block.label_smoothing, Z_LOSS=block.z_loss, **block_shape(weight.shape[1]),
+            GRADIENT=gradient, LOGIT_SCALE=logit_scale, SOFTCAP=block.softcap, **block_shape(weight.shape[1]),
         )  # fmt: skip
 
 

@@ -18,14 +18,14 @@ def _rescale(pointer, length, factor, COLUMNS: tl.constexpr):
 @triton.jit(
     do_not_specialize=["start", "width"],
     do_not_specialize_on_alignment=[
-        "target_pointer", "reference_pointer", "total_pointer", "label_pointer", "sum_pointer",
+        "target_pointer", "reference_pointer", "total_pointer", "label_pointer",
     ],
 )  # fmt: skip
 def _turn_kernel(
-    z_pointer, share_pointer, slope_pointer, target_pointer, reference_pointer, total_pointer, label_pointer,
-    sum_pointer, accumulated_pointer, start, width, hidden, z_stride, share_stride, slope_stride,
-    GRADIENT: tl.constexpr, SLOPES: tl.constexpr, SOFTCAP: tl.constexpr, SUM: tl.constexpr, DEPTH: tl.constexpr,
-    REACH: tl.constexpr, EVEN: tl.constexpr, COLUMNS: tl.constexpr,
+    z_pointer, share_pointer, target_pointer, reference_pointer, total_pointer, label_pointer, accumulated_pointer,
+    start, width, hidden, z_stride, share_stride,
+    GRADIENT: tl.constexpr, SOFTCAP: tl.constexpr, DEPTH: tl.constexpr, REACH: tl.constexpr, EVEN: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """One row of a tile: z, in place, becomes its shares E k', and the row's state takes them in."""
     if EVEN:
@@ -38,7 +38,6 @@ def _turn_kernel(
     reference = tl.load(reference_pointer + row, mask=later, other=-1e30)
     total = tl.load(total_pointer + row, mask=later, other=0.0)
     label = tl.load(label_pointer + row, mask=later, other=float("-inf"))
-    sum_z = tl.load(sum_pointer + row, mask=later, other=0.0)
     here = (target >= 0) & (target < width)
     # Before any share is written over the tile.
     own = tl.load(z_pointer + target, mask=here, other=0.0)
@@ -46,7 +45,6 @@ def _turn_kernel(
         own = cap(own * SOFTCAP, SOFTCAP)
     label = tl.where(here, own, label)
     totals = tl.zeros((COLUMNS,), dtype=tl.float32)
-    sums = tl.zeros((COLUMNS,), dtype=tl.float32)
     column = tl.arange(0, COLUMNS)
     ahead = tl.load(z_pointer + column, mask=column < width, other=0.0)
     for first in range(0, width, COLUMNS):
@@ -57,8 +55,6 @@ def _turn_kernel(
         ahead = tl.load(z_pointer + column + COLUMNS, mask=column < width - COLUMNS, other=0.0)
         if SOFTCAP > 0.0:
             z = cap(z * SOFTCAP, SOFTCAP)
-        if SUM:
-            sums += tl.where(inside, z, 0.0)
         rival = inside & (column != target)
         # Every thread waits here for all loads of this step: what it writes below may lie where another still reads.
         top = tl.max(tl.where(rival, z, float("-inf")), axis=0) * 1.4426950408889634
@@ -82,33 +78,25 @@ def _turn_kernel(
         totals += share
         if GRADIENT:
             if SOFTCAP > 0.0:
-                slope = 1.0 - (z / SOFTCAP) * (z / SOFTCAP)
-                share *= slope
-                if SLOPES:
-                    slope = slope.to(slope_pointer.dtype.element_ty)
-                    tl.store(slope_pointer + row * slope_stride + column, slope, mask=inside)
+                share *= 1.0 - (z / SOFTCAP) * (z / SOFTCAP)
             tl.store(share_pointer + column, share.to(share_pointer.dtype.element_ty), mask=inside)
     tl.store(reference_pointer + row, reference)
     tl.store(total_pointer + row, total + tl.sum(totals, axis=0))
     tl.store(label_pointer + row, label)
-    tl.store(sum_pointer + row, sum_z + tl.sum(sums, axis=0))
 
 
 @triton.jit(
-    do_not_specialize=["scale_stride", "mean_stride"],
+    do_not_specialize=["scale_stride"],
     do_not_specialize_on_alignment=[
-        "target_pointer", "reference_pointer", "total_pointer", "label_pointer", "sum_pointer", "scale_pointer",
-        "loss_pointer",
+        "target_pointer", "reference_pointer", "total_pointer", "label_pointer", "scale_pointer", "loss_pointer",
     ],
 )  # fmt: skip
 def _finish_kernel(
-    target_pointer, reference_pointer, total_pointer, label_pointer, sum_pointer, accumulated_pointer,
-    weight_pointer, mean_pointer, scale_pointer, loss_pointer, out_pointer, vocabulary, hidden, weight_stride,
-    mean_stride, scale_stride, out_stride, ignore,
-    GRADIENT: tl.constexpr, MEAN: tl.constexpr, LOGIT_SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
-    LABEL_SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr, COLUMNS: tl.constexpr,
+    target_pointer, reference_pointer, total_pointer, label_pointer, accumulated_pointer, weight_pointer,
+    scale_pointer, loss_pointer, out_pointer, vocabulary, hidden, weight_stride, scale_stride, out_stride, ignore,
+    GRADIENT: tl.constexpr, LOGIT_SCALE: tl.constexpr, SOFTCAP: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One row whose tiles have all been taken in: its loss, and its gradient from A, the label's word and the mean."""
+    """One row whose tiles have all been taken in: its loss, and its gradient from A and the label's word."""
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(target_pointer + row).to(tl.int64)
     kept = target != ignore
@@ -117,14 +105,13 @@ def _finish_kernel(
     # ln 2 in two parts, the first of 15 bits: its product with the reference, a whole number, is exact.
     reference = tl.load(reference_pointer + row)
     others = reference * 0.693145751953125 + (reference * 1.4286068203094173e-06 + tl.log(total))
-    mean_z = tl.load(sum_pointer + row) / vocabulary
-    loss, pull, push = weigh_row(others, label, mean_z, LABEL_SMOOTHING, Z_LOSS)
+    loss, miss = weigh_row(others, label)
     scale = tl.load(scale_pointer + row * scale_stride)
     tl.store(loss_pointer + row, tl.where(kept, loss * scale, 0.0))
     if GRADIENT:
         scale *= LOGIT_SCALE
-        pull = scale * pull / tl.maximum(total, 1e-30)
-        push = scale * push
+        pull = scale * miss / tl.maximum(total, 1e-30)
+        push = -scale * miss
         if SOFTCAP > 0.0:
             push *= 1.0 - (label / SOFTCAP) * (label / SOFTCAP)
         known = (target >= 0) & (target < vocabulary)
@@ -134,9 +121,6 @@ def _finish_kernel(
             dx = pull * tl.load(accumulated_pointer + row * hidden + column, mask=inside, other=0.0)
             word = tl.load(weight_pointer + target * weight_stride + column, mask=inside & known, other=0.0)
             dx += push * word.to(tl.float32)
-            if MEAN:
-                mean = tl.load(mean_pointer + row * mean_stride + column, mask=inside, other=0.0)
-                dx -= scale * (LABEL_SMOOTHING / vocabulary) * mean
             dx = tl.where(kept, dx, 0.0)
             tl.store(
                 out_pointer + row * out_stride + column, dx.to(out_pointer.dtype.element_ty), mask=inside

@@ -1,13 +1,10 @@
 """The loss of one label beside its rivals, and how strongly it pulls at each logit.
 
-    o = log sum_{j != y} exp z_j        d = o - z_y        nll = softplus(d)        lse = z_y + nll
-    loss = (1 - eps) nll + eps (lse - mean_j z_j) + lambda lse^2
-    dloss / dz_j = exp(z_j - o) pull (j != y), push (j = y), less eps / V for each,
-    pull = (1 + 2 lambda lse) sigmoid(d)        push = 2 lambda lse sigmoid(-d) + eps - sigmoid(d)
+    o = log sum_{j != y} exp z_j        d = o - z_y        loss = softplus(d)
+    dloss / dz_j = exp(z_j - o) sigmoid(d)  (j != y)       dloss / dz_y = -sigmoid(d)
 
-y the label, V the vocabulary. The label is left out of the sum o: a token that the model is sure of has d << 0, where
-lse - z_y and p_y - 1 would be differences of nearly equal numbers; softplus(d) and -sigmoid(d) keep every digit.
-z-loss (lambda): Chowdhery et al. 2022, arXiv:2204.02311; label smoothing (eps): Szegedy et al. 2015, arXiv:1512.00567.
+y the label. It is left out of the sum o: a token that the model is sure of has d << 0, where log sum_j exp z_j - z_y
+and p_y - 1 would be differences of nearly equal numbers; softplus(d) and -sigmoid(d) keep every digit.
 """
 
 from __future__ import annotations
@@ -23,25 +20,10 @@ LOWEST = -1e30
 """Below every logit, and finite: the difference of two of it is 0, not NaN."""
 
 
-def weigh(
-    others: Tensor,  # (N,) o
-    label: Tensor,  # (N,) z_y
-    mean: Tensor | float,  # (N,) mean_j z_j
-    label_smoothing: float,
-    z_loss: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # (N,) each
-    """Loss, pull and push of each row."""
+def weigh(others: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss and sigmoid(d) (N,) of each row, of o and z_y (N,)."""
     distance = others - label
-    nll = torch.logaddexp(distance, torch.zeros_like(distance))
-    miss = torch.sigmoid(distance)
-    lse = label + nll
-    loss = nll
-    if label_smoothing:
-        loss = (1 - label_smoothing) * nll + label_smoothing * (lse - mean)
-    if not z_loss:
-        return loss, miss, label_smoothing - miss
-    twice = 2 * z_loss * lse
-    return loss + z_loss * lse * lse, miss * (1 + twice), label_smoothing - miss + twice * (1 - miss)
+    return torch.logaddexp(distance, torch.zeros_like(distance)), torch.sigmoid(distance)
 
 
 def spread(scale: float | Tensor, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -70,19 +52,11 @@ def cap(q, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
-def weigh_row(others, label, mean, LABEL_SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr):
+def weigh_row(others, label):
     """`weigh`, in float32."""
     distance = others - label
     e = tl.exp(-tl.abs(distance))
     more = 1.0 + e
     # log(1 + e) as exact as e itself: what 1 + e lost in rounding is put right by e / (more - 1).
     log1p = tl.where(more == 1.0, e, tl.log(more) * (e / (more - 1.0)))
-    nll = tl.maximum(distance, 0.0) + log1p
-    miss = tl.where(distance >= 0.0, 1.0, e) / more
-    hit = tl.where(distance >= 0.0, e, 1.0) / more
-    lse = label + nll
-    loss = (1.0 - LABEL_SMOOTHING) * nll + Z_LOSS * lse * lse
-    if LABEL_SMOOTHING > 0.0:
-        loss += LABEL_SMOOTHING * (lse - mean)
-    twice = 2.0 * Z_LOSS * lse
-    return loss, miss * (1.0 + twice), LABEL_SMOOTHING - miss + twice * hit
+    return tl.maximum(distance, 0.0) + log1p, tl.where(distance >= 0.0, 1.0, e) / more

@@ -70,7 +70,7 @@ class FlatAdamW(torch.optim.AdamW):
         # One kernel steps all groups, so it compiles or fails at the first: their sizes and places are multiples of 16.
         for (group, weights), state in zip(groups, states, strict=True):
             op.step(
-                weights.detach(), weights.grad, state["exp_avg"], state["exp_avg_sq"], None, coefficients,
+                weights.detach(), weights.grad, state["exp_avg"], state["exp_avg_sq"], coefficients,
                 epsilon=group["eps"], weight_decay=group["weight_decay"],
             )  # fmt: skip
         for state in states:

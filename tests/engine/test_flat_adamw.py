@@ -319,8 +319,8 @@ def played_advance(squares, settings, state, coefficients, weight1, weight2, **_
     coefficients.copy_(found)
 
 
-def played_step(p, g, m, v, shadow, coefficients, count, epsilon, weight_decay, **_) -> None:
-    ADAMW.reference.step(p, g, m, v, None, coefficients, epsilon=epsilon, weight_decay=weight_decay)
+def played_step(p, g, m, v, coefficients, count, epsilon, weight_decay, **_) -> None:
+    ADAMW.reference.step(p, g, m, v, coefficients, epsilon=epsilon, weight_decay=weight_decay)
 
 
 PLAYED = {"squares": played_squares, "advance": played_advance, "step": played_step}

@@ -9,8 +9,8 @@ def _make_cases():
         yield small
         yield small | {"rows": 5, "columns": 64}
         yield small | {"softcap": 30.0, "columns": 128, "bias": True}
-        yield small | {"label_smoothing": 0.1, "z_loss": 1e-4, "columns": 96, "row_scale": True}
-        yield small | {"softcap": 3.0, "label_smoothing": 0.1, "z_loss": 1e-2, "columns": 64}
+        yield small | {"columns": 96, "row_scale": True}
+        yield small | {"softcap": 3.0, "columns": 64}
         yield small | {"sure": 3.0, "columns": 64, "logit_scale": 1.5}
         yield small | {"gradient": False, "columns": 64}
         yield small | {"reduction": "none", "scale": -1.0, "through_autograd": True}
@@ -39,13 +39,13 @@ LARGE = tuple(
         {"sure": 2.0},
         {"trained": True},
         {"rows": 4096, "softcap": 30.0, "columns": 4096},
-        {"label_smoothing": 0.1, "z_loss": 1e-4, "columns": 2000, "sure": 2.0},
+        {"columns": 2000, "sure": 2.0},
     )
 )
 COMPILE = (
     {"width": 4096, "vocabulary": 4112},
-    {"width": 100, "vocabulary": 300, "softcap": 30.0, "label_smoothing": 0.1, "z_loss": 1e-4},
+    {"width": 100, "vocabulary": 300, "softcap": 30.0},
     {"width": 100, "vocabulary": 300, "gradient": False},
     {"width": 100, "vocabulary": 300, "trained": True},
 )
-EDGES = ({"width": 16384, "vocabulary": 257}, {"width": 8, "vocabulary": 1, "label_smoothing": 0.1})
+EDGES = ({"width": 16384, "vocabulary": 257}, {"width": 8, "vocabulary": 1})

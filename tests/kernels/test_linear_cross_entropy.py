@@ -20,10 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 TERMS = (
     {},
     {"softcap": 30.0},
-    {"label_smoothing": 0.1},
-    {"z_loss": 1e-4},
-    {"logit_scale": 0.25, "z_loss": 1e-2},
-    {"softcap": 3.0, "label_smoothing": 0.1, "z_loss": 1e-4, "logit_scale": 2.0},
+    {"logit_scale": 0.25},
+    {"softcap": 3.0, "logit_scale": 2.0},
 )
 PORTIONS = ({}, {"rows": 4, "columns": 64}, {"rows": 3, "columns": 256}, {"rows": 100, "columns": 16})
 WAYS = pytest.mark.parametrize(
@@ -46,16 +44,12 @@ def draw(rows=13, hidden=32, vocabulary=257, *, dtype=torch.float64, device="cpu
     return x.to(device, dtype), weight.to(device, dtype), targets.to(device)
 
 
-def full_loss(
-    x, weight, targets, *, bias=None, softcap=0.0, logit_scale=1.0, label_smoothing=0.0, z_loss=0.0
-):
+def full_loss(x, weight, targets, *, bias=None, softcap=0.0, logit_scale=1.0):
     """The loss of each row by its definition, over the full logits."""
     logits = x @ weight.t() if bias is None else x @ weight.t() + bias
     z = logits * logit_scale
     z = softcap * torch.tanh(z / softcap) if softcap else z
-    lse = z.logsumexp(1)
-    label = z.gather(1, targets.clamp(min=0)[:, None]).squeeze(1)
-    loss = lse - (1 - label_smoothing) * label - label_smoothing * z.mean(1) + z_loss * lse.square()
+    loss = z.logsumexp(1) - z.gather(1, targets.clamp(min=0)[:, None]).squeeze(1)
     return torch.where(targets == IGNORE, 0.0, loss)
 
 
@@ -80,12 +74,8 @@ def test_reference_equals_autograd_over_the_full_logits(terms, portion):
 
 def test_equals_the_library_on_the_plain_loss():
     x, weight, targets = draw(dtype=torch.float32)
-    library = torch.nn.functional.cross_entropy(
-        x @ weight.t(), targets, reduction="none", label_smoothing=0.1
-    )
-    losses, gradient = reference_forward(
-        x, weight, targets, label_smoothing=0.1, reduction="none", gradient=False
-    )
+    library = torch.nn.functional.cross_entropy(x @ weight.t(), targets, reduction="none")
+    losses, gradient = reference_forward(x, weight, targets, reduction="none", gradient=False)
     assert gradient is None
     torch.testing.assert_close(losses, library, rtol=1e-5, atol=1e-5)
 
@@ -132,7 +122,7 @@ def test_no_rows_and_no_labels(device, forward):
     assert loss.shape == () and loss == 0 and gradient.shape == (0, 32)
     losses, _ = forward(x[:0], weight, targets[:0], reduction="none")
     assert losses.shape == (0,)
-    loss, gradient = forward(x, weight, torch.full_like(targets, IGNORE), label_smoothing=0.1, z_loss=0.1)
+    loss, gradient = forward(x, weight, torch.full_like(targets, IGNORE))
     assert loss == 0 and not gradient.any()
     x[1] = float("nan")  # what lies in rows that do not count stays there
     loss, gradient = forward(x, weight, targets)
@@ -182,9 +172,7 @@ def test_differentiable_form(reduction):
     x, weight, targets = draw(rows=3, hidden=5, vocabulary=11)
     leaf = x.requires_grad_()
     apply = LINEAR_CROSS_ENTROPY.reference
-    assert torch.autograd.gradcheck(
-        lambda h: apply(h, weight, targets, z_loss=0.1, reduction=reduction), leaf
-    )
+    assert torch.autograd.gradcheck(lambda h: apply(h, weight, targets, reduction=reduction), leaf)
     assert not apply(x.detach(), weight, targets).requires_grad
     with pytest.raises(ValueError, match="must be frozen"):
         apply(leaf, weight.requires_grad_(), targets)
