@@ -95,7 +95,7 @@ def main() -> int:
         steps=1,
         micro_batch=options.micro_batch,
         tokens=options.tokens,
-        limits={},
+        run={},
     )
     if options.data:
         words = json.loads(recipe.read_text(encoding="utf-8"))

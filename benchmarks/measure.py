@@ -212,7 +212,7 @@ def measure_engine(case: Case, folder: Path) -> int:
             steps=case.steps,
             micro_batch=case.batch,
             tokens=case.tokens,
-            limits={},
+            run={},
         )
         recipe = json.loads(path.read_text(encoding="utf-8"))
         recipe["optim"]["optimizer"] = case.optimizer

@@ -79,7 +79,7 @@ def write_recipe(path: Path, options: argparse.Namespace) -> Path:
             "max_steps": options.steps,
             **size_step(options.rows_a_step),
         },
-        "limits": {"device": "auto" if options.device.startswith("cuda") else "cpu"},
+        "run": {"device": "auto" if options.device.startswith("cuda") else "cpu"},
     }
     path.write_text(json.dumps(recipe, indent=1) + "\n", encoding="utf-8")
     return path

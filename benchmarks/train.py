@@ -42,7 +42,7 @@ MIB = 2**20
 
 
 def write_recipe(
-    path: Path, model: Path, way: str, *, steps: int, micro_batch: int, tokens: int, limits: Mapping[str, str]
+    path: Path, model: Path, way: str, *, steps: int, micro_batch: int, tokens: int, run: Mapping[str, str]
 ) -> Path:
     """Write the recipe of WAYS[way] on the model folder `model` and return `path`."""
     changes = WAYS[way]
@@ -54,7 +54,7 @@ def write_recipe(
         "data": {"source": str(model / "conversations.jsonl"), "max_length": tokens, "validation_share": 0.0},
         "adapter": changes.get("adapter", {}),
         "optim": optim,
-        "limits": {"keep_checkpoints": 1, **limits},
+        "run": {"keep_checkpoints": 1, **run},
     }
     path.write_text(json.dumps(recipe, indent=1) + "\n", encoding="utf-8")
     return path
@@ -164,14 +164,12 @@ def main() -> int:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         make_model(options.shape, model, device=device, tokens=options.tokens)
     workspace = options.workspace or Path(tempfile.mkdtemp(prefix="studio-bench-"))
-    limits = {"activation_checkpointing": options.recompute, "kernels": options.kernels}
+    run = {"activation_checkpointing": options.recompute, "kernels": options.kernels}
     command = " ".join(["python benchmarks/train.py", *sys.argv[1:]])
     failed = False
     for way in options.ways:
         sizes = {"steps": options.steps, "micro_batch": options.micro_batch, "tokens": options.tokens}
-        recipe = write_recipe(
-            options.models / f"{options.shape}-{way}.json", model, way, limits=limits, **sizes
-        )
+        recipe = write_recipe(options.models / f"{options.shape}-{way}.json", model, way, run=run, **sizes)
         answer, folder, started_s = train(recipe, workspace)
         row = {"shape": options.shape, "way": way, **sizes, **read_run(folder, started_s)}
         row |= {"date": datetime.date.today().isoformat(), "command": command}

@@ -45,8 +45,8 @@ def look(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         recipe = Path(folder, "recipe.json")
         data = {"source": "demo", "max_length": 2048, "fill": True}
-        limits = {"trial": False, "samples": 0}
-        settings = {"data": data, "optim": {"max_steps": options.steps}, "limits": limits}
+        run = {"trial": False, "samples": 0}
+        settings = {"data": data, "optim": {"max_steps": options.steps}, "run": run}
         model = {"source": options.model, "quantization": "nf4"}
         recipe.write_text(json.dumps({"version": 2, "model": model} | settings), encoding="utf-8")
 

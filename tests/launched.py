@@ -76,7 +76,7 @@ def write_recipe(folder: Path, base: Path, rows: Path, /, **parts: Any) -> Path:
         "model": {"source": str(base)},
         "data": {"source": str(rows), "max_length": 64},
         "optim": {"learning_rate": 0.01, "max_steps": 12, "batch_size": 8},
-        "limits": {"save_every": 2},
+        "run": {"save_every": 2},
     }
     for part, values in parts.items():
         recipe[part] = recipe.get(part, {}) | values if isinstance(values, dict) else values

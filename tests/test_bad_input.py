@@ -395,7 +395,7 @@ def test_a_disk_that_fills_up_in_mid_run(short_of_room, namespace, small, tmp_pa
     site.mkdir()
     (site / "sitecustomize.py").write_text(SITECUSTOMIZE, encoding="utf-8")
     go, after = short_of_room
-    recipe = small(optim={"max_steps": 200}, limits={"save_every": 2})
+    recipe = small(optim={"max_steps": 200}, run={"save_every": 2})
     done = go("later", "train", recipe, "--json", paths=(site,), TEST_STEP_SLEEP_S="0.1")
     assert done.returncode == 1, done.stderr
     answer = read_answer(done.stdout)

@@ -134,7 +134,7 @@ def test_a_request_to_end_saves_and_resume_finishes_alike(
         tiny_models(),
         chat_file,
         optim={"max_steps": STEPS},
-        limits={"save_every": 0},
+        run={"save_every": 0},
         adapter={"dropout": 0.1},
     )
     process = start(room, "train", recipe, "--json", paths=(site,), TEST_STEP_SLEEP_S="0.1")
@@ -182,7 +182,7 @@ def test_one_run_at_a_time_and_no_child_outlives_a_killed_supervisor(
     room, site, tmp_path, tiny_models, chat_file, capsys, monkeypatch
 ):
     # No checkpoint on the way: a process that waits for a busy disk cannot be ended before it is done.
-    parts = {"optim": {"max_steps": 5000}, "limits": {"save_every": 5000}}
+    parts = {"optim": {"max_steps": 5000}, "run": {"save_every": 5000}}
     recipe = write_recipe(tmp_path, tiny_models(), chat_file, **parts)
     process = start(room, "train", recipe, paths=(site,), TEST_STEP_SLEEP_S="0.05")
     try:

@@ -8,7 +8,7 @@ from typing import Any
 from studio.core.errors import StudioError
 from studio.core.events import EVENTS_VERSION
 from studio.core.i18n import text
-from studio.core.recipe import RECIPE_VERSION
+from studio.core.recipe import RECIPE_VERSION, RENAMED
 from studio.core.run_record import RECORD_VERSION
 
 QUEUE_VERSION = 2
@@ -34,6 +34,21 @@ def _lift_recipe_1(recipe: dict[str, Any]) -> dict[str, Any]:
         rest = {key: value for key, value in data.items() if key != "packing"}
         lifted["data"] = {**rest, "fill": data["packing"]}
     return lifted
+
+
+def rename_keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `recipe` with today's names for the keys of RENAMED. Where both are, the old one is left to be refused."""
+    renamed = dict(recipe)
+    for old, new in RENAMED.items():
+        (*way, last), new_last = old.split("."), new.rpartition(".")[2]
+        part = renamed
+        if way:
+            if not isinstance(renamed.get(way[0]), Mapping):
+                continue
+            part = renamed[way[0]] = dict(renamed[way[0]])
+        if last in part and new_last not in part:
+            part[new_last] = part.pop(last)
+    return renamed
 
 
 def _lift_queue_1(queue: dict[str, Any]) -> dict[str, Any]:
@@ -77,4 +92,4 @@ def lift(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
     while version < NEWEST[kind]:
         lifted = LIFTS[kind, version](lifted)
         version += 1
-    return lifted | {"version": version}
+    return (rename_keys(lifted) if kind == "recipe" else lifted) | {"version": version}

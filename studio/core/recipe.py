@@ -9,6 +9,13 @@ from typing import Any
 from studio.core.knobs import knob
 
 RECIPE_VERSION = 2
+RENAMED = {
+    "limits": "run",
+    "method": "objective",
+    "adapter.targets": "adapter.target_modules",
+    "data.take": "data.max_rows",
+}
+"""Path in a recipe of earlier versions -> its name of today; the first recipes of version 2 had the old ones, too."""
 
 
 USUAL_SHARE, SHARED_ROWS = 0.05, 100
@@ -82,7 +89,7 @@ class DatasetSpec:
     overlap: str = knob("keep", choices=("keep", "exact", "near"), effect="own")
     filters: dict[str, str] = knob({}, time="less")
     shuffle: bool = knob(False)
-    take: int = knob(0, unit="rows", minimum=0, maximum=1_000_000_000, effect="own")
+    max_rows: int = knob(0, unit="rows", minimum=0, maximum=1_000_000_000, effect="own")
     accept_bad_rows: bool = knob(False)
 
 
@@ -94,7 +101,7 @@ class AdapterSpec:
     rank: int = knob(16, minimum=1, maximum=1024, level="common", memory="more", useful=(8, 16, 32, 64, 128))
     alpha: float = knob(32.0, minimum=0.001, maximum=4096, level="common")
     dropout: float = knob(0.0, unit="share", minimum=0.0, maximum=0.9, time="more")
-    targets: str = knob("all-linear", effect="own")
+    target_modules: str = knob("all-linear", effect="own")
     rslora: bool = knob(False)
     dora: bool = knob(False, memory="more", time="more")
 
@@ -127,7 +134,7 @@ class OptimSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class RunSpec:
     """When the run looks up from its work: evaluation, checkpoints, the end; and what it may use."""
 
     eval_every: int = knob(0, unit="steps", minimum=0, maximum=1_000_000, level="common", time="less")
@@ -150,12 +157,18 @@ class Recipe:
     version: int = RECIPE_VERSION
     name: str = knob("", level="common")
     seed: int = knob(42, minimum=0, maximum=2**31 - 1)
-    method: str = knob("auto", choices=("auto", "sft", "pretrain", "weighted_sft"), level="common")
+    objective: str = knob("auto", choices=("auto", "sft", "pretrain", "weighted_sft"), level="common")
     model: ModelChoice
     data: DatasetSpec
     adapter: AdapterSpec = field(default_factory=AdapterSpec)
     optim: OptimSpec = field(default_factory=OptimSpec)
-    limits: Limits = field(default_factory=Limits)
+    run: RunSpec = field(default_factory=RunSpec)
+
+
+def rename_path(path: str) -> str:
+    """Return today's dotted path of a setting that an earlier version named: `limits.device` is `run.device`."""
+    head, dot, rest = path.partition(".")
+    return RENAMED.get(path) or RENAMED.get(head, head) + dot + rest
 
 
 def read_value(recipe: Recipe, path: str) -> Any:
@@ -167,9 +180,12 @@ def read_value(recipe: Recipe, path: str) -> Any:
 
 
 def change_recipe(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
-    """Return a copy of `recipe` with the values at the dotted paths of `changes` replaced."""
+    """Return a copy of `recipe` with the values at the dotted paths of `changes` replaced.
+
+    Earlier names are understood: what a stored run proposes to change has those of its day.
+    """
     for path, value in changes.items():
-        head, _, rest = path.partition(".")
+        head, _, rest = rename_path(path).partition(".")
         if rest:
             part = dataclasses.replace(getattr(recipe, head), **{rest: value})
             recipe = dataclasses.replace(recipe, **{head: part})

@@ -312,7 +312,7 @@ def validation_of(spec: DatasetSpec, format: str) -> DatasetSpec:
         overlap="keep",
         duplicates="keep",
         shuffle=False,
-        take=0,
+        max_rows=0,
         split="",
         sheet="",
         config="",

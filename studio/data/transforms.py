@@ -82,9 +82,9 @@ def apply(
     order = np.arange(len(left.rows))
     if split == "train" and spec.shuffle:
         order = shuffle(traits.hashes[left.rows], seed)
-    if split == "train" and 0 < spec.take < len(order):
-        left.filtered["not_taken"] = len(order) - spec.take
-        order = order[: spec.take]
+    if split == "train" and 0 < spec.max_rows < len(order):
+        left.filtered["not_taken"] = len(order) - spec.max_rows
+        order = order[: spec.max_rows]
     return Selection(rows=left.rows[order], filtered=left.filtered, copies=copies[order])
 
 

@@ -165,10 +165,10 @@ class Trial:
     @property
     def total_s(self) -> float:
         """How long the run will take: its steps, evaluations and checkpoints; the last two also come at its end."""
-        limits, steps = self.trainer.recipe.limits, self.trainer.total_steps
+        spec, steps = self.trainer.recipe.run, self.trainer.total_steps
         trained_s = self.step_s * steps
-        saves = count_saves(limits, steps, trained_s)
-        evaluations = steps // limits.eval_every if limits.eval_every else 0
+        saves = count_saves(spec, steps, trained_s)
+        evaluations = steps // spec.eval_every if spec.eval_every else 0
         return trained_s + self.evaluation_s * (evaluations + 1) + self.save_s * (saves + 1)
 
     # What can be seen without computing ------------------------------------------------------------------------------

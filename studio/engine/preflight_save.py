@@ -33,7 +33,7 @@ def check_space(trainer: Trainer, folder: RunFolder) -> int:
     """Return the bytes of one checkpoint. Raises StudioError when the disk cannot take those of the run."""
     whole_bytes = count_checkpoint(trained_state(trainer.model), trainer)
     # One more than is kept: a new one is whole before the oldest goes.
-    require_space(folder.path, whole_bytes * (trainer.recipe.limits.keep_checkpoints + 1))
+    require_space(folder.path, whole_bytes * (trainer.recipe.run.keep_checkpoints + 1))
     return whole_bytes
 
 

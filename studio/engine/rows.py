@@ -28,7 +28,7 @@ def prepare_rows(
         tokenizer.chat_template = read_choice(recipe.data.template)
     data = prepare(
         recipe.data,
-        recipe.method,
+        recipe.objective,
         tokenizer,
         seed=recipe.seed,
         cache=cache,

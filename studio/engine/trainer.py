@@ -172,7 +172,7 @@ class Trainer:
             if self._evaluate_when_due():
                 return "early"
             since_s = time.monotonic() - self._saved_s
-            if is_save_due(self.recipe.limits, self.state.step, self.total_steps, self._saved_step, since_s):
+            if is_save_due(self.recipe.run, self.state.step, self.total_steps, self._saved_step, since_s):
                 self._save()
         return "finished"
 
@@ -372,11 +372,11 @@ class Trainer:
 
     def _evaluate_when_due(self) -> bool:
         """Evaluate after every `eval_every` steps; returns whether early stopping ends the run, also after a resume."""
-        limits, state = self.recipe.limits, self.state
-        due = limits.eval_every and state.step % limits.eval_every == 0 and state.evaluated != state.step
+        spec, state = self.recipe.run, self.state
+        due = spec.eval_every and state.step % spec.eval_every == 0 and state.evaluated != state.step
         if due and self.validation:
             self._evaluate()
-        return bool(limits.early_stopping) and state.evals_without_gain >= limits.early_stopping
+        return bool(spec.early_stopping) and state.evals_without_gain >= spec.early_stopping
 
     def _evaluate(self) -> None:
         """Evaluate and log; an evaluation that a stop cuts short does not count."""

@@ -1,6 +1,6 @@
 """Watches a run from inside its process: the GPU's driver, signs of life, memory that grows; says why it stands still.
 
-    watch = Watch(folder, recipe.limits, log.append, Heartbeat(workspace.heartbeat))
+    watch = Watch(folder, recipe.run, log.append, Heartbeat(workspace.heartbeat))
     with watch:
         run(recipe, machine, folder, watch.emit, should_stop, watch.beat)
 
@@ -38,7 +38,7 @@ from studio.core.events import (
 )
 from studio.core.heartbeat import PARENT_VARIABLE, UNATTENDED_VARIABLE, Heartbeat, Standstill, write_stall
 from studio.core.i18n import text
-from studio.core.recipe import Limits
+from studio.core.recipe import RunSpec
 from studio.core.stall_timeout import Pace, read_budgets
 from studio.engine.crash_records import STACKS
 from studio.engine.run_folder import RunFolder
@@ -73,7 +73,7 @@ class Watch:
     def __init__(
         self,
         folder: RunFolder,
-        limits: Limits,
+        spec: RunSpec,
         emit: Callable[[RunEvent], None],
         heart: Heartbeat,
         *,
@@ -84,7 +84,7 @@ class Watch:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """`cache` is where compiled kernels go: it grows while some are built."""
-        self.folder, self.limits, self.heart, self.cache = folder, limits, heart, cache
+        self.folder, self.spec, self.heart, self.cache = folder, spec, heart, cache
         self._emit, self._should_stop, self._clock, self._wall = emit, should_stop, clock, wall
         self.budgets_s = read_budgets(environment)
         self.supervised = PARENT_VARIABLE in environment
@@ -113,7 +113,7 @@ class Watch:
     # The engine's side -----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Watch:
-        self._open.enter_context(keep_awake(self.limits.keep_awake))
+        self._open.enter_context(keep_awake(self.spec.keep_awake))
         with suppress(OSError):  # a full disk: the run must not end for want of a file that is rarely needed
             self._stacks = (self.folder.path / STACKS).open("a", encoding="utf-8", errors="replace")
             self._open.callback(self._close_stacks)
@@ -228,7 +228,7 @@ class Watch:
             self._before = read_vitals(os.getpid(), self.cache, self._gpu)
             return
         action = choose_action(
-            self.limits.on_stall, finding.verdict, unattended=self.unattended, supervised=self.supervised
+            self.spec.on_stall, finding.verdict, unattended=self.unattended, supervised=self.supervised
         )
         with self._lock:
             if self._beats != beats:

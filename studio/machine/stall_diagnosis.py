@@ -198,7 +198,7 @@ def is_working(
 
 
 def choose_action(on_stall: str, verdict: str, *, unattended: bool, supervised: bool) -> str:
-    """Return what follows a stall: wait (only told), ask, restart or stop. `on_stall` as in recipe.limits.
+    """Return what follows a stall: wait (only told), ask, restart or stop. `on_stall` as in recipe.run.
 
     Without a supervisor nobody could end the engine's thread. A pipe that nobody reads stays full after a restart, and
     the run goes on by itself once somebody reads.

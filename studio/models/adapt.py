@@ -39,7 +39,7 @@ def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
         return model
     if adapter:
         return load_adapter(model, Path(adapter), trainable=True)
-    targets = spec.targets.strip()
+    targets = spec.target_modules.strip()
     names = (
         targets if targets == "all-linear" else [name.strip() for name in targets.split(",") if name.strip()]
     )

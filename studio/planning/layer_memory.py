@@ -101,7 +101,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         return None
     spec, groups = recipe.adapter, _read_groups(model, recipe)
     whole = spec.method == "full"
-    adapted = [shape for name, shape in model.linears.items() if is_target(name, spec.targets)]
+    adapted = [shape for name, shape in model.linears.items() if is_target(name, spec.target_modules)]
     adapters = model.layers * spec.rank * sum(map(sum, adapted))
     windowed = model.windowed_layers or (True,) * model.layers
     return DecoderShape(
@@ -132,7 +132,7 @@ def _by_triton(plan: BackendPlan, op: str) -> bool:
 
 def _read_groups(model: ModelFacts, recipe: Recipe) -> dict[str, Group] | None:
     rank = recipe.adapter.rank if recipe.adapter.method == "lora" else 0
-    groups = group_linears(model.linears, rank, recipe.adapter.targets)
+    groups = group_linears(model.linears, rank, recipe.adapter.target_modules)
     if groups is None:
         return None
     weights = model.layers * sum(group.inputs * group.outputs for group in groups.values())

@@ -225,7 +225,7 @@ def count_disk(plan: BackendPlan, model: ModelFacts, recipe: Recipe, keep: int |
     One more than is kept: a new one is whole before the oldest goes. The result takes less than that one, which comes
     when the last checkpoint is written.
     """
-    kept = recipe.limits.keep_checkpoints if keep is None else keep
+    kept = recipe.run.keep_checkpoints if keep is None else keep
     return add_spare(checkpoint_bytes(plan, model, recipe) * (kept + 1))
 
 
@@ -234,7 +234,7 @@ def _count_trained(model: ModelFacts, recipe: Recipe) -> int:
     return (
         model.parameters
         if spec.method == "full"
-        else count_adapter_parameters(model, spec.rank, spec.targets)
+        else count_adapter_parameters(model, spec.rank, spec.target_modules)
     )
 
 

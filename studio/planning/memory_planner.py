@@ -91,7 +91,7 @@ def choose_policy(
 
 def advise(recipe: Recipe, model: ModelFacts) -> Text:
     """Return the change that makes a run fit at the least cost."""
-    if recipe.limits.activation_checkpointing == "off":
+    if recipe.run.activation_checkpointing == "off":
         return text("check.memory.checkpointing")
     if recipe.adapter.method == "full":
         return text("check.memory.lora")
@@ -137,7 +137,7 @@ def longest_context(
     recomputed, unless it forbids that. What the model can read is no limit here: see ModelFacts.max_positions.
     """
     model = dataclasses.replace(model, max_positions=0)
-    if recipe.limits.activation_checkpointing != "off":
+    if recipe.run.activation_checkpointing != "off":
         plan = dataclasses.replace(plan, checkpointing=dataclasses.replace(plan.checkpointing, value=True))
 
     def needed(tokens: int) -> int:
@@ -255,7 +255,7 @@ def _read_load(plan: BackendPlan, model: ModelFacts, recipe: Recipe, ram_bytes: 
         tokens=count_tokens(model, recipe),
         document_tokens=longest(model, recipe),
         ram_bytes=ram_bytes,
-        recompute=recipe.limits.activation_checkpointing,
+        recompute=recipe.run.activation_checkpointing,
         opened=plan.quantization.value == "nf4",
     )
 

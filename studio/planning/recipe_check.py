@@ -47,7 +47,7 @@ def check(
     problems = list(_check_knobs(recipe))
     ranges_hold = not problems
     problems += _check_time(recipe, data)
-    problems += _check_method(recipe, data)
+    problems += _check_objective(recipe, data)
     problems += _check_machine(recipe, machine, model)
     if data is not None:
         problems += _check_data(recipe, data)
@@ -98,7 +98,7 @@ def _check_range(knob: Knob, value: float) -> Iterator[Problem]:
 
 
 def _check_time(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem]:
-    optim, limits = recipe.optim, recipe.limits
+    optim, run = recipe.optim, recipe.run
     if not optim.epochs and not optim.max_steps:
         yield _problem("optim.epochs", "check.no_end")
     if optim.learning_rate == 0:
@@ -109,17 +109,17 @@ def _check_time(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem]:
     has_validation = bool(
         recipe.data.validation or share_held_out(recipe.data, data.rows_used if data else 0)
     )
-    if limits.early_stopping and not limits.eval_every:
-        yield _problem("limits.early_stopping", "check.stop_without_eval")
-    if limits.early_stopping and not has_validation:
-        yield _problem("limits.early_stopping", "check.stop_without_validation")
-    elif limits.eval_every and not has_validation:
-        yield _warning("limits.eval_every", "check.eval_without_validation")
-    if steps and limits.eval_every > steps:
-        yield _warning("limits.eval_every", "check.eval_too_late", every=limits.eval_every, steps=steps)
+    if run.early_stopping and not run.eval_every:
+        yield _problem("run.early_stopping", "check.stop_without_eval")
+    if run.early_stopping and not has_validation:
+        yield _problem("run.early_stopping", "check.stop_without_validation")
+    elif run.eval_every and not has_validation:
+        yield _warning("run.eval_every", "check.eval_without_validation")
+    if steps and run.eval_every > steps:
+        yield _warning("run.eval_every", "check.eval_too_late", every=run.eval_every, steps=steps)
 
 
-def _check_method(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem]:
+def _check_objective(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem]:
     full, rate = recipe.adapter.method == "full", recipe.optim.learning_rate
     if full and recipe.model.quantization != "none":
         yield _problem("model.quantization", "check.full_quantized", value=recipe.model.quantization)
@@ -131,16 +131,16 @@ def _check_method(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem]:
         yield _warning("adapter.dora", "check.dora_continued")
     if recipe.adapter.dora and recipe.model.quantization == "int8":
         yield _problem("adapter.dora", "check.dora_int8")
-    if recipe.method in ("sft", "weighted_sft") and data is not None and data.format == "text":
-        yield _problem("method", "check.sft_text")
+    if recipe.objective in ("sft", "weighted_sft") and data is not None and data.format == "text":
+        yield _problem("objective", "check.sft_text")
 
 
 def _check_machine(recipe: Recipe, machine: MachineFacts, model: ModelFacts | None) -> Iterator[Problem]:
     device, gpu = choose_device(machine, recipe)
-    if recipe.limits.device == "gpu" and gpu is None:
-        yield _problem("limits.device", "check.no_gpu", reason=device.reason)
-    elif recipe.limits.device == "auto" and plan_backend(machine, recipe).row in (2, 3):
-        yield _warning("limits.device", "check.card_unused", reason=device.reason)
+    if recipe.run.device == "gpu" and gpu is None:
+        yield _problem("run.device", "check.no_gpu", reason=device.reason)
+    elif recipe.run.device == "auto" and plan_backend(machine, recipe).row in (2, 3):
+        yield _warning("run.device", "check.card_unused", reason=device.reason)
     broken = bitsandbytes_reason(machine)
     if broken:
         stored = model.quantization if model is not None and model.quantization != "none" else ""
@@ -228,7 +228,7 @@ def _check_room(
         yield Problem(field="data.max_length", message=message, fix=fix, severity="warning")
     if free_disk_bytes is None:
         return
-    kept = recipe.limits.keep_checkpoints
+    kept = recipe.run.keep_checkpoints
     each, room = (count_disk(chosen, model, recipe, keep=keep) for keep in (0, kept))
     if room <= free_disk_bytes:
         return
@@ -244,8 +244,8 @@ def _check_room(
     fewer = next((n for n in smaller if count_disk(chosen, model, recipe, n) <= free_disk_bytes), 0)
     if fewer:
         fix = text("check.disk.fewer", count=fewer)
-        way = Fix(title=fix, change={"limits.keep_checkpoints": fewer})
-        problem = dataclasses.replace(problem, field="limits.keep_checkpoints", fix=fix, ways=(way,))
+        way = Fix(title=fix, change={"run.keep_checkpoints": fewer})
+        problem = dataclasses.replace(problem, field="run.keep_checkpoints", fix=fix, ways=(way,))
     yield problem
 
 

@@ -47,14 +47,14 @@ def plan(
         quantization=_choose_quantization(machine, recipe, model, backend, gpu),
         optimizer=optimizer,
         checkpointing=Choice(value=False, reason=text("plan.checkpointing.off")),
-        kernels={op: choose_kernel(op, machine, backend, gpu, recipe.limits.kernels) for op in ops},
+        kernels={op: choose_kernel(op, machine, backend, gpu, recipe.run.kernels) for op in ops},
         offers=make_offers(machine, backend, recipe),
         multi_gpu=_choose_multi_gpu(machine, gpu),
         row=backend.row,
     )
     fp8 = _choose_fp8(draft, recipe, model, gpu)
     if fp8.value:
-        fast = choose_kernel("fp8", machine, backend, gpu, recipe.limits.kernels)
+        fast = choose_kernel("fp8", machine, backend, gpu, recipe.run.kernels)
         kernels = {**draft.kernels, "fp8": fast}
         draft = dataclasses.replace(draft, kernels=kernels)
     done = plan_memory(dataclasses.replace(draft, fp8=fp8), machine, recipe, model, gpu, rows)
@@ -82,7 +82,7 @@ def plan_memory(
         draft, model, recipe, shape, *memory_budget(machine, gpu), calibration=calibration, rows=rows
     )
     recomputes, reason = any(layer.keep != "all" for layer in choice.policy.layers), choice.reason
-    if choice.fits and recipe.limits.activation_checkpointing != "auto":
+    if choice.fits and recipe.run.activation_checkpointing != "auto":
         reason = text("plan.wanted", value=text("plan.on" if recomputes else "plan.off"))
     optimizer = draft.optimizer
     if optimizer.reason.id == "plan.optimizer.fused":
@@ -144,14 +144,14 @@ def free_ram_bytes(machine: MachineFacts) -> int:
 def plan_backend(machine: MachineFacts, recipe: Recipe | None = None) -> Backend:
     """Return the row of the table for the card that trains, or would train if it could be used."""
     forced = forced_kernels(machine, recipe)
-    on_processor = recipe is not None and recipe.limits.device == "cpu"
+    on_processor = recipe is not None and recipe.run.device == "cpu"
     return choose_backend(machine, None if on_processor else choose_card(machine), forced)
 
 
 def forced_kernels(machine: MachineFacts, recipe: Recipe | None) -> str:
     """Return `triton` or `pytorch` where the recipe, or else the environment, decides on the kernels; "" where not."""
-    if recipe is not None and recipe.limits.kernels != "auto":
-        return recipe.limits.kernels
+    if recipe is not None and recipe.run.kernels != "auto":
+        return recipe.run.kernels
     setting = machine.environment.get(KERNELS_VARIABLE, "").strip().lower()
     return setting if setting in ("triton", "pytorch") else ""
 
@@ -162,7 +162,7 @@ def choose_device(machine: MachineFacts, recipe: Recipe) -> tuple[Choice, Gpu | 
     `cuda:i` counts the cards of one maker in the order of MachineFacts.gpus.
     """
     cores = machine.cores
-    if recipe.limits.device == "cpu":
+    if recipe.run.device == "cpu":
         return Choice(value="cpu", reason=text("plan.device.cpu_wanted", cores=cores)), None
     gpu, backend = choose_card(machine), choose_backend(machine, choose_card(machine))
     if gpu is None or backend.row in PROCESSOR_ROWS:
@@ -308,7 +308,7 @@ def _plan_own_code(
     draft: BackendPlan, machine: MachineFacts, recipe: Recipe, model: ModelFacts, gpu: Gpu | None
 ) -> BackendPlan:
     """Return `draft` with what the model's own code takes at once, and whether its activations are computed again."""
-    wanted = recipe.limits.activation_checkpointing
+    wanted = recipe.run.activation_checkpointing
     if not model.parameters:
         known = wanted != "auto"
         reason = text("plan.wanted", value=text("plan.on" if wanted == "on" else "plan.off"))
@@ -355,7 +355,7 @@ def choose_kernel(
     op: str, machine: MachineFacts, backend: Backend, gpu: Gpu | None, wanted: str = "auto"
 ) -> Choice:
     """Return which implementation of `op` a run takes: `triton`, or its twin (`reference`), which every other op leaves
-    alone. `wanted`: the recipe's limits.kernels.
+    alone. `wanted`: the recipe's run.kernels.
     """
     reference = "reference"
     if wanted == "pytorch":

@@ -91,7 +91,7 @@ def _list_ways(
         yield from way("check.long.epochs", {"optim.epochs": 1.0})
     count = _round_down(rows.count * SHORT_S / found.seconds * recipe.optim.epochs)
     if rows.count and count >= LEAST_ROWS:
-        change = {"data.take": count, "optim.epochs": 1.0}
+        change = {"data.max_rows": count, "optim.epochs": 1.0}
         yield from way("check.long.take", change, rows=f"{count:,}")
     if recipe.data.max_length > SHORTER_LENGTH and recipe.data.too_long == "cut":
         yield from way("check.long.length", {"data.max_length": SHORTER_LENGTH}, length=SHORTER_LENGTH)

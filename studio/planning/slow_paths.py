@@ -138,7 +138,7 @@ def _waste_card(run: _Run, gpu: Gpu | None) -> Iterator[Slower]:
     # On a card the model's own code: whether the decoder knows the model is not asked here.
     factor = run.reckon(best, "stock") / run.reckon(None, "stock")
     if factor >= LEAST_FACTOR:
-        yield Slower(id="card", reason=run.plan.device.reason, factor=factor, field="limits.device")
+        yield Slower(id="card", reason=run.plan.device.reason, factor=factor, field="run.device")
 
 
 def _miss_kernels(run: _Run) -> Iterator[Slower]:
@@ -150,7 +150,7 @@ def _miss_kernels(run: _Run) -> Iterator[Slower]:
     if factor >= LEAST_FACTOR or (failed and factor > 1.0):
         reason = plan.kernels[failed[0]].reason if failed else twins[0].reason
         ops = ", ".join(op for op, choice in plan.kernels.items() if choice.value == "reference")
-        field = "limits.kernels" if run.recipe.limits.kernels == "pytorch" else ""
+        field = "run.kernels" if run.recipe.run.kernels == "pytorch" else ""
         yield Slower(
             id="kernels", reason=text("slower.kernels", ops=ops, reason=reason), factor=factor, field=field
         )

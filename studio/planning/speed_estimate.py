@@ -90,7 +90,7 @@ def count_run_tokens(recipe: Recipe, model: ModelFacts, rows: RowFigures) -> int
     each = row_tokens(recipe, model, rows)
     if optim.max_steps:
         return round(optim.max_steps * optim.batch_size * (longest(model, recipe) if data.fill else each))
-    count = min(rows.count, data.take) if data.take else rows.count
+    count = min(rows.count, data.max_rows) if data.max_rows else rows.count
     share = share_held_out(data, round(count))
     return round(count * (1 - share) * optim.epochs * each)
 

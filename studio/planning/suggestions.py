@@ -18,7 +18,7 @@ OFFER_ROWS = frozenset({9, 10, 11, 12})
 def make_offers(machine: MachineFacts, backend: Backend, recipe: Recipe | None = None) -> tuple[Offer, ...]:
     """Return the Offers for `backend` on `machine`; without a `recipe` those that any recipe may profit from."""
     offers: list[Offer] = []
-    on_processor = recipe is not None and recipe.limits.device == "cpu"
+    on_processor = recipe is not None and recipe.run.device == "cpu"
     rebuild = f"{launcher(machine)} install --rebuild"
     if not on_processor and machine.gpus:
         name = machine.gpus[0].name
@@ -30,7 +30,7 @@ def make_offers(machine: MachineFacts, backend: Backend, recipe: Recipe | None =
             title = text("plan.offer.other_build", gpu=other.name)
             why = text("plan.offer.torch_cuda.why", gpu=other.name)
             offers.append(Offer(title=title, why=why, command=rebuild))
-    asked = recipe is None or recipe.limits.kernels != "pytorch"
+    asked = recipe is None or recipe.run.kernels != "pytorch"
     if backend.row in OFFER_ROWS and asked:
         offers += _triton_offers(machine, backend)
     if asked and (backend.row in OFFER_ROWS or _wsl_without_triton(machine, backend)):

@@ -104,7 +104,7 @@ def look_at_head(recipe: Recipe, workspace: Workspace, *, tokens: bool) -> dict[
         tokenizer,
         rows=HEAD_ROWS,
         cache=workspace.data_cache,
-        method=recipe.method,
+        method=recipe.objective,
         vocabulary=model.vocabulary if model else None,
         uncut=True,
     )
@@ -141,7 +141,7 @@ def measure(
         workspace.data_cache,
         tokenizer=load_tokenizer(model),
         vocabulary=model.vocabulary if model else None,
-        method=recipe.method,
+        method=recipe.objective,
         on_progress=on_progress,
         should_stop=should_stop,
     )

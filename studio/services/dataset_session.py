@@ -267,7 +267,7 @@ def identify(recipe: Recipe | None) -> str:
     if recipe is None:
         return ""
     data = {name: value for name, value in to_json(recipe.data).items() if name not in VIEW_FIELDS}
-    return json.dumps([data, recipe.model.source, recipe.model.revision, recipe.method], sort_keys=True)
+    return json.dumps([data, recipe.model.source, recipe.model.revision, recipe.objective], sort_keys=True)
 
 
 def check_reach(owner: bool, source: str) -> None:

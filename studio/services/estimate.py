@@ -236,8 +236,8 @@ class Estimates:
             recipe.model,
             recipe.adapter,
             recipe.optim,
-            recipe.limits,
-            recipe.method,
+            recipe.run,
+            recipe.objective,
             recipe.data.max_length,
         ]
         key = json.dumps([to_json(part) for part in parts], sort_keys=True)
@@ -260,8 +260,8 @@ def make_plan(machine: MachineFacts, recipe: Recipe, facts: ModelFacts) -> _Plan
     chosen = plan(machine, recipe, facts)
     peak = predict(chosen, facts, recipe, calibration=calibration)
     verdict = judge_peak(chosen, sum(peak.values()), budget_bytes)
-    if verdict == "tight" and recipe.limits.activation_checkpointing == "auto":
-        leaner = change_recipe(recipe, {"limits.activation_checkpointing": "on"})
+    if verdict == "tight" and recipe.run.activation_checkpointing == "auto":
+        leaner = change_recipe(recipe, {"run.activation_checkpointing": "on"})
         least = plan(machine, leaner, facts)
         needed_bytes = sum(predict(least, facts, leaner, calibration=calibration).values())
         verdict = judge_peak(least, needed_bytes, budget_bytes)

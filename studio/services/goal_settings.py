@@ -187,7 +187,7 @@ def _same(found: Any, wanted: Any) -> bool:
 
 def _goal(goal: str) -> tuple[Change, ...]:
     values = {
-        "method": "pretrain" if goal == "continue" else "auto",
+        "objective": "pretrain" if goal == "continue" else "auto",
         "data.train_on": "everything" if goal == "continue" else "answers",
         "data.reasoning": "drop" if goal == "format" else "keep",
         # Half an object or list would be learned as the right way to end one.
@@ -255,7 +255,7 @@ def _room(goal: str, room: str, recipe: Recipe, scope: Scope) -> list[Change]:
             ),
         ),
         Change(
-            path="limits.activation_checkpointing",
+            path="run.activation_checkpointing",
             value=checkpointing,
             reason=text(f"plain.why.checkpointing_{checkpointing}"),
         ),

@@ -138,4 +138,4 @@ def judged_recipe(quantization: str) -> Recipe:
         model=ModelChoice(source="-", quantization=quantization),
         data=DatasetSpec(source="-", max_length=JUDGED_TOKENS),
     )
-    return change_recipe(recipe, {"optim.micro_batch": 1, "limits.activation_checkpointing": "on"})
+    return change_recipe(recipe, {"optim.micro_batch": 1, "run.activation_checkpointing": "on"})

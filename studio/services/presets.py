@@ -37,7 +37,7 @@ BOUND = (
         f"data.{name}"
         for name in (
             "source", "format", "mapping", "speaker", "encoding", "sheet", "config", "split", "mix", "validation",
-            "system_prompt", "template", "filters", "take", "accept_bad_rows",
+            "system_prompt", "template", "filters", "max_rows", "accept_bad_rows",
         )
     ),
 )  # fmt: skip

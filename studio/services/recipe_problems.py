@@ -189,7 +189,7 @@ def _read_quickly(spec: DatasetSpec, cache: Path | None) -> Converted | None:
 def _look_at_template(recipe: Recipe, model: ModelFacts, data: DataFacts) -> Iterator[Problem]:
     """Yield what stands between conversations and this model's tokens; nothing where a template fits."""
     chosen = recipe.data.template
-    free = data.format in TEMPLATE_FREE or recipe.method == "pretrain"
+    free = data.format in TEMPLATE_FREE or recipe.objective == "pretrain"
     if free or not model.folder or (model.has_chat_template and not chosen):
         return
     added = read_added_words(Path(model.folder))

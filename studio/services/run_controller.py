@@ -232,7 +232,7 @@ class Running:
 
         self._watch = watch = Watch(
             folder,
-            recipe.limits,
+            recipe.run,
             lambda event: self._keep(log, event),
             heart,
             should_stop=lambda: self.stopping,

@@ -146,7 +146,7 @@ def _changed(path: Path) -> int:
 def _kind(recipe: Recipe) -> tuple[object, ...]:
     """What decides the speed of a token: the model and the way of training."""
     model = recipe.model
-    return model.source, model.revision, model.quantization, recipe.adapter.method, recipe.limits.kernels
+    return model.source, model.revision, model.quantization, recipe.adapter.method, recipe.run.kernels
 
 
 def _steps(recipe: Recipe) -> tuple[object, ...]:

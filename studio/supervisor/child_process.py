@@ -251,9 +251,9 @@ def _read_gpu(folder: RunFolder) -> int | None:
 
 
 def _read_wish(folder: RunFolder) -> str:
-    """Return the recipe's limits.on_stall; a damaged recipe counts as `auto`."""
+    """Return the recipe's run.on_stall; a damaged recipe counts as `auto`."""
     try:
-        return folder.read_recipe().limits.on_stall
+        return folder.read_recipe().run.on_stall
     except StudioError:
         return "auto"
 

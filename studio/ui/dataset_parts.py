@@ -32,7 +32,7 @@ PREPARE = (
     "data.duplicates",
     "data.overlap",
     "data.too_long",
-    "data.take",
+    "data.max_rows",
     "data.shuffle",
     "data.filters",
     "data.mix",

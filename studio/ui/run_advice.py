@@ -158,7 +158,7 @@ def _spikes(view: LiveView, losses: Sequence[float]) -> RunVerdict | None:
 def _early(view: LiveView, state: str) -> RunVerdict | None:
     if state != "finished" or not view.total_steps or view.step >= view.total_steps:
         return None
-    return _verdict("early", "info", "limits.early_stopping", step=view.step, total=view.total_steps)
+    return _verdict("early", "info", "run.early_stopping", step=view.step, total=view.total_steps)
 
 
 def _course(view: LiveView, losses: Sequence[float], method: str, *, ended: bool) -> RunVerdict | None:

@@ -94,7 +94,7 @@ def check_card(problems: Sequence[Problem], recipe: Recipe, say: Say) -> str:
         title, kind = say("ui.check.warnings", count=len(problems)), "warn"
     else:
         title, kind = say("ui.check.fine"), "good"
-    trial = "ui.check.trial" if recipe.limits.trial else "ui.check.no_trial"
+    trial = "ui.check.trial" if recipe.run.trial else "ui.check.no_trial"
     listed = f'<ul class="found">{"".join(items)}</ul>' if items else ""
     return (
         f'<div class="card check problems {kind}" data-errors="{errors}"><h3>{escape(title)}</h3>{listed}'

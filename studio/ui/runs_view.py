@@ -28,7 +28,7 @@ NARROW_TOO = ("pick", "name", "state", "curve", "actions")
 """Columns that a phone shows as well."""
 KNOBS = {knob.path: knob for knob in knobs_of(Recipe)}
 PLAN_KNOBS = {
-    "device": "limits.device",
+    "device": "run.device",
     "dtype": "model.precision",
     "attention": "model.attention",
     "quantization": "model.quantization",

@@ -78,7 +78,7 @@ def test_one_step_through_the_engine_fills_a_row_of_the_table(folder, tmp_path, 
     from studio.machine.detect import detect
     from studio.services.event_log import EventLog
 
-    path = write_recipe(tmp_path / "r.json", folder, way, steps=1, micro_batch=2, tokens=TOKENS, limits={})
+    path = write_recipe(tmp_path / "r.json", folder, way, steps=1, micro_batch=2, tokens=TOKENS, run={})
     recipe = read_recipe(str(path))
     place = create_run(tmp_path / "runs", recipe)
     run(recipe, detect(), place, EventLog(place.events).append, lambda: False)

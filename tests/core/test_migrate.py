@@ -10,7 +10,7 @@ from studio.core.errors import StudioError
 from studio.core.events import EVENTS, RunFinished, RunPaused, RunUnpaused, StepLogged
 from studio.core.i18n import LANGUAGES, Text, load_catalogue
 from studio.core.migrate import LIFTS, NEWEST, lift
-from studio.core.recipe import Recipe
+from studio.core.recipe import Recipe, change_recipe
 from studio.core.run_record import RunRecord
 
 STORED = sorted((Path(__file__).parent / "stored").iterdir())
@@ -50,7 +50,7 @@ def test_stored_run_reads(folder):
     )
     assert recipe.name == record.name == "stored 版本1"
     assert (record.state, record.steps, record.artifact) == ("finished", 10, "adapter")
-    assert (recipe.optim.learning_rate, recipe.limits.eval_every) == (0.01, 4)
+    assert (recipe.optim.learning_rate, recipe.run.eval_every) == (0.01, 4)
 
 
 @pytest.mark.parametrize("folder", STORED, ids=lambda folder: folder.name)
@@ -97,6 +97,37 @@ def test_without_a_version_it_is_the_first(kind):
     given = {"name": "x"}
     assert lift(kind, given)["version"] == NEWEST[kind]
     assert given == {"name": "x"}
+
+
+@pytest.mark.parametrize("version", [1, 2, None])
+def test_earlier_names_of_keys_are_read(version):
+    old = {
+        "model": {"source": "m"},
+        "data": {"source": "d", "take": 7},
+        "method": "pretrain",
+        "adapter": {"method": "full", "targets": "q_proj"},
+        "limits": {"device": "cpu"},
+    } | ({} if version is None else {"version": version})
+    kept = json.dumps(old)
+    recipe = from_json(Recipe, lift("recipe", old))
+    assert (recipe.objective, recipe.data.max_rows, recipe.run.device) == ("pretrain", 7, "cpu")
+    assert (recipe.adapter.target_modules, recipe.adapter.method) == ("q_proj", "full")
+    assert json.dumps(old) == kept
+    assert change_recipe(recipe, {"limits.device": "gpu", "data.take": 3}) == change_recipe(
+        recipe, {"run.device": "gpu", "data.max_rows": 3}
+    )
+
+
+def test_a_key_that_stands_in_both_names_is_refused_by_the_old_one():
+    data = {
+        "model": {"source": "m"},
+        "data": {"source": "d"},
+        "limits": {"device": "cpu"},
+        "run": {"trial": False},
+    }
+    with pytest.raises(StudioError) as caught:
+        from_json(Recipe, lift("recipe", data))
+    assert [problem.field for problem in caught.value.problems] == ["limits"]
 
 
 def test_every_step_between_versions_has_its_lift():

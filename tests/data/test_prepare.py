@@ -328,7 +328,7 @@ def test_a_folder_brings_its_own_validation(tmp_path, jsonl, tokenizer_of):
 
 def test_take_and_duplicates_are_counted(tmp_path, jsonl, tokenizer_of):
     path = jsonl(tmp_path / "a.jsonl", pairs(30) + pairs(5))
-    facts = prepare_file(path, tokenizer_of("chatml"), duplicates="exact", take=10).facts
+    facts = prepare_file(path, tokenizer_of("chatml"), duplicates="exact", max_rows=10).facts
     assert facts.rows_used == 10 and facts.rows_dropped == {"duplicate": 5, "not_taken": 20}
 
 
@@ -355,7 +355,9 @@ def test_validation_rows_of_the_first_source_are_left_out_of_the_others(tmp_path
 
 def test_the_validation_file_keeps_all_of_its_rows(tmp_path, jsonl, tokenizer_of):
     path, held_out = jsonl(tmp_path / "a.jsonl", make_rows(5)), jsonl(tmp_path / "v.jsonl", make_rows(3) * 2)
-    data = prepare_file(path, tokenizer_of("chatml"), validation=str(held_out), duplicates="exact", take=2)
+    data = prepare_file(
+        path, tokenizer_of("chatml"), validation=str(held_out), duplicates="exact", max_rows=2
+    )
     assert (len(data.train), len(data.validation)) == (2, 6)
 
 

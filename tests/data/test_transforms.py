@@ -55,7 +55,7 @@ fields = st.fixed_dictionaries(
         "duplicates": st.sampled_from(["keep", "exact", "near"]),
         "overlap": st.sampled_from(["keep", "exact", "near"]),
         "shuffle": st.booleans(),
-        "take": st.integers(0, 6),
+        "max_rows": st.integers(0, 6),
         "filters": st.fixed_dictionaries(
             {},
             optional={
@@ -104,7 +104,7 @@ def test_hashes_choose_whatever_the_order(rows, random, weight):
 
     assert sorted(say(rows, choose(rows, weight=weight))) == sorted(say(moved, choose(moved, weight=weight)))
     assert say(rows, choose(rows, shuffle=True)) == say(moved, choose(moved, shuffle=True))
-    taken = choose(rows, shuffle=True, take=5), choose(moved, shuffle=True, take=5)
+    taken = choose(rows, shuffle=True, max_rows=5), choose(moved, shuffle=True, max_rows=5)
     assert say(rows, taken[0]) == say(moved, taken[1])
 
 
@@ -166,7 +166,9 @@ def test_overlap_with_every_split_and_a_source_of_its_own():
 
 def test_rows_for_evaluation_pass_the_filters_only():
     table = Rows([], validation=[chat("a"), chat("a"), chat("bb")])
-    spec = DatasetSpec(source="x", duplicates="near", take=1, shuffle=True, filters={"max_characters": "4"})
+    spec = DatasetSpec(
+        source="x", duplicates="near", max_rows=1, shuffle=True, filters={"max_characters": "4"}
+    )
     found = apply(table, spec, "validation")
     assert kept(found) == [0, 1] and found.filtered == {"max_characters": 1}
 

@@ -11,7 +11,7 @@ import pytest
 
 from studio.core.events import RunEvent, RunFailed, StepLogged
 from studio.core.facts import MachineFacts
-from studio.core.recipe import DatasetSpec, Limits, ModelChoice, OptimSpec, Recipe, change_recipe
+from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, Recipe, RunSpec, change_recipe
 from studio.core.run_record import RunRecord
 from studio.engine.run_folder import RunFolder, create_run
 from studio.machine.detect import detect
@@ -62,7 +62,7 @@ def recipe(tiny_models, chat_file) -> Recipe:
         model=ModelChoice(source=str(tiny_models("llama"))),
         data=DatasetSpec(source=str(chat_file), max_length=64),
         optim=OptimSpec(learning_rate=1e-2, epochs=2, batch_size=8, micro_batch=4),
-        limits=Limits(save_every=2, samples=0),
+        run=RunSpec(save_every=2, samples=0),
     )
 
 

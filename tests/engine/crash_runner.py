@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from studio.core.events import RunResumed, StepLogged
-from studio.core.recipe import AdapterSpec, DatasetSpec, Limits, ModelChoice, OptimSpec, Recipe
+from studio.core.recipe import AdapterSpec, DatasetSpec, ModelChoice, OptimSpec, Recipe, RunSpec
 from studio.engine.run import run
 from studio.engine.run_folder import RunFolder, create_run
 from studio.machine.detect import detect
@@ -58,7 +58,7 @@ def main(model: str, data: str, work: str, kills: int) -> None:
         data=DatasetSpec(source=data, max_length=64),
         adapter=AdapterSpec(dropout=0.1),
         optim=OptimSpec(learning_rate=1e-2, max_steps=STEPS, batch_size=8, micro_batch=4),
-        limits=Limits(save_every=1, keep_checkpoints=2, samples=0),
+        run=RunSpec(save_every=1, keep_checkpoints=2, samples=0),
     )
     calm = create_run(Path(work) / "calm", recipe)
     assert os.waitpid(fork(calm, None), 0)[1] == 0, calm.log.read_text(encoding="utf-8")

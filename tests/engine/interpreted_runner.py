@@ -22,7 +22,7 @@ from triton.runtime.errors import PTXASError
 import studio.engine.phases.load as loading
 import studio.engine.run as engine
 from studio.core.events import KernelFellBack, RunPlanned, StepLogged
-from studio.core.recipe import AdapterSpec, DatasetSpec, Limits, ModelChoice, OptimSpec, Recipe
+from studio.core.recipe import AdapterSpec, DatasetSpec, ModelChoice, OptimSpec, Recipe, RunSpec
 from studio.engine.run_folder import create_run
 from studio.planning.learned_limits import Remembered
 from studio.planning.run_plan import plan as real_plan
@@ -114,7 +114,7 @@ def main(model: str, data: str, work: str) -> None:
         data=DatasetSpec(source=data, max_length=24),
         adapter=AdapterSpec(dropout=0.1, rank=2),
         optim=OptimSpec(learning_rate=1e-2, max_steps=8, batch_size=2, micro_batch=1),
-        limits=Limits(trial=False, samples=0),
+        run=RunSpec(trial=False, samples=0),
     )
     folder = Path(work)
     for name, kernel in (("forward", "rms_norm.forward"), ("backward", "glu.backward")):

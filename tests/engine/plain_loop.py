@@ -24,7 +24,7 @@ def rows_a_step(recipe: Recipe) -> int:
 def prepare_rows(recipe: Recipe, cache: Path | None = None) -> PreparedData:
     """Return the recipe's examples; `cache` keeps converted data sets."""
     tokenizer = AutoTokenizer.from_pretrained(recipe.model.source)
-    return prepare(recipe.data, recipe.method, tokenizer, seed=recipe.seed, cache=cache)
+    return prepare(recipe.data, recipe.objective, tokenizer, seed=recipe.seed, cache=cache)
 
 
 def plain_losses(

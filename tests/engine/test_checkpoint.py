@@ -118,7 +118,7 @@ def same(one, other) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-SETTINGS = {"adapter.dropout": 0.1, "optim.epochs": 3, "limits.save_every": 1}
+SETTINGS = {"adapter.dropout": 0.1, "optim.epochs": 3, "run.save_every": 1}
 
 
 def test_stop_and_resume_is_bit_exact(ran):

@@ -63,7 +63,7 @@ def test_a_run_is_that_of_the_models_own_code(ran, tiny_models, monkeypatch, fam
         "adapter.method": method,
         "model.source": str(tiny_models(family)),
         "data.fill": fill,
-        "limits.eval_every": 2,
+        "run.eval_every": 2,
         "data.validation_share": 0.2,
     }
     stock = ran(changes)
@@ -85,7 +85,7 @@ def test_a_run_is_that_of_the_models_own_code(ran, tiny_models, monkeypatch, fam
     ids=str,
 )
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(ran, own, way):
-    changes = {"limits.trial": False} | way
+    changes = {"run.trial": False} | way
     whole = ran(changes)
     part = ran(changes, stop_at=3)
     assert part.record.state == "stopped"
@@ -97,7 +97,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(ran, own, way):
 
 
 def test_what_the_decoder_does_not_know_trains_by_the_models_own_code(ran, own, monkeypatch):
-    result = ran({"adapter.dora": True, "limits.trial": False})
+    result = ran({"adapter.dora": True, "run.trial": False})
     assert result.record.state == "finished" and "run.decoder" not in says(result), result.log
 
 
@@ -105,7 +105,7 @@ def test_what_the_decoder_does_not_know_trains_by_the_models_own_code(ran, own, 
 def test_all_weights_in_16_bits_learn_as_in_32(ran, own, optimizer):
     """The weights that learn stay fp32: what one step changes is less than a 16-bit weight can hold."""
     changes = {
-        "adapter.method": "full", "limits.trial": False, "optim.optimizer": optimizer, "optim.learning_rate": 1e-4,
+        "adapter.method": "full", "run.trial": False, "optim.optimizer": optimizer, "optim.learning_rate": 1e-4,
     }  # fmt: skip
     wide, narrow = (ran(changes | {"model.precision": name}) for name in ("fp32", "bf16"))
     assert wide.record.state == narrow.record.state == "finished", wide.log + narrow.log
@@ -118,7 +118,7 @@ def test_all_weights_in_16_bits_learn_as_in_32(ran, own, optimizer):
 def test_a_decoder_that_differs_is_not_used(ran, own, monkeypatch):
     real = Decoder.logits
     monkeypatch.setattr(Decoder, "logits", lambda self, x: real(self, x) * 1.5)
-    result = ran({"limits.trial": False})
+    result = ran({"run.trial": False})
     assert result.record.state == "finished" and "run.decoder" not in says(result), result.log
     (slower,) = result.record.slower
     assert slower.id == "decoder" and slower.factor >= 1 and slower == result.of(RunPlanned)[0].plan.slower[0]
@@ -152,7 +152,7 @@ def test_a_kernel_that_fails_at_step_4_loses_nothing(tmp_path, machine, recipe, 
     def go(faults=(), switch_at=0) -> Ran:
         now = Now()
         install(monkeypatch, now, list(faults))
-        chosen = change_recipe(recipe, {"limits.trial": False, "adapter.dropout": 0.1, "optim.epochs": 3})
+        chosen = change_recipe(recipe, {"run.trial": False, "adapter.dropout": 0.1, "optim.epochs": 3})
         folder, events = create_run(tmp_path / "runs", chosen), []
 
         def beat(phase, step, micro):
@@ -187,12 +187,12 @@ def test_a_kernel_that_is_wrong_with_this_model_leaves_the_others_fast(
         played_backward(dh, gate, up, dgate, dup, h)
         dup[-1] = 0
 
-    stock = ran({"limits.trial": False})
+    stock = ran({"run.trial": False})
     monkeypatch.setattr(loading, "make_plan", plan)
     monkeypatch.setattr(assembly, "make_fast", lambda *a, **k: made.append(real_fast(*a, **k)) or made[-1])
     monkeypatch.setitem(COMPUTE["glu"], "backward", wrong_backward)
     install(monkeypatch, Now(), [])
-    result = ran({"limits.trial": False})
+    result = ran({"run.trial": False})
     assert made[0].ops == {"rms_norm"} and list(made[0].twins) == ["glu"], result.log
     (fell,) = result.of(KernelFellBack)
     assert (fell.op, fell.step, fell.reason.id) == ("glu", 0, "model.decoder.mismatch")
@@ -208,9 +208,9 @@ def test_when_memory_is_out_less_is_kept_before_the_micro_batch_is_touched(ran, 
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return real(self, *arguments)
 
-    free = ran({"limits.trial": False})
+    free = ran({"run.trial": False})
     monkeypatch.setattr(DecoderStep, "add_gradients", limited)
-    tight = ran({"limits.trial": False})
+    tight = ran({"run.trial": False})
     freed = tight.of(MemoryFreed)
     assert freed and {event.rung for event in freed} == {"policy"}, tight.log
     assert {event.micro_batch for event in freed} == {4}

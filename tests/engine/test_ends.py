@@ -23,8 +23,8 @@ LEARNS = {
     "adapter.method": "full",
     "optim.learning_rate": 1e-2,
     "optim.max_steps": 60,
-    "limits.samples": 1,
-    "limits.trial": False,
+    "run.samples": 1,
+    "run.trial": False,
 }
 
 

@@ -42,7 +42,7 @@ def go(tmp_path, machine, recipe, monkeypatch):
     def run(faults=(), changes=None, switch=None, remembered=None, folder=None, leave=None, now=None) -> Ran:
         now = now or Now()
         go.kernels = install(monkeypatch, now, list(faults))
-        base = {"limits.save_every": 0, "limits.trial": False, "optim.epochs": 3, "adapter.dropout": 0.1}
+        base = {"run.save_every": 0, "run.trial": False, "optim.epochs": 3, "adapter.dropout": 0.1}
         chosen = change_recipe(recipe, base | (changes or {}))
         folder = folder or create_run(tmp_path / "runs", chosen)
         events = []
@@ -93,7 +93,7 @@ def test_the_played_kernels_are_at_work_and_differ_from_the_twin_in_their_bits(g
     assert not played.of(KernelFellBack) and not played.of(Warned)
     swapped = {t.values["op"]: t.values["count"] for t in played.of(RunPlanned)[0].swaps if "op" in t.values}
     assert swapped == {"rms_norm": 5, "glu": 2}
-    stock = go(changes={"limits.kernels": "pytorch"})
+    stock = go(changes={"run.kernels": "pytorch"})
     assert played.losses == pytest.approx(stock.losses, abs=1e-4)
     assert any(not torch.equal(weights(played)[name], weights(stock)[name]) for name in weights(played))
 
@@ -103,7 +103,7 @@ def test_the_played_kernels_are_at_work_and_differ_from_the_twin_in_their_bits(g
 @pytest.mark.parametrize("op", ["rms_norm", "glu"])
 def test_a_failure_in_the_middle_of_a_window_loses_nothing(go, op, kernel, recompute):
     """At step 7, in the second micro-batch, with the first one's gradients there."""
-    changes = {"limits.activation_checkpointing": recompute}
+    changes = {"run.activation_checkpointing": recompute}
     fault = Fault(op, kernel, at("train", 7, 1))
     fell = go([fault], changes)
     assert fault.raised == 1
@@ -151,7 +151,7 @@ def test_a_new_shape_in_the_short_last_batch(go, jsonl, tmp_path):
 
 
 def test_in_an_evaluation(go):
-    changes = {"data.validation_share": 0.25, "limits.eval_every": 3}
+    changes = {"data.validation_share": 0.25, "run.eval_every": 3}
     fault = Fault("rms_norm", "forward", at("evaluate", 3))
     fell, calm = go([fault], changes), go(changes=changes)
     assert fell.record.state == "finished", fell.log

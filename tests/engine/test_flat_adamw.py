@@ -292,7 +292,7 @@ def assert_same(one, other) -> None:
 
 
 def test_a_run_by_the_decoder_takes_it_and_learns_what_torchs_teaches(ran, own, monkeypatch):
-    changes = {"limits.trial": False, "optim.weight_decay": 0.1, "optim.max_grad_norm": 0.1}
+    changes = {"run.trial": False, "optim.weight_decay": 0.1, "optim.max_grad_norm": 0.1}
     taken = []
     real = FlatAdamW.step
     monkeypatch.setattr(FlatAdamW, "step", lambda self, **given: taken.append(1) or real(self, **given))
@@ -344,7 +344,7 @@ def test_a_kernel_that_fails_at_step_4_goes_to_its_twin_and_the_step_is_taken_ag
     def go(faults):
         for name, compute in PLAYED.items():
             monkeypatch.setattr(adamw, f"_{name}_kernel", Kernel("adamw", name, compute, now, faults))
-        return ran({"limits.trial": False, "adapter.dropout": 0.1})
+        return ran({"run.trial": False, "adapter.dropout": 0.1})
 
     calm = go([])
     steps_done = iter(range(100))
@@ -369,7 +369,7 @@ def spoil(monkeypatch, bad: set[int]) -> None:
 
 
 def test_a_step_without_numbers_is_reported_as_skipped_and_the_third_ends_the_run(ran, own, monkeypatch):
-    changes = {"limits.trial": False, "limits.save_every": 0}
+    changes = {"run.trial": False, "run.save_every": 0}
     spoil(monkeypatch, {2})
     once = ran(changes)
     assert once.record.state == "finished", once.log
@@ -385,7 +385,7 @@ def test_a_step_without_numbers_is_reported_as_skipped_and_the_third_ends_the_ru
 
 
 def test_when_memory_is_out_in_a_run_the_step_is_taken_again(ran, own, monkeypatch):
-    calm = ran({"limits.trial": False})
+    calm = ran({"run.trial": False})
     real, calls = ADAMW.reference.step, iter(range(100))
 
     def full(*arguments, **options):
@@ -395,7 +395,7 @@ def test_when_memory_is_out_in_a_run_the_step_is_taken_again(ran, own, monkeypat
 
     bound = dataclasses.replace(ADAMW.reference, step=full)
     monkeypatch.setattr(DecoderStep, "adamw", lambda self: bound)
-    tight = ran({"limits.trial": False})
+    tight = ran({"run.trial": False})
     assert [(event.rung, event.step) for event in tight.of(MemoryFreed)] == [("optimizer", 4)]
     assert_same(tight, calm)
 

@@ -42,10 +42,10 @@ WAYS = {
         {"model.quantization": "nf4", "optim.optimizer": "paged_adamw_8bit"},
         [op for op in DECODER if op != "adamw"],
     ),
-    "recompute": ({"limits.activation_checkpointing": "on"}, DECODER),
+    "recompute": ({"run.activation_checkpointing": "on"}, DECODER),
     "packing": ({"data.fill": True, "optim.micro_batch": 1}, DECODER),
     "dropout": ({"adapter.dropout": 0.1}, DECODER),
-    "twins": ({"limits.kernels": "pytorch"}, []),
+    "twins": ({"run.kernels": "pytorch"}, []),
     "int8": ({"model.quantization": "int8"}, SWAPS),
     "full": ({"adapter.method": "full", "optim.learning_rate": 3e-3}, DECODER),
     "full fp16": (
@@ -91,12 +91,12 @@ def test_every_way_ends_well_with_our_kernels(ran, machine, monkeypatch, way):
 
 def test_small_steps_are_recorded_and_large_ones_launched(ran, monkeypatch):
     replays = note_replays(monkeypatch)
-    result = ran({"limits.trial": False})
+    result = ran({"run.trial": False})
     assert len(replays) > len(result.losses), "every micro-batch, and those of the warm-up"
     assert not any(tokens % 64 for tokens in replays)
     replays.clear()
     step_by(monkeypatch, "launched")
-    assert ran({"limits.trial": False}).record.state == "finished" and not replays
+    assert ran({"run.trial": False}).record.state == "finished" and not replays
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
@@ -160,10 +160,10 @@ def offload_all(choose):
 def test_kernels_and_their_twins_train_alike(ran, monkeypatch, precision, most):
     """Beside the decoder with its twins also the model's own code without any kernel of ours."""
     changes = {"optim.epochs": 4, "model.precision": precision}
-    ours, twins = ran(changes), ran(changes | {"limits.kernels": "pytorch"})
+    ours, twins = ran(changes), ran(changes | {"run.kernels": "pytorch"})
     assert ours.losses == pytest.approx(twins.losses, abs=most)
     step_by(monkeypatch, "own code")
-    stock = ran(changes | {"limits.kernels": "pytorch"})
+    stock = ran(changes | {"run.kernels": "pytorch"})
     said = {words.id for words in stock.of(RunPlanned)[0].swaps}
     assert said == {"run.memory_capped"}
     assert ours.losses == pytest.approx(stock.losses, abs=3 * most)
@@ -188,7 +188,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(ran, recipe, machine, tmp_pa
     To the last bit where two uninterrupted runs agree to the last bit: what they differ by is the measure.
     """
     step_by(monkeypatch, way)
-    changes = {"optim.epochs": 4, "adapter.dropout": 0.1, "limits.trial": False}
+    changes = {"optim.epochs": 4, "adapter.dropout": 0.1, "run.trial": False}
     whole, again = ran(changes), ran(changes)
     noise = max(abs(one - other) for one, other in zip(whole.losses, again.losses, strict=True))
     assert noise < 0.02

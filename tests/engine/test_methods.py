@@ -23,7 +23,7 @@ WAYS = {
     "wsd": {"optim.schedule": "wsd"},
     "adamw_8bit": {"optim.optimizer": "adamw_8bit"},
     "paged_adamw_8bit": {"optim.optimizer": "paged_adamw_8bit"},
-    "recompute": {"limits.activation_checkpointing": "on"},
+    "recompute": {"run.activation_checkpointing": "on"},
 }
 
 
@@ -69,8 +69,8 @@ def test_going_on_from_an_adapter(ran):
 def test_early_stopping_ends_the_run_well(ran):
     changes = {
         "data.validation_share": 0.3,
-        "limits.eval_every": 1,
-        "limits.early_stopping": 2,
+        "run.eval_every": 1,
+        "run.early_stopping": 2,
         "optim.learning_rate": 0.5,
         "optim.epochs": 20,
     }
@@ -85,7 +85,7 @@ def test_early_stopping_ends_the_run_well(ran):
 def test_nf4_gradients_flow_after_an_evaluation(ran):
     """bitsandbytes repacks 4-bit weights at an evaluation forward on some CPUs; gradients must not stop there."""
     with_eval = ran(
-        {"model.quantization": "nf4", "data.validation_share": 0.2, "limits.eval_every": 1, "optim.epochs": 4}
+        {"model.quantization": "nf4", "data.validation_share": 0.2, "run.eval_every": 1, "optim.epochs": 4}
     )
     without = ran({"model.quantization": "nf4", "data.validation_share": 0.2, "optim.epochs": 4})
     assert with_eval.losses == without.losses

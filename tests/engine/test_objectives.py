@@ -222,7 +222,7 @@ def test_weights_in_the_data_are_trained_by(ran, jsonl, tmp_path):
         "data.source": str(file),
         "data.validation_share": 0.25,
         "optim.epochs": 2,
-        "limits.eval_every": 2,
+        "run.eval_every": 2,
     }
     weighed = ran(changes)
     assert weighed.record.state == "finished", weighed.log
@@ -230,14 +230,14 @@ def test_weights_in_the_data_are_trained_by(ran, jsonl, tmp_path):
     steps, evaluations = weighed.of(StepLogged), weighed.of(EvalLogged)
     assert all(event.metrics["plain_loss"] > 0 for event in (*steps, *evaluations))
     assert any(abs(event.metrics["plain_loss"] - event.loss) > 1e-3 for event in steps)
-    plain = ran(changes | {"method": "sft"}, runs=tmp_path / "others")
+    plain = ran(changes | {"objective": "sft"}, runs=tmp_path / "others")
     assert plain.of(StepLogged)[0].loss == pytest.approx(steps[0].metrics["plain_loss"], rel=1e-4)
     assert not plain.of(StepLogged)[0].metrics
     assert any(one.id == "data.note.weights_unused" for one in plain.of(DataPrepared)[0].facts.problems)
 
 
 def test_every_objective_can_be_chosen_and_none_loads_torch():
-    method = next(one for one in knobs_of(Recipe) if one.path == "method")
+    method = next(one for one in knobs_of(Recipe) if one.path == "objective")
     assert method.choices == ("auto", *(objective.name for objective in OBJECTIVES))
     code = "import sys, studio.engine.objectives; print({'torch', 'transformers'} & {*sys.modules})"
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}"}

@@ -47,7 +47,7 @@ def go(tmp_path, machine, recipe, monkeypatch):
             return real(self, batch)
 
         monkeypatch.setattr(LossHead, "token_losses", limited)
-        chosen = change_recipe(recipe, {"limits.save_every": 0, "limits.trial": False} | (changes or {}))
+        chosen = change_recipe(recipe, {"run.save_every": 0, "run.trial": False} | (changes or {}))
         folder, events = create_run(tmp_path / "runs", chosen), []
         record = engine.run(chosen, machine, folder, events.append, lambda: False, remembered=store)
         return Ran(folder, record, events)
@@ -134,7 +134,7 @@ def test_the_end_of_the_ladder_asks_for_shorter_examples(go):
 
 
 def test_an_evaluation_that_does_not_fit_never_touches_the_training(go):
-    changes = {"data.validation_share": 0.3, "limits.eval_every": 2, "optim.epochs": 3}
+    changes = {"data.validation_share": 0.3, "run.eval_every": 2, "optim.epochs": 3}
     calm = go(changes=changes)
     tight = go(lambda rows, training, _: not training and rows > 1, changes)
     assert tight.record.state == "finished", tight.log
@@ -145,7 +145,7 @@ def test_an_evaluation_that_does_not_fit_never_touches_the_training(go):
 
 
 def test_an_evaluation_of_one_row_that_does_not_fit_says_so(go):
-    changes = {"data.validation_share": 0.3, "limits.eval_every": 2}
+    changes = {"data.validation_share": 0.3, "run.eval_every": 2}
     ended = go(lambda rows, training, _: not training, changes)
     assert ended.failure == "memory_exhausted" and ended.record.steps == 2
 
@@ -154,7 +154,7 @@ def test_an_evaluation_of_one_row_that_does_not_fit_says_so(go):
 @pytest.mark.parametrize("training", [False, True])
 def test_the_end_of_the_ladder_keeps_what_was_learned(go, training):
     """With no checkpoint asked for: memory is out for good after some steps, and is there again for the resume."""
-    changes = {"data.validation_share": 0.3, "limits.eval_every": 2, "adapter.dropout": 0.1}
+    changes = {"data.validation_share": 0.3, "run.eval_every": 2, "adapter.dropout": 0.1}
     changes |= {"optim.epochs": 4.0, "optim.batch_size": 8, "optim.micro_batch": 1}
     calm, count = go(changes=changes), []
 
@@ -204,7 +204,7 @@ def test_saving_is_tried_once_more(go, monkeypatch, times, state):
 )
 def test_memory_that_runs_out_while_a_step_is_applied(go, monkeypatch, step, applied, state):
     """In the first step the moments are made: nothing was changed, so it is done again; else no weight is trusted."""
-    calm = go(changes={"limits.save_every": 2})
+    calm = go(changes={"run.save_every": 2})
     real, calls = torch.optim.AdamW.step, []
 
     def full(self, *arguments, **options):
@@ -222,7 +222,7 @@ def test_memory_that_runs_out_while_a_step_is_applied(go, monkeypatch, step, app
         raise torch.OutOfMemoryError(SAID)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", full)
-    tight = go(changes={"limits.save_every": 2})
+    tight = go(changes={"run.save_every": 2})
     assert tight.record.state == state, tight.log
     if state == "finished":
         assert [(e.rung, e.step) for e in tight.of(MemoryFreed)] == [("optimizer", 1)]

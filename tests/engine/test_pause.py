@@ -8,7 +8,7 @@ import time
 
 from studio.core.events import RunPaused, RunUnpaused
 from studio.core.heartbeat import Heartbeat
-from studio.core.recipe import Limits
+from studio.core.recipe import RunSpec
 from studio.core.stall_timeout import BUDGETS_VARIABLE
 from studio.engine.pause import stand_still
 from studio.engine.run_folder import RunFolder
@@ -33,7 +33,7 @@ def test_a_pause_longer_than_any_limit_is_no_stall(tmp_path):
     budgets = json.dumps({"floor": 0.6, "first": 0.6, "check": 0.05})
     heart = Heartbeat(tmp_path / "heartbeat.json")
     watch = Watch(
-        RunFolder(tmp_path), Limits(), events.append, heart, environment={BUDGETS_VARIABLE: budgets}
+        RunFolder(tmp_path), RunSpec(), events.append, heart, environment={BUDGETS_VARIABLE: budgets}
     )
     threading.Timer(1.6, paused.clear).start()
     begun_s = time.monotonic()

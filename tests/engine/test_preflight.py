@@ -100,7 +100,7 @@ def test_evaluation_that_does_not_fit_takes_fewer_rows_and_leaves_training_alone
         return real(self, batch)
 
     monkeypatch.setattr(LossHead, "token_losses", limited)
-    result = ran({"data.validation_share": 0.3, "limits.eval_every": 1})
+    result = ran({"data.validation_share": 0.3, "run.eval_every": 1})
     assert result.record.state == "finished", result.log
     kinds = [event.kind for event in result.events]
     freed = result.of(MemoryFreed)
@@ -278,7 +278,7 @@ def test_kernel_that_fails_on_a_batch_of_one_row(ran, monkeypatch):
 
 # What it leaves alone -------------------------------------------------------------------------------------------------
 
-CHANGES = {"adapter.dropout": 0.1, "data.validation_share": 0.25, "limits.eval_every": 2}
+CHANGES = {"adapter.dropout": 0.1, "data.validation_share": 0.25, "run.eval_every": 2}
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])
@@ -286,7 +286,7 @@ def test_a_run_with_a_trial_is_bitwise_the_run_without(ran, method):
     changes = CHANGES | {"adapter.method": method, "optim.learning_rate": 1e-3}
     if method == "full":
         changes |= {"adapter.dropout": 0.0}
-    tried, plain = ran(changes), ran(changes | {"limits.trial": False})
+    tried, plain = ran(changes), ran(changes | {"run.trial": False})
     assert len(tried.of(TrialFinished)) == 1 and not plain.of(TrialFinished)
     assert tried.losses == plain.losses and tried.record.eval_loss == plain.record.eval_loss
     name = "adapter/adapter_model.safetensors" if method == "lora" else "model/model.safetensors"
@@ -364,7 +364,7 @@ def test_a_model_that_is_far_too_slow_does_not_take_longer(ran, monkeypatch, pas
     monkeypatch.setattr(transformers.LlamaModel, "forward", forward)
     monkeypatch.setattr(module, "BUDGET_S", 12.0)
     monkeypatch.setattr(training, "try_out", try_out)
-    result = ran({"data.validation_share": 0.25, "limits.eval_every": 2})
+    result = ran({"data.validation_share": 0.25, "run.eval_every": 2})
     assert result.record.state == "finished", result.log
     [trial] = result.of(TrialFinished)
     assert trial.took_s < 12 and trial.step_s > pass_s and trial.longest_tokens > 10

@@ -32,7 +32,7 @@ def looks(monkeypatch):
 def train(tmp_path, machine, recipe):
     """A function that trains two steps: `train(changes, store=..., on=machine) -> RunRecord`."""
     store = Remembered(tmp_path / "remembered.json")
-    short = {"optim.max_steps": 2, "limits.trial": False, "limits.save_every": 0, "limits.samples": 0}
+    short = {"optim.max_steps": 2, "run.trial": False, "run.save_every": 0, "run.samples": 0}
 
     def go(changes=None, *, store=store, on=machine):
         chosen = change_recipe(recipe, short | (changes or {}))
@@ -54,13 +54,13 @@ def test_the_second_run_does_not_look_again(train, looks):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"adapter.rank": 4}, {"model.precision": "bf16"}, {"limits.kernels": "pytorch"}], ids=str
+    "changes", [{"adapter.rank": 4}, {"model.precision": "bf16"}, {"run.kernels": "pytorch"}], ids=str
 )
 def test_another_structure_or_arithmetic_is_looked_at(train, looks, changes):
     train()
     train(changes)
     # Without a GPU the kernels are PyTorch's either way.
-    assert len(looks) == (1 if "limits.kernels" in changes else 2)
+    assert len(looks) == (1 if "run.kernels" in changes else 2)
 
 
 def test_other_weights_versions_or_code_are_looked_at(
@@ -129,7 +129,7 @@ def test_what_writes_is_not_tried_again(tmp_path, machine, recipe, monkeypatch):
     store = Remembered(tmp_path / "remembered.json")
 
     def go(changes=None):
-        chosen = change_recipe(recipe, {"optim.max_steps": 1, "limits.samples": 0} | (changes or {}))
+        chosen = change_recipe(recipe, {"optim.max_steps": 1, "run.samples": 0} | (changes or {}))
         events = []
         folder = create_run(tmp_path / "runs", chosen)
         run.run(chosen, machine, folder, events.append, lambda: False, remembered=store)
@@ -152,7 +152,7 @@ def test_a_full_disk_is_found_where_writing_is_proved(tmp_path, machine, recipe,
     from types import SimpleNamespace
 
     store = Remembered(tmp_path / "remembered.json")
-    chosen = change_recipe(recipe, {"optim.max_steps": 1, "limits.samples": 0})
+    chosen = change_recipe(recipe, {"optim.max_steps": 1, "run.samples": 0})
     folder = create_run(tmp_path / "runs", chosen)
     assert run.run(chosen, machine, folder, print, lambda: False, remembered=store).state == "finished"
     usage = SimpleNamespace(total=10**9, used=10**9 - 10_000, free=10_000)

@@ -79,7 +79,7 @@ def go(tmp_path, machine, recipe):
 
     def run(changes=None, now=None, store=None, on_event=lambda event: None) -> Ran:
         now = [] if now is None else now
-        chosen = change_recipe(recipe, {"optim.epochs": 4, "limits.trial": False} | (changes or {}))
+        chosen = change_recipe(recipe, {"optim.epochs": 4, "run.trial": False} | (changes or {}))
         folder, events = create_run(tmp_path / "runs", chosen), []
 
         def emit(event):
@@ -199,7 +199,7 @@ def test_nothing_compiles_after_the_warm_up_and_rows_are_padded_to_64(go, tmp_pa
         "data.source": str(write_lengths(tmp_path / "lengths.jsonl")),
         "data.max_length": 200,
         "data.validation_share": 0.2,
-        "limits.eval_every": 2,
+        "run.eval_every": 2,
         "adapter.dropout": 0.1,
     }
     result = go(changes, on_event=on_event)
@@ -250,7 +250,7 @@ def test_the_ladder_under_a_real_limit(go, large, jsonl, tmp_path, monkeypatch, 
         "optim.micro_batch": rows,
         "optim.learning_rate": 1e-3,
         "optim.max_steps": 6,
-        "limits.activation_checkpointing": "off",
+        "run.activation_checkpointing": "off",
     }
     calm = go(changes)
     assert calm.record.state == "finished" and not calm.of(MemoryFreed), calm.log

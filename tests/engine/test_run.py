@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_events_tell_the_run_in_order(ran):
-    result = ran({"data.validation_share": 0.2, "limits.eval_every": 3})
+    result = ran({"data.validation_share": 0.2, "run.eval_every": 3})
     kinds = [event.kind for event in result.events]
     phases = [event.phase for event in result.of(PhaseStarted)]
     assert phases == ["prepare", "load", "trial", "train", "save", "verify"]
@@ -48,12 +48,12 @@ def test_events_tell_the_run_in_order(ran):
 
 
 def test_the_first_checkpoint_comes_early_by_itself(ran, monkeypatch):
-    chosen = {"limits.save_every": 0, "optim.max_steps": 30, "limits.trial": False}
+    chosen = {"run.save_every": 0, "optim.max_steps": 30, "run.trial": False}
     saved = [event.step for event in ran(chosen).of(CheckpointSaved)]
     assert saved == [2, 30], "5 % of the steps, then the end"
     monkeypatch.setattr("studio.engine.save_interval.FIRST_SAVE_S", 0.0)
     assert [event.step for event in ran(chosen).of(CheckpointSaved)] == [1, 30], "or 60 s"
-    saved = [event.step for event in ran(chosen | {"limits.save_every": 20}).of(CheckpointSaved)]
+    saved = [event.step for event in ran(chosen | {"run.save_every": 20}).of(CheckpointSaved)]
     assert saved == [20, 30], "what a person set holds"
 
 
@@ -148,7 +148,7 @@ def test_a_stop_in_the_last_evaluation_leaves_no_half_measured_loss(recipe, mach
     from studio.engine.run import run
     from studio.engine.run_folder import create_run
 
-    changes = {"data.validation_share": 0.4, "limits.trial": False}
+    changes = {"data.validation_share": 0.4, "run.trial": False}
     folder, events = create_run(tmp_path / "cut", change_recipe(recipe, changes)), []
 
     asked = []
@@ -203,7 +203,7 @@ def test_three_steps_that_are_not_finite_end_with_a_diagnosis(ran, monkeypatch):
         return real(self, batch) * (float("nan") if len(seen) > 6 else 1.0)
 
     monkeypatch.setattr(LossHead, "token_losses", spoil)
-    result = ran({"optim.epochs": 6, "limits.save_every": 1, "limits.trial": False})
+    result = ran({"optim.epochs": 6, "run.save_every": 1, "run.trial": False})
     assert result.record.state == "failed" and result.failure == "non_finite"
     assert result.record.skipped_steps == 3
     state = load_file(max(result.folder.checkpoints.glob("step-*")) / "trained.safetensors")
@@ -272,7 +272,7 @@ def test_a_small_change_on_the_way_to_the_disk_is_seen(ran, monkeypatch):
         return name
 
     monkeypatch.setattr(module, "save_artifact", save)
-    result = ran({"optim.epochs": 1, "limits.trial": False})
+    result = ran({"optim.epochs": 1, "run.trial": False})
     assert result.record.state == "failed" and result.record.diagnosis.what.id == "artifact.differs"
     assert result.record.diagnosis.why.values["count"] == 1
 

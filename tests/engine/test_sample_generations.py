@@ -11,17 +11,17 @@ from studio.engine import sample_generations as samples
 from studio.engine.sample_generations import split_example
 
 WATCHED = {
-    "limits.samples": 3,
-    "limits.eval_every": 2,
+    "run.samples": 3,
+    "run.eval_every": 2,
     "data.validation_share": 0.3,
     "adapter.dropout": 0.2,
-    "limits.trial": False,
+    "run.trial": False,
 }
 
 
 def test_answers_come_at_the_start_at_each_evaluation_and_change_no_loss(ran):
     with_samples = ran(WATCHED)
-    without = ran(WATCHED | {"limits.samples": 0})
+    without = ran(WATCHED | {"run.samples": 0})
     assert with_samples.losses == without.losses, "dropout draws the same numbers"
     assert [e.loss for e in with_samples.of(EvalLogged)] == [e.loss for e in without.of(EvalLogged)]
     assert without.of(SampleWritten) == []
@@ -52,14 +52,14 @@ def test_all_weights_are_asked_before_they_change(ran):
 
 
 def test_after_an_evaluation_of_the_first_step_both_answers_are_there(ran):
-    every = ran(WATCHED | {"limits.eval_every": 1})
+    every = ran(WATCHED | {"run.eval_every": 1})
     steps = [event.step for event in every.of(SampleWritten)]
     assert steps[:6] == [0, 0, 0, 1, 1, 1] and all(event.base for event in every.of(SampleWritten))
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])
 def test_a_resumed_run_keeps_what_its_base_said(ran, method):
-    changes = WATCHED | {"adapter.method": method, "adapter.dropout": 0.0, "limits.eval_every": 3}
+    changes = WATCHED | {"adapter.method": method, "adapter.dropout": 0.0, "run.eval_every": 3}
     stopped = ran(changes, stop_at=3)
     base = {event.prompt: event.base for event in stopped.of(SampleWritten)}
     resumed = ran(folder=stopped.folder)

@@ -13,10 +13,10 @@ from studio.core.events import RunPlanned, RunResumed
 from studio.core.recipe import (
     AdapterSpec,
     DatasetSpec,
-    Limits,
     ModelChoice,
     OptimSpec,
     Recipe,
+    RunSpec,
     change_recipe,
 )
 from studio.engine.chat import Partner, Sampling, Speaker
@@ -47,11 +47,11 @@ def make_recipe(model: object, chats: object, **changes: Any) -> Recipe:
     recipe = Recipe(
         model=ModelChoice(source=str(model), precision="fp32"),
         data=DatasetSpec(
-            source=str(chats), max_length=64, take=160, validation_share=0.25, accept_bad_rows=True
+            source=str(chats), max_length=64, max_rows=160, validation_share=0.25, accept_bad_rows=True
         ),
         adapter=AdapterSpec(rank=8, alpha=16.0),
         optim=OptimSpec(learning_rate=2e-4, max_steps=STEPS, batch_size=2),
-        limits=Limits(samples=0, trial=False, save_every=STOP_AT),
+        run=RunSpec(samples=0, trial=False, save_every=STOP_AT),
     )
     return change_recipe(recipe, changes)
 

@@ -176,7 +176,7 @@ def test_non_finite_steps_never_reach_the_weights(build):
 
 
 def test_an_evaluation_that_a_stop_cut_short_is_made_up_for(build):
-    changes = {"data.validation_share": 0.3, "limits.eval_every": 2, "limits.early_stopping": 1}
+    changes = {"data.validation_share": 0.3, "run.eval_every": 2, "run.early_stopping": 1}
     cut, _ = build(changes)
     evaluating = []
     cut.hooks.beat = lambda phase, step, micro: evaluating.append(step) if phase == "evaluate" else None
@@ -191,7 +191,7 @@ def test_an_evaluation_that_a_stop_cut_short_is_made_up_for(build):
 
 
 def test_a_resume_after_early_stopping_trains_no_further(build):
-    changes = {"data.validation_share": 0.3, "limits.eval_every": 1, "limits.early_stopping": 1}
+    changes = {"data.validation_share": 0.3, "run.eval_every": 1, "run.early_stopping": 1}
     changes |= {"optim.learning_rate": 0.5, "optim.epochs": 20}
     ended, _ = build(changes)
     assert ended.train().end == "early" and ended.state.step < ended.total_steps

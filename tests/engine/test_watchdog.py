@@ -13,7 +13,7 @@ from studio.core.codec import event_from_json, to_json
 from studio.core.events import PhaseStarted, RunStalled, StallEnded, StepLogged, Warned
 from studio.core.heartbeat import Heartbeat, read_stall
 from studio.core.i18n import LANGUAGES, load_catalogue
-from studio.core.recipe import Limits
+from studio.core.recipe import RunSpec
 from studio.core.stall_timeout import BUDGETS_VARIABLE
 from studio.engine import watchdog as module
 from studio.engine.run_folder import RunFolder
@@ -33,7 +33,7 @@ class Stage:
         self.events: list = []
         self.watch = Watch(
             RunFolder(folder),
-            Limits(on_stall=on_stall, keep_awake=False),
+            RunSpec(on_stall=on_stall, keep_awake=False),
             self.events.append,
             Heartbeat(folder.parent / "heartbeat.json"),
             should_stop=lambda: self.asked,
@@ -235,7 +235,7 @@ def test_a_blocked_thread_is_named_with_its_stacks_in_the_folder(tmp_path):
     budgets = json.dumps({"floor": 0.3, "first": 0.3, "check": 0.05})
     watch = Watch(
         RunFolder(folder),
-        Limits(keep_awake=False),
+        RunSpec(keep_awake=False),
         emit,
         Heartbeat(tmp_path / "heartbeat.json"),
         environment={BUDGETS_VARIABLE: budgets},
@@ -278,7 +278,7 @@ def test_a_calm_run_leaves_no_file_behind_and_costs_little(tmp_path):
     folder.mkdir()
     watch = Watch(
         RunFolder(folder),
-        Limits(keep_awake=False),
+        RunSpec(keep_awake=False),
         lambda event: None,
         SimpleNamespace(beat=lambda *_: None, path=tmp_path / "heartbeat.json"),
         environment=BUDGETS,

@@ -26,7 +26,7 @@ import studio.engine.run as engine
 from studio.core.codec import from_json
 from studio.core.events import KernelFellBack, MemoryFreed, RunPlanned
 from studio.core.facts import MachineFacts
-from studio.core.recipe import DatasetSpec, Limits, ModelChoice, OptimSpec, Recipe, change_recipe
+from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, Recipe, RunSpec, change_recipe
 from studio.data.prepare import PreparedData, prepare
 from studio.data.sequence_packing import Example
 from studio.engine.batches import StepOrder
@@ -93,7 +93,7 @@ class Case:
     def prepare(self, spec: DatasetSpec) -> PreparedData:
         """Read a data set as the engine does."""
         tokenizer = AutoTokenizer.from_pretrained(self.recipe.model.source)
-        return prepare(spec, self.recipe.method, tokenizer, seed=self.recipe.seed)
+        return prepare(spec, self.recipe.objective, tokenizer, seed=self.recipe.seed)
 
     # The plain loop --------------------------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ def make_letters_case(
             validation_share=0.0,
         ),
         optim=OptimSpec(learning_rate=learning_rate, max_steps=steps, batch_size=rows, weight_decay=0.0),
-        limits=Limits(trial=False),
+        run=RunSpec(trial=False),
     )
     held_out = DatasetSpec(source=str(write_letters(work / "held.jsonl", 64, 255, 2)), max_length=256)
     return make_case(work, recipe, held_out, device)
@@ -267,7 +267,7 @@ def compare(
     exact, plain = case.train_plainly("fp32"), case.train_plainly("bf16")
     ours = {"triton": case.train_by_engine(machine)[0]}
     if twins:
-        ours["pytorch"] = case.train_by_engine(machine, {"limits.kernels": "pytorch"})[0]
+        ours["pytorch"] = case.train_by_engine(machine, {"run.kernels": "pytorch"})[0]
     noise, said = distance(plain, exact), {}
     said["transformers bf16 from fp32"] = f"{noise:.5f}"
     for name, one in ours.items():

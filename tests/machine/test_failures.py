@@ -203,11 +203,11 @@ def test_memory_fixes_keep_the_examples_of_a_step():
         change_recipe(recipe, dict(fix.change)) for fix in diagnose(SAID["gpu_memory"], None, recipe).fixes
     ]
     assert (changed[0].optim.micro_batch, changed[0].optim.batch_size) == (4, 8)
-    assert changed[1].limits.activation_checkpointing == "on"
+    assert changed[1].run.activation_checkpointing == "on"
     assert changed[2].data.max_length == 256
     assert changed[3].model.quantization == "nf4"
     smallest = make_recipe(
-        {"optim.micro_batch": 1, "limits.activation_checkpointing": "on", "data.max_length": 256}
+        {"optim.micro_batch": 1, "run.activation_checkpointing": "on", "data.max_length": 256}
     )
     titles = [fix.title.id for fix in diagnose(SAID["gpu_memory"], None, smallest).fixes]
     assert titles == ["failure.fix.four_bits", "failure.fix.smaller_model"]

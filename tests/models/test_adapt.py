@@ -104,10 +104,10 @@ def test_a_target_that_names_no_layer_is_refused_also_beside_others(tiny_models,
     """peft trains the others and says nothing."""
     model = AutoModelForCausalLM.from_pretrained(tiny_models("llama"))
     if not missed:
-        adapt(model, AdapterSpec(targets=targets))
+        adapt(model, AdapterSpec(target_modules=targets))
         return
     with pytest.raises(StudioError) as refusal:
-        adapt(model, AdapterSpec(targets=targets))
+        adapt(model, AdapterSpec(target_modules=targets))
     assert refusal.value.what.values["targets"] == missed
     named = refusal.value.fix.values["names"]
     assert "q_proj" in named and "down_proj" in named and "embed_tokens" not in named
@@ -124,8 +124,8 @@ def test_layers_that_peft_does_not_take_are_left_out_of_what_is_offered():
     config = MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1, state_size=4)
     model = AutoModelForCausalLM.from_config(config)
     with pytest.raises(StudioError) as refusal:
-        adapt(model, AdapterSpec(rank=2, targets="all-linear"))
+        adapt(model, AdapterSpec(rank=2, target_modules="all-linear"))
     assert (refusal.value.what.id, refusal.value.fix.id) == ("adapter.targets.all", "adapter.targets.all.fix")
     names = refusal.value.fix.values["names"].split(",")
     assert "in_proj" in names and "out_proj" not in names
-    adapt(model, AdapterSpec(rank=2, targets="in_proj,x_proj"))
+    adapt(model, AdapterSpec(rank=2, target_modules="in_proj,x_proj"))

@@ -119,7 +119,7 @@ def test_experts_are_counted_as_what_no_quantisation_reaches(tmp_path, family):
     experts = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name)
     assert facts.expert_parameters == experts > facts.parameters / 2
     recipe = make_recipe(
-        {"model.source": str(tmp_path), "model.quantization": "nf4", "adapter.targets": "q_proj"}
+        {"model.source": str(tmp_path), "model.quantization": "nf4", "adapter.target_modules": "q_proj"}
     )
     chosen = plan(make_machine(), recipe, facts)
     assert chosen.quantization.reason.id == "plan.quantization.experts"

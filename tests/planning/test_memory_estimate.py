@@ -89,7 +89,7 @@ def test_what_grows_and_what_shrinks():
     assert parts({"optim.batch_size": 4})["activations"] == pytest.approx(2 * base["activations"], rel=0.01)
     assert parts({"adapter.rank": 32})["adapters"] == 2 * base["adapters"]
     assert parts({"optim.optimizer": "adamw_8bit"})["optimizer"] == base["optimizer"] / 4
-    off, on = (parts({"limits.activation_checkpointing": word})["activations"] for word in ("off", "on"))
+    off, on = (parts({"run.activation_checkpointing": word})["activations"] for word in ("off", "on"))
     assert on < off / 4
     assert parts({"model.attention": "eager"})["activations"] > base["activations"]
     assert parts(machine=make_machine(make_gpu(80, (9, 0)), triton_level="absent"))["activations"] > off
@@ -152,8 +152,8 @@ def test_the_models_own_forward_needs_what_was_measured(row):
         "optim.optimizer": row["optimizer"],
         "model.quantization": row["quantization"],
         "adapter.method": "full" if row["way"] == "full" else "lora",
-        "limits.kernels": "auto" if "rms_norm=triton" in row["kernels"] else "pytorch",
-        "limits.activation_checkpointing": "on" if row["recompute"] == "True" else "off",
+        "run.kernels": "auto" if "rms_norm=triton" in row["kernels"] else "pytorch",
+        "run.activation_checkpointing": "on" if row["recompute"] == "True" else "off",
     }
     predicted = count_allocated(parts(choices, model)) / 2**20
     assert predicted == pytest.approx(float(row["peak_mib"]), rel=0.03)
@@ -241,7 +241,7 @@ def test_opened_weights_and_rounded_adapters_by_hand():
     assert whole["dequantization"] == 0
     assert whole["adapters"] == 4 * 41_943_040 + 2 * 32 * (tails + 4 * 64**2)
     # No adapter, no tail.
-    some = parts(QLORA | {"adapter.targets": "q_proj"}, make_decoder(), policy=keep("all"))
+    some = parts(QLORA | {"adapter.target_modules": "q_proj"}, make_decoder(), policy=keep("all"))
     gate_up, down = 2 * 14336 * 4096, 14336 * 4096
     assert some["dequantization"] == 2 * (shapes[0][0] * shapes[0][1] + 4096**2 + gate_up + down)
 

@@ -70,10 +70,10 @@ runs = st.fixed_dictionaries(
         "data.max_length": st.sampled_from([64, 512, 2048, 4096, 16384, 65536]),
         "optim.batch_size": st.integers(1, 4),
         "adapter.rank": st.sampled_from([1, 8, 16, 64, 200]),
-        "adapter.targets": st.sampled_from(["all-linear", "q_proj, v_proj", "down_proj"]),
+        "adapter.target_modules": st.sampled_from(["all-linear", "q_proj, v_proj", "down_proj"]),
         "adapter.dropout": st.sampled_from([0.0, 0.1]),
         "model.quantization": st.sampled_from(["none", "nf4"]),
-        "limits.kernels": st.sampled_from(["auto", "pytorch"]),
+        "run.kernels": st.sampled_from(["auto", "pytorch"]),
     }
 )
 
@@ -218,9 +218,9 @@ def test_attention_comes_first_in_long_documents_only():
 
 
 def test_a_recipe_that_decides_on_recomputing_is_obeyed():
-    on = choose(60, {"limits.activation_checkpointing": "on"})
+    on = choose(60, {"run.activation_checkpointing": "on"})
     assert set(on.policy.layers) == {LayerPolicy(keep="input")}
-    off = choose(10, {"limits.activation_checkpointing": "off"})
+    off = choose(10, {"run.activation_checkpointing": "off"})
     assert {layer.keep for layer in off.policy.layers} == {"all"} and not off.fits
 
 
@@ -263,7 +263,7 @@ def test_the_longest_context_just_fits():
             one = make_recipe(
                 QLORA
                 | {"optim.optimizer": "adamw_8bit", "data.max_length": tokens, "optim.micro_batch": 1}
-                | {"limits.activation_checkpointing": "auto" if with_policy else "on"}
+                | {"run.activation_checkpointing": "auto" if with_policy else "on"}
             )
             free = dataclasses.replace(model, max_positions=0)
             if with_policy:
@@ -285,7 +285,7 @@ def test_the_longest_context_just_fits():
 
 
 def test_a_recipe_that_wants_nothing_computed_twice_is_told_that_and_what_has_room_so():
-    off = {"limits.activation_checkpointing": "off", "optim.micro_batch": 2}
+    off = {"run.activation_checkpointing": "off", "optim.micro_batch": 2}
     choice = choose(11, off)
     assert not choice.fits and choice.reason.id == "plan.memory.too_large_kept"
     assert choice.reason.values["advice"].id == "check.memory.checkpointing"
@@ -348,7 +348,7 @@ def test_the_plan_takes_the_policy_in_and_leaves_other_runs_as_they_are():
     assert made.memory == choice.policy and made.checkpointing.reason == choice.reason
     assert made.checkpointing.value == any(layer.keep != "all" for layer in choice.policy.layers)
     assert (budget, ram) == (int(0.9 * 24 * GIB), MACHINE.ram_bytes)
-    wanted = make_run({"limits.activation_checkpointing": "on"})
+    wanted = make_run({"run.activation_checkpointing": "on"})
     made = plan_memory(wanted[0], MACHINE, wanted[2], wanted[1], gpu)
     assert made.checkpointing.value is True and made.checkpointing.reason.id == "plan.wanted"
     other = make_run({"adapter.dora": True})

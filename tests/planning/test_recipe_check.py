@@ -70,21 +70,21 @@ CASES = [
     ),
     ({"optim.epochs": 0.0}, {}, ("error", "optim.epochs", "no_end")),
     ({"optim.max_steps": 10, "optim.warmup_steps": 20}, {}, ("warning", "optim.warmup_steps", "warmup")),
-    ({"limits.eval_every": 5}, {}, ("warning", "limits.eval_every", "eval_without_validation")),
+    ({"run.eval_every": 5}, {}, ("warning", "run.eval_every", "eval_without_validation")),
     (
-        {"limits.eval_every": 500, "data.validation_share": 0.1},
+        {"run.eval_every": 500, "data.validation_share": 0.1},
         {},
-        ("warning", "limits.eval_every", "eval_too_late"),
+        ("warning", "run.eval_every", "eval_too_late"),
     ),
     (
-        {"limits.early_stopping": 2, "data.validation_share": 0.1},
+        {"run.early_stopping": 2, "data.validation_share": 0.1},
         {},
-        ("error", "limits.early_stopping", "stop_without_eval"),
+        ("error", "run.early_stopping", "stop_without_eval"),
     ),
     (
-        {"limits.early_stopping": 2, "limits.eval_every": 5},
+        {"run.early_stopping": 2, "run.eval_every": 5},
         {},
-        ("error", "limits.early_stopping", "stop_without_validation"),
+        ("error", "run.early_stopping", "stop_without_validation"),
     ),
     (
         {"adapter.method": "full", "model.quantization": "nf4"},
@@ -99,8 +99,8 @@ CASES = [
         {"model": make_small(quantization="int8", dtype="fp16")},
         ("error", "adapter.dora", "dora_int8"),
     ),
-    ({"method": "sft"}, {"data": make_data(format="text")}, ("error", "method", "sft_text")),
-    ({"limits.device": "gpu"}, {}, ("error", "limits.device", "no_gpu")),
+    ({"objective": "sft"}, {"data": make_data(format="text")}, ("error", "objective", "sft_text")),
+    ({"run.device": "gpu"}, {}, ("error", "run.device", "no_gpu")),
     ({"model.quantization": "nf4"}, {"machine": BROKEN}, ("error", "model.quantization", "bitsandbytes")),
     ({"optim.optimizer": "adamw_8bit"}, {"machine": BROKEN}, ("warning", "optim.optimizer", "optimizer")),
     (
@@ -159,7 +159,7 @@ def test_one_problem(changes, values, problem):
     [
         ({}, {"data": make_data(format="prompt_completion"), "model": make_small(has_chat_template=False)}),
         ({}, {"data": make_data(format="text"), "model": make_small(has_chat_template=False)}),
-        ({"method": "pretrain"}, {"model": make_small(has_chat_template=False)}),
+        ({"objective": "pretrain"}, {"model": make_small(has_chat_template=False)}),
         ({"data.max_length": 4096}, {"model": make_small(folder="", parameters=0, has_chat_template=False)}),
         ({"adapter.method": "full", "optim.learning_rate": 1e-3}, {}),
         ({}, {"free_disk_bytes": 10 * 2**30}),
@@ -182,12 +182,10 @@ def test_steps_are_estimated():
 
 def test_a_card_that_lies_idle_is_told_before_the_start():
     idle = make_machine(make_gpu(), torch_cuda="")
-    found = [
-        problem for problem in check(make_recipe(), idle, None, None) if problem.field == "limits.device"
-    ]
+    found = [problem for problem in check(make_recipe(), idle, None, None) if problem.field == "run.device"]
     assert [(one.severity, one.message.id) for one in found] == [("warning", "check.card_unused")]
-    on_purpose = make_recipe({"limits.device": "cpu"})
-    assert not [one for one in check(on_purpose, idle, None, None) if one.field == "limits.device"]
+    on_purpose = make_recipe({"run.device": "cpu"})
+    assert not [one for one in check(on_purpose, idle, None, None) if one.field == "run.device"]
 
 
 def test_4_bits_on_a_card_too_old_for_them():
@@ -200,7 +198,7 @@ def test_full_fine_tuning_of_8b_asks_for_the_disk_that_its_checkpoints_take():
     """Weights in fp32 and two moments of a byte each, 6 bytes a parameter; one more lies there while it is written."""
     model = dataclasses.replace(make_model(), parameters=8_030_000_000)
     machine = make_machine(make_gpu(80, (9, 0), "H100"), ram_bytes=512 * 2**30)
-    changes = {"adapter.method": "full", "limits.keep_checkpoints": 3, "optim.optimizer": "paged_adamw_8bit"}
+    changes = {"adapter.method": "full", "run.keep_checkpoints": 3, "optim.optimizer": "paged_adamw_8bit"}
 
     def judge(free_gib: float) -> Problem | None:
         found = check(make_recipe(changes), machine, model, None, free_disk_bytes=int(free_gib * 2**30))
@@ -208,8 +206,8 @@ def test_full_fine_tuning_of_8b_asks_for_the_disk_that_its_checkpoints_take():
 
     assert judge(181) is None, "4 checkpoints of 44.9 GiB, and one GiB to spare"
     fewer = judge(95)
-    assert fewer.field == "limits.keep_checkpoints" and fewer.fix.id == "check.disk.fewer"
-    assert dict(fewer.ways[0].change) == {"limits.keep_checkpoints": 1}
+    assert fewer.field == "run.keep_checkpoints" and fewer.fix.id == "check.disk.fewer"
+    assert dict(fewer.ways[0].change) == {"run.keep_checkpoints": 1}
     assert fewer.message.values["each"] == "45.9" and fewer.message.values["count"] == 4
     assert judge(80).fix.id == "check.disk.fix" and not judge(80).ways
 

@@ -32,9 +32,9 @@ def chosen(machine, name, changes=None, model=None):
     "machine, changes, value, reason",
     [
         (LAPTOP, {}, "cpu", "no_gpu"),
-        (LAPTOP, {"limits.device": "gpu"}, "cpu", "no_gpu"),
+        (LAPTOP, {"run.device": "gpu"}, "cpu", "no_gpu"),
         (DESKTOP, {}, "cuda:0", "gpu"),
-        (DESKTOP, {"limits.device": "cpu"}, "cpu", "cpu_wanted"),
+        (DESKTOP, {"run.device": "cpu"}, "cpu", "cpu_wanted"),
         (TWO, {}, "cuda:1", "largest_gpu"),
         (CPU_BUILD, {}, "cpu", "cpu_build"),
         (OLD_DRIVER, {}, "cpu", "old_driver"),
@@ -87,7 +87,7 @@ def test_quantization(machine, changes, model, value):
         (DESKTOP, {}, make_decoder(2), True, "on"),
         (DESKTOP, {"model.fp8": False}, make_decoder(2), False, "off"),
         (LAPTOP, {}, make_decoder(2), False, "cpu"),
-        (DESKTOP, {"limits.device": "cpu"}, make_decoder(2), False, "cpu"),
+        (DESKTOP, {"run.device": "cpu"}, make_decoder(2), False, "cpu"),
         (make_machine(make_gpu(24, (8, 6))), {}, make_decoder(2), False, "gpu"),
         (TURING, {}, make_decoder(2), False, "gpu"),
         (DESKTOP, {"model.precision": "fp16"}, make_decoder(2), False, "dtype"),
@@ -166,8 +166,8 @@ def test_the_8_bit_optimizers_run_on_cpu_tensors():
         (DESKTOP, {}, make_small(), False),
         (DESKTOP, {"data.max_length": 8192}, make_model(), True),
         (DESKTOP, {}, make_model(folder="", parameters=0, hidden_size=0, layers=0), True),
-        (DESKTOP, {"limits.activation_checkpointing": "on"}, make_small(), True),
-        (DESKTOP, {"limits.activation_checkpointing": "off", "data.max_length": 8192}, make_model(), False),
+        (DESKTOP, {"run.activation_checkpointing": "on"}, make_small(), True),
+        (DESKTOP, {"run.activation_checkpointing": "off", "data.max_length": 8192}, make_model(), False),
     ],
 )
 def test_activations_are_recomputed_only_where_memory_is_short(machine, changes, model, value):
@@ -178,8 +178,8 @@ def test_activations_are_recomputed_only_where_memory_is_short(machine, changes,
     "machine, changes, value",
     [
         (DESKTOP, {}, "triton"),
-        (DESKTOP, {"limits.kernels": "pytorch"}, "reference"),
-        (DESKTOP, {"limits.device": "cpu"}, "reference"),
+        (DESKTOP, {"run.kernels": "pytorch"}, "reference"),
+        (DESKTOP, {"run.device": "cpu"}, "reference"),
         (LAPTOP, {}, "reference"),
         (WITHOUT, {}, "reference"),
         *(
@@ -206,7 +206,7 @@ def test_offers():
         return [offer.command for offer in plan(machine, make_recipe(changes), make_small()).offers]
 
     assert commands(CPU_BUILD) == ["python3 launch.py install --rebuild"]
-    assert commands(CPU_BUILD, {"limits.device": "cpu"}) == []
+    assert commands(CPU_BUILD, {"run.device": "cpu"}) == []
     assert commands(WITHOUT) == ["python3 launch.py install"]
     assert len(commands(WITHOUT, {"model.quantization": "nf4"})) == 2
     assert commands(LAPTOP) == commands(DESKTOP) == []
@@ -260,7 +260,7 @@ def test_a_kernel_that_failed_before_stays_off_and_says_why():
     machine = make_machine(make_gpu(), broken_kernels={"glu": "CompilationError at 12:4"})
     all_right = dict.fromkeys(NEEDS_DOTS, ("triton", "backend.row.4"))
     assert kernels(machine) == all_right | {"glu": ("reference", "plan.kernels.fell_back")}
-    assert kernels(machine, {"limits.kernels": "triton"})["glu"][0] == "reference"
+    assert kernels(machine, {"run.kernels": "triton"})["glu"][0] == "reference"
 
 
 def test_a_kernel_that_failed_its_test_stays_off_though_the_others_are_right():
@@ -308,7 +308,7 @@ def test_a_triton_that_does_not_load_is_said_to_be_hidden(machine, reason):
     ],
 )
 def test_what_the_person_decides(machine, wanted, value, row):
-    made = plan(machine, make_recipe({"limits.kernels": wanted}), make_small())
+    made = plan(machine, make_recipe({"run.kernels": wanted}), make_small())
     assert ({choice.value for choice in made.kernels.values()}, made.row) == ({value}, row)
 
 
@@ -399,8 +399,8 @@ def test_offers_on_windows():
     pip = r".venv\Scripts\python.exe -m pip install"
     stay = ("stay", "")
     assert offers(triton_level="absent") == [("triton_pin", f"{pip} triton-windows==3.7.1.post27"), stay]
-    assert offers({"limits.kernels": "pytorch"}, triton_level="absent") == []
-    assert offers({"limits.device": "cpu"}, triton_level="absent") == []
+    assert offers({"run.kernels": "pytorch"}, triton_level="absent") == []
+    assert offers({"run.device": "cpu"}, triton_level="absent") == []
     found = WindowsFacts(distributions=(Distribution(name="Ubuntu", version=2, gpu=True),))
     unasked = WindowsFacts(distributions=(Distribution(name="Ubuntu", version=2),))
     for windows in (found, unasked):

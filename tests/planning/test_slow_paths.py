@@ -36,11 +36,11 @@ CASES = [
     ({"model.quantization": "int8"}, ROOMY, None, "decoder", "plan.stock.quantization", "model.quantization"),
     ({}, ROOMY, STRANGE, "decoder", "model.decoder.unlike", ""),
     ({}, ROOMY, make_model(), "decoder", "plan.stock.structure", ""),
-    ({"limits.kernels": "pytorch"}, ROOMY, None, "kernels", "plan.kernels.wanted", "limits.kernels"),
+    ({"run.kernels": "pytorch"}, ROOMY, None, "kernels", "plan.kernels.wanted", "run.kernels"),
     ({}, dataclasses.replace(ROOMY, triton_level="absent"), None, "kernels", "backend.row.10.wrong", ""),
     ({"model.precision": "fp32"}, ROOMY, None, "precision", "plan.wanted", "model.precision"),
-    ({"limits.device": "cpu"}, ROOMY, None, "card", "", "limits.device"),
-    ({}, make_machine(make_gpu(), torch_cuda=""), None, "card", "", "limits.device"),
+    ({"run.device": "cpu"}, ROOMY, None, "card", "", "run.device"),
+    ({}, make_machine(make_gpu(), torch_cuda=""), None, "card", "", "run.device"),
     ({"optim.micro_batch": 1, "data.max_length": 512}, ROOMY, SMOLLM, "rows", "",
      "optim.micro_batch"),
 ]  # fmt: skip
@@ -85,7 +85,7 @@ def test_the_cost_of_the_models_own_code_is_what_was_measured(model, changes, me
 
 
 def test_a_decoder_that_is_refused_once_loaded_takes_the_place_of_what_slowed_it():
-    recipe = make_recipe({"limits.kernels": "pytorch"})
+    recipe = make_recipe({"run.kernels": "pytorch"})
     chosen = plan(ROOMY, recipe, SMOLLM)
     assert [one.id for one in chosen.slower] == ["kernels"]
     assert note_loading(chosen, None, {}, ROOMY, recipe, SMOLLM, H200) is chosen
@@ -126,7 +126,7 @@ def test_memory_that_is_short_is_told_when_it_costs_much():
 
 
 def test_another_card_without_a_driver_does_not_count_on_purpose():
-    assert choose_device(ROOMY, make_recipe({"limits.device": "cpu"}))[1] is None
-    problems = check(make_recipe({"limits.device": "cpu"}), ROOMY, make_decoder(), make_data())
-    (told,) = (one for one in problems if one.field == "limits.device")
+    assert choose_device(ROOMY, make_recipe({"run.device": "cpu"}))[1] is None
+    problems = check(make_recipe({"run.device": "cpu"}), ROOMY, make_decoder(), make_data())
+    (told,) = (one for one in problems if one.field == "run.device")
     assert told.fix.id == "slower.card.wanted.fix"

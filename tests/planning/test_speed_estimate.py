@@ -62,21 +62,21 @@ MEASURED = (
     ("qlora.ours", LLAMA, 2, 2048, {"model.quantization": "nf4"}, "decoder", 17_747),
     ("lora.ours", LLAMA, 2, 2048, {}, "decoder", 17_685),
     ("long.ours", LLAMA, 1, 32_768, {"model.quantization": "nf4"}, "decoder", 8_361),
-    ("qlora.ours.no_triton", LLAMA, 2, 2048, {"model.quantization": "nf4", "limits.kernels": "pytorch"}, "decoder",
+    ("qlora.ours.no_triton", LLAMA, 2, 2048, {"model.quantization": "nf4", "run.kernels": "pytorch"}, "decoder",
      10_972),
-    ("lora.ours.no_triton", LLAMA, 2, 2048, {"limits.kernels": "pytorch"}, "decoder", 11_765),
+    ("lora.ours.no_triton", LLAMA, 2, 2048, {"run.kernels": "pytorch"}, "decoder", 11_765),
     ("qwen3-8b.ours", QWEN_8B, 2, 2048, {"model.quantization": "nf4"}, "decoder", 17_472),
     ("gemma3-4b.ours", GEMMA_4B, 2, 2048, {"model.quantization": "nf4"}, "decoder", 29_338),
     ("mistral-7b.ours", MISTRAL_7B, 2, 2048, {"model.quantization": "nf4"}, "decoder", 18_663),
     ("phi3-medium.ours", PHI3_MEDIUM, 2, 2048, {"model.quantization": "nf4"}, "decoder", 9_875),
     ("small.lora.ours", QWEN_06B, 2, 512, {}, "decoder", 81_764),
     ("small.qlora.ours", QWEN_06B, 2, 512, {"model.quantization": "nf4"}, "decoder", 81_935),
-    ("small.lora.hf", QWEN_06B, 2, 512, {"limits.activation_checkpointing": "off"}, "stock", 9_724),
+    ("small.lora.hf", QWEN_06B, 2, 512, {"run.activation_checkpointing": "off"}, "stock", 9_724),
     ("small.qlora.hf", QWEN_06B, 2, 512,
-     {"model.quantization": "nf4", "limits.activation_checkpointing": "off"}, "stock", 6_937),
+     {"model.quantization": "nf4", "run.activation_checkpointing": "off"}, "stock", 6_937),
     ("qlora.hf", LLAMA, 2, 2048,
-     {"model.quantization": "nf4", "limits.activation_checkpointing": "on"}, "stock", 6_140),
-    ("lora.hf", LLAMA, 2, 2048, {"limits.activation_checkpointing": "on"}, "stock", 7_565),
+     {"model.quantization": "nf4", "run.activation_checkpointing": "on"}, "stock", 6_140),
+    ("lora.hf", LLAMA, 2, 2048, {"run.activation_checkpointing": "on"}, "stock", 7_565),
 )  # fmt: skip
 REAL = (
     # real-models.md, section 3: rows of at most 1,024 tokens with a mean of 501, trained weights; then of real lengths
@@ -99,7 +99,7 @@ def predict_case(model, at_once, mean, longest, changes, path):
     machine = make_machine(H200, ram_available_bytes=64 * 2**30)
     chosen = plan(machine, recipe, model)
     if path == "stock":
-        wanted = recipe.limits.activation_checkpointing == "on"
+        wanted = recipe.run.activation_checkpointing == "on"
         recompute = Choice(value=wanted, reason=literal(""))
         chosen = dataclasses.replace(chosen, memory=None, checkpointing=recompute)
     rows = RowFigures(count=1000, tokens=1000 * mean)
@@ -139,7 +139,7 @@ def test_a_long_run_is_a_warning_with_ways_out():
     (problem,) = check_duration(recipe, TWO_CORES, SMOLLM, chosen, data)
     assert (problem.field, problem.severity, problem.message.id) == ("optim.epochs", "warning", "check.long")
     changes = [dict(way.change) for way in problem.ways]
-    assert changes[0] == {"optim.epochs": 1.0} and changes[1]["data.take"] in range(100, 2000, 100)
+    assert changes[0] == {"optim.epochs": 1.0} and changes[1]["data.max_rows"] in range(100, 2000, 100)
     for catalogue in map(load_catalogue, LANGUAGES):
         for words in (problem.message, problem.fix, *(way.title for way in problem.ways)):
             assert catalogue.has(words.id) and "{" not in catalogue.say(words)
@@ -155,8 +155,8 @@ def test_a_way_out_ends_within_about_an_hour():
     recipe, chosen = plan_chats()
     rows = dataclasses.replace(make_data(), tokens=CHATS.tokens, rows_used=CHATS.count)
     (problem,) = check_duration(recipe, TWO_CORES, SMOLLM, chosen, rows)
-    take = next(way.change["data.take"] for way in problem.ways if "data.take" in way.change)
-    fewer, _ = plan_chats({"data.take": take})
+    take = next(way.change["data.max_rows"] for way in problem.ways if "data.max_rows" in way.change)
+    fewer, _ = plan_chats({"data.max_rows": take})
     assert predict_duration(chosen, TWO_CORES, SMOLLM, fewer, None, CHATS).seconds <= 3600 < LONG_S
 
 
@@ -191,7 +191,7 @@ def test_what_was_measured_here_corrects_by_the_likest_run():
 def test_tokens_of_a_run():
     chats = make_recipe({"data.max_length": 1024, "optim.epochs": 2.0})
     assert count_run_tokens(chats, SMOLLM, RowFigures(count=100, tokens=50_000)) == 100_000
-    few = make_recipe({"data.max_length": 1024, "optim.epochs": 2.0, "data.take": 10})
+    few = make_recipe({"data.max_length": 1024, "optim.epochs": 2.0, "data.max_rows": 10})
     assert count_run_tokens(few, SMOLLM, RowFigures(count=100, tokens=50_000)) == 10_000
     packed = make_recipe({"data.max_length": 1024, "optim.max_steps": 5, "data.fill": True})
     assert count_run_tokens(packed, SMOLLM, RowFigures()) == 5 * 8 * 1024

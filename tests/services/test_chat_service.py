@@ -36,9 +36,9 @@ def shop(tmp_path_factory, tiny_models):
     recipe = change_recipe(
         read_recipe(str(write_recipe(folder, tiny_models(), data))),
         {
-            "limits.save_every": 4,
-            "limits.keep_checkpoints": 3,
-            "limits.trial": False,
+            "run.save_every": 4,
+            "run.keep_checkpoints": 3,
+            "run.trial": False,
             "optim.max_steps": 8,
         },
     )
@@ -166,9 +166,7 @@ def test_an_answer_ends_when_told_and_says_how_fast_it_was(shop):
 def test_chat_waits_for_a_run_and_is_free_while_that_is_paused(shop):
     desk, _, _, recipe = shop
     assert desk.talks.state().ok
-    run = desk.start(
-        change_recipe(recipe, {"optim.max_steps": 100_000, "limits.save_every": 0}), checked=True
-    )
+    run = desk.start(change_recipe(recipe, {"optim.max_steps": 100_000, "run.save_every": 0}), checked=True)
     try:
         assert not desk.talks.state().ok
         for act in (lambda: answer(desk, run=shop[1]), lambda: desk.exports.start(shop[1], "adapter")):

@@ -61,7 +61,7 @@ def finished(shop):
 @pytest.fixture
 def endless(shop):
     """The recipe with more steps than anyone waits for."""
-    return change_recipe(shop[1], {"optim.max_steps": 100_000, "limits.save_every": 0})
+    return change_recipe(shop[1], {"optim.max_steps": 100_000, "run.save_every": 0})
 
 
 def train_until(desk: Desk, run: str, step: int) -> None:
@@ -107,7 +107,7 @@ def test_two_readers_see_every_event_once(shop, desk):
 
 
 def test_stop_saves_and_resume_goes_on(shop, desk):
-    run = desk.start(change_recipe(shop[1], {"optim.max_steps": 60, "limits.save_every": 0}))
+    run = desk.start(change_recipe(shop[1], {"optim.max_steps": 60, "run.save_every": 0}))
     train_until(desk, run, 3)
     desk.stop(run)
     record = desk.wait(run)
@@ -248,7 +248,7 @@ def test_check_knows_the_datas_head(shop, desk, jsonl, tmp_path):
 
     text = str(jsonl(tmp_path / "text.jsonl", [{"text": f"line {i}"} for i in range(500)]))
     assert fields(**{"data.source": text}) == []
-    assert fields(**{"data.source": text, "method": "sft"}) == ["method"]
+    assert fields(**{"data.source": text, "objective": "sft"}) == ["objective"]
     few = str(jsonl(tmp_path / "few.jsonl", chat_rows(10)))
     assert fields(**{"data.source": few, "data.validation_share": 0.01}) == ["data.validation_share"]
     # Of a longer file only the head is read, so nothing is said about its number of rows.

@@ -294,7 +294,7 @@ def test_pickles_at_the_hub_are_not_trainable(fits, monkeypatch):
 
 
 def test_estimate_is_the_plans_own_and_counts_what_is_known(fits, desk):
-    recipe = demo(**{"limits.keep_checkpoints": 3})
+    recipe = demo(**{"run.keep_checkpoints": 3})
     estimate = fits.judge(recipe)
     assert (estimate.checks, estimate.rows, estimate.pace, estimate.total_s) == (None, 0, None, None)
     assert estimate.needed_bytes == sum(estimate.parts.values()) > 0
@@ -441,7 +441,7 @@ def test_reasons_are_words_in_both_languages(fits):
         (8, {}, "no"),
         (24, {"model.quantization": "none"}, "fits"),
         (20, {"model.quantization": "none"}, "tight"),
-        (12, {"limits.activation_checkpointing": "off", "optim.batch_size": 8}, "no"),
+        (12, {"run.activation_checkpointing": "off", "optim.batch_size": 8}, "no"),
     ],
 )
 def test_run_is_judged_by_what_it_needs_not_by_what_it_takes(gigabytes, changes, verdict):

@@ -104,7 +104,7 @@ def test_conversations_for_a_base_model_come_with_templates(tmp_path, own, chose
         if one.field == "data.template"
     ]
     assert about == ([found] if found else [])
-    plain = dataclasses.replace(recipe, method="pretrain")
+    plain = dataclasses.replace(recipe, objective="pretrain")
     assert not [one for one in find_problems(plain, make_machine(), 2**40) if one.field == "data.template"]
 
 

@@ -35,7 +35,7 @@ def losses(desk: Desk, run: str) -> list[float]:  # noqa: F811
 
 @pytest.mark.slow
 def test_a_paused_run_stands_still_alive_and_goes_on_as_if_nothing_was(shop, desk):  # noqa: F811
-    recipe = change_recipe(shop[1], {"optim.max_steps": 30, "limits.save_every": 0, "limits.trial": False})
+    recipe = change_recipe(shop[1], {"optim.max_steps": 30, "run.save_every": 0, "run.trial": False})
     calm = desk.start(recipe)
     assert desk.wait(calm).state == "finished"
     run = desk.start(recipe)
@@ -179,7 +179,7 @@ def test_a_run_whose_folder_is_taken_away_ends_and_the_queue_goes_on(shop, desk,
     desk.queue.set_keep_going(True)
     desk.queue.clear()
     run = desk.start(endless)
-    desk.queue.add(change_recipe(shop[1], {"optim.max_steps": 1, "limits.trial": False}))
+    desk.queue.add(change_recipe(shop[1], {"optim.max_steps": 1, "run.trial": False}))
     train_until(desk, run, 2)
     (shop[0].runs / run).rename(shop[0].root / f"gone-{run}")
     wait_until(lambda: {item.state for item in desk.queue.items()} == {"failed", "done"})
@@ -187,7 +187,7 @@ def test_a_run_whose_folder_is_taken_away_ends_and_the_queue_goes_on(shop, desk,
 
 
 def test_the_queue_runs_by_itself_and_a_stop_holds_it(shop, desk, endless):  # noqa: F811
-    short = change_recipe(shop[1], {"optim.max_steps": 2, "name": "short", "limits.trial": False})
+    short = change_recipe(shop[1], {"optim.max_steps": 2, "name": "short", "run.trial": False})
     gone = change_recipe(shop[1], {"data.source": str(shop[0].root / "gone.jsonl"), "name": "gone"})
     desk.queue.set_keep_going(True)
     desk.queue.clear()
@@ -215,7 +215,7 @@ def test_the_queue_runs_by_itself_and_a_stop_holds_it(shop, desk, endless):  # n
 
 @pytest.mark.slow
 def test_a_direct_start_and_the_queue_never_run_two(shop, desk):  # noqa: F811
-    short = change_recipe(shop[1], {"optim.max_steps": 1, "limits.trial": False})
+    short = change_recipe(shop[1], {"optim.max_steps": 1, "run.trial": False})
     refused = []
 
     def start() -> None:
@@ -239,7 +239,7 @@ def test_a_direct_start_and_the_queue_never_run_two(shop, desk):  # noqa: F811
 
 @pytest.mark.slow
 def test_a_run_teaches_the_next_one_its_speed(shop, desk):  # noqa: F811
-    recipe = change_recipe(shop[1], {"optim.max_steps": 6, "limits.trial": False})
+    recipe = change_recipe(shop[1], {"optim.max_steps": 6, "run.trial": False})
     run = desk.start(recipe)
     assert desk.wait(run).state == "finished"
     (one,) = desk.health.add_experience(desk.health.now(), recipe).speeds

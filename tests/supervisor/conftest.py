@@ -67,10 +67,10 @@ if act["then"] == "page":
     show_page()
 (root / "ready").write_text(str(os.getpid()))
 if act["then"] == "beating":
-    from studio.core.recipe import Limits
+    from studio.core.recipe import RunSpec
     from studio.engine.run_folder import RunFolder
     from studio.engine.watchdog import Watch
-    with Watch(RunFolder(folder), Limits(), lambda event: None, heart) as watch:
+    with Watch(RunFolder(folder), RunSpec(), lambda event: None, heart) as watch:
         (root / "beating").write_text("")
         for step in range(100000):
             watch.beat("train", step)
@@ -132,7 +132,7 @@ def run_folder(workspace):
             "version": 1,
             "model": {"source": "m"},
             "data": {"source": "d"},
-            "limits": {"on_stall": on_stall},
+            "run": {"on_stall": on_stall},
         }
         (folder.path / "recipe.json").write_text(json.dumps(recipe), encoding="utf-8")
         return folder

@@ -70,7 +70,7 @@ class FakeShelf:
             settings=(
                 ("optim.learning_rate", (1e-4, 2e-4)),
                 ("name", (EVIL, None)),
-                ("limits.trial", (True, False)),
+                ("run.trial", (True, False)),
             ),
             environment=(("package.torch", ("2.9", EVIL)),),
         )

@@ -265,7 +265,7 @@ def test_a_studio_by_program_killed_and_started_anew(tmp_path, site, tiny_models
     room = tmp_path / "workspace"
     room.mkdir()
     long = write_recipe(
-        tmp_path, tiny_models(), chat_file, name="long", optim={"max_steps": 20}, limits={"trial": False}
+        tmp_path, tiny_models(), chat_file, name="long", optim={"max_steps": 20}, run={"trial": False}
     )
     recipe = json.loads(long.read_text(encoding="utf-8"))
     short = recipe | {"name": "short", "optim": recipe["optim"] | {"max_steps": 3}}

@@ -25,11 +25,11 @@ pytestmark = pytest.mark.slow
 STEPS = 240
 CHANGES = {
     "optim.max_steps": STEPS,
-    "limits.save_every": 20,
-    "limits.eval_every": 40,
+    "run.save_every": 20,
+    "run.eval_every": 40,
     "data.validation_share": 0.05,
-    "limits.samples": 2,
-    "limits.trial": False,
+    "run.samples": 2,
+    "run.trial": False,
 }
 
 
@@ -66,7 +66,7 @@ def once(page) -> list[int]:
 
 def fail_a_run(workspace) -> None:
     """Leave a run of the demo that failed, with a fix that changes a setting."""
-    changes = {"name": "failed", "optim.max_steps": 2, "limits.trial": False}
+    changes = {"name": "failed", "optim.max_steps": 2, "run.trial": False}
     run = create_run(workspace.runs, change_recipe(read_recipe(DEMO_RECIPE), changes))
     fixes = (Fix(title=literal("take one at a time"), change={"optim.micro_batch": 1}),)
     diagnosis = Diagnosis(id="memory", what=literal("too little memory"), why=literal("eight"), fixes=fixes)

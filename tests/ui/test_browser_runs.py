@@ -21,9 +21,9 @@ SMALL = {
     "version": 2,
     "name": "small",
     "model": {"source": "demo"},
-    "data": {"source": "demo", "max_length": 128, "take": 60, "validation_share": 0.1},
+    "data": {"source": "demo", "max_length": 128, "max_rows": 60, "validation_share": 0.1},
     "optim": {"max_steps": 3, "batch_size": 2},
-    "limits": {"trial": False, "eval_every": 2},
+    "run": {"trial": False, "eval_every": 2},
 }
 
 

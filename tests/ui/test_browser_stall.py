@@ -22,10 +22,10 @@ STALL_S = 30
 BUDGETS = {"floor": 1.0, "first": 8.0, "check": 0.1, "answer": 120.0, "start": 60.0, "save": 5.0}
 CHANGES = {
     "optim.max_steps": 12,
-    "limits.save_every": 2,
-    "limits.eval_every": 0,
-    "limits.trial": False,
-    "limits.samples": 0,
+    "run.save_every": 2,
+    "run.eval_every": 0,
+    "run.trial": False,
+    "run.samples": 0,
 }
 
 

@@ -15,7 +15,7 @@ from studio.ui.tabs.dataset import FRESH, DatasetTab
 from tests.ui.sample_report import EVIL, make_question, make_report
 
 PATIENCE_S = 10
-OTHERS = ("model", "method", "name", "seed", "adapter", "optim", "limits")
+OTHERS = ("model", "method", "name", "seed", "adapter", "optim", "run")
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ CHANGED = change_recipe(
         "data.packing": True,
         "optim.learning_rate": 1e-5,
         "optim.schedule": "wsd",
-        "limits.eval_every": 5,
+        "run.eval_every": 5,
     },
 )
 

@@ -122,13 +122,13 @@ def test_what_makes_a_run_slower_stands_above_its_curves(context):
 
 def test_a_way_out_is_a_button_with_its_change(context):
     say = context.say
-    way = Fix(title=literal(f"Fewer {EVIL}"), change={"data.take": 800, "optim.epochs": 1.0})
+    way = Fix(title=literal(f"Fewer {EVIL}"), change={"data.max_rows": 800, "optim.epochs": 1.0})
     one = Problem(
         field="optim.epochs", message=literal("Long."), fix=literal("Less."), ways=(way,), severity="warning"
     )
     shown = check_card((one,), read_recipe(DEMO_RECIPE), say)
     value = re.search(r'data-do="way" data-value="([^"]+)"', shown).group(1)
     assert read_way(unescape(value)) == way.change and EVIL not in shown
-    for wrong in ("", "[]", '{"limits.device": "cpu"}', '{"data.take": "9"}', '{"data.take": true}'):
+    for wrong in ("", "[]", '{"run.device": "cpu"}', '{"data.max_rows": "9"}', '{"data.max_rows": true}'):
         with pytest.raises(StudioError):
             read_way(wrong)

@@ -267,7 +267,7 @@ def test_what_differs_is_told_by_its_names(desk, language):
     settings = (
         ("optim.schedule", ("cosine", "linear")),
         ("data.train_on", ("last_answer", None)),
-        ("limits.trial", (True, False)),
+        ("run.trial", (True, False)),
         ("data.mix", ({"a.jsonl": "2"}, {})),
     )
     plan = {
@@ -287,7 +287,7 @@ def test_what_differs_is_told_by_its_names(desk, language):
     comparison = replace(desk.shelf.compare(()), settings=settings, environment=environment)
     shown = comparison_card([make_entry("a"), make_entry("b")], comparison, words)
     cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", shown)
-    choices = ("optim.schedule", "cosine"), ("data.train_on", "last_answer"), ("limits.device", "cpu")
+    choices = ("optim.schedule", "cosine"), ("data.train_on", "last_answer"), ("run.device", "cpu")
     names = [f"knob.{path}.choice.{choice}" for path, choice in (*choices, ("model.quantization", "nf4"))]
     for id in (*names, "ui.form.on", "ui.plan.dtype", "ui.plan.device"):
         assert words.say(text(id)) in cells, id

@@ -70,7 +70,10 @@ def load(run: Run, prepared: Prepared) -> Training:
             run.emit(KernelFellBack(step=run.record.steps, op=op, reason=reason))
         for one in plan.slower:
             run.warn(say_slower(one))
-        if recipe.adapter.targets == "all-linear" and (reach := measure_reach(loaded.model)) < LITTLE_REACH:
+        if (
+            recipe.adapter.target_modules == "all-linear"
+            and (reach := measure_reach(loaded.model)) < LITTLE_REACH
+        ):
             run.warn(text("run.adapter_reach", share=round(100 * reach)))
         base_hash = prepared.hashing.result()
         if run.record.base_hash not in ("", base_hash):
@@ -138,9 +141,7 @@ def _make_trainer(
         def write(staging: Path) -> None:
             write_training(staging, weights, trainer.state_data())
 
-        return save_checkpoint(run.folder.checkpoints, state.step, write, run.recipe.limits.keep_checkpoints)[
-            1
-        ]
+        return save_checkpoint(run.folder.checkpoints, state.step, write, run.recipe.run.keep_checkpoints)[1]
 
     trainer = Trainer(
         loaded.model,

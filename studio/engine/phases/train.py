@@ -60,7 +60,7 @@ def compile_kernels(run: Run, training: Training) -> None:
 def try_everything(run: Run, training: Training) -> None:
     """Go through what usually breaks late, where the recipe wants it and the run begins. Raises StudioError."""
     trainer, prepared, proof = training.trainer, training.prepared, training.proof
-    if not run.recipe.limits.trial or trainer.state.step:
+    if not run.recipe.run.trial or trainer.state.step:
         return
     with run.phase("trial"):
         trial = try_out(
@@ -81,7 +81,7 @@ def try_everything(run: Run, training: Training) -> None:
 def begin_samples(run: Run, training: Training) -> Samples:
     """Return what writes the model's answers; those before training are written now, unless they can wait."""
     trainer, loaded, recipe = training.trainer, training.loaded, run.recipe
-    samples = Samples(trainer, loaded.model, loaded.tokenizer, recipe.seed, recipe.limits.samples)
+    samples = Samples(trainer, loaded.model, loaded.tokenizer, recipe.seed, recipe.run.samples)
     trainer.hooks.sample, trainer.hooks.stepped = samples.write, samples.catch_up
     if samples.due and not samples.can_wait:
         with run.phase("sample"):

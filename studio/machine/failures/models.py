@@ -132,7 +132,7 @@ FAILURES = (
     Failure(
         "adapter_targets",
         said(r"Target modules .{0,300}not found in the base model"),
-        (Remedy("all_linear", {"adapter.targets": "all-linear"}),),
+        (Remedy("all_linear", {"adapter.target_modules": "all-linear"}),),
         code="D52",
     ),
     Failure(
@@ -268,7 +268,7 @@ FAILURES = (
     Failure(
         "adapter_layer",
         said(r"Target module (?!\w*(?:Quant|WQ)Linear)[\s\S]{0,2000}? is not supported"),
-        (Remedy("linear_targets"), Remedy("all_linear", {"adapter.targets": "all-linear"})),
+        (Remedy("linear_targets"), Remedy("all_linear", {"adapter.target_modules": "all-linear"})),
         code="D73",
     ),
     Failure(
@@ -279,7 +279,7 @@ FAILURES = (
             r"Target modules (?:\[\]|set\(\)|\{\}|''|\"\") not found",
             r"`?target_modules`?[^\n]{0,60}(?:is empty|must not be empty|cannot be empty|No modules were targeted)",
         ),
-        (Remedy("name_targets"), Remedy("all_linear", {"adapter.targets": "all-linear"})),
+        (Remedy("name_targets"), Remedy("all_linear", {"adapter.target_modules": "all-linear"})),
         code="D74",
     ),
     Failure(

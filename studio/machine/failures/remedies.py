@@ -25,9 +25,9 @@ def shorten(recipe: Recipe | None) -> dict[str, Any]:
 
 def recompute(recipe: Recipe | None) -> dict[str, Any]:
     """Turn activation checkpointing on."""
-    if recipe is not None and recipe.limits.activation_checkpointing == "on":
+    if recipe is not None and recipe.run.activation_checkpointing == "on":
         return {}
-    return {"limits.activation_checkpointing": "on"}
+    return {"run.activation_checkpointing": "on"}
 
 
 def hold_in_4_bits(recipe: Recipe | None) -> dict[str, Any]:
@@ -60,9 +60,9 @@ SMALLER_MODEL = Remedy("smaller_model")
 LOWER_RATE = Remedy("lower_rate", lower_rate)
 LEAVE_FP16 = Remedy("leave_fp16", leave_fp16)
 USE_FP16 = Remedy("use_fp16", {"model.precision": "fp16"})
-PYTORCH_KERNELS = Remedy("pytorch_kernels", {"limits.kernels": "pytorch"})
+PYTORCH_KERNELS = Remedy("pytorch_kernels", {"run.kernels": "pytorch"})
 NO_BITSANDBYTES = Remedy("no_bitsandbytes", avoid_bitsandbytes)
-ON_PROCESSOR = Remedy("on_processor", {"limits.device": "cpu"})
+ON_PROCESSOR = Remedy("on_processor", {"run.device": "cpu"})
 RESUME = Remedy("resume")
 RESTART = Remedy("restart")
 INSTALL = Remedy("install")

@@ -358,7 +358,7 @@ class DatasetTab(DatasetParts):
     def _is_text(self, look: Look, recipe: Recipe) -> bool:
         """Whether texts are learned in blocks, so that no limit cuts them."""
         format = look.report.get("format")
-        return recipe.method == "pretrain" or (recipe.method == "auto" and format == "text")
+        return recipe.objective == "pretrain" or (recipe.objective == "auto" and format == "text")
 
     def _problems(self, look: Look) -> str:
         """Return the problems; what is not read yet, or waits for an answer, has none that anybody knows of."""

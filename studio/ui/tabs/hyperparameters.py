@@ -26,7 +26,7 @@ from studio.ui.hyperparameters_view import difference_card, done_note, plain_car
 SECTIONS = (
     ("learning", ("optim",)),
     ("adapter", ("adapter",)),
-    ("run", ("name", "method", "seed", "limits")),
+    ("run", ("name", "objective", "seed", "run")),
 )
 COMMON = (
     "optim.learning_rate",
@@ -35,15 +35,15 @@ COMMON = (
     "adapter.rank",
     "adapter.alpha",
     "optim.batch_size",
-    "limits.eval_every",
-    "limits.save_every",
+    "run.eval_every",
+    "run.save_every",
 )
 """The settings that are changed most; all others are one fold away."""
 BESIDE_PLAIN = (
-    "limits.keep_awake",
-    "limits.on_stall",
-    "limits.trial",
-    "limits.keep_checkpoints",
+    "run.keep_awake",
+    "run.on_stall",
+    "run.trial",
+    "run.keep_checkpoints",
     "name",
     "seed",
 )
@@ -183,7 +183,7 @@ class HyperparametersTab:
         settings = [
             path
             for path in self.form.knobs
-            if path.split(".")[0] in ("method", "adapter", "optim", "limits") and path not in BESIDE_PLAIN
+            if path.split(".")[0] in ("objective", "adapter", "optim", "run") and path not in BESIDE_PLAIN
         ]
         came = any(read_value(old, path) != read_value(recipe, path) for path in settings)
         fitted = follow_model(old, recipe) if moved and not came else recipe
@@ -365,7 +365,7 @@ class HyperparametersTab:
     def scope(self, recipe: Recipe) -> Scope:
         """Return what the plain controls' figures depend on; asked again only for another model, data set or device."""
         seen = self.context.desk.datasets.view()
-        parts = (recipe.model.source, recipe.model.revision, recipe.data, recipe.limits.device, seen.number)
+        parts = (recipe.model.source, recipe.model.revision, recipe.data, recipe.run.device, seen.number)
         if self._scope[0] != (key := repr(parts)):
             try:
                 model = self.context.desk.model(recipe.model.source)
@@ -385,7 +385,7 @@ class HyperparametersTab:
                 rows = look(recipe.data, self.context.workspace.data_cache).rows_used
             except StudioError:
                 rows = 0
-        rows = min(rows, recipe.data.take) if recipe.data.take > 0 else rows
+        rows = min(rows, recipe.data.max_rows) if recipe.data.max_rows > 0 else rows
         return round(rows * (1 - min(1.0, max(0.0, share_held_out(recipe.data, rows)))))
 
     # Check ------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from studio.ui.run_view import check_card, page_bottom, page_top
 
 ASSETS = Path(__file__).resolve().parents[3] / "assets"
 ANSWERS = ("wait", "restart", "stop")
-WAYS = ("data.take", "data.max_length", "optim.epochs", "optim.max_steps")
+WAYS = ("data.max_rows", "data.max_length", "optim.epochs", "optim.max_steps")
 """Settings that a way out of the check may change (planning/run_time.py)."""
 READY = "window.studioRun?.draw();"
 """A part that is mounted takes what the page knows already."""
