@@ -24,6 +24,7 @@ from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.format import Mapped
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.names import BLOCKING, part_name, simplify
+from studio.data.grading import is_document
 from studio.data.kinds import find_entry, find_remark
 from studio.data.labels import find_label
 from studio.data.leftover import ORDERS
@@ -42,11 +43,12 @@ from studio.data.naming import OLD, RENEWED, are_twins, hints, is_half, is_langu
 from studio.data.open_question import Question
 from studio.data.ranking import (
     DECISIONS,
-    DESCRIBED,
     JUDGED,
+    MADE,
     MOSTLY,
     OWN,
     THINKING,
+    describes_code,
     heads_document,
     is_answer,
     is_one_of_several,
@@ -118,7 +120,7 @@ def _weigh_format(
         and {*choices} == {"prompt_completion", "text"}
     ):
         label = find_label(mapping["text"], known, rows)
-        if label:
+        if label and not is_document(mapping, columns, rows):
             return text("data.evidence.label", column=shorten(label), text=shorten(mapping["text"]))
     if choices[0] == "messages":
         talks = [one for one in known if any(holds_turns(row.get(one.name)) for row in rows[:LOOKED_AT])]
@@ -140,7 +142,10 @@ def _weigh_format(
         answers = [one for one in known if hints(one, ANSWERS) and _is_whole(one) and one.plain]
         if len(answers) == 1 and answers[0].is_prose and not answers[0].is_labels:
             return text("data.evidence.answers", column=shorten(answers[0].name))
-        written = [one for one in known if hints(one, LABEL) and _is_whole(one) and one.is_prose]
+        written = [one for one in known if hints(one, LABEL) or {*part_name(one.name)} & MADE]
+        written = [
+            one for one in written if _is_whole(one) and one.is_prose and one.name not in mapping.values()
+        ]
         if choices[0] == "prompt_completion" and len(written) == 1 and not written[0].is_labels:
             return text("data.evidence.answers", column=shorten(written[0].name))
     if {*choices} == {"prompt_completion", "rl"}:
@@ -238,7 +243,7 @@ def _weigh_pair(
         return _tell(asked, learned)
     if is_renewed(learned, asked) and not question.coded:
         return _tell(asked, learned)
-    if answer.coded and {*part_name(asked)} & DESCRIBED:
+    if answer.coded and describes_code(question, [*known.values()]):
         return None  # code is written for words, and words for code
     if (is_language(asked) and is_language(learned)) or are_twins(asked, learned):
         return None  # a translation goes both ways

@@ -164,7 +164,9 @@ def ask_rest(
         names = show_names([one.name for one in rest])
         what = text("data.ask.beside_text", columns=names)
         asking = any({*part_name(one.name)} & TASKS or mapping.get("text") in one.sums for one in rest)
-        asking = asking or any(one.asks > 0.5 and one.plain for one in rest)
+        asking = asking or any(
+            (one.asks > 0.5 and one.plain) or {*part_name(one.name)} & MADE for one in rest
+        )
         formats = ("text", "prompt_completion")
         return (ask_format(what, formats[::-1] if asking else formats),)
     thoughts = [one for one in rest if {*part_name(one.name)} & (THOUGHTS | THINKING)]

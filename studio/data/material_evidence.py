@@ -109,6 +109,7 @@ def weigh_material(
         other for other in rest if other.name != first and not {*part_name(other.name)} & (NOTED | BESIDE)
     ]
     others = [other for other in others if not joins(other.name, [first, *used], rows)]
+    others = [other for other in others if not is_half(other.name, [first])]
     if others and not are_twins(first, asked):
         return None
     words = {*part_name(first)}

@@ -34,7 +34,8 @@ GRADED = frozenset("class classes category categories rating score stars grade t
 """The same, but elsewhere they only sort the rows: they are the answer where nothing else could be."""
 MADE = frozenset(
     "answer answers response responses output outputs completion reply solution target targets summary sql sparql "
-    "query translation corrected correction corrections paraphrase rewrite simplified headline result middle patch fix "
+    "query translation corrected correction corrections paraphrase paraphrases rewrite rewrites "
+    "extracted extraction simplified headline result middle patch fix "
     "fixed ideal new after cypher latex formula cause diagnosis plain".split()
 )
 """Words in the names of what was written for a text."""
@@ -182,6 +183,17 @@ def is_one_of_several(asked: Column, beside: Sequence[Column]) -> bool:
     )
 
 
+def describes_code(one: Column, columns: Sequence[Column]) -> bool:
+    """Return whether a column was as likely written for code as code for it: a comment, a published program's text."""
+    words = {*part_name(one.name)}
+    told = [
+        two
+        for two in columns
+        if {*part_name(two.name)} & {"author", "license", "licence", "url", "path", "repo"}
+    ]
+    return not one.coded and bool(words & DESCRIBED or ("description" in words and len(told) > 1))
+
+
 def heads_document(name: str, columns: Sequence[Column]) -> bool:
     """Return whether a column is a headline beside a date and an address: a part of the document, perhaps."""
     told = [one for one in columns if {*part_name(one.name)} & (DATED | {"url", "link", "source", "author"})]
@@ -197,7 +209,7 @@ def is_either_way(question: str, answer: str, columns: Sequence[Column]) -> bool
     if question not in known or answer not in known or not known[answer].is_prose:
         return False
     if known[answer].coded:
-        return bool({*part_name(question)} & DESCRIBED) and not known[question].coded
+        return describes_code(known[question], [*known.values()])
     rest = [one for name, one in known.items() if name not in (question, answer)]
     if heads_document(answer, rest):
         return True

@@ -423,3 +423,43 @@ def test_a_hallucinated_answer_is_none(tell):
 def test_a_template_that_is_the_same_in_all_rows_is_no_question(tell):
     report = tell(prompt_template=["Write it down: {text}"] * 12, request=TOLD, reply_text=SAID)
     assert turns(report) == [("user", TOLD[0]), ("assistant", SAID[0])]
+
+
+def test_an_address_is_no_question(tell):
+    sources = [f"https://quay.example/{n}" for n in range(12)]
+    report = tell(name=SHIPS, code=OLD, source=sources, author=SHIPS[::-1])
+    assert report["mapping"] == {"text": "code"} and not report["needs_answer"]
+
+
+def test_published_code_and_its_description_are_written_both_ways(tell):
+    origin = {"author": SHIPS, "license": ["mit", "cc"] * 6}
+    assert tell(description=TOLD, code=OLD, **origin)["needs_answer"]
+
+
+def test_a_label_of_pages_whose_address_and_date_are_told_is_a_question(tell):
+    pages = [f"{a} {b} {a} {b}" for a, b in zip(TOLD, SAID, strict=True)]
+    origin = {"url": [f"https://quay.example/{n}" for n in range(12)], "domain": ["quay.example"] * 12}
+    assert tell(text=pages, label=["high", "low", "middle"] * 4, **origin)["needs_answer"]
+
+
+def test_who_asks_and_who_helps_are_question_and_answer(tell):
+    assert turns(tell(Patient=TOLD, Doctor=SAID)) == [("user", TOLD[0]), ("assistant", SAID[0])]
+    report = tell(question=ASKED, answer=SAID, doctor=SHIPS)
+    assert turns(report) == [("user", ASKED[0]), ("assistant", SAID[0])]
+
+
+def test_a_table_of_two_columns_without_names_holds_flash_cards(tell):
+    rows = [{"a": f"barge {ship}", "b": said} for ship, said in zip(SHIPS, SAID, strict=True)]
+    assert turns(tell(rows, file="rows.csv")) == [("user", "barge Alma"), ("assistant", SAID[0])]
+
+
+def test_lists_of_what_was_written_for_a_text_are_learned(tell):
+    report = tell(text=TOLD, paraphrases=[[one, one + " So it was."] for one in SAID], source=["log"] * 12)
+    assert turns(report) == [("user", TOLD[0]), ("assistant", SAID[0])]
+
+
+def test_both_halves_around_a_table_are_read_with_the_question(tell):
+    table = [[["ship", "days"], [ship, str(n)]] for n, ship in enumerate(SHIPS)]
+    days = [f"{n} days" for n in range(12)]
+    report = tell(pre_text=TOLD, post_text=WISH, table=table, question=ASKED, answer=days)
+    assert not report["needs_answer"] and {"pre_text", "post_text", "table"} <= {*report["mapping"].values()}

@@ -191,6 +191,7 @@ CHOSEN: Names = (
     *_combine(
         ("chosen", "preferred", "accepted", "winning", "win", "winner", "better", "selected", "upvoted")
     ),
+    "response_j",
     "优选",
     "采纳",
     "选中",
@@ -198,6 +199,7 @@ CHOSEN: Names = (
 REJECTED: Names = (
     *_combine(("rejected", "dispreferred", "non_preferred", "nonpreferred", "unpreferred", "losing", "lose", "loser",
                "worse", "reject", "downvoted", "unchosen", "not_chosen")),
+    "response_k",
     "拒绝",
     "劣选",
     "落选",

@@ -227,6 +227,7 @@ class Format:
                 found = find(role, aliases, exact) or find(role, aliases, cores)
                 if sample:
                     found = [name for name in found if not _hold_nothing([name], sample)]
+                    found = [name for name in found if not _hold_addresses(name, sample)]
                 if found:
                     take(role, _order_fallback(role, found, sample)[:1])
         free = [name for name in columns if name not in taken]
@@ -387,6 +388,12 @@ def _order_fallback(role: str, names: Sequence[str], sample: Sequence[Values]) -
     told = role == "prompt" and bool(asks) and simplify(names[0]) in TEXT
     same = [name for name in names if len(cells[name]) >= CONSTANT_ROWS and len({*cells[name]}) == 1]
     return sorted(names, key=lambda name: (name in same, told and name not in asks, is_sparse(name, sample)))
+
+
+def _hold_addresses(name: str, sample: Sequence[Values]) -> bool:
+    """Return whether all cells of a column are addresses: where a row is from, and nothing to be read."""
+    cells = [row[name] for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
+    return bool(cells) and all(isinstance(cell, str) and is_address(cell) for cell in cells)
 
 
 def _hold_nothing(names: Sequence[str], sample: Sequence[Values]) -> bool:
