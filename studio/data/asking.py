@@ -16,13 +16,11 @@ from studio.data.formats.aliases import (
 )
 from studio.data.formats.cells import Values, is_asking, shorten, show_names
 from studio.data.formats.format import Mapped
-from studio.data.formats.names import simplify
+from studio.data.formats.names import part_name, simplify
 from studio.data.likelihood import order_answers, order_questions
 from studio.data.open_question import Question
-from studio.data.ranking import (
-    is_answer,
-)
-from studio.data.wholes import ends_with
+from studio.data.ranking import is_answer
+from studio.data.wholes import ends_with, find_alone
 
 WHOLE_WORDS = 40
 """Words of an average text that could be a question with its answer."""
@@ -80,6 +78,8 @@ def ask_columns(
             return (ask_format(what, ("messages",)),)
         if not answers:
             return (ask_choice("text", "data.ask.text", spoken),)
+    if not chosen and (document := find_alone(known, rows)):
+        return (ask_choice("text", "data.ask.text", [document]),)
     if not chosen and _is_whole(question, known, rows):
         return (ask_choice("text", "data.ask.text", [one for one in questions if one.is_prose]),)
     asked = []
@@ -137,11 +137,17 @@ def name_column(column: Column) -> Text:
 
 
 def ask_role(
-    role: str, names: Sequence[str], rows: Sequence[Values], *, question: str = "", ranked: bool = False
+    role: str,
+    names: Sequence[str],
+    rows: Sequence[Values],
+    *,
+    question: str = "",
+    thoughts: str = "",
+    ranked: bool = False,
 ) -> Question:
     """Return the question which of the columns `names` plays a role; `ranked`: put the likeliest first.
 
-    question: the column of the question, where it is known.
+    question, thoughts: the columns of the question and of what was thought before the answer, where they are known.
     """
     known: Mapping[str, Column] = measure_columns(names, rows)
     if ranked:
@@ -152,6 +158,9 @@ def ask_role(
         )
         ranks = [one.name for one in order]
         names = [*ranks, *(name for name in names if name not in ranks)]
+    if thoughts:
+        # Who had the thoughts wrote the answer that follows from them: `deepseek_reasoning`, `deepseek_solution`.
+        names = sorted(names, key=lambda name: part_name(name)[:1] != part_name(thoughts)[:1])
     asked = {"instruction": "prompt", "output": "completion"}.get(role, role)
     told = text(f"data.ask.{asked}" if asked in ("prompt", "completion", "text") else "data.ask.role",
                 role=text(f"ui.dataset.role.{role}"))  # fmt: skip

@@ -5,7 +5,7 @@ What is decided here is told as a reason. All questions of a data set answer the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from studio.core.i18n import Text, text
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
@@ -14,38 +14,42 @@ from studio.data.formats.aliases import (
     EXPECTED,
     INPUT,
     INSTRUCTION,
+    LABEL,
     MATERIAL,
     PRODUCTS,
     QUESTIONS,
     SOURCES,
 )
-from studio.data.formats.cells import Values, is_empty, shorten, show_names
+from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.format import Mapped
-from studio.data.formats.material import TECHNICAL, say_material
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.names import BLOCKING, part_name, simplify
+from studio.data.grading import is_document
 from studio.data.kinds import find_entry, find_remark
-from studio.data.leftover import COMPARED, ORDERS, TASKS
+from studio.data.labels import find_label
+from studio.data.leftover import ORDERS
 from studio.data.likelihood import (
     ASIDE,
     BESIDE,
     NOTED,
     READ,
-    THINKING,
     THOUGHTS,
     TRACES,
     WRITTEN,
     rank_pairs,
 )
-from studio.data.naming import OLD, RENEWED, are_twins, extends, hints, is_half, is_language, is_renewed
+from studio.data.material_evidence import WRONG, are_answered, is_noted, is_second, weigh_material
+from studio.data.naming import OLD, RENEWED, are_twins, hints, is_half, is_language, is_renewed
 from studio.data.open_question import Question
 from studio.data.ranking import (
-    DATED,
     DECISIONS,
-    DESCRIBED,
     JUDGED,
+    MADE,
     MOSTLY,
     OWN,
+    THINKING,
+    describes_code,
+    heads_document,
     is_answer,
     is_one_of_several,
     is_test,
@@ -66,8 +70,6 @@ SHORT = 0.5
 ASKING = 0.8
 """Share of cells that end in a question mark in a column of questions; a column of answers has few."""
 TELLING = 0.2
-LONGER = 3
-"""So many times longer is a text in which an answer was found."""
 
 
 def weigh(
@@ -83,11 +85,12 @@ def weigh(
     """
     first = question.choices[0] if question.choices else ""
     if question.id == "format":
-        return _weigh_format(question.choices, columns, rows)
+        return _weigh_format(question.choices, columns, rows, mapping)
     role = question.field.removeprefix("data.mapping.")
     if role == "text" and len(question.choices) == 1:
         one = measure_columns([first], rows)[first]
         plain = one.is_prose and one.plain and one.words >= DOCUMENT and one.asks < TELLING
+        plain = plain or (one.coded and one.plain)
         return text("data.evidence.document", column=shorten(first)) if plain else None
     if role in ("prompt", "completion", "output", "instruction"):
         others = {one.field.removeprefix("data.mapping."): one.choices[0] for one in also if one.choices}
@@ -102,17 +105,30 @@ def weigh(
     if role == "reasoning" and {*part_name(first)} & THINKING:
         return text("data.evidence.thoughts", column=shorten(first))
     if role.startswith("material"):
-        return _weigh_material(first, [one for one in question.choices if one], columns, rows, mapping)
+        return weigh_material(first, [one for one in question.choices if one], columns, rows, mapping)
     return None
 
 
-def _weigh_format(choices: Sequence[str], columns: Sequence[str], rows: Sequence[Values]) -> Text | None:
-    """Return why talks are talks beside a text, and answers answers; None where labels or two forms are there."""
+def _weigh_format(
+    choices: Sequence[str], columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
+) -> Text | None:
+    """Return why talks are talks beside a text, and answers and labels such; None where two forms are there."""
     known = [*measure_columns(columns, rows).values()]
+    if (
+        choices[0] == "prompt_completion"
+        and "text" in mapping
+        and {*choices} == {"prompt_completion", "text"}
+    ):
+        label = find_label(mapping["text"], known, rows)
+        if label and not is_document(mapping, columns, rows):
+            return text("data.evidence.label", column=shorten(label), text=shorten(mapping["text"]))
     if choices[0] == "messages":
         talks = [one for one in known if any(holds_turns(row.get(one.name)) for row in rows[:LOOKED_AT])]
         if len(talks) != 1:
             return None
+        asked = [one for one in known if hints(one, (*QUESTIONS, *INSTRUCTION, "prompt"))]
+        if {*choices[1:]} <= {"rl", "prompt_completion"} and not asked and are_answered(talks[0].name, rows):
+            return text("data.evidence.talk", column=shorten(talks[0].name))
         others = [
             one
             for one in known
@@ -126,6 +142,12 @@ def _weigh_format(choices: Sequence[str], columns: Sequence[str], rows: Sequence
         answers = [one for one in known if hints(one, ANSWERS) and _is_whole(one) and one.plain]
         if len(answers) == 1 and answers[0].is_prose and not answers[0].is_labels:
             return text("data.evidence.answers", column=shorten(answers[0].name))
+        written = [one for one in known if hints(one, LABEL) or {*part_name(one.name)} & MADE]
+        written = [
+            one for one in written if _is_whole(one) and one.is_prose and one.name not in mapping.values()
+        ]
+        if choices[0] == "prompt_completion" and len(written) == 1 and not written[0].is_labels:
+            return text("data.evidence.answers", column=shorten(written[0].name))
     if {*choices} == {"prompt_completion", "rl"}:
         answers = [one for one in known if hints(one, (*ANSWERS, *EXPECTED)) and _is_whole(one) and one.plain]
         # A result that stands at the end of its solution is no other answer.
@@ -137,21 +159,6 @@ def _weigh_format(choices: Sequence[str], columns: Sequence[str], rows: Sequence
         if len(answers) == len(asked) == 1 and answers[0].is_prose and answers[0].words >= SENTENCE:
             return text("data.evidence.answers", column=shorten(answers[0].name))
     return None
-
-
-def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped) -> bool:
-    """Return whether sentences would be left out that are not called notes, and stand nowhere else."""
-    used = [name for name in mapping.values() if name]
-    known = measure_columns([name for name in columns if name not in used], rows).values()
-    return any(
-        one.is_prose
-        and one.plain
-        and one.distinct > 1
-        and not (_is_noted(one) and not {*part_name(one.name)} & WRITTEN)
-        and not any(extends(one.name, name) for name in used)
-        and not repeats(one.name, used, rows)
-        for one in known
-    )
 
 
 def has_answer(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> bool:
@@ -190,6 +197,12 @@ def _weigh_pair(
         return None
     question, answer = known[asked], known[learned]
     texts = [one for name, one in known.items() if name not in (asked, learned) and one.distinct > 1]
+    if {*part_name(asked)} ^ {*part_name(learned)} == {"good", "bad"}:
+        return None  # compared, perhaps
+    if heads_document(learned, [one for one in known.values() if one.name != learned]):
+        return None
+    if question.structured and not _is_read(question):
+        return None
     if is_test(question) or is_part(answer, question, rows) or is_one_of_several(question, texts):
         return None
     rest = [one for name, one in known.items() if name not in (asked, learned, *used)]
@@ -206,11 +219,13 @@ def _weigh_pair(
         and _is_written(answer)
     )
     if answer.is_labels or not (answer.is_prose or answer.coded or brief):
-        # A label beside one text is asked about: the text may be what is to be learned.
+        if find_label(asked, [*known.values()], rows) == learned:
+            return text("data.evidence.label", column=shorten(learned), text=shorten(asked))
+        # Other short values beside one text are asked about: the text may be what is to be learned.
         words = {*part_name(learned)} & JUDGED
         if not (words and len(twins) == 1 and answer.spoken and answer.is_labels):
             return None
-        if any(one.spoken and one.distinct > 1 and not _is_noted(one) for one in rest if one not in twins):
+        if any(one.spoken and one.distinct > 1 and not is_noted(one) for one in rest if one not in twins):
             return None
         return _tell(asked, learned)
     entry = find_entry([*known.values()], alone=True)
@@ -224,11 +239,11 @@ def _weigh_pair(
         return None  # of the old one, and not of what stands between
     if any(_competes(one, answer, question) for one in rest):
         return None
-    if question.asks >= ASKING and answer.asks <= TELLING:
+    if (question.asks >= ASKING and answer.asks <= TELLING) or (hints(answer, LABEL) and answer.is_prose):
         return _tell(asked, learned)
     if is_renewed(learned, asked) and not question.coded:
         return _tell(asked, learned)
-    if answer.coded and {*part_name(asked)} & DESCRIBED:
+    if answer.coded and describes_code(question, [*known.values()]):
         return None  # code is written for words, and words for code
     if (is_language(asked) and is_language(learned)) or are_twins(asked, learned):
         return None  # a translation goes both ways
@@ -250,7 +265,7 @@ def _is_asked_for(question: Column, answer: Column, rest: Sequence[Column]) -> b
     return (
         hints(question, ("prompt", "instruction"))
         and question.is_prose
-        and not any((one.is_prose or one.coded) and not _is_noted(one) for one in rest)
+        and not any((one.is_prose or one.coded) and not is_noted(one) for one in rest)
         and hints(answer, (*OWN,))
         and not {*part_name(answer.name)} & (BESIDE - OWN)
     )
@@ -259,7 +274,7 @@ def _is_asked_for(question: Column, answer: Column, rest: Sequence[Column]) -> b
 def _is_aside(one: Column) -> bool:
     """Return whether a column's name is of what is read, noted or thought, and not of what is written."""
     words = {*part_name(one.name)}
-    return _is_noted(one) or bool(words & (READ | BESIDE | ASIDE | THOUGHTS | TRACES))
+    return is_noted(one) or bool(words & (READ | BESIDE | ASIDE | THOUGHTS | TRACES))
 
 
 def _is_text(name: str, rows: Sequence[Values]) -> bool:
@@ -289,14 +304,17 @@ def _is_read(one: Column) -> bool:
     return hints(one, (*QUESTIONS, *SOURCES, *INSTRUCTION, *INPUT)) or bool(words & (READ | OLD))
 
 
-def _is_noted(one: Column) -> bool:
-    """Return whether a column's name says that it only tells something of the row."""
-    words = {*part_name(one.name)}
-    return bool(words & (NOTED | TECHNICAL | DATED | (BLOCKING - JUDGED))) or is_language(one.name)
+def _holds_marks(one: Column) -> bool:
+    """Return whether a column holds lists of what single words are, or of the words themselves."""
+    return not (one.plain or one.is_prose) and bool(
+        {*part_name(one.name)} & {"labels", "tags", "tokens", "toks"}
+    )
 
 
 def _competes(one: Column, answer: Column, question: Column) -> bool:
     """Return whether a column beside question and answer could be either of them, or belongs to them unseen."""
+    if {*part_name(one.name)} & WRONG or (answer.plain and _holds_marks(one)):
+        return False
     if one.cut or (answer.plain and one.structured and not hints(one, ANSWERS)):
         return False  # the answer once more, in its parts
     if one.structured and hints(one, ANSWERS):
@@ -305,8 +323,8 @@ def _competes(one: Column, answer: Column, question: Column) -> bool:
         return True
     if not (one.is_prose or one.coded):
         # Short words, numbers and flags beside sentences sort the rows; an answer to be checked would be named so.
-        return not one.counted and one.spoken and is_answer(one) and not one.is_labels and not _is_noted(one)
-    if one.distinct < 2 or (_is_noted(one) and one.characters * HEADING < answer.characters):
+        return not one.counted and one.spoken and is_answer(one) and not one.is_labels and not is_noted(one)
+    if one.distinct < 2 or (is_noted(one) and one.characters * HEADING < answer.characters):
         return False
     words = {*part_name(one.name)}
     if words & NOTED and not words & WRITTEN:
@@ -314,88 +332,5 @@ def _competes(one: Column, answer: Column, question: Column) -> bool:
     if one.coded and words & OLD and {*part_name(answer.name)} & RENEWED:
         return False
     if hints(one, MATERIAL) or words & BESIDE or are_twins(one.name, question.name):
-        return _is_second(one, answer) or (is_answer(one) and not words & BESIDE)
+        return is_second(one, answer) or (is_answer(one) and not words & BESIDE)
     return not (question.coded and answer.coded and words & ORDERS)
-
-
-def _is_second(one: Column, answer: Column | None) -> bool:
-    """Return whether a column holds a second text of the answer's kind, such as another person's translation."""
-    named = {*part_name(one.name)} & {"reference", "references"}
-    return bool(named) and one.plain and answer is not None and one.characters < 2 * answer.characters
-
-
-def _weigh_material(
-    first: str, choices: Sequence[str], columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
-) -> Text | None:
-    """Return why a column is read before the question, or why those left are not; None where it is to be asked."""
-    known = measure_columns(columns, rows)
-    asked = mapping.get("prompt") or mapping.get("instruction") or mapping.get("text") or ""
-    learned = mapping.get("completion") or mapping.get("output") or ""
-    rest = [known[name] for name in choices if name in known]
-    if not first:
-        if all(_is_left(one, learned, rows, mapping) for one in rest):
-            return text("data.evidence.noted", columns=show_names([one.name for one in rest]))
-        return None
-    one = known.get(first)
-    if one is None or any(holds_turns(row.get(first)) for row in rows[:LOOKED_AT]):
-        return None
-    others = [
-        other for other in rest if other.name != first and not {*part_name(other.name)} & (NOTED | BESIDE)
-    ]
-    if others and not are_twins(first, asked):
-        return None
-    words = {*part_name(first)}
-    if is_half(first, columns):
-        return text("data.evidence.material", column=shorten(first))
-    if one.coded and {*part_name(first)} & OLD and {*part_name(learned)} & RENEWED:
-        return text("data.evidence.material", column=shorten(first))
-    remark = find_remark([*known.values()])
-    if remark and remark[1].name == learned and one.coded and len(rest) == 1:
-        return text("data.evidence.material", column=shorten(first))
-    ordered = asked in known and known[asked].coded and bool(words & ORDERS)
-    if ordered and learned in known and known[learned].coded:
-        return text("data.evidence.material", column=shorten(first))
-    if is_renewed(learned, first):
-        return text("data.evidence.material", column=shorten(first))
-    if _is_second(one, known.get(learned)):
-        return None
-    beside = (
-        bool(words & (BESIDE | TASKS if asked else BESIDE)) or hints(one, MATERIAL) or are_twins(first, asked)
-    )
-    found = bool(learned) and _holds(known, first, learned, rows)
-    order = [name for name in columns if name in (first, learned)]
-    early = order[:1] == [first] or not learned
-    if found or (beside and (early or are_twins(first, asked))):
-        return text("data.evidence.material", column=shorten(first))
-    return None
-
-
-def _is_left(one: Column, learned: str, rows: Sequence[Values], mapping: Mapped) -> bool:
-    """Return whether a column is left out: a note, another form of one in use, or what holds the answer, or others."""
-    words = {*part_name(one.name)}
-    if words & NOTED and not words & WRITTEN:
-        return True
-    used = [name for name in mapping.values() if name]
-    if any(role in mapping for role in COMPARED):
-        return bool(words & WRITTEN) or any(extends(one.name, name) for name in used)
-    return any(extends(one.name, name) for name in used) or bool(
-        learned and repeats(learned, [one.name], rows)
-    )
-
-
-def _holds(known: Mapping[str, Column], first: str, learned: str, rows: Sequence[Values]) -> bool:
-    """Return whether the answers stand in a column of much longer texts."""
-    if known[first].characters < LONGER * known[learned].characters:
-        return False
-    seen = told = 0
-    for row in rows[:LOOKED_AT]:
-        read = say_material(row.get(first)).strip().lower()
-        cell = row.get(learned)
-        parts = (
-            [one for one in cell.values() if isinstance(one, str)] if isinstance(cell, Mapping) else [cell]
-        )
-        said = [words.lower() for one in parts if (words := say_material(one).strip())]
-        if said and read:
-            seen += 1
-            told += any(words in read for words in said)
-    return bool(seen) and told > 0.8 * seen

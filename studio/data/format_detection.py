@@ -19,7 +19,7 @@ from studio.data.asking import ANSWERING, ask_columns, ask_format, ask_role
 from studio.data.columns import repeats
 from studio.data.conversation import Conversation
 from studio.data.doubts import doubt_roles
-from studio.data.evidence import leaves_words, weigh
+from studio.data.evidence import weigh
 from studio.data.formats import FORMATS
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.choices import find_series
@@ -31,6 +31,7 @@ from studio.data.formats.several import holds_parts, open_list
 from studio.data.grading import ask_counting, ask_labels, ask_verdicts
 from studio.data.leftover import ASKED, ask_rest, find_rest
 from studio.data.mapping_file import read_mapping
+from studio.data.material_evidence import leaves_words
 from studio.data.open_question import Question
 from studio.data.row import Row, RowError
 from studio.data.understanding import Understanding
@@ -257,7 +258,10 @@ def _settle(
     """
     for role, names in match.doubtful.items():
         question = next((match.mapping[asker] for asker in ASKED if asker in match.mapping), "")
-        asked += (ask_role(role, names, rows, question=question, ranked=role in ANSWERING),)
+        thoughts = match.mapping.get("reasoning", "") if role in ANSWERING else ""
+        asked += (
+            ask_role(role, names, rows, question=question, thoughts=thoughts, ranked=role in ANSWERING),
+        )
     settled = format.name == "text" and (said or bool(chosen and chosen.get("text")))
     if chosen is not None and not asked and not settled:
         spared = [name for names in match.doubtful.values() for name in names]

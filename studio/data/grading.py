@@ -94,7 +94,7 @@ def ask_labels(
     what = text("data.ask.labels", column=shorten(labels[0].name), sample=labels[0].sample)
     formats = ("prompt_completion", "text")
     asked = any(one.asks > 0.5 and one.plain for one in known.values())
-    if not asked and _is_document(mapping, columns, rows) and not any(_is_found(one) for one in labels):
+    if not asked and is_document(mapping, columns, rows) and not any(_is_found(one) for one in labels):
         # Documents with their provenance are read for themselves; a category only sorts them.
         formats = formats[::-1]
     return (ask_format(what, formats),)
@@ -105,7 +105,7 @@ def _is_found(one: Column) -> bool:
     return hints(one, (*LABEL, *ANSWERS)) or bool({*part_name(one.name)} & JUDGED)
 
 
-def _is_document(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> bool:
+def is_document(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> bool:
     """Return whether the text is long and other columns tell where it is from."""
     one = measure_columns([mapping["text"]], rows)[mapping["text"]]
     origins = [name for name in columns if {*part_name(name)} & ORIGINS]

@@ -30,7 +30,7 @@ ENTRIES = frozenset(
 ENTRY_TEXTS = frozenset(
     "definition definitions meaning description definición definicion définition definizione definição bedeutung "
     "beschreibung significado signification descripción descripcion описание определение 定义 释义 描述 意味 定義 "
-    "정의 설명".split()
+    "정의 설명 story".split()
 )
 """... and in the names of the texts that do it."""
 NOTES = frozenset("description keywords keyword synopsis blurb tagline tags".split())
@@ -42,6 +42,8 @@ AROUND = frozenset("context contexts evidence evidences passage document documen
 """... and of what it is judged by."""
 DOCUMENT = 50
 """Words of an average document."""
+BRIEF = 0.8
+"""Of the cards, so many have a front of their own."""
 NOTED_OF = 4
 """So many times longer is a text than its description."""
 NUMBERED = re.compile(r"column_\d+")
@@ -80,6 +82,8 @@ def find_class(columns: Sequence[Column]) -> Column | None:
 def find_entry(columns: Sequence[Column], *, alone: bool = False) -> tuple[Column, Column] | None:
     """Return the term and its definition, the keywords and the text made of them; `alone`: where no text is beside."""
     prose = [one for one in columns if one.is_prose]
+    if card := _find_card(columns):
+        return card
     entries = [one for one in columns if one.spoken and {*part_name(one.name)} & ENTRIES]
     texts = [one for one in prose if {*part_name(one.name)} & ENTRY_TEXTS]
     if len(entries) != 1 or len(texts) != 1 or texts == entries or entries[0].distinct < 2:
@@ -89,6 +93,15 @@ def find_entry(columns: Sequence[Column], *, alone: bool = False) -> tuple[Colum
     if any(one.plain and one.characters > NOTED_OF * texts[0].characters for one in rest):
         return None  # both are notes on a much longer text
     return (entries[0], texts[0]) if longer and not (alone and rest) else None
+
+
+def _find_card(columns: Sequence[Column]) -> tuple[Column, Column] | None:
+    """Return the front and the back of flash cards in a table of two columns without a header; None for others."""
+    if len(columns) != 2 or not all(NUMBERED.fullmatch(one.name) for one in columns):
+        return None
+    front, back = columns
+    brief = front.spoken and front.plain and not front.is_prose and front.distinct > BRIEF * front.rows
+    return (front, back) if brief and back.is_prose and back.plain and front.rows > 1 else None
 
 
 def find_document(columns: Sequence[Column]) -> Column | None:

@@ -14,10 +14,11 @@ from studio.data.formats.material import MATERIALS, TECHNICAL, say_material
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
 from studio.data.kinds import ASKING, NUMBERED, find_entry
-from studio.data.likelihood import ASIDE, BESIDE, NOTED, THINKING, THOUGHTS, TRACES
+from studio.data.labels import points_into
+from studio.data.likelihood import ASIDE, BESIDE, NOTED, THOUGHTS, TRACES
 from studio.data.naming import are_twins, extends, hints, is_half, is_in_language, is_language, is_renewed
 from studio.data.open_question import Question
-from studio.data.ranking import DATED, JUDGED, MADE
+from studio.data.ranking import DATED, JUDGED, MADE, THINKING
 from studio.data.wholes import is_linked, writes_out
 
 VARIED = 0.8
@@ -112,6 +113,9 @@ def find_rest(
     if asked and learned and _says_whether(known[learned[0]], rows):
         # What is said with yes or no of a text is said of it together with what stands beside it.
         old += [one for name, one in known.items() if name not in used and _is_varied(one)]
+    if asked and learned and (known[learned[0]].is_labels or _says_whether(known[learned[0]], rows)):
+        # What is found out about words in a text is found out about these words.
+        old += [one for name, one in known.items() if name not in used and points_into(one, used, rows)]
     heavy += [one for one in old if one not in heavy]
     if asked and learned:
         heavy = [one for one in heavy if one in old or not joins(one.name, [asked[0], learned[0]], rows)]
@@ -120,6 +124,15 @@ def find_rest(
         for one in heavy
         if one in old or not (repeats(one.name, used, rows) or joins(one.name, used, rows))
     ]
+
+
+def annotates(name: str, talk: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds a list with an entry for each turn of a talk: what was noted of the turns."""
+    pairs = [(row.get(name), row.get(talk)) for row in rows[:LOOKED_AT] if row.get(name)]
+    lists = [pair for pair in pairs if all(isinstance(cell, (list, tuple)) for cell in pair)]
+    return (
+        bool(talk and pairs) and len(lists) == len(pairs) and all(len(one) == len(two) for one, two in lists)
+    )
 
 
 def _says_whether(one: Column, rows: Sequence[Values]) -> bool:
@@ -151,7 +164,9 @@ def ask_rest(
         names = show_names([one.name for one in rest])
         what = text("data.ask.beside_text", columns=names)
         asking = any({*part_name(one.name)} & TASKS or mapping.get("text") in one.sums for one in rest)
-        asking = asking or any(one.asks > 0.5 and one.plain for one in rest)
+        asking = asking or any(
+            (one.asks > 0.5 and one.plain) or {*part_name(one.name)} & MADE for one in rest
+        )
         formats = ("text", "prompt_completion")
         return (ask_format(what, formats[::-1] if asking else formats),)
     thoughts = [one for one in rest if {*part_name(one.name)} & (THOUGHTS | THINKING)]

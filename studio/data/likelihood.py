@@ -27,7 +27,7 @@ from studio.data.formats.material import TECHNICAL
 from studio.data.formats.names import BLOCKING, part_name
 from studio.data.kinds import REMARKS, find_document, find_faulty, find_judged, find_kind
 from studio.data.naming import are_twins, hints, is_renewed
-from studio.data.ranking import DATED, GRADED, JUDGED, MADE, is_test, rank_answers, rank_questions
+from studio.data.ranking import DATED, GRADED, JUDGED, MADE, THINKING, is_test, rank_answers, rank_questions
 
 READ = frozenset(
     "question questions query prompt instruction instructions task problem input source src text sentence utterance "
@@ -41,7 +41,8 @@ READ = frozenset(
 WRITTEN = MADE | frozenset(
     "targ tgt simplifications lexs rewritten paraphrased summarized summarised shortened ref simple simpler "
     "simplification neutral formal fluent clean polished revised edited reworded rephrased rephrase "
-    "normalized normalised cmd command bash shell regex snippet program implementation highlights tldr gist "
+    "normalized normalised layman laymen cmd command bash shell regex snippet program implementation highlights "
+    "tldr gist "
     "directions expected explanation translated translations summaries abstract answer_text assistant bot "
     "antwort antworten ausgabe lösung loesung übersetzung uebersetzung zusammenfassung respuesta salida "
     "solución solucion traducción traduccion resumen réponse reponse sortie traduction résumé risposta "
@@ -75,10 +76,6 @@ THOUGHTS = frozenset(
     "exp commentary 解析 解释 分析 explicación erklärung".split()
 )
 """Names of what explains an answer, which may be learned as thoughts before it."""
-THINKING = frozenset(
-    "thinking reasoning cot trace thoughts thought 思考 思维链 思维过程 推理过程 思考过程".split()
-)
-"""The same words for what was thought before the answer."""
 TRACES = frozenset(
     "thinking reasoning cot trace traces trajectory decomposition thoughts thought chain scratchpad rationale".split()
 )

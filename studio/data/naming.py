@@ -10,11 +10,11 @@ from studio.data.formats.names import VERSIONS, find_core, is_version, part_name
 
 RENEWED = frozenset(
     "new fix fixed after target corrected repaired solution rewritten edited revised improved rephrased correct clean "
-    "neutral grammatical unbiased formal".split()
+    "neutral grammatical unbiased formal good".split()
 )
 OLD = frozenset(
     "bug buggy broken old before original faulty incorrect wrong erroneous misspelled ungrammatical noisy corrupted "
-    "toxic biased informal".split()
+    "toxic biased informal bad".split()
 )
 """Words in the names of code that is to be mended ..."""
 LANGUAGES = frozenset(

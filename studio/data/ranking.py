@@ -34,7 +34,8 @@ GRADED = frozenset("class classes category categories rating score stars grade t
 """The same, but elsewhere they only sort the rows: they are the answer where nothing else could be."""
 MADE = frozenset(
     "answer answers response responses output outputs completion reply solution target targets summary sql sparql "
-    "query translation corrected correction corrections paraphrase rewrite simplified headline result middle patch fix "
+    "query translation corrected correction corrections paraphrase paraphrases rewrite rewrites "
+    "extracted extraction simplified headline result middle patch fix "
     "fixed ideal new after cypher latex formula cause diagnosis plain".split()
 )
 """Words in the names of what was written for a text."""
@@ -53,6 +54,10 @@ OWN = frozenset(
     "content body code abstract transcription".split()
 )
 """Words in the names of texts that stand for themselves, and are no background of another one."""
+THINKING = frozenset(
+    "thinking reasoning cot trace thoughts thought 思考 思维链 思维过程 推理过程 思考过程".split()
+)
+"""Words in the names of what was thought before the answer."""
 DECISIONS = frozenset("decision verdict judgment judgement conclusion".split())
 """Words in the names of short answers to what a text beside them answers at length."""
 HALF = 0.5
@@ -178,6 +183,23 @@ def is_one_of_several(asked: Column, beside: Sequence[Column]) -> bool:
     )
 
 
+def describes_code(one: Column, columns: Sequence[Column]) -> bool:
+    """Return whether a column was as likely written for code as code for it: a comment, a published program's text."""
+    words = {*part_name(one.name)}
+    told = [
+        two
+        for two in columns
+        if {*part_name(two.name)} & {"author", "license", "licence", "url", "path", "repo"}
+    ]
+    return not one.coded and bool(words & DESCRIBED or ("description" in words and len(told) > 1))
+
+
+def heads_document(name: str, columns: Sequence[Column]) -> bool:
+    """Return whether a column is a headline beside a date and an address: a part of the document, perhaps."""
+    told = [one for one in columns if {*part_name(one.name)} & (DATED | {"url", "link", "source", "author"})]
+    return part_name(name)[-1:] in (("headline",), ("title",)) and len(told) > 1
+
+
 def is_either_way(question: str, answer: str, columns: Sequence[Column]) -> bool:
     """Return whether the answer could as well be another column, by the names: a summary, or a headline; a decision.
 
@@ -187,8 +209,10 @@ def is_either_way(question: str, answer: str, columns: Sequence[Column]) -> bool
     if question not in known or answer not in known or not known[answer].is_prose:
         return False
     if known[answer].coded:
-        return bool({*part_name(question)} & DESCRIBED) and not known[question].coded
+        return describes_code(known[question], [*known.values()])
     rest = [one for name, one in known.items() if name not in (question, answer)]
+    if heads_document(answer, rest):
+        return True
     if any(question in one.sums and one.characters > known[answer].characters for one in rest):
         return True
     if any(one.is_labels and {*part_name(one.name)} & DECISIONS for one in rest):
@@ -260,6 +284,10 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
     asked_in_words = any(one.cut for one in columns if one.name == question)
     described = any(one.is_prose and not one.coded for one in columns)
 
+    # Whose thoughts are there wrote the answer that follows from them.
+    thinkers = {part_name(one.name)[:1] for one in columns if {*part_name(one.name)[1:]} & THINKING}
+    thinkers = {front for front in thinkers if any(part_name(one.name)[:1] == front for one in free)}
+
     def likeliness(one: Column) -> tuple[object, ...]:
         words = {*part_name(one.name)}
         sure = hints(one, (*ANSWERS, *PRODUCTS, *LABEL))
@@ -273,6 +301,7 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
             one.name in twins,
             not is_renewed(one.name, question),
             bool(words & OLD),
+            bool(thinkers) and part_name(one.name)[:1] not in thinkers,
             finding and not words & JUDGED,
             not (spoken and is_language(one.name)),
             _is_heading(one, free),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from studio.core.i18n import Text, text
 from studio.core.recipe import DatasetSpec
+from studio.data.annotations import Annotated, find_annotated
 from studio.data.columns import measure_columns
 from studio.data.formats.aliases import ANSWERS, INSTRUCTION, LISTS, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, is_empty, shorten
@@ -224,19 +225,9 @@ def follow(rows: Sequence[Row], own_id: str, reply: str) -> Iterator[list[Row]]:
 
 
 Reshape = (
-    Lift
-    | Spread
-    | Rated
-    | Ranked
-    | Languages
-    | Nested
-    | Talks
-    | Headed
-    | Threads
-    | Chain
-    | Transcript
+    Lift | Annotated | Spread | Rated | Ranked | Languages | Nested | Talks | Headed | Threads | Chain | Transcript
     | Speakers
-)
+)  # fmt: skip
 TALK_FORMATS = ("auto", "messages", "sharegpt")
 PLAIN_FORMATS = ("text", "alpaca", "pretokenized")
 
@@ -277,6 +268,7 @@ def find_reshapes(
         look(give_turns)
     if not steps:
         look(find_lift)
+        look(find_annotated)
         look(find_nested)
         look(find_languages)
         look(find_rated)

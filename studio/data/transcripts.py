@@ -75,6 +75,15 @@ STYLES: tuple[Style, ...] = (
         timed=True,
     ),
     Style(
+        name="tabs",
+        mark=re.compile(
+            r"^(?:(?P<day>\d{4}[./]\d{1,2}[./]\d{1,2})[^\t\n]*\n)?"
+            r"(?P<time>\d{1,2}:\d{2}(?:\s?[AP]M)?)\t(?P<who>[^\t\n]{1,40})\t",
+            re.M,
+        ),
+        timed=True,
+    ),
+    Style(
         name="irc",
         mark=re.compile(
             r"^\[?(?P<time>(?:[\d./-]{6,10}[ T])?\d{1,2}:\d{2}(?::\d{2})?)\]?\s*<\s*[@+~&%]?(?P<who>[^>\n]{1,30})>\s",
@@ -127,6 +136,7 @@ def part_transcript(words: str, style: Style) -> list[Turn]:
     before = ENDS.sub("", words[: marks[0].start()]).strip()
     if before and not style.timed:
         turns.append(("system", "", before))
+    day = ""
     for mark, following in zip(marks, [*marks[1:], None], strict=True):
         said = words[mark.end() : following.start() if following else len(words)]
         said = ENDS.sub("", said).strip()
@@ -137,7 +147,9 @@ def part_transcript(words: str, style: Style) -> list[Turn]:
                 system, _, said = said.removeprefix("<<SYS>>").partition("<</SYS>>")
                 turns.append(("system", "", system.strip()))
                 said = said.strip()
-        turns.append((who, mark["time"] if style.timed else "", said))
+        told = mark.groupdict()
+        day = told.get("day") or day  # which stands once, above all that was said on it
+        turns.append((who, f"{day} {told['time']}".strip() if style.timed else "", said))
     return turns
 
 

@@ -6,15 +6,28 @@ from collections.abc import Mapping, Sequence
 
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.formats.cells import Values, is_address, is_blank, is_empty
-from studio.data.formats.material import say_lines, say_material
+from studio.data.formats.material import TECHNICAL, say_lines, say_material
 from studio.data.formats.message_parsing import CONTENT_KEYS, find_turns, holds_turns
-from studio.data.formats.names import part_name
+from studio.data.formats.names import BLOCKING, part_name
+from studio.data.likelihood import NOTED
+from studio.data.ranking import DATED, GRADED, JUDGED, MADE
 
 PART = 0.3
 """An answer with more than this share of the letters it was found in is a part of the example, and no finding of it."""
 END_CHARACTERS = 60
 """So far from the end of a text its last words stand."""
 FEW = 3
+FEW_ASKING = 0.3
+SHORTER, RICH = 4, 2
+HEADINGS = frozenset("title titel título titulo titre headline heading name subject 标题".split())
+WORKS = frozenset("code function program".split())
+"""Words in the names of what is written for something else, and as often stands for itself."""
+ORIGINS = frozenset(
+    "author artist singer album poet writer translator publisher genre repo repository filename licence license "
+    "domain journal year country city region place publication edition chapter volume section stars lang platform "
+    "autor verfasser auteur автор 作者 出版社 来源 朝代".split()
+)
+"""Words in the names of what tells where a text is from."""
 DOCUMENT_WORDS = 50
 """More words than a message of a talk has on average."""
 
@@ -64,6 +77,44 @@ def is_linked(one: Column, rows: Sequence[Values]) -> bool:
 def _has_address(cell: Mapping[str, object]) -> bool:
     values = [value for value in cell.values() if isinstance(value, str)]
     return len(values) <= FEW and any(is_address(line) for value in values for line in say_lines(value))
+
+
+def find_alone(columns: Sequence[Column], rows: Sequence[Values]) -> Column | None:
+    """Return the only text, or code, of a table whose other columns tell where it is from; None for any other table.
+
+    A title alone beside a text may be its beginning, or what was made of it; with an author, a year, it heads it.
+    """
+    texts = [
+        one
+        for one in columns
+        if (one.is_prose or one.coded) and one.distinct > 1 and not _heads(one, columns)
+    ]
+    # The text once more, in its blocks or sentences.
+    plain = [one.name for one in texts if one.plain]
+    texts = [one for one in texts if one.plain or not any(repeats(name, [one.name], rows) for name in plain)]
+    if len(texts) != 1 or not texts[0].plain or texts[0].asks > FEW_ASKING:
+        return None
+    long = texts[0].coded or texts[0].words >= DOCUMENT_WORDS / 2
+    rest = [one for one in columns if one is not texts[0] and one.distinct > 1]
+    rest = [one for one in rest if not repeats(texts[0].name, [one.name], rows)]
+    origins = [one for one in rest if _tells_of(one) and not HEADINGS & {*part_name(one.name)}]
+    # A rating of a document whose origin is told only sorts it.
+    judged = JUDGED if len(origins) > RICH else JUDGED | GRADED
+    rest = [one for one in rest if one.spoken or {*part_name(one.name)} & judged]
+    read = {*part_name(texts[0].name)} & MADE and not {*part_name(texts[0].name)} & WORKS
+    others = any(not _tells_of(one) or {*part_name(one.name)} & JUDGED for one in rest)
+    return texts[0] if long and len(origins) >= 2 and not read and not others else None
+
+
+def _heads(one: Column, columns: Sequence[Column]) -> bool:
+    """Return whether a column of sentences is a heading or a note of a much longer text beside it."""
+    longest = max(two.characters for two in columns)
+    return _tells_of(one) and (not one.plain or one.characters * SHORTER < longest)
+
+
+def _tells_of(one: Column) -> bool:
+    words = {*part_name(one.name)}
+    return bool(words & (NOTED | TECHNICAL | DATED | ORIGINS | HEADINGS | (BLOCKING - JUDGED)))
 
 
 def are_documents(words: str, columns: Sequence[str], rows: Sequence[Values]) -> bool:

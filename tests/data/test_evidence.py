@@ -76,8 +76,12 @@ def test_a_translation_goes_both_ways(tell):
     assert tell(en=TOLD, de=SAID)["needs_answer"]
 
 
-def test_a_label_beside_one_text_stays_a_question(tell):
-    assert tell(tweet=TOLD, sentiment=["calm", "angry"] * 6)["needs_answer"]
+def test_the_only_label_of_a_text_is_its_answer_and_one_of_several_a_question(tell):
+    report = tell(tweet=TOLD, sentiment=["calm", "angry"] * 6)
+    assert turns(report) == [("user", TOLD[0]), ("assistant", "calm")]
+    assert tell(tweet=TOLD, sentiment=["calm", "angry"] * 6, category=["sail", "quay", "mill"] * 4)[
+        "needs_answer"
+    ]
 
 
 def test_a_text_that_holds_the_answers_is_read_before_the_question(tell):
@@ -352,3 +356,110 @@ def test_a_truth_in_sentences_is_learned_and_the_text_that_was_found_is_read(tel
     report = first_choices(tell, ideal_rag=found, question=ASKED, ground_truth=SAID)
     asked, said = (turn["content"] for turn in report["preview"][0]["messages"])
     assert found[0] in asked and ASKED[0] in asked and said == SAID[0]
+
+
+def test_a_text_whose_origin_is_told_is_learned_as_it_stands(tell):
+    lyrics = [f"{a} {b} {a}" for a, b in zip(TOLD, SAID, strict=True)]
+    report = tell(
+        title=[f"Song of the {ship}" for ship in SHIPS],
+        artist=SHIPS,
+        year=[*range(1980, 1992)],
+        lyrics=lyrics,
+    )
+    assert report["mapping"] == {"text": "lyrics"} and not report["needs_answer"]
+    report = tell(code=OLD, level=[1, 2, 3] * 4, name=SHIPS, problem_id=[*range(12)])
+    assert report["mapping"] == {"text": "code"} and not report["needs_answer"]
+
+
+def test_the_title_of_a_post_is_read_with_its_body(tell):
+    report = tell(title=ASKED, question_body=TOLD, answer_body=SAID)
+    assert turns(report) == [("user", f"{ASKED[0]}\n\n{TOLD[0]}"), ("assistant", SAID[0])]
+
+
+def test_a_headline_with_its_date_is_no_answer_without_a_question(tell):
+    origin = {
+        "url": [f"https://quay.example/{n}" for n in range(12)],
+        "date": [f"2020-01-{n + 1:02}" for n in range(12)],
+    }
+    assert tell(content=TOLD, headline=[f"Barge {ship} waits at the quay" for ship in SHIPS], **origin)[
+        "needs_answer"
+    ]
+
+
+def test_a_talk_that_is_answered_is_learned_whatever_answers_are_checked_against(tell):
+    talk = [[{"role": "user", "content": a}, {"role": "assistant", "content": b}]
+            for a, b in zip(ASKED, SAID, strict=True)]  # fmt: skip
+    for name in ("ground_truth", "original_solution"):
+        assert turns(tell(messages=talk, **{name: TOLD})) == [("user", ASKED[0]), ("assistant", SAID[0])]
+
+
+def test_what_was_noted_of_each_turn_of_a_talk_is_left_out(tell):
+    talk = [[{"speaker": "user", "text": a}, {"speaker": "system", "text": b}]
+            for a, b in zip(ASKED, SAID, strict=True)]  # fmt: skip
+    states = [[{"triples": [f"{ship} lies at the quay of Brenn for {n} days"]}, {"triples": ["none"]}]
+              for n, ship in enumerate(SHIPS)]  # fmt: skip
+    report = tell([{"turns": a, "states": b} for a, b in zip(talk, states, strict=True)], file="rows.jsonl")
+    assert turns(report) == [("user", ASKED[0]), ("assistant", SAID[0])]
+
+
+def test_a_question_beside_one_instruction_for_all_is_read_with_it(tell):
+    orders = ["Answer from the log of the harbour."] * 12
+    prompts = [f"{orders[0]} {a} {b} So:" for a, b in zip(ASKED, TOLD, strict=True)]
+    report = tell(question=ASKED, context=TOLD, answer=SAID, instruction=orders, prompt=prompts)
+    said = turns(report)
+    assert ASKED[0] in said[0][1] and TOLD[0] in said[0][1] and said[-1] == ("assistant", SAID[0])
+
+
+def test_who_thought_wrote_the_answer(tell):
+    report = tell(problem=ASKED, ground_truth_solution=TOLD, quill_solution=SAID, quill_reasoning=WISH)
+    assert asked(report)["completion"][0] == "quill_solution"
+
+
+def test_a_hallucinated_answer_is_none(tell):
+    report = tell(Question=ASKED, **{"Ground Truth": SAID, "Hallucinated Answer": WISH})
+    assert report["mapping"].get("completion") != "Hallucinated Answer"
+
+
+def test_a_template_that_is_the_same_in_all_rows_is_no_question(tell):
+    report = tell(prompt_template=["Write it down: {text}"] * 12, request=TOLD, reply_text=SAID)
+    assert turns(report) == [("user", TOLD[0]), ("assistant", SAID[0])]
+
+
+def test_an_address_is_no_question(tell):
+    sources = [f"https://quay.example/{n}" for n in range(12)]
+    report = tell(name=SHIPS, code=OLD, source=sources, author=SHIPS[::-1])
+    assert report["mapping"] == {"text": "code"} and not report["needs_answer"]
+
+
+def test_published_code_and_its_description_are_written_both_ways(tell):
+    origin = {"author": SHIPS, "license": ["mit", "cc"] * 6}
+    assert tell(description=TOLD, code=OLD, **origin)["needs_answer"]
+
+
+def test_a_label_of_pages_whose_address_and_date_are_told_is_a_question(tell):
+    pages = [f"{a} {b} {a} {b}" for a, b in zip(TOLD, SAID, strict=True)]
+    origin = {"url": [f"https://quay.example/{n}" for n in range(12)], "domain": ["quay.example"] * 12}
+    assert tell(text=pages, label=["high", "low", "middle"] * 4, **origin)["needs_answer"]
+
+
+def test_who_asks_and_who_helps_are_question_and_answer(tell):
+    assert turns(tell(Patient=TOLD, Doctor=SAID)) == [("user", TOLD[0]), ("assistant", SAID[0])]
+    report = tell(question=ASKED, answer=SAID, doctor=SHIPS)
+    assert turns(report) == [("user", ASKED[0]), ("assistant", SAID[0])]
+
+
+def test_a_table_of_two_columns_without_names_holds_flash_cards(tell):
+    rows = [{"a": f"barge {ship}", "b": said} for ship, said in zip(SHIPS, SAID, strict=True)]
+    assert turns(tell(rows, file="rows.csv")) == [("user", "barge Alma"), ("assistant", SAID[0])]
+
+
+def test_lists_of_what_was_written_for_a_text_are_learned(tell):
+    report = tell(text=TOLD, paraphrases=[[one, one + " So it was."] for one in SAID], source=["log"] * 12)
+    assert turns(report) == [("user", TOLD[0]), ("assistant", SAID[0])]
+
+
+def test_both_halves_around_a_table_are_read_with_the_question(tell):
+    table = [[["ship", "days"], [ship, str(n)]] for n, ship in enumerate(SHIPS)]
+    days = [f"{n} days" for n in range(12)]
+    report = tell(pre_text=TOLD, post_text=WISH, table=table, question=ASKED, answer=days)
+    assert not report["needs_answer"] and {"pre_text", "post_text", "table"} <= {*report["mapping"].values()}

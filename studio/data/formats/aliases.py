@@ -44,6 +44,8 @@ INSTRUCTION: Names = (
     "instrucao",
     "инструкция",
     "지시",
+    *"instruksi arahan talimat yönerge instrukcja instructie instrukce instruktion instruksjon instrucțiune "
+    "utasítás οδηγία інструкція التعليمات تعليمات دستور निर्देश คำสั่ง".split(),
 )
 INPUT: Names = (
     "input",
@@ -61,6 +63,8 @@ INPUT: Names = (
     "contexte",
     "ввод",
     "입력",
+    *"masukan girdi bağlam wejście kontekst invoer vstup indata inndata bemenet intrare είσοδος введення "
+    "المدخل السياق ورودی इनपुट संदर्भ".split(),
 )
 ANSWERS: Names = (
     "response",
@@ -93,6 +97,10 @@ ANSWERS: Names = (
     "вывод",
     "답변",
     "출력",
+    *"jawaban keluaran cevap yanıt çıktı odpowiedź wyjście antwoord uitvoer odpověď výstup svar utdata vastaus "
+    "válasz kimenet răspuns απάντηση відповідь الإجابة إجابة الجواب جواب الرد پاسخ תשובה उत्तर जवाब উত্তর คำตอบ".split(),
+    "câu_trả_lời",
+    "trả_lời",
 )
 """Columns that hold what the model is to say."""
 QUESTIONS: Names = (
@@ -117,6 +125,9 @@ QUESTIONS: Names = (
     "pergunta",
     "вопрос",
     "질문",
+    *"pertanyaan soalan soru pytanie vraag otázka fråga spørgsmål spørsmål kysymys kérdés întrebare ερώτηση "
+    "питання السؤال سؤال پرسش שאלה प्रश्न सवाल প্রশ্ন คำถาม".split(),
+    "câu_hỏi",
 )
 """Columns that hold what the person says."""
 SYSTEM: Names = (
@@ -180,6 +191,7 @@ CHOSEN: Names = (
     *_combine(
         ("chosen", "preferred", "accepted", "winning", "win", "winner", "better", "selected", "upvoted")
     ),
+    "response_j",
     "优选",
     "采纳",
     "选中",
@@ -187,6 +199,7 @@ CHOSEN: Names = (
 REJECTED: Names = (
     *_combine(("rejected", "dispreferred", "non_preferred", "nonpreferred", "unpreferred", "losing", "lose", "loser",
                "worse", "reject", "downvoted", "unchosen", "not_chosen")),
+    "response_k",
     "拒绝",
     "劣选",
     "落选",

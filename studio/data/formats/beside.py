@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from studio.data.formats.aliases import ANSWERS, PRODUCTS
-from studio.data.formats.cells import Values, count_words, is_empty
+from studio.data.formats.cells import Values, count_words, is_empty, is_word
 from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
 
 Mapped = Mapping[str, str]
 LOOKED_AT = 50
+CONSTANT_ROWS = 8
 SPARSE = 0.05
 COUNTED_ROWS = 4
 """So many whole numbers that go up by one are no accident."""
@@ -30,6 +31,8 @@ BODIES = (
     "内容",
 )
 """... and what the text itself is called."""
+POSTS = frozenset("body selftext content detail details description".split())
+"""Last words in the names of the body of a post, below its title."""
 NAMING = frozenset((*HEADS, "name", "nombre", "nom", "名称"))
 """Last words in the names of what says what a row is about."""
 RENEWED = frozenset("corrected revised improved refined".split())
@@ -46,12 +49,19 @@ def heads_text(name: str, mapping: Mapped, sample: Sequence[Values]) -> bool:
     if not said:
         return False
     named = simplify(name) in HEADS and simplify(asked) in BODIES
+    named = named or _heads_post(name, asked)
     if not named and not (_last(name) in NAMING and _holds_lists(asked, sample)):
         return False
     made = {simplify(said), find_core(said)} & {*PRODUCTS}
     cells = [row.get(name) for row in sample[:LOOKED_AT]]
     filled = [cell for cell in cells if isinstance(cell, str) and not is_empty(cell)]
     return not made and 2 * len(filled) > len(cells) and len({*filled}) > len(filled) / 2
+
+
+def _heads_post(name: str, asked: str) -> bool:
+    """Return whether a column is the title of a post whose body is read: `title`, `question_title`, `question_body`."""
+    head, body = part_name(name), part_name(asked)
+    return _last(name) in HEADS and _last(asked) in POSTS and {*head[:-1]} <= {*body[:-1]}
 
 
 def find_stand_in(names: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> str:
@@ -136,3 +146,42 @@ def _holds_texts(name: str, sample: Sequence[Values]) -> bool:
     """Return whether most cells of a column are texts of several words."""
     cells = [row.get(name) for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
     return 2 * sum(isinstance(cell, str) and count_words(cell) > 3 for cell in cells) > len(cells) > 0
+
+
+def is_constant(name: str, sample: Sequence[Values]) -> bool:
+    """Return whether many rows hold one and the same word: a state, such as "accept", and no answer to each."""
+    cells = [row.get(name) for row in sample[:LOOKED_AT]]
+    first = cells[0] if cells else None
+    return (
+        len(cells) >= CONSTANT_ROWS
+        and isinstance(first, str)
+        and is_word(first)
+        and all(cell == first for cell in cells)
+    )
+
+
+def says_the_same(name: str, columns: Sequence[str], sample: Sequence[Values]) -> bool:
+    """Return whether a column holds the same in many rows, which others tell apart: a template, and no question."""
+    cells = [str(row.get(name)) for row in sample[:LOOKED_AT]]
+    if len(cells) < CONSTANT_ROWS or len({*cells}) > 1:
+        return False
+    return hold_words([other for other in columns if other != name], sample)
+
+
+def sorts(name: str, sample: Sequence[Values]) -> bool:
+    """Return whether a column holds a few short values, or lists of them, that come again and again."""
+    cells = [row.get(name) for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
+    lists = [cell if isinstance(cell, (list, tuple)) else [cell] for cell in cells]
+    short = all(
+        len(cell) <= 3 and all(isinstance(one, str) and len(one) <= 40 for one in cell) for cell in lists
+    )
+    return short and 1 < len({str(cell) for cell in lists}) <= len(lists) / 2
+
+
+def hold_words(names: Iterable[str], sample: Sequence[Values]) -> bool:
+    """Return whether a column holds texts of several words."""
+    return any(
+        isinstance(cell := row.get(name), str) and " " in cell.strip()
+        for name in names
+        for row in sample[:LOOKED_AT]
+    )

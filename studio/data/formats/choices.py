@@ -20,6 +20,7 @@ Options = Sequence[tuple[str, str]]
 """(mark, words) of each."""
 WORD_KEYS = ("text", "content", "value", "answer", "option")
 MARK_KEYS = ("label", "key", "id", "letter", "option", "mark")
+TRAILED = re.compile(r"([^\d]*?[^\W\d_] ?)(\d)( ?[-(:,][^\d].*)")
 SERIES = re.compile(r"^(.*?)([a-hA-H]|[0-9])$")
 """Columns that hold an option each: `A` to `D`, `option_1` to `option_4`, `opa` to `opd`, `ending0` to `ending3`."""
 SERIES_WORDS = frozenset(
@@ -43,10 +44,16 @@ def find_series(columns: Sequence[str]) -> tuple[str, ...]:
     groups: dict[str, list[tuple[str, str]]] = {}
     for name in columns:
         found = SERIES.match(name.strip()) if isinstance(name, str) else None
-        if found:
+        found = found or (TRAILED.match(name.strip()) if isinstance(name, str) else None)
+        if (
+            found and found.re is TRAILED
+        ):  # `Answer 1 - max 75 characters`: what follows the number is the same
+            groups.setdefault(f"{found[1].lower()}\0{found[3].lower()}", []).append((found[2], name))
+        elif found:
             groups.setdefault(found[1].lower(), []).append((found[2].lower(), name))
     for front, members in groups.items():
         marks = sorted(mark for mark, _ in members)
+        front = front.partition("\0")[0]
         words = {*part_name(front)}
         named = not front.strip(" _-.") or words & SERIES_WORDS or front.strip(" _-.").lower() in SERIES_WORDS
         first = marks[0] in ("a", "0", "1")

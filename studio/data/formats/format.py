@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,13 +11,18 @@ from studio.core.i18n import Text, text
 from studio.data.conversation import Conversation
 from studio.data.formats.aliases import TEXT
 from studio.data.formats.beside import (
+    CONSTANT_ROWS,
     count_rows,
     find_siblings,
     find_stand_in,
     heads_text,
+    hold_words,
     holds_all,
+    is_constant,
     is_quoted,
     is_sparse,
+    says_the_same,
+    sorts,
 )
 from studio.data.formats.cells import (
     Values,
@@ -25,7 +30,6 @@ from studio.data.formats.cells import (
     is_asking,
     is_code,
     is_empty,
-    is_word,
     shorten,
     show_names,
 )
@@ -44,7 +48,6 @@ ASKING = ("prompt", "instruction", "question")
 """Roles, and names of columns, that may hold code all the same: to be explained, mended, translated."""
 SAID = ("completion", "output", "answer")
 """Roles of what is said to a question."""
-CONSTANT_ROWS = 8
 PROGRAM_NAME = re.compile(r"[\w.]+[-_/][\w./-]*|\w*\d\w*")
 LOOKED_AT = 50
 
@@ -193,18 +196,20 @@ class Format:
             if not found and (
                 role == "reasoning" or any(role in roles.split("|") for roles in self.required)
             ):
-                found = find(role, aliases, words)
+                found = [
+                    name for name in find(role, aliases, words) if not says_the_same(name, columns, sample)
+                ]
             if sample and found and _hold_nothing(found, sample):
                 names = (*aliases, *self.fallback.get(role, ()))
                 others = [*find(role, names, exact), *find(role, names, cores), *find(role, aliases, words)]
                 full = [name for name in dict.fromkeys(others) if not _hold_nothing([name], sample)]
                 # An empty column plays no role where another that is not named so may.
-                found = full or ([] if _hold_words(set(columns) - taken, sample) else found)
-            if role in SAID and any(_is_constant(name, sample) for name in found):
+                found = full or ([] if hold_words(set(columns) - taken, sample) else found)
+            if role in SAID and any(is_constant(name, sample) for name in found):
                 # The state of a row, such as "accept", where another column tells rows apart.
                 rest = set(columns) - taken - {*found}
-                if any(_sorts(name, sample) for name in rest):
-                    found = [name for name in found if not _is_constant(name, sample)]
+                if any(sorts(name, sample) for name in rest):
+                    found = [name for name in found if not is_constant(name, sample)]
             if len(found) > 1:
                 found = [name for name in found if simplify(name) not in YIELDING] or found
             found = drop_versions(found)
@@ -222,6 +227,7 @@ class Format:
                 found = find(role, aliases, exact) or find(role, aliases, cores)
                 if sample:
                     found = [name for name in found if not _hold_nothing([name], sample)]
+                    found = [name for name in found if not _hold_addresses(name, sample)]
                 if found:
                     take(role, _order_fallback(role, found, sample)[:1])
         free = [name for name in columns if name not in taken]
@@ -375,18 +381,6 @@ def _is_program_name(cell: object) -> bool:
     return isinstance(cell, str) and PROGRAM_NAME.fullmatch(cell.strip()) is not None
 
 
-def _is_constant(name: str, sample: Sequence[Values]) -> bool:
-    """Return whether many rows hold one and the same word: a state, such as "accept", and no answer to each."""
-    cells = [row.get(name) for row in sample[:LOOKED_AT]]
-    first = cells[0] if cells else None
-    return (
-        len(cells) >= CONSTANT_ROWS
-        and isinstance(first, str)
-        and is_word(first)
-        and all(cell == first for cell in cells)
-    )
-
-
 def _order_fallback(role: str, names: Sequence[str], sample: Sequence[Values]) -> list[str]:
     """Return `names` with those last that always hold the same, or are often empty; a title that asks before a text."""
     cells = {name: [str(row.get(name)) for row in sample[:LOOKED_AT]] for name in names}
@@ -396,23 +390,10 @@ def _order_fallback(role: str, names: Sequence[str], sample: Sequence[Values]) -
     return sorted(names, key=lambda name: (name in same, told and name not in asks, is_sparse(name, sample)))
 
 
-def _sorts(name: str, sample: Sequence[Values]) -> bool:
-    """Return whether a column holds a few short values, or lists of them, that come again and again."""
-    cells = [row.get(name) for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
-    lists = [cell if isinstance(cell, (list, tuple)) else [cell] for cell in cells]
-    short = all(
-        len(cell) <= 3 and all(isinstance(one, str) and len(one) <= 40 for one in cell) for cell in lists
-    )
-    return short and 1 < len({str(cell) for cell in lists}) <= len(lists) / 2
-
-
-def _hold_words(names: Iterable[str], sample: Sequence[Values]) -> bool:
-    """Return whether a column holds texts of several words."""
-    return any(
-        isinstance(cell := row.get(name), str) and " " in cell.strip()
-        for name in names
-        for row in sample[:LOOKED_AT]
-    )
+def _hold_addresses(name: str, sample: Sequence[Values]) -> bool:
+    """Return whether all cells of a column are addresses: where a row is from, and nothing to be read."""
+    cells = [row[name] for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
+    return bool(cells) and all(isinstance(cell, str) and is_address(cell) for cell in cells)
 
 
 def _hold_nothing(names: Sequence[str], sample: Sequence[Values]) -> bool:

@@ -14,7 +14,7 @@ WORD = re.compile(r"[^\W\d_]+")
 VERSIONS = frozenset(
     "orig original raw clean cleaned processed preprocessed normalized normalised lower lowercase lowercased tok toks "
     "tokens tokenized tokenised translated untranslated no value backup copy old english annot annotated "
-    "marked tagged masked".split()
+    "marked tagged masked parse parsed binary tree stripped stemmed lemmatized".split()
 )
 """Words behind a name that make another form of the same of it."""
 QUALIFIERS = frozenset(
@@ -23,7 +23,7 @@ QUALIFIERS = frozenset(
     "doctor teacher expert system_generated generated predicted final gold golden correct true best right expected "
     "full long short original translated processed formatted en eng english zh chinese de german fr french es "
     "spanish main first initial given ground pretokenized canonical reference official detailed stem sft train "
-    "training example sample data item row target source src tgt in out".split()
+    "training example sample data item row target source src tgt in out markdown md html plaintext".split()
 )
 """Words that say whose, which or how, and not what: without them `user_question` is a question."""
 WIDE_QUALIFIERS = frozenset(
@@ -32,11 +32,11 @@ WIDE_QUALIFIERS = frozenset(
 )
 """The same in front of Chinese words."""
 BLOCKING = frozenset(
-    "id ids idx index no num number count len length size score scores rating rank url uri link href path file type "
-    "kind category tag tags source_url lang language date time timestamp start end offset span position hash key "
-    "version incorrect wrong unsafe false bad negative neg distractor rejected worse hard tokens token embedding "
-    "vector logprob probability prob confidence quality difficulty level name names title author status flag is has "
-    "was metadata meta eval grade verified".split()
+    "id ids idx index no num number count len length size score scores rating rank url uri link href path "
+    "file type kind category tag tags source_url lang language date time timestamp start end offset span "
+    "position hash key version incorrect wrong hallucinated hallucination unsafe false bad negative neg "
+    "distractor rejected worse hard tokens token embedding vector logprob probability prob confidence quality "
+    "difficulty level name names title author status flag is has was metadata meta eval grade verified".split()
 )
 """Words that make something else of a name: `answer_start` is no answer."""
 

@@ -30,6 +30,9 @@ MATERIAL = ("context", "kontext", "contexto", "contexte", "上下文")
 """Inputs that stand beside a question and are none."""
 ASKERS, ANSWERERS = ("user", "human"), ("assistant", "gpt", "bot")
 """Who speaks, where each has a column."""
+SEEKERS = ("patient", "customer", "client", "caller", "seeker")
+HELPERS = ("doctor", "therapist", "counselor", "counsellor", "psychologist", "lawyer", "advisor")
+"""The same where nothing else is called a question, or an answer."""
 COMPLETIONS = (
     "completion",
     *(name for name in ANSWERS if name != "completion"),
@@ -139,7 +142,7 @@ FORMAT = Format(
     doubt=doubt,
     rivals=("completion",),
     loose=("choices",),
-    fallback={"prompt": SOURCES, "completion": PRODUCTS},
+    fallback={"prompt": (*SEEKERS, *SOURCES), "completion": (*HELPERS, *PRODUCTS)},
     said={"completion": LABEL},
     settle=settle,
 )

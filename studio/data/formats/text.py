@@ -33,7 +33,8 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
 
     def repeats(row: Values) -> bool:
         others = [words for name, cell in row.items() if name != column for words in _list_words(cell)]
-        return len(others) > 1 and all(words.strip() in row[column] for words in others)
+        whole = 2 * sum(map(len, others)) > len(row[column])
+        return len(others) > 1 and whole and all(words.strip() in row[column] for words in others)
 
     rows = [row for row in sample[:LOOKED_AT] if isinstance(row.get(column), str)]
     if rows and sum(map(repeats, rows)) > len(rows) / 2:

@@ -169,6 +169,8 @@ def _lists_pairs(name: str, rows: Sequence[Values]) -> bool:
         for pair in pairs
     ):
         return False
+    if sum(is_asking(one) for _, one in pairs) > 0.6 * len(pairs):
+        return False  # one question in two ways
     return sum(count_words(one) for pair in pairs for one in pair) > 2 * WORDS * len(pairs)
 
 

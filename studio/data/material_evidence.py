@@ -1,0 +1,171 @@
+"""Which columns beside a question are read with it, and which are left out, where no person needs to be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from studio.core.i18n import Text, text
+from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats
+from studio.data.formats.aliases import (
+    EXPECTED,
+    MATERIAL,
+    QUESTIONS,
+)
+from studio.data.formats.cells import Values, shorten, show_names
+from studio.data.formats.format import Mapped
+from studio.data.formats.material import TECHNICAL, say_material
+from studio.data.formats.message_parsing import holds_turns
+from studio.data.formats.names import BLOCKING, part_name
+from studio.data.formats.roles import read_role
+from studio.data.kinds import find_remark
+from studio.data.labels import points_into
+from studio.data.leftover import COMPARED, ORDERS, TASKS, annotates
+from studio.data.likelihood import (
+    BESIDE,
+    NOTED,
+    WRITTEN,
+)
+from studio.data.naming import OLD, RENEWED, are_twins, extends, hints, is_half, is_language, is_renewed
+from studio.data.ranking import (
+    DATED,
+    JUDGED,
+)
+
+WRONG = frozenset("distractor distractors incorrect wrong hallucinated hallucination".split())
+"""Words in the names of what is no answer."""
+LONGER = 3
+"""So many times longer is a text in which an answer was found."""
+
+
+def are_answered(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether talks end with what a model says: they are learned, whatever answers are checked against."""
+    last = [
+        row[name][-1] for row in rows[:LOOKED_AT] if isinstance(row.get(name), (list, tuple)) and row[name]
+    ]
+    roles = [turn.get("role") or turn.get("from") for turn in last if isinstance(turn, Mapping)]
+    return bool(roles) and all(isinstance(role, str) and read_role(role) == "assistant" for role in roles)
+
+
+def _is_checked(one: Column) -> bool:
+    """Return whether a column is called what the answers of a talk are checked against."""
+    return hints(one, EXPECTED) or bool(
+        {*part_name(one.name)} & {"solution", "solutions", "reference", "truth"}
+    )
+
+
+def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped) -> bool:
+    """Return whether sentences would be left out that are not called notes, and stand nowhere else."""
+    used = [name for name in mapping.values() if name]
+    known = measure_columns([name for name in columns if name not in used], rows).values()
+    read = [name for role, name in mapping.items() if name and role not in ("completion", "output")]
+    talk = mapping.get("messages") or mapping.get("conversations") or ""
+    if talk and are_answered(talk, rows):
+        known = [one for one in known if not _is_checked(one)]
+    return any(
+        one.is_prose
+        and one.plain
+        and one.distinct > 1
+        and not (is_noted(one) and not {*part_name(one.name)} & WRITTEN)
+        and not any(extends(one.name, name) for name in used)
+        and not repeats(one.name, used, rows)
+        and not joins(one.name, read, rows)
+        for one in known
+    )
+
+
+def is_noted(one: Column) -> bool:
+    """Return whether a column's name says that it only tells something of the row."""
+    words = {*part_name(one.name)}
+    return bool(words & (NOTED | TECHNICAL | DATED | (BLOCKING - JUDGED))) or is_language(one.name)
+
+
+def is_second(one: Column, answer: Column | None) -> bool:
+    """Return whether a column holds a second text of the answer's kind, such as another person's translation."""
+    named = {*part_name(one.name)} & {"reference", "references"}
+    return bool(named) and one.plain and answer is not None and one.characters < 2 * answer.characters
+
+
+def weigh_material(
+    first: str, choices: Sequence[str], columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
+) -> Text | None:
+    """Return why a column is read before the question, or why those left are not; None where it is to be asked."""
+    known = measure_columns(columns, rows)
+    asked = mapping.get("prompt") or mapping.get("instruction") or mapping.get("text") or ""
+    learned = mapping.get("completion") or mapping.get("output") or ""
+    used = [name for name in mapping.values() if name and name != learned]
+    rest = [known[name] for name in choices if name in known]
+    talk = mapping.get("messages") or mapping.get("conversations") or ""
+    if not first:
+        left = [one for one in rest if annotates(one.name, talk, rows) or joins(one.name, used, rows)]
+        if talk and are_answered(talk, rows):
+            left += [one for one in rest if _is_checked(one)]
+        if all(one in left or _is_left(one, learned, rows, mapping) for one in rest):
+            return text("data.evidence.noted", columns=show_names([one.name for one in rest]))
+        return None
+    one = known.get(first)
+    if one is None or any(holds_turns(row.get(first)) for row in rows[:LOOKED_AT]):
+        return None
+    others = [
+        other for other in rest if other.name != first and not {*part_name(other.name)} & (NOTED | BESIDE)
+    ]
+    others = [other for other in others if not joins(other.name, [first, *used], rows)]
+    others = [other for other in others if not is_half(other.name, [first])]
+    if others and not are_twins(first, asked):
+        return None
+    words = {*part_name(first)}
+    constant = asked in known and known[asked].distinct == 1 and hints(one, QUESTIONS)
+    pointing = learned in known and known[learned].is_labels and points_into(one, used, rows)
+    if is_half(first, columns) or constant or pointing:
+        return text("data.evidence.material", column=shorten(first))
+    if one.coded and {*part_name(first)} & OLD and {*part_name(learned)} & RENEWED:
+        return text("data.evidence.material", column=shorten(first))
+    remark = find_remark([*known.values()])
+    if remark and remark[1].name == learned and one.coded and len(rest) == 1:
+        return text("data.evidence.material", column=shorten(first))
+    ordered = asked in known and known[asked].coded and bool(words & ORDERS)
+    if ordered and learned in known and known[learned].coded:
+        return text("data.evidence.material", column=shorten(first))
+    if is_renewed(learned, first):
+        return text("data.evidence.material", column=shorten(first))
+    if is_second(one, known.get(learned)):
+        return None
+    beside = (
+        bool(words & (BESIDE | TASKS if asked else BESIDE)) or hints(one, MATERIAL) or are_twins(first, asked)
+    )
+    found = bool(learned) and _holds(known, first, learned, rows)
+    order = [name for name in columns if name in (first, learned)]
+    early = order[:1] == [first] or not learned
+    if found or (beside and (early or are_twins(first, asked))):
+        return text("data.evidence.material", column=shorten(first))
+    return None
+
+
+def _is_left(one: Column, learned: str, rows: Sequence[Values], mapping: Mapped) -> bool:
+    """Return whether a column is left out: a note, another form of one in use, or what holds the answer, or others."""
+    words = {*part_name(one.name)}
+    if words & WRONG or (words & NOTED and not words & WRITTEN):
+        return True
+    used = [name for name in mapping.values() if name]
+    if any(role in mapping for role in COMPARED):
+        return bool(words & WRITTEN) or any(extends(one.name, name) for name in used)
+    return any(extends(one.name, name) for name in used) or bool(
+        learned and repeats(learned, [one.name], rows)
+    )
+
+
+def _holds(known: Mapping[str, Column], first: str, learned: str, rows: Sequence[Values]) -> bool:
+    """Return whether the answers stand in a column of much longer texts."""
+    if known[first].characters < LONGER * known[learned].characters:
+        return False
+    seen = told = 0
+    for row in rows[:LOOKED_AT]:
+        read = say_material(row.get(first)).strip().lower()
+        cell = row.get(learned)
+        parts = (
+            [one for one in cell.values() if isinstance(one, str)] if isinstance(cell, Mapping) else [cell]
+        )
+        said = [words.lower() for one in parts if (words := say_material(one).strip())]
+        if said and read:
+            seen += 1
+            told += any(words in read for words in said)
+    return bool(seen) and told > 0.8 * seen

@@ -1,0 +1,74 @@
+"""What annotation tools export is read as columns named as in their forms."""
+
+import json
+
+import pytest
+
+TOLD = [f"The barge number {n} lay {n + 2} days at the quay of Brenn with a torn sail." for n in range(24)]
+MOODS = ["calm", "angry", "late"] * 8
+
+
+def tell_rows(tell, rows):
+    return tell(rows, file="rows.json")
+
+
+def result(name, **value):
+    return {"from_name": name, "to_name": "text", "type": "choices", "value": value}
+
+
+def task(n, *results, cancelled=False):
+    return {"id": n, "data": {"text": TOLD[n]}, "predictions": [],
+            "annotations": [{"result": [*results], "was_cancelled": cancelled, "lead_time": 3.5}]}  # fmt: skip
+
+
+def answers(report):
+    assert not report["needs_answer"]
+    return [row["messages"][-1]["content"] for row in report["preview"]]
+
+
+def test_choices_of_tasks_are_labels(tell):
+    report = tell_rows(tell, [task(n, result("mood", choices=[MOODS[n]])) for n in range(24)])
+    assert report["columns"] == ["id", "text", "mood"] and report["rows_used"] == 24
+    report = tell_rows(tell, [task(n, result("sentiment", choices=[MOODS[n]])) for n in range(24)])
+    assert answers(report)[0] == "calm"
+
+
+def test_texts_that_people_wrote_are_answers(tell):
+    rows = [task(n, result("summary", text=[f"Barge {n} waited at the quay."])) for n in range(24)]
+    assert answers(tell_rows(tell, rows))[0] == "Barge 0 waited at the quay."
+
+
+def test_marked_words_keep_their_labels(tell):
+    rows = [task(n, result("entities", start=4, end=9, text="barge", labels=["SHIP"])) for n in range(24)]
+    report = tell_rows(tell, rows)
+    assert "entities" in report["columns"] and "annotations" not in report["columns"]
+
+
+def test_a_task_that_was_cancelled_has_no_answer(tell):
+    rows = [task(n, result("sentiment", choices=[MOODS[n]]), cancelled=n == 3) for n in range(24)]
+    report = tell_rows(tell, rows)
+    assert report["rows_read"] == 24 and report["rows_used"] == 23
+
+
+@pytest.mark.parametrize("status", ["submitted", "discarded"])
+def test_responses_count_where_they_were_submitted(tell, status):
+    given = ["submitted"] * 23 + [status]
+    rows = [
+        {"id": str(n), "fields": {"text": TOLD[n]}, "suggestions": {}, "metadata": {},
+         "responses": {"sentiment": [{"value": MOODS[n], "status": given[n], "user_id": "a"}]}}
+        for n in range(24)
+    ]  # fmt: skip
+    report = tell_rows(tell, rows)
+    assert answers(report)[0] == "calm" and report["rows_used"] == 23 + (status == "submitted")
+
+
+def test_accepted_options_are_labels_in_words(tell):
+    options = [{"id": f"k{n}", "text": mood} for n, mood in enumerate(MOODS[:3])]
+    rows = [
+        {"text": TOLD[n], "options": options, "accept": [f"k{n % 3}"], "_task_hash": n,
+         "answer": "accept" if n else "reject"}
+        for n in range(24)
+    ]  # fmt: skip
+    report = tell_rows(tell, rows)
+    assert answers(report)[0] == "angry" and report["rows_used"] == 23
+    assert json.dumps(report["source_notes"], default=str)
