@@ -24,8 +24,11 @@ CALL = re.compile(
     r"(?P<call>[\w.<>]+)\(\) (?:got an unexpected keyword argument '(?P<name>\w+)'|got multiple values for "
     r"(?:keyword )?argument '(?P<twice>\w+)'|missing \d+ required (?:positional|"
     r"keyword-only) arguments?: '(?P<lacks>\w+)'|"
-    r"takes (?:from )?\d+ (?:to \d+ )?positional arguments? but \d+ (?:was|were) given|takes no arguments)"
+    r"takes (?:from )?\d+ (?:to \d+ )?positional arguments? but \d+ (?:was|were) given|"
+    r"takes (?:at most|at least|exactly) \d+ (?:positional )?arguments? \(\d+ given\)|takes no arguments)"
 )
+MAKING = re.compile(r"^[ \t>\d-]*(?:\w+ = |return )?([A-Z]\w{3,60})\($", re.MULTILINE)
+"""A line of code that begins to make an object."""
 MODULE_ATTRIBUTE = re.compile(r"module '?(?P<module>[\w.]+)'? has no attribute '?(?P<name>\w+)'?")
 MEMBER = re.compile(r"(?P<name>[A-Z][A-Z0-9_]+)(?:\. Did you mean: '\w+'\?)?")
 """All that Python says of an enumeration's member that is not there."""
@@ -85,6 +88,12 @@ def values_of(raised: Raised, name: str, package: str) -> dict[str, str]:
     return values
 
 
+def _made_last(reading: Reading, raised: Raised) -> str:
+    """Return the class of a known package that the traceback was making last; a decorator hides it. "" for none."""
+    made = [name for name in MAKING.findall(reading.words[: raised.start]) if owner_of(name)]
+    return made[-1] if made else ""
+
+
 def _read_call(reading: Reading) -> Values:
     """A call that does not fit what it calls; `package` is "" where the program's own function may be meant."""
     raised = reading.last
@@ -92,6 +101,8 @@ def _read_call(reading: Reading) -> Values:
     if raised is None or found is None:
         return None
     call = found["call"].replace(".__init__", "")
+    if call == "__init__":
+        call = _made_last(reading, raised) or call
     name = found["name"] or found["twice"] or found["lacks"] or ""
     return {"call": call, **values_of(raised, name, _package_of_call(raised, call))}
 
@@ -155,6 +166,7 @@ def read_attribute(reading: Reading) -> Values:
         "lightning"
         if hooked
         else METHODS.get(found["name"])
+        or ("unsloth" if found["name"].startswith("unsloth_") else "")
         or owner_of(owner)
         or (innermost if innermost in LIBRARIES and owner not in BUILT_IN else "")
     )
