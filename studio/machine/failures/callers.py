@@ -139,6 +139,12 @@ def read_adapter_argument(reading: Reading) -> Values:
     return found if owner_of(found["call"]) == "peft" and (by_peft or not raised.frames) else None
 
 
+def _asking(raised: Raised) -> tuple[str, ...]:
+    """Return the packages that asked for an attribute: a layer of PyTorch says itself that it lacks one."""
+    answers = bool(raised.frames) and raised.frames[-1].function == "__getattr__"
+    return raised.packages[1:] if answers and raised.packages[0] == "torch" else raised.packages
+
+
 def read_attribute(reading: Reading) -> Values:
     """An attribute that a package's module or class does not have in the installed version."""
     raised = reading.last
@@ -160,7 +166,8 @@ def read_attribute(reading: Reading) -> Values:
     if not found or found["name"].startswith("ds_opt_"):
         return None
     owner = found["owner"] or found["kind"] or found["plain"]
-    innermost = raised.packages[0] if raised.packages else ""
+    asking = _asking(raised)
+    innermost = asking[0] if asking else ""
     hooked = owner == "Trainer" and any(LIGHTNING.fullmatch(frame.function) for frame in raised.frames)
     package = (
         "lightning"
@@ -208,7 +215,7 @@ def _read_lacking(reading: Reading) -> Values:
         return None
     if read_model_code(reading):
         return None
-    package = next((package for package in raised.packages if package in LIBRARIES), "")
+    package = next((package for package in _asking(raised) if package in LIBRARIES), "")
     return {**values_of(raised, found["name"], package), "kind": found["owner"]}
 
 

@@ -44,7 +44,8 @@ CALLERS = frozenset(
 LOADER = re.compile(r"[\\/]utils[\\/]data[\\/]")
 CHILD = re.compile(
     r"CalledProcessError|ChildFailedError|returned non-zero exit status|ProcessRaisedException|EngineDeadError|"
-    r"[Ee]ngine (?:process|core) (?:failed|initialization failed)|WorkerProc|ActorDiedError|RayTaskError"
+    r"[Ee]ngine (?:process|core) (?:failed|initialization failed)|WorkerProc|ActorDiedError|RayTaskError|"
+    r"ExecuteUserScriptError"
 )
 SHOWN = re.compile(r"^assert [^\n]{1,200}, \(?f['\"]")
 UNPACKED = re.compile(r"(?:too many|not enough) values to unpack")

@@ -131,7 +131,10 @@ FAILURES = (
     ),
     Failure(
         "adapter_targets",
-        said(r"Target modules .{0,300}not found in the base model"),
+        said(
+            r"ValueError: No [Ll]o[Rr][Aa] (?:layers? |modules? )?(?:injected|found)",
+            r"Target modules .{0,300}not found in the base model",
+        ),
         (Remedy("all_linear", {"adapter.targets": "all-linear"}),),
         code="D52",
     ),
