@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import re
 
+from studio.machine.failures.packages import NAMESPACES
 from studio.machine.failures.reading import TROUBLE, Raised, Reading
 
 FEW = 2
@@ -34,7 +35,9 @@ PLAIN = re.compile(
 """What Python, NumPy and PyTorch say of any value that does not fit, whoever hands it over."""
 
 UNPLACED = re.compile(
-    r"^(?:ImportError: cannot import name|ModuleNotFoundError: No module named '\w+\.|UnicodeEncodeError:|"
+    r"^(?:ImportError: cannot import name|"
+    rf"ModuleNotFoundError: No module named '(?!{'|'.join(sorted(NAMESPACES))})\w+\.|"
+    r"UnicodeEncodeError:|"
     r"TypeError: [\w.]+\(\) missing \d+ required)"
 )
 """What a package, a program and the code of a model say alike: where it was raised tells whose it is."""

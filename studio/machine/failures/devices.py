@@ -66,7 +66,7 @@ FAILURES = (
         "operator_backend",
         said(
             r"Could not run '(?P<name>[\w:.]+)' with arguments from the "
-            r"'(?P<backend>(?!CUDA|(?:Sparse|Quantized)?MPS)\w+)' backend",
+            r"'(?P<kind>(?!CUDA|(?:Sparse|Quantized)?MPS)\w+)' backend",
         ),
         (Remedy("operator_elsewhere", needs=("name",)), REBUILD),
         code="M42",
