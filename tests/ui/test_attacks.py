@@ -28,10 +28,11 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from studio.core.events import Diagnosis, RunFailed, SampleWritten, Warned
-from studio.core.i18n import literal
+from studio.core.i18n import LANGUAGES, literal
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.engine.crash_records import append_event
 from studio.engine.run_folder import create_run
+from studio.ui.guest import FAULTS
 from studio.ui.rate_limit import ALLOWANCES
 from tests.path_spellings import SPELLINGS
 from tests.test_share import CANARY, JOIN, JSON, Browser, Shared, relay, shared  # noqa: F401
@@ -781,9 +782,15 @@ def test_logs(shared):  # noqa: F811
         kind = "application/x-www-form-urlencoded"
         status = stranger.ask("/login", "POST", form, content_type=kind, user_agent="owned")[0]
         judge("logs", (words[:20], status), status in (401, 429, 413))
+    guest = stranger.enter(shared.told("viewer")[1])
+    for number in ids_of(guest):
+        for words in ("\x1b[31mowned\nINFO owned", "\u202eowned"):
+            body = json.dumps({"data": [words], "fn_index": number, "session_hash": f"logs{number}"})
+            judge("logs", number, patiently(guest, JOIN, "POST", body, **JSON)[0] < 500)
+    time.sleep(2)
     kept = "".join(path.read_text("utf-8", "replace") for path in (shared.workspace / "logs").glob("*"))
     said = "".join(shared.said)
-    for words in ("\x1b[31mowned", "\nowned", "INFO owned", "\u202eowned"):
+    for words in ("\x1b[31mowned", "\nowned", "\nINFO owned", "\u202eowned"):
         judge("logs", words, words not in kept and words not in said)
 
 
@@ -936,4 +943,7 @@ def test_none_fell(shared, ways):  # noqa: F811
     for _, _, inside in ways:
         assert patiently(inside, "/config")[0] == 200
     assert CANARY not in said
-    assert "Traceback" not in said
+    assert len(re.findall("^Traceback", said, re.MULTILINE)) == 0, (
+        "what guests send wrongly is quoted with a mark"
+    )
+    assert said.count("| Traceback") <= 2 * FAULTS * len(LANGUAGES)
