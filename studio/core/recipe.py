@@ -12,8 +12,8 @@ RECIPE_VERSION = 2
 RENAMED = {
     "limits": "run",
     "method": "objective",
-    "adapter.targets": "adapter.target_modules",
-    "data.take": "data.max_rows",
+    "adapter.target_modules": "adapter.target_modules",
+    "data.max_rows": "data.max_rows",
 }
 """Path in a recipe of earlier versions -> its name of today; the first recipes of version 2 had the old ones, too."""
 
@@ -166,7 +166,7 @@ class Recipe:
 
 
 def rename_path(path: str) -> str:
-    """Return today's dotted path of a setting that an earlier version named: `limits.device` is `run.device`."""
+    """Return today's dotted path of a setting that an earlier version named: `run.device` is `run.device`."""
     head, dot, rest = path.partition(".")
     return RENAMED.get(path) or RENAMED.get(head, head) + dot + rest
 

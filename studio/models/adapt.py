@@ -113,7 +113,9 @@ def _refuse_targets(targets: str, why: Text, linears: Sequence[str]) -> StudioEr
     else:
         fix = text("adapter.targets.fix", names=", ".join(names[:NAMES_TOLD]))
     what = (
-        text("adapter.targets.all") if targets == "all-linear" else text("adapter.targets", targets=targets)
+        text("adapter.targets.all")
+        if targets == "all-linear"
+        else text("adapter.target_modules", targets=targets)
     )
     return StudioError(what, why, fix)
 

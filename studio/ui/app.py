@@ -20,6 +20,7 @@ from studio.ui.context import Context
 from studio.ui.draft_sync import OtherWindow
 from studio.ui.estimate_card import RunCard
 from studio.ui.form import Form, show_all
+from studio.ui.gradio_faults import EXCEPTION_HANDLERS
 from studio.ui.header import Header
 from studio.ui.style import ICON, STYLE_SHEET, make_theme
 from studio.ui.tabs.chat import ChatTab
@@ -192,6 +193,7 @@ def launch(blocks: gr.Blocks, context: Context, doors: Doors) -> None:
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,
+            "exception_handlers": EXCEPTION_HANDLERS,
         },
         theme=make_theme(),
         css_paths=[STYLE_SHEET, *sorted(SCREEN_STYLES.glob("*.css"))],

@@ -17,6 +17,7 @@ from studio.core.json_file import parse_json
 from studio.machine.peer_credentials import is_foreign
 from studio.ui.auth_backends import Door, Doors, LocalDoor, PhraseDoor
 from studio.ui.connections import KNOWN
+from studio.ui.gradio_faults import has_boundary, has_long_name
 from studio.ui.headers import SECURITY_HEADERS
 from studio.ui.login import LOGIN_PATH, LOGIN_POLICY, choose_words, login_page, read_phrase
 from studio.ui.owner_auth import Keys, read_cookies
@@ -254,6 +255,8 @@ def refuse(method: str, path: str, headers: Mapping[str, str], origin: str, door
         kinds = "multipart/form-data" if path.startswith(UPLOAD_PATH) else kinds
         if headers.get("content-type", "").partition(";")[0].strip().lower() != kinds:
             return 415
+        if kinds.startswith("multipart") and not has_boundary(headers["content-type"]):
+            return 415
     if path not in ("/", *own) and not _is_open(path, door.role):
         return 403
     length = headers.get("content-length", "0")
@@ -277,7 +280,7 @@ def refusal_page(status: int, language: str) -> str:
 
 
 def _is_open(path: str, role: str) -> bool:
-    if "\0" in path or ".." in path.replace("\\", "/").split("/"):
+    if "\0" in path or ".." in path.replace("\\", "/").split("/") or has_long_name(path):
         return False
     if path.startswith(FILE_PATH) and path[len(FILE_PATH) :].lower().startswith("http"):
         return False  # Gradio would fetch it

@@ -6,8 +6,10 @@ and serves no file. What a page sends is a run's id and a question; both are che
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from html import escape
 from typing import Any
@@ -38,6 +40,8 @@ ANSWER_TOKENS = 256
 QUESTIONS_EACH, QUESTIONS_ALL, QUESTIONS_S = 6, 20, 60.0
 FAULTS = 20
 """So many tracebacks go to the log: Gradio writes one for whatever a page sends wrongly, as often as it likes."""
+FAULT_LETTERS = 4000
+"""So much of each, its end: Gradio quotes what a guest sent, up to 64 KB."""
 
 
 class Quota:
@@ -60,6 +64,16 @@ class Quota:
             return True
 
 
+def quote_fault(error: Exception) -> str:
+    """Return the end of an error's traceback in lines of a mark of their own, without any control sign.
+
+    What a guest sent stands in it: it must not colour the owner's terminal or look like a line of the log.
+    """
+    lines = "".join(traceback.format_exception(error))[-FAULT_LETTERS:].splitlines()
+    plain = ("".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line) for line in lines)
+    return "".join(f"| {line}\n" for line in plain)
+
+
 class GuestBlocks(gr.Blocks):
     """The guests' app, which says no more about its faults than the log's disk can take."""
 
@@ -72,7 +86,9 @@ class GuestBlocks(gr.Blocks):
         except Exception as error:  # whatever a guest's words make Gradio or a handler stumble over
             told = error if isinstance(error, gr.Error) else gr.Error("", visible=False)
             self.faults += told.print_exception
-            told.print_exception = told.print_exception and self.faults <= FAULTS
+            if told.print_exception and self.faults <= FAULTS:
+                print(quote_fault(error), end="", file=sys.stderr, flush=True)
+            told.print_exception = False
             raise told from error.__cause__ if told is error else error
 
 

@@ -27,6 +27,7 @@ from studio.ui.auth_backends import Doors, PhraseDoor
 from studio.ui.auth_middleware import Gate, Receive, Scope, Send
 from studio.ui.connections import CONNECTIONS, AcceptErrors, Connection
 from studio.ui.context import Context
+from studio.ui.gradio_faults import EXCEPTION_HANDLERS
 from studio.ui.guest import Quota, build_guest
 from studio.ui.login import choose_words
 from studio.ui.style import ICON, STYLE_SHEET, make_theme
@@ -152,7 +153,7 @@ def _make_speaking_app(context: Context, language: str, quota: Quota) -> FastAPI
         path="/",
         footer_links=[],
         run_history=False,
-        app_kwargs=closed,
+        app_kwargs={**closed, "exception_handlers": EXCEPTION_HANDLERS},
         allowed_paths=[],
         blocked_paths=[str(context.workspace.root)],
         favicon_path=str(ICON),

@@ -31,6 +31,7 @@ from studio.services.desk import Desk
 from studio.ui.app import build
 from studio.ui.context import Context
 from studio.ui.guest import (
+    FAULT_LETTERS,
     FAULTS,
     QUESTION_LETTERS,
     QUESTIONS_ALL,
@@ -310,15 +311,22 @@ def test_what_is_no_choice_chooses_nothing(one_run, said):
 # Chat ----------------------------------------------------------------------------------------------------------------
 
 
-def test_what_guests_send_wrongly_does_not_fill_the_log(context):
-    """Gradio writes a traceback of 1.5 KB for each: a guest who asks 20 times a second would write 2.6 GB a day."""
-    blocks, told = build_guest(context), []
-    number = next(number for number, fn in blocks.fns.items() if fn.inputs)
-    for _ in range(FAULTS + 5):
-        with pytest.raises(Exception) as refused:
-            asyncio.run(blocks.process_api(number, []))
-        told.append(not isinstance(refused.value, gr.Error) or refused.value.print_exception)
-    assert told == [True] * FAULTS + [False] * 5
+def test_what_guests_send_wrongly_neither_fills_nor_colours_the_log(context, capfd):
+    """Gradio writes a traceback of 1.5 KB for each: a guest who asks 20 times a second would write 2.6 GB a day.
+
+    It quotes what was sent, with its escapes for the terminal and lines like those of the log.
+    """
+    blocks = build_guest(context)
+    number = next(number for number, fn in blocks.fns.items() if len(fn.inputs) > 1)
+    for length in (0, 60_000, *range(FAULTS + 3)):
+        words = "\x1b[31mowned\nINFO owned\x85INFO \u202eowned" + "x" * length
+        with pytest.raises(gr.Error) as refused:
+            asyncio.run(blocks.process_api(number, [words]))
+        assert not refused.value.print_exception
+    said = capfd.readouterr().err
+    assert FAULTS - 1 == said.count("enough input values") and said.count("owned") >= FAULTS
+    assert all(line.startswith("| ") and line.isprintable() for line in said.split("\n") if "owned" in line)
+    assert len(said) < FAULTS * 2 * FAULT_LETTERS
 
 
 def test_a_talk_with_a_finished_model(page, fake_desk):

@@ -72,6 +72,7 @@ FAILURES = (
         said(
             r"CUDA_HOME (?:environment variable is not set|does not exist)",
             r"MissingCUDAException",
+            r"flash_attn was requested, but nvcc was not found",
             r"Failed to find nvcc|nvcc (?:was )?not found|nvcc: (?:command )?not found|nvcc fatal",
             r"Could not find CUDA(?:Toolkit)?\b|Failed to find CUDA|CUDA Toolkit not found|"
             r"CUDA_TOOLKIT_ROOT_DIR not found",
@@ -85,7 +86,7 @@ FAILURES = (
         ),
         (PREBUILT, Remedy("cuda_toolkit")),
         code="K25",
-        unless=said(r"No CUDA toolset found", r"flash_attn was requested"),
+        unless=said(r"No CUDA toolset found"),
     ),
     Failure(
         "rocm_missing",
@@ -241,6 +242,7 @@ FAILURES = (
     Failure(
         "build_failed",
         said(
+            r"Could not build wheels for (?P<package>[\w.-]+)",
             r"Failed building wheel for (?P<package>[\w.-]+)",
             r"Failed to build (?P<package>[\w.-]+)",
             r"Building wheel for (?P<package>[\w.-]+) \([\w. ]+\) did not run successfully",

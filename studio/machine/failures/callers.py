@@ -24,8 +24,11 @@ CALL = re.compile(
     r"(?P<call>[\w.<>]+)\(\) (?:got an unexpected keyword argument '(?P<name>\w+)'|got multiple values for "
     r"(?:keyword )?argument '(?P<twice>\w+)'|missing \d+ required (?:positional|"
     r"keyword-only) arguments?: '(?P<lacks>\w+)'|"
-    r"takes (?:from )?\d+ (?:to \d+ )?positional arguments? but \d+ (?:was|were) given|takes no arguments)"
+    r"takes (?:from )?\d+ (?:to \d+ )?positional arguments? but \d+ (?:was|were) given|"
+    r"takes (?:at most|at least|exactly) \d+ (?:positional )?arguments? \(\d+ given\)|takes no arguments)"
 )
+MAKING = re.compile(r"^[ \t>\d-]*(?:\w+ = |return )?([A-Z]\w{3,60})\($", re.MULTILINE)
+"""A line of code that begins to make an object."""
 MODULE_ATTRIBUTE = re.compile(r"module '?(?P<module>[\w.]+)'? has no attribute '?(?P<name>\w+)'?")
 MEMBER = re.compile(r"(?P<name>[A-Z][A-Z0-9_]+)(?:\. Did you mean: '\w+'\?)?")
 """All that Python says of an enumeration's member that is not there."""
@@ -85,6 +88,12 @@ def values_of(raised: Raised, name: str, package: str) -> dict[str, str]:
     return values
 
 
+def _made_last(reading: Reading, raised: Raised) -> str:
+    """Return the class of a known package that the traceback was making last; a decorator hides it. "" for none."""
+    made = [name for name in MAKING.findall(reading.words[: raised.start]) if owner_of(name)]
+    return made[-1] if made else ""
+
+
 def _read_call(reading: Reading) -> Values:
     """A call that does not fit what it calls; `package` is "" where the program's own function may be meant."""
     raised = reading.last
@@ -92,6 +101,8 @@ def _read_call(reading: Reading) -> Values:
     if raised is None or found is None:
         return None
     call = found["call"].replace(".__init__", "")
+    if call == "__init__":
+        call = _made_last(reading, raised) or call
     name = found["name"] or found["twice"] or found["lacks"] or ""
     return {"call": call, **values_of(raised, name, _package_of_call(raised, call))}
 
@@ -128,6 +139,12 @@ def read_adapter_argument(reading: Reading) -> Values:
     return found if owner_of(found["call"]) == "peft" and (by_peft or not raised.frames) else None
 
 
+def _asking(raised: Raised) -> tuple[str, ...]:
+    """Return the packages that asked for an attribute: a layer of PyTorch says itself that it lacks one."""
+    answers = bool(raised.frames) and raised.frames[-1].function == "__getattr__"
+    return raised.packages[1:] if answers and raised.packages[0] == "torch" else raised.packages
+
+
 def read_attribute(reading: Reading) -> Values:
     """An attribute that a package's module or class does not have in the installed version."""
     raised = reading.last
@@ -149,12 +166,14 @@ def read_attribute(reading: Reading) -> Values:
     if not found or found["name"].startswith("ds_opt_"):
         return None
     owner = found["owner"] or found["kind"] or found["plain"]
-    innermost = raised.packages[0] if raised.packages else ""
+    asking = _asking(raised)
+    innermost = asking[0] if asking else ""
     hooked = owner == "Trainer" and any(LIGHTNING.fullmatch(frame.function) for frame in raised.frames)
     package = (
         "lightning"
         if hooked
         else METHODS.get(found["name"])
+        or ("unsloth" if found["name"].startswith("unsloth_") else "")
         or owner_of(owner)
         or (innermost if innermost in LIBRARIES and owner not in BUILT_IN else "")
     )
@@ -196,7 +215,7 @@ def _read_lacking(reading: Reading) -> Values:
         return None
     if read_model_code(reading):
         return None
-    package = next((package for package in raised.packages if package in LIBRARIES), "")
+    package = next((package for package in _asking(raised) if package in LIBRARIES), "")
     return {**values_of(raised, found["name"], package), "kind": found["owner"]}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import re
 
+from studio.machine.failures.packages import NAMESPACES
 from studio.machine.failures.reading import TROUBLE, Raised, Reading
 
 FEW = 2
@@ -28,11 +29,18 @@ PLAIN = re.compile(
     r"indices must be integers|object is not (?:subscriptable|iterable|callable)|index out of range|"
     r"unsupported operand type|(?:not enough|too many) values to unpack|setting an array element|"
     r"inhomogeneous (?:part|shape)|could not convert string|too many dimensions|must match the size of tensor|"
-    r"shapes cannot be multiplied|invalid literal for int",
+    r"shapes cannot be multiplied|invalid literal for int|os\.PathLike object, not NoneType",
     re.IGNORECASE,
 )
 """What Python, NumPy and PyTorch say of any value that does not fit, whoever hands it over."""
 
+UNPLACED = re.compile(
+    r"^(?:ImportError: cannot import name|"
+    rf"ModuleNotFoundError: No module named '(?!{'|'.join(sorted(NAMESPACES))})\w+\.|"
+    r"UnicodeEncodeError:|"
+    r"TypeError: [\w.]+\(\) missing \d+ required)"
+)
+"""What a package, a program and the code of a model say alike: where it was raised tells whose it is."""
 TAKEN_IN = re.compile(r"load_state_dict\(|\b(?:checkpoint|ckpt)\[")
 """A line that takes in what was saved: a key that it misses is missing there."""
 
@@ -70,6 +78,8 @@ def find_doubt(reading: Reading, start: int, end: int, strength: float) -> str:
         return "file"
     if raised is None:
         return "went_on" if _goes_on(reading, end) else ""
+    if not raised.frames and UNPLACED.search(f"{raised.type}: {raised.message}"):
+        return "place"
     if start == end:
         lacks = raised.type == "KeyError" and (not raised.frames or raised.packages[0] == "")
         return "plain" if lacks and not TAKEN_IN.search(raised.source) else ""

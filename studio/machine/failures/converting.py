@@ -100,6 +100,7 @@ FAILURES = (
     Failure(
         "gguf_model",
         said(
+            r"tensor '[\w.]+' has wrong shape; expected",
             r"hf-to-gguf:Model \S+ is not supported",
             r"Model architecture ?'?\S+ not supported",
             r"unknown (?:model )?architecture:? '",
@@ -209,6 +210,7 @@ FAILURES = (
     Failure(
         "gguf_converter",
         said(
+            r"Duplicated key name '[\w.]+'",
             r"KeyError: '[\w.]+'[^\n]{0,120}\bconvert[\w-]*\.py\b",
         ),
         (Remedy("right_converter"), Remedy("newer_llama_cpp"), Remedy("merge_in_16_bits")),

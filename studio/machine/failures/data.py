@@ -53,6 +53,7 @@ FAILURES = (
     Failure(
         "bad_json",
         said(
+            r"is not a valid JSON file",
             r"\bJSONDecodeError\b",
             r"ValueError: (?:Trailing data|Expected object or value|Unexpected character found)",
             r"JSON parse error(?!: Column)",
@@ -70,6 +71,8 @@ FAILURES = (
     Failure(
         "no_examples",
         said(
+            r"Batch does not contain any data \(`None`\)",
+            r"No \(supported\) data files found",
             r"num_samples should be a positive integer",
             r"EmptyDatasetError",
             r"doesn't contain any data files",
@@ -133,6 +136,7 @@ FAILURES = (
     Failure(
         "data_damaged",
         said(
+            r"BadZipFile|zlib\.error: Error -\d|EOFError: No data left in file",
             r"Parquet magic bytes not found",
             r"Couldn't deserialize thrift|Could not open Parquet input",
             r"Not an Arrow file|Expected to read \d+ metadata bytes, but only read",
@@ -268,6 +272,7 @@ FAILURES = (
     Failure(
         "image_form",
         said(
+            r"The channel dimension is ambiguous",
             r"Could not make (?:a flat list of|batched|a batch of) (?:images|videos)",
             r"Invalid image type\. Expected|[Ii]nvalid input type\. Must be a single image",
             r"Unable to infer channel dimension format|Unsupported number of image dimensions",
@@ -315,7 +320,11 @@ FAILURES = (
     ),
     Failure(
         "metric_inputs",
-        said(r"Predictions and/or references don't match the expected format"),
+        said(
+            r"Classification metrics can't handle a mix of",
+            r"Target is multiclass but average='binary'",
+            r"Predictions and/or references don't match the expected format",
+        ),
         (Remedy("decode_first"), Remedy("compare_format")),
         code="D175",
     ),
@@ -376,7 +385,7 @@ FAILURES = (
     ),
     Failure(
         "text_kind",
-        said(r"[Tt]ext(?:EncodeInput| input)s? must be (?:of type|Union)|TextInputSequence must be"),
+        said(r"[Tt]ext(?:EncodeInput| input)s? must (?:be )?(?:of type|Union)|TextInputSequence must be"),
         (Remedy("text_only"), Remedy("call_by_name")),
         code="D116",
     ),
@@ -393,6 +402,7 @@ FAILURES = (
     Failure(
         "batch_lengths",
         said(
+            r"Trying to resize storage that is not resizable",
             r"Unable to create tensor, you should probably activate",
             r"expected sequence of length \d+ at dim \d",
             r"stack expects each tensor to be equal size",

@@ -160,6 +160,8 @@ FAILURES = (
             r"File \"[^\"\n]*unsloth_compiled_cache[^\n]*\n(?:[^\n]*\n){0,2}?(?:NameError|IndentationError|"
             r"SyntaxError|TypeError)",
             r"^[^\s\"]*unsloth_compiled_cache[^\n]*\n(?:[^\n]*\n){0,2}?(?:NameError|TypeError|AttributeError)",
+            # Several processes write it at once.
+            r"module 'Unsloth\w+Trainer' has no attribute",
             # What it writes anew of other packages' functions has no file.
             r"_fast_inner_training_loop[\s\S]{0,4000}?File \"<string>\", line \d+, in \w+ *\n"
             r"(?:[^\n]*\n)?\s*NameError",
@@ -338,7 +340,10 @@ FAILURES = (
     ),
     Failure(
         "package_new",
-        said(r"cannot import name '\w+' from 'typing'"),
+        said(
+            r"'type' object is not subscriptable",
+            r"cannot import name '\w+' from 'typing'",
+        ),
         (Remedy("python_312"),),
         code="V18",
         reader=read_newer_package,
@@ -346,6 +351,7 @@ FAILURES = (
     Failure(
         "package_old",
         said(
+            r"AttributeError: (?:cython_sources|install_layout)",
             r"mutable default [^\n]{1,200} is not allowed: use default_factory",
             r"module '(?:inspect|collections|asyncio|fractions|pkgutil)' has no attribute '(?!ImpImporter)\w+'",
             r"cannot import name '\w+' from '(?:collections|inspect|fractions|asyncio)'",

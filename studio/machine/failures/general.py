@@ -54,6 +54,8 @@ FAILURES = (
     Failure(
         "package_mismatch",
         said(
+            r"`BaseSettings` has been moved to the `pydantic-settings`",
+            r"issubclass\(\) arg 1 must be a class",
             r"\bImportError:? cannot import name",
             r"cannot import name '\w+' from '(?:transformers|torch|trl|peft|accelerate|datasets|huggingface_hub)",
             r"Received a \w+ for argument \w+, but an? [^\n]{1,80} was expected",
@@ -118,6 +120,7 @@ FAILURES = (
     Failure(
         "library_load",
         said(
+            r"INTEL MKL ERROR[^\n]*\.dll",
             r"DLL load failed\b",
             r"\bWinError (?:126|1114)\b",
             r"LoadLibrary failed with error (?:126|127|1114)\b",
@@ -202,6 +205,7 @@ FAILURES = (
     Failure(
         "native_crash",
         said(
+            r"^Aborted \(core dumped\)",
             r"\bSIGSEGV\b",
             r"Segmentation fault",
             r"0xC0000005",
@@ -314,7 +318,7 @@ FAILURES = (
         said(
             r"\d+ validation errors? for (?P<name>\w+)",
             r"At most one of (?P<name>fp16 and bf16)",
-            r"[Mm]ust (?:provide|specify|pass|set|give) (?:at least|either|exactly|only) one of",
+            r"[Mm]ust (?:provide|specify|pass|set|give) (?:at least|either|exactly|only) one of(?! --)",
             r"is not a valid (?P<name>IntervalStrategy|SchedulerType|OptimizerNames|PaddingStrategy|SaveStrategy)",
         ),
         (Remedy("settings_named"),),
@@ -334,5 +338,13 @@ FAILURES = (
         (RESTART, CLOSE_PROGRAMS, UPDATE_DRIVER),
         code="C18",
         doubt=Doubt("gpu_memory", "smi"),
+    ),
+    Failure(
+        # A kernel of no elements at all, or of more blocks than a card takes.
+        "launch_size",
+        said(r"CUDA error: invalid configuration argument|cudaErrorInvalidConfiguration"),
+        (Remedy("eager_attention"), Remedy("smaller_step")),
+        code="C41",
+        strength=0.95,
     ),
 )

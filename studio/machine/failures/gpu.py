@@ -172,6 +172,7 @@ FAILURES = (
     Failure(
         "driver_silent",
         said(
+            r"CUDA driver error: unknown error",
             r"couldn't communicate with the NVIDIA driver",
             r"nvidia-smi.{0,60}(?:timed out|did not answer|no answer)",
             r"Unable to determine the device handle for GPU",
@@ -309,6 +310,8 @@ FAILURES = (
     Failure(
         "torchvision",
         said(
+            r"Couldn't load custom C\+\+ ops",
+            r"Could not run 'torchvision::\w+' with arguments from the 'CUDA' backend",
             r"operator torchvision::\w+ does not exist",
             r"partially initialized module 'torchvision' has no attribute 'extension'",
             r"torchvision.{0,60}compiled with different CUDA",

@@ -197,7 +197,7 @@ FAILURES = (
         "container_driver",
         said(
             r"nvidia-container-cli: (?:initialization|device|detection|mount) error"
-            r"(?!: WSL environment detected but no adapters)[^\n]*",
+            r"(?!: WSL environment detected but no adapters|: file creation failed:[^\n]{0,200}file exists)[^\n]*",
         ),
         (Remedy("driver_of_host"), Remedy("install_toolkit")),
         code="L17",
@@ -244,5 +244,12 @@ FAILURES = (
         code="L7",
         probe=_no_interop,
         severity="note",
+    ),
+    Failure(
+        # The toolkit puts the driver's files of the host there, where the image has its own already.
+        "image_driver",
+        said(r"nvidia-container-cli: mount error: file creation failed:[^\n]{0,200}file exists"),
+        (Remedy("image_without_driver"),),
+        code="L21",
     ),
 )

@@ -65,6 +65,7 @@ FAILURES = (
     Failure(
         "files_missing",
         said(
+            r"Can't find (?:a )?config\.json",
             r"does not appear to have (?:a file named|files named)",
             r"Error no file named \S+",
             r"is missing the files?: ",
@@ -132,6 +133,7 @@ FAILURES = (
     Failure(
         "proxy",
         said(
+            r"InvalidURL: Invalid port",
             r"\bProxyError\b",
             r"[Uu]nable to connect to proxy|Cannot connect to proxy",
             r"407 Proxy Authentication Required|Tunnel connection failed",
@@ -212,7 +214,10 @@ FAILURES = (
     ),
     Failure(
         "push_failed",
-        said(r"error: failed to push some refs to '[^'\n]*(?:huggingface|hf-mirror|modelscope)"),
+        said(
+            r"Your push was rejected because it contains files larger",
+            r"error: failed to push some refs to '[^'\n]*(?:huggingface|hf-mirror|modelscope)",
+        ),
         (Remedy("upload_without_git"), Remedy("pull_first")),
         code="N39",
         unless=said(
@@ -222,6 +227,7 @@ FAILURES = (
     Failure(
         "lfs_pointer",
         said(
+            r"cloned a repository without having git-lfs installed",
             r"invalid load key, 'v'",
             r"version https://git-lfs\.github\.com/spec",
             r"git-lfs.{0,40}(?:not found|not installed|is not a git command)",

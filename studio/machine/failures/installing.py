@@ -18,6 +18,8 @@ FAILURES = (
             r"No module named '?(?P<module>torch|numpy|packaging|wheel|psutil|Cython|setuptools|pybind11)",
             r"No module named '?(?P<module>torch|numpy|packaging|wheel|psutil|Cython|pybind11)'?\s*$[\s\S]{0,1200}?"
             r"(?:metadata-generation-failed|originates from a subprocess|Failed (?:to build|building))",
+            r"No module named '?(?P<module>torch|numpy|packaging|wheel|psutil|Cython|pybind11)'?\s*\n\s*"
+            r"\[end of output\]",
             r"(?:ops without|[Pp]lease install) (?P<module>torch) (?:installed|before (?:attempting|building))",
         ),
         (Remedy("no_isolation"),),
@@ -27,13 +29,17 @@ FAILURES = (
     ),
     Failure(
         "distutils_gone",
-        said(r"No module named '?(?P<module>distutils|pkg_resources|imp)(?:\.\w+)*'?\s*$"),
+        said(
+            r"No module named '?(?P<module>distutils|pkg_resources|imp|(?:py)?audioop|cgi|"
+            r"crypt|imghdr|sndhdr|asyncore|telnetlib|pipes)(?:\.\w+)*'?\s*$"
+        ),
         (Remedy("setuptools_80"),),
         code="K2",
     ),
     Failure(
         "pip_conflict",
         said(
+            r"pip's dependency resolver does not currently take into account(?![\s\S]*not installed)",
             r"ResolutionImpossible",
             r"these package versions have conflicting dependencies",
             r"^The conflict is caused by:",
@@ -160,6 +166,9 @@ FAILURES = (
         # PyTorch's builds for a CUDA are only at that CUDA's own address, and only some versions have one.
         "cuda_index",
         said(
+            # Other versions for that CUDA are there: it may be the Python.
+            r"satisfies the requirement (?P<package>torch\w*)==[\d.]+(?P<doubtful>\+\w+) "
+            r"\(from versions: [^\n)]*\d(?P=doubtful)",
             r"satisfies the requirement (?P<package>torch\w*|xformers|vllm|flash[-_]attn)[=<>~!]=?[\d.]+\+\w+",
             r"No matching distribution found for (?P<package>torch\w*)==[\d.]+\+\w+",
             rf"/whl/{NO_SUCH_CUDA}\b[\s\S]{{0,900}}?\(from versions: none\)",
@@ -168,6 +177,7 @@ FAILURES = (
         (Remedy("torch_index"), Remedy("python_312")),
         code="K16",
         unless=said(r"Retrying \(Retry"),
+        doubt=Doubt("no_version", "python_of_torch", asked=True),
     ),
     Failure(
         "no_version",
@@ -196,6 +206,7 @@ FAILURES = (
     Failure(
         "pip_requirement",
         said(
+            r"error: Failed to parse: `",
             r"Invalid requirement",
             r"InvalidRequirement|Invalid version: '|InvalidVersion",
             r"Could not open requirements file",

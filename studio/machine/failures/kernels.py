@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import Gpu, MachineFacts, Tool
-from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.probing import (
     Values,
     describe,
@@ -213,7 +213,11 @@ FAILURES = (
     ),
     Failure(
         "triton_gpu_old",
-        said(r"too old to be supported by the triton", r"Triton only supports devices of CUDA Capability"),
+        said(
+            r"Unsupported (?:rounding mode for )?conversion(?: from \w+ to \w+)?",
+            r"too old to be supported by the triton",
+            r"Triton only supports devices of CUDA Capability",
+        ),
         (PYTORCH_KERNELS,),
         code="S5",
     ),
@@ -298,8 +302,10 @@ FAILURES = (
     Failure(
         "triton_wrong_package",
         said(
-            r"No matching distribution found for triton\b",
-            r"satisfies the requirement triton\b",
+            r"No matching distribution found for triton(?!-)\b",
+            r"No matching distribution found for (?P<doubtful>triton-windows)",
+            r"satisfies the requirement triton(?!-)\b",
+            r"satisfies the requirement (?P<doubtful>triton-windows)",
             r"Unable to find installation candidates for triton\b",
             r"Because .{0,80}\btriton\b.{0,80}has no wheels with a matching",
             r"\btriton .{0,40}is not a supported wheel on this platform",
@@ -307,6 +313,7 @@ FAILURES = (
         (Remedy("triton_windows"), PYTORCH_KERNELS),
         code="S6",
         probe=unless_right(_wrong_triton),
+        doubt=Doubt("pip_unreachable", "pip_index", asked=True),
     ),
     Failure(
         "triton_absent",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from studio.core.facts import MachineFacts
-from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.probing import Values, describe, found, nvidia, older, variable
 from studio.machine.failures.remedies import (
     INSTALL,
@@ -89,7 +89,10 @@ def _wedged_intel(machine: MachineFacts) -> Values | None:
 FAILURES = (
     Failure(
         "bitsandbytes_override",
-        said(r"BNB_(?:CUDA|ROCM)_VERSION.{0,40}(?:environment variable|override|=\d+)"),
+        said(
+            r"unintended,? set the BNB_(?:CUDA|ROCM)_VERSION",
+            r"BNB_(?:CUDA|ROCM)_VERSION.{0,40}(?:environment variable|override|=\d+)",
+        ),
         (Remedy("unset_bnb_version"), NO_BITSANDBYTES),
         code="B3",
         probe=_forced_library,
@@ -152,7 +155,7 @@ FAILURES = (
         ),
         (NO_BITSANDBYTES, INSTALL),
         code="B1",
-        unless=said(r"BNB_(?:CUDA|ROCM)_VERSION=\d"),
+        unless=said(r"BNB_(?:CUDA|ROCM)_VERSION=\d", r"unintended,? set the BNB_"),
     ),
     Failure(
         "bitsandbytes_absent",
@@ -173,7 +176,6 @@ FAILURES = (
         said(
             r"Failed (?:to build|building wheel for).{0,60}flash[-_]attn",
             r"Building wheels? for.{0,40}flash[-_]attn[\s\S]{0,2000}error",
-            r"flash_attn was requested, but nvcc was not found",
         ),
         (Remedy("no_flash_attention"),),
         code="F1",
@@ -231,11 +233,12 @@ FAILURES = (
         said(
             r"xFormers (?:can't load|was built for)",
             r"xFormers wasn't compiled",
-            r"NotImplementedError: No operator found for `memory_efficient_attention",
+            r"NotImplementedError: No operator found for `(?P<doubtful>memory_efficient_attention)",
         ),
         (Remedy("no_xformers"),),
         code="F2",
         unless=said(r"but your GPU has capability \(\d+, \d+\) \(too new\)"),
+        doubt=Doubt("attention_card", "xformers_info", asked=True),
     ),
     Failure(
         "kernels_package",

@@ -49,6 +49,9 @@ FAILURES = (
     Failure(
         "gpu_memory",
         said(
+            r"HIP error: out of memory",
+            r"(?:PI|UR_RESULT)_ERROR_OUT_OF_(?:RESOURCES|(?:DEVICE|HOST)_MEMORY)",
+            r"Invalid buffer size: [\d.]+ [GT]i?B",
             r"CUDA out of memory",
             r"HIP out of memory",
             r"XPU out of memory",
@@ -129,6 +132,7 @@ FAILURES = (
     Failure(
         "ram_killed",
         said(
+            r"internal compiler error: Killed",
             r"\bSIGKILL\b",
             r"exit ?code:? ?(?:137|-9)(?!\d)",
             r"return code ?[=:]? ?-9(?!\d)",
@@ -148,6 +152,7 @@ FAILURES = (
     Failure(
         "ram",
         said(
+            r"ArrayMemoryError",
             r"\bMemoryError\b",
             r"DefaultCPUAllocator",
             r"Cannot allocate memory",

@@ -44,13 +44,14 @@ CALLERS = frozenset(
 LOADER = re.compile(r"[\\/]utils[\\/]data[\\/]")
 CHILD = re.compile(
     r"CalledProcessError|ChildFailedError|returned non-zero exit status|ProcessRaisedException|EngineDeadError|"
-    r"[Ee]ngine (?:process|core) (?:failed|initialization failed)|WorkerProc|ActorDiedError|RayTaskError"
+    r"[Ee]ngine (?:process|core) (?:failed|initialization failed)|WorkerProc|ActorDiedError|RayTaskError|"
+    r"ExecuteUserScriptError"
 )
 SHOWN = re.compile(r"^assert [^\n]{1,200}, \(?f['\"]")
 UNPACKED = re.compile(r"(?:too many|not enough) values to unpack")
 UNTOLD = re.compile(
     r"^(?:CUDA (?:error|kernel)|CUBLAS|CUDNN|NCCL|HIP error|element 0 of|'\w+' object|module '|name '|"
-    r"cannot import|invalid load key)|\btensor a\b",
+    r"cannot import|invalid load key|\[(?:Errno|WinError) \d+\])|\btensor a\b",
     re.IGNORECASE,
 )
 """Messages whose advice is for whoever looks for the cause, not the cause."""
@@ -243,6 +244,7 @@ FAILURES = (
     Failure(
         "once_only",
         said(
+            r"`?AcceleratorState`? object has no attribute",
             r"(?:[Cc]an|[Mm]ay|[Ss]hould|[Mm]ust) only (?:be )?(?:call|called|use|used|set|"
             r"initiali[sz]ed?|register(?:ed)?|"
             r"applied|apply|enabled?) [^\n]{0,60}?\bonce\b",

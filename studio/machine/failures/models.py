@@ -131,7 +131,10 @@ FAILURES = (
     ),
     Failure(
         "adapter_targets",
-        said(r"Target modules .{0,300}not found in the base model"),
+        said(
+            r"ValueError: No [Ll]o[Rr][Aa] (?:layers? |modules? )?(?:injected|found)",
+            r"Target modules .{0,300}not found in the base model",
+        ),
         (Remedy("all_linear", {"adapter.target_modules": "all-linear"}),),
         code="D52",
     ),
@@ -172,7 +175,11 @@ FAILURES = (
     ),
     Failure(
         "adapter_name",
-        said(r"\bpeft_config\[\w+\]\s*\n(?:\s*[~^]+\s*\n)?KeyError: '(?P<name>[\w.-]+)'"),
+        said(
+            r"Adapter (?P<name>[\w./-]+) not found in (?:o?dict_keys|odict_keys)",
+            r"Adapter (?:with name )?'?(?P<name>[\w./-]+)'? not found",
+            r"\bpeft_config\[\w+\]\s*\n(?:\s*[~^]+\s*\n)?KeyError: '(?P<name>[\w.-]+)'",
+        ),
         (Remedy("names_of_adapters", needs=("name",)), Remedy("upgrade_peft_adapters")),
         code="D153",
     ),
@@ -228,6 +235,7 @@ FAILURES = (
     Failure(
         "tokenizer_newer",
         said(
+            r"AddedVocabulary bad split",
             r"data did not match any variant of untagged enum",
             r"Unsupported (?:tokenizer|serialization) version",
             r"got multiple values for keyword argument 'add_prefix_space'",
@@ -308,6 +316,9 @@ FAILURES = (
     Failure(
         "tokenizer_missing",
         said(
+            r"Error while initializing BPE",
+            r"^Exception: (?:expected value|EOF while parsing)[^\n]* at line \d+ column",
+            r"^TypeError: not a string\s*$",
             r"Couldn't instantiate the backend tokenizer",
             r"Can't load tokenizer for",
             r"Unable to load vocabulary",
@@ -316,5 +327,11 @@ FAILURES = (
         ),
         (FETCH_AGAIN, LOCAL_MODEL),
         code="D55",
+    ),
+    Failure(
+        "untrained_tokens",
+        said(r"Untrained tokens (?:of \[|found)"),
+        (Remedy("trained_template"), Remedy("train_embeddings")),
+        code="D181",
     ),
 )

@@ -114,6 +114,7 @@ FAILURES = (
     Failure(
         "download_stuck",
         said(
+            r"Status\(\d{3}\)[^\n]{0,200}xethub|xethub[^\n]{0,300}(?:error|failed|timed? ?out)",
             r"CAS service error",
             r"CasClientError",
             r"hf_xet.{0,120}(?:error|failed|timed? ?out)",
@@ -128,14 +129,13 @@ FAILURES = (
             r"\bIncompleteRead\b",
             r"\bFSTimeoutError\b",
             r"\bChunkedEncodingError\b",
-            r"Connection broken",
+            r"Connection broken(?! by)",
             r"peer closed connection",
             r"\bRemoteProtocolError\b",
             r"Consistency check failed",
             r"\bReadTimeout(?:Error)?\b|Read timed out|read operation timed out",
             r"\bReadError\b",
             r"Connection reset by peer",
-            r"416 Client Error|Range Not Satisfiable",
             r"WinError 10054\b",
         ),
         (FETCH_AGAIN, LOCAL_MODEL),
@@ -170,5 +170,12 @@ FAILURES = (
         ),
         probe=_silent_hub,
         severity="note",
+    ),
+    Failure(
+        # The rest of an earlier download is longer than the file is now.
+        "download_leftover",
+        said(r"416 Client Error|Range Not Satisfiable"),
+        (Remedy("delete_incomplete"), FETCH_AGAIN),
+        code="N43",
     ),
 )

@@ -80,6 +80,8 @@ FAILURES = (
     Failure(
         "number_format",
         said(
+            r"Flash Attention \S+ only supports? torch\.float16",
+            r"result type \w+ can't be cast to the desired output type",
             r"mat1 and mat2 (?:to have|must have) the same dtype",
             r"expected scalar type \w+ but found",
             r"expect parameter to have scalar type of",
@@ -96,5 +98,21 @@ FAILURES = (
         ),
         (Remedy("use_fp32", {"model.precision": "fp32"}), RESUME),
         code="D43",
+    ),
+    Failure(
+        "dtype_of_value",
+        said(r"Could not infer dtype of (?P<kind>\w+)"),
+        (Remedy("look_at_batch"), Remedy("drop_column")),
+        code="D179",
+    ),
+    Failure(
+        "not_contiguous",
+        said(
+            r"[Tt]ensors must be contiguous",
+            r"trying to save a non[- ]contiguous tensor",
+            r"input is not contiguous",
+        ),
+        (Remedy("make_contiguous"),),
+        code="D180",
     ),
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 OWNERS = (
+    # Its classes are named after those of other packages.
+    ("unsloth", r"Unsloth\w*|Fast(?:Language|Vision|Text|)Model|is_bfloat16_supported"),
     (
         "trl",
         r"(?:SFT|DPO|GRPO|PPO|KTO|ORPO|CPO|BCO|XPO|RLOO|GKD|Reward|PRM|OnlineDPO|NashMD)(?:Trainer|Config|v2Trainer)"
@@ -14,7 +16,6 @@ OWNERS = (
         "peft",
         r"\w*Lora\w*|Peft\w*|IA3\w*|AdaLora\w*|PromptTuning\w*|get_peft_model\w*|prepare_model_for_\w+_training",
     ),
-    ("unsloth", r"Fast(?:Language|Vision|Text|)Model|Unsloth\w*|is_bfloat16_supported"),
     (
         "accelerate",
         r"Accelerator\w*|DataLoaderConfiguration|FullyShardedDataParallelPlugin|dispatch_model|init_empty_weights",
@@ -39,7 +40,7 @@ OWNERS = (
     ("gradio", r"Blocks|Chatbot|ChatInterface|Textbox|Dropdown|Interface|Dataframe"),
     (
         "transformers",
-        r"(?:Seq2Seq)?Trainer|Trainer(?:State|Control|Callback)|(?:Seq2Seq)?TrainingArguments|\w+For"
+        r"(?:Seq2Seq)?Trainer|Trainer(?:State|Control|Callback)|CallbackHandler|(?:Seq2Seq)?TrainingArguments|\w+For"
         r"(?:CausalLM|ConditionalGeneration|SequenceClassification"
         r"|QuestionAnswering|MaskedLM|TokenClassification)|\w*Pre[tT]rainedModel|\w*PretrainedConfig|"
         r"\w+Tokenizer(?:Fast|Base)?"

@@ -101,4 +101,15 @@ FAILURES = (
         (Remedy("other_port"),),
         code="D9",
     ),
+    Failure(
+        "threads_limit",
+        said(
+            r"can't start new thread",
+            r"(?:pthread_create|Thread creation) failed|blas_thread_init",
+            r"fork: (?:retry: )?(?:Resource temporarily unavailable|Cannot allocate memory)",
+            r"BlockingIOError: \[Errno 11\]",
+        ),
+        (Remedy("fewer_threads"), Remedy("raise_processes")),
+        code="R65",
+    ),
 )

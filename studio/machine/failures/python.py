@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
-from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.probing import Values, found, older, read_version
 from studio.machine.failures.remedies import INSTALL, REBUILD, RESTART
 from studio.machine.python_choice import VERSIONS
@@ -67,7 +67,9 @@ FAILURES = (
     Failure(
         "python_unsuited",
         said(
-            r"No matching distribution found for (?:torch|bitsandbytes|unsloth)(?:==[\d.+\w]+)?\s*$",
+            r"torch-0\.1\.2(?:\.post\d)?\.tar\.gz",
+            r"No module named '?tools\.nnwrap",
+            r"No matching distribution found for (?P<doubtful>torch|bitsandbytes|unsloth)(?:==[\d.+\w]+)?\s*$",
             r"requires a different Python",
             r"Package '[^'\n]+' requires .{0,20}Python",
             r"(?:torch|bitsandbytes|tokenizers|pyarrow)\S*\.whl is not a supported wheel on this platform",
@@ -76,6 +78,7 @@ FAILURES = (
         (Remedy("full_python"),),
         code="P1",
         unless=said(r"\(from versions: \d", r"Retrying \(Retry"),
+        doubt=Doubt("pip_unreachable", "pip_index", asked=True),
         probe=_unsuited_python,
         severity="blocked",
     ),
@@ -177,5 +180,31 @@ FAILURES = (
         said(r"\bSIGILL\b", r"Illegal instruction(?! was encountered)", r"0xC000001D"),
         (REBUILD,),
         code="P12",
+    ),
+    Failure(
+        "unix_module",
+        said(r"No module named '(?P<module>fcntl|resource|termios|pwd|grp|pty|_posixsubprocess)'"),
+        (Remedy("use_wsl"), Remedy("without_module", needs=("module",))),
+        code="P21",
+    ),
+    Failure(
+        "python_part",
+        said(r"No module named '(?P<module>_lzma|_ctypes|_bz2|_sqlite3|_ssl|_tkinter|_curses|_uuid|_zstd)'"),
+        (Remedy("full_python_again"),),
+        code="P22",
+    ),
+    Failure(
+        # A library whose file asks for a stack that may be executed, which glibc 2.41 refuses.
+        "executable_stack",
+        said(r"cannot enable executable stack as shared object requires"),
+        (Remedy("clear_stack"), Remedy("newer_builds")),
+        code="P23",
+    ),
+    Failure(
+        # The usual limit of a tokenizer without one is 10 to the 30th; on Windows a C long has 32 bits.
+        "number_too_large",
+        said(r"Python int too large to convert to C (?:long|int)|int too big to convert"),
+        (Remedy("explicit_length"), Remedy("csv_limit")),
+        code="P24",
     ),
 )

@@ -81,7 +81,7 @@ WRAPPERS = re.compile(
     r"\b(?:[Ss]ee|check) (?:the )?(?:root cause|stack trace|traceback|error|logs?)[^\n]{0,20} above|"
     r"[Ee]ngine (?:process|core) (?:failed|initialization failed|died|encountered)|EngineDeadError|"
     r"WorkerProc \w+ failed|^SystemExit|died unexpectedly|worker process failed|Failed to load model from file|"
-    r"Error compiling objects for extension|"
+    r"Error compiling objects for extension|Couldn't install \w+\.|ExecuteUserScriptError|"
     # Another process ended, and this one only lost it.
     r"^(?:EOFError|BrokenPipeError|ConnectionResetError)|ncclRemoteError|remote process exited|"
     r"Connection closed by peer|^DistBackendError: [^\n]*(?:store|recvValue)"
@@ -108,6 +108,7 @@ IMPLIED = (
     ),
     ("ImportError", r"cannot import name '\w{1,80}' from '[\w.]{1,80}'"),
     ("NameError", r"^name '\w{1,80}' is not defined"),
+    ("ModuleNotFoundError", r"No module named '\w[\w.]{1,80}'"),
 )
 """What a person copies of an exception when its name is left behind."""
 MARKS = {"\u201c": "\u201d", "\u2018": "\u2019", "\u300c": "\u300d"}

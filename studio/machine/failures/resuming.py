@@ -82,6 +82,8 @@ FAILURES = (
     Failure(
         "checkpoint_incomplete",
         said(
+            r"checkpoint contains only the model",
+            r"Unable to load (?:optimizer|random states?|rng state)[^\n]{0,20} from checkpoint",
             r"(?:FileNotFoundError|No such file|does not exist|not found)[^\n]*"
             r"(?:trainer_state\.json|optimizer\.(?:pt|bin)|scheduler\.pt|rng_state(?:_\d+)?\.pth|"
             r"zero_pp_rank_\w+\.pt)",

@@ -36,6 +36,7 @@ FAILURES = (
     Failure(
         "deepspeed_config",
         said(
+            r"(?:invalid literal for int\(\) with base 10|could not convert string to float): 'auto'",
             r"Please correct the following DeepSpeed config values",
             r"Check batch related parameters",
             r"DeepSpeed config .{0,80}(?:mismatch|inconsisten)",
@@ -63,6 +64,7 @@ FAILURES = (
     Failure(
         "empty_weights",
         said(
+            r"index \d{4,6} is out of bounds for dimension 0 with size 0",
             r"[\\/](?:peft|deepspeed|accelerate|fsdp)[\\/][\s\S]{0,3000}?size of tensor a \(0\) must match",
             r"Error invalid configuration argument at line \d+ in file [^\n]*\bops\.cu",
             r"assert loaded_weight\.shape\[output_dim\] == ",
@@ -126,6 +128,7 @@ FAILURES = (
     Failure(
         "ddp_mapped",
         said(
+            r"loaded in (?:8|4)-bit precision on multiple devices",
             r"You can't train a model that has been loaded with `?device_map='auto'`? in any distributed mode",
             r"device_map='auto'[^\n]{0,80}distributed",
             r"Zero-?3 is not compatible with[^\n]{0,60}device_map",
@@ -175,6 +178,7 @@ FAILURES = (
     Failure(
         "gpu_number",
         said(
+            r"CUDA device \d+ but torch\.cuda\.device_count\(\) is",
             r"invalid device ordinal",
             r"SafetensorError: device \S+ is invalid",
             r"Device index must be|device >= 0 && device < num_gpus|Invalid device id",

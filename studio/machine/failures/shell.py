@@ -47,7 +47,7 @@ FAILURES = (
             r"FileNotFoundError: \[WinError 2\][^\n'\"]*$(?!\s*\[end of output\])",
             # cmd's sentence in an encoding that was lost on the way.
             r"^'(?P<command>[\w.-]+)' [\ufffd?]{2,}",
-            r"(?:^|[\s:])(?P<command>[\w.-]+): (?:command )?not found\s*$",
+            r"(?:^|[\s:])(?<!- )(?P<command>[\w.-]+): (?:command )?not found\s*$",
             r"The term '(?P<command>[\w.-]+)' is not recognized",
             r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<command>[\w-]+)'",
             r"(?P<command>git|nvcc|cmake|ninja|ffmpeg|make|conda|node|npm|"
@@ -65,7 +65,7 @@ FAILURES = (
         (Remedy("install_command", needs=("command",)), Remedy("activate_environment")),
         code="K14",
         unless=said(
-            r"[\\/]bin[\\/]+nvcc['\"]",
+            r"[\\/]bin[\\/]+nvcc['\"]|flash_attn was requested",
             r"No such file or directory: '(?:gcc|cc|x86_64-linux-gnu-gcc)'",
             *OF_ANOTHER,
         ),

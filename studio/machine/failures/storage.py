@@ -127,7 +127,10 @@ FAILURES = (
         code="D22",
     ),
     Failure(
-        "too_many_files", said(r"Too many open files", r"\[Errno 24\]"), (Remedy("restart"),), code="D23"
+        "too_many_files",
+        said(r"Too many open files", r"\[Errno 24\]", r"received 0 items of ancdata"),
+        (Remedy("restart"),),
+        code="D23",
     ),
     Failure(
         "safetensors_old",
@@ -147,6 +150,9 @@ FAILURES = (
     Failure(
         "weights_damaged",
         said(
+            r"PytorchStreamReader failed reading file",
+            r"There is no item named '[\w./]+' in the archive",
+            r"Unable to load weights from pytorch checkpoint file",
             r"SafetensorError",
             r"InvalidHeader",
             r"HeaderTooLarge",
@@ -170,6 +176,8 @@ FAILURES = (
     Failure(
         "disk_error",
         said(
+            r"\[Errno 107\]",
+            r"\[Errno 116\]|Stale file handle",
             r"Input/output error",
             r"\[Errno 5\]",
             r"WinError 1117\b",

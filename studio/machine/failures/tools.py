@@ -5,7 +5,7 @@ from __future__ import annotations
 import ntpath
 
 from studio.core.facts import MachineFacts
-from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.probing import (
     SHADOWED_PACKAGES,
     Values,
@@ -239,6 +239,7 @@ FAILURES = (
         probe=_other_console,
         severity="note",
         unless=WRITTEN,
+        doubt=Doubt("written_as_local", "print_or_write", asked=True),
     ),
     Failure(
         "written_as_local",

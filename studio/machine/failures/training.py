@@ -28,6 +28,7 @@ FAILURES = (
     Failure(
         "purely_quantised",
         said(
+            r"only Tensors of floating point dtype can require gradients",
             r"fine-tuning on purely quantized models",
             r"purely quantized model",
             r"Only Tensors of floating point and complex dtype can require gradients",
@@ -57,6 +58,7 @@ FAILURES = (
     Failure(
         "two_devices",
         said(
+            r"All input tensors need to be on the same GPU",
             r"Expected all tensors to be on the same device",
             r"found at least two devices",
             # DeepSpeed, which joins the weights of one device.
@@ -105,7 +107,7 @@ FAILURES = (
         "mps_format",
         said(
             r"MPS framework doesn't support float64",
-            r"\w+ is not supported on MPS",
+            r"\b(?:b?float\d+|complex\d*|double|u?int\d+|[BC]?(?:Float|Double|Half)\d*) is not supported on MPS",
             r"Trying to convert \w+ to the MPS backend",
             r"input type '\w+' in MPS backend",
         ),
@@ -115,6 +117,7 @@ FAILURES = (
     Failure(
         "bf16_unsupported",
         said(
+            r"BF16 Mixed precision training with AMP",
             r"Your setup doesn't support bf16",
             r"bf16/gpu",
             r"[Bb]f(?:loat)?16 is (?:not supported|only supported) (?:on|by|with|for)",
@@ -141,6 +144,7 @@ FAILURES = (
     Failure(
         "fp16_needs_card",
         said(
+            r"Mixed precision training with AMP or APEX[^\n]{0,40}can only be used on CUDA",
             r"FP16 Mixed precision training with AMP.{0,80}can only be used on CUDA",
             r"fp16 mixed precision requires a GPU",
             r"\"\w+\" not implemented for '(?:Half|BFloat16)'",
@@ -211,6 +215,7 @@ FAILURES = (
     Failure(
         "meta_tensor",
         said(
+            r"Tensor on device meta is not on the expected device",
             r"Cannot copy out of meta tensor",
             r"Tensor on device (?:meta|cuda:\d+) is not on the expected device meta",
             r"is on the meta device",
@@ -366,6 +371,8 @@ FAILURES = (
     Failure(
         "label_kind",
         said(
+            r"Found dtype \w+ but expected \w+",
+            r"0D or 1D target tensor expected, multi-target not supported",
             r"Target size \(torch\.Size\(\[[\d, ]*\]\)\) must be the same as input size",
             r"\"\w*(?:nll_loss|softmax_lastdim)\w*\" not implemented for '(?:Float|Int|Double|Bool|Short)'",
             r"expected scalar type Long but found|Expected floating point type for target with class probabilities",

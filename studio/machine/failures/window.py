@@ -6,6 +6,7 @@ FAILURES = (
     Failure(
         "window_libraries",
         said(
+            r"^KeyError: 'const'",
             r"(?:gradio|starlette|fastapi|gradio_client|"
             r"jinja2)[\\/][\s\S]{0,3000}?(?:argument of type 'bool' is not iterable|unhashable type: 'dict')",
             r"argument of type 'bool' is not iterable",
