@@ -113,9 +113,7 @@ def _refuse_targets(targets: str, why: Text, linears: Sequence[str]) -> StudioEr
     else:
         fix = text("adapter.targets.fix", names=", ".join(names[:NAMES_TOLD]))
     what = (
-        text("adapter.targets.all")
-        if targets == "all-linear"
-        else text("adapter.target_modules", targets=targets)
+        text("adapter.targets.all") if targets == "all-linear" else text("adapter.targets", targets=targets)
     )
     return StudioError(what, why, fix)
 
