@@ -12,8 +12,8 @@ RECIPE_VERSION = 2
 RENAMED = {
     "limits": "run",
     "method": "objective",
-    "adapter.target_modules": "adapter.target_modules",
-    "data.max_rows": "data.max_rows",
+    "adapter.targets": "adapter.target_modules",
+    "data.take": "data.max_rows",
 }
 """Path in a recipe of earlier versions -> its name of today; the first recipes of version 2 had the old ones, too."""
 
