@@ -16,16 +16,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {
-    "launch": 9,
-    "studio.cli": 8,
-    "studio.supervisor": 7,
-    "studio.ui": 6,
-    "studio.services": 5,
-    "studio.engine": 4,
-    "studio.planning": 3,
-    "studio.models": 2,
-    "studio.data": 2,
-    "studio.machine": 2,
+    "launch": 10,
+    "studio.cli": 9,
+    "studio.supervisor": 8,
+    "studio.ui": 7,
+    "studio.services": 6,
+    "studio.engine": 5,
+    "studio.planning": 4,
+    "studio.models": 3,
+    "studio.data": 3,
+    "studio.machine": 3,
+    "studio.hub": 2,
     "studio.core": 1,
     "studio_kernels": 1,
 }

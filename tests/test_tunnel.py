@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from studio.machine.private_file import write_private
+from studio.core.private_file import write_private
 from studio.services.pass_phrase import hash_phrase
 from studio.services.share_files import link_file, state_file
 from studio.supervisor import tunnels as tunnel

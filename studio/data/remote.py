@@ -22,14 +22,14 @@ from urllib.parse import unquote, urlsplit
 
 from studio.core.atomic_files import write_file
 from studio.core.errors import StudioError
-from studio.core.hub_token import HUB, NO_MIRROR, UNWANTED, VARIABLES, choose_token
 from studio.core.i18n import Text, literal
 from studio.core.json_file import parse_json, read_json
-from studio.core.offline import wants_data_offline
 from studio.core.recipe import DatasetSpec
 from studio.data.dataset_card import SUFFIXES, FetchStopped, choose, refuse, show_source
 from studio.data.open_question import Question
 from studio.data.split_discovery import Plan
+from studio.hub.access_token import HUB, NO_MIRROR, UNWANTED, VARIABLES, choose_token
+from studio.hub.offline import wants_data_offline
 
 __all__ = (
     "HUB_ID",
@@ -249,7 +249,7 @@ def _start(wish: Mapping[str, Any], errors: IO[bytes]) -> subprocess.Popen:
     root = str(Path(__file__).resolve().parents[2])
     paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "studio.data.dataset_download"],
+        [sys.executable, "-P", "-m", "studio.hub.dataset_download"],
         stdin=subprocess.PIPE,  # closes with us: the child then ends by itself
         stdout=subprocess.PIPE,
         stderr=errors,

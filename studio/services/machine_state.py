@@ -17,9 +17,9 @@ from studio.core.errors import StudioError
 from studio.core.events import RepairApplied
 from studio.core.facts import MachineFacts
 from studio.core.heartbeat import PARENT_VARIABLE, read_safer
-from studio.core.hub_token import Mirror, takes_token
 from studio.core.i18n import Text, literal, text
 from studio.core.recipe import Recipe
+from studio.hub.access_token import Mirror, takes_token
 from studio.machine.cards import choose_card, look_at_memory
 from studio.machine.detect import detect
 from studio.machine.environment import prepare_environment

@@ -15,11 +15,11 @@ from studio.core.errors import StudioError
 from studio.core.facts import Gpu, MachineFacts, ModelFacts
 from studio.core.i18n import Text, literal, text
 from studio.core.recipe import Recipe
+from studio.hub.search import HubModel, fetch_facts, search_hub
 from studio.machine.settings import read_settings
 from studio.machine.workspace import Workspace
 from studio.models.catalog import HUB_ID, inspect_model
 from studio.models.config_facts import outline_model
-from studio.models.hub_search import HubModel, fetch_facts, search_hub
 from studio.models.recommended_models import PICKS, outline_picks, outline_sizes
 from studio.planning.run_plan import choose_device
 from studio.services.estimate import Estimates, RunEstimate

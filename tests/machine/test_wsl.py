@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from studio.core.errors import StudioError
 from studio.core.facts import Distribution
 from studio.core.i18n import load_catalogue
-from studio.machine.mirrors import find_mirrors
+from studio.hub.mirrors import find_mirrors
 from studio.machine.workspace import LOCAL_VARIABLE, child_environment, open_workspace
 from studio.machine.workspace_lock import Claim, claim, claim_run
 from studio.machine.wsl import (

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.hub_token import NO_MIRROR, Mirror
+from studio.hub.access_token import NO_MIRROR, Mirror
 from studio.machine.repairs import read_applied
 from studio.machine.settings import change_settings
 from studio.services import machine_state as health

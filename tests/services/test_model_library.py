@@ -10,13 +10,13 @@ import pytest
 
 from studio.core.codec import to_json
 from studio.core.errors import StudioError
-from studio.core.hub_token import NO_MIRROR
 from studio.core.i18n import literal, load_catalogue
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.core.run_record import RunRecord
 from studio.engine.run_folder import create_run
+from studio.hub.access_token import NO_MIRROR
+from studio.hub.search import HubModel
 from studio.models.catalog import DEMO_MODEL
-from studio.models.hub_search import HubModel
 from studio.models.recommended_models import PICKS, outline_picks, outline_sizes
 from studio.planning.memory_estimate import predict
 from studio.planning.run_plan import choose_calibration, plan

@@ -10,8 +10,8 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.facts import Gpu, MachineFacts
-from studio.core.hub_token import TokenPlace
 from studio.core.i18n import LANGUAGES, load_catalogue
+from studio.hub.access_token import TokenPlace
 from studio.machine import environment as preparing
 from studio.machine.environment import prepare_environment
 from studio.machine.settings import CHOICES, change_settings, read_settings

@@ -17,10 +17,10 @@ import pytest
 from studio.core.errors import Problem, StudioError
 from studio.core.events import RunEvent
 from studio.core.facts import BackendPlan, Choice, MachineFacts, ModelFacts, Verdict
-from studio.core.hub_token import NO_MIRROR, Mirror
 from studio.core.i18n import literal, text
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.core.run_record import RunRecord
+from studio.hub.access_token import NO_MIRROR, Mirror
 from studio.machine.workspace import child_environment, open_workspace
 from studio.services.dataset_session import Datasets
 from studio.services.sharing import Sharing

@@ -11,8 +11,8 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, load_catalogue
+from studio.hub.search import HubModel
 from studio.machine.workspace import open_workspace
-from studio.models.hub_search import HubModel
 from studio.models.recommended_models import PICKS
 from studio.services import model_library as fits_module
 from studio.services.model_library import FoundModel

@@ -9,8 +9,8 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.facts import Gpu
-from studio.core.hub_token import NO_MIRROR, Mirror, TokenPlace
 from studio.core.i18n import LANGUAGES, load_catalogue
+from studio.hub.access_token import NO_MIRROR, Mirror, TokenPlace
 from studio.machine.settings import read_settings
 from studio.services import preferences as module
 from studio.services.preferences import Preferences

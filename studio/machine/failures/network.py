@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
-from studio.core.offline import OFFLINE
+from studio.hub.offline import OFFLINE
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.probing import Values, found, variable
 from studio.machine.failures.remedies import FETCH_AGAIN, LOCAL_MODEL

@@ -7,7 +7,7 @@ import shlex
 import shutil
 from typing import Any
 
-from studio.core.offline import OFFLINE, OFFLINE_VARIABLE
+from studio.hub.offline import OFFLINE, OFFLINE_VARIABLE
 from studio.machine.pip_words import hide_secrets
 from studio.machine.probes.probe_context import PROGRAM, ProbeContext
 from studio.machine.repairs import ASSEMBLER_OVERRIDES, COMPILER_OVERRIDES, TOOLKIT_OVERRIDES, read_applied

@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
+from studio.hub.modelscope import cache_folders
 from studio.models.catalog import inspect_model, list_local_models
-from studio.models.fetch import resolve_model
-from studio.models.modelscope import cache_folders
+from studio.models.resolve import resolve_model
 
 NAME = "Qwen/Qwen2.5-0.5B"
 

@@ -15,13 +15,10 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from studio.core.errors import StudioError
-from studio.core.events import PhaseStarted, RunEvent
-from studio.core.facts import ModelFacts
-from studio.core.hub_token import NO_MIRROR, Mirror, TokenChoice, choose_token
 from studio.core.i18n import literal, text
 from studio.core.json_file import parse_json
-from studio.core.offline import OFFLINE, wants_offline
-from studio.models.catalog import inspect_model
+from studio.hub.access_token import NO_MIRROR, Mirror, TokenChoice, choose_token
+from studio.hub.offline import OFFLINE
 
 INPUT_FAULTS = (
     "endpoint",
@@ -46,38 +43,6 @@ class DownloadStopped(StudioError):
     """The person asked for the end in the middle of a download."""
 
 
-def resolve_model(
-    source: str,
-    revision: str,
-    emit: Callable[[RunEvent], None],
-    should_stop: Callable[[], bool],
-    mirror: Mirror = NO_MIRROR,
-) -> ModelFacts:
-    """Return the facts of a model whose files are on this disk, downloading a hub model that is not.
-
-    Raises DownloadStopped when the person stops it; StudioError when the model does not exist, is gated, has no
-    safetensors or cannot be trained, the disk is full, the hub does not answer, or the person wants no network.
-    """
-    facts = inspect_model(source, revision=revision)
-    if facts.folder:
-        return facts
-    if wants_offline(os.environ):
-        raise _refusal("offline", source)
-    emit(PhaseStarted(phase="download", detail=text("download.start", name=source)))
-
-    def report(done_bytes: int, total_bytes: int) -> None:
-        megabytes = {"done_mb": round(done_bytes / 1e6), "total_mb": round(total_bytes / 1e6)}
-        emit(PhaseStarted(phase="download", detail=text("download.progress", name=source, **megabytes)))
-
-    folder = download(source, revision, report, should_stop, mirror)
-    facts = inspect_model(source, revision=revision)
-    if not facts.folder:
-        facts = inspect_model(str(folder))  # whole but for what a model needs: this says what it lacks
-    if not facts.trainable.ok:
-        raise _refusal("not_trainable", source, facts.trainable.reason or literal(facts.architecture))
-    return facts
-
-
 def download(
     repo: str,
     revision: str,
@@ -95,7 +60,7 @@ def download(
     address = mirror.find_address(os.environ)
     shown = show_address(address)
     if not shown:
-        raise _refusal("endpoint", repo, endpoint=literal(address))
+        raise refuse("endpoint", repo, endpoint=literal(address))
     token = choose_token(mirror)
     changes = {"HF_ENDPOINT": address} | token.changes
     answer = _ask_child(repo, revision, changes, report, should_stop, patience_s, clock)
@@ -107,7 +72,7 @@ def download(
     if answer["error"] in LOCKED and token.withheld:
         raise refuse_without_token(repo, shown, token)
     detail = literal(answer.get("detail", ""))
-    raise _refusal(answer["error"], repo, detail, endpoint=literal(shown), seconds=round(patience_s))
+    raise refuse(answer["error"], repo, detail, endpoint=literal(shown), seconds=round(patience_s))
 
 
 def show_address(address: str) -> str:
@@ -176,7 +141,7 @@ def _start(repo: str, revision: str, changes: Mapping[str, str], errors: IO[byte
     root = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "studio.models.download", repo, *([revision] if revision else [])],
+        [sys.executable, "-P", "-m", "studio.hub.model_download", repo, *([revision] if revision else [])],
         stdin=subprocess.PIPE,  # closes with us: the child then ends by itself
         stdout=subprocess.PIPE,
         stderr=errors,
@@ -191,7 +156,8 @@ def _read(stream: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
     lines.put(None)
 
 
-def _refusal(kind: str, name: str, detail: object = "", **values: object) -> StudioError:
+def refuse(kind: str, name: str, detail: object = "", **values: object) -> StudioError:
+    """Return the StudioError that the texts download.KIND say of the model `name`."""
     cls = DownloadStopped if kind == "stopped" else StudioError
     values |= {"name": name, "detail": detail}
     return cls(

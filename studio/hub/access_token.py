@@ -2,7 +2,7 @@
 
 It goes to the hub itself, to a mirror only where the person allows it, and never where others could read it on the way.
 What they set in their environment counts as it does for the hub's own tools. What is kept is read by a process of its
-own (`python -m studio.machine.hub_token`) whose answers have a limit: a keyring may wait for a person who unlocks it,
+own (`python -m studio.hub.token_store`) whose answers have a limit: a keyring may wait for a person who unlocks it,
 or hang with the service behind it. The token goes only into the environment of the processes that fetch.
 """
 
@@ -125,7 +125,7 @@ def _ask(wish: str, given: str = "") -> dict[str, str]:
     paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
     try:
         answer = subprocess.run(
-            [sys.executable, "-P", "-m", "studio.machine.hub_token", wish],
+            [sys.executable, "-P", "-m", "studio.hub.token_store", wish],
             input=given.encode(),  # not by its arguments, which every user of the machine can see
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Asks the model hub, only when a person presses Search: `python -m studio.models.hub_search WORDS | --facts ID`.
+"""Asks the model hub, only when a person presses Search: `python -m studio.hub.search WORDS | --facts ID`.
 
 The process prints one JSON object: {"models": [...]}, or {"error": kind, "detail": words}. It is a child, so that the
 studio itself always stays offline; it ends by itself when its standard input closes. No weights are fetched: only the
@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from studio.core.child_protocol import end_with_parent, say
 from studio.core.errors import StudioError
-from studio.core.hub_token import NO_MIRROR, Mirror, choose_token
 from studio.core.i18n import literal, text
 from studio.core.json_file import parse_json
-from studio.core.offline import OFFLINE, wants_offline
-from studio.models.fetch import LOCKED, refuse_without_token, show_address
+from studio.hub.access_token import NO_MIRROR, Mirror, choose_token
+from studio.hub.child import end_with_parent, say
+from studio.hub.model_fetch import LOCKED, refuse_without_token, show_address
+from studio.hub.offline import OFFLINE, wants_offline
 
 LIMIT = 20
 ASKED_WORDS = 200
@@ -66,7 +66,7 @@ def search_hub(
 ) -> tuple[HubModel, ...]:
     """Return the most downloaded models of the hub that match `words`; connects to the network.
 
-    A token in `environment`, else the one that the person saved, goes along where it may (core/hub_token.py). Raises
+    A token in `environment`, else the one that the person saved, goes along where it may (hub/access_token.py). Raises
     StudioError.
     """
     return _ask([words.strip()[:ASKED_WORDS]], words.strip(), mirror, environment, patience_s)
@@ -100,7 +100,7 @@ def _ask(
     token = choose_token(mirror, environment)
     child_environment |= token.changes
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "studio.models.hub_search", *words],
+        [sys.executable, "-P", "-m", "studio.hub.search", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

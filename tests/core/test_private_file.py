@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from studio.machine.private_file import read_key, write_private
+from studio.core.private_file import read_key, write_private
 
 
 def test_private_files(tmp_path):

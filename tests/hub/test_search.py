@@ -7,11 +7,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from studio.core import hub_token
 from studio.core.errors import StudioError
-from studio.core.hub_token import Mirror
 from studio.core.i18n import load_catalogue, text
-from studio.models.hub_search import CONFIG_BYTES, KINDS, fetch_facts, search_hub
+from studio.hub import access_token
+from studio.hub.access_token import Mirror
+from studio.hub.search import CONFIG_BYTES, KINDS, fetch_facts, search_hub
 
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -111,7 +111,7 @@ def environment(tmp_path, monkeypatch):
     """As the studio's own process has it: offline for its libraries, the person does not mind the network."""
     import os
 
-    monkeypatch.setattr(hub_token, "_ask", lambda wish: {})
+    monkeypatch.setattr(access_token, "_ask", lambda wish: {})
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
     changes = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "FINETUNE_STUDIO_OFFLINE": "0"}
@@ -161,7 +161,7 @@ def test_facts_of_one_model_take_its_size_from_the_index(hub, environment):
 
 
 def test_saved_token_goes_to_a_mirror_only_where_it_is_allowed(hub, environment, monkeypatch):
-    monkeypatch.setattr(hub_token, "_ask", lambda wish: {"token": "kept"})
+    monkeypatch.setattr(access_token, "_ask", lambda wish: {"token": "kept"})
     hub.add("meta/Gated", gated="manual")
     id, words = refused(fetch_facts, "meta/Gated", Mirror(hub.address), environment | {"HF_TOKEN": "mine"})
     assert id == "hub.withheld" and hub.address in words and "Settings" in words

@@ -1,4 +1,4 @@
-"""A program that brings one hub model into the user's hub cache: `python -m studio.models.download REPO [REVISION]`.
+"""A program that brings one hub model into the user's hub cache: `python -m studio.hub.model_download REPO [REVISION]`.
 
 It prints one JSON object a line: {"done_bytes": n, "total_bytes": n} as it goes, at the end {"folder": path} or
 {"error": kind, "detail": words}. It ends by itself when its standard input closes: then its parent is gone. Its parent
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.atomic_files import FULL, replace_file
-from studio.core.child_protocol import end_with_parent, require_space, say
+from studio.hub.child import end_with_parent, require_space, say
 
 READ = (".json", ".safetensors", ".model", ".txt", ".jinja")
 """Endings of the files at the top of a repository that the studio reads: no pickles, no code."""

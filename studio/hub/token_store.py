@@ -1,7 +1,7 @@
 """Keeps the person's token for the model hub: in the system's keyring, else in a file that only they can read.
 
-`python -m studio.machine.hub_token look|read|keep` prints one JSON object; `keep` reads the token, or nothing, from its
-standard input. studio/core/hub_token.py asks it. The file lies in the user's configuration folder, never in the
+`python -m studio.hub.token_store look|read|keep` prints one JSON object; `keep` reads the token, or nothing, from its
+standard input. studio/hub/access_token.py asks it. The file lies in the user's configuration folder, never in the
 workspace, which people copy, share and send.
 """
 
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from studio.machine.private_file import write_private
+from studio.core.private_file import write_private
 
 SERVICE = "finetune-studio"
 ACCOUNT = "model hub"

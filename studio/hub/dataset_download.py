@@ -1,4 +1,4 @@
-"""A program that looks at a remote data set and brings its files here: `python -m studio.data.dataset_download`.
+"""A program that looks at a remote data set and brings its files here: `python -m studio.hub.dataset_download`.
 
 It reads one JSON object from its standard input (see `answer`), prints one a line: {"done_bytes": n, "total_bytes": n}
 as it goes, at the end {"listing": {...}}, {"fetched": [names]} or {"error": kind, "detail": words}. It ends by itself
@@ -22,9 +22,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from studio.core.atomic_files import FULL, replace_file
-from studio.core.child_protocol import end_with_parent, require_space, say
 from studio.core.json_file import parse_json
-from studio.data.https_client import Refused, Web
+from studio.hub.child import end_with_parent, require_space, say
+from studio.hub.https_client import Refused, Web
 
 LIMIT_BYTES = 200 * 10**9
 LISTING_LIMIT_BYTES = 64 * 2**20

@@ -11,10 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from studio.core import hub_token as asking
-from studio.core.hub_token import NO_MIRROR, Mirror
-from studio.machine import hub_token
-from studio.models import fetch
+from studio.hub import access_token as asking
+from studio.hub import model_fetch, token_store
+from studio.hub.access_token import NO_MIRROR, Mirror
 
 TOKEN = "hf_canaryCANARY1234567890wxyz"
 RING = '''"""A keyring that keeps secrets in a file beside it."""
@@ -62,7 +61,7 @@ def speak(capsys, monkeypatch):
 
     def do(wish: str, given: str = "") -> dict:
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(read=lambda: given))
-        hub_token.main(wish)
+        token_store.main(wish)
         return json.loads(capsys.readouterr().out)
 
     return do
@@ -70,13 +69,13 @@ def speak(capsys, monkeypatch):
 
 @pytest.fixture
 def ringless(monkeypatch):
-    monkeypatch.setattr(hub_token, "_find_keyring", lambda: None)
+    monkeypatch.setattr(token_store, "_find_keyring", lambda: None)
 
 
 def test_without_a_keyring_it_lies_in_a_file_that_only_the_person_reads(home, speak, ringless):
-    assert speak("look") == {"place": "file", "name": str(hub_token.token_file()), "tail": ""}
+    assert speak("look") == {"place": "file", "name": str(token_store.token_file()), "tail": ""}
     assert speak("keep", f" {TOKEN}\n") == {"kept": True}
-    file = hub_token.token_file()
+    file = token_store.token_file()
     assert home in file.parents and stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     looked = speak("look")
@@ -151,9 +150,9 @@ def test_who_gets_the_token(monkeypatch, mirror, environment, changes, withheld)
 def test_only_the_fetching_child_gets_it(monkeypatch):
     started = []
     monkeypatch.setattr(
-        fetch.subprocess, "Popen", lambda command, **options: started.append((command, options))
+        model_fetch.subprocess, "Popen", lambda command, **options: started.append((command, options))
     )
-    fetch._start("owner/name", "", KEPT, None)
+    model_fetch._start("owner/name", "", KEPT, None)
     ((command, options),) = started
     assert options["env"]["HF_TOKEN"] == TOKEN and TOKEN not in " ".join(command)
     assert TOKEN not in os.environ.values()

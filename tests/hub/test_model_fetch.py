@@ -13,12 +13,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.hub_token import NO_MIRROR, Mirror
 from studio.core.i18n import load_catalogue
-from studio.core.offline import OFFLINE_VARIABLE
-from studio.models import fetch as module
+from studio.hub import model_fetch as module
+from studio.hub.access_token import NO_MIRROR, Mirror
+from studio.hub.model_fetch import DownloadStopped, download, show_address
+from studio.hub.offline import OFFLINE_VARIABLE
 from studio.models.catalog import inspect_model
-from studio.models.fetch import DownloadStopped, download, resolve_model, show_address
+from studio.models.resolve import resolve_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WEIGHT_BYTES = 24_000_000
