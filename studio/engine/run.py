@@ -33,7 +33,7 @@ from studio.engine.phases.verify import verify
 from studio.engine.run_context import Run, Stopped
 from studio.engine.run_folder import RunFolder
 from studio.hub.access_token import NO_MIRROR, Mirror
-from studio.hub.model_fetch import DownloadStopped
+from studio.hub.child import DownloadStopped
 from studio.machine.failures import diagnose
 from studio.models.resolve import resolve_model
 from studio.models.weights import Weights

@@ -17,12 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from studio.core.errors import StudioError
+from studio.core.i18n import literal, text
 from studio.core.json_file import parse_json
+from studio.hub.offline import is_set
 
 HUB = "https://huggingface.co"
 ANSWER_S = 20.0
 VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Where the hub's own tools look first; what a person has set there goes before ours."""
+LOCKED = ("gated", "login")
+"""Kinds of refusal that a token could lift."""
 UNWANTED = "HF_HUB_DISABLE_IMPLICIT_TOKEN"
 """Set where a person wants no token to be sent that they did not name."""
 
@@ -90,14 +95,47 @@ def choose_token(mirror: Mirror, environment: Mapping[str, str] = os.environ) ->
         return _withhold("http")
     if mirror.address and not known and not mirror.token:
         return _withhold("mirror")
-    unwanted = environment.get(UNWANTED, "").strip().upper() in ("1", "ON", "YES", "TRUE")
-    if unwanted or any(environment.get(name, "").strip() for name in VARIABLES):
+    if is_set(environment, UNWANTED) or any(environment.get(name, "").strip() for name in VARIABLES):
         return TokenChoice(changes={})
     token = _ask("read").get("token", "")
     if token and not known and not mirror.token:
         # $HF_ENDPOINT: the hub's own tools send theirs there, ours was given for the hub.
         return TokenChoice(changes={}, withheld="mirror")
     return TokenChoice(changes={VARIABLES[0]: token} if token else {})
+
+
+def find_token() -> str:
+    """Return the person's token for the hub, as the hub's own tools find it; "" when there is none."""
+    environment = dict(os.environ) | choose_token(NO_MIRROR).changes
+    if is_set(environment, UNWANTED):
+        return ""
+    for name in VARIABLES:
+        if environment.get(name, "").strip():
+            return environment[name].strip()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
+    path = Path(os.environ.get("HF_TOKEN_PATH") or f"{home}/token").expanduser()
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def show_address(address: str) -> str:
+    """Return a web address without the user's name and password in it; "" when it is none."""
+    try:
+        parts = urlsplit(address)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return ""
+    known = parts.scheme in ("http", "https") and parts.hostname
+    return f"{parts.scheme}://{parts.hostname}{port}{parts.path}" if known else ""
+
+
+def refuse_without_token(name: str, shown: str, token: TokenChoice) -> StudioError:
+    """Return the refusal of a model that asks for a token where none was sent; `shown` is who asked."""
+    parts = ("hub.withheld", f"hub.withheld.{token.withheld}.why", f"hub.withheld.{token.withheld}.fix")
+    return StudioError(*(text(part, name=name, endpoint=literal(shown)) for part in parts), exit_code=2)
 
 
 def _withhold(why: str) -> TokenChoice:

@@ -23,14 +23,14 @@ from typing import Any
 
 from studio.core.atomic_files import FULL, replace_file
 from studio.core.json_file import parse_json
-from studio.hub.child import end_with_parent, require_space, say
-from studio.hub.https_client import Refused, Web
+from studio.hub.child import DownloadProgress, Refused, end_with_parent, require_space, say
+from studio.hub.https_client import Web
 
+PROGRAM = "studio.hub.dataset_download"
 LIMIT_BYTES = 200 * 10**9
 LISTING_LIMIT_BYTES = 64 * 2**20
 TRIES, PAUSE_S = 4, 1.0
 BLOCK_BYTES = 2**20
-REPORT_S = 0.5
 SPARE_BYTES = 2**28
 """What is left free on the disk."""
 HUB_FAULTS = {"GatedRepo": "gated", "RepoNotFound": "missing", "RevisionNotFound": "missing"}
@@ -182,7 +182,7 @@ def fetch(web: Web, files: list[dict[str, Any]], folder: Path) -> list[str]:
         if total_bytes > LIMIT_BYTES:
             raise Refused("large", f"{total_bytes / 1e9:.1f} GB")
         require_space(folder, total_bytes, SPARE_BYTES)
-        progress = TransferProgress(total_bytes)
+        progress = DownloadProgress(total_bytes)
         for file in absent:
             if not is_safe(file["name"]):
                 raise Refused("unwritable", file["name"])
@@ -194,21 +194,7 @@ def fetch(web: Web, files: list[dict[str, Any]], folder: Path) -> list[str]:
     return [file["name"] for file in files]
 
 
-class TransferProgress:
-    """Says how many of `total_bytes` (0: not known) are here, at most every REPORT_S."""
-
-    def __init__(self, total_bytes: int) -> None:
-        self.done_bytes, self.total_bytes, self._said_s = 0, total_bytes, 0.0
-
-    def set(self, done_bytes: int) -> None:
-        """Say that `done_bytes` are here."""
-        self.done_bytes = done_bytes
-        if time.monotonic() - self._said_s > REPORT_S or done_bytes == self.total_bytes:
-            self._said_s = time.monotonic()
-            say({"done_bytes": done_bytes, "total_bytes": self.total_bytes})
-
-
-def _fetch_file(web: Web, file: Mapping[str, Any], partial: Path, progress: TransferProgress) -> None:
+def _fetch_file(web: Web, file: Mapping[str, Any], partial: Path, progress: DownloadProgress) -> None:
     """Fetch one file into `partial`, going on where an earlier attempt stopped. Raises Refused, OSError."""
     before_bytes = progress.done_bytes
     for attempt in range(1, TRIES + 1):
@@ -239,7 +225,7 @@ class _Broken(ConnectionError):
 
 
 def _fetch_rest(
-    web: Web, file: Mapping[str, Any], partial: Path, progress: TransferProgress, before_bytes: int
+    web: Web, file: Mapping[str, Any], partial: Path, progress: DownloadProgress, before_bytes: int
 ) -> None:
     marker = partial.with_name(partial.name + ".tag")
     had_bytes = partial.stat().st_size if partial.exists() else 0

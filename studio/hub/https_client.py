@@ -12,18 +12,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from studio.hub.child import Refused
+
 TIMEOUT_S = 30.0
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 SPECIAL = ipaddress.ip_network("192.0.0.0/24")
 """Kept for protocols; Python calls some of it public."""
-
-
-class Refused(Exception):
-    """It cannot be done; `kind` names the texts `data.remote.KIND`."""
-
-    def __init__(self, kind: str, words: str = "") -> None:
-        super().__init__(words)
-        self.kind = kind
 
 
 class Web:

@@ -1,32 +1,114 @@
-"""A program that brings one hub model into the user's hub cache: `python -m studio.hub.model_download REPO [REVISION]`.
+"""Brings a hub model into the hub's cache on this disk: `python -m studio.hub.model_download REPO [REVISION]`.
 
-It prints one JSON object a line: {"done_bytes": n, "total_bytes": n} as it goes, at the end {"folder": path} or
-{"error": kind, "detail": words}. It ends by itself when its standard input closes: then its parent is gone. Its parent
-sets HF_ENDPOINT for a mirror: the hub library reads it when it is imported, so only here.
+The child answers {"folder": path}. Its parent sets HF_ENDPOINT for a mirror: the hub library reads it when it is
+imported, so only there.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from studio.core.atomic_files import FULL, replace_file
-from studio.hub.child import end_with_parent, require_space, say
+from studio.core.errors import StudioError
+from studio.core.i18n import literal, text
+from studio.hub import child
+from studio.hub.access_token import (
+    LOCKED,
+    NO_MIRROR,
+    Mirror,
+    choose_token,
+    refuse_without_token,
+    show_address,
+)
+from studio.hub.child import (
+    DownloadProgress,
+    DownloadStopped,
+    Refused,
+    Report,
+    end_with_parent,
+    require_space,
+    say,
+    say_error,
+)
 
+PROGRAM = "studio.hub.model_download"
+INPUT_FAULTS = (
+    "endpoint",
+    "offline",
+    "gated",
+    "login",
+    "missing",
+    "revision",
+    "pickle_only",
+    "no_weights",
+    "not_trainable",
+)
+"""What the person can correct in the recipe or at the hub (exit code 2); the rest fails during the work (1)."""
+PATIENCE_S = 60.0
+"""Without a word from the child for so long, it is started again, this time without the hub's own transfer (Xet)."""
 READ = (".json", ".safetensors", ".model", ".txt", ".jinja")
 """Endings of the files at the top of a repository that the studio reads: no pickles, no code."""
 SECOND_COPY = "consolidated"
 """Some repositories hold the same weights again, in their authors' own layout, under this name."""
-REPORT_S = 0.5
 TRIES = 4
 """On top of the hub library's own five of each: it gives up at once when a connection is reset."""
 PAUSE_S = 1.0
 BLOCK_BYTES = 2**24
+
+
+def download_model(
+    repo: str,
+    revision: str,
+    report: Report,
+    should_stop: Callable[[], bool],
+    mirror: Mirror = NO_MIRROR,
+    patience_s: float = PATIENCE_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> Path:
+    """Download `repo` in a child process and return its folder; `report(done_bytes, total_bytes)` as it goes.
+
+    HF_ENDPOINT, HF_HOME and proxies count as they do for the hub's own tools. A child that is silent for
+    `patience_s` is replaced once. Raises DownloadStopped, StudioError.
+    """
+    address = mirror.find_address(os.environ)
+    shown = show_address(address)
+    if not shown:
+        raise refuse("endpoint", repo, endpoint=literal(address))
+    token = choose_token(mirror)
+    environment = dict(os.environ) | {"HF_ENDPOINT": address} | token.changes
+    words = (repo, revision) if revision else (repo,)
+    options = {"report": report, "should_stop": should_stop, "patience_s": patience_s, "clock": clock}
+    answer = child.ask(PROGRAM, *words, environment=environment, **options)
+    if answer.get("error") == "stalled":
+        environment["HF_HUB_DISABLE_XET"] = "1"
+        answer = child.ask(PROGRAM, *words, environment=environment, **options)
+    if "folder" in answer:
+        return Path(answer["folder"])
+    if answer["error"] in LOCKED and token.withheld:
+        raise refuse_without_token(repo, shown, token)
+    detail = literal(answer.get("detail", ""))
+    raise refuse(answer["error"], repo, detail, endpoint=literal(shown), seconds=round(patience_s))
+
+
+def refuse(kind: str, name: str, detail: object = "", **values: object) -> StudioError:
+    """Return the StudioError that the texts download.KIND say of the model `name`."""
+    cls = DownloadStopped if kind == "stopped" else StudioError
+    values |= {"name": name, "detail": detail}
+    return cls(
+        *(text(f"download.{kind}{part}", **values) for part in ("", ".why", ".fix")),
+        exit_code=2 if kind in INPUT_FAULTS else 1,
+    )
+
+
+# The child -----------------------------------------------------------------------------------------------------------
 
 
 def main(arguments: list[str]) -> int:
@@ -44,10 +126,10 @@ def main(arguments: list[str]) -> int:
 
     try:
         with redirect_stdout(sys.stderr):  # what a library prints is no answer
-            folder = download(arguments[0], arguments[1] if len(arguments) > 1 else "")
+            folder = fetch_files(arguments[0], arguments[1] if len(arguments) > 1 else "")
         say({"folder": str(folder)})
         return 0
-    except DownloadRefused as error:
+    except Refused as error:
         kind, reason = error.kind, error
     except GatedRepoError as error:
         kind, reason = "gated", error
@@ -61,20 +143,11 @@ def main(arguments: list[str]) -> int:
         kind, reason = "unreachable", error
     except OSError as error:
         kind, reason = "no_space" if error.errno in FULL else "unwritable", error
-    words = [line.strip() for line in str(reason).splitlines() if line.strip()]
-    say({"error": kind, "detail": (words[0] if words else type(reason).__name__)[:300]})
+    say_error(kind, reason)
     return 1
 
 
-class DownloadRefused(Exception):
-    """The download cannot begin; `kind` names the texts `download.KIND`."""
-
-    def __init__(self, kind: str, words: str = "") -> None:
-        super().__init__(words)
-        self.kind = kind
-
-
-def download(repo: str, revision: str) -> Path:
+def fetch_files(repo: str, revision: str) -> Path:
     """Bring the wanted files of `repo` into the hub cache and return their folder.
 
     Raises Refused, OSError, or what the hub library raises.
@@ -88,7 +161,7 @@ def download(repo: str, revision: str) -> Path:
     parts = [part for part in info.siblings or () if _is_wanted(part.rfilename)]
     if not any(part.rfilename.endswith(".safetensors") for part in parts):
         pickles = any(name.endswith((".bin", ".pt", ".pth", ".ckpt")) for name in names)
-        raise DownloadRefused("pickle_only" if pickles else "no_weights")
+        raise Refused("pickle_only" if pickles else "no_weights")
     root = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type="model")
     folder = root / "snapshots" / info.sha
     absent = [part for part in parts if not (folder / part.rfilename).exists()]
@@ -102,44 +175,19 @@ def download(repo: str, revision: str) -> Path:
             _fetch_blob(repo, info.sha, part, root, progress)
             hf_hub_download(repo, part.rfilename, revision=info.sha)
         else:
-            hf_hub_download(repo, part.rfilename, revision=info.sha, tqdm_class=progress.bar)
+            hf_hub_download(repo, part.rfilename, revision=info.sha, tqdm_class=bar_of(progress.add))
     if revision != info.sha and "config.json" in names:
         # By its branch or tag once more: this records which commit the name stands for, so that it is found offline.
-        hf_hub_download(repo, "config.json", revision=revision or "main", tqdm_class=progress.silent)
+        hf_hub_download(
+            repo, "config.json", revision=revision or "main", tqdm_class=bar_of(lambda count_bytes: None)
+        )
     return folder
-
-
-class DownloadProgress:
-    """Says how many of `total_bytes` are here, at most every REPORT_S."""
-
-    def __init__(self, total_bytes: int) -> None:
-        self.done_bytes, self.total_bytes, self._said_s = 0, total_bytes, 0.0
-
-    def add(self, count_bytes: int) -> None:
-        """Count `count_bytes` more (fewer when negative)."""
-        self.done_bytes += count_bytes
-        if time.monotonic() - self._said_s > REPORT_S or self.done_bytes >= self.total_bytes:
-            self._said_s = time.monotonic()
-            say({"done_bytes": self.done_bytes, "total_bytes": self.total_bytes})
-
-    def beat(self) -> None:
-        """Say again how much is here: work goes on that fetches nothing."""
-        if time.monotonic() - self._said_s > REPORT_S:
-            self.add(0)
-
-    def bar(self, **_: Any) -> Bar:
-        """Return what the hub library takes for a progress bar."""
-        return Bar(self.add)
-
-    def silent(self, **_: Any) -> Bar:
-        """Return a progress bar for what does not count."""
-        return Bar(lambda count_bytes: None)
 
 
 class Bar:
     """The part of tqdm's progress bar that the hub library calls."""
 
-    def __init__(self, add: Any) -> None:
+    def __init__(self, add: Callable[[int], None]) -> None:
         self.update = add
 
     def __enter__(self) -> Bar:
@@ -147,6 +195,11 @@ class Bar:
 
     def __exit__(self, *_: object) -> None:
         return None
+
+
+def bar_of(add: Callable[[int], None]) -> Callable[..., Bar]:
+    """Return what the hub library takes for a class of progress bars; each counts by `add`."""
+    return lambda **_: Bar(add)
 
 
 def _fetch_blob(repo: str, commit: str, part: Any, root: Path, progress: DownloadProgress) -> None:
@@ -182,7 +235,7 @@ def _fetch_blob(repo: str, commit: str, part: Any, root: Path, progress: Downloa
                         resume_size=had_bytes,
                         headers=build_hf_headers(),
                         expected_size=part.size,
-                        tqdm_class=progress.bar,
+                        tqdm_class=bar_of(progress.add),
                     )
                 _require_content(partial, part, progress)
                 break

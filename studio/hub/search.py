@@ -8,24 +8,29 @@ hub's list, and of each model its config.json and, where its size is not told, t
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, text
 from studio.core.json_file import parse_json
-from studio.hub.access_token import NO_MIRROR, Mirror, choose_token
-from studio.hub.child import end_with_parent, say
-from studio.hub.model_fetch import LOCKED, refuse_without_token, show_address
-from studio.hub.offline import OFFLINE, wants_offline
+from studio.hub import child
+from studio.hub.access_token import (
+    LOCKED,
+    NO_MIRROR,
+    Mirror,
+    choose_token,
+    refuse_without_token,
+    show_address,
+)
+from studio.hub.child import DETAIL, end_with_parent, say, say_error
+from studio.hub.offline import wants_offline
 
+PROGRAM = "studio.hub.search"
 LIMIT = 20
 ASKED_WORDS = 200
 """Characters of a search that are sent."""
@@ -91,64 +96,17 @@ def _ask(
         raise _refusal("offline", **values)
     if not show_address(address):
         raise _refusal("endpoint", **values)
-    root = str(Path(__file__).resolve().parents[2])
-    child_environment = {key: value for key, value in environment.items() if key not in OFFLINE}
-    child_environment |= {
-        "HF_ENDPOINT": address,
-        "PYTHONPATH": os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", "")))),
-    }
     token = choose_token(mirror, environment)
-    child_environment |= token.changes
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "studio.hub.search", *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=child_environment,
-        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-    )
-    try:
-        said, errors, late = _listen(child, patience_s)
-    finally:
-        child.kill()
-        child.wait()
-        for stream in (child.stdin, child.stdout, child.stderr):
-            stream.close()
-    if late:
+    child_environment = dict(environment) | {"HF_ENDPOINT": address} | token.changes
+    answer = child.ask(PROGRAM, *words, environment=child_environment, patience_s=patience_s)
+    kind, detail = answer.get("error", ""), str(answer.get("detail", ""))
+    if not kind:
+        return tuple(HubModel(**model) for model in answer["models"])
+    if kind == "stalled":
         raise _refusal("slow", seconds=round(patience_s), **values)
-    try:
-        answer = parse_json(said)
-        if "models" in answer:
-            return tuple(HubModel(**model) for model in answer["models"])
-        kind, detail = str(answer["error"]), str(answer.get("detail", ""))
-    except (ValueError, TypeError, KeyError):
-        kind = "ended"
-        detail = (errors.decode("utf-8", errors="replace").strip().splitlines() or [""])[-1][:300]
     if kind in LOCKED and token.withheld:
         raise refuse_without_token(name, show_address(address), token)
-    raise _refusal(kind if kind in KINDS else "ended", detail=literal(detail.rstrip(". ")), **values)
-
-
-def _listen(child: subprocess.Popen, patience_s: float) -> tuple[bytes, bytes, bool]:
-    """Return what the child prints, its errors, and whether it was ended because it took longer than `patience_s`.
-
-    Its standard input stays open meanwhile, which communicate() would close.
-    """
-    errors: list[bytes] = []
-    late = threading.Event()
-
-    def give_up() -> None:
-        late.set()
-        child.kill()
-
-    timer = threading.Timer(patience_s, give_up)
-    reader = threading.Thread(target=lambda: errors.append(child.stderr.read()), name="hub", daemon=True)
-    reader.start()
-    timer.start()
-    said = child.stdout.read()
-    timer.cancel()
-    reader.join(2.0)
-    return said, b"".join(errors), late.is_set()
+    raise _refusal(kind if kind in KINDS else "ended", detail=literal(detail[:DETAIL].rstrip(". ")), **values)
 
 
 def _refusal(kind: str, **values: object) -> StudioError:
@@ -184,8 +142,7 @@ def main(arguments: list[str]) -> int:
         kind, reason = {401: "login", 403: "login", 429: "limit"}.get(status, "unreachable"), error
     except (HTTPError, OSError, ValueError) as error:
         kind, reason = "unreachable", error
-    lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
-    say({"error": kind, "detail": (lines[0] if lines else type(reason).__name__)[:300]})
+    say_error(kind, reason)
     return 1
 
 

@@ -9,7 +9,7 @@ from studio.core.events import PhaseStarted, RunEvent
 from studio.core.facts import ModelFacts
 from studio.core.i18n import literal, text
 from studio.hub.access_token import NO_MIRROR, Mirror
-from studio.hub.model_fetch import download, refuse
+from studio.hub.model_download import download_model, refuse
 from studio.hub.offline import wants_offline
 from studio.models.catalog import inspect_model
 
@@ -37,7 +37,7 @@ def resolve_model(
         megabytes = {"done_mb": round(done_bytes / 1e6), "total_mb": round(total_bytes / 1e6)}
         emit(PhaseStarted(phase="download", detail=text("download.progress", name=source, **megabytes)))
 
-    folder = download(source, revision, report, should_stop, mirror)
+    folder = download_model(source, revision, report, should_stop, mirror)
     facts = inspect_model(source, revision=revision)
     if not facts.folder:
         facts = inspect_model(str(folder))  # whole but for what a model needs: this says what it lacks

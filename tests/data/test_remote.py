@@ -14,8 +14,9 @@ from studio.core.errors import StudioError
 from studio.core.i18n import load_catalogue
 from studio.core.recipe import DatasetSpec
 from studio.data import remote
-from studio.data.remote import FetchStopped, fetch_remote, is_fetched, is_remote, look_remote
+from studio.data.remote import fetch_remote, is_fetched, is_remote, look_remote
 from studio.hub import dataset_download, https_client
+from studio.hub.child import DownloadStopped
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ROWS = b'{"text": "one"}\n{"text": "two"}\n'
@@ -308,7 +309,7 @@ def test_a_stopped_transfer_is_gone_on_from(hub, tmp_path):
     hub.cuts = ["hang"]
     seen = []
     started_s = time.monotonic()
-    with pytest.raises(FetchStopped):
+    with pytest.raises(DownloadStopped):
         fetch_remote(
             make_spec("owner/name"), tmp_path, lambda done, total: seen.append(done), lambda: bool(seen)
         )

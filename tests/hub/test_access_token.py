@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from studio.hub import access_token as asking
-from studio.hub import model_fetch, token_store
+from studio.hub import child, token_store
 from studio.hub.access_token import NO_MIRROR, Mirror
 
 TOKEN = "hf_canaryCANARY1234567890wxyz"
@@ -150,9 +150,9 @@ def test_who_gets_the_token(monkeypatch, mirror, environment, changes, withheld)
 def test_only_the_fetching_child_gets_it(monkeypatch):
     started = []
     monkeypatch.setattr(
-        model_fetch.subprocess, "Popen", lambda command, **options: started.append((command, options))
+        child.subprocess, "Popen", lambda command, **options: started.append((command, options))
     )
-    model_fetch._start("owner/name", "", KEPT, None)
+    child.start("studio.hub.model_download", ("owner/name",), None, dict(os.environ) | KEPT, None)
     ((command, options),) = started
     assert options["env"]["HF_TOKEN"] == TOKEN and TOKEN not in " ".join(command)
     assert TOKEN not in os.environ.values()

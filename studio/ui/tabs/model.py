@@ -13,7 +13,7 @@ import gradio as gr
 from studio.core.errors import StudioError
 from studio.core.i18n import literal
 from studio.core.recipe import Recipe
-from studio.hub.model_fetch import show_address
+from studio.hub.access_token import show_address
 from studio.services.model_fit import name_method
 from studio.services.model_library import FoundModel
 from studio.ui.cards import model_name, note_card, size_words

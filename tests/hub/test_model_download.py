@@ -14,9 +14,10 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.i18n import load_catalogue
-from studio.hub import model_fetch as module
-from studio.hub.access_token import NO_MIRROR, Mirror
-from studio.hub.model_fetch import DownloadStopped, download, show_address
+from studio.hub import child
+from studio.hub.access_token import NO_MIRROR, Mirror, show_address
+from studio.hub.child import DownloadStopped
+from studio.hub.model_download import download_model
 from studio.hub.offline import OFFLINE_VARIABLE
 from studio.models.catalog import inspect_model
 from studio.models.resolve import resolve_model
@@ -380,13 +381,13 @@ def test_person_who_wants_no_network_is_refused_at_once(hub, monkeypatch, variab
 def started(monkeypatch):
     """What each child's environment got that is not this process's own."""
     seen = []
-    real = module._start
+    real = child.start
 
-    def start(repo, revision, changes, errors):
-        seen.append(dict(changes))
-        return real(repo, revision, changes, errors)
+    def start(module, words, wish, environment, errors):
+        seen.append({name: value for name, value in environment.items() if os.environ.get(name) != value})
+        return real(module, words, wish, environment, errors)
 
-    monkeypatch.setattr(module, "_start", start)
+    monkeypatch.setattr(child, "start", start)
     return seen
 
 
@@ -411,7 +412,7 @@ def test_download_that_stands_still_goes_on_in_another_child_without_xet(hub, mo
         partial = [path.stat().st_size for path in (tmp_path / "hf").rglob("*.studio.incomplete")]
         return len(started) == 1 and sum(partial) >= 10 * 2**20
 
-    folder = download("good/tiny", "", lambda *_: None, lambda: False, clock=Clock(hurries))
+    folder = download_model("good/tiny", "", lambda *_: None, lambda: False, clock=Clock(hurries))
     assert (folder / "model.safetensors").stat().st_size > WEIGHT_BYTES
     assert ["HF_HUB_DISABLE_XET" in changes for changes in started] == [False, True]
     assert hub.served("model.safetensors") == ["", f"bytes={10 * 2**20}-"]
@@ -421,7 +422,7 @@ def test_download_that_stands_still_twice_is_refused(hub, monkeypatch, started):
     hub.cuts = ["hang", "hang"]
     monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "30")
     with pytest.raises(StudioError) as caught:
-        download("good/tiny", "", lambda *_: None, lambda: False, clock=Clock(lambda: True))
+        download_model("good/tiny", "", lambda *_: None, lambda: False, clock=Clock(lambda: True))
     assert (caught.value.what.id, len(started)) == ("download.stalled", 2)
     words = load_catalogue("en").say(caught.value.why)
     assert os.environ["HF_ENDPOINT"] in words and "60 s" in words
