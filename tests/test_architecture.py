@@ -27,13 +27,13 @@ FLOORS = {
     "studio.data": 3,
     "studio.machine": 3,
     "studio.hub": 2,
+    "studio.installer": 2,
     "studio.core": 1,
     "studio_kernels": 1,
 }
 BEFORE_VENV = (
     "launch.py",
-    *(f"studio/machine/{n}.py" for n in ("install", "python_choice", "torch_build", "requirements")),
-    *(f"studio/machine/{n}.py" for n in ("lock_file", "pip_words", "windows", "app_window", "install_page")),
+    *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "studio" / "installer").glob("[!_]*.py"))),
     "studio/core/atomic_files.py",
 )
 HEAVY = {

@@ -34,7 +34,7 @@ from tests.launched import launch, read_answer, wait_for
 from tests.machine.fake_wsl import ENGLISH, FakeWsl, read_calls
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = ("launch.py", "requirements.txt", "constraints.txt", "studio/machine/install.py")
+SMALL = ("launch.py", "requirements.txt", "constraints.txt", "studio/installer/install.py")
 """What the probe and the stand-ins need of the program."""
 
 # Stands for `python3 launch.py wsl --inside` in the distribution: a page that answers until `stop` or the end of input.

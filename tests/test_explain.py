@@ -14,7 +14,7 @@ import pytest
 
 from studio.cli.explain import HEAD_BYTES, TAIL_BYTES, find_encoding
 from studio.cli.main import main
-from studio.machine import python_choice
+from studio.installer import python_choice
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -38,7 +38,7 @@ def checkout(tmp_path_factory):
     )
     for name in names:
         shutil.copy(ROOT / name, folder / name)
-    for name in ("studio/core", "studio/machine", "assets/locales"):
+    for name in ("studio/core", "studio/hub", "studio/installer", "studio/machine", "assets/locales"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 

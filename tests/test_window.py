@@ -11,7 +11,7 @@ import pytest
 
 from studio.cli.main import main
 from studio.core.errors import StudioError
-from studio.machine.install_page import ADDRESS_VARIABLE
+from studio.installer.install_page import ADDRESS_VARIABLE
 from studio.machine.settings import change_settings
 from studio.supervisor import webview_window, window_page
 

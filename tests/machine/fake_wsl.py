@@ -41,7 +41,7 @@ if [ "$1" = launch.py ] && [ "$2" = install ]; then
   [ -e "$HOME/no-install" ] && {{ echo "No space left on device"; exit 2; }}
   exec {python} -c '
 import importlib.util, json, os, sys
-spec = importlib.util.spec_from_file_location("install", "studio/machine/install.py")
+spec = importlib.util.spec_from_file_location("install", "studio/installer/install.py")
 install = importlib.util.module_from_spec(spec); spec.loader.exec_module(install)
 os.makedirs(".venv/bin", exist_ok=True)
 open(".venv/bin/python", "w").close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import Gpu, MachineFacts
+from studio.installer.windows import TORCH_WITH_THREADS_DLL
 from studio.machine.failures.failure import Failure, Remedy, said
 from studio.machine.failures.probing import (
     Values,
@@ -23,7 +24,6 @@ from studio.machine.failures.remedies import (
     UPDATE_DRIVER,
 )
 from studio.machine.versions import driver_floor, has_code
-from studio.machine.windows import TORCH_WITH_THREADS_DLL
 
 THREADS_RUNTIME = "vcruntime140_threads.dll"
 

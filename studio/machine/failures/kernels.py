@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import Gpu, MachineFacts, Tool
+from studio.installer.windows import RUNTIME_FOR_TRITON
 from studio.machine.failures.failure import Failure, Remedy, said
 from studio.machine.failures.probing import (
     Values,
@@ -30,7 +31,6 @@ from studio.machine.repairs import (
     OLDEST_ASSEMBLER,
 )
 from studio.machine.versions import find_release, has_code, installed_triton, pairs, pin
-from studio.machine.windows import RUNTIME_FOR_TRITON
 
 LIBTRITON_LIBRARIES = ("msvcp140.dll", "vcruntime140.dll", "vcruntime140_1.dll")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
+from studio.installer.python_choice import VERSIONS
 from studio.machine.failures.failure import Failure, Remedy, said
 from studio.machine.failures.probing import Values, found, older, read_version
 from studio.machine.failures.remedies import INSTALL, REBUILD, RESTART
-from studio.machine.python_choice import VERSIONS
 
 ARM = ("arm64", "aarch64")
 

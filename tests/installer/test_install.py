@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.machine import install, requirements, torch_build
+from studio.installer import install, requirements, torch_build
 from tests.wheels import make_wheel
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from studio.machine import app_window
-from studio.machine.app_window import find_browser, focus_window, open_window
+from studio.installer import app_window
+from studio.installer.app_window import find_browser, focus_window, open_window
 
 DESKTOP = {"DISPLAY": ":0", "PATH": "/bin"}
 

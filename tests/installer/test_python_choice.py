@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.machine import install, python_choice
+from studio.installer import install, python_choice
 from tests.python_facts import PYTHON_FACTS
 
 ROOT = Path(__file__).resolve().parents[2]

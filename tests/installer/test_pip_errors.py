@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from studio.machine import pip_words
+from studio.installer import pip_errors
 
 RETRY = "WARNING: Retrying (Retry(total=0)) after connection broken by '{}': /simple/torch/\n"
 NONE = "ERROR: No matching distribution found for torch\n"
@@ -47,22 +47,22 @@ OS_ERROR = "ERROR: Could not install packages due to an OSError: "
     ],
 )
 def test_each_output_has_one_meaning(words, id):
-    assert pip_words.find_meaning(words) == id
+    assert pip_errors.find_meaning(words) == id
 
 
 def test_the_reason_is_the_last_error_that_says_something():
     words = "ERROR: Cannot install tiny==1 and tiny==2\nERROR: ResolutionImpossible: for help visit a page\n"
-    assert pip_words.find_reason(words) == "Cannot install tiny==1 and tiny==2"
-    assert pip_words.find_reason("Traceback\nOSError: gone\n") == "OSError: gone"
-    assert pip_words.find_reason("") == "-"
+    assert pip_errors.find_reason(words) == "Cannot install tiny==1 and tiny==2"
+    assert pip_errors.find_reason("Traceback\nOSError: gone\n") == "OSError: gone"
+    assert pip_errors.find_reason("") == "-"
 
 
 def test_servers_and_proxies_are_named_without_passwords():
     words = "Looking in indexes: http://me:****@127.0.0.1:9/simple, https://mirror/simple\n" + NONE
-    assert pip_words.find_index(words) == "http://127.0.0.1:9/simple, https://mirror/simple"
-    assert pip_words.find_index(NONE) == ""
-    assert pip_words.find_proxy({"HTTPS_PROXY": "http://me:secret@proxy:8080"}) == "http://proxy:8080"
-    assert pip_words.find_proxy({}) == ""
+    assert pip_errors.find_index(words) == "http://127.0.0.1:9/simple, https://mirror/simple"
+    assert pip_errors.find_index(NONE) == ""
+    assert pip_errors.find_proxy({"HTTPS_PROXY": "http://me:secret@proxy:8080"}) == "http://proxy:8080"
+    assert pip_errors.find_proxy({}) == ""
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_servers_and_proxies_are_named_without_passwords():
     ],
 )
 def test_no_index_is_taken_from_the_environment_and_the_configuration(environment, configuration, offline):
-    assert pip_words.is_offline(environment, configuration) is offline
+    assert pip_errors.is_offline(environment, configuration) is offline

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from studio.machine import install, install_page
-from studio.machine.install_page import InstallPage, count_pins, read_progress, show
-from tests.machine.test_install import make_checkout
+from studio.installer import install, install_page
+from studio.installer.install_page import InstallPage, count_pins, read_progress, show
+from tests.installer.test_install import make_checkout
 from tests.wheels import make_wheel
 
 ROOT = Path(__file__).resolve().parents[2]

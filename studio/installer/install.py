@@ -145,7 +145,7 @@ def ensure(root, dev=False, again=False, rebuild=False):
                 else:
                     _make(root, dev)
     except OSError as error:
-        kind = _load("pip_words").find_meaning(str(error))
+        kind = _load("pip_errors").find_meaning(str(error))
         kind = kind if kind in ("install.disk", "install.held") else "install.unwritable"
         values = {
             "reason": error.strerror or str(error),
@@ -175,7 +175,7 @@ def _is_complete(root, dev):
         _tell(say(root, "install.wrong_torch"))
         return False
     files = [str(root / name) for name in _requirement_names(dev)]
-    ask = [str(venv_python(root)), "-P", str(root / "studio" / "machine" / "requirements.py")] + files
+    ask = [str(venv_python(root)), "-P", str(root / "studio" / "installer" / "requirements.py")] + files
     answer = subprocess.run(ask, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return answer.returncode == 0 and json.loads(answer.stdout.decode("utf-8")) == []
 
@@ -205,7 +205,7 @@ def _make(root, dev):
 
 def _remove(folder):
     """Delete `folder`, again after a while where Windows says that something in it is held. Raises OSError."""
-    held = _load("pip_words")
+    held = _load("pip_errors")
     for wait_s in HELD_WAITS_S:
         try:
             shutil.rmtree(str(folder))
@@ -279,7 +279,7 @@ def _torch_choices(root):
         return [("", [])]
     ask = [python, "-m", "pip", "config", "list"]
     answer = subprocess.run(ask, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    offline = _load("pip_words").is_offline(os.environ, answer.stdout.decode("utf-8", "replace"))
+    offline = _load("pip_errors").is_offline(os.environ, answer.stdout.decode("utf-8", "replace"))
     return torch_build.choose_arguments(python, version, offline)
 
 
@@ -355,16 +355,16 @@ def _run(root, label, command, environment=None, quiet=False):
         mark = say(root, "install.phase.failed") if failed else ""
         _tell("{}  {}  {:.0f} s {}".format("\r" if live else "", label, time.monotonic() - started, mark))
     if failed:
-        pip_words = _load("pip_words")
+        pip_errors = _load("pip_errors")
         values = {
             "step": label,
-            "reason": pip_words.find_reason(words),
+            "reason": pip_errors.find_reason(words),
             "log": log,
             "folder": root,
-            "index": pip_words.find_index(words) or say(root, "install.default_index"),
-            "proxy": pip_words.find_proxy(os.environ) or say(root, "install.pip_proxy"),
+            "index": pip_errors.find_index(words) or say(root, "install.default_index"),
+            "proxy": pip_errors.find_proxy(os.environ) or say(root, "install.pip_proxy"),
         }
-        raise refuse(root, pip_words.find_meaning(words), code=1, **values)
+        raise refuse(root, pip_errors.find_meaning(words), code=1, **values)
     return words
 
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from studio.machine import torch_build
+from studio.installer import torch_build
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.machine import install, windows
+from studio.installer import install, windows
 
 ROOT = Path(__file__).resolve().parents[2]
 FINE = {
