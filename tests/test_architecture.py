@@ -54,7 +54,7 @@ BROAD_EXCEPT = {
     "studio/engine/sample_generations.py": "raised again unless the hook knows a way on",
     "studio/services/worker.py": "the Future carries it to whoever asked",
     "studio/machine/probes/call_timeout.py": "raised again in the thread that asked",
-    "studio/services/run_controller.py": "a failure that the engine itself could not tell becomes one that it can",
+    "studio/services/runs.py": "a failure that the engine itself could not tell becomes one that it can",
     "studio/services/chat_service.py": "raised again in the thread that asked",
     "studio/ui/guest.py": "raised again, without a traceback when there were many",
     "studio/ui/context.py": "raised again as a message",

@@ -100,21 +100,21 @@ from pathlib import Path
 
 def main():
     desk = Desk(open_workspace())
-    watch_parent(desk.stop_all)
+    watch_parent(desk.runs.stop_all)
     run, failed = os.environ.get("FINETUNE_STUDIO_RESUME"), os.environ.get("FINETUNE_STUDIO_FAILED")
     if failed:
-        desk.note_death(failed)
+        desk.runs.note_death(failed)
         return 0
     if run:
-        desk.resume(run)
+        desk.queue.resume(run)
     else:
-        run = desk.start(read_recipe(sys.argv[1]), checked=True)
+        run = desk.queue.start(read_recipe(sys.argv[1]), checked=True)
     answered, cursor = bool(os.environ.get("FINETUNE_STUDIO_RESUME")), 0
-    while desk.active_run():
-        for event in desk.events(run, cursor, 0.2):
+    while desk.runs.active:
+        for event in desk.runs.events(run, cursor, 0.2):
             cursor = event.seq
             if isinstance(event, RunStalled) and event.action == "ask" and not answered:
-                answered = desk.answer_stall(run, sys.argv[2])
+                answered = desk.runs.answer_stall(run, sys.argv[2])
     desk.close()
     return 0
 

@@ -152,15 +152,15 @@ def _follow(desk: Any, run: str, console: Console, after: int = 0) -> RunRecord:
     """Show a run's events until it ends and return its record."""
     cursor, told = after, False
     while True:
-        active = desk.active_run() == run
-        if active and desk.stopping and not told:
+        active = desk.runs.active == run
+        if active and desk.runs.stopping and not told:
             console.say(text("cli.stopping"))
             told = True
-        for event in desk.events(run, cursor, EVENT_WAIT_S if active else 0.0):
+        for event in desk.runs.events(run, cursor, EVENT_WAIT_S if active else 0.0):
             console.show(event)
             cursor = event.seq
         if not active:
-            return desk.run(run)
+            return desk.runs.read(run)
 
 
 def _open_desk(workspace: Workspace) -> Any:
@@ -170,7 +170,7 @@ def _open_desk(workspace: Workspace) -> Any:
 
     desk = Desk(workspace, keep_queue=False)
     if os.environ.get("FINETUNE_STUDIO_PARENT"):
-        watch_parent(desk.stop_all)
+        watch_parent(desk.runs.stop_all)
     return desk
 
 
@@ -190,11 +190,11 @@ def _train(options: argparse.Namespace, workspace: Workspace, console: Console) 
         start_clock.mark(os.environ, "check")
         read_files_ahead(workspace, recipe)
         prepare_ahead(libraries, desk.health, recipe, ready.set)
-        run, after = desk.start(recipe), 0
+        run, after = desk.queue.start(recipe), 0
     else:
         run = options.run
-        after = max((event.seq for event in desk.events(run)), default=0)
-        desk.resume(run)
+        after = max((event.seq for event in desk.runs.events(run)), default=0)
+        desk.queue.resume(run)
     console.note(text("cli.run.named", run=run))
     record = _follow(desk, run, console, after)
     return _answer_run(record, workspace, console)
@@ -330,7 +330,7 @@ def _export(options: argparse.Namespace, workspace: Workspace, console: Console)
 
         desk = Desk(workspace)
         place = _find_place(desk, options, console, "cli.export.checkpoint")
-        result = desk.export(options.run, options.to, folder, should_stop, place)
+        result = desk.exports.write(options.run, options.to, folder, should_stop, place)
     said = console.catalogue.say(
         text("cli.exported", path=str(result.path), mb=f"{result.size_bytes / 1e6:.1f}")
     )

@@ -28,7 +28,7 @@ def check(options: argparse.Namespace, workspace: Workspace, console: Console) -
     from studio.services.desk import Desk
 
     try:
-        problems = Desk(workspace).check(read_recipe(options.recipe))
+        problems = Desk(workspace).recipes.check(read_recipe(options.recipe))
     except RecipeError as error:
         problems = error.problems
     ok = not any(problem.severity == "error" for problem in problems)
@@ -60,7 +60,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     desk = Desk(workspace)
     recipe = read_recipe(options.recipe)
     machine = desk.health.add_experience(desk.health.now(), recipe)
-    plan, model = desk.plan(recipe), desk.model(recipe.model.source)
+    plan, model = desk.recipes.plan(recipe), desk.fits.inspect(recipe.model.source)
     gpu = choose_device(machine, recipe)[1]
     calibration = choose_calibration(machine, gpu)
     peak = predict(plan, model, recipe, calibration=calibration)
@@ -79,7 +79,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
         )
     ]
     lines += [f"{op:14} {choice.value}: {say(choice.reason)}" for op, choice in plan.kernels.items()]
-    duration = predict_duration(plan, machine, model, recipe, gpu, desk.count_rows(recipe))
+    duration = predict_duration(plan, machine, model, recipe, gpu, desk.recipes.count_rows(recipe))
     lines.append(f"{say(text('plan.label.time')):14} {say(describe(duration))}")
     lines += [say(text("event.warned", message=say_slower(one))) for one in plan.slower]
     lines += _describe_peak(peak, gpu.vram_bytes if gpu else machine.ram_bytes, say)
@@ -245,7 +245,7 @@ def runs(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     from studio.planning.slow_paths import say_times
     from studio.services.desk import Desk
 
-    records = Desk(workspace).runs()
+    records = Desk(workspace).runs.list()
     entries = [
         {
             "run": record.run,

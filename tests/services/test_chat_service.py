@@ -45,8 +45,8 @@ def shop(tmp_path_factory, tiny_models):
     desk = Desk(open_workspace(str(folder / "workspace")))
     runs = []
     for method in ("lora", "full"):
-        runs.append(desk.start(change_recipe(recipe, {"adapter.method": method}), checked=True))
-        assert desk.wait(runs[-1]).state == "finished"
+        runs.append(desk.queue.start(change_recipe(recipe, {"adapter.method": method}), checked=True))
+        assert desk.runs.wait(runs[-1]).state == "finished"
     yield desk, *runs, recipe
     desk.close()
 
@@ -82,7 +82,7 @@ def wait_until(holds) -> None:
 @pytest.mark.parametrize("kind", [1, 2], ids=["lora", "full"])
 def test_the_last_checkpoint_speaks_as_the_result_and_an_earlier_one_does_not(shop, kind):
     desk, run = shop[0], shop[kind]
-    (choice,) = desk.talks.choices([desk.run(run)])
+    (choice,) = desk.talks.choices([desk.runs.read(run)])
     assert [(place.name, place.step, place.problem) for place in choice.places] == [
         ("", 8, None),
         ("step-00000008", 8, None),
@@ -116,7 +116,7 @@ def test_a_checkpoint_that_is_not_whole_says_why(shop, tmp_path):
             answer(desk, run=run, checkpoint="step-00000007")
         assert refused.value.what.id == "chat.place" and refused.value.why.id == "checkpoint.file_changed"
         broken.write_bytes(data[:-5])
-        (choice,) = desk.talks.choices([desk.run(run)])
+        (choice,) = desk.talks.choices([desk.runs.read(run)])
         problems = {place.name: place.problem for place in choice.places}
         assert problems["step-00000007"].id == "checkpoint.file_changed"
         assert problems["step-00000004"] is None
@@ -166,23 +166,25 @@ def test_an_answer_ends_when_told_and_says_how_fast_it_was(shop):
 def test_chat_waits_for_a_run_and_is_free_while_that_is_paused(shop):
     desk, _, _, recipe = shop
     assert desk.talks.state().ok
-    run = desk.start(change_recipe(recipe, {"optim.max_steps": 100_000, "run.save_every": 0}), checked=True)
+    run = desk.queue.start(
+        change_recipe(recipe, {"optim.max_steps": 100_000, "run.save_every": 0}), checked=True
+    )
     try:
         assert not desk.talks.state().ok
         for act in (lambda: answer(desk, run=shop[1]), lambda: desk.exports.start(shop[1], "adapter")):
             with pytest.raises(StudioError) as refused:
                 act()
             assert refused.value.what.id == "desk.training"
-        desk.pause(run)
+        desk.runs.pause(run)
         wait_until(lambda: desk.talks.state().ok)
         assert answer(desk, run=shop[1])
-        desk.unpause(run)
+        desk.runs.unpause(run)
         assert desk.talks.loaded() is None and not desk.talks.state().ok
     finally:
-        desk.stop(run)
-        desk.wait(run)
-    assert desk.run(run).state == "stopped"
-    (choice,) = desk.talks.choices([desk.run(run)])
+        desk.runs.stop(run)
+        desk.runs.wait(run)
+    assert desk.runs.read(run).state == "stopped"
+    (choice,) = desk.talks.choices([desk.runs.read(run)])
     assert "" not in [place.name for place in choice.places], "no result, but the last checkpoint"
     place = desk.talks.find_place(run)
     assert place == choice.places[0].name and answer(desk, run=run, checkpoint=place)
@@ -194,9 +196,9 @@ def test_a_paused_run_that_loads_again_after_a_restart_leaves_chat_no_room(works
     folder = create_run(
         workspace.runs, Recipe(model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
     )
-    log = desk.running.logs.open(folder.run)
+    log = desk.runs.logs.open(folder.run)
     log.append(RunPaused(step=3))  # by the process before
-    running = desk.running
+    running = desk.runs
     running._active = folder.run
     running._pause.set()
     running._keep(log, PhaseStarted(phase="load", step=3))

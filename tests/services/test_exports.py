@@ -27,7 +27,7 @@ from studio.machine.settings import change_settings
 from studio.models.file_hashes import hash_weights
 from studio.services import export_folder
 from studio.services import exports as exports_module
-from studio.services import run_controller as running_module
+from studio.services import runs as running_module
 from studio.services.desk import Desk
 from studio.services.eval_prompts import read_prompts
 from studio.services.export_folder import NOTE, WRITER, open_staging
@@ -224,7 +224,7 @@ def test_the_end_of_the_studio_ends_an_export_after_its_part_and_what_waits_neve
     assert begun.wait(10)
     waits = desk.exports._begin(Job(), run, "adapter", None, "")
     assert desk.exports.busy
-    desk.stop_all()
+    desk.runs.stop_all()
     go_on.set()
     for job in (first, waits):
         with pytest.raises(ExportStopped):
@@ -245,7 +245,7 @@ def test_nothing_is_merged_into_another_base_than_the_one_that_was_trained(desk,
     base = tmp_path / "base"
     base.mkdir()
     (base / "model.safetensors").write_bytes(b"as it was")
-    record = desk.run(run)
+    record = desk.runs.read(run)
     record = dataclasses.replace(record, adapter=True, base="base", base_hash=hash_weights(base))
     desk._folder(run).write_record(record)
     found = desk.exports._find(run, "")
@@ -260,7 +260,7 @@ def test_nothing_is_merged_into_another_base_than_the_one_that_was_trained(desk,
 
 def test_a_result_that_was_taken_away_is_said_to_be_gone(desk, run):
     folder = desk._folder(run)
-    folder.write_record(dataclasses.replace(desk.run(run), state="finished", artifact="adapter"))
+    folder.write_record(dataclasses.replace(desk.runs.read(run), state="finished", artifact="adapter"))
     assert refusal(lambda: find_result(folder, None)) == "run.result_gone.why"
 
 
@@ -291,13 +291,13 @@ def test_chat_and_a_run_say_that_they_wait_for_an_export(desk, run, monkeypatch)
         assert begun.wait(10)
         state = desk.talks.state()
         assert not state.ok and state.reason.id == "chat.waits.export"
-        waiting = desk.running.launch(RECIPE)
-        (phase,) = desk.events(waiting)
+        waiting = desk.runs.launch(RECIPE)
+        (phase,) = desk.runs.events(waiting)
         assert (phase.phase, phase.detail.id) == ("wait", "run.waits.export")
     finally:
         go_on.set()
     job.result(10)
-    desk.wait(waiting)
+    desk.runs.wait(waiting)
     assert desk.talks.state().ok
 
 
@@ -322,7 +322,7 @@ def test_an_export_that_memory_cannot_take_is_refused_before_it_is_written(desk,
 def test_the_check_of_an_adapter_takes_what_loading_its_base_as_planned_takes(
     device, dtype, quantization, share
 ):
-    facts = dataclasses.replace(FakeDesk(None).model("any"), parameters=1000, linear_parameters=1000)
+    facts = dataclasses.replace(FakeDesk(None).inspect("any"), parameters=1000, linear_parameters=1000)
     plan = dataclasses.replace(
         make_plan(), device=choose(device), dtype=choose(dtype), quantization=choose(quantization)
     )

@@ -66,7 +66,7 @@ def desk(workspace, monkeypatch, tmp_path):
 
 @pytest.fixture
 def fits(desk, workspace):
-    return Fits(workspace, desk)
+    return Fits(workspace, desk.health, desk.datasets, desk)
 
 
 def demo(**changes) -> Recipe:

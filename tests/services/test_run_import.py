@@ -36,7 +36,7 @@ def test_a_run_from_elsewhere_comes_in_without_its_checkpoints(desk, workspace, 
     assert (workspace.runs / run / "adapter" / "adapter_model.safetensors").is_file()
     assert not (workspace.runs / run / "checkpoints").exists()
     second = desk.shelf.import_run(foreign.path)
-    assert second != run and second[:-4] == run[:-4] and desk.run(second).run == second
+    assert second != run and second[:-4] == run[:-4] and desk.runs.read(second).run == second
     assert [p.name for p in workspace.runs.iterdir() if p.name.startswith(".")] == []
 
 

@@ -117,7 +117,7 @@ def test_what_changes_is_read_again_and_what_is_broken_left_out(desk, workspace)
     folder.write_record(folder.read_record())
     (entry,) = desk.shelf.entries()
     assert entry.recipe is None and entry.resumable.reason.id == "shelf.resume.recipe"
-    assert desk.runs()[0].run == folder.run
+    assert desk.runs.list()[0].run == folder.run
 
 
 @pytest.mark.parametrize("words", ["null", "[1]", '"abc"', "12", "[" * 900 + "]" * 900])
@@ -125,7 +125,7 @@ def test_a_spoilt_run_hides_no_other(desk, workspace, words):
     good, bad, blank = (make_run(workspace.runs) for _ in range(3))
     (bad.path / "run.json").write_text(words, encoding="utf-8")
     (blank.path / "recipe.json").write_text(words, encoding="utf-8")
-    assert {record.run for record in desk.runs()} == {good.run, blank.run}
+    assert {record.run for record in desk.runs.list()} == {good.run, blank.run}
     assert {entry.record.run: entry.recipe for entry in desk.shelf.entries()} == {
         good.run: RECIPE,
         blank.run: None,
@@ -143,7 +143,7 @@ def test_times_that_no_calendar_holds_break_no_list(desk, workspace, number):
     data = json.loads((odd.path / "run.json").read_text(encoding="utf-8"))
     spoilt = data | {"created_s": number, "ended_s": number, "timings_s": {"train": number}}
     (odd.path / "run.json").write_text(json.dumps(spoilt), encoding="utf-8")
-    assert desk.runs()[0].run == good.run
+    assert desk.runs.list()[0].run == good.run
     say, entries = load_catalogue("en").say, desk.shelf.entries()
     words = runs_table(
         entries,
@@ -239,7 +239,7 @@ def test_only_what_can_go_on_is_said_to(workspace):
 def test_a_name_changes_and_the_id_stays(desk, workspace):
     folder = make_run(workspace.runs)
     desk.shelf.rename(folder.run, "  my\tbest \n run \x00 ")
-    assert desk.run(folder.run).name == "my best run" == desk.shelf.entries()[0].record.name
+    assert desk.runs.read(folder.run).name == "my best run" == desk.shelf.entries()[0].record.name
     desk.shelf.rename(folder.run, "中文 <b>")
     assert folder.read_record().name == "中文 <b>"
     desk.shelf.rename(folder.run, "x" * 300)
@@ -277,7 +277,7 @@ def test_a_run_is_deleted_with_its_place_in_the_queue(desk, workspace):
     folder = make_run(workspace.runs)
     make_checkpoint(folder, 3)
     size_bytes = desk.shelf.entries()[0].size_bytes
-    assert desk.events(folder.run)
+    assert desk.runs.events(folder.run)
     desk.talks.files.keep(folder.run, {"base": [], "tuned": [{"role": "user", "content": "a secret"}]})
     desk.queue._put(
         desk.queue.add(RECIPE).__class__(id="i", name="x", recipe=RECIPE, state="done", run=folder.run)

@@ -92,6 +92,13 @@ class FakeQueue:
     keep_going: bool = False
     notice: Text | None = None
     done: list[tuple] = field(default_factory=list)
+    desk: FakeDesk | None = None
+
+    def start(self, recipe: Recipe, *, checked: bool = False) -> str:
+        return self.desk.start(recipe, checked=checked)
+
+    def resume(self, run: str) -> None:
+        self.desk.resume(run)
 
     @property
     def held(self) -> bool:
@@ -138,6 +145,10 @@ class ShelfDesk(FakeDesk):
     refusal: StudioError | None = None
     stopped: list[str] = field(default_factory=list)
     resumed: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.queue.desk = self
 
     def start(self, recipe: Recipe, *, checked: bool = False) -> str:
         if self.refusal:

@@ -35,4 +35,4 @@ class CardDesk(FakeDesk):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.fits = Fits(self.workspace, self)
+        self.fits = Fits(self.workspace, self.health, self.datasets, self)

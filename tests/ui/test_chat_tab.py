@@ -244,7 +244,7 @@ def test_entering_takes_the_run_of_the_address_then_the_newest(chat):
 
 
 def test_a_run_in_the_picker_tells_its_state_once_and_nothing_of_saving(context, chat, monkeypatch):
-    stopped = tuple(context.desk.run(run) for run in ("done", "half"))
+    stopped = tuple(context.desk.runs.read(run) for run in ("done", "half"))
     monkeypatch.setattr(context.desk, "runs", lambda: stopped)
     labels = {run: label for label, run in chat.enter(None, None, talk_of(None), "")[0]["choices"]}
     assert labels["half"].endswith("half · Stopped")

@@ -107,7 +107,7 @@ def test_the_demo_starts_with_one_click_and_leaves_the_form_alone(tab, desk):
     busy, done = ask(tab, "demo")
     assert "aria-busy=true" in busy["starts"] and busy["go"] == ""
     assert done["go"] == "training" and done["watched"] == {"run": "run-1"}
-    assert desk.started == [desk.demo_recipe()] and tab.context.draft() == draft
+    assert desk.started == [desk.recipes.demo()] and tab.context.draft() == draft
 
 
 def test_a_demo_that_is_refused_can_be_pressed_again(tab, desk):
@@ -121,7 +121,7 @@ def test_a_demo_that_is_refused_can_be_pressed_again(tab, desk):
 
 def test_a_demo_beside_another_run_waits_in_the_queue(tab, desk):
     desk.active = "a"
-    assert ask(tab, "demo")[-1]["go"] == "runs" and desk.queue.kept[0].recipe == desk.demo_recipe()
+    assert ask(tab, "demo")[-1]["go"] == "runs" and desk.queue.kept[0].recipe == desk.recipes.demo()
     assert not desk.started
 
 

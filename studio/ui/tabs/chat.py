@@ -133,7 +133,7 @@ class ChatTab(ChatParts):
     def _list_runs(self) -> list[tuple[str, str]]:
         """Return the runs that can answer, those with a result first, and the form's base model."""
         desk, say = self.context.desk, self.context.say
-        found = desk.talks.choices(desk.runs())
+        found = desk.talks.choices(desk.runs.list())
         found = sorted(found, key=lambda choice: choice.record.state != "finished")
         names = [(run_label(choice.record, say), choice.record.run) for choice in found]
         source = self.context.draft().model.source
@@ -146,7 +146,7 @@ class ChatTab(ChatParts):
                 choices=[(self.context.say("ui.chat.as_it_came"), "")], value="", interactive=False
             ), ""
         desk, say = self.context.desk, self.context.say
-        found = [one for one in desk.talks.choices([desk.run(run)]) for one in one.places]
+        found = [one for one in desk.talks.choices([desk.runs.read(run)]) for one in one.places]
         names = []
         for place in found:
             label = say(say_place(place.name, place.step))
@@ -164,11 +164,11 @@ class ChatTab(ChatParts):
     def _state(self, run: str, place: str) -> str:
         desk, say = self.context.desk, self.context.say
         state, loaded = desk.talks.state(), desk.talks.loaded()
-        active = desk.active_run()
+        active = desk.runs.active
         left_s = self.context.view(active).left_s if active and not state.ok else None
         name, named = loaded.name if loaded else "", say("ui.chat.as_it_came")
         if loaded is not None and loaded.run:
-            record = desk.run(loaded.run)
+            record = desk.runs.read(loaded.run)
             step = int(loaded.checkpoint.rpartition("-")[2]) if loaded.checkpoint else record.steps
             name, named = record.name, say(say_place(loaded.checkpoint, step))
         return state_card(

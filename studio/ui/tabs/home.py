@@ -67,7 +67,7 @@ class HomeTab:
     def draw(self) -> list[str]:
         """Return the run that is on, the three starts and the last runs."""
         desk, say = self.context.desk, self.context.say
-        entries, active = desk.shelf.entries(), desk.active_run() or ""
+        entries, active = desk.shelf.entries(), desk.runs.active or ""
         on = next((entry for entry in entries if entry.record.run == active), None)
         waiting = sum(item.state == "waiting" for item in desk.queue.items())
         view = self.context.view(active) if on else LiveView()
@@ -89,7 +89,7 @@ class HomeTab:
         if do == "demo":
             yield from self._start_demo()
         elif do == "resume":
-            desk.resume(value)
+            desk.queue.resume(value)
             yield self._show(value)
         elif do == "open":
             yield self._show(value)
@@ -114,15 +114,15 @@ class HomeTab:
 
     def _start_demo(self) -> Iterator[list[Any]]:
         """Start the demo's own recipe: what a person set in the form stays there. A busy machine lets it wait."""
-        desk, active = self.context.desk, self.context.desk.active_run() or ""
-        entry, recipe = pick_continue(desk.shelf.entries(), active), desk.demo_recipe()
+        desk, active = self.context.desk, self.context.desk.runs.active or ""
+        entry, recipe = pick_continue(desk.shelf.entries(), active), desk.recipes.demo()
         if active:
             desk.queue.add(recipe)
             yield self._answer(go="runs")
             return
         yield self._answer(starts=self._starts(entry, active, checking=True))
         try:
-            run = desk.start(recipe)
+            run = desk.queue.start(recipe)
         except StudioError:
             yield self._answer(starts=self._starts(entry, active))
             raise

@@ -143,7 +143,7 @@ class ModelTab:
     def choices(self, source: str) -> dict:
         """Return the picker with every model found on this machine; its value, which may be edited, stays."""
         try:
-            found = [(self._name(model), model.source) for model in self.context.desk.models()]
+            found = [(self._name(model), model.source) for model in self.context.desk.fits.list_local()]
         except StudioError:
             found = []  # the card beside the picker says what is wrong with the chosen one
         if source and source not in [value for _, value in found]:

@@ -84,7 +84,7 @@ class RunsTab:
         found = [entry for entry in entries if matches(entry, page["words"], say)]
         table = runs_table(
             found, say, total=len(entries), shown=page["shown"], words=page["words"], panel=page["panel"],
-            active=desk.active_run() or "",
+            active=desk.runs.active or "",
         )  # fmt: skip
         card = queue_card(
             queue.items(), say, reason=queue.reason, keep_going=queue.keep_going, notice=queue.notice,
@@ -137,7 +137,7 @@ class RunsTab:
 
     def _start_again(self, ask: Ask, page: dict) -> dict[str, Any]:
         recipe, _ = self.context.desk.shelf.again(ask.value)
-        run = self.context.desk.start(recipe)
+        run = self.context.desk.queue.start(recipe)
         return {"go": "training", "watched": self.training.show(run), "page": {"panel": Panel()}}
 
     def _queue_again(self, ask: Ask, page: dict) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class RunsTab:
         return {"note": self._good("ui.runs.queued", name=item.name), "page": {"panel": Panel()}}
 
     def _show(self, ask: Ask, page: dict) -> dict[str, Any]:
-        self.context.desk.run(ask.value)  # refuses what is no run
+        self.context.desk.runs.read(ask.value)  # refuses what is no run
         return {"go": "training", "watched": self.training.show(ask.value)}
 
     def _talk(self, ask: Ask, page: dict) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class RunsTab:
         return self._show(ask, page) | {"go": f"export {ask.value}"}
 
     def _resume(self, ask: Ask, page: dict) -> dict[str, Any]:
-        self.context.desk.resume(ask.value)
+        self.context.desk.queue.resume(ask.value)
         return {"go": "training", "watched": self.training.show(ask.value)}
 
     def _duplicate(self, ask: Ask, page: dict) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class RunsTab:
         elif do == "keep":
             desk.queue.set_keep_going(value == "true")
         elif do == "stop":
-            desk.stop(value)
+            desk.runs.stop(value)
         else:
             desk.queue.hold(do == "hold")
         return {}

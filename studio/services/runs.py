@@ -1,4 +1,4 @@
-"""The one run that is on: begun on the engine's thread, watched, and stopped, paused or discarded by a person."""
+"""The runs of a workspace: what is known of each, and the one that is on, with what a person asks of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from studio.core.heartbeat import Heartbeat
 from studio.core.i18n import text
 from studio.core.recipe import Recipe
 from studio.core.run_record import RunRecord
-from studio.engine.run_folder import RunFolder, create_run, find_run, remove_run
+from studio.engine.run_folder import RunFolder, create_run, find_run, list_runs, remove_run
 from studio.machine.workspace import Workspace
 from studio.machine.workspace_lock import claim_run, find_holder, is_worked_on
 from studio.services.attempt import attempt
@@ -47,10 +47,10 @@ class FolderGone(Exception):
     failure_id = "run_folder_gone"
 
 
-class Running:
-    """The engine's one place. Methods may be called from any thread; training happens on the engine's.
+class Runs:
+    """The workspace's runs, of which one may be on. Methods may be called from any thread; it trains on the engine's.
 
-    `on_begin` is called on the engine's thread before a run loads: whatever else holds memory goes.
+    `on_begin` is called before a run loads, on the engine's thread, or goes on: whatever else holds memory goes.
     `on_end(record, by_person)` is called there after a run, when the next one may begin.
     """
 
@@ -113,7 +113,12 @@ class Running:
     def unpause(self, run: str) -> None:
         """Let a paused run go on."""
         if run == self._active:
+            self._on_begin()
             self._pause.clear()
+
+    def stop_all(self) -> None:
+        """Ask for the end of whatever is being done (a run with a checkpoint, answers where they are) or comes next."""
+        self.closing.set()
 
     def discard(self, run: str) -> None:
         """Ask the run to end after its step and to leave nothing behind; returns at once.
@@ -133,10 +138,48 @@ class Running:
         watch = self._watch
         return run == self._active and watch is not None and watch.answer(choice)
 
-    def wait(self, run: str) -> RunRecord | None:
-        """Wait for the end of a run that was begun here and return its record; None for any other run."""
+    def busy(self) -> str:
+        """Return the id of the run that has the machine, here or in another process of this workspace; "" for none."""
+        if self._active is not None:
+            return self._active
+        holder = find_holder(self.workspace, "run")
+        return (holder.run or "?") if holder else ""  # it knows the id once it has read its recipe
+
+    def refuse_busy(self) -> None:
+        """Raise StudioError while a run has the machine: a second model would take its memory."""
+        _refuse("desk.training", self.busy())
+
+    # What is known of each --------------------------------------------------------------------------------------
+
+    def list(self) -> tuple[RunRecord, ...]:
+        """Return the records of the workspace's runs, newest first; damaged ones are left out."""
+        records = []
+        for folder in list_runs(self.workspace.runs):
+            try:
+                records.append(self.truthful(folder.read_record()))
+            except StudioError:
+                continue  # a damaged run.json: the other runs must still be listed
+        return tuple(records)
+
+    def read(self, run: str) -> RunRecord:
+        """Return a run's record. Raises StudioError when there is no such run."""
+        return self._lost(run) or self.truthful(self.folder(run).read_record())
+
+    def wait(self, run: str) -> RunRecord:
+        """Return a run's record, of one that was begun here once it has ended. Raises StudioError."""
         future = self._futures.get(run)
-        return future.result() if future else None
+        return future.result() if future else self.read(run)
+
+    def recipe(self, run: str) -> Recipe:
+        """Return a run's frozen recipe. Raises StudioError."""
+        return self.folder(run).read_recipe()
+
+    def events(self, run: str, after: int = 0, wait_s: float = 0.0) -> tuple[RunEvent, ...]:
+        """Return the run's events with seq above `after`, waiting up to `wait_s`. Reading never consumes."""
+        log = self.logs.open(run)
+        if run != self._active:
+            log.refresh()
+        return log.wait(after, wait_s) if wait_s else log.since(after)
 
     def truthful(self, record: RunRecord) -> RunRecord:
         """Return `record` as things stand: a run that nobody trains has stopped, the one that is on may be paused.
@@ -152,22 +195,23 @@ class Running:
             return record
         return dataclasses.replace(record, state="stopped")
 
-    def lost(self, run: str) -> RunRecord | None:
+    def _lost(self, run: str) -> RunRecord | None:
         """Return the record of a run whose folder was taken away while it was on, until the studio ends."""
         record = self._unwritten.get(run)
         gone = record is not None and record.diagnosis and record.diagnosis.id == FolderGone.failure_id
         return record if gone else None
 
-    def busy(self) -> str:
-        """Return the id of the run that has the machine, here or in another process of this workspace; "" for none."""
-        if self._active is not None:
-            return self._active
-        holder = find_holder(self.workspace, "run")
-        return (holder.run or "?") if holder else ""  # it knows the id once it has read its recipe
+    def folder(self, run: str) -> RunFolder:
+        """Return a run's folder. Raises StudioError when there is no such run."""
+        return find_run(self.workspace.runs, run)
 
-    def refuse_busy(self) -> None:
-        """Raise StudioError while a run has the machine: a second model would take its memory."""
-        _refuse("desk.training", self.busy())
+    def note_death(self, run: str) -> None:
+        """Write the end of a run whose process died too often at one step, for its next reader. Raises StudioError."""
+        from studio.engine.crash_records import fail_run, read_deaths
+
+        folder = self.folder(run)
+        fail_run(folder, read_deaths(folder)[-1])
+        self.logs.open(run).refresh()
 
     # How it runs ------------------------------------------------------------------------------------------------
 
