@@ -175,7 +175,7 @@ def _open_desk(workspace: Workspace) -> Any:
 
 
 def _train(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.services.ahead import load_ahead, prepare_ahead, read_files_ahead
+    from studio.services.preload import load_ahead, prepare_ahead, read_files_ahead
     from studio.services.recipes import read_recipe
 
     console.note(text("cli.starting"))
@@ -183,13 +183,13 @@ def _train(options: argparse.Namespace, workspace: Workspace, console: Console) 
     ready = threading.Event()
     # A run that died is resumed with the whole test: it tells which kernel ends a process.
     if options.command == "train":
-        desk.health.hurry(ready.is_set)
-    libraries = load_ahead(desk.health, "studio.engine.run")
+        desk.machine.hurry(ready.is_set)
+    libraries = load_ahead(desk.machine, "studio.engine.run")
     if options.command == "train":
         recipe = read_recipe(options.recipe)
         start_clock.mark(os.environ, "check")
         read_files_ahead(workspace, recipe)
-        prepare_ahead(libraries, desk.health, recipe, ready.set)
+        prepare_ahead(libraries, desk.machine, recipe, ready.set)
         run, after = desk.queue.start(recipe), 0
     else:
         run = options.run
@@ -236,12 +236,12 @@ def _demo(options: argparse.Namespace, workspace: Workspace, console: Console) -
 
 
 def _chat(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.services.ahead import load_ahead
     from studio.services.desk import Desk
+    from studio.services.preload import load_ahead
 
     desk = Desk(workspace)
-    desk.health.hurry(lambda: True)  # answers are computed by the model's own code
-    load_ahead(desk.health, "studio.engine.chat")
+    desk.machine.hurry(lambda: True)  # answers are computed by the model's own code
+    load_ahead(desk.machine, "studio.engine.chat")
     sides = ("base", "tuned") if options.side == "both" else (options.side,)
     checkpoint = _find_place(desk, options, console, "cli.chat.checkpoint")
 
@@ -251,7 +251,7 @@ def _chat(options: argparse.Namespace, workspace: Workspace, console: Console) -
 
     def ask(messages: list[dict[str, str]], side: str, show: bool) -> str:
         words, answer = "", None
-        for answer in desk.talks.answer(
+        for answer in desk.chat.answer(
             messages,
             run=options.run,
             side=side,
@@ -303,7 +303,7 @@ def _find_place(desk: Any, options: argparse.Namespace, console: Console, told: 
     """Return the state of the run that is meant: its result, or a checkpoint; `told` says which where none is named."""
     if options.checkpoint:
         return f"step-{options.checkpoint:08d}"
-    place = desk.talks.find_place(options.run)
+    place = desk.chat.find_place(options.run)
     if place:  # a stopped run
         console.say(text(told, run=options.run, step=int(place.removeprefix("step-"))))
     return place

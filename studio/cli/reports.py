@@ -59,8 +59,8 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
 
     desk = Desk(workspace)
     recipe = read_recipe(options.recipe)
-    machine = desk.health.add_experience(desk.health.now(), recipe)
-    plan, model = desk.recipes.plan(recipe), desk.fits.inspect(recipe.model.source)
+    machine = desk.machine.add_experience(desk.machine.now(), recipe)
+    plan, model = desk.recipes.plan(recipe), desk.models.inspect(recipe.model.source)
     gpu = choose_device(machine, recipe)[1]
     calibration = choose_calibration(machine, gpu)
     peak = predict(plan, model, recipe, calibration=calibration)

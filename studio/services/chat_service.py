@@ -19,11 +19,10 @@ from studio.planning.run_plan import plan
 from studio.services.chat_history import TalkFiles
 from studio.services.eval_prompts import PromptSet
 from studio.services.eval_table import EvalTable, make_table
-from studio.services.job import Job
-from studio.services.machine_state import Health, hide_broken_triton
+from studio.services.machine_state import MachineState, hide_broken_triton
 from studio.services.results import find_result
 from studio.services.runs import Runs
-from studio.services.worker import Worker
+from studio.services.worker import Job, Worker
 
 POLL_S = 0.2
 
@@ -55,7 +54,7 @@ class ChatService:
     They are computed on the engine's thread; while a run holds it paused, on one of their own.
     """
 
-    def __init__(self, workspace: Workspace, health: Health, engine: Worker, runs: Runs) -> None:
+    def __init__(self, workspace: Workspace, health: MachineState, engine: Worker, runs: Runs) -> None:
         self.workspace = workspace
         self.files = TalkFiles(workspace)
         """The last talk with each run."""
@@ -359,7 +358,7 @@ class ChatService:
         return speaker
 
     def _find_partner(self, run: str, checkpoint: str, recipe: Recipe | None) -> Any:
-        machine = self._health.machine()
+        machine = self._health.facts()
         hide_broken_triton(machine)
         from studio.engine.chat import Partner
         from studio.engine.run_folder import find_run

@@ -39,7 +39,7 @@ def run_demo(
     answers = {}
     for side in ("base", "tuned"):
         label = text(f"demo.measure.{side}")
-        answers[side] = desk.talks.answer_all(
+        answers[side] = desk.chat.answer_all(
             run,
             prompts,
             side=side,

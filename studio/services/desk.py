@@ -14,14 +14,14 @@ from studio.services.chat_service import ChatService
 from studio.services.dataset_session import Datasets
 from studio.services.event_log import EventLogs
 from studio.services.exports import Exports
-from studio.services.machine_state import Health, hide_broken_triton
-from studio.services.model_library import Fits
+from studio.services.machine_state import MachineState, hide_broken_triton
+from studio.services.model_library import ModelLibrary
 from studio.services.preferences import Preferences
 from studio.services.presets import Presets
 from studio.services.queue import Queue
 from studio.services.recipe_checks import RecipeChecks
 from studio.services.results import find_result
-from studio.services.run_library import Shelf
+from studio.services.run_library import RunLibrary
 from studio.services.runs import Runs
 from studio.services.sharing import Sharing
 from studio.services.worker import Worker
@@ -45,27 +45,27 @@ class Desk:
         self._on_end = on_end
         self._engine = Worker("engine")
         self._light = Worker("light")
-        self.health = Health(workspace)
+        self.machine = MachineState(workspace)
         self.datasets = Datasets(workspace)
         self.runs = Runs(
             workspace,
-            self.health,
+            self.machine,
             EventLogs(workspace.runs),
             self._engine,
-            on_begin=lambda: self.talks.unload(),
+            on_begin=lambda: self.chat.unload(),
             on_end=lambda record, by_person: self.queue.note_end(record, by_person=by_person),
         )
-        self.recipes = RecipeChecks(workspace, self.health, self.datasets, self._light)
+        self.recipes = RecipeChecks(workspace, self.machine, self.datasets, self._light)
         self.queue = Queue(
             workspace.queue if keep_queue else None, self.runs, self.recipes.check, self._engine.submit
         )
-        self.fits = Fits(workspace, self.health, self.datasets, self.recipes)
+        self.models = ModelLibrary(workspace, self.machine, self.datasets, self.recipes)
         self.presets = Presets(workspace, self.runs)
-        self.shelf = Shelf(workspace, self.runs, self.health.machine, self._forget, self._release)
-        self.talks = ChatService(workspace, self.health, self._engine, self.runs)
-        self.preferences = Preferences(workspace, self._uses_caches)
+        self.library = RunLibrary(workspace, self.runs, self.machine.facts, self._forget, self._release)
+        self.chat = ChatService(workspace, self.machine, self._engine, self.runs)
+        self.settings = Preferences(workspace, self._uses_caches)
         self.exports = Exports(
-            workspace, self._engine, self.runs, find=self._find_result, make_room=self.talks.unload
+            workspace, self._engine, self.runs, find=self._find_result, make_room=self.chat.unload
         )
         self.sharing = Sharing(workspace)
 
@@ -113,7 +113,7 @@ class Desk:
         """
         self.runs.refuse_busy()
         self._refuse_loss()
-        self.health.open_bridge(port)
+        self.machine.open_bridge(port)
         self.runs.stop_all()
         self._on_end()
 
@@ -135,26 +135,26 @@ class Desk:
         self.runs.stop_all()
         self._engine.close(timeout_s)
         self._light.close(0.1)
-        self.talks.close()
+        self.chat.close()
         self.datasets.close()
-        self.health.close()
+        self.machine.close()
 
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _release(self, run: str) -> str:
         """Free what is loaded of a run that is to be deleted; return who still works with it, "" for nobody."""
-        return "export" if self.exports.is_writing(run) else self.talks.release(run)
+        return "export" if self.exports.is_writing(run) else self.chat.release(run)
 
     def _uses_caches(self) -> bool:
         """Whether something reads or writes what is compiled, converted or fetched."""
         exporting = self.exports.job is not None and not self.exports.job.ended
-        return bool(self.runs.busy()) or exporting or self.talks.busy or self.datasets.view().working
+        return bool(self.runs.busy()) or exporting or self.chat.busy or self.datasets.view().working
 
     def _find_loss(self) -> str:
         """Return what no later process goes on with: `export`, `test` or ""."""
         if self.exports.busy:
             return "export"
-        return "test" if self.talks.testing else ""
+        return "test" if self.chat.testing else ""
 
     def _refuse_loss(self) -> None:
         lost = self._find_loss()
@@ -166,10 +166,10 @@ class Desk:
     def _forget(self, run: str) -> None:
         """Let what is kept of a deleted run elsewhere go with it."""
         self.queue.forget(run)
-        self.talks.files.forget(run)
+        self.chat.files.forget(run)
 
     def _find_result(self, run: str, place: str = "") -> Any:
         """Return what `run` made, for a model of it to be loaded on this machine: the libraries for that come next."""
-        machine = self.health.machine()
+        machine = self.machine.facts()
         hide_broken_triton(machine)
         return find_result(self.runs.folder(run), machine, place)

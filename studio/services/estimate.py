@@ -24,7 +24,7 @@ from studio.planning.recipe_check import estimate_steps
 from studio.planning.run_plan import choose_calibration, choose_device, memory_budget, plan
 from studio.planning.speed_estimate import Duration, RowFigures, predict_duration, read_rows
 from studio.services.dataset_session import Datasets, Look, identify
-from studio.services.machine_state import Health
+from studio.services.machine_state import MachineState
 from studio.services.model_fit import judge_peak, knows_shape
 from studio.services.recipe_checks import RecipeChecks
 from studio.services.recipe_problems import look
@@ -124,7 +124,7 @@ class Estimates:
     def __init__(
         self,
         workspace: Workspace,
-        health: Health,
+        health: MachineState,
         datasets: Datasets,
         recipes: RecipeChecks,
         find: Callable[[str, str], Any],

@@ -37,10 +37,9 @@ from studio.services.export_folder import (
     staging_of,
     sweep_exports,
 )
-from studio.services.job import Job
 from studio.services.results import Result
 from studio.services.runs import Runs
-from studio.services.worker import Worker
+from studio.services.worker import Job, Worker
 
 TARGETS = tuple(exporter.name for exporter in EXPORTERS)
 NAME = re.compile(f"{RUN_NAME.pattern}-({'|'.join(TARGETS)})")

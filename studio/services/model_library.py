@@ -23,7 +23,7 @@ from studio.models.recommended_models import PICKS, outline_picks, outline_sizes
 from studio.planning.run_plan import choose_device
 from studio.services.dataset_session import Datasets
 from studio.services.estimate import Estimates, RunEstimate
-from studio.services.machine_state import Health
+from studio.services.machine_state import MachineState
 from studio.services.model_fit import (
     METHODS,
     PROCESSOR_PARAMETERS,
@@ -69,11 +69,11 @@ class FoundModel:
         return self.problem is None
 
 
-class Fits:
+class ModelLibrary:
     """The models of one machine; methods may be called from any thread."""
 
     def __init__(
-        self, workspace: Workspace, health: Health, datasets: Datasets, recipes: RecipeChecks
+        self, workspace: Workspace, health: MachineState, datasets: Datasets, recipes: RecipeChecks
     ) -> None:
         self.workspace = workspace
         self._health = health
@@ -226,7 +226,7 @@ class Fits:
 
     def _look_at_machine(self) -> MachineFacts:
         """Return the machine; when it was examined anew, earlier judgements no longer count."""
-        machine = self._health.machine()
+        machine = self._health.facts()
         if machine is not self._machine:
             self._machine, self._judged = machine, {}
         return machine

@@ -12,7 +12,7 @@ from studio.models.catalog import inspect_model
 from studio.planning.run_plan import plan
 from studio.planning.speed_estimate import RowFigures, read_rows
 from studio.services.dataset_session import Datasets
-from studio.services.machine_state import Health
+from studio.services.machine_state import MachineState
 from studio.services.recipe_problems import find_problems, look
 from studio.services.recipes import DEMO_RECIPE, read_recipe
 from studio.services.worker import Worker
@@ -21,7 +21,7 @@ from studio.services.worker import Worker
 class RecipeChecks:
     """Looks at recipes for one workspace and machine; from any thread, data is read on `light`."""
 
-    def __init__(self, workspace: Workspace, health: Health, datasets: Datasets, light: Worker) -> None:
+    def __init__(self, workspace: Workspace, health: MachineState, datasets: Datasets, light: Worker) -> None:
         self.workspace = workspace
         self._health, self._datasets, self._light = health, datasets, light
 

@@ -35,7 +35,7 @@ PLAN_PARTS = ("device", "dtype", "attention", "quantization", "optimizer")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShelfEntry:
+class LibraryEntry:
     """One run as the Runs screen lists it."""
 
     record: RunRecord
@@ -81,7 +81,7 @@ class _Kept:
     summary: RunSummary
 
 
-class Shelf:
+class RunLibrary:
     """The runs of one workspace; methods may be called from any thread."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Shelf:
         self._cache = workspace.root / "cache" / "shelf.json"
         self._summaries: dict[str, Any] | None = None
 
-    def entries(self) -> tuple[ShelfEntry, ...]:
+    def entries(self) -> tuple[LibraryEntry, ...]:
         """Return the runs, newest first; damaged ones are left out. 500 known ones take 0.1 s."""
         with self._lock:
             kept = {folder.run: found for folder, found in self._look()}
@@ -262,9 +262,9 @@ class Shelf:
             self._cache.parent.mkdir(parents=True, exist_ok=True)
             write_json(self._cache, {"version": CACHE_VERSION, "runs": to_json(runs)})
 
-    def _entry(self, kept: _Kept) -> ShelfEntry:
+    def _entry(self, kept: _Kept) -> LibraryEntry:
         record = self._runs.truthful(kept.record)
-        return ShelfEntry(
+        return LibraryEntry(
             record=record,
             recipe=kept.recipe,
             size_bytes=kept.summary.size_bytes,

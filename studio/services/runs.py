@@ -37,7 +37,7 @@ from studio.machine.workspace import Workspace
 from studio.machine.workspace_lock import claim_run, find_holder, is_worked_on
 from studio.services.attempt import attempt
 from studio.services.event_log import EventLog, EventLogs
-from studio.services.machine_state import Health
+from studio.services.machine_state import MachineState
 from studio.services.worker import Worker
 
 
@@ -57,7 +57,7 @@ class Runs:
     def __init__(
         self,
         workspace: Workspace,
-        health: Health,
+        health: MachineState,
         logs: EventLogs,
         engine: Worker,
         *,
@@ -357,7 +357,7 @@ class Runs:
 
         if not (folder.path / "run.json").exists():  # a checkpoint may have made the folder itself anew
             error = FolderGone(folder.run)
-        diagnosis = diagnose(error, self.health.machine(), recipe)
+        diagnosis = diagnose(error, self.health.facts(), recipe)
         try:
             record = folder.read_record()
         except StudioError:  # taken away, or damaged: the queue must hear of its end all the same

@@ -46,7 +46,7 @@ class Api:
 
     def list(self) -> dict:
         """Return {"runs": [...]}, newest first; `resumable` says whether a run can go on, and why or why not."""
-        entries = self.context.desk.shelf.entries()
+        entries = self.context.desk.library.entries()
         return {
             "runs": [
                 self._record(entry.record)

@@ -21,7 +21,7 @@ from studio.core.recipe import Recipe, change_recipe
 from studio.machine.failures import refuse_system
 from studio.machine.settings import change_settings, read_settings
 from studio.machine.workspace import refuse_gone
-from studio.services.renewal import Renewal
+from studio.services.idle_restart import IdleRestart
 from studio.ui.auth_middleware import CALLER, ROLE
 from studio.ui.guest_view import Curtain
 from studio.ui.live import LiveView, fold
@@ -42,7 +42,7 @@ class Context:
 
     def __init__(self, desk: Desk, workspace: Any, keys: Keys, language: str) -> None:
         self.desk = desk
-        self.renewal = Renewal(desk)
+        self.renewal = IdleRestart(desk)
         self.workspace = workspace
         self.keys = keys
         self.words: Catalogue = load_catalogue(language)

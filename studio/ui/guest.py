@@ -239,7 +239,7 @@ class GuestPage:
         asked = [*turns[-TURNS:], {"role": "user", "content": question}]
         yield ["", guest_talk([*asked, {"role": "assistant", "content": ""}], self.curtain), turns]
         words = ""
-        answers = self.context.desk.talks.answer(asked, run=record.run, max_new_tokens=ANSWER_TOKENS)
+        answers = self.context.desk.chat.answer(asked, run=record.run, max_new_tokens=ANSWER_TOKENS)
         with closing(answers):
             for answer in answers:
                 words = answer.words

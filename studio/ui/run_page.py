@@ -218,13 +218,13 @@ class RunPage:
 
     def _machine(self) -> str:
         """The machine in the strip, with the memory of its card."""
-        health = self.context.desk.health
-        return machine_strip(health.machine(), health.examine()["backend"], health.memory(), self.context.say)
+        health = self.context.desk.machine
+        return machine_strip(health.facts(), health.examine()["backend"], health.memory(), self.context.say)
 
     def has_card(self) -> bool:
         """Whether the machine is known to have a graphics card whose memory can be told; no page waits for that."""
-        health = self.context.desk.health
-        return health.is_known() and bool(health.machine().gpus)
+        health = self.context.desk.machine
+        return health.is_known() and bool(health.facts().gpus)
 
     def _spoken(self, view: LiveView, state: str) -> str:
         """What a screen reader says: the phase when it changes, and the end."""

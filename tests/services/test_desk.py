@@ -104,7 +104,7 @@ def test_two_readers_see_every_event_once(shop, desk):
     assert isinstance(events[-1], RunFinished) and (record.state, record.steps) == ("finished", 12)
     assert desk.runs.active is None and [each.run for each in desk.runs.list()][0] == run
     # A later reader, and one of another process, see the same.
-    assert Desk(shop[0]).events(run) == events and desk.runs.events(run, len(events) - 1) == events[-1:]
+    assert Desk(shop[0]).runs.events(run) == events and desk.runs.events(run, len(events) - 1) == events[-1:]
 
 
 def test_stop_saves_and_resume_goes_on(shop, desk):
@@ -129,7 +129,7 @@ def test_stop_saves_and_resume_goes_on(shop, desk):
 
 def chat(desk, run: str, messages, **settings):
     """Yield the growing words of an answer."""
-    with closing(desk.talks.answer(messages, run=run, **settings)) as answers:
+    with closing(desk.chat.answer(messages, run=run, **settings)) as answers:
         for answer in answers:
             yield answer.words
 
@@ -161,10 +161,10 @@ def test_one_run_at_a_time_and_no_chat_meanwhile(shop, desk, other, endless, fin
 def test_no_model_is_loaded_beside_a_run_of_another_process(shop, desk, finished):
     """`launch.py train` in a terminal, and the window or `launch.py chat` beside it: one card, one model."""
     with claimed_elsewhere(shop[0], "busy-1"):
-        assert desk.runs.active is None and not desk.talks.state().ok
+        assert desk.runs.active is None and not desk.chat.state().ok
         for act in (
             lambda: list(chat(desk, finished, [{"role": "user", "content": "hi"}])),
-            lambda: desk.talks.start_test(None, run=finished),
+            lambda: desk.chat.start_test(None, run=finished),
             lambda: desk.exports.write(finished, "adapter"),
             lambda: desk.exports.start(finished, "adapter"),
             lambda: desk.hand_over(7860),
@@ -173,7 +173,7 @@ def test_no_model_is_loaded_beside_a_run_of_another_process(shop, desk, finished
             with pytest.raises(StudioError) as refused:
                 act()
             assert refused.value.what.values["run"] == "busy-1"
-    assert desk.talks.state().ok, "it was killed, and holds nothing any more"
+    assert desk.chat.state().ok, "it was killed, and holds nothing any more"
     claim(shop[0], "run", run="mine").release()
 
 
@@ -183,7 +183,7 @@ def test_close_stops_with_a_checkpoint(shop, endless):
     train_until(desk, run, 2)
     desk.close()
     assert desk.runs.active is None
-    record = Desk(shop[0]).run(run)
+    record = Desk(shop[0]).runs.read(run)
     assert record.state == "stopped" and record.steps >= 2
     assert newest_valid(shop[0].runs / run / "checkpoints", lambda *_: None).step == record.steps
 
@@ -206,7 +206,7 @@ def test_base_and_tuned_answer_differently(desk, finished):
         answers[side] = growing[-1]
     assert answers["base"] != answers["tuned"]
     assert answers["tuned"] == list(chat(desk, finished, question, max_new_tokens=12))[-1]
-    both = desk.talks.answer_all(finished, [question, question], side="tuned", max_new_tokens=12)
+    both = desk.chat.answer_all(finished, [question, question], side="tuned", max_new_tokens=12)
     assert both[0] == both[1]
 
 
@@ -304,7 +304,7 @@ def test_a_failure_that_cannot_be_written_down_is_told_all_the_same(shop, desk, 
 
 def test_a_run_that_is_none(desk):
     for name in ("nobody", "../runs", "", "a/b"):
-        for act in (desk.run, desk.resume, desk.recipe, desk.events):
+        for act in (desk.runs.read, desk.queue.resume, desk.runs.recipe, desk.runs.events):
             with pytest.raises(StudioError) as refused:
                 act(name)
             assert refused.value.what.id == "run.unknown"

@@ -362,7 +362,7 @@ def test_a_command_that_looks_touches_nothing(workspace):
 
     workspace.queue.write_text("{", encoding="utf-8")
     desk = Desk(workspace)
-    assert desk.runs.list() == () and desk.shelf.entries() == () and desk.runs.active is None
+    assert desk.runs.list() == () and desk.library.entries() == () and desk.runs.active is None
     assert workspace.queue.read_text(encoding="utf-8") == "{"
     Desk(workspace, keep_queue=False).queue.set_keep_going(True)
     assert workspace.queue.read_text(encoding="utf-8") == "{"

@@ -62,16 +62,16 @@ def test_a_paused_run_can_be_stopped_and_is_resumed_running(shop, desk, endless)
     assert (
         desk.runs.read(run).state
         == desk.runs.list()[0].state
-        == desk.shelf.entries()[0].record.state
+        == desk.library.entries()[0].record.state
         == "paused"
     )
-    assert not desk.shelf.entries()[0].resumable.ok
+    assert not desk.library.entries()[0].resumable.ok
     desk.runs.stop(run)
     assert desk.runs.wait(run).state == "stopped" and kinds(desk, run) == ["run_paused"]
     assert desk.runs.read(run).state == "stopped"
     desk.queue.resume(run)
     train_until(desk, run, 2)
-    record = desk.shelf.entries()[0].record
+    record = desk.library.entries()[0].record
     assert record.state == "running" and record.steps >= 2 and record.loss and record.total_steps
     desk.runs.stop(run)
     assert desk.runs.wait(run).steps >= 2
@@ -110,7 +110,7 @@ def test_a_discarded_run_leaves_nothing_behind(shop, desk, endless):  # noqa: F8
     assert sorted(path.name for path in shop[0].runs.iterdir()) == before
     item = desk.queue.items()[0]
     assert (item.state, item.run) == ("stopped", "") and not shop[0].heartbeat.exists()
-    for act in (desk.run, desk.events, desk.discard):
+    for act in (desk.runs.read, desk.runs.events, desk.runs.discard):
         with pytest.raises(StudioError) as refused:
             act(run)
         assert refused.value.what.id in ("run.unknown", "run.discard")
@@ -140,27 +140,27 @@ def test_only_the_run_that_is_on_is_discarded(shop, desk):  # noqa: F811
 def test_a_run_that_is_renamed_while_it_runs_keeps_the_name(shop, desk, endless):  # noqa: F811
     run = desk.queue.start(endless)
     train_until(desk, run, 1)
-    desk.shelf.rename(run, "better")
+    desk.library.rename(run, "better")
     desk.runs.stop(run)
     assert desk.runs.wait(run).name == "better" == desk.runs.read(run).name
     with pytest.raises(StudioError):
-        desk.shelf.rename("nobody", "x")
+        desk.library.rename("nobody", "x")
 
 
 def test_the_run_that_is_on_is_listed_and_not_deleted(shop, desk, endless):  # noqa: F811
     run = desk.queue.start(endless)
     train_until(desk, run, 3)
-    entry = desk.shelf.entries()[0]
+    entry = desk.library.entries()[0]
     assert entry.record.run == run and len(entry.spark) >= 3
     assert not entry.resumable.ok and entry.resumable.reason.id == "shelf.resume.running"
     with pytest.raises(StudioError) as refused:
-        desk.shelf.delete(run)
+        desk.library.delete(run)
     assert refused.value.what.id == "shelf.active"
     desk.runs.stop(run)
     desk.runs.wait(run)
-    entry = desk.shelf.entries()[0]
+    entry = desk.library.entries()[0]
     assert entry.resumable.ok and entry.resumable.reason.id == "shelf.resume.from"
-    assert desk.shelf.delete(run) > 0 and all(each.record.run != run for each in desk.shelf.entries())
+    assert desk.library.delete(run) > 0 and all(each.record.run != run for each in desk.library.entries())
 
 
 def test_a_run_whose_folder_is_taken_away_says_so(shop, desk, endless):  # noqa: F811
@@ -247,7 +247,7 @@ def test_a_run_teaches_the_next_one_its_speed(shop, desk):  # noqa: F811
     recipe = change_recipe(shop[1], {"optim.max_steps": 6, "run.trial": False})
     run = desk.queue.start(recipe)
     assert desk.runs.wait(run).state == "finished"
-    (one,) = desk.health.add_experience(desk.health.now(), recipe).speeds
+    (one,) = desk.machine.add_experience(desk.machine.now(), recipe).speeds
     told = sorted(event.tokens_per_s for event in desk.runs.events(run) if isinstance(event, StepLogged))
     assert one.run == run and one.path == "stock" and told[0] <= one.tokens_per_s <= told[-1]
     assert desk.recipes.plan(recipe).slower == () and one.reckoned_tokens_per_s > 0

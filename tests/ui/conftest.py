@@ -105,8 +105,8 @@ MACHINE = MachineFacts(system="Linux", wsl=False, python="3.11", cores=2, ram_by
 
 
 @dataclass
-class FakeHealth:
-    """Answers like studio.services.machine_state.Health."""
+class FakeMachineState:
+    """Answers like studio.services.machine_state.MachineState."""
 
     problems: list[dict] = field(default_factory=list)
     offers: list = field(default_factory=list)
@@ -122,10 +122,10 @@ class FakeHealth:
     def is_known(self) -> bool:
         return self.known
 
-    def machine(self) -> MachineFacts:
+    def facts(self) -> MachineFacts:
         return MACHINE
 
-    now = machine
+    now = facts
 
     def examine(self, *, fresh: bool = False, hub: bool = False) -> dict:
         self.asked.append({"fresh": fresh, "hub": hub})
@@ -172,7 +172,7 @@ class FakeDesk:
     started: list[Recipe] = field(default_factory=list)
     asked: list[tuple[str, int]] = field(default_factory=list)
     answered: list[tuple[str, str]] = field(default_factory=list)
-    health: FakeHealth = field(default_factory=FakeHealth)
+    machine: FakeMachineState = field(default_factory=FakeMachineState)
     supervised: bool = True
     restarting: bool = False
     handed_over: int = 0
@@ -182,7 +182,7 @@ class FakeDesk:
         self.datasets = Datasets(self.workspace, self.tools)
         self.sharing = Sharing(self.workspace)
         self.runs = self.recipes = self
-        for noun in ("queue", "fits", "talks"):
+        for noun in ("queue", "models", "chat"):
             if not hasattr(self, noun):
                 setattr(self, noun, self)
 

@@ -12,7 +12,7 @@ from studio.core.i18n import Text, literal
 from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, Recipe
 from studio.core.run_record import RunRecord
 from studio.services.queue import QueueItem
-from studio.services.run_library import Comparison, ShelfEntry
+from studio.services.run_library import Comparison, LibraryEntry
 from tests.ui.conftest import FakeDesk
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -20,7 +20,7 @@ EVIL = "<img src=x onerror=alert(1)>"
 
 def make_entry(
     run: str, *, resumable: Verdict | None = None, spark: tuple = (3.0, 2.0, 1.5), **record
-) -> ShelfEntry:
+) -> LibraryEntry:
     """Return an entry with `record`'s fields changed."""
     values = {
         "run": run, "name": run, "state": "finished", "created_s": 1.7e9, "steps": 30, "total_steps": 30,
@@ -31,21 +31,21 @@ def make_entry(
     recipe = Recipe(
         name=made.name, model=ModelChoice(source="demo"), data=DatasetSpec(source="/data/mine.csv")
     )
-    return ShelfEntry(
+    return LibraryEntry(
         record=made, recipe=recipe, size_bytes=3 * 2**20, spark=spark, resumable=verdict, took_s=75.0,
         best_eval_loss=made.eval_loss,
     )  # fmt: skip
 
 
 @dataclass
-class FakeShelf:
-    """Answers like studio.services.run_library.Shelf."""
+class FakeRunLibrary:
+    """Answers like studio.services.run_library.RunLibrary."""
 
-    kept: tuple[ShelfEntry, ...] = ()
+    kept: tuple[LibraryEntry, ...] = ()
     done: list[tuple] = field(default_factory=list)
     differs: tuple[Text, ...] = (literal("torch 2.9 then, 2.13 now <b>"),)
 
-    def entries(self) -> tuple[ShelfEntry, ...]:
+    def entries(self) -> tuple[LibraryEntry, ...]:
         return self.kept
 
     def rename(self, run: str, name: str) -> None:
@@ -128,20 +128,20 @@ class FakeQueue:
 
 
 @dataclass
-class FakeFits:
-    """Answers like studio.services.model_library.Fits."""
+class FakeModelLibrary:
+    """Answers like studio.services.model_library.ModelLibrary."""
 
     def advice(self) -> Text:
         return literal("a small one <b>")
 
 
 @dataclass
-class ShelfDesk(FakeDesk):
+class LibraryDesk(FakeDesk):
     """A desk with runs on a shelf and a queue."""
 
-    shelf: FakeShelf = field(default_factory=FakeShelf)
+    library: FakeRunLibrary = field(default_factory=FakeRunLibrary)
     queue: FakeQueue = field(default_factory=FakeQueue)
-    fits: FakeFits = field(default_factory=FakeFits)
+    models: FakeModelLibrary = field(default_factory=FakeModelLibrary)
     refusal: StudioError | None = None
     stopped: list[str] = field(default_factory=list)
     resumed: list[str] = field(default_factory=list)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from studio.core.facts import MachineFacts
-from studio.services.model_library import Fits
+from studio.services.model_library import ModelLibrary
 from tests.machine.facts import make_gpu, make_machine
-from tests.ui.conftest import FakeDesk, FakeHealth
+from tests.ui.conftest import FakeDesk, FakeMachineState
 
 RTX_3060 = make_machine(make_gpu(12, (8, 6), "RTX 3060"))
 
 
 @dataclass
-class CardHealth(FakeHealth):
+class CardMachine(FakeMachineState):
     """Answers for a machine with a graphics card."""
 
-    facts: MachineFacts = RTX_3060
+    known_facts: MachineFacts = RTX_3060
 
-    def machine(self) -> MachineFacts:
-        return self.facts
+    def facts(self) -> MachineFacts:
+        return self.known_facts
 
-    now = machine
+    now = facts
 
     def add_experience(self, machine: MachineFacts, recipe: object) -> MachineFacts:
         return machine
@@ -29,10 +29,10 @@ class CardHealth(FakeHealth):
 
 @dataclass
 class CardDesk(FakeDesk):
-    """FakeDesk with real Fits."""
+    """FakeDesk with real ModelLibrary."""
 
-    health: CardHealth = field(default_factory=CardHealth)
+    machine: CardMachine = field(default_factory=CardMachine)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.fits = Fits(self.workspace, self.health, self.datasets, self)
+        self.models = ModelLibrary(self.workspace, self.machine, self.datasets, self)

@@ -42,7 +42,7 @@ def shop(tmp_path_factory):
 
     workspace = open_workspace(str(tmp_path_factory.mktemp("api") / "workspace"))
     desk, roles = Desk(workspace), ["owner"]
-    desk.health.machine = lambda: MACHINE
+    desk.machine.facts = lambda: MACHINE
     context = Context(desk, workspace, keys=None, language="en")
     context.role = lambda request: roles[0]
     with gr.Blocks(analytics_enabled=False) as blocks:

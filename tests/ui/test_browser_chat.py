@@ -41,7 +41,7 @@ def run(tmp_path) -> str:
         for words in HOSTILE
         for turn in ({"role": "user", "content": words}, {"role": "assistant", "content": words})
     ]
-    desk.talks.files.keep(run, {"base": talk, "tuned": talk})
+    desk.chat.files.keep(run, {"base": talk, "tuned": talk})
     desk.close()
     return run
 

@@ -65,7 +65,7 @@ def desk(tmp_path_factory) -> Iterator[CardDesk]:
 @pytest.fixture(scope="module")
 def estimate(desk):
     """That of the demo, data counted."""
-    return desk.fits.examine(desk.recipes.demo())
+    return desk.models.examine(desk.recipes.demo())
 
 
 def say(id, /, **values) -> str:
@@ -116,7 +116,7 @@ def test_bar_shows_every_part_once_and_the_limit(estimate):
 
 def test_model_of_the_hub_of_which_nothing_is_known_has_no_bar(desk):
     recipe = change_recipe(desk.recipes.demo(), {"model.source": "org/new"})
-    estimate = desk.fits.judge(recipe)
+    estimate = desk.models.judge(recipe)
     shown = run_card(estimate, None, say)
     assert 'data-verdict="unknown"' in shown and "size not known" in shown and "Checking" in shown
 
@@ -253,5 +253,5 @@ def test_next_button_of_every_tab_but_the_last(estimate):
 def test_look_at_another_set_does_not_count(card):
     datasets = card.context.desk.datasets
     datasets.look(change_recipe(card.context.desk.recipes.demo(), {"data.source": "/other.csv"}))
-    estimate = card.context.desk.fits.judge(card.context.desk.recipes.demo())
+    estimate = card.context.desk.models.judge(card.context.desk.recipes.demo())
     assert estimate.look == Look()

@@ -285,8 +285,13 @@ def test_no_spelling_reaches_a_file_through_the_desk(real_desk, name):
     before = {path for path in real_desk.workspace.root.rglob("*") if path.is_file()}
     desk = real_desk
     takers = [
-        *(desk.run, desk.recipe, desk.events, desk.resume),
-        *(desk.shelf.delete, desk.shelf.duplicate, desk.shelf.again, lambda one: desk.shelf.rename(one, "x")),
+        *(desk.runs.read, desk.runs.recipe, desk.runs.events, desk.queue.resume),
+        *(
+            desk.library.delete,
+            desk.library.duplicate,
+            desk.library.again,
+            lambda one: desk.library.rename(one, "x"),
+        ),
         *(desk.exports.find, desk.exports.delete, desk.queue.drop, lambda one: desk.queue.move(one, 1)),
         *(desk.presets.find, desk.presets.delete),
         *(

@@ -35,7 +35,7 @@ class SettingsDesk(FakeDesk):
         self.presets = Presets(self.workspace, self)
 
     def inspect(self, source: str):
-        known = super().model(source)
+        known = super().inspect(source)
         return known if source == "demo" else replace(known, parameters=int(8e9))
 
 

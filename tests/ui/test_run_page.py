@@ -156,7 +156,7 @@ def test_a_run_is_called_by_its_new_name_at_once(context, tab, monkeypatch):
     page = Page(tab)
     page.look()
     record = replace(context.desk.runs.read("one"), name="renamed")
-    monkeypatch.setattr(context.desk, "run", lambda run: record)
+    monkeypatch.setattr(context.desk, "read", lambda run: record)
     parts = page.look()
     assert "<h2>renamed</h2>" in parts["status"] and "pick" in parts
 
@@ -271,8 +271,8 @@ def test_a_page_is_answered_while_the_machine_is_still_examined(context, tab, mo
     def wait():
         raise AssertionError("waits for the probes")
 
-    monkeypatch.setattr(context.desk.health, "known", False)
-    monkeypatch.setattr(context.desk.health, "machine", wait)
+    monkeypatch.setattr(context.desk.machine, "known", False)
+    monkeypatch.setattr(context.desk.machine, "facts", wait)
     context.desk.queue.start(context.draft())
     page = Page(tab)
     page.look()

@@ -30,7 +30,7 @@ class SettledDesk(FakeDesk):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.preferences = Preferences(self.workspace, lambda: bool(self.active))
+        self.settings = Preferences(self.workspace, lambda: bool(self.active))
 
     def quit(self) -> None:
         self.ended.append(1)
@@ -121,7 +121,7 @@ def test_a_token_is_never_shown(tab):
 
 def test_the_mirror_is_kept_by_the_desk(tab, context):
     assert "card" in say(tab, "mirror", mirror="https://hf-mirror.com")
-    assert {"mirror": "https://hf-mirror.com"} in context.desk.health.asked
+    assert {"mirror": "https://hf-mirror.com"} in context.desk.machine.asked
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_the_mirror_is_kept_by_the_desk(tab, context):
     ],
 )
 def test_the_token_goes_to_a_mirror_by_a_switch_that_is_off_at_first(tab, context, mirror, facts, told):
-    context.desk.health.kept_mirror = mirror
+    context.desk.machine.kept_mirror = mirror
     drawn = say(tab, "mirror_token", "true")
-    assert {"token": True} in context.desk.health.asked
+    assert {"token": True} in context.desk.machine.asked
     assert f'data-do="mirror_token" data-focus="mirror_token"{facts}>' in drawn
     assert ("Not over http" in drawn) is told
 

@@ -154,7 +154,7 @@ def test_a_stop_stops_the_run_that_it_was_meant_for(context, tab):
 def test_a_run_of_the_command_line_has_no_stop_here(context, tab, monkeypatch):
     context.desk.log["theirs"] = [step(1, 1)]
     record = replace(context.desk.runs.read("theirs"), state="running")
-    monkeypatch.setattr(context.desk, "run", lambda run: record)
+    monkeypatch.setattr(context.desk, "read", lambda run: record)
     page = Page(tab)
     page.look()
     assert 'data-state="running"' in page.parts["chip"] and "data-do" not in page.parts["chip"]

@@ -112,7 +112,7 @@ class ExportTab:
                 f"{run_label(choice.record, say)} · {say(say_place(place.name, place.step))}",
                 name_state(choice, place),
             )
-            for choice in desk.talks.choices(desk.runs.list())
+            for choice in desk.chat.choices(desk.runs.list())
             for place in choice.places
             if place.problem is None and choice.record.run != active
         ]

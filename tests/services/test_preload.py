@@ -12,8 +12,8 @@ from studio.engine.base_hash import stamp_weights
 from studio.models.file_hashes import hash_weights
 from studio.planning.learned_limits import Remembered
 from studio.services import machine_state as health
-from studio.services.ahead import UNUSED, load_ahead, prepare_ahead, read_files_ahead
-from studio.services.machine_state import Health
+from studio.services.machine_state import MachineState
+from studio.services.preload import UNUSED, load_ahead, prepare_ahead, read_files_ahead
 from tests.machine.facts import make_gpu, make_machine
 
 MODULE = "ahead_of_time"
@@ -35,7 +35,7 @@ def test_a_library_is_imported_where_that_is_known_to_be_harmless(workspace, mon
         return make_machine(make_gpu())
 
     monkeypatch.setattr(health, "detect", detect)
-    desk_health = Health(workspace)
+    desk_health = MachineState(workspace)
     load_ahead(desk_health, library).join(20)
     assert (library in sys.modules) is known
     desk_health.close()
@@ -43,7 +43,7 @@ def test_a_library_is_imported_where_that_is_known_to_be_harmless(workspace, mon
 
 def test_probes_that_break_off_hold_nobody(workspace, monkeypatch, library):
     monkeypatch.setattr(health, "detect", lambda **_: 1 / 0)
-    desk_health = Health(workspace)
+    desk_health = MachineState(workspace)
     load_ahead(desk_health, library).join(20)
     assert library not in sys.modules and not desk_health.wait_importable()
     desk_health.close()
@@ -52,7 +52,7 @@ def test_probes_that_break_off_hold_nobody(workspace, monkeypatch, library):
 def test_a_library_that_fails_is_left_to_who_needs_it(workspace, monkeypatch, library, tmp_path):
     (tmp_path / f"{library}.py").write_text("raise OSError('DLL load failed')", encoding="utf-8")
     monkeypatch.setattr(health, "detect", lambda *, importable, **_: importable(True))
-    desk_health = Health(workspace)
+    desk_health = MachineState(workspace)
     thread = load_ahead(desk_health, library)
     thread.join(20)
     assert not thread.is_alive() and library not in sys.modules
@@ -84,7 +84,7 @@ def test_imports_are_spared_collections_and_what_no_run_uses(tmp_path):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')", encoding="utf-8")
     words = (
         "import gc, importlib.util\n"
-        "from studio.services.ahead import UNUSED, hide_unused, without_collections\n"
+        "from studio.services.preload import UNUSED, hide_unused, without_collections\n"
         "hide_unused()\n"
         "with without_collections():\n"
         "    assert not gc.isenabled()\n"
@@ -127,9 +127,9 @@ def test_rows_are_prepared_while_the_machine_is_looked_at(workspace, monkeypatch
         return make_machine(make_gpu())
 
     monkeypatch.setattr(health, "detect", detect)
-    desk_health = Health(workspace)
+    desk_health = MachineState(workspace)
     if not first:
-        desk_health.machine()
+        desk_health.facts()
     libraries = load_ahead(desk_health, "studio.engine.run")
     ready = threading.Event()
     thread = prepare_ahead(libraries, desk_health, recipe, ready.set)
@@ -144,7 +144,7 @@ def test_rows_are_prepared_while_the_machine_is_looked_at(workspace, monkeypatch
 def test_what_cannot_be_prepared_is_left_to_the_run(workspace, monkeypatch, recipe, tmp_path, capfd):
     looking = threading.Event()
     monkeypatch.setattr(health, "detect", lambda *, importable, **_: importable(True) or looking.wait(60))
-    desk_health = Health(workspace)
+    desk_health = MachineState(workspace)
     libraries = load_ahead(desk_health, "studio.engine.run")
     for source in (str(tmp_path / "nothing.jsonl"), "somebody/their-data", "https://example.org/a.jsonl"):
         changed = change_recipe(recipe, {"data.source": source})

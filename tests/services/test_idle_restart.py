@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from studio.core.heartbeat import PARENT_VARIABLE
-from studio.services.renewal import FIRST_S, LIGHT_BYTES, REST_S, TALK_REST_S, Renewal
+from studio.services.idle_restart import FIRST_S, LIGHT_BYTES, REST_S, TALK_REST_S, IdleRestart
 from studio.services.worker import Worker
 
 
@@ -20,10 +20,10 @@ def still(monkeypatch):
         is_busy=lambda: False,
         datasets=SimpleNamespace(view=lambda: SimpleNamespace(working=False)),
         sharing=SimpleNamespace(view=lambda: SimpleNamespace(on=False)),
-        talks=SimpleNamespace(loaded=lambda: None, test=None),
+        chat=SimpleNamespace(loaded=lambda: None, test=None),
     )
     clock = SimpleNamespace(s=0.0)
-    renewal = Renewal(desk, lambda: clock.s, lambda: 600 * 2**20)
+    renewal = IdleRestart(desk, lambda: clock.s, lambda: 600 * 2**20)
     clock.s = FIRST_S
     renewal.note_presence()
     return desk, clock, renewal
@@ -71,19 +71,19 @@ def test_what_is_being_done_keeps_it_and_its_end_counts(still, work):
 
 def test_a_loaded_model_waits_longer_and_answers_of_a_test_are_never_lost(still):
     desk, clock, renewal = still
-    desk.talks.loaded = lambda: "model"
+    desk.chat.loaded = lambda: "model"
     clock.s += TALK_REST_S - 1
     assert not renewal.is_due()
     clock.s += 2
     assert renewal.is_due()
-    desk.talks.test = object()
+    desk.chat.test = object()
     assert not renewal.is_due()
 
 
 def test_guests_a_light_process_and_one_without_supervisor_stay(still, monkeypatch):
     desk, clock, renewal = still
     clock.s += REST_S + 1
-    assert not Renewal(desk, lambda: clock.s, lambda: LIGHT_BYTES).is_due()
+    assert not IdleRestart(desk, lambda: clock.s, lambda: LIGHT_BYTES).is_due()
     shared = SimpleNamespace(view=lambda: SimpleNamespace(on=True))
     monkeypatch.setattr(desk, "sharing", shared)
     assert not renewal.is_due()
@@ -93,7 +93,7 @@ def test_guests_a_light_process_and_one_without_supervisor_stay(still, monkeypat
 
 def test_a_process_that_has_just_begun_stays(still):
     desk, clock, _ = still
-    renewal = Renewal(desk, lambda: clock.s, lambda: 600 * 2**20)
+    renewal = IdleRestart(desk, lambda: clock.s, lambda: 600 * 2**20)
     clock.s += FIRST_S - 1
     assert not renewal.is_due()
 

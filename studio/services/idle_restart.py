@@ -33,7 +33,7 @@ def count_resident_bytes() -> int:
     return psutil.Process().memory_info().rss
 
 
-class Renewal:
+class IdleRestart:
     """Watches one desk; `is_due` is asked now and then, from one thread."""
 
     def __init__(
@@ -59,8 +59,8 @@ class Renewal:
         if desk.working() or desk.is_busy() or desk.datasets.view().working:
             self._used_s = now_s
             return False
-        rest_s = TALK_REST_S if desk.talks.loaded() else REST_S
+        rest_s = TALK_REST_S if desk.chat.loaded() else REST_S
         if now_s <= max(self._born_s + FIRST_S, self._used_s + rest_s):
             return False
         # Guests' pages may be open, and the answers of a test are in this process alone.
-        return self._weigh() > LIGHT_BYTES and desk.talks.test is None and not desk.sharing.view().on
+        return self._weigh() > LIGHT_BYTES and desk.chat.test is None and not desk.sharing.view().on

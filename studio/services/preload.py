@@ -26,7 +26,7 @@ from studio.machine.probes.child import run_child
 from studio.machine.workspace import Workspace
 from studio.models.catalog import inspect_model, list_weights
 from studio.planning.learned_limits import Remembered
-from studio.services.machine_state import Health
+from studio.services.machine_state import MachineState
 from studio.services.recipe_problems import find_problems
 
 UNUSED = ("sklearn", "kernels")
@@ -39,7 +39,7 @@ RAM_SHARE = 0.5
 """Of the free memory: a model that is larger would push its own first pages out again."""
 
 
-def load_ahead(health: Health, module: str) -> threading.Thread:
+def load_ahead(health: MachineState, module: str) -> threading.Thread:
     """Import `module` of ours, and with it torch and transformers (5 to 10 s), in a thread; returns the thread.
 
     Not before it is known that this neither hangs nor crashes: the probes of a first start tell after 3 s and then test
@@ -81,7 +81,7 @@ def without_collections() -> Iterator[None]:
 
 
 def prepare_ahead(
-    libraries: threading.Thread, health: Health, recipe: Recipe, ready: Callable[[], None]
+    libraries: threading.Thread, health: MachineState, recipe: Recipe, ready: Callable[[], None]
 ) -> threading.Thread:
     """Prepare the recipe's rows while the probes of a first start still look at the machine; returns the thread.
 
