@@ -132,7 +132,7 @@ class FakeMachineState:
         check = {"id": "python", "tried": literal("Python"), "evidence": literal("<i>3.12</i>"), "verdict": "ok",
                  "fix": None, "problems": []}  # fmt: skip
         return {
-            "verdict": "degraded", "backend": "cpu", "row": 19, "reasons": [literal("no card")],
+            "verdict": "degraded", "backend": "cpu", "row": "processor", "reasons": [literal("no card")],
             "problems": self.problems, "checks": [check], "offers": self.offers,
             "facts": replace(MACHINE, kernel_tests=self.tests),
         }  # fmt: skip
