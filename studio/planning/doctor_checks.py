@@ -10,60 +10,14 @@ from studio.core.i18n import Text, literal, text
 from studio.machine import versions
 from studio.machine.capabilities import can_compile, dotted, has_bf16, has_fp8, old_driver
 from studio.machine.cards import choose_card, explain_card, list_driven
+from studio.machine.failures.catalogue import ENTRIES
 from studio.machine.repairs import choose_repairs
 from studio.planning.backend_table import Backend
 from studio.planning.suggestions import launcher
 
 LEVELS = ("installed", "importable", "compiles", "launches", "right")
-SUBJECTS = {
-    "S": "triton",
-    "T": "triton",
-    "G": "gpus",
-    "C": "driver",
-    "M": "memory",
-    "L": "wsl",
-    "B": "four_bit",
-    "F": "attention",
-    "A": "gpus",
-    "X": "gpus",
-    "D": "python",
-    "N": "network",
-    "P": "python",
-}
-"""First letter of a failure's code -> the check that it belongs to."""
-SUBJECTS_OF_CODES = {
-    "C1": "torch",
-    "C3": "torch",
-    "C7": "torch",
-    "C8": "torch",
-    "C9": "torch",
-    "C6": "gpus",
-    "C7b": "torch",
-    "C10": "gpus",
-    "C11": "torch",
-    "C12": "torch",
-    "C17": "torch",
-    "L3": "disk",
-    "L4": "memory",
-    "D1": "gpus",
-    "D6": "disk",
-    "M5": "torch",
-    "M7": "memory",
-    "M8": "disk",
-    "P5": "torch",
-    "P7": "system",
-    "P9": "triton",
-    "T9": "system",
-    "S5": "gpus",
-}
-SUBJECTS_OF_IDS = {
-    "package_missing": "python",
-    "disk_full": "disk",
-    "read_only": "disk",
-    "kernels_package": "python",
-    "hub_unreachable": "network",
-}
 RANK = {"ok": 0, "skip": 0, "note": 1, "warn": 2, "bad": 3}
+"""Verdicts of a check, the worst one highest."""
 SEVERITIES = {"note": "note", "degraded": "warn", "blocked": "bad"}
 WINDOWS_11_BUILD = 22000
 LITTLE_RAM_BYTES = 6 * 2**30
@@ -101,12 +55,6 @@ def look_through(machine: MachineFacts, backend: Backend, problems: Sequence[dic
     return checks
 
 
-def subject_of(problem: dict[str, Any]) -> str:
-    """Return the id of the check that a problem belongs to."""
-    id, code = problem["id"], problem["code"]
-    return SUBJECTS_OF_IDS.get(id) or SUBJECTS_OF_CODES.get(code) or SUBJECTS.get(code[:1], "system")
-
-
 def _check(id: str, evidence: Text, verdict: str = "ok", fix: Text | None = None, **values: object) -> Check:
     tried = text(f"checkup.{id}", **values)
     found = {"tried": tried, "evidence": evidence, "verdict": verdict, "fix": fix}
@@ -114,7 +62,7 @@ def _check(id: str, evidence: Text, verdict: str = "ok", fix: Text | None = None
 
 
 def _attach(problem: dict[str, Any], checks: list[Check]) -> None:
-    subject = subject_of(problem)
+    subject = ENTRIES[problem["id"]].subject
     same = [check for check in checks if check["id"] == subject]
     if not same:
         unasked = subject == "network"

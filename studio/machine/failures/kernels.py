@@ -173,6 +173,7 @@ FAILURES = (
         (USE_FP16, PYTORCH_KERNELS),
         code="S2b",
         probe=unless_right(_old_triton_and_bf16),
+        subject="triton",
     ),
     Failure(
         "gpu_too_new",
@@ -185,6 +186,7 @@ FAILURES = (
         (REBUILD, PYTORCH_KERNELS),
         code="G5",
         probe=_blackwell,
+        subject="gpus",
     ),
     Failure(
         "assembler_old",
@@ -197,6 +199,7 @@ FAILURES = (
         (Remedy("unset_ptxas"), PYTORCH_KERNELS),
         code="S2a",
         probe=unless_right(_old_assembler),
+        subject="triton",
         repair="drop_assembler",
     ),
     Failure(
@@ -209,6 +212,7 @@ FAILURES = (
         (PYTORCH_KERNELS,),
         code="G1",
         probe=unless_right(_pascal),
+        subject="gpus",
         severity="note",
     ),
     Failure(
@@ -223,6 +227,7 @@ FAILURES = (
         (PYTORCH_KERNELS,),
         code="G2",
         probe=unless_right(_turing),
+        subject="gpus",
         severity="note",
     ),
     Failure(
@@ -244,6 +249,7 @@ FAILURES = (
         (Remedy("unset_compiler"), PYTORCH_KERNELS),
         code="S1",
         probe=unless_right(_hiding_compiler),
+        subject="triton",
         repair="drop_compiler",
     ),
     Failure(
@@ -252,6 +258,7 @@ FAILURES = (
         (Remedy("full_python"), PYTORCH_KERNELS),
         code="S1b",
         probe=unless_right(_no_headers),
+        subject="triton",
     ),
     Failure(
         "compile_untraceable",
@@ -287,6 +294,7 @@ FAILURES = (
         (Remedy("visual_runtime"), PYTORCH_KERNELS),
         code="S3",
         probe=unless_right(_old_runtime),
+        subject="triton",
     ),
     Failure(
         "intel_triton",
@@ -294,6 +302,7 @@ FAILURES = (
         (Remedy("one_triton_intel"), PYTORCH_KERNELS),
         code="X1",
         probe=unless_right(_two_tritons_on_intel),
+        subject="gpus",
     ),
     Failure(
         "triton_wrong_package",
@@ -307,6 +316,7 @@ FAILURES = (
         (Remedy("triton_windows"), PYTORCH_KERNELS),
         code="S6",
         probe=unless_right(_wrong_triton),
+        subject="triton",
     ),
     Failure(
         "triton_absent",
@@ -320,6 +330,7 @@ FAILURES = (
         (Remedy("triton_windows"), INSTALL, PYTORCH_KERNELS),
         code="T16",
         probe=_absent_triton,
+        subject="triton",
     ),
     Failure(
         "triton_unreleased",
@@ -327,6 +338,7 @@ FAILURES = (
         (PYTORCH_KERNELS,),
         code="T21",
         probe=unless_right(_ahead_of_triton),
+        subject="triton",
         severity="note",
     ),
     Failure(
@@ -345,6 +357,7 @@ FAILURES = (
         (Remedy("triton_windows"), INSTALL, PYTORCH_KERNELS),
         code="P9",
         probe=unless_right(_unpaired_triton),
+        subject="triton",
     ),
     Failure(
         "kernel_resources",

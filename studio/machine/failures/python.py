@@ -77,6 +77,7 @@ FAILURES = (
         code="P1",
         unless=said(r"\(from versions: \d", r"Retrying \(Retry"),
         probe=_unsuited_python,
+        subject="python",
         severity="blocked",
     ),
     Failure(
@@ -85,6 +86,7 @@ FAILURES = (
         (Remedy("full_python"),),
         code="P2",
         probe=_broken_release,
+        subject="python",
         severity="blocked",
     ),
     Failure(
@@ -93,6 +95,7 @@ FAILURES = (
         (Remedy("full_python"),),
         code="P3",
         probe=_conda_banner,
+        subject="python",
         severity="note",
     ),
     Failure("two_openmp", said(r"OMP: Error #15"), (REBUILD,), code="P4"),
@@ -102,6 +105,7 @@ FAILURES = (
         (REBUILD,),
         code="P5",
         probe=_two_owners,
+        subject="torch",
     ),
     Failure(
         # 0x10 is NumPy 1.23, 0x2000000 NumPy 2; 96 is the size of a dtype since NumPy 2, 88 before it.
@@ -138,6 +142,7 @@ FAILURES = (
         (REBUILD,),
         code="P6",
         probe=_old_numpy_build,
+        subject="python",
     ),
     Failure("windows_arm", None, (Remedy("x64_python"),), code="P7", probe=_emulated),
     Failure(
@@ -150,6 +155,7 @@ FAILURES = (
         (Remedy("x64_python"),),
         code="P8",
         probe=_narrow,
+        subject="python",
         severity="blocked",
     ),
     Failure(
@@ -164,6 +170,7 @@ FAILURES = (
         (INSTALL,),
         code="P11",
         probe=_no_torch,
+        subject="python",
         severity="blocked",
     ),
     Failure(
