@@ -1,51 +1,20 @@
-"""The commands that only look: a recipe's problems and plan, a data set, the runs, the machine."""
+"""`plan`: what a run of a recipe would use, with the reason of each choice, its memory and its time."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studio.cli.console import Console
-from studio.cli.data_report import describe_data
-from studio.core.errors import RecipeError, StudioError
 from studio.core.facts import BackendPlan, Slower
 from studio.core.i18n import Text, text
 from studio.core.memory_policy import MemoryPolicy, list_runs
-from studio.core.recipe import DatasetSpec
 from studio.machine.workspace import Workspace
 from studio.services.recipes import read_recipe
 
 if TYPE_CHECKING:
     from studio.planning.speed_estimate import Duration
-
-MESSAGE_CHARACTERS = 300
-"""No sentence about a row is longer, whatever the file holds."""
-
-
-def check(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.services.desk import Desk
-
-    try:
-        problems = Desk(workspace).recipes.check(read_recipe(options.recipe))
-    except RecipeError as error:
-        problems = error.problems
-    ok = not any(problem.severity == "error" for problem in problems)
-    said = [console.problem(problem) for problem in problems]
-    lines = [line for entry in said for line in _list_problem(entry, console)]
-    console.answer({"ok": ok, "problems": said}, lines or [console.catalogue.say(text("cli.check.ok"))])
-    return 0 if ok else 2
-
-
-def _list_problem(entry: Mapping[str, Any], console: Console) -> Iterator[str]:
-    """Yield a problem, then the changes that help, each as the recipe takes it."""
-    line = f"{entry['field']}: {entry['message']} {entry['fix']}".removeprefix(": ")
-    warned = text("event.warned", message=line)
-    yield console.catalogue.say(warned) if entry["severity"] == "warning" else line
-    for way in entry.get("ways", ()):
-        change = ", ".join(f"{path} = {value:g}" for path, value in way["change"].items())
-        yield f"  - {way['title']} ({change})"
 
 
 def plan(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
@@ -173,98 +142,3 @@ def _round(tokens: int) -> int:
 def _word(value: Any, say: Callable[[Text], str]) -> str:
     """Return a value in words: True is yes."""
     return say(text("word.yes" if value else "word.no")) if isinstance(value, bool) else str(value)
-
-
-def data(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.data.dataset_report import copy_quarantine, report, survey
-    from studio.data.report_cache import keep_report, name_report, read_report
-    from studio.models.catalog import inspect_model
-
-    spec, cache = _read_spec(options), workspace.data_cache
-    facts = inspect_model(options.model) if options.model else None
-    model = Path(facts.folder) if facts and facts.folder else None
-    found = None
-    answer = read_report(cache, name_report(spec, cache, model, options.rows))
-    if answer is None or options.quarantine:
-        tokenizer = None
-        if facts:
-            from studio.models.tokenizer import load_tokenizer
-
-            tokenizer = load_tokenizer(facts)
-        vocabulary = facts.vocabulary if facts else None
-        found, statistics = survey(spec, cache, tokenizer=tokenizer, vocabulary=vocabulary)
-        answer = report(found, statistics, options.rows)
-        keep_report(cache, name_report(spec, cache, model, options.rows), answer)
-    said = console.plain(answer)
-    for problem in said["problems"]:
-        problem["message"] = _shorten(problem["message"], MESSAGE_CHARACTERS)
-    if found is not None and options.quarantine:
-        said["quarantine"] = str(copy_quarantine(found, Path(options.quarantine)))
-    console.answer(said, describe_data(said, console.catalogue, with_model=bool(options.model)))
-    return 0 if said["rows_used"] and not said["refused"] else 1
-
-
-def _read_spec(options: argparse.Namespace) -> DatasetSpec:
-    """Return what the options of `data` say. Raises StudioError for a pair without `=`."""
-    return DatasetSpec(
-        source=options.source,
-        format=options.format,
-        mapping=_read_pairs(options.map, "cli.map"),
-        speaker=options.speaker,
-        encoding=options.encoding,
-        sheet=options.sheet,
-        config=options.config,
-        split=options.split,
-        max_length=options.max_length,
-        too_long=options.too_long,
-        train_on=options.train_on,
-        template=options.template,
-        duplicates=options.duplicates,
-        overlap=options.overlap,
-        filters=_read_pairs(options.filter, "cli.filter"),
-        accept_bad_rows=options.accept_bad_rows,
-    )
-
-
-def _read_pairs(pairs: list[str], id: str) -> dict[str, str]:
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not (name and equals):
-            raise StudioError(text(id, pair=pair), text(f"{id}.why"), text(f"{id}.fix"))
-        if found.setdefault(name, value) != value:
-            raise StudioError(text("cli.twice", name=name), text("cli.twice.why"), text("cli.twice.fix"))
-    return found
-
-
-def _shorten(words: str, characters: int) -> str:
-    return words if len(words) <= characters else words[: characters - 1] + "…"
-
-
-def runs(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.planning.slow_paths import say_times
-    from studio.services.desk import Desk
-
-    records = Desk(workspace).runs.list()
-    entries = [
-        {
-            "run": record.run,
-            "name": record.name,
-            "state": record.state,
-            "steps": record.steps,
-            "total_steps": record.total_steps,
-            "loss": record.loss,
-            "base": record.base,
-            "created_s": record.created_s,
-            "slower": console.plain(list_slower(record.slower)),
-        }
-        for record in records
-    ]
-    lines = [
-        f"{e['run']:32} {e['state']:9} {e['steps']:>6}/{e['total_steps']:<6} "
-        f"{'-' if e['loss'] is None else format(e['loss'], '.4f'):>8}  {e['base']}"
-        + (f"  ({console.catalogue.say(say_times(record.slower))})" if record.slower else "")
-        for e, record in zip(entries, records, strict=True)
-    ]
-    console.answer({"runs": entries}, lines or [console.catalogue.say(text("cli.runs.none"))])
-    return 0
