@@ -32,7 +32,7 @@ from studio.machine.wsl import (
 )
 from studio.machine.wsl_lease import BRIDGE_VARIABLE, FRESH_S, MARKER, hand_over
 from studio.machine.wsl_paths import read_automount, to_linux
-from tests.machine.fake_wsl import ENGLISH, FakeWsl, read_calls
+from tests.doubles.wsl import ENGLISH, FakeWsl, read_calls
 
 GERMAN = (
     "  NAME              STATUS          VERSION\r\n"

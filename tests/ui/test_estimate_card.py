@@ -25,7 +25,7 @@ from studio.ui.estimate_card_view import GROUPS, STEPS, checks_list, list_done, 
 from studio.ui.field_badges import tab_of
 from studio.ui.form import Form
 from studio.ui.run_view import check_card
-from tests.ui.model_desk import CardDesk
+from tests.doubles.model_desk import CardDesk
 
 ENGLISH = load_catalogue("en")
 EVIL = '<img src=x onerror="window.caught=1">'

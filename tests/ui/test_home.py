@@ -13,7 +13,7 @@ from studio.ui.form import Form
 from studio.ui.home_view import MISSING_SHOWN, RUNS_SHOWN, machine_card, missing_card, now_card, pick_continue
 from studio.ui.live import LiveView
 from studio.ui.tabs.home import HomeTab
-from tests.ui.fake_shelf import EVIL, LibraryDesk, make_entry, make_training
+from tests.doubles.run_library import EVIL, LibraryDesk, make_entry, make_training
 
 ABLE = Verdict(ok=True)
 STOPPED = {"state": "stopped", "artifact": "", "steps": 12}

@@ -21,7 +21,7 @@ from studio.ui.form import Form
 from studio.ui.model_view import model_details, model_list, search_box
 from studio.ui.owner_auth import Keys
 from studio.ui.tabs.model import ModelTab
-from tests.ui.model_desk import CardDesk
+from tests.doubles.model_desk import CardDesk
 
 EVIL = '<img src=x onerror="window.caught=1">'
 NAMES = ("found", "asked", "list", "source", "quantization", "card")

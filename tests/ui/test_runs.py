@@ -23,7 +23,7 @@ from studio.ui.queue_view import queue_card
 from studio.ui.run_view import settings_card
 from studio.ui.runs_view import CHUNK, Panel, comparison_card, matches, runs_table, source_name, sparkline
 from studio.ui.tabs.runs import FRESH, RunsTab
-from tests.ui.fake_shelf import EVIL, LibraryDesk, make_entry, make_training
+from tests.doubles.run_library import EVIL, LibraryDesk, make_entry, make_training
 
 RECIPE = Recipe(name="one", model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
 STOPPED = {"state": "stopped", "artifact": "", "steps": 12}

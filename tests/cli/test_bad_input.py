@@ -16,7 +16,7 @@ from tests.conftest import chat_rows, make_model, write_jsonl
 from tests.launched import SITECUSTOMIZE, command, environment, launch, list_files, read_answer, write_recipe
 
 SENTENCE_CHARACTERS = 260
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from studio.machine.workspace import open_workspace
 from studio.supervisor import supervise as supervisor
 from tests.launched import environment, launch, processes_of, read_answer, read_events, start, wait_for
-from tests.test_crash import calm, recipe, room, site, weights  # noqa: F401 - fixtures
+from tests.supervisor.test_crash import calm, recipe, room, site, weights  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 """Three stalls are four starts of torch and transformers: 140 s on two quiet cores."""

@@ -19,7 +19,7 @@ from studio.machine.settings import read_settings
 from studio.machine.workspace import Workspace
 from studio.planning.doctor_report import judge
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MACHINES = ROOT / "tests" / "machine" / "machines"
 HANDFUL = ("founding_mingw_linker", "founding_wsl2_2080ti", "windows_torch_dll", "linux_h200", "mac_m3")
 

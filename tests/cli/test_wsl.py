@@ -30,10 +30,10 @@ from studio.core.i18n import load_catalogue
 from studio.machine.program_archive import LIST, list_program, pack_program
 from studio.machine.workspace_lock import Holder, claim, claim_run
 from studio.machine.wsl_lease import MARKER, hand_over
+from tests.doubles.wsl import ENGLISH, FakeWsl, read_calls
 from tests.launched import launch, read_answer, wait_for
-from tests.machine.fake_wsl import ENGLISH, FakeWsl, read_calls
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("launch.py", "requirements.txt", "constraints.txt", "studio/installer/install.py")
 """What the probe and the stand-ins need of the program."""
 

@@ -16,7 +16,7 @@ from studio.cli.explain import HEAD_BYTES, TAIL_BYTES, find_encoding
 from studio.cli.main import main
 from studio.installer import python_choice
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 CHINESE = 'OSError: [WinError 126] 找不到指定的模块。 Error loading "D:\\torch\\lib\\c10.dll"\n'
 GERMAN = 'LINK : fatal error LNK1104: Datei "python312.lib" kann nicht geöffnet werden.\n'
