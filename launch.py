@@ -60,7 +60,7 @@ def _dispatch(install, arguments, as_json):
         again = command == "install"
         wishes = {"dev": command == "test", "again": again, "rebuild": again and "--rebuild" in arguments}
         if on_page and command in (None, "install") and (again or not install.is_ready(ROOT)):
-            page = install.load_file(ROOT / "studio" / "machine" / "install_page.py")
+            page = install.load_file(ROOT / "studio" / "installer" / "install_page.py")
             environment = _environment(False, install.speaks_chinese())
             process = page.install_and_start(install, ROOT, wishes, arguments, environment)
             if process:  # None: no browser
@@ -79,7 +79,7 @@ def _explain(install, arguments):
     """Say what an error text means: needs no .venv, only a Python that reads the studio's source."""
     python = sys.executable
     if sys.version_info < (3, 10):
-        python = install.load_file(ROOT / "studio" / "machine" / "python_choice.py").find_newer((3, 10))
+        python = install.load_file(ROOT / "studio" / "installer" / "python_choice.py").find_newer((3, 10))
     if not python:
         raise install.refuse(ROOT, "explain.python_old", version=sys.version.split()[0])
     find = "import sys; sys.path.insert(0, sys.argv[1])"
@@ -106,7 +106,7 @@ def _judge_this_python(install, command):
     if not (3, 11) <= sys.version_info[:2] <= (3, 14):
         version = ".".join(map(str, sys.version_info[:3]))
         raise install.refuse(ROOT, "install.here_python", version=version, python=sys.executable)
-    requirements = install.load_file(ROOT / "studio" / "machine" / "requirements.py")
+    requirements = install.load_file(ROOT / "studio" / "installer" / "requirements.py")
     tests = command == "test"
     lacking = requirements.find_unsuitable(ROOT / "requirements.txt", window=tests or command not in COMMANDS)
     if tests:
@@ -169,7 +169,7 @@ def _finish_install(install, python, environment, arguments, as_json):
 
 
 def _load_install():
-    path = ROOT / "studio" / "machine" / "install.py"
+    path = ROOT / "studio" / "installer" / "install.py"
     spec = importlib.util.spec_from_file_location("install", str(path))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

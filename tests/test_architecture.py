@@ -16,23 +16,24 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {
-    "launch": 9,
-    "studio.cli": 8,
-    "studio.supervisor": 7,
-    "studio.ui": 6,
-    "studio.services": 5,
-    "studio.engine": 4,
-    "studio.planning": 3,
-    "studio.models": 2,
-    "studio.data": 2,
-    "studio.machine": 2,
+    "launch": 10,
+    "studio.cli": 9,
+    "studio.supervisor": 8,
+    "studio.ui": 7,
+    "studio.services": 6,
+    "studio.engine": 5,
+    "studio.planning": 4,
+    "studio.models": 3,
+    "studio.data": 3,
+    "studio.machine": 3,
+    "studio.hub": 2,
+    "studio.installer": 2,
     "studio.core": 1,
     "studio_kernels": 1,
 }
 BEFORE_VENV = (
     "launch.py",
-    *(f"studio/machine/{n}.py" for n in ("install", "python_choice", "torch_build", "requirements")),
-    *(f"studio/machine/{n}.py" for n in ("lock_file", "pip_words", "windows", "app_window", "install_page")),
+    *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "studio" / "installer").glob("[!_]*.py"))),
     "studio/core/atomic_files.py",
 )
 HEAVY = {
@@ -53,7 +54,7 @@ BROAD_EXCEPT = {
     "studio/engine/sample_generations.py": "raised again unless the hook knows a way on",
     "studio/services/worker.py": "the Future carries it to whoever asked",
     "studio/machine/probes/call_timeout.py": "raised again in the thread that asked",
-    "studio/services/run_controller.py": "a failure that the engine itself could not tell becomes one that it can",
+    "studio/services/runs.py": "a failure that the engine itself could not tell becomes one that it can",
     "studio/services/chat_service.py": "raised again in the thread that asked",
     "studio/ui/guest.py": "raised again, without a traceback when there were many",
     "studio/ui/context.py": "raised again as a message",

@@ -18,13 +18,13 @@ KINDS = ("quick", "slow", "long")
 EARLY = (
     "launch.py",
     *(
-        f"studio/machine/{name}.py"
+        f"studio/installer/{name}.py"
         for name in (
             "app_window",
             "install",
             "install_page",
             "lock_file",
-            "pip_words",
+            "pip_errors",
             "python_choice",
             "requirements",
             "torch_build",
@@ -58,7 +58,7 @@ def checkout(tmp_path_factory):
         "install_linux.sh",
     ):
         shutil.copy(ROOT / name, folder / name)
-    for package in ("studio", "studio/core", "studio/machine"):
+    for package in ("studio", "studio/core", "studio/installer"):
         (folder / package / "__init__.py").write_text('"""A package."""\n', encoding="utf-8")
     (folder / "studio" / "cli.py").write_text(CLI, encoding="utf-8")
     (folder / "tests").mkdir()

@@ -8,31 +8,24 @@ import io
 import logging
 import os
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from studio.cli.arguments import parse
 from studio.cli.console import Console, leave_reader, refuse_stream
 from studio.core import start_clock
 from studio.core.errors import StudioError
-from studio.core.heartbeat import RESTART_CODE
-from studio.core.i18n import choose_language, load_catalogue, text
+from studio.core.i18n import choose_language, load_catalogue
 from studio.machine.open_files import raise_limit
 from studio.machine.workspace import Workspace, child_environment, keep_reserve, open_workspace
-
-if TYPE_CHECKING:
-    from studio.core.run_record import RunRecord
 
 SUPERVISED = ("studio", "demo", "train", "resume")
 CARDLESS = ("runs", "data", "explain", "wsl")
 """Commands that compute nothing on a card."""
 WRITING = ("demo", "train", "resume")
 """Commands that are of no use where the workspace takes nothing more; in the window runs are deleted."""
-EVENT_WAIT_S = 0.5
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 Command = Callable[[argparse.Namespace, Workspace, Console], int]
 
@@ -130,11 +123,6 @@ def _take_environment(prepared: dict[str, str], supervised: bool) -> None:
         os.execve(sys.executable, [sys.executable, "-P", "-m", "studio.cli", *sys.argv[1:]], prepared)
 
 
-def not_available(name: str) -> StudioError:
-    """Return the refusal of something that later work brings."""
-    return StudioError(text("cli.later", name=name), text("cli.later.why"), text("cli.later.fix"))
-
-
 def _supervise(options: argparse.Namespace, workspace: Workspace) -> int:
     from studio.services.recipes import read_recipe
     from studio.supervisor.supervise import supervise
@@ -148,256 +136,24 @@ def _supervise(options: argparse.Namespace, workspace: Workspace) -> int:
     return supervise(words, workspace, headless=options.command != "studio")
 
 
-def _follow(desk: Any, run: str, console: Console, after: int = 0) -> RunRecord:
-    """Show a run's events until it ends and return its record."""
-    cursor, told = after, False
-    while True:
-        active = desk.active_run() == run
-        if active and desk.stopping and not told:
-            console.say(text("cli.stopping"))
-            told = True
-        for event in desk.events(run, cursor, EVENT_WAIT_S if active else 0.0):
-            console.show(event)
-            cursor = event.seq
-        if not active:
-            return desk.run(run)
-
-
-def _open_desk(workspace: Workspace) -> Any:
-    """Return the Desk, stopped with a checkpoint when the supervisor asks for the end."""
-    from studio.services.desk import Desk
-    from studio.supervisor.lifeline import watch_parent
-
-    desk = Desk(workspace, keep_queue=False)
-    if os.environ.get("FINETUNE_STUDIO_PARENT"):
-        watch_parent(desk.stop_all)
-    return desk
-
-
-def _train(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.services.ahead import load_ahead, prepare_ahead, read_files_ahead
-    from studio.services.recipes import read_recipe
-
-    console.note(text("cli.starting"))
-    desk = _open_desk(workspace)
-    ready = threading.Event()
-    # A run that died is resumed with the whole test: it tells which kernel ends a process.
-    if options.command == "train":
-        desk.health.hurry(ready.is_set)
-    libraries = load_ahead(desk.health, "studio.engine.run")
-    if options.command == "train":
-        recipe = read_recipe(options.recipe)
-        start_clock.mark(os.environ, "check")
-        read_files_ahead(workspace, recipe)
-        prepare_ahead(libraries, desk.health, recipe, ready.set)
-        run, after = desk.start(recipe), 0
-    else:
-        run = options.run
-        after = max((event.seq for event in desk.events(run)), default=0)
-        desk.resume(run)
-    console.note(text("cli.run.named", run=run))
-    record = _follow(desk, run, console, after)
-    return _answer_run(record, workspace, console)
-
-
-def _answer_run(
-    record: RunRecord, workspace: Workspace, console: Console, extra: dict[str, Any] | None = None
-) -> int:
-    # A run that ended while its result was being checked has one on disk that nobody should rely on.
-    finished = record.state == "finished"
-    artifact = workspace.runs / record.run / record.artifact if finished else None
-    data = {
-        "run": record.run,
-        "state": record.state,
-        "steps": record.steps,
-        "loss": record.loss,
-        "artifact": str(artifact) if artifact else None,
-        "diagnosis": console.diagnosis(record.diagnosis),
-    }
-    lines = [console.catalogue.say(text(f"cli.run.{record.state}", run=record.run, path=str(artifact or "")))]
-    if record.diagnosis:
-        said = data["diagnosis"]
-        lines += [said["what"], said["why"], *(f"  - {fix}" for fix in said["fixes"])]
-    console.answer(data | (extra or {}), lines)
-    return 1 if record.state == "failed" else 0
-
-
-def _demo(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.services.demo import run_demo
-
-    desk = _open_desk(workspace)
-    record, extra, lines = run_demo(
-        desk, options.resume, lambda run, after: _follow(desk, run, console, after), console.progress
-    )
-    for line in lines:
-        if not console.as_json:
-            print(console.catalogue.say(line), flush=True)
-    return _answer_run(record, workspace, console, extra)
-
-
-def _chat(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.services.ahead import load_ahead
-    from studio.services.desk import Desk
-
-    desk = Desk(workspace)
-    desk.health.hurry(lambda: True)  # answers are computed by the model's own code
-    load_ahead(desk.health, "studio.engine.chat")
-    sides = ("base", "tuned") if options.side == "both" else (options.side,)
-    checkpoint = _find_place(desk, options, console, "cli.chat.checkpoint")
-
-    def user(words: str) -> dict[str, str]:
-        # A terminal of another encoding sends bytes that are no characters; no tokenizer takes those.
-        return {"role": "user", "content": words.encode("utf-8", "replace").decode("utf-8")}
-
-    def ask(messages: list[dict[str, str]], side: str, show: bool) -> str:
-        words, answer = "", None
-        for answer in desk.talks.answer(
-            messages,
-            run=options.run,
-            side=side,
-            checkpoint=checkpoint,
-            system=options.system,
-            max_new_tokens=options.max_new_tokens,
-            temperature=options.temperature,
-        ):
-            if show and answer.words.startswith(words):
-                print(answer.words[len(words) :], end="", flush=True)
-            words = answer.words
-        if show:
-            print(flush=True)
-        if answer is not None and answer.unfinished:
-            console.note(text("cli.chat.unfinished", count=answer.tokens))
-        return words
-
-    if options.prompt is not None:
-        messages = [user(options.prompt)]
-        answers = {}
-        for side in sides:
-            if not console.as_json and len(sides) > 1:
-                print(f"{side}: ", end="")
-            answers[side] = ask(messages, side, not console.as_json)
-        if console.as_json:
-            console.answer({"run": options.run, "prompt": options.prompt, "answers": answers})
-        return 0
-    if console.as_json:
-        raise StudioError(text("cli.chat.json"), text("cli.chat.json.why"), text("cli.chat.json.fix"))
-    histories: dict[str, list[dict[str, str]]] = {side: [] for side in sides}
-    console.say(text("cli.chat.hint"))
-    for line in iter(lambda: _ask_line("> "), ""):
-        for side in sides:
-            histories[side].append(user(line))
-            if len(sides) > 1:
-                print(f"{side}: ", end="")
-            histories[side].append({"role": "assistant", "content": ask(histories[side], side, True)})
-    return 0
-
-
-def _ask_line(prompt: str) -> str:
-    try:
-        return input(prompt).strip()
-    except EOFError:
-        return ""
-
-
-def _find_place(desk: Any, options: argparse.Namespace, console: Console, told: str) -> str:
-    """Return the state of the run that is meant: its result, or a checkpoint; `told` says which where none is named."""
-    if options.checkpoint:
-        return f"step-{options.checkpoint:08d}"
-    place = desk.talks.find_place(options.run)
-    if place:  # a stopped run
-        console.say(text(told, run=options.run, step=int(place.removeprefix("step-"))))
-    return place
-
-
-def _export(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.services.desk import Desk
-    from studio.supervisor.supervise import stop_requests
-
-    if options.to == "gguf":
-        raise not_available("gguf")
-    folder = Path(options.folder).absolute() if options.folder else None
-    with stop_requests() as asked:
-        seen = 0
-
-        def should_stop() -> bool:
-            nonlocal seen
-            if len(asked) > 1:
-                raise KeyboardInterrupt  # at once: what is half-written stays
-            if len(asked) > seen:
-                console.say(text("ui.export.stopping"))
-            seen = len(asked)
-            return seen > 0
-
-        desk = Desk(workspace)
-        place = _find_place(desk, options, console, "cli.export.checkpoint")
-        result = desk.export(options.run, options.to, folder, should_stop, place)
-    said = console.catalogue.say(
-        text("cli.exported", path=str(result.path), mb=f"{result.size_bytes / 1e6:.1f}")
-    )
-    console.answer({"path": str(result.path), "bytes": result.size_bytes}, [said])
-    return 0
-
-
-def _studio(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.supervisor.lifeline import watch_parent
-    from studio.ui.serve import serve
-
-    stopped = threading.Event()
-    desks: list[Any] = []
-    if os.environ.get("FINETUNE_STUDIO_PARENT"):
-        watch_parent(stopped.set)
-
-    def open_desk() -> Any:
-        from studio.services.desk import Desk
-
-        desk = Desk(workspace, on_end=stopped.set)
-        desks.append(desk)
-        try:
-            desk.reopen(
-                resumed=os.environ.get("FINETUNE_STUDIO_RESUME", ""),
-                failed=os.environ.get("FINETUNE_STUDIO_FAILED", ""),
-            )
-        except StudioError as error:  # a run that cannot go on: the window opens all the same
-            console.refuse(error)
-        return desk
-
-    code = serve(
-        open_desk,
-        workspace,
-        port=options.port,
-        open_browser=False,  # the supervisor opens it: it outlives a restart of this process
-        language=console.catalogue.language,
-        stopped=stopped,
-        shared=_read_shared(options),
-    )
-    return RESTART_CODE if any(desk.restarting for desk in desks) else code
-
-
-def _read_shared(options: argparse.Namespace) -> dict[str, str]:
-    """Return who is let in from outside from the start, role -> way. The owner alone where only that is asked for."""
-    way = "lan" if options.lan else "tunnel"
-    roles = {"viewer": options.share or options.lan, "owner": options.share_owner}
-    return {role: way for role, wanted in roles.items() if wanted}
-
-
 def _later(module: str, name: str) -> Command:
-    """Return the command `name` of `module`, loaded when it is asked for: the window's two starts need none of them."""
+    """Return the command `name` of `module`, loaded when it is asked for: each start needs one."""
     return lambda *given: getattr(importlib.import_module(module), name)(*given)
 
 
 COMMANDS: dict[str, Command] = {
-    "studio": _studio,
-    "demo": _demo,
-    "train": _train,
-    "resume": _train,
-    "check": _later("studio.cli.reports", "check"),
-    "plan": _later("studio.cli.reports", "plan"),
-    "data": _later("studio.cli.reports", "data"),
+    "studio": _later("studio.cli.studio", "studio"),
+    "demo": _later("studio.cli.demo", "demo"),
+    "train": _later("studio.cli.train", "train"),
+    "resume": _later("studio.cli.train", "train"),
+    "check": _later("studio.cli.check", "check"),
+    "plan": _later("studio.cli.plan", "plan"),
+    "data": _later("studio.cli.data", "data"),
     "doctor": _later("studio.cli.doctor", "doctor"),
     "explain": _later("studio.cli.explain", "explain"),
-    "runs": _later("studio.cli.reports", "runs"),
-    "chat": _chat,
-    "export": _export,
+    "runs": _later("studio.cli.runs", "runs"),
+    "chat": _later("studio.cli.chat", "chat"),
+    "export": _later("studio.cli.export", "export"),
     "wsl": _later("studio.cli.wsl", "run_wsl"),
     "bench": _later("studio.cli.bench", "bench"),
 }

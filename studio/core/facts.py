@@ -401,15 +401,13 @@ class BackendPlan:
     attention: Choice
     quantization: Choice
     optimizer: Choice
-    checkpointing: Choice
-    """Whether activations are recomputed in the backward pass."""
+    checkpointing: Choice  # whether activations are recomputed in the backward pass
     kernels: Mapping[str, Choice]
     """Op -> `triton` or `reference`."""
     offers: tuple[Offer, ...] = ()
     multi_gpu: Choice = Choice(value="single", reason=Text(id="plan.multi_gpu.single"))
     """`single`: one card trains."""
-    row: int = 0
-    """Which row of planning/backend_table.py's table decided; 0 in runs of older studios."""
+    row: int = 0  # of older studios' runs: the number of what is `backend` now
     memory: MemoryPolicy | None = None
     """What the studio's own decoder keeps for its backward pass; None where the model's own forward trains."""
     fp8: Choice = Choice(value=False, reason=Text(id="plan.fp8.off"))
@@ -418,3 +416,5 @@ class BackendPlan:
     """How many rows of a step go at once, were all as long as the longest; 0 in runs of older studios."""
     slower: tuple[Slower, ...] = ()
     """What makes it clearly slower than it could be, the costliest first."""
+    backend: str = ""
+    """Which row of planning/backend_table.py decided; "" in runs of older studios."""

@@ -25,13 +25,13 @@ from studio.data.format_detection import understand
 from studio.data.problems import Problems, gather, read_problems
 from studio.data.quarantine import NAME as QUARANTINE
 from studio.data.quarantine import join_quarantine
-from studio.data.remote import FetchStopped
 from studio.data.row import list_columns
 from studio.data.row_stats import RowTraits
 from studio.data.shards import Shards, join_shards
 from studio.data.source import Source, open_source
 from studio.data.understanding import Understanding
 from studio.data.unicode_scripts import SCRIPTS
+from studio.hub.child import DownloadStopped
 
 MANIFEST = "manifest.json"
 VERSION = 6
@@ -152,7 +152,7 @@ def convert(
     if source is None:
         try:
             source = open_source(spec, cache=cache, on_progress=on_progress, should_stop=should_stop)
-        except FetchStopped as error:
+        except DownloadStopped as error:
             raise PreparationStopped from error
     understanding = understand_source(source, spec, cache)
     key = make_key(source, understanding, spec)

@@ -14,13 +14,10 @@ from studio.core.recipe import DatasetSpec
 from studio.data import split_discovery
 from studio.data.open_question import Question
 from studio.data.split_discovery import ALL, Plan, find_split, find_suffix, is_data, plan_files
+from studio.hub.child import DownloadStopped
 
 SUFFIXES = (*split_discovery.SUFFIXES, *split_discovery.PACKED, ".zip")
 """Endings that no name of the hub has: such a name is a file's."""
-
-
-class FetchStopped(StudioError):
-    """The person asked for the end in the middle of a transfer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,7 +160,7 @@ def show_source(source: str) -> str:
 
 def refuse(kind: str, source: str, **values: object) -> StudioError:
     """Return the StudioError that the texts data.remote.<kind> say."""
-    cls = FetchStopped if kind == "stopped" else StudioError
+    cls = DownloadStopped if kind == "stopped" else StudioError
     values |= {"source": show_source(source)}
     if "detail" in values:
         values["detail"] = literal(str(values["detail"]))

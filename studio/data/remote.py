@@ -8,33 +8,30 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import queue
 import re
-import subprocess
-import sys
-import tempfile
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from studio.core.atomic_files import write_file
 from studio.core.errors import StudioError
-from studio.core.hub_token import HUB, NO_MIRROR, UNWANTED, VARIABLES, choose_token
 from studio.core.i18n import Text, literal
-from studio.core.json_file import parse_json, read_json
-from studio.core.offline import wants_data_offline
+from studio.core.json_file import read_json
 from studio.core.recipe import DatasetSpec
-from studio.data.dataset_card import SUFFIXES, FetchStopped, choose, refuse, show_source
+from studio.data.dataset_card import SUFFIXES, choose, refuse, show_source
 from studio.data.open_question import Question
 from studio.data.split_discovery import Plan
+from studio.hub import child
+from studio.hub.access_token import HUB, NO_MIRROR, find_token
+from studio.hub.child import Report
+from studio.hub.dataset_download import PROGRAM
+from studio.hub.offline import wants_data_offline
 
 __all__ = (
     "HUB_ID",
     "SUFFIXES",
-    "FetchStopped",
     "Fetched",
     "RemoteFacts",
     "fetch_remote",
@@ -43,10 +40,7 @@ __all__ = (
 )
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 HUB_PAGE = re.compile(r"/datasets/([^/]+/[^/]+)(/.*)?")
-POLL_S = 0.2
 LISTING = "listing.json"
-Progress = Callable[[int, int], None]
-"""(bytes done, bytes in all or 0 where that is not known)"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,13 +92,13 @@ def look_remote(spec: DatasetSpec, cache: Path) -> RemoteFacts:
 def fetch_remote(
     spec: DatasetSpec,
     cache: Path,
-    on_progress: Progress | None = None,
+    on_progress: Report | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Fetched:
     """Return the files of `spec.source` in `cache`; those that are not there are fetched by a child process.
 
     What was fetched once is not asked for again: `look_remote` does that, and a newer version is then fetched.
-    Nothing is fetched while the Plan has a question that decides what would be. Raises FetchStopped, StudioError.
+    Nothing is fetched while the Plan has a question that decides what would be. Raises DownloadStopped, StudioError.
     """
     listing = _read_listing(spec.source, cache)
     if listing is None:
@@ -153,10 +147,10 @@ def _tell(spec: DatasetSpec, listing: Mapping[str, Any]) -> RemoteFacts:
 
 def _describe(source: str) -> dict[str, Any]:
     """Return what a child process has to know of `source`. Raises StudioError: an endpoint that is none."""
-    endpoint = (os.environ.get("HF_ENDPOINT") or HUB).strip().rstrip("/")
+    endpoint = NO_MIRROR.find_address(os.environ)
     if not re.match(r"https?://[^/]+", endpoint):
         raise refuse("endpoint", source, endpoint=literal(endpoint))
-    hub = {"endpoint": endpoint, "token": _find_token()}
+    hub = {"endpoint": endpoint, "token": find_token()}
     source = source.strip()
     if not source.lower().startswith("https://"):
         return hub | {"repository": source}
@@ -175,23 +169,6 @@ def _describe(source: str) -> dict[str, Any]:
     return hub | {"repository": page[1]}
 
 
-def _find_token() -> str:
-    """Return the person's token for the hub, as the hub's own tools find it; "" when there is none."""
-    environment = dict(os.environ) | choose_token(NO_MIRROR).changes
-    if environment.get(UNWANTED, "").upper() in ("1", "ON", "YES", "TRUE"):
-        return ""
-    for name in VARIABLES:
-        if environment.get(name, "").strip():
-            return environment[name].strip()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
-    path = Path(os.environ.get("HF_TOKEN_PATH") or f"{home}/token").expanduser()
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
-
-
 def _root(source: str, cache: Path) -> Path:
     return cache / f"remote-{hashlib.sha256(source.strip().encode('utf-8')).hexdigest()[:16]}"
 
@@ -206,63 +183,13 @@ def _read_listing(source: str, cache: Path) -> Mapping[str, Any] | None:
 def _ask(
     wish: Mapping[str, Any],
     source: str,
-    on_progress: Progress | None = None,
+    on_progress: Report | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
-    """Return what a child process answers. Raises FetchStopped, StudioError."""
+    """Return what a child process answers. Raises DownloadStopped, StudioError."""
     if wants_data_offline(os.environ):
         raise refuse("offline", source)
-    answer: dict[str, Any] = {}
-    with tempfile.TemporaryFile() as errors:
-        child = _start(wish, errors)
-        lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        threading.Thread(target=_read, args=(child.stdout, lines), name="transfer", daemon=True).start()
-        try:
-            while not (should_stop and should_stop()):
-                try:
-                    line = lines.get(timeout=POLL_S)
-                except queue.Empty:
-                    continue
-                if line is None:
-                    break
-                message = parse_json(line)
-                if "done_bytes" not in message:
-                    answer = message
-                elif on_progress is not None:
-                    on_progress(message["done_bytes"], message["total_bytes"])
-            else:
-                raise refuse("stopped", source)
-        finally:
-            child.kill()
-            child.wait()
-            child.stdin.close()
-        if not answer:
-            errors.seek(0)
-            said = errors.read().decode("utf-8", errors="replace").strip().splitlines()
-            answer = {"error": "ended", "detail": (said or [""])[-1]}
+    answer = child.ask(PROGRAM, wish=wish, report=on_progress, should_stop=should_stop)
     if "error" in answer:
-        raise refuse(answer["error"], source, detail=answer["detail"])
+        raise refuse(answer["error"], source, detail=answer.get("detail", ""))
     return answer
-
-
-def _start(wish: Mapping[str, Any], errors: IO[bytes]) -> subprocess.Popen:
-    root = str(Path(__file__).resolve().parents[2])
-    paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "studio.data.dataset_download"],
-        stdin=subprocess.PIPE,  # closes with us: the child then ends by itself
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        env=dict(os.environ) | {"PYTHONPATH": paths},
-        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-    )
-    # Not by its arguments, which every user of the machine can see: an address may hold a key.
-    child.stdin.write(json.dumps(wish).encode("utf-8") + b"\n")
-    child.stdin.flush()
-    return child
-
-
-def _read(stream: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
-    for line in stream:
-        lines.put(line)
-    lines.put(None)

@@ -26,6 +26,7 @@ from studio.data.row import Row, list_columns
 from studio.data.sampling import SAMPLE_ROWS, sample_head, sample_middle
 from studio.data.split_discovery import Plan, find_split, list_files, plan_files
 from studio.data.talks.step import list_unread
+from studio.hub.child import Report
 
 DEMO = "demo"
 DEMO_FILE = Path(__file__).resolve().parents[2] / "assets" / "demo_data" / "train.jsonl"
@@ -73,14 +74,14 @@ def open_source(
     spec: DatasetSpec,
     *,
     cache: Path | None = None,
-    on_progress: remote.Progress | None = None,
+    on_progress: Report | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Source:
     """Open `spec.source`: a path of this computer, `demo`, a name of the hub or an https address.
 
     What is here by that name is always meant first. Only a name of the hub or an https address that is not in `cache`
     is fetched, by a child process that reports to `on_progress` (bytes); without `cache` it is refused. Whether the
-    person may fetch at all is for the caller to know. Raises StudioError; remote.FetchStopped when `should_stop`.
+    person may fetch at all is for the caller to know. Raises StudioError; DownloadStopped when `should_stop`.
     """
     source = spec.source.strip()
     if not source:
@@ -163,7 +164,7 @@ def _open_folder(path: Path, spec: DatasetSpec) -> Source:
 def _open_remote(
     spec: DatasetSpec,
     cache: Path | None,
-    on_progress: remote.Progress | None,
+    on_progress: Report | None,
     should_stop: Callable[[], bool] | None,
 ) -> Source:
     if cache is None:

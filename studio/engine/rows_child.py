@@ -1,4 +1,4 @@
-"""Prepares the rows of a run in a process of its own: `rows_child.py RECIPE CACHE PARENT`, run by services/ahead.py.
+"""Prepares the rows of a run in a process of its own: `rows_child.py RECIPE CACHE PARENT`, run by services/preload.py.
 
 RECIPE is the recipe's JSON, CACHE the folder that keeps the rows. It ends with the process PARENT.
 """

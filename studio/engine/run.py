@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 from studio.core.events import RunEvent, RunFailed, RunFinished, RunStopped
 from studio.core.facts import MachineFacts
-from studio.core.hub_token import NO_MIRROR, Mirror
 from studio.core.recipe import Recipe
 from studio.core.run_record import RunRecord
 from studio.data.prepare import PreparationStopped
@@ -33,8 +32,10 @@ from studio.engine.phases.train import (
 from studio.engine.phases.verify import verify
 from studio.engine.run_context import Run, Stopped
 from studio.engine.run_folder import RunFolder
+from studio.hub.access_token import NO_MIRROR, Mirror
+from studio.hub.child import DownloadStopped
 from studio.machine.failures import diagnose
-from studio.models.fetch import DownloadStopped, resolve_model
+from studio.models.resolve import resolve_model
 from studio.models.weights import Weights
 from studio.planning.learned_limits import Remembered
 from studio.planning.run_plan import choose_device

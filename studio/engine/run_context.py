@@ -13,7 +13,6 @@ from typing import Any
 
 from studio.core.events import PhaseStarted, RunEvent, Warned
 from studio.core.facts import BackendPlan, Gpu, MachineFacts, ModelFacts
-from studio.core.hub_token import NO_MIRROR, Mirror
 from studio.core.i18n import Text
 from studio.core.recipe import Recipe
 from studio.core.run_record import RunRecord
@@ -22,6 +21,7 @@ from studio.engine.fault_recovery import Recovery
 from studio.engine.proof import Proof
 from studio.engine.run_folder import RunFolder
 from studio.engine.trainer import Trainer
+from studio.hub.access_token import NO_MIRROR, Mirror
 from studio.models.load import Loaded
 from studio.models.optimize_model import Fast
 from studio.models.weights import Weights

@@ -18,7 +18,7 @@ from studio.core.atomic_files import write_json
 from studio.core.errors import StudioError
 from studio.core.i18n import LANGUAGES, literal, text
 from studio.core.json_file import parse_json
-from studio.core.offline import OFFLINE_VARIABLE
+from studio.hub.offline import OFFLINE_VARIABLE
 from studio.machine.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE, Workspace
 
 CARDS_VARIABLE = "CUDA_VISIBLE_DEVICES"

@@ -15,7 +15,7 @@ from pathlib import Path
 from studio.core.atomic_files import write_file
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, text
-from studio.core.offline import OFFLINE_VARIABLE, wants_offline
+from studio.hub.offline import OFFLINE_VARIABLE, wants_offline
 
 WORKSPACE_VARIABLE = "FINETUNE_STUDIO_WORKSPACE"
 KERNELS_VARIABLE = "FINETUNE_STUDIO_KERNELS"
@@ -263,7 +263,7 @@ def child_environment(workspace: Workspace, base: Mapping[str, str]) -> dict[str
     """Return the environment for a process of the studio, made from `base` before its interpreter starts.
 
     Everything written goes into `workspace`, every library's telemetry is off, foreign GRADIO_* switches (share, MCP,
-    served paths) are gone. The Hugging Face libraries stay off the network (studio/models/download.py alone goes there)
+    served paths) are gone. The Hugging Face libraries stay off the network (studio/hub alone goes there)
     and use the user's own cache.
     """
     # Windows matches names of variables without case.

@@ -18,7 +18,7 @@ from typing import Any
 from studio.core.errors import Problem
 from studio.core.facts import Distribution, Offer
 from studio.core.i18n import literal, text
-from studio.machine.python_choice import VERSIONS
+from studio.installer.python_choice import VERSIONS
 from studio.machine.wsl_paths import AUTOMOUNT, read_automount
 
 Run = Callable[..., Any]
@@ -57,7 +57,7 @@ say free "$(df -Pk "$HOME" | tail -n 1 | awk '{print $4}')"
 cd "$HOME/PROGRAM" 2>/dev/null || exit 0
 say program "$(cat .studio-copy 2>/dev/null || echo unknown)"
 say ready "$(python3 -c 'import importlib.util as u
-s = u.spec_from_file_location("install", "studio/machine/install.py")
+s = u.spec_from_file_location("install", "studio/installer/install.py")
 m = u.module_from_spec(s); s.loader.exec_module(m)
 print(int(m.is_ready(".")))' </dev/null 2>/dev/null)"
 exit 0

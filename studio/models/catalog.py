@@ -16,7 +16,7 @@ from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts, Verdict
 from studio.core.i18n import Text, text
 from studio.core.json_file import TooDeep, parse_json
-from studio.models import modelscope
+from studio.hub import modelscope
 from studio.models.config_shapes import read_shapes
 from studio.models.sdpa import supports_sdpa
 

@@ -1,4 +1,4 @@
-"""Decides what the chosen graphics card can run: one table of twenty rows, a pure function, first match wins."""
+"""Decides what the chosen graphics card can run: one table of named rows, a pure function, first match wins."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from studio.machine.capabilities import (
 
 Kernels = Literal["all", "elementwise", "none"]
 
+KERNELS_NAMES: dict[Kernels, str] = {"all": "triton", "elementwise": "triton_elementwise", "none": "pytorch"}
 ROCM_WITHOUT_BITSANDBYTES = ("gfx906", "gfx900")
-PROCESSOR_ROWS = frozenset({1, 2, 3, 13, 19})
-"""Rows in which no graphics card trains."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backend:
     """What a row of the table gives: what can be used, where the recipe asks for it."""
 
-    row: int
+    row: str
+    """The row's name."""
+    name: str
+    """What the doctor calls it: cpu, triton, triton_elementwise, pytorch, rocm, ...; none where nothing can train."""
     kernels: Kernels
     four_bit: Literal["nf4", "off"]
     eight_bit: Literal["bitsandbytes", "torch"]
@@ -42,6 +44,8 @@ class Backend:
     """How cards of this kind could work together."""
     stop: bool
     """Whether the card must not be used before something is put right."""
+    processor: bool
+    """Whether no graphics card trains."""
     reason: Text
 
 
@@ -79,7 +83,7 @@ class Case:
 class BackendRow:
     """One row: when it holds, and what it gives. `kernels` run only where Triton was proved right."""
 
-    number: int
+    name: str
     condition: Callable[[Case], bool]
     reason: Callable[[Case], Text]
     kernels: Kernels = "none"
@@ -88,23 +92,29 @@ class BackendRow:
     attention: Literal["sdpa", "sdpa_efficient", "sdpa_math"] = "sdpa"
     multi_gpu: Literal["nccl", "rccl", "single", "off"] = "single"
     stop: bool = False
+    processor: bool = False
+    known_as: str = ""
+    """Backend.name; "" for the one that its kernels make, as for NVIDIA's cards."""
 
 
 def choose_backend(machine: MachineFacts, gpu: Gpu | None, forced: str = "") -> Backend:
     """Return the Backend of `gpu` (None: the processor) on `machine`. With several cards ask for the one that trains.
 
-    `forced` is `triton` or `pytorch` where the person decided on the kernels themselves (row 20), else "".
+    `forced` is `triton` or `pytorch` where the person decided on the kernels themselves (row `forced`), else "".
     """
     case = Case(machine, gpu, forced)
     row = next(row for row in ROWS if row.condition(case))
-    if row.number != 20:
+    if row.name != "forced":
         return _fill(row, case)
     # What was asked for concerns the kernels; all else is as the machine's own row has it.
     own = choose_backend(machine, gpu)
-    if forced == "pytorch" and own.row in PROCESSOR_ROWS:
+    if forced == "pytorch" and own.processor:
         return own  # it computes with PyTorch's operations anyway
     kernels = "all" if forced == "triton" and case.right and case.card is not None else "none"
-    return dataclasses.replace(own, row=20, kernels=kernels, reason=row.reason(case))
+    name = KERNELS_NAMES[kernels]
+    return dataclasses.replace(
+        own, row=row.name, name=name, processor=False, kernels=kernels, reason=row.reason(case)
+    )
 
 
 def runs_fast(policy: Kernels, op: str) -> bool:
@@ -221,12 +231,12 @@ def _say(id: str) -> Callable[[Case], Text]:
     return reason
 
 
-# The numbers are those of the design's table. Three stand elsewhere than in its order, for the first match to be the
-# one that is meant: what the person forced (20) before what they overrule, WSL without a GPU (13) before rows of a GPU,
-# and "Linux beside this Windows sees the GPU" (12) before the plain fallback (11). 10 and 11 also hold on Linux.
+# First match wins. Three stand before what they would come behind: what the person forced before what they overrule,
+# WSL without a GPU before rows of a GPU, and "Linux beside this Windows sees the GPU" before the plain fallback.
+# no_triton and broken_triton also hold on Linux. Texts keep the numbers of their ids: stored runs hold them.
 ROWS: tuple[BackendRow, ...] = (
     BackendRow(
-        number=1,
+        name="no_torch",
         condition=_torch_fails,
         reason=lambda case: text(
             "backend.row.1", reason=literal(case.machine.torch_error or "No module named 'torch'")
@@ -235,44 +245,52 @@ ROWS: tuple[BackendRow, ...] = (
         eight_bit="torch",
         multi_gpu="off",
         stop=True,
+        processor=True,
+        known_as="none",
     ),
     BackendRow(
-        number=2,
+        name="torch_without_gpu",
         condition=_cpu_build,
         reason=_say("backend.row.2"),
         four_bit="off",
         eight_bit="torch",
         multi_gpu="off",
         stop=True,
+        processor=True,
+        known_as="cpu",
     ),
     BackendRow(
-        number=3,
+        name="driver_or_build",
         condition=_wrong_driver_or_build,
         reason=_explain_driver_or_build,
         four_bit="off",
         eight_bit="torch",
         multi_gpu="off",
         stop=True,
+        processor=True,
+        known_as="cpu",
     ),
-    BackendRow(number=20, condition=lambda case: bool(case.forced), reason=_explain_forced),
+    BackendRow(name="forced", condition=lambda case: bool(case.forced), reason=_explain_forced),
     BackendRow(
-        number=13,
+        name="wsl_without_gpu",
         condition=_no_gpu_in_wsl,
         reason=_say("backend.row.13"),
         four_bit="off",
         eight_bit="torch",
         attention="sdpa_math",
         multi_gpu="off",
+        processor=True,
+        known_as="cpu",
     ),
     BackendRow(
-        number=4,
+        name="nvidia",
         condition=lambda case: not case.windows and case.nvidia(low=(8, 0)) and case.right,
         reason=_say("backend.row.4"),
         kernels="all",
         multi_gpu="nccl",
     ),
     BackendRow(
-        number=5,
+        name="nvidia_turing",
         condition=lambda case: not case.windows and case.nvidia(low=(7, 0), below=(8, 0)) and case.right,
         reason=_say("backend.row.5"),
         kernels="elementwise",
@@ -280,14 +298,14 @@ ROWS: tuple[BackendRow, ...] = (
         multi_gpu="nccl",
     ),
     BackendRow(
-        number=6,
+        name="nvidia_old",
         condition=lambda case: case.nvidia(below=(7, 0)),
         reason=_say("backend.row.6"),
         attention="sdpa_math",
         multi_gpu="off",
     ),
     BackendRow(
-        number=7,
+        name="windows",
         condition=lambda case: (
             case.windows
             and case.nvidia(low=(8, 0))
@@ -298,53 +316,64 @@ ROWS: tuple[BackendRow, ...] = (
         kernels="all",
     ),
     BackendRow(
-        number=8,
+        name="windows_turing",
         condition=lambda case: case.windows and case.nvidia(low=(7, 0), below=(8, 0)) and case.right,
         reason=_say("backend.row.5"),
         kernels="elementwise",
         attention="sdpa_efficient",
     ),
-    BackendRow(number=9, condition=_ahead_of_triton, reason=_say("backend.row.9")),
-    BackendRow(number=10, condition=_triton_missing, reason=_explain_missing),
-    BackendRow(number=12, condition=_wsl_is_better, reason=_explain_wsl),
-    BackendRow(number=11, condition=lambda case: case.nvidia(), reason=_explain_broken),
+    BackendRow(name="windows_ahead_of_triton", condition=_ahead_of_triton, reason=_say("backend.row.9")),
+    BackendRow(name="no_triton", condition=_triton_missing, reason=_explain_missing),
+    BackendRow(name="wsl_is_faster", condition=_wsl_is_better, reason=_explain_wsl),
+    BackendRow(name="broken_triton", condition=lambda case: case.nvidia(), reason=_explain_broken),
     BackendRow(
-        number=14, condition=_rocm_proved, reason=_say("backend.row.14"), kernels="all", multi_gpu="rccl"
+        name="rocm_triton",
+        condition=_rocm_proved,
+        reason=_say("backend.row.14"),
+        kernels="all",
+        multi_gpu="rccl",
+        known_as="rocm_triton",
     ),
     BackendRow(
-        number=15,
+        name="rocm",
         condition=lambda case: _rocm(case, windows=False),
         reason=_say("backend.row.15"),
         attention="sdpa_math",
         multi_gpu="off",
+        known_as="rocm",
     ),
     BackendRow(
-        number=16,
+        name="rocm_windows",
         condition=lambda case: _rocm(case, windows=True),
         reason=_say("backend.row.16"),
         kernels="all",
+        known_as="rocm",
     ),
     BackendRow(
-        number=17,
+        name="xpu",
         condition=lambda case: case.vendor("intel") and case.machine.torch_xpu,
         reason=_say("backend.row.17"),
         kernels="all",
+        known_as="xpu",
     ),
     BackendRow(
-        number=18,
+        name="mps",
         condition=_mac,
         reason=_say("backend.row.18"),
         four_bit="off",
         eight_bit="torch",
         multi_gpu="off",
+        known_as="mps",
     ),
     BackendRow(
-        number=19,
+        name="processor",
         condition=lambda case: True,
         reason=_say("backend.row.19"),
         four_bit="off",
         eight_bit="torch",
         multi_gpu="off",
+        processor=True,
+        known_as="cpu",
     ),
 )
 
@@ -357,13 +386,16 @@ def _fill(row: BackendRow, case: Case) -> Backend:
         (card.vendor == "nvidia" and card.capability < versions.gate("four_bit"))
         or (card.vendor == "amd" and card.architecture.startswith(ROCM_WITHOUT_BITSANDBYTES))
     )
+    kernels = row.kernels if case.right else "none"
     return Backend(
-        row=row.number,
-        kernels=row.kernels if case.right else "none",
+        row=row.name,
+        name=row.known_as or KERNELS_NAMES[kernels],
+        kernels=kernels,
         four_bit="off" if broken or too_old else row.four_bit,
         eight_bit="torch" if broken or too_old else row.eight_bit,
         attention=row.attention,
         multi_gpu=row.multi_gpu,
         stop=row.stop,
+        processor=row.processor,
         reason=row.reason(case),
     )

@@ -10,60 +10,14 @@ from studio.core.i18n import Text, literal, text
 from studio.machine import versions
 from studio.machine.capabilities import can_compile, dotted, has_bf16, has_fp8, old_driver
 from studio.machine.cards import choose_card, explain_card, list_driven
+from studio.machine.failures.catalogue import ENTRIES
 from studio.machine.repairs import choose_repairs
-from studio.planning.backend_table import PROCESSOR_ROWS, Backend
+from studio.planning.backend_table import Backend
 from studio.planning.suggestions import launcher
 
 LEVELS = ("installed", "importable", "compiles", "launches", "right")
-SUBJECTS = {
-    "S": "triton",
-    "T": "triton",
-    "G": "gpus",
-    "C": "driver",
-    "M": "memory",
-    "L": "wsl",
-    "B": "four_bit",
-    "F": "attention",
-    "A": "gpus",
-    "X": "gpus",
-    "D": "python",
-    "N": "network",
-    "P": "python",
-}
-"""First letter of a failure's code -> the check that it belongs to."""
-SUBJECTS_OF_CODES = {
-    "C1": "torch",
-    "C3": "torch",
-    "C7": "torch",
-    "C8": "torch",
-    "C9": "torch",
-    "C6": "gpus",
-    "C7b": "torch",
-    "C10": "gpus",
-    "C11": "torch",
-    "C12": "torch",
-    "C17": "torch",
-    "L3": "disk",
-    "L4": "memory",
-    "D1": "gpus",
-    "D6": "disk",
-    "M5": "torch",
-    "M7": "memory",
-    "M8": "disk",
-    "P5": "torch",
-    "P7": "system",
-    "P9": "triton",
-    "T9": "system",
-    "S5": "gpus",
-}
-SUBJECTS_OF_IDS = {
-    "package_missing": "python",
-    "disk_full": "disk",
-    "read_only": "disk",
-    "kernels_package": "python",
-    "hub_unreachable": "network",
-}
 RANK = {"ok": 0, "skip": 0, "note": 1, "warn": 2, "bad": 3}
+"""Verdicts of a check, the worst one highest."""
 SEVERITIES = {"note": "note", "degraded": "warn", "blocked": "bad"}
 WINDOWS_11_BUILD = 22000
 LITTLE_RAM_BYTES = 6 * 2**30
@@ -101,12 +55,6 @@ def look_through(machine: MachineFacts, backend: Backend, problems: Sequence[dic
     return checks
 
 
-def subject_of(problem: dict[str, Any]) -> str:
-    """Return the id of the check that a problem belongs to."""
-    id, code = problem["id"], problem["code"]
-    return SUBJECTS_OF_IDS.get(id) or SUBJECTS_OF_CODES.get(code) or SUBJECTS.get(code[:1], "system")
-
-
 def _check(id: str, evidence: Text, verdict: str = "ok", fix: Text | None = None, **values: object) -> Check:
     tried = text(f"checkup.{id}", **values)
     found = {"tried": tried, "evidence": evidence, "verdict": verdict, "fix": fix}
@@ -114,7 +62,7 @@ def _check(id: str, evidence: Text, verdict: str = "ok", fix: Text | None = None
 
 
 def _attach(problem: dict[str, Any], checks: list[Check]) -> None:
-    subject = subject_of(problem)
+    subject = ENTRIES[problem["id"]].subject
     same = [check for check in checks if check["id"] == subject]
     if not same:
         unasked = subject == "network"
@@ -166,7 +114,7 @@ def _look_at_driver(machine: MachineFacts, backend: Backend) -> Iterable[Check]:
     if machine.driver_cuda != (0, 0):
         cuda = ".".join(map(str, machine.driver_cuda))
         found = text("checkup.driver.found", driver=machine.driver or "?", cuda=cuda)
-        if backend.row == 3 and old_driver(machine):
+        if backend.row == "driver_or_build" and old_driver(machine):
             return [_check("driver", found, "bad", text("checkup.driver.fix"))]
         return [_check("driver", found)]
     if any(gpu.vendor == "nvidia" for gpu in machine.gpus):
@@ -175,7 +123,7 @@ def _look_at_driver(machine: MachineFacts, backend: Backend) -> Iterable[Check]:
 
 
 def _look_at_torch(machine: MachineFacts, backend: Backend) -> Check:
-    if not backend.stop or (backend.row == 3 and old_driver(machine)):
+    if not backend.stop or (backend.row == "driver_or_build" and old_driver(machine)):
         return _check("torch", _say_torch(machine))
     return _check("torch", _say_torch(machine), "bad", text("checkup.torch.fix", launcher=launcher(machine)))
 
@@ -197,7 +145,7 @@ def _say_torch(machine: MachineFacts) -> Text:
 
 def _look_at_triton(machine: MachineFacts, backend: Backend) -> list[Check]:
     """One check a level: those that were reached are ok, the first that was not says why, the rest were not tried."""
-    useless = backend.row in PROCESSOR_ROWS or backend.row == 18  # no card on which it could run
+    useless = backend.processor or backend.row == "mps"  # no card on which it could run
     installed = versions.installed_triton(machine)
     level = machine.triton_level
     reached = LEVELS.index(level) + 1 if level in LEVELS else 0
@@ -241,20 +189,20 @@ def _look_at_broken(machine: MachineFacts) -> Iterable[Check]:
 def _look_at_choice(machine: MachineFacts, backend: Backend) -> Iterable[Check]:
     """Which of several cards trains, and why."""
     gpu = choose_card(machine)
-    if gpu is not None and backend.row not in PROCESSOR_ROWS and len(list_driven(machine)) > 1:
+    if gpu is not None and not backend.processor and len(list_driven(machine)) > 1:
         yield _check("card", explain_card(machine, gpu))
 
 
 def _look_at_formats(machine: MachineFacts, backend: Backend) -> Iterable[Check]:
     gpu = choose_card(machine)
-    if gpu is None or backend.row in PROCESSOR_ROWS:
+    if gpu is None or backend.processor:
         return
     can = {"bf16": has_bf16(machine, gpu), "fp8": has_fp8(gpu), "compile": can_compile(machine)}
     yield _check("formats", text("checkup.formats.found", gpu=gpu.name, **can))
 
 
 def _look_at_attention(backend: Backend) -> Check:
-    if backend.row == 1:
+    if backend.row == "no_torch":
         return _check("attention", text("checkup.triton.not_tried"), "skip")
     return _check("attention", text(f"checkup.attention.{backend.attention}"))
 
@@ -266,7 +214,7 @@ def _look_at_bitsandbytes(machine: MachineFacts, backend: Backend) -> Check:
     if machine.bitsandbytes_error:
         line = machine.bitsandbytes_error.strip().splitlines()[-1]
         return _check("four_bit", literal(line), "warn", text("checkup.four_bit.fix"))
-    if backend.row == 1:
+    if backend.row == "no_torch":
         return _check("four_bit", text("checkup.triton.not_tried"), "skip")
     # Without a card its library is only loaded (probes/bitsandbytes_load.py).
     computed = machine.gpus and (machine.torch_cuda or machine.torch_hip or machine.torch_xpu)

@@ -11,14 +11,12 @@ from studio.machine.cards import choose_card
 from studio.machine.failures import find_failures, general
 from studio.machine.failures.catalogue import Found
 from studio.machine.repairs import REPAIRS, choose_repairs
-from studio.planning.backend_table import PROCESSOR_ROWS, Backend
+from studio.planning.backend_table import Backend
 from studio.planning.doctor_checks import look_through
 from studio.planning.run_plan import OPS, choose_kernel, plan_backend, triton_hidden
 from studio.planning.suggestions import make_offers
 
 REQUIRED = ("torch", *general.REQUIRED)
-NAMES = {14: "rocm_triton", 15: "rocm", 16: "rocm", 17: "xpu", 18: "mps"}
-"""Row -> backend, for what is not NVIDIA's."""
 
 
 def judge(machine: MachineFacts) -> dict[str, Any]:
@@ -35,7 +33,7 @@ def judge(machine: MachineFacts) -> dict[str, Any]:
     lacking = [name for name in REQUIRED if name not in machine.packages]
     slow_ops = sorted(broken_ops(machine))
     kernels = {op: choose_kernel(op, machine, backend, gpu) for op in dict.fromkeys((*OPS, *slow_ops))}
-    if backend.row == 1 or lacking or "blocked" in open_ones:
+    if backend.row == "no_torch" or lacking or "blocked" in open_ones:
         verdict = "blocked"
     elif backend.kernels == "none" or slow_ops or "degraded" in open_ones:
         verdict = "degraded"
@@ -43,7 +41,7 @@ def judge(machine: MachineFacts) -> dict[str, Any]:
         verdict = "ready"
     return {
         "verdict": verdict,
-        "backend": _name(backend, lacking),
+        "backend": "none" if "torch" in lacking else backend.name,
         "row": backend.row,
         "reasons": _reasons(machine, backend, gpu, problems, slow_ops),
         "kernels": kernels,
@@ -80,16 +78,6 @@ def _problem(found: Found, machine: MachineFacts, possible: set[str]) -> dict[st
     }
 
 
-def _name(backend: Backend, lacking: list[str]) -> str:
-    if backend.row == 1 or "torch" in lacking:
-        return "none"
-    if backend.row in PROCESSOR_ROWS:
-        return "cpu"
-    if backend.row in NAMES:
-        return NAMES[backend.row]
-    return {"all": "triton", "elementwise": "triton_elementwise", "none": "pytorch"}[backend.kernels]
-
-
 def _reasons(
     machine: MachineFacts,
     backend: Backend,
@@ -100,7 +88,7 @@ def _reasons(
     blocking = [one["title"] for one in problems if one["severity"] == "blocked" and not one["repaired"]]
     # What the row promises is not true while something is in the way.
     reasons = blocking if blocking and not backend.stop else [backend.reason]
-    if backend.row == 19 and gpu is not None:
+    if backend.row == "processor" and gpu is not None:
         reasons.append(text("doctor.unseen", gpu=gpu.name))
     if triton_hidden(machine, gpu):
         reasons.append(text("doctor.triton_hidden"))

@@ -26,6 +26,8 @@ from studio.planning.run_plan import (
 from studio.planning.run_time import check_duration
 from studio.planning.slow_paths import say_slower
 
+UNUSABLE = ("torch_without_gpu", "driver_or_build")
+"""Rows of the backend table: there is a card, and it cannot be used as things are."""
 FULL_RATE_LIMIT = 1e-4
 """Above this, full fine-tuning of a model of over 50 million parameters usually forgets what it knew."""
 ADAPTER_RATE_LIMIT = 2e-2
@@ -139,7 +141,7 @@ def _check_machine(recipe: Recipe, machine: MachineFacts, model: ModelFacts | No
     device, gpu = choose_device(machine, recipe)
     if recipe.run.device == "gpu" and gpu is None:
         yield _problem("run.device", "check.no_gpu", reason=device.reason)
-    elif recipe.run.device == "auto" and plan_backend(machine, recipe).row in (2, 3):
+    elif recipe.run.device == "auto" and plan_backend(machine, recipe).row in UNUSABLE:
         yield _warning("run.device", "check.card_unused", reason=device.reason)
     broken = bitsandbytes_reason(machine)
     if broken:

@@ -12,7 +12,7 @@ from studio.machine import versions
 from studio.machine.capabilities import dotted, has_bf16, has_fp8, old_driver, triton_words
 from studio.machine.cards import choose_card, explain_card, gigabytes, number_card
 from studio.machine.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE
-from studio.planning.backend_table import NEEDS_DOTS, PROCESSOR_ROWS, Backend, choose_backend, runs_fast
+from studio.planning.backend_table import NEEDS_DOTS, Backend, choose_backend, runs_fast
 from studio.planning.layer_memory import read_decoder
 from studio.planning.memory_estimate import estimate_calibration, predict
 from studio.planning.micro_batch import choose_decoder_rows, choose_own_rows, explain
@@ -50,7 +50,7 @@ def plan(
         kernels={op: choose_kernel(op, machine, backend, gpu, recipe.run.kernels) for op in ops},
         offers=make_offers(machine, backend, recipe),
         multi_gpu=_choose_multi_gpu(machine, gpu),
-        row=backend.row,
+        backend=backend.row,
     )
     fp8 = _choose_fp8(draft, recipe, model, gpu)
     if fp8.value:
@@ -165,25 +165,25 @@ def choose_device(machine: MachineFacts, recipe: Recipe) -> tuple[Choice, Gpu | 
     if recipe.run.device == "cpu":
         return Choice(value="cpu", reason=text("plan.device.cpu_wanted", cores=cores)), None
     gpu, backend = choose_card(machine), choose_backend(machine, choose_card(machine))
-    if gpu is None or backend.row in PROCESSOR_ROWS:
+    if gpu is None or backend.processor:
         return Choice(value="cpu", reason=_explain_processor(machine, gpu, backend.row)), None
     index, kind = number_card(machine, gpu), DEVICE_KINDS[gpu.vendor]
     value = kind if kind == "mps" else f"{kind}:{index}"
     return Choice(value=value, reason=explain_card(machine, gpu)), gpu
 
 
-def _explain_processor(machine: MachineFacts, gpu: Gpu | None, row: int) -> Text:
-    if row == 1:
+def _explain_processor(machine: MachineFacts, gpu: Gpu | None, row: str) -> Text:
+    if row == "no_torch":
         return text("plan.device.no_torch")
-    if row == 13:
+    if row == "wsl_without_gpu":
         return text("plan.device.wsl_without_gpu", cores=machine.cores)
     if gpu is None:
         if machine.gpus:
             return text("plan.device.other_build", gpu=machine.gpus[0].name)
         return text("plan.device.no_gpu", cores=machine.cores)
-    if row == 2:
+    if row == "torch_without_gpu":
         return text("plan.device.cpu_build", gpu=gpu.name)
-    if row != 3:
+    if row != "driver_or_build":
         return text("plan.device.unseen", gpu=gpu.name)
     if old_driver(machine):
         has = ".".join(map(str, machine.driver_cuda))
@@ -360,7 +360,7 @@ def choose_kernel(
     reference = "reference"
     if wanted == "pytorch":
         return Choice(value=reference, reason=text("plan.kernels.wanted"))
-    if backend.row == 20 and backend.kernels == "none" and gpu is not None:
+    if backend.row == "forced" and backend.kernels == "none" and gpu is not None:
         return Choice(value=reference, reason=backend.reason)
     if triton_hidden(machine, gpu):
         return Choice(value=reference, reason=text("plan.kernels.hidden", reason=triton_words(machine)))

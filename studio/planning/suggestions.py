@@ -11,7 +11,7 @@ from studio.planning.backend_table import Backend
 
 TORCH_INDEX = "https://download.pytorch.org/whl"
 ROCM_CARDS = ("gfx90a", "gfx94", "gfx95", "gfx103", "gfx11", "gfx12")
-OFFER_ROWS = frozenset({9, 10, 11, 12})
+OFFER_ROWS = frozenset({"windows_ahead_of_triton", "no_triton", "broken_triton", "wsl_is_faster"})
 """Rows in which Triton is what is missing."""
 
 
@@ -22,11 +22,11 @@ def make_offers(machine: MachineFacts, backend: Backend, recipe: Recipe | None =
     rebuild = f"{launcher(machine)} install --rebuild"
     if not on_processor and machine.gpus:
         name = machine.gpus[0].name
-        if backend.row == 2:
+        if backend.row == "torch_without_gpu":
             offers.append(_offer("torch_cuda", rebuild, gpu=name))
-        elif backend.row == 3 and machine.driver_cuda >= (12, 0):
+        elif backend.row == "driver_or_build" and machine.driver_cuda >= (12, 0):
             offers.append(_offer("driver_build", rebuild, gpu=name))
-        elif backend.row == 19 and (other := _undriven(machine)) is not None:
+        elif backend.row == "processor" and (other := _undriven(machine)) is not None:
             title = text("plan.offer.other_build", gpu=other.name)
             why = text("plan.offer.torch_cuda.why", gpu=other.name)
             offers.append(Offer(title=title, why=why, command=rebuild))
@@ -65,7 +65,7 @@ def _undriven(machine: MachineFacts) -> Gpu | None:
 
 
 def _triton_offers(machine: MachineFacts, backend: Backend) -> list[Offer]:
-    if backend.row == 9:
+    if backend.row == "windows_ahead_of_triton":
         release = versions.latest_windows_release()
         pin = f"triton-windows=={release.triton_windows}"
         values = {"torch": release.torch, "pin": pin}
@@ -75,7 +75,7 @@ def _triton_offers(machine: MachineFacts, backend: Backend) -> list[Offer]:
         title, why = text("plan.offer.older_torch", **values), text("plan.offer.older_torch.why")
         return [Offer(title=title, why=why, command=command)]
     needed = versions.pin(machine)
-    if backend.row != 10:
+    if backend.row != "no_triton":
         return []
     if machine.system != "Windows" or not needed:
         return [_offer("triton", f"{launcher(machine)} install")]
@@ -86,7 +86,7 @@ def _triton_offers(machine: MachineFacts, backend: Backend) -> list[Offer]:
 
 def _wsl_without_triton(machine: MachineFacts, backend: Backend) -> bool:
     """Windows with a forced row on which the kernels do not run."""
-    return backend.row == 20 and backend.kernels == "none" and bool(machine.gpus)
+    return backend.row == "forced" and backend.kernels == "none" and bool(machine.gpus)
 
 
 def _wsl_offers(machine: MachineFacts) -> list[Offer]:

@@ -20,8 +20,8 @@ from studio.models.catalog import inspect_model
 from studio.planning.learned_limits import Remembered
 from studio.planning.run_plan import choose_device, memory_share
 from studio.planning.speed_estimate import name_path, read_rows, reckon_speed
-from studio.services.ahead import import_libraries
-from studio.services.machine_state import Health, hide_broken_triton
+from studio.services.machine_state import MachineState, hide_broken_triton
+from studio.services.preload import import_libraries
 from studio.services.throughput_history import read_pace
 
 LOST = 70
@@ -32,7 +32,7 @@ def attempt(
     folder: RunFolder,
     recipe: Recipe,
     watch: Any,
-    health: Health,
+    health: MachineState,
     *,
     should_stop: Callable[[], bool],
     should_pause: Callable[[], bool],

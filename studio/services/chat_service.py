@@ -19,11 +19,10 @@ from studio.planning.run_plan import plan
 from studio.services.chat_history import TalkFiles
 from studio.services.eval_prompts import PromptSet
 from studio.services.eval_table import EvalTable, make_table
-from studio.services.job import Job
-from studio.services.machine_state import Health, hide_broken_triton
+from studio.services.machine_state import MachineState, hide_broken_triton
 from studio.services.results import find_result
-from studio.services.run_controller import Running
-from studio.services.worker import Worker
+from studio.services.runs import Runs
+from studio.services.worker import Job, Worker
 
 POLL_S = 0.2
 
@@ -55,7 +54,7 @@ class ChatService:
     They are computed on the engine's thread; while a run holds it paused, on one of their own.
     """
 
-    def __init__(self, workspace: Workspace, health: Health, engine: Worker, running: Running) -> None:
+    def __init__(self, workspace: Workspace, health: MachineState, engine: Worker, runs: Runs) -> None:
         self.workspace = workspace
         self.files = TalkFiles(workspace)
         """The last talk with each run."""
@@ -64,7 +63,7 @@ class ChatService:
         self._health = health
         self._engine = engine
         self._aside = Worker("talks")
-        self._running = running
+        self._runs = runs
         self._hold = threading.Lock()
         """Held by whoever uses the loaded model."""
         self._speaker: Any = None
@@ -104,7 +103,7 @@ class ChatService:
     def state(self) -> Verdict:
         """Return whether an answer can be had now, else why it must wait."""
         if not self._is_free():
-            return Verdict(ok=False, reason=text("chat.waits", run=self._running.busy()))
+            return Verdict(ok=False, reason=text("chat.waits", run=self._runs.busy()))
         before = self._worker().doing
         return Verdict(ok=False, reason=text(f"chat.waits.{before}")) if before else Verdict(ok=True)
 
@@ -192,7 +191,6 @@ class ChatService:
         side: str,
         max_new_tokens: int,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
-        should_stop: Callable[[], bool] = lambda: False,
     ) -> list[str]:
         """Return greedy answers of the result of `run`, or of its base, to many prompts; waits. Raises StudioError."""
 
@@ -203,7 +201,7 @@ class ChatService:
                     side,
                     max_new_tokens=max_new_tokens,
                     on_progress=on_progress,
-                    should_stop=should_stop,
+                    should_stop=lambda: self._runs.stopping,
                 )
 
         self._asked.append(run)
@@ -322,18 +320,18 @@ class ChatService:
     def refuse_while_training(self) -> None:
         """Raise StudioError while a run has the engine."""
         if not self._is_free():
-            self._running.refuse_busy()
+            self._runs.refuse_busy()
 
     def _is_free(self) -> bool:
         """Whether no run is on, here or in another process, or the one that is holds still."""
-        return not self._running.busy() or self._running.holding
+        return not self._runs.busy() or self._runs.holding
 
     def _must_end(self, turn: int) -> bool:
         """Whether what was begun at `turn` is to end; asked with every token."""
-        return not self._is_free() or self._running.closing.is_set() or turn != self._turn
+        return not self._is_free() or self._runs.closing.is_set() or turn != self._turn
 
     def _worker(self) -> Worker:
-        return self._engine if self._running.active is None else self._aside
+        return self._engine if self._runs.active is None else self._aside
 
     def _drop(self) -> None:
         self._loaded = None
@@ -360,7 +358,7 @@ class ChatService:
         return speaker
 
     def _find_partner(self, run: str, checkpoint: str, recipe: Recipe | None) -> Any:
-        machine = self._health.machine()
+        machine = self._health.facts()
         hide_broken_triton(machine)
         from studio.engine.chat import Partner
         from studio.engine.run_folder import find_run

@@ -27,11 +27,11 @@ def run_demo(
     """
     run, after = resume, 0
     if resume:
-        after = max((event.seq for event in desk.events(resume)), default=0)
-        if desk.run(resume).state != "finished":
-            desk.resume(resume)
+        after = max((event.seq for event in desk.runs.events(resume)), default=0)
+        if desk.runs.read(resume).state != "finished":
+            desk.queue.resume(resume)
     else:
-        run = desk.start(desk.demo_recipe(), checked=True)
+        run = desk.queue.start(desk.recipes.demo(), checked=True)
     record = follow(run, after)
     if record.state != "finished":
         return record, {"accuracy_before": None, "accuracy_after": None, "held_out": 0}, []
@@ -39,7 +39,7 @@ def run_demo(
     answers = {}
     for side in ("base", "tuned"):
         label = text(f"demo.measure.{side}")
-        answers[side] = desk.answer_all(
+        answers[side] = desk.chat.answer_all(
             run,
             prompts,
             side=side,

@@ -23,8 +23,10 @@ from studio.planning.memory_estimate import count_disk, predict
 from studio.planning.recipe_check import estimate_steps
 from studio.planning.run_plan import choose_calibration, choose_device, memory_budget, plan
 from studio.planning.speed_estimate import Duration, RowFigures, predict_duration, read_rows
-from studio.services.dataset_session import Look, identify
+from studio.services.dataset_session import Datasets, Look, identify
+from studio.services.machine_state import MachineState
 from studio.services.model_fit import judge_peak, knows_shape
+from studio.services.recipe_checks import RecipeChecks
 from studio.services.recipe_problems import look
 from studio.services.throughput_history import Paces, Throughput
 
@@ -119,9 +121,16 @@ class _Planned:
 class Estimates:
     """Estimates for one workspace; `find(source, revision)` returns a FoundModel. Methods are for any thread."""
 
-    def __init__(self, workspace: Workspace, desk: Any, find: Callable[[str, str], Any]) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        health: MachineState,
+        datasets: Datasets,
+        recipes: RecipeChecks,
+        find: Callable[[str, str], Any],
+    ) -> None:
         self.workspace = workspace
-        self._desk = desk
+        self._health, self._datasets, self._recipes = health, datasets, recipes
         self._find = find
         self._lock = threading.Lock()
         self._checked: tuple[str, tuple[Problem, ...], int, RowFigures] = ("", (), 0, RowFigures())
@@ -130,7 +139,7 @@ class Estimates:
 
     def judge(self, recipe: Recipe) -> RunEstimate:
         """Return what is known at once: a few milliseconds of arithmetic."""
-        machine = self._desk.health.now()
+        machine = self._health.now()
         gpu = choose_device(machine, recipe)[1]
         with self._lock:
             checked, problems, rows, expected = self._checked
@@ -161,7 +170,7 @@ class Estimates:
         """Return judge() with the problems; those of the recipe examined last are kept unless `fresh`."""
         key = self._key(recipe)
         if fresh or self._checked[0] != key:
-            problems = self._desk.check(recipe)
+            problems = self._recipes.check(recipe)
             rows, expected = self._count_rows(recipe)
             with self._lock:
                 self._checked = (key, problems, rows, expected)
@@ -169,7 +178,7 @@ class Estimates:
 
     def _key(self, recipe: Recipe) -> str:
         """Return what the check depends on: the recipe, and whether all rows of its data set are measured."""
-        counted = self._desk.datasets.count(recipe) is not None
+        counted = self._datasets.count(recipe) is not None
         return json.dumps([to_json(recipe), counted], sort_keys=True)
 
     def _count_rows(self, recipe: Recipe) -> tuple[int, RowFigures]:
@@ -183,7 +192,7 @@ class Estimates:
         return data.rows_used, read_rows(data)
 
     def _add_data(self, estimate: RunEstimate, rows: int) -> RunEstimate:
-        recipe, datasets = estimate.recipe, self._desk.datasets
+        recipe, datasets = estimate.recipe, self._datasets
         seen = datasets.view()
         if seen.source != recipe.data.source or identify(datasets.recipe) != identify(recipe):
             seen = Look()
@@ -218,7 +227,7 @@ class Estimates:
         if facts is None or not (knows_shape(facts) and _has_sound_numbers(recipe)):
             return estimate
         gpu = choose_device(machine, recipe)[1]
-        machine = self._desk.health.add_experience(machine, recipe)
+        machine = self._health.add_experience(machine, recipe)
         planned = self._plan(machine, recipe, facts)
         return dataclasses.replace(
             estimate,

@@ -37,10 +37,9 @@ from studio.services.export_folder import (
     staging_of,
     sweep_exports,
 )
-from studio.services.job import Job
 from studio.services.results import Result
-from studio.services.run_controller import Running
-from studio.services.worker import Worker
+from studio.services.runs import Runs
+from studio.services.worker import Job, Worker
 
 TARGETS = tuple(exporter.name for exporter in EXPORTERS)
 NAME = re.compile(f"{RUN_NAME.pattern}-({'|'.join(TARGETS)})")
@@ -95,7 +94,7 @@ class Exports:
         self,
         workspace: Workspace,
         engine: Worker,
-        running: Running,
+        runs: Runs,
         *,
         find: Callable[[str, str], Result],
         make_room: Callable[[], object],
@@ -108,7 +107,7 @@ class Exports:
         """What it writes: `RUN-TARGET`."""
         self._writing: dict[Job, str] = {}
         self._engine = engine
-        self._running = running
+        self._runs = runs
         self._find = find
         self._make_room = make_room
 
@@ -152,9 +151,10 @@ class Exports:
 
         place: its result, or the name of a checkpoint.
 
-        Raises StudioError for an unknown target, an unfinished run, a full disk, an existing folder or when it was
-        stopped, which leaves nothing behind; OSError.
+        Raises StudioError while a run trains, for an unknown target, an unfinished run, a full disk or an existing
+        folder, and when it was stopped, which leaves nothing behind; OSError.
         """
+        self._runs.refuse_busy()
         job = self._begin(Job(), run, target, folder, place)
         while not job.ended:
             if should_stop():
@@ -168,7 +168,7 @@ class Exports:
 
         Raises StudioError while a run trains or another export is being written, and for an unknown target.
         """
-        self._running.refuse_busy()
+        self._runs.refuse_busy()
         if self.job is not None and not self.job.ended:
             raise StudioError(text("export.busy"), text("export.busy.why"), text("export.busy.fix"))
         _get_exporter(target)
@@ -252,7 +252,7 @@ class Exports:
 
     def _must_end(self, job: Job) -> bool:
         """Whether the person, or the end of the studio, asks the export to end; it does so after its present part."""
-        return job.stopping or self._running.closing.is_set()
+        return job.stopping or self._runs.closing.is_set()
 
     def _make_task(self, result: Result, target: Path = Path()) -> ExportJob:
         record, folder = result.record, result.folder.path

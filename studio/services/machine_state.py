@@ -17,9 +17,9 @@ from studio.core.errors import StudioError
 from studio.core.events import RepairApplied
 from studio.core.facts import MachineFacts
 from studio.core.heartbeat import PARENT_VARIABLE, read_safer
-from studio.core.hub_token import Mirror, takes_token
 from studio.core.i18n import Text, literal, text
 from studio.core.recipe import Recipe
+from studio.hub.access_token import Mirror, takes_token
 from studio.machine.cards import choose_card, look_at_memory
 from studio.machine.detect import detect
 from studio.machine.environment import prepare_environment
@@ -35,7 +35,7 @@ from studio.services.worker import Worker
 LAUNCHER = Path(__file__).resolve().parents[2] / "launch.py"
 
 
-class Health:
+class MachineState:
     """One machine, examined on a thread of its own; methods may be called from any thread."""
 
     def __init__(self, workspace: Workspace) -> None:
@@ -46,7 +46,7 @@ class Health:
         self._importable: Future[bool] = Future()
         self._hurry: Callable[[], bool] | None = None
 
-    def machine(self) -> MachineFacts:
+    def facts(self) -> MachineFacts:
         """Return the facts as this process has them; found out once, which can take seconds."""
         return self._begin().result()
 
@@ -68,7 +68,7 @@ class Health:
 
     def now(self) -> MachineFacts:
         """Return the facts with what the graphics cards have free just now: other programs come and go."""
-        return look_at_memory(self.machine())
+        return look_at_memory(self.facts())
 
     def is_known(self, within_s: float = 0.0) -> bool:
         """Return whether `machine` answers within this time; at a first start the probes take ten seconds and more."""

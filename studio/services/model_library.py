@@ -9,20 +9,21 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.facts import Gpu, MachineFacts, ModelFacts
 from studio.core.i18n import Text, literal, text
 from studio.core.recipe import Recipe
+from studio.hub.search import HubModel, fetch_facts, search_hub
 from studio.machine.settings import read_settings
 from studio.machine.workspace import Workspace
-from studio.models.catalog import HUB_ID, inspect_model
+from studio.models.catalog import HUB_ID, LocalModel, inspect_model, list_local_models
 from studio.models.config_facts import outline_model
-from studio.models.hub_search import HubModel, fetch_facts, search_hub
 from studio.models.recommended_models import PICKS, outline_picks, outline_sizes
 from studio.planning.run_plan import choose_device
+from studio.services.dataset_session import Datasets
 from studio.services.estimate import Estimates, RunEstimate
+from studio.services.machine_state import MachineState
 from studio.services.model_fit import (
     METHODS,
     PROCESSOR_PARAMETERS,
@@ -32,6 +33,7 @@ from studio.services.model_fit import (
     judged_recipe,
 )
 from studio.services.model_places import ModelPlace, list_places, read_stamp
+from studio.services.recipe_checks import RecipeChecks
 
 PICKS_SHOWN = 5
 KEPT_S = 10.0
@@ -67,19 +69,21 @@ class FoundModel:
         return self.problem is None
 
 
-class Fits:
-    """The models of one machine; methods may be called from any thread. `desk` answers health, datasets and check."""
+class ModelLibrary:
+    """The models of one machine; methods may be called from any thread."""
 
-    def __init__(self, workspace: Workspace, desk: Any) -> None:
+    def __init__(
+        self, workspace: Workspace, health: MachineState, datasets: Datasets, recipes: RecipeChecks
+    ) -> None:
         self.workspace = workspace
-        self._desk = desk
+        self._health = health
         self._lock = threading.Lock()
         self._known: dict[ModelPlace, tuple[tuple[int, int, int], FoundModel]] = {}
         self._outlines: dict[str, FoundModel] = {}
         self._judged: dict[tuple[str, str], ModelFit] = {}
         self._last: tuple[float, tuple[FoundModel, ...]] = (-math.inf, ())
         self._machine: MachineFacts | None = None
-        self._estimates = Estimates(workspace, desk, self.find)
+        self._estimates = Estimates(workspace, health, datasets, recipes, self.find)
 
     # Models -------------------------------------------------------------------------------------------------------
 
@@ -90,6 +94,14 @@ class Fits:
             return tuple(map(self._judge_found, kept))
         *_, found = self.scan(folders)  # there is always the demo
         return found
+
+    def list_local(self) -> tuple[ModelFacts | LocalModel, ...]:
+        """Return the models that can be picked without typing: the demo, and what lies in the user's hub cache."""
+        return (inspect_model("demo"), *list_local_models(()))
+
+    def inspect(self, source: str) -> ModelFacts:
+        """Return the facts of a model folder or hub id. Raises StudioError."""
+        return inspect_model(source)
 
     def scan(self, folders: Sequence[str] | None = None) -> Iterator[tuple[FoundModel, ...]]:
         """Yield the models found so far, again and again until all are; what did not change is not read again."""
@@ -127,14 +139,14 @@ class Fits:
 
     def search(self, words: str) -> tuple[FoundModel, ...]:
         """Ask the hub for models that match; connects to the network. Raises StudioError."""
-        found = search_hub(words, self._desk.health.mirror())
+        found = search_hub(words, self._health.mirror())
         return tuple(self._take(model) for model in found if HUB_ID.fullmatch(model.source))
 
     def ask(self, source: str) -> FoundModel:
         """Ask the hub what the model `source` is; connects to the network. Raises StudioError."""
         if not HUB_ID.fullmatch(source):
             raise StudioError(*(text(f"model.missing{part}", source=source) for part in ("", ".why", ".fix")))
-        return self._take(fetch_facts(source, self._desk.health.mirror()))
+        return self._take(fetch_facts(source, self._health.mirror()))
 
     def advice(self) -> Text:
         """Return what this machine can do: the largest usual sizes that fit, by way of training."""
@@ -214,7 +226,7 @@ class Fits:
 
     def _look_at_machine(self) -> MachineFacts:
         """Return the machine; when it was examined anew, earlier judgements no longer count."""
-        machine = self._desk.health.machine()
+        machine = self._health.facts()
         if machine is not self._machine:
             self._machine, self._judged = machine, {}
         return machine

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from studio.core.i18n import Text, text
-from studio.models import modelscope
+from studio.hub import modelscope
 from studio.models.catalog import DEMO_MODEL, find_cached
 
 FOLDERS_READ = 3000

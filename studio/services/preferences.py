@@ -14,8 +14,8 @@ from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.facts import Gpu
-from studio.core.hub_token import VARIABLES, TokenPlace, keep_token, look_at_token
 from studio.core.i18n import literal, text
+from studio.hub.access_token import VARIABLES, TokenPlace, keep_token, look_at_token
 from studio.machine.environment import prepare_environment
 from studio.machine.nvml import list_cards
 from studio.machine.settings import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,8 @@ from studio.core.json_file import read_json, read_words
 from studio.core.knobs import knobs_of
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe, change_recipe, read_value
-from studio.core.run_record import RunRecord
 from studio.machine.workspace import Workspace
+from studio.services.runs import Runs
 
 BUILT_IN = ("quick", "style", "facts", "format", "long", "low_memory", "full")
 """In the order of the screen; each is assets/recipes/NAME.json, a recipe for the demo's model and data.
@@ -73,21 +73,15 @@ class Difference:
 class Presets:
     """The presets of one workspace; the person's own are files in workspace/presets."""
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        runs: Callable[[], Sequence[RunRecord]],
-        recipe: Callable[[str], Recipe],
-    ) -> None:
+    def __init__(self, workspace: Workspace, runs: Runs) -> None:
         self.folder = workspace.root / "presets"
         self._runs = runs
-        self._recipe = recipe
 
     def all(self) -> tuple[Preset, ...]:
         """Return built-in presets, the person's own by name, and the newest runs; damaged files are left out."""
         runs = (
             Preset(id=f"run:{record.run}", name=literal(record.name or record.run))
-            for record in self._runs()[:RUNS]
+            for record in self._runs.list()[:RUNS]
         )
         mine = sorted(self._mine(), key=lambda preset: str(preset.name.values["words"]).casefold())
         return (*map(read_built_in, BUILT_IN), *mine, *runs)
@@ -100,7 +94,7 @@ class Presets:
             raise StudioError(text("preset.missing"), text("preset.missing.why"), text("preset.missing.fix"))
         if kind != "run":
             return found
-        return Preset(id=id, name=found.name, settings=_settings(to_json(self._recipe(name))))
+        return Preset(id=id, name=found.name, settings=_settings(to_json(self._runs.recipe(name))))
 
     def save(self, name: str, recipe: Recipe) -> Preset:
         """Keep the recipe's settings under `name`, in place of those of that name. Raises StudioError, OSError."""

@@ -27,7 +27,7 @@ from studio.core.run_record import RunRecord
 from studio.engine.run_folder import RunFolder
 from studio.machine.failures import refuse_system
 from studio.services.recipe_problems import refuse
-from studio.services.run_controller import Running
+from studio.services.runs import Runs
 
 ENDED_KEPT = 50
 """Items that ended stay to be seen; beyond this many the oldest go."""
@@ -77,7 +77,7 @@ class Queue:
     def __init__(
         self,
         file: Path | None,
-        running: Running,
+        runs: Runs,
         check: Callable[[Recipe], tuple[Problem, ...]],
         later: Callable[[Callable[[], None]], Any],
         *,
@@ -85,7 +85,7 @@ class Queue:
     ) -> None:
         """`later` does a job when the engine is free. `file` None keeps the queue in memory (command line)."""
         self.file = file
-        self._running, self._check, self._later = running, check, later
+        self._runs, self._check, self._later = runs, check, later
         self._session = session or name_session()
         self._lock = threading.RLock()
         self._kept: QueueFile | None = None
@@ -133,7 +133,7 @@ class Queue:
         self.wake()
         return item
 
-    def start_now(self, recipe: Recipe, *, checked: bool = False) -> str:
+    def start(self, recipe: Recipe, *, checked: bool = False) -> str:
         """Check `recipe` and start it past those that wait; returns the run's id at once.
 
         Raises StudioError: what refuse() makes of the errors found, another run is on; OSError (disk full).
@@ -148,8 +148,8 @@ class Queue:
         """Go on with a run that ended before its time. Raises StudioError when it cannot."""
         with self._lock:
             self._state()
-            self._running.resume(run, paused=paused)
-            folder = RunFolder(self._running.workspace.runs / run)
+            self._runs.resume(run, paused=paused)
+            folder = RunFolder(self._runs.workspace.runs / run)
             item = self._of(run)
             if item is None:
                 recipe = folder.read_recipe()
@@ -254,7 +254,7 @@ class Queue:
 
     def _begin(self, item: QueueItem) -> str:
         """Launch an item's run and return its id, by which an item without a name goes from then on."""
-        run = self._running.launch(item.recipe)
+        run = self._runs.launch(item.recipe)
         self._put(dataclasses.replace(item, name=item.recipe.name or run, state="running", run=run))
         return run
 
@@ -270,14 +270,14 @@ class Queue:
 
     def _next(self) -> QueueItem | None:
         with self._lock:
-            if self.held or self._running.active or self._running.closing.is_set():
+            if self.held or self._runs.active or self._runs.closing.is_set():
                 return None
             return next((item for item in self._state().items if item.state == "waiting"), None)
 
     def _end(self, item: QueueItem, record: RunRecord) -> None:
         state = END_STATES.get(record.state, "stopped")
         what = record.diagnosis.what if record.diagnosis else None
-        run = item.run if (self._running.workspace.runs / item.run).exists() else ""  # discarded
+        run = item.run if (self._runs.workspace.runs / item.run).exists() else ""  # discarded
         if state == "failed":
             self._fail(dataclasses.replace(item, run=run), what or text("queue.failed"))
             return
@@ -351,7 +351,7 @@ class Queue:
                 found = self._read()
                 self._kept = dataclasses.replace(found, session=self._session)
                 for item in found.items:
-                    if item.state == "running" and item.run != self._running.active:
+                    if item.state == "running" and item.run != self._runs.active:
                         self._end(item, self._record_of(item.run))
                 if found.session != self._session:
                     self._hold(text("queue.held.restarted"))
@@ -360,7 +360,7 @@ class Queue:
     def _record_of(self, run: str) -> RunRecord:
         """Return the record of a run that the last process left; a lost one counts as stopped."""
         try:
-            return RunFolder(self._running.workspace.runs / run).read_record()
+            return RunFolder(self._runs.workspace.runs / run).read_record()
         except StudioError:
             return RunRecord(run=run, name=run, state="stopped", created_s=0.0)
 

@@ -25,9 +25,9 @@ from studio.machine.failures import refuse_system
 from studio.machine.workspace import Workspace
 from studio.machine.workspace_lock import is_worked_on
 from studio.services.reproducibility import find_differences
-from studio.services.run_controller import Running
 from studio.services.run_import import clean_name, import_run
 from studio.services.run_summary import CurveRow, RunSummary, mark, read_curve, summarise, worked_s
+from studio.services.runs import Runs
 
 CACHE_VERSION = 1
 MOST_COMPARED = 5
@@ -35,7 +35,7 @@ PLAN_PARTS = ("device", "dtype", "attention", "quantization", "optimizer")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShelfEntry:
+class LibraryEntry:
     """One run as the Runs screen lists it."""
 
     record: RunRecord
@@ -81,13 +81,13 @@ class _Kept:
     summary: RunSummary
 
 
-class Shelf:
+class RunLibrary:
     """The runs of one workspace; methods may be called from any thread."""
 
     def __init__(
         self,
         workspace: Workspace,
-        running: Running,
+        runs: Runs,
         machine: Callable[[], MachineFacts],
         on_delete: Callable[[str], None] = lambda run: None,
         release: Callable[[str], str] = lambda run: "",
@@ -96,14 +96,14 @@ class Shelf:
 
         `release` frees what is loaded of a run and returns who still works with it: export, test, talk, or "".
         """
-        self.workspace, self._running = workspace, running
+        self.workspace, self._runs = workspace, runs
         self._machine, self._on_delete, self._release = machine, on_delete, release
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept] = {}
         self._cache = workspace.root / "cache" / "shelf.json"
         self._summaries: dict[str, Any] | None = None
 
-    def entries(self) -> tuple[ShelfEntry, ...]:
+    def entries(self) -> tuple[LibraryEntry, ...]:
         """Return the runs, newest first; damaged ones are left out. 500 known ones take 0.1 s."""
         with self._lock:
             kept = {folder.run: found for folder, found in self._look()}
@@ -128,7 +128,7 @@ class Shelf:
         or talked with, and for files that are held open.
         """
         folder = find_run(self.workspace.runs, run)
-        if run == self._running.active or is_worked_on(self.workspace, run):
+        if run == self._runs.active or is_worked_on(self.workspace, run):
             raise _refusal("shelf.active", run=run)
         worker = self._release(run)
         if worker:
@@ -142,7 +142,7 @@ class Shelf:
             raise StudioError(
                 text("shelf.held", run=run), refuse_system(error).what, text("shelf.held.fix")
             ) from error
-        self._running.logs.drop(run)
+        self._runs.logs.drop(run)
         self._on_delete(run)
         return size_bytes
 
@@ -219,7 +219,7 @@ class Shelf:
             kept = self._kept.get(folder.run)
             if kept is None or kept.marks != marks:
                 kept = self._read(folder, marks)
-                changed = changed or folder.run != self._running.active
+                changed = changed or folder.run != self._runs.active
             found.append((folder, kept))
         if changed:
             self._keep_summaries(found)
@@ -255,16 +255,16 @@ class Shelf:
         runs = {
             folder.run: [kept.marks, *dataclasses.astuple(kept.summary)]
             for folder, kept in found
-            if folder.run != self._running.active
+            if folder.run != self._runs.active
         }
         self._summaries = runs
         with suppress(OSError):  # a full disk: they are read anew next time
             self._cache.parent.mkdir(parents=True, exist_ok=True)
             write_json(self._cache, {"version": CACHE_VERSION, "runs": to_json(runs)})
 
-    def _entry(self, kept: _Kept) -> ShelfEntry:
-        record = self._running.truthful(kept.record)
-        return ShelfEntry(
+    def _entry(self, kept: _Kept) -> LibraryEntry:
+        record = self._runs.truthful(kept.record)
+        return LibraryEntry(
             record=record,
             recipe=kept.recipe,
             size_bytes=kept.summary.size_bytes,

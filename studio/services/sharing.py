@@ -23,9 +23,9 @@ from studio.core.errors import StudioError
 from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.i18n import text
 from studio.core.json_file import parse_json
-from studio.core.offline import OFFLINE_VARIABLE
+from studio.core.private_file import write_private
+from studio.hub.offline import OFFLINE_VARIABLE
 from studio.machine.addresses import list_addresses, list_names
-from studio.machine.private_file import write_private
 from studio.machine.workspace import Workspace
 from studio.services.login_throttle import Throttle
 from studio.services.pass_phrase import hash_phrase, make_phrase, matches

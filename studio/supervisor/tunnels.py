@@ -23,9 +23,9 @@ from typing import Any
 from studio.core.atomic_files import LOG_LIMIT_BYTES, trim_log
 from studio.core.i18n import Text, text
 from studio.core.json_file import parse_json
+from studio.core.private_file import write_private
 from studio.machine.addresses import list_addresses
 from studio.machine.environment import prepare_environment
-from studio.machine.private_file import write_private
 from studio.machine.workspace import Workspace
 from studio.services.pass_phrase import make_phrase, matches
 from studio.services.share_files import PHRASES_VARIABLE, SESSION_VARIABLE, link_file, read_state, state_file

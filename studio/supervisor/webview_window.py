@@ -12,7 +12,7 @@ import sys
 
 from studio.core.errors import StudioError
 from studio.core.i18n import choose_language, load_catalogue, text
-from studio.machine.app_window import open_window
+from studio.installer.app_window import open_window
 
 PACKAGE = "webview"
 SIZE = (1320, 900)

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
-from studio.machine.app_window import focus_window, open_window
-from studio.machine.install_page import ADDRESS_VARIABLE
-from studio.machine.private_file import write_private
+from studio.core.private_file import write_private
+from studio.installer.app_window import focus_window, open_window
+from studio.installer.install_page import ADDRESS_VARIABLE
 from studio.machine.settings import read_settings
 from studio.machine.workspace import Workspace
 from studio.machine.workspace_lock import read_address

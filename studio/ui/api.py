@@ -46,7 +46,7 @@ class Api:
 
     def list(self) -> dict:
         """Return {"runs": [...]}, newest first; `resumable` says whether a run can go on, and why or why not."""
-        entries = self.context.desk.shelf.entries()
+        entries = self.context.desk.library.entries()
         return {
             "runs": [
                 self._record(entry.record)
@@ -58,7 +58,7 @@ class Api:
     def check(self, recipe: dict) -> dict:
         """Return {"ok", "problems": [{"field", "severity", "message", "fix"}]}; nothing is started."""
         try:
-            problems = self.context.desk.check(_read_recipe(recipe))
+            problems = self.context.desk.recipes.check(_read_recipe(recipe))
         except RecipeError as error:
             problems = error.problems
         return {
@@ -68,15 +68,15 @@ class Api:
 
     def plan(self, recipe: dict) -> dict:
         """Return {"plan"}: every choice that a run of `recipe` would make on this machine, each with its reason."""
-        return {"plan": self.context.desk.plan(_read_recipe(recipe))}
+        return {"plan": self.context.desk.recipes.plan(_read_recipe(recipe))}
 
     def start(self, recipe: dict) -> dict:
         """Check `recipe`, start it now and return {"run"}; refused while another run is on (see queue_add)."""
-        return {"run": self.context.desk.start(_read_recipe(recipe))}
+        return {"run": self.context.desk.queue.start(_read_recipe(recipe))}
 
     def resume(self, run: str) -> dict:
         """Go on with a run that stopped, failed or was cut off; return {"run"}."""
-        self.context.desk.resume(run)
+        self.context.desk.queue.resume(run)
         return {"run": run}
 
     def status(self, run: str = "") -> dict:
@@ -85,13 +85,13 @@ class Api:
         {"run": null} when none is named and none is on.
         """
         desk = self.context.desk
-        run = run or desk.active_run() or ""
+        run = run or desk.runs.active or ""
         if not run:
             return {"run": None}
-        view, record = self.context.view(run), desk.run(run)
+        view, record = self.context.view(run), desk.runs.read(run)
         state = view.state if record.state == "running" else record.state
         return self._record(record) | {
-            "state": "running" if state in ("waiting", "stopped") and desk.active_run() == run else state,
+            "state": "running" if state in ("waiting", "stopped") and desk.runs.active == run else state,
             "phase": view.phase,
             "step": view.step,
             "total_steps": view.total_steps or record.total_steps,
@@ -110,9 +110,9 @@ class Api:
         too; reading takes nothing away from other readers.
         """
         desk = self.context.desk
-        active = desk.active_run() == run  # asked first: events that come between the two are not lost
+        active = desk.runs.active == run  # asked first: events that come between the two are not lost
         wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S) if active else 0.0
-        found = desk.events(run, after, wait_s)
+        found = desk.runs.events(run, after, wait_s)
         told = found[:MOST_EVENTS]
         return {
             "events": [to_json(event) for event in told],
@@ -124,23 +124,23 @@ class Api:
     def stop(self, run: str) -> dict:
         """Ask the run to end after its step with a checkpoint; return {"run", "stopping"} at once."""
         desk = self.context.desk
-        desk.run(run)
-        active = desk.active_run() == run
-        desk.stop(run)
+        desk.runs.read(run)
+        active = desk.runs.active == run
+        desk.runs.stop(run)
         return {"run": run, "stopping": active}
 
     def pause(self, run: str) -> dict:
         """Ask the run to hold after its step; return {"run", "paused"} at once."""
         desk = self.context.desk
-        desk.run(run)
-        desk.pause(run)
-        return {"run": run, "paused": desk.active_run() == run}
+        desk.runs.read(run)
+        desk.runs.pause(run)
+        return {"run": run, "paused": desk.runs.active == run}
 
     def unpause(self, run: str) -> dict:
         """Let a paused run go on; return {"run", "paused"}."""
         desk = self.context.desk
-        desk.run(run)
-        desk.unpause(run)
+        desk.runs.read(run)
+        desk.runs.unpause(run)
         return {"run": run, "paused": False}
 
     # The queue --------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Api:
     def queue_add(self, recipe: dict) -> dict:
         """Check `recipe` and put it at the end of the queue; return {"item"}. It begins at once when nothing is on."""
         read = _read_recipe(recipe)
-        errors = tuple(each for each in self.context.desk.check(read) if _is_error(each))
+        errors = tuple(each for each in self.context.desk.recipes.check(read) if _is_error(each))
         if errors:
             raise RecipeError(errors)
         return {"item": _item(self.context.desk.queue.add(read))}

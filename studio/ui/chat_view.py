@@ -101,7 +101,7 @@ def state_card(
     say: Say,
     training: bool = False,
 ) -> str:
-    """Return whether an answer can be had and what is in memory. `loaded`: a desk.talks.LoadedModel or None.
+    """Return whether an answer can be had and what is in memory. `loaded`: a desk.chat.LoadedModel or None.
 
     `training`: what an answer waits for is a run.
     """

@@ -7,7 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
@@ -21,11 +21,14 @@ from studio.core.recipe import Recipe, change_recipe
 from studio.machine.failures import refuse_system
 from studio.machine.settings import change_settings, read_settings
 from studio.machine.workspace import refuse_gone
-from studio.services.renewal import Renewal
+from studio.services.idle_restart import IdleRestart
 from studio.ui.auth_middleware import CALLER, ROLE
 from studio.ui.guest_view import Curtain
 from studio.ui.live import LiveView, fold
 from studio.ui.owner_auth import Keys
+
+if TYPE_CHECKING:
+    from studio.services.desk import Desk
 
 ASKING: ContextVar[tuple[str, str]] = ContextVar("asking", default=("owner", ""))
 """Role and name of the page whose handler is at work. Outside of any it is the studio itself that asks."""
@@ -37,9 +40,9 @@ KEPT_VIEWS = 8
 class Context:
     """One studio's window: `desk` does the work, everything else here is about showing it."""
 
-    def __init__(self, desk: Any, workspace: Any, keys: Keys, language: str) -> None:
+    def __init__(self, desk: Desk, workspace: Any, keys: Keys, language: str) -> None:
         self.desk = desk
-        self.renewal = Renewal(desk)
+        self.renewal = IdleRestart(desk)
         self.workspace = workspace
         self.keys = keys
         self.words: Catalogue = load_catalogue(language)
@@ -90,7 +93,7 @@ class Context:
         with self._lock:
             # Taken out first: of a run that is gone none is kept, since events() refuses it.
             before = self._views.pop(run, LiveView())
-            after = fold(before, self.desk.events(run, after=before.seq))
+            after = fold(before, self.desk.runs.events(run, after=before.seq))
             self._views[run] = after
             if len(self._views) > KEPT_VIEWS:
                 del self._views[next(iter(self._views))]
@@ -101,7 +104,7 @@ class Context:
         try:
             return from_json(Recipe, lift("recipe", read_json(self.workspace.root / "draft.json")))
         except StudioError:
-            return self.desk.demo_recipe()
+            return self.desk.recipes.demo()
 
     def typed(self) -> dict[str, Any]:
         """Return what the form's fields hold as typed, by path, where the draft does not say it: `1e-`, nothing."""

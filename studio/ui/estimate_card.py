@@ -70,7 +70,7 @@ class RunCard:
         yield from self._draw(recipe)
 
     def _draw(self, recipe: Recipe, *, fresh: bool = False) -> Iterator[str]:
-        fits = self.context.desk.fits
+        fits = self.context.desk.models
         estimate = fits.judge(recipe)
         if estimate.checks is None or fresh:
             yield run_card(estimate, estimate.checks, self.context.say)
@@ -78,4 +78,4 @@ class RunCard:
         yield run_card(estimate, estimate.checks, self.context.say)
 
     def _card(self, recipe: Recipe, problems: tuple[Problem, ...]) -> str:
-        return run_card(self.context.desk.fits.judge(recipe), problems, self.context.say)
+        return run_card(self.context.desk.models.judge(recipe), problems, self.context.say)

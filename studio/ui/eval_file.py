@@ -93,7 +93,7 @@ class QuestionFile:
     ) -> Iterator[list[Any]]:
         if run is None:
             raise StudioError(text("ui.chat.no_run"), text("ui.chat.no_run.why"), text("ui.chat.no_run.fix"))
-        talks = self.context.desk.talks
+        talks = self.context.desk.chat
         talks.refuse_while_training()
         talks.start_test(
             read_prompts(path),
@@ -108,7 +108,7 @@ class QuestionFile:
 
     def watch(self) -> Iterator[list[Any]]:
         """Yield how the last test goes, until it ends; nothing when there was none."""
-        job = self.context.desk.talks.test
+        job = self.context.desk.chat.test
         if job is None:
             yield [gr.skip(), gr.skip()]  # a generator without any would empty both
             return
@@ -130,13 +130,13 @@ class QuestionFile:
 
     def hear(self, said: object) -> None:
         """Stop the test when its card's button says so."""
-        job = self.context.desk.talks.test
+        job = self.context.desk.chat.test
         if read_said(said)[0] == "stop-test" and job is not None:
             job.stop()
 
     def write(self) -> str:
         """Return the last table as a CSV file to save."""
-        job, say = self.context.desk.talks.test, self.context.say
+        job, say = self.context.desk.chat.test, self.context.say
         if job is None or not job.ended or job.error is not None:
             raise StudioError(
                 text("ui.test.no_file"), text("ui.test.no_file.why"), text("ui.test.no_file.fix")

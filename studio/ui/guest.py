@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import closing
 from html import escape
 from typing import Any
 
@@ -176,7 +177,7 @@ class GuestPage:
         """Return the workspace's runs, newest first, as they were within LISTED_S."""
         with self._lock:
             if time.monotonic() - self._listed[0] >= LISTED_S:
-                self._listed = (time.monotonic(), tuple(self.context.desk.runs()))
+                self._listed = (time.monotonic(), tuple(self.context.desk.runs.list()))
             return self._listed[1]
 
     def find(self, run: object) -> RunRecord | None:
@@ -240,7 +241,7 @@ class GuestPage:
         """Return how the run stands: what its events say, unless nobody works on it any more."""
         if state not in ("running", "paused", "waiting"):
             return state
-        if record.run == self.context.desk.active_run() or record.state == "running":
+        if record.run == self.context.desk.runs.active or record.state == "running":
             return "running" if state == "waiting" else state
         return record.state if state == "waiting" else "interrupted"
 
@@ -254,14 +255,17 @@ class GuestPage:
         asked = [*turns[-TURNS:], {"role": "user", "content": question}]
         yield ["", guest_talk([*asked, {"role": "assistant", "content": ""}], self.curtain), turns]
         words = ""
-        for words in self.context.desk.chat(record.run, asked, side="tuned", max_new_tokens=ANSWER_TOKENS):
-            yield ["", guest_talk([*asked, {"role": "assistant", "content": words}], self.curtain), turns]
+        answers = self.context.desk.chat.answer(asked, run=record.run, max_new_tokens=ANSWER_TOKENS)
+        with closing(answers):
+            for answer in answers:
+                words = answer.words
+                yield ["", guest_talk([*asked, {"role": "assistant", "content": words}], self.curtain), turns]
         done = [*asked, {"role": "assistant", "content": words}]
         yield ["", guest_talk(done, self.curtain), done]
 
     def _refuse(self, record: RunRecord | None) -> None:
         kind = ""
-        if self.context.desk.active_run() is not None:
+        if self.context.desk.runs.active is not None:
             kind = "training"  # a paused run too: its memory is not for guests
         elif record is None or record.state != "finished":
             kind = "unfinished"

@@ -48,8 +48,8 @@ class Header:
 
     def show_machine(self) -> str:
         """Return the machine, its memory and how it computes."""
-        health = self.context.desk.health
-        return machine_strip(health.machine(), health.examine()["backend"], health.memory(), self.context.say)
+        health = self.context.desk.machine
+        return machine_strip(health.facts(), health.examine()["backend"], health.memory(), self.context.say)
 
     def _words(self) -> str:
         """The words that page.js needs, and the place where assets/run.js says that the studio does not answer."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from studio.machine.private_file import read_key, write_private
+from studio.core.private_file import read_key, write_private
 
 SESSION_S = 7 * 24 * 3600
 """A browser stays known for a week, restarts of the studio included."""

@@ -74,7 +74,7 @@ class RunPage:
         rest_s = shown.get("rest_s")
         self.context.renewal.note_presence(rest_s if isinstance(rest_s, (int, float)) else 0.0)
         marks, before = (_mapping(shown.get(name)) for name in ("marks", "chip"))
-        active, now_s = self.context.desk.active_run() or "", time.time()
+        active, now_s = self.context.desk.runs.active or "", time.time()
         stand = cache(lambda run: self._stand(run, active))
         one = stand(_wanted(shown, active)) or stand(active or self.newest())
         # The strip tells of the run that is on, whichever one looks at; of its end until another one is chosen.
@@ -218,13 +218,13 @@ class RunPage:
 
     def _machine(self) -> str:
         """The machine in the strip, with the memory of its card."""
-        health = self.context.desk.health
-        return machine_strip(health.machine(), health.examine()["backend"], health.memory(), self.context.say)
+        health = self.context.desk.machine
+        return machine_strip(health.facts(), health.examine()["backend"], health.memory(), self.context.say)
 
     def has_card(self) -> bool:
         """Whether the machine is known to have a graphics card whose memory can be told; no page waits for that."""
-        health = self.context.desk.health
-        return health.is_known() and bool(health.machine().gpus)
+        health = self.context.desk.machine
+        return health.is_known() and bool(health.facts().gpus)
 
     def _spoken(self, view: LiveView, state: str) -> str:
         """What a screen reader says: the phase when it changes, and the end."""
@@ -236,7 +236,7 @@ class RunPage:
 
     def _picker(self, run: str) -> str:
         """The newest runs and the one on show, to choose from."""
-        say, records = self.context.say, self.context.desk.runs()
+        say, records = self.context.say, self.context.desk.runs.list()
         options = "".join(
             f'<option value="{escape(record.run)}"{" selected" if record.run == run else ""}>'
             f"{escape(run_label(record, say))}</option>"
@@ -250,7 +250,7 @@ class RunPage:
 
     def log_text(self, run: str) -> str:
         """The whole log with its dates and every step, for a file: the page has its last lines alone."""
-        events = self.context.desk.events(run) if self.record(run) else ()
+        events = self.context.desk.runs.events(run) if self.record(run) else ()
         lines, say = (line for event in events for line in log_lines(event)), self.context.say
         return "".join(
             f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(line.time_s))} {line.level:4} {say(line.message)}\n"
@@ -276,20 +276,20 @@ class RunPage:
     def record(self, run: str) -> RunRecord | None:
         """The run's record, None when there is no such run."""
         try:
-            return self.context.desk.run(run)
+            return self.context.desk.runs.read(run)
         except StudioError:
             return None  # deleted, damaged, or an address that somebody made up
 
     def recipe(self, run: str) -> Recipe | None:
         """The run's frozen recipe, None when it cannot be read."""
         try:
-            return self.context.desk.recipe(run)
+            return self.context.desk.runs.recipe(run)
         except StudioError:
             return None  # damaged: the curves can be looked at all the same
 
     def newest(self) -> str:
         """The newest run's id, "" without one."""
-        records = self.context.desk.runs()
+        records = self.context.desk.runs.list()
         return records[0].run if records else ""
 
 

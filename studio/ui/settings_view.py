@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.facts import Gpu
-from studio.core.hub_token import NO_MIRROR, Mirror, TokenPlace, takes_token
 from studio.core.i18n import LANGUAGES
+from studio.hub.access_token import NO_MIRROR, Mirror, TokenPlace, takes_token
 from studio.services.preferences import PreferencesPart
 from studio.ui.cards import size_words
 

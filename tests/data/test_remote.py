@@ -13,8 +13,10 @@ import pytest
 from studio.core.errors import StudioError
 from studio.core.i18n import load_catalogue
 from studio.core.recipe import DatasetSpec
-from studio.data import dataset_download, https_client, remote
-from studio.data.remote import FetchStopped, fetch_remote, is_fetched, is_remote, look_remote
+from studio.data import remote
+from studio.data.remote import fetch_remote, is_fetched, is_remote, look_remote
+from studio.hub import dataset_download, https_client
+from studio.hub.child import DownloadStopped
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ROWS = b'{"text": "one"}\n{"text": "two"}\n'
@@ -307,7 +309,7 @@ def test_a_stopped_transfer_is_gone_on_from(hub, tmp_path):
     hub.cuts = ["hang"]
     seen = []
     started_s = time.monotonic()
-    with pytest.raises(FetchStopped):
+    with pytest.raises(DownloadStopped):
         fetch_remote(
             make_spec("owner/name"), tmp_path, lambda done, total: seen.append(done), lambda: bool(seen)
         )
@@ -492,7 +494,7 @@ def test_messages_keep_keys_to_themselves():
 
 def test_data_stay_here_where_the_person_said_so_of_data_alone(monkeypatch):
     """The studio sets its own variable from what counts for models; a word about data alone was lost by that."""
-    from studio.core.offline import OFFLINE_VARIABLE, wants_data_offline, wants_offline
+    from studio.hub.offline import OFFLINE_VARIABLE, wants_data_offline, wants_offline
 
     said = {"HF_DATASETS_OFFLINE": "1", OFFLINE_VARIABLE: "0"}
     assert wants_data_offline(said) and not wants_offline(said)

@@ -27,8 +27,8 @@ from studio.models.adapt import adapt, unwrap
 from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.optimize_model import Fast
 from studio.planning import run_plan as planning
+from tests.doubles.kernels import COMPUTE, Fault, Now, install
 from tests.engine.conftest import Ran
-from tests.engine.fake_kernels import COMPUTE, Fault, Now, install
 
 
 @pytest.fixture

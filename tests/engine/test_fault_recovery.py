@@ -19,8 +19,8 @@ from studio.engine.loss import LossHead
 from studio.engine.run_folder import create_run
 from studio.planning.learned_limits import Remembered
 from studio.planning.run_plan import plan as real_plan
+from tests.doubles.kernels import Fault, KernelBroke, Now, install
 from tests.engine.conftest import Ran
-from tests.engine.fake_kernels import Fault, KernelBroke, Now, install
 from tests.machine.facts import make_gpu, make_machine
 
 

@@ -28,7 +28,7 @@ from studio.engine.optimizer import apply_gradients, build_optimizer
 from studio.models.adapt import adapt, unwrap
 from studio.models.decoder.decoder import take_over
 from studio.planning import run_plan as planning
-from tests.engine.fake_kernels import Fault, Kernel, Now
+from tests.doubles.kernels import Fault, Kernel, Now
 
 COUNT = 1000
 CPU = torch.device("cpu")

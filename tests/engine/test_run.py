@@ -328,9 +328,9 @@ def test_training_without_a_working_triton(ran, tmp_path, state):
 
 
 def test_the_mirror_of_the_settings_reaches_the_download(machine, recipe, tmp_path, monkeypatch):
-    from studio.core.hub_token import Mirror
     from studio.engine import run as module
     from studio.engine.run_folder import create_run
+    from studio.hub.access_token import Mirror
 
     asked = []
     monkeypatch.setattr(module, "resolve_model", lambda *arguments: asked.append(arguments[-1]) or 1 / 0)

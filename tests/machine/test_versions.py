@@ -3,7 +3,8 @@
 import pytest
 from studio_kernels import _triton
 
-from studio.machine import torch_build, versions, windows
+from studio.installer import torch_build, windows
+from studio.machine import versions
 from tests.machine.facts import PACKAGES, make_gpu, make_machine
 
 
@@ -111,7 +112,7 @@ def test_torch_s_own_list_goes_before_the_tables(listed, capability, answer):
 
 
 def test_the_installer_chooses_builds_that_the_tables_allow():
-    """studio/machine/torch_build.py runs before anything is installed and has its own floors: they must agree."""
+    """studio/installer/torch_build.py runs before anything is installed and has its own floors: they must agree."""
     for capability in ((5, 0), (6, 1), (7, 0), (7, 5), (8, 6), (9, 0), (12, 0)):
         for driver in (12000, 12080, 13000):
             facts = {"cuda_driver": driver, "capabilities": [list(capability)], "system": "Linux"}

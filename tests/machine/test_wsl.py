@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from studio.core.errors import StudioError
 from studio.core.facts import Distribution
 from studio.core.i18n import load_catalogue
-from studio.machine.mirrors import find_mirrors
+from studio.hub.mirrors import find_mirrors
 from studio.machine.workspace import LOCAL_VARIABLE, child_environment, open_workspace
 from studio.machine.workspace_lock import Claim, claim, claim_run
 from studio.machine.wsl import (
@@ -32,7 +32,7 @@ from studio.machine.wsl import (
 )
 from studio.machine.wsl_lease import BRIDGE_VARIABLE, FRESH_S, MARKER, hand_over
 from studio.machine.wsl_paths import read_automount, to_linux
-from tests.machine.fake_wsl import ENGLISH, FakeWsl, read_calls
+from tests.doubles.wsl import ENGLISH, FakeWsl, read_calls
 
 GERMAN = (
     "  NAME              STATUS          VERSION\r\n"

@@ -29,78 +29,97 @@ def ask(machine, gpu=RTX, forced=""):
 
 
 def test_twenty_rows_each_once():
-    assert sorted(row.number for row in ROWS) == list(range(1, 21))
+    assert len({row.name for row in ROWS}) == len(ROWS) == 20
 
 
-def test_a_row_s_place_follows_its_number_but_for_three():
-    numbers = [row.number for row in ROWS]
-    assert [number for number in numbers if number not in (12, 13, 20)] == [
-        number for number in range(1, 21) if number not in (12, 13, 20)
+def test_the_order_of_the_rows_of_which_the_first_match_wins():
+    assert [row.name for row in ROWS] == [
+        *("no_torch", "torch_without_gpu", "driver_or_build"),
+        *("forced", "wsl_without_gpu"),
+        *("nvidia", "nvidia_turing", "nvidia_old"),
+        *("windows", "windows_turing", "windows_ahead_of_triton"),
+        *("no_triton", "wsl_is_faster", "broken_triton"),
+        *("rocm_triton", "rocm", "rocm_windows", "xpu", "mps", "processor"),
     ]
 
 
 @pytest.mark.parametrize(
     ("row", "gpu", "values", "kernels"),
     [
-        (1, RTX, {"torch_error": "broken"}, "none"),
-        (2, RTX, {"torch_cuda": ""}, "none"),
-        (3, RTX, {"driver_cuda": (12, 9)}, "none"),
-        (4, RTX, {}, "all"),
-        (5, TURING, {}, "elementwise"),
-        (6, make_gpu(8, (6, 1)), {"torch_cuda": "12.6"}, "none"),
-        (7, RTX, WINDOWS, "all"),
-        (8, TURING, WINDOWS, "elementwise"),
-        (9, RTX, WINDOWS | {"packages": {"torch": "2.15.0"}, "triton_level": "absent"}, "none"),
-        (10, RTX, WINDOWS | {"packages": {"torch": "2.13.0"}, "triton_level": "absent"}, "none"),
-        (10, RTX, WINDOWS | {"packages": {"torch": "2.13.0", "triton-windows": "3.5.1.post24"}}, "none"),
-        (10, RTX, {"triton_level": "absent"}, "none"),
-        (11, RTX, {"triton_level": "launches"}, "none"),
-        (11, RTX, WINDOWS | {"triton_level": "importable"}, "none"),
-        (14, amd(), {"torch_hip": "7.2", "torch_cuda": ""}, "all"),
-        (15, amd("gfx1030"), {"torch_hip": "7.2", "torch_cuda": ""}, "none"),
-        (15, amd(), {"torch_hip": "7.2", "torch_cuda": "", "triton_level": "importable"}, "none"),
-        (16, amd(), WINDOWS | {"torch_hip": "7.2", "torch_cuda": "", "triton_level": "absent"}, "none"),
-        (16, amd(), WINDOWS | {"torch_hip": "7.2", "torch_cuda": ""}, "all"),
+        ("no_torch", RTX, {"torch_error": "broken"}, "none"),
+        ("torch_without_gpu", RTX, {"torch_cuda": ""}, "none"),
+        ("driver_or_build", RTX, {"driver_cuda": (12, 9)}, "none"),
+        ("nvidia", RTX, {}, "all"),
+        ("nvidia_turing", TURING, {}, "elementwise"),
+        ("nvidia_old", make_gpu(8, (6, 1)), {"torch_cuda": "12.6"}, "none"),
+        ("windows", RTX, WINDOWS, "all"),
+        ("windows_turing", TURING, WINDOWS, "elementwise"),
+        (
+            "windows_ahead_of_triton",
+            RTX,
+            WINDOWS | {"packages": {"torch": "2.15.0"}, "triton_level": "absent"},
+            "none",
+        ),
+        ("no_triton", RTX, WINDOWS | {"packages": {"torch": "2.13.0"}, "triton_level": "absent"}, "none"),
+        (
+            "no_triton",
+            RTX,
+            WINDOWS | {"packages": {"torch": "2.13.0", "triton-windows": "3.5.1.post24"}},
+            "none",
+        ),
+        ("no_triton", RTX, {"triton_level": "absent"}, "none"),
+        ("broken_triton", RTX, {"triton_level": "launches"}, "none"),
+        ("broken_triton", RTX, WINDOWS | {"triton_level": "importable"}, "none"),
+        ("rocm_triton", amd(), {"torch_hip": "7.2", "torch_cuda": ""}, "all"),
+        ("rocm", amd("gfx1030"), {"torch_hip": "7.2", "torch_cuda": ""}, "none"),
+        ("rocm", amd(), {"torch_hip": "7.2", "torch_cuda": "", "triton_level": "importable"}, "none"),
+        (
+            "rocm_windows",
+            amd(),
+            WINDOWS | {"torch_hip": "7.2", "torch_cuda": "", "triton_level": "absent"},
+            "none",
+        ),
+        ("rocm_windows", amd(), WINDOWS | {"torch_hip": "7.2", "torch_cuda": ""}, "all"),
     ],
 )
 def test_rows(row, gpu, values, kernels):
     found = ask(make_machine(gpu, **values), gpu)
     assert (found.row, found.kernels) == (row, kernels)
-    assert found.stop == (row <= 3)
+    assert found.stop == (row in ("no_torch", "torch_without_gpu", "driver_or_build"))
 
 
 def test_intel_apple_and_no_card():
     arc = Gpu(name="Arc", vram_bytes=2**33, capability=(0, 0), vendor="intel")
     apple = Gpu(name="M3", vram_bytes=2**34, capability=(0, 0), vendor="apple")
     values = {"torch_cuda": "", "triton_level": "absent"}
-    assert ask(make_machine(arc, torch_xpu=True, **values), arc).row == 17
-    assert ask(make_machine(arc, **values), arc).row == 19
+    assert ask(make_machine(arc, torch_xpu=True, **values), arc).row == "xpu"
+    assert ask(make_machine(arc, **values), arc).row == "processor"
     mac = make_machine(apple, system="Darwin", architecture="arm64", **values)
-    assert (ask(mac, apple).row, ask(mac, apple).four_bit) == (18, "off")
-    assert ask(make_machine(), None).row == 19
+    assert (ask(mac, apple).row, ask(mac, apple).four_bit) == ("mps", "off")
+    assert ask(make_machine(), None).row == "processor"
 
 
 def test_a_linux_beside_windows_is_only_named_where_nothing_else_helps():
     healthy = (Distribution(name="Ubuntu", version=2, gpu=True),)
     values = WINDOWS | {"windows": WindowsFacts(distributions=healthy), "triton_level": "importable"}
-    assert ask(make_machine(RTX, **values)).row == 12
-    assert ask(make_machine(RTX, **values, environment={"CC": "gcc"})).row == 11
+    assert ask(make_machine(RTX, **values)).row == "wsl_is_faster"
+    assert ask(make_machine(RTX, **values, environment={"CC": "gcc"})).row == "broken_triton"
     repaired = make_machine(RTX, **values, environment={"CC": "gcc"}, repairs=("drop_compiler",))
-    assert ask(repaired).row == 12
+    assert ask(repaired).row == "wsl_is_faster"
     for other in (Distribution(name="Old", version=1, gpu=True), Distribution(name="Unasked", version=2)):
         windows = WindowsFacts(distributions=(other,))
-        assert ask(make_machine(RTX, **(values | {"windows": windows}))).row == 11
+        assert ask(make_machine(RTX, **(values | {"windows": windows}))).row == "broken_triton"
 
 
 def test_decided_for_the_card_that_trains():
     machine = make_machine(TURING, RTX)
-    assert [ask(machine, gpu).row for gpu in (TURING, RTX)] == [5, 4]
+    assert [ask(machine, gpu).row for gpu in (TURING, RTX)] == ["nvidia_turing", "nvidia"]
 
 
 def test_a_processor_computes_with_pytorch_whether_it_was_asked_to_or_not():
     machine = make_machine()
     assert ask(machine, None, "pytorch") == ask(machine, None)
-    assert ask(machine, None, "triton").row == 20, "the wish cannot be met: its own reason says so"
+    assert ask(machine, None, "triton").row == "forced", "the wish cannot be met: its own reason says so"
 
 
 @pytest.mark.parametrize(
@@ -109,12 +128,12 @@ def test_a_processor_computes_with_pytorch_whether_it_was_asked_to_or_not():
 )
 def test_what_is_forced_still_needs_the_proof(forced, level, kernels):
     found = ask(make_machine(TURING, triton_level=level), TURING, forced)
-    assert (found.row, found.kernels) == (20, kernels)
+    assert (found.row, found.kernels) == ("forced", kernels)
     assert found.attention == ask(make_machine(TURING, triton_level=level), TURING).attention
 
 
 def test_force_does_not_lift_a_stop():
-    assert ask(make_machine(RTX, torch_cuda=""), RTX, "triton").row == 2
+    assert ask(make_machine(RTX, torch_cuda=""), RTX, "triton").row == "torch_without_gpu"
 
 
 def test_a_kernel_with_dots_stays_in_pytorch_on_older_cards(monkeypatch):
@@ -134,7 +153,7 @@ def test_4_bits_need_the_library_and_a_card_that_it_serves():
 
 
 def test_a_card_that_torch_does_not_see_is_not_used():
-    assert ask(make_machine(RTX, torch_sees_gpu=False)).row == 19
+    assert ask(make_machine(RTX, torch_sees_gpu=False)).row == "processor"
 
 
 def test_features_beside_the_table():

@@ -286,30 +286,40 @@ def test_a_triton_that_does_not_load_is_said_to_be_hidden(machine, reason):
 @pytest.mark.parametrize(
     ("machine", "wanted", "value", "row"),
     [
-        (DESKTOP, "auto", "triton", 4),
-        (DESKTOP, "triton", "triton", 20),
-        (DESKTOP, "pytorch", "reference", 20),
-        (make_machine(make_gpu(), triton_level="compiles"), "triton", "reference", 20),
-        (make_machine(make_gpu(), **(WITH_TRITON | {"packages": PAIRLESS})), "auto", "reference", 10),
-        (make_machine(make_gpu(), **(WITH_TRITON | {"packages": PAIRLESS})), "triton", "triton", 20),
+        (DESKTOP, "auto", "triton", "nvidia"),
+        (DESKTOP, "triton", "triton", "forced"),
+        (DESKTOP, "pytorch", "reference", "forced"),
+        (make_machine(make_gpu(), triton_level="compiles"), "triton", "reference", "forced"),
+        (
+            make_machine(make_gpu(), **(WITH_TRITON | {"packages": PAIRLESS})),
+            "auto",
+            "reference",
+            "no_triton",
+        ),
+        (make_machine(make_gpu(), **(WITH_TRITON | {"packages": PAIRLESS})), "triton", "triton", "forced"),
         (
             make_machine(make_gpu(), environment={"FINETUNE_STUDIO_KERNELS": "pytorch"}),
             "auto",
             "reference",
-            20,
+            "forced",
         ),
         (
             make_machine(make_gpu(), environment={"FINETUNE_STUDIO_KERNELS": "pytorch"}),
             "triton",
             "triton",
-            20,
+            "forced",
         ),
-        (make_machine(make_gpu(), environment={"FINETUNE_STUDIO_KERNELS": "what"}), "auto", "triton", 4),
+        (
+            make_machine(make_gpu(), environment={"FINETUNE_STUDIO_KERNELS": "what"}),
+            "auto",
+            "triton",
+            "nvidia",
+        ),
     ],
 )
 def test_what_the_person_decides(machine, wanted, value, row):
     made = plan(machine, make_recipe({"run.kernels": wanted}), make_small())
-    assert ({choice.value for choice in made.kernels.values()}, made.row) == ({value}, row)
+    assert ({choice.value for choice in made.kernels.values()}, made.backend) == ({value}, row)
 
 
 @pytest.mark.parametrize(

@@ -45,15 +45,15 @@ def shop(tmp_path_factory, tiny_models):
     desk = Desk(open_workspace(str(folder / "workspace")))
     runs = []
     for method in ("lora", "full"):
-        runs.append(desk.start(change_recipe(recipe, {"adapter.method": method}), checked=True))
-        assert desk.wait(runs[-1]).state == "finished"
+        runs.append(desk.queue.start(change_recipe(recipe, {"adapter.method": method}), checked=True))
+        assert desk.runs.wait(runs[-1]).state == "finished"
     yield desk, *runs, recipe
     desk.close()
 
 
 def answer(desk: Desk, **settings: object) -> str:
     """The last words of an answer to QUESTION."""
-    found = list(desk.talks.answer(QUESTION, max_new_tokens=12, **settings))
+    found = list(desk.chat.answer(QUESTION, max_new_tokens=12, **settings))
     return found[-1].words if found else ""
 
 
@@ -62,12 +62,12 @@ def compute(desk: Desk, run: str, place: str = "", side: str = "tuned", recipe=N
     import torch
 
     def look() -> tuple[float, ...]:
-        speaker = desk.talks._speak(run, place, recipe)
+        speaker = desk.chat._speak(run, place, recipe)
         with speaker.using(side) as model, torch.no_grad():
             logits = model(input_ids=torch.tensor([[7, 11, 13, 17]])).logits
         return tuple(round(float(one), 4) for one in logits[0, -1, :8])
 
-    return desk.talks._engine.call(look)
+    return desk.chat._engine.call(look)
 
 
 def wait_until(holds) -> None:
@@ -82,7 +82,7 @@ def wait_until(holds) -> None:
 @pytest.mark.parametrize("kind", [1, 2], ids=["lora", "full"])
 def test_the_last_checkpoint_speaks_as_the_result_and_an_earlier_one_does_not(shop, kind):
     desk, run = shop[0], shop[kind]
-    (choice,) = desk.talks.choices([desk.run(run)])
+    (choice,) = desk.chat.choices([desk.runs.read(run)])
     assert [(place.name, place.step, place.problem) for place in choice.places] == [
         ("", 8, None),
         ("step-00000008", 8, None),
@@ -96,9 +96,9 @@ def test_the_last_checkpoint_speaks_as_the_result_and_an_earlier_one_does_not(sh
     assert compute(desk, "", side="base", recipe=shop[3]) == base, "the base model alone"
     assert answer(desk, side="base", recipe=shop[3]) and answer(desk, run=run, checkpoint="step-00000004")
     assert compute(desk, "", side="base", recipe=shop[3]) == base
-    loaded = desk.talks.loaded()
+    loaded = desk.chat.loaded()
     assert (loaded.run, loaded.checkpoint, loaded.device) == ("", "", "cpu")
-    assert desk.talks.unload() == loaded.size_bytes > 0 and desk.talks.loaded() is None
+    assert desk.chat.unload() == loaded.size_bytes > 0 and desk.chat.loaded() is None
 
 
 def test_a_checkpoint_that_is_not_whole_says_why(shop, tmp_path):
@@ -116,7 +116,7 @@ def test_a_checkpoint_that_is_not_whole_says_why(shop, tmp_path):
             answer(desk, run=run, checkpoint="step-00000007")
         assert refused.value.what.id == "chat.place" and refused.value.why.id == "checkpoint.file_changed"
         broken.write_bytes(data[:-5])
-        (choice,) = desk.talks.choices([desk.run(run)])
+        (choice,) = desk.chat.choices([desk.runs.read(run)])
         problems = {place.name: place.problem for place in choice.places}
         assert problems["step-00000007"].id == "checkpoint.file_changed"
         assert problems["step-00000004"] is None
@@ -138,11 +138,11 @@ def test_chance_follows_the_seed_and_the_model_says_nothing_to_sampling(shop, mo
     one = answer(desk, run=run, temperature=1.5, seed=2, top_k=1)
     assert one == answer(desk, run=run), "of one word there is no choice"
     assert answer(desk, run=run, repetition_penalty=2.0) != answer(desk, run=run)
-    assert desk.talks._speaker.tuned.generation_config.do_sample is not True
+    assert desk.chat._speaker.tuned.generation_config.do_sample is not True
     seen: list[list[dict]] = []
-    ids = desk.talks._speaker._prompt_ids
+    ids = desk.chat._speaker._prompt_ids
     monkeypatch.setattr(
-        desk.talks._speaker, "_prompt_ids", lambda asked: seen.append(list(asked)) or ids(asked)
+        desk.chat._speaker, "_prompt_ids", lambda asked: seen.append(list(asked)) or ids(asked)
     )
     answer(desk, run=run, system=" Be brief. ")
     assert seen == [[{"role": "system", "content": "Be brief."}, *QUESTION]]
@@ -151,13 +151,13 @@ def test_chance_follows_the_seed_and_the_model_says_nothing_to_sampling(shop, mo
 def test_an_answer_ends_when_told_and_says_how_fast_it_was(shop):
     desk, run = shop[0], shop[1]
     stop = threading.Event()
-    answers = desk.talks.answer(QUESTION, run=run, max_new_tokens=200, should_stop=stop.is_set)
+    answers = desk.chat.answer(QUESTION, run=run, max_new_tokens=200, should_stop=stop.is_set)
     first = next(answers)
     assert first.first_s > 0 and first.tokens >= 1
     stop.set()
     rest = list(answers)
     assert (rest[-1].tokens if rest else first.tokens) < 200
-    growing = list(desk.talks.answer(QUESTION, run=run, max_new_tokens=8))
+    growing = list(desk.chat.answer(QUESTION, run=run, max_new_tokens=8))
     assert growing[-1].took_s >= growing[-1].first_s and (growing[-1].tokens < 2) == (
         growing[-1].tokens_per_s == 0
     )
@@ -165,28 +165,30 @@ def test_an_answer_ends_when_told_and_says_how_fast_it_was(shop):
 
 def test_chat_waits_for_a_run_and_is_free_while_that_is_paused(shop):
     desk, _, _, recipe = shop
-    assert desk.talks.state().ok
-    run = desk.start(change_recipe(recipe, {"optim.max_steps": 100_000, "run.save_every": 0}), checked=True)
+    assert desk.chat.state().ok
+    run = desk.queue.start(
+        change_recipe(recipe, {"optim.max_steps": 100_000, "run.save_every": 0}), checked=True
+    )
     try:
-        assert not desk.talks.state().ok
+        assert not desk.chat.state().ok
         for act in (lambda: answer(desk, run=shop[1]), lambda: desk.exports.start(shop[1], "adapter")):
             with pytest.raises(StudioError) as refused:
                 act()
             assert refused.value.what.id == "desk.training"
-        desk.pause(run)
-        wait_until(lambda: desk.talks.state().ok)
+        desk.runs.pause(run)
+        wait_until(lambda: desk.chat.state().ok)
         assert answer(desk, run=shop[1])
-        desk.unpause(run)
-        assert desk.talks.loaded() is None and not desk.talks.state().ok
+        desk.runs.unpause(run)
+        assert desk.chat.loaded() is None and not desk.chat.state().ok
     finally:
-        desk.stop(run)
-        desk.wait(run)
-    assert desk.run(run).state == "stopped"
-    (choice,) = desk.talks.choices([desk.run(run)])
+        desk.runs.stop(run)
+        desk.runs.wait(run)
+    assert desk.runs.read(run).state == "stopped"
+    (choice,) = desk.chat.choices([desk.runs.read(run)])
     assert "" not in [place.name for place in choice.places], "no result, but the last checkpoint"
-    place = desk.talks.find_place(run)
+    place = desk.chat.find_place(run)
     assert place == choice.places[0].name and answer(desk, run=run, checkpoint=place)
-    assert desk.talks.find_place(shop[1]) == "", "the result, although there are checkpoints"
+    assert desk.chat.find_place(shop[1]) == "", "the result, although there are checkpoints"
 
 
 def test_a_paused_run_that_loads_again_after_a_restart_leaves_chat_no_room(workspace, tmp_path):
@@ -194,17 +196,17 @@ def test_a_paused_run_that_loads_again_after_a_restart_leaves_chat_no_room(works
     folder = create_run(
         workspace.runs, Recipe(model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
     )
-    log = desk.running.logs.open(folder.run)
+    log = desk.runs.logs.open(folder.run)
     log.append(RunPaused(step=3))  # by the process before
-    running = desk.running
+    running = desk.runs
     running._active = folder.run
     running._pause.set()
     running._keep(log, PhaseStarted(phase="load", step=3))
-    assert running.was_paused(folder.run) and not desk.talks.state().ok
+    assert running.was_paused(folder.run) and not desk.chat.state().ok
     with pytest.raises(StudioError):
-        next(desk.talks.answer(QUESTION, run=folder.run))
+        next(desk.chat.answer(QUESTION, run=folder.run))
     running._keep(log, RunPaused(step=3))
-    assert desk.talks.state().ok
+    assert desk.chat.state().ok
     running._active = None
     desk.close()
 
@@ -212,20 +214,18 @@ def test_a_paused_run_that_loads_again_after_a_restart_leaves_chat_no_room(works
 def test_the_last_talk_of_a_run_is_kept_and_goes_with_the_run(shop):
     desk, run = shop[0], shop[1]
     turn = {"role": "assistant", "content": "<b>", "tokens": 3, "first_s": 0.1, "evil": "x"}
-    desk.talks.files.keep(
-        run, {"base": [], "tuned": [{"role": "user", "content": "hi"}, turn], "system": "s"}
-    )
-    kept = desk.talks.files.read(run)
+    desk.chat.files.keep(run, {"base": [], "tuned": [{"role": "user", "content": "hi"}, turn], "system": "s"})
+    kept = desk.chat.files.read(run)
     assert kept["system"] == "s" and kept["tuned"][1] == {k: v for k, v in turn.items() if k != "evil"}
     stray = desk.workspace.root / "talks" / "gone-0000.json"
     stray.write_text("{}", encoding="utf-8")
-    desk.talks.files.keep("", {"base": [], "tuned": []})
-    assert not stray.exists() and desk.talks.files.read(run) == kept
+    desk.chat.files.keep("", {"base": [], "tuned": []})
+    assert not stray.exists() and desk.chat.files.read(run) == kept
     for damage in ("", "[]", '{"base": [{"role": "system", "content": "x"}], "tuned": []}'):
         (desk.workspace.root / "talks" / f"{run}.json").write_text(damage, encoding="utf-8")
-        assert desk.talks.files.read(run) == {"system": "", "base": [], "tuned": []}
+        assert desk.chat.files.read(run) == {"system": "", "base": [], "tuned": []}
     with pytest.raises(StudioError):
-        desk.talks.files.keep("../evil", {"base": [], "tuned": []})
+        desk.chat.files.keep("../evil", {"base": [], "tuned": []})
 
 
 # Files of questions -----------------------------------------------------------------------------------------
@@ -263,14 +263,14 @@ def test_a_test_tells_who_is_right_and_how_sure(shop, tmp_path, jsonl):
     desk, run = shop[0], shop[1]
     rows = [{"prompt": words, "expected": "@SUM(1)"} for words in ("say 9", "say 3", "=cmd|' /C calc'!A0")]
     path = jsonl(tmp_path / "q.jsonl", rows)
-    before = desk.talks.start_test(read_prompts(path), run=run, max_new_tokens=12).result(60)
+    before = desk.chat.start_test(read_prompts(path), run=run, max_new_tokens=12).result(60)
     (given,) = [row.answers for row in before.rows if row.number == 2]
     assert before.totals["tuned"].exact == 0 and given["base"] != given["tuned"]
     rows[1]["expected"] = given["tuned"]
     jsonl(path, rows)
-    job = desk.talks.start_test(read_prompts(path), run=run, max_new_tokens=12)
+    job = desk.chat.start_test(read_prompts(path), run=run, max_new_tokens=12)
     with pytest.raises(StudioError):
-        desk.talks.start_test(read_prompts(path), run=run)
+        desk.chat.start_test(read_prompts(path), run=run)
     table = job.result(60)
     assert table.whole and [row.number for row in table.rows][0] == 2, "what the training brought comes first"
     first = table.rows[0]
@@ -293,14 +293,14 @@ def test_what_waited_for_the_model_loads_none_after_it_made_room(shop, tmp_path,
     desk, run = shop[0], shop[1]
     path = tmp_path / "one.txt"
     path.write_text("say 3\n", encoding="utf-8")
-    monkeypatch.setattr(desk.talks, "_speak", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr(desk.chat, "_speak", lambda *_: pytest.fail("loaded"))
     said: list[object] = []
-    with desk.talks._hold:  # an answer is being given
-        asking = threading.Thread(target=lambda: said.extend(desk.talks.answer(QUESTION, run=run)))
+    with desk.chat._hold:  # an answer is being given
+        asking = threading.Thread(target=lambda: said.extend(desk.chat.answer(QUESTION, run=run)))
         asking.start()
-        wait_until(lambda: desk.talks._engine._jobs.empty() and desk.talks._asked)
-        job = desk.talks.start_test(read_prompts(path), run=run)
-        desk.talks._turn += 1  # as unload() does, which then waits for the model too
+        wait_until(lambda: desk.chat._engine._jobs.empty() and desk.chat._asked)
+        job = desk.chat.start_test(read_prompts(path), run=run)
+        desk.chat._turn += 1  # as unload() does, which then waits for the model too
     asking.join(10)
     table = job.result(10)
     assert not said and not table.whole and not table.totals
@@ -312,7 +312,7 @@ def test_a_stopped_test_keeps_what_it_has(shop, tmp_path):
     desk, run = shop[0], shop[1]
     path = tmp_path / "many.txt"
     path.write_text("".join(f"say {i}\n" for i in range(200)), encoding="utf-8")
-    job = desk.talks.start_test(read_prompts(path), run=run, max_new_tokens=64)
+    job = desk.chat.start_test(read_prompts(path), run=run, max_new_tokens=64)
     job.stop()
     table = job.result(60)
     assert not table.whole and len(table.rows) == 200 and not job.error
@@ -340,7 +340,7 @@ def test_an_export_is_checked_listed_loaded_by_its_own_lines_and_deleted(shop, t
     import torch
 
     ids = told["tokenizer"]("say 3", return_tensors="pt")["input_ids"]
-    speaker = desk.talks._engine.call(lambda: desk.talks._speak(run, place, None))
+    speaker = desk.chat._engine.call(lambda: desk.chat._speak(run, place, None))
     with torch.no_grad():
         ours, theirs = speaker.tuned(input_ids=ids).logits, told["model"](input_ids=ids).logits
     assert float((ours - theirs.float()).abs().max()) < (1e-4 if target == "adapter" else 0.1)

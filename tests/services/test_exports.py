@@ -27,12 +27,12 @@ from studio.machine.settings import change_settings
 from studio.models.file_hashes import hash_weights
 from studio.services import export_folder
 from studio.services import exports as exports_module
-from studio.services import run_controller as running_module
+from studio.services import runs as running_module
 from studio.services.desk import Desk
 from studio.services.eval_prompts import read_prompts
 from studio.services.export_folder import NOTE, WRITER, open_staging
-from studio.services.job import Job
 from studio.services.results import Result, find_result
+from studio.services.worker import Job
 from tests.ui.conftest import FakeDesk, make_plan
 
 RECIPE = Recipe(name="try", model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
@@ -74,7 +74,7 @@ def desk(workspace, monkeypatch):
     desk = Desk(workspace)
 
     def find(run: str, place: str) -> Result:
-        folder = desk._folder(run)
+        folder = desk.runs.folder(run)
         facts = SimpleNamespace(folder="/models/base", name="base")
         return Result(folder, folder.read_record(), facts, None, folder.read_recipe(), place)
 
@@ -224,7 +224,7 @@ def test_the_end_of_the_studio_ends_an_export_after_its_part_and_what_waits_neve
     assert begun.wait(10)
     waits = desk.exports._begin(Job(), run, "adapter", None, "")
     assert desk.exports.busy
-    desk.stop_all()
+    desk.runs.stop_all()
     go_on.set()
     for job in (first, waits):
         with pytest.raises(ExportStopped):
@@ -245,9 +245,9 @@ def test_nothing_is_merged_into_another_base_than_the_one_that_was_trained(desk,
     base = tmp_path / "base"
     base.mkdir()
     (base / "model.safetensors").write_bytes(b"as it was")
-    record = desk.run(run)
+    record = desk.runs.read(run)
     record = dataclasses.replace(record, adapter=True, base="base", base_hash=hash_weights(base))
-    desk._folder(run).write_record(record)
+    desk.runs.folder(run).write_record(record)
     found = desk.exports._find(run, "")
     found.facts.folder = str(base)
     desk.exports._find = lambda run, place: found
@@ -259,8 +259,8 @@ def test_nothing_is_merged_into_another_base_than_the_one_that_was_trained(desk,
 
 
 def test_a_result_that_was_taken_away_is_said_to_be_gone(desk, run):
-    folder = desk._folder(run)
-    folder.write_record(dataclasses.replace(desk.run(run), state="finished", artifact="adapter"))
+    folder = desk.runs.folder(run)
+    folder.write_record(dataclasses.replace(desk.runs.read(run), state="finished", artifact="adapter"))
     assert refusal(lambda: find_result(folder, None)) == "run.result_gone.why"
 
 
@@ -285,20 +285,20 @@ def test_chat_and_a_run_say_that_they_wait_for_an_export(desk, run, monkeypatch)
 
     desk.exporter.write = write
     monkeypatch.setattr(running_module, "attempt", lambda folder, *_, **__: folder.read_record())
-    assert desk.talks.state().ok
+    assert desk.chat.state().ok
     job = desk.exports.start(run, "adapter")
     try:
         assert begun.wait(10)
-        state = desk.talks.state()
+        state = desk.chat.state()
         assert not state.ok and state.reason.id == "chat.waits.export"
-        waiting = desk.running.launch(RECIPE)
-        (phase,) = desk.events(waiting)
+        waiting = desk.runs.launch(RECIPE)
+        (phase,) = desk.runs.events(waiting)
         assert (phase.phase, phase.detail.id) == ("wait", "run.waits.export")
     finally:
         go_on.set()
     job.result(10)
-    desk.wait(waiting)
-    assert desk.talks.state().ok
+    desk.runs.wait(waiting)
+    assert desk.chat.state().ok
 
 
 def test_an_export_that_memory_cannot_take_is_refused_before_it_is_written(desk, run, monkeypatch):
@@ -322,7 +322,7 @@ def test_an_export_that_memory_cannot_take_is_refused_before_it_is_written(desk,
 def test_the_check_of_an_adapter_takes_what_loading_its_base_as_planned_takes(
     device, dtype, quantization, share
 ):
-    facts = dataclasses.replace(FakeDesk(None).model("any"), parameters=1000, linear_parameters=1000)
+    facts = dataclasses.replace(FakeDesk(None).inspect("any"), parameters=1000, linear_parameters=1000)
     plan = dataclasses.replace(
         make_plan(), device=choose(device), dtype=choose(dtype), quantization=choose(quantization)
     )
@@ -350,39 +350,39 @@ def test_a_run_that_is_being_exported_is_not_deleted(desk, run):
     job = desk.exports.start(run, "adapter")
     try:
         assert begun.wait(10)
-        assert refusal(lambda: desk.shelf.delete(run)) == "shelf.used.export"
+        assert refusal(lambda: desk.library.delete(run)) == "shelf.used.export"
     finally:
         go_on.set()
     job.result(10)
-    assert desk.shelf.delete(run) > 0 and len(desk.exports.items()) == 1
+    assert desk.library.delete(run) > 0 and len(desk.exports.items()) == 1
 
 
 def test_a_run_whose_model_answers_is_not_deleted(desk, run, monkeypatch):
-    monkeypatch.setattr(desk.talks, "_worker", Silent)
+    monkeypatch.setattr(desk.chat, "_worker", Silent)
     stop = threading.Event()
-    answers = desk.talks.answer([{"role": "user", "content": "hi"}], run=run, should_stop=stop.is_set)
+    answers = desk.chat.answer([{"role": "user", "content": "hi"}], run=run, should_stop=stop.is_set)
     asking = threading.Thread(target=lambda: list(answers))
     asking.start()
     until_s = time.monotonic() + 10
-    while not desk.talks._asked and time.monotonic() < until_s:
+    while not desk.chat._asked and time.monotonic() < until_s:
         time.sleep(0.01)
-    why = refusal(lambda: desk.shelf.delete(run))
+    why = refusal(lambda: desk.library.delete(run))
     stop.set()
     asking.join()
-    assert why == "shelf.used.talk" and desk.shelf.delete(run) > 0
+    assert why == "shelf.used.talk" and desk.library.delete(run) > 0
 
 
 def test_a_run_that_is_being_tested_is_not_deleted(desk, run, monkeypatch, tmp_path):
     path = tmp_path / "questions.txt"
     path.write_text("What is it?\n", encoding="utf-8")
-    monkeypatch.setattr(desk.talks, "_worker", Silent)
-    desk.talks.start_test(read_prompts(path), run=run)
-    assert refusal(lambda: desk.shelf.delete(run)) == "shelf.used.test"
+    monkeypatch.setattr(desk.chat, "_worker", Silent)
+    desk.chat.start_test(read_prompts(path), run=run)
+    assert refusal(lambda: desk.library.delete(run)) == "shelf.used.test"
 
 
 def test_what_is_loaded_of_a_run_goes_before_its_files(desk, run):
-    desk.talks._loaded = SimpleNamespace(run=run, size_bytes=7)
-    assert desk.shelf.delete(run) > 0 and desk.talks.loaded() is None
+    desk.chat._loaded = SimpleNamespace(run=run, size_bytes=7)
+    assert desk.library.delete(run) > 0 and desk.chat.loaded() is None
 
 
 def test_a_restart_waits_for_what_could_not_go_on_and_a_stopped_one_keeps_nobody_waiting(

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from studio.core.errors import StudioError
-from studio.core.hub_token import NO_MIRROR, Mirror
+from studio.hub.access_token import NO_MIRROR, Mirror
 from studio.machine.repairs import read_applied
 from studio.machine.settings import change_settings
 from studio.services import machine_state as health
-from studio.services.machine_state import Health
+from studio.services.machine_state import MachineState
 from tests.machine.facts import make_gpu, make_machine, make_recipe
 
 OLD, NEW = make_gpu(8, (7, 5), "RTX 2080"), make_gpu(24, (8, 9), "RTX 4090")
@@ -20,9 +20,9 @@ MACHINE = make_machine(NEW, OLD)
 
 @pytest.fixture
 def desk_health(workspace, monkeypatch):
-    """The Health of a new workspace whose machine is MACHINE."""
+    """The MachineState of a new workspace whose machine is MACHINE."""
     monkeypatch.setattr(health, "detect", lambda **_: MACHINE)
-    made = Health(workspace)
+    made = MachineState(workspace)
     yield made
     made.close()
 
@@ -67,7 +67,7 @@ def test_a_choice_that_waits_for_a_restart_is_not_reported_yet(workspace, monkey
     asked = []
     monkeypatch.setattr(health, "detect", lambda environment, **_: asked.append(environment) or MACHINE)
     change_settings(workspace, kernels={"auto": "off", "off": "auto"}[first], memory_share=0.5)
-    made = Health(workspace)
+    made = MachineState(workspace)
     made.examine()
     made.examine(fresh=True)
     made.close()
@@ -77,7 +77,7 @@ def test_a_choice_that_waits_for_a_restart_is_not_reported_yet(workspace, monkey
 def test_a_mirror_is_kept_and_a_wrong_address_refused(desk_health, workspace):
     assert desk_health.mirror() == NO_MIRROR
     desk_health.set_mirror(" https://hf-mirror.com/ ")
-    assert Health(workspace).mirror() == Mirror("https://hf-mirror.com")
+    assert MachineState(workspace).mirror() == Mirror("https://hf-mirror.com")
     for wrong in ("hf-mirror.com", "ftp://mirror", "https://a b"):
         with pytest.raises(StudioError):
             desk_health.set_mirror(wrong)

@@ -10,13 +10,13 @@ import pytest
 
 from studio.core.codec import to_json
 from studio.core.errors import StudioError
-from studio.core.hub_token import NO_MIRROR
 from studio.core.i18n import literal, load_catalogue
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.core.run_record import RunRecord
 from studio.engine.run_folder import create_run
+from studio.hub.access_token import NO_MIRROR
+from studio.hub.search import HubModel
 from studio.models.catalog import DEMO_MODEL
-from studio.models.hub_search import HubModel
 from studio.models.recommended_models import PICKS, outline_picks, outline_sizes
 from studio.planning.memory_estimate import predict
 from studio.planning.run_plan import choose_calibration, plan
@@ -26,7 +26,7 @@ from studio.services.dataset_report import Counted
 from studio.services.dataset_session import Look
 from studio.services.estimate import count_steps, write_command
 from studio.services.model_fit import JUDGED_TOKENS, judge_method, judge_model, judged_recipe
-from studio.services.model_library import Fits, read_licence
+from studio.services.model_library import ModelLibrary, read_licence
 from tests.machine.facts import make_decoder, make_gpu, make_machine
 
 RTX_3060 = make_machine(make_gpu(12, (8, 6), "RTX 3060"))
@@ -42,13 +42,13 @@ CONFIG = {
 
 @pytest.fixture
 def desk(workspace, monkeypatch, tmp_path):
-    """What Fits asks of the desk, for an RTX 3060, with empty caches of models."""
+    """What ModelLibrary asks of the desk, for an RTX 3060, with empty caches of models."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("MODELSCOPE_CACHE", str(tmp_path / "modelscope"))
-    desk = SimpleNamespace(machine=RTX_3060, problems=(), checks=0, seen=Look())
-    desk.health = SimpleNamespace(
-        machine=lambda: desk.machine,
-        now=lambda: desk.machine,
+    desk = SimpleNamespace(known=RTX_3060, problems=(), checks=0, seen=Look())
+    desk.machine = SimpleNamespace(
+        facts=lambda: desk.known,
+        now=lambda: desk.known,
         add_experience=lambda machine, recipe: machine,
         mirror=lambda: NO_MIRROR,
     )
@@ -66,7 +66,7 @@ def desk(workspace, monkeypatch, tmp_path):
 
 @pytest.fixture
 def fits(desk, workspace):
-    return Fits(workspace, desk)
+    return ModelLibrary(workspace, desk.machine, desk.datasets, desk)
 
 
 def demo(**changes) -> Recipe:
@@ -79,15 +79,15 @@ def demo(**changes) -> Recipe:
 
 def test_advice_names_the_largest_usual_sizes(fits, desk):
     assert SAYS["en"].say(fits.advice()) == "RTX 3060 12 GB: up to 8B with QLoRA, up to 3B with 16-bit LoRA."
-    desk.machine = make_machine(make_gpu(2.1, (8, 6), "MX"))
+    desk.known = make_machine(make_gpu(2.1, (8, 6), "MX"))
     assert SAYS["en"].say(fits.advice()) == "MX 2 GB: up to 0.5B with 16-bit LoRA."
-    desk.machine = make_machine(make_gpu(1.7, (8, 6), "MX"))
+    desk.known = make_machine(make_gpu(1.7, (8, 6), "MX"))
     assert fits.advice().id == "fit.advice.qlora"
-    desk.machine = make_machine(make_gpu(1, (8, 6), "MX"))
+    desk.known = make_machine(make_gpu(1, (8, 6), "MX"))
     assert fits.advice().id == "fit.advice.none"
-    desk.machine = make_machine(make_gpu(12), bitsandbytes_error="No binary")
+    desk.known = make_machine(make_gpu(12), bitsandbytes_error="No binary")
     assert SAYS["en"].say(fits.advice()) == "RTX 4090 12 GB: up to 3B with 16-bit LoRA."
-    desk.machine = LAPTOP
+    desk.known = LAPTOP
     assert fits.advice().id == "fit.advice.processor" and "8 CPU cores" in SAYS["en"].say(fits.advice())
 
 
@@ -212,7 +212,7 @@ def test_downloads_that_are_not_whole_are_told(fits, tmp_path):
 
 def test_model_is_judged_anew_when_the_machine_is_another(fits, desk):
     before = fits.find("Qwen/Qwen3-8B").fit
-    desk.machine = make_machine(make_gpu(80))
+    desk.known = make_machine(make_gpu(80))
     after = fits.find("Qwen/Qwen3-8B").fit
     assert (before.method, after.method) == ("qlora", "lora")
 
@@ -232,7 +232,7 @@ def test_picks_fit_and_are_not_here(fits, desk, monkeypatch):
     assert all(pick.fit.verdict in ("fits", "tight") and not pick.here and pick.licence for pick in picks)
     sizes = [pick.facts.parameters for pick in picks]
     assert sizes == sorted(sizes, reverse=True)
-    desk.machine = LAPTOP
+    desk.known = LAPTOP
     assert all(pick.facts.parameters < 1e9 for pick in fits.picks())
     here = module.FoundModel(source="Qwen/Qwen3-0.6B", name="x", origin="cache")
     monkeypatch.setattr(fits, "models", lambda: (here,))

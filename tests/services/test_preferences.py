@@ -10,8 +10,8 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.facts import Gpu, MachineFacts
-from studio.core.hub_token import TokenPlace
 from studio.core.i18n import LANGUAGES, load_catalogue
+from studio.hub.access_token import TokenPlace
 from studio.machine import environment as preparing
 from studio.machine.environment import prepare_environment
 from studio.machine.settings import CHOICES, change_settings, read_settings
@@ -142,7 +142,7 @@ def test_the_caches_are_left_to_whatever_works_with_them(workspace):
 
     def is_refused() -> bool:
         try:
-            desk.preferences.empty_caches()
+            desk.settings.empty_caches()
         except StudioError:
             return True
         return False
@@ -152,9 +152,9 @@ def test_the_caches_are_left_to_whatever_works_with_them(workspace):
     desk.exports.job = SimpleNamespace(ended=False)
     assert is_refused()
     desk.exports.job = SimpleNamespace(ended=True)
-    desk.talks.test = SimpleNamespace(ended=False)
+    desk.chat.test = SimpleNamespace(ended=False)
     assert is_refused()
-    desk.talks.test = None
+    desk.chat.test = None
     desk.datasets.view = lambda: SimpleNamespace(working=True)
     assert is_refused() and (workspace.tmp / "part").exists()
     desk.datasets.view = lambda: SimpleNamespace(working=False)

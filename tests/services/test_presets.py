@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,7 +41,7 @@ MACHINE = MachineFacts(
 @pytest.fixture
 def presets(workspace) -> Presets:
     runs = [RunRecord(run="run-1", name="yesterday", state="finished", created_s=1)]
-    return Presets(workspace, lambda: runs, lambda run: MINE)
+    return Presets(workspace, SimpleNamespace(list=lambda: runs, recipe=lambda run: MINE))
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -65,7 +66,7 @@ def test_every_recipe_file_is_known(presets):
 
 def test_mine_survive_a_restart_and_never_touch_model_or_data(presets, workspace):
     saved = presets.save("  Größe / 風格  ", MINE)
-    again = Presets(workspace, lambda: [], lambda run: MINE)
+    again = Presets(workspace, SimpleNamespace(list=lambda: [], recipe=lambda run: MINE))
     assert [preset.name.values["words"] for preset in again.all()[len(BUILT_IN) :]] == ["Größe / 風格"]
     made = apply(again.find(saved.id), OTHER)
     assert (made.adapter.rank, made.data.fill) == (7, True)

@@ -29,7 +29,7 @@ def recipe(name: str, model: str = "demo") -> Recipe:
 
 
 class Runner:
-    """Stands for studio.services.run_controller.Running: launches at once, ends when a test says so."""
+    """Stands for studio.services.runs.Runs: launches at once, ends when a test says so."""
 
     def __init__(self, workspace) -> None:
         self.workspace = workspace
@@ -109,7 +109,7 @@ def test_items_run_one_after_another_by_themselves(shop):
 def test_a_direct_start_is_an_item_and_goes_first(shop):
     shop.queue.hold(True)
     shop.queue.add(recipe("waits"))
-    run = shop.queue.start_now(recipe("now"))
+    run = shop.queue.start(recipe("now"))
     assert shop.runner.active == run and shop.states() == [("now", "running"), ("waits", "waiting")]
     shop.end()
     assert shop.runner.active is None and shop.queue.held
@@ -120,13 +120,13 @@ def test_a_direct_start_is_an_item_and_goes_first(shop):
 def test_a_direct_start_is_refused_with_what_the_check_finds(shop):
     shop.problems["bad"] = "no data"
     with pytest.raises(StudioError) as refused:
-        shop.queue.start_now(recipe("bad"))
+        shop.queue.start(recipe("bad"))
     assert refused.value.problems[0].field == "data.source" and shop.queue.items() == ()
-    assert shop.queue.start_now(recipe("bad"), checked=True)
+    assert shop.queue.start(recipe("bad"), checked=True)
 
 
 def test_runs_of_one_recipe_are_told_apart_by_their_names(shop):
-    run = shop.queue.start_now(recipe("try"))
+    run = shop.queue.start(recipe("try"))
     names = [shop.queue.add(recipe(name)).name for name in ("try", "try", "other", "")]
     names.append(shop.queue.add(recipe("")).name)
     assert names[:3] == ["try-2", "try-3", "other"] and len(set(names)) == 5
@@ -179,7 +179,7 @@ def test_a_persons_stop_holds_what_waits(shop):
 
 
 def test_a_stop_with_nothing_waiting_holds_nothing(shop):
-    shop.queue.start_now(recipe("a"))
+    shop.queue.start(recipe("a"))
     shop.end("stopped", by_person=True)
     assert not shop.queue.held
     shop.queue.add(recipe("b"))
@@ -274,14 +274,14 @@ def test_a_new_start_waits_for_the_person(workspace, shop):
 
 
 def test_a_new_start_without_waiting_items_holds_nothing(workspace, shop):
-    shop.queue.start_now(recipe("a"))
+    shop.queue.start(recipe("a"))
     later = Shop(workspace, session="second")
     later.queue.add(recipe("b"))
     assert later.states() == [("b", "running"), ("a", "stopped")] and not later.queue.held
 
 
 def test_resuming_takes_the_item_of_the_run_or_makes_one(shop):
-    run = shop.queue.start_now(recipe("a"))
+    run = shop.queue.start(recipe("a"))
     shop.end("stopped", by_person=True)
     shop.queue.resume(run)
     assert shop.states() == [("a", "running")]
@@ -333,7 +333,7 @@ def test_it_stays_small(shop, monkeypatch):
     monkeypatch.setattr("studio.services.queue.ENDED_KEPT", 3)
     monkeypatch.setattr("studio.services.queue.WAITING_LIMIT", 4)
     for i in range(5):
-        shop.queue.start_now(recipe(f"r{i}"), checked=True)
+        shop.queue.start(recipe(f"r{i}"), checked=True)
         shop.end()
     assert [item.name for item in shop.queue.items()] == ["r4", "r3", "r2"]
     shop.queue.hold(True)
@@ -345,11 +345,11 @@ def test_it_stays_small(shop, monkeypatch):
 
 
 def test_a_deleted_runs_item_goes_and_a_discarded_ones_has_no_run(shop):
-    first = shop.queue.start_now(recipe("a"))
+    first = shop.queue.start(recipe("a"))
     shop.end()
     shop.queue.forget(first)
     assert shop.queue.items() == ()
-    second = shop.queue.start_now(recipe("b"))
+    second = shop.queue.start(recipe("b"))
     shop.runner.active = None
     shutil.rmtree(shop.runner.workspace.runs / second)
     record = RunRecord(run=second, name="b", state="stopped", created_s=1.0)
@@ -362,7 +362,7 @@ def test_a_command_that_looks_touches_nothing(workspace):
 
     workspace.queue.write_text("{", encoding="utf-8")
     desk = Desk(workspace)
-    assert desk.runs() == () and desk.shelf.entries() == () and desk.active_run() is None
+    assert desk.runs.list() == () and desk.library.entries() == () and desk.runs.active is None
     assert workspace.queue.read_text(encoding="utf-8") == "{"
     Desk(workspace, keep_queue=False).queue.set_keep_going(True)
     assert workspace.queue.read_text(encoding="utf-8") == "{"

@@ -29,14 +29,14 @@ def foreign(tmp_path):
 
 
 def test_a_run_from_elsewhere_comes_in_without_its_checkpoints(desk, workspace, foreign):
-    run = desk.shelf.import_run(foreign.path)
+    run = desk.library.import_run(foreign.path)
     assert run == foreign.run
-    (entry,) = desk.shelf.entries()
+    (entry,) = desk.library.entries()
     assert entry.record == foreign.read_record() and entry.recipe == RECIPE and entry.spark == (3.0, 2.0, 1.0)
     assert (workspace.runs / run / "adapter" / "adapter_model.safetensors").is_file()
     assert not (workspace.runs / run / "checkpoints").exists()
-    second = desk.shelf.import_run(foreign.path)
-    assert second != run and second[:-4] == run[:-4] and desk.run(second).run == second
+    second = desk.library.import_run(foreign.path)
+    assert second != run and second[:-4] == run[:-4] and desk.runs.read(second).run == second
     assert [p.name for p in workspace.runs.iterdir() if p.name.startswith(".")] == []
 
 
@@ -48,7 +48,7 @@ def test_what_was_running_elsewhere_comes_in_as_stopped(desk, workspace, foreign
     )
     with foreign.events.open("ab") as file:
         file.write(b'{"torn')
-    record = RunFolder(workspace.runs / desk.shelf.import_run(foreign.path)).read_record()
+    record = RunFolder(workspace.runs / desk.library.import_run(foreign.path)).read_record()
     assert (record.state, record.name) == ("stopped", "[31m a") and record.created_s <= time.time()
 
 
@@ -125,7 +125,7 @@ def test_hostile_folders_are_refused(desk, workspace, foreign, name):
     spoil, reason = HOSTILE[name]
     spoil(foreign.path)
     with pytest.raises(StudioError) as refused:
-        desk.shelf.import_run(foreign.path)
+        desk.library.import_run(foreign.path)
     assert refused.value.what.id == "import.refused" and refused.value.why.id == f"import.{reason}"
     assert list(workspace.runs.iterdir()) == [], "nothing stays behind"
 
@@ -142,7 +142,7 @@ def test_what_is_no_folder_is_refused(desk, workspace, foreign, tmp_path):
         (workspace.root, "unknown"),
     ):
         with pytest.raises(StudioError) as refused:
-            desk.shelf.import_run(path)
+            desk.library.import_run(path)
         assert refused.value.why.id == f"import.{reason}", path
 
 
@@ -158,7 +158,7 @@ def test_a_link_that_takes_a_files_place_is_not_followed(desk, workspace, foreig
 
     monkeypatch.setattr(foreign_run, "_list_files", swap)
     with pytest.raises(StudioError):
-        desk.shelf.import_run(foreign.path)
+        desk.library.import_run(foreign.path)
     assert list(workspace.runs.iterdir()) == []
 
 
@@ -177,5 +177,5 @@ def test_a_link_that_takes_a_folders_place_is_not_followed(desk, workspace, fore
 
     monkeypatch.setattr(foreign_run, "_list_files", swap)
     with pytest.raises(StudioError):
-        desk.shelf.import_run(foreign.path)
+        desk.library.import_run(foreign.path)
     assert list(workspace.runs.iterdir()) == []

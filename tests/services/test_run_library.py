@@ -80,8 +80,8 @@ def make_result(folder: RunFolder) -> None:
 def desk(workspace, monkeypatch):
     """A desk on a known machine, closed at the end."""
     desk = Desk(workspace)
-    monkeypatch.setattr(desk.health, "machine", lambda: MACHINE)
-    monkeypatch.setattr(desk.shelf, "_machine", lambda: MACHINE)
+    monkeypatch.setattr(desk.machine, "facts", lambda: MACHINE)
+    monkeypatch.setattr(desk.library, "_machine", lambda: MACHINE)
     yield desk
     desk.close()
 
@@ -93,7 +93,7 @@ def test_entries_tell_what_a_list_shows(desk, workspace):
     old = make_run(workspace.runs, created_s=10.0, timings_s={"load": 1.5, "train": 8.5})
     new = make_run(workspace.runs, created_s=20.0, losses=[4.0 - i / 100 for i in range(300)])
     make_checkpoint(new, 200)
-    first, second = desk.shelf.entries()
+    first, second = desk.library.entries()
     assert (first.record.run, second.record.run) == (new.run, old.run)
     assert second.spark == (3.0, 2.0, 1.0) and second.took_s == 10.0 and second.recipe == RECIPE
     assert len(first.spark) == SPARK_POINTS and first.spark[0] == 4.0 and first.spark[-1] == 1.01
@@ -105,19 +105,19 @@ def test_entries_tell_what_a_list_shows(desk, workspace):
 
 def test_what_changes_is_read_again_and_what_is_broken_left_out(desk, workspace):
     folder, other = make_run(workspace.runs), make_run(workspace.runs)
-    assert len(desk.shelf.entries()) == 2
+    assert len(desk.library.entries()) == 2
     write_events(folder, [step(1, 9.0), step(2, 8.0)])
     (other.path / "run.json").write_text("{", encoding="utf-8")
     (workspace.runs / "no-run").mkdir()
     (workspace.runs / ".deleted-x").mkdir()
     shutil.copy(folder.path / "run.json", workspace.runs / ".deleted-x")
-    (entry,) = desk.shelf.entries()
+    (entry,) = desk.library.entries()
     assert entry.spark == (9.0, 8.0)
     (folder.path / "recipe.json").write_text("{", encoding="utf-8")
     folder.write_record(folder.read_record())
-    (entry,) = desk.shelf.entries()
+    (entry,) = desk.library.entries()
     assert entry.recipe is None and entry.resumable.reason.id == "shelf.resume.recipe"
-    assert desk.runs()[0].run == folder.run
+    assert desk.runs.list()[0].run == folder.run
 
 
 @pytest.mark.parametrize("words", ["null", "[1]", '"abc"', "12", "[" * 900 + "]" * 900])
@@ -125,13 +125,13 @@ def test_a_spoilt_run_hides_no_other(desk, workspace, words):
     good, bad, blank = (make_run(workspace.runs) for _ in range(3))
     (bad.path / "run.json").write_text(words, encoding="utf-8")
     (blank.path / "recipe.json").write_text(words, encoding="utf-8")
-    assert {record.run for record in desk.runs()} == {good.run, blank.run}
-    assert {entry.record.run: entry.recipe for entry in desk.shelf.entries()} == {
+    assert {record.run for record in desk.runs.list()} == {good.run, blank.run}
+    assert {entry.record.run: entry.recipe for entry in desk.library.entries()} == {
         good.run: RECIPE,
         blank.run: None,
     }
     with pytest.raises(StudioError):
-        desk.shelf.duplicate(blank.run)
+        desk.library.duplicate(blank.run)
 
 
 @pytest.mark.parametrize("number", [1e300, "nan", "inf", -1e20, 10**400])
@@ -143,8 +143,8 @@ def test_times_that_no_calendar_holds_break_no_list(desk, workspace, number):
     data = json.loads((odd.path / "run.json").read_text(encoding="utf-8"))
     spoilt = data | {"created_s": number, "ended_s": number, "timings_s": {"train": number}}
     (odd.path / "run.json").write_text(json.dumps(spoilt), encoding="utf-8")
-    assert desk.runs()[0].run == good.run
-    say, entries = load_catalogue("en").say, desk.shelf.entries()
+    assert desk.runs.list()[0].run == good.run
+    say, entries = load_catalogue("en").say, desk.library.entries()
     words = runs_table(
         entries,
         lambda id, **values: say(text(id, **values) if isinstance(id, str) else id),
@@ -164,7 +164,7 @@ def test_losses_that_no_float_holds_are_passed_over(desk, workspace):
         file.write(
             '{"kind": "step_logged", "version": 1, "seq": 99, "step": 9, "loss": 1' + "0" * 400 + "}\n"
         )
-    (entry,) = desk.shelf.entries()
+    (entry,) = desk.library.entries()
     assert entry.spark == (3.0, 2.0, 1.0)
 
 
@@ -181,9 +181,9 @@ def test_steps_that_came_twice_count_once(desk, workspace):
     write_events(folder, [*events, dataclasses.replace(step(3, float("nan")), skipped=True), step(4, 3.0)])
     with folder.events.open("ab") as file:
         file.write(b'{"kind": "step_logged", "step": 5, "lo')
-    (entry,) = desk.shelf.entries()
+    (entry,) = desk.library.entries()
     assert entry.spark == (5.0, 3.5, 3.0)
-    rows = desk.shelf.curves([folder.run])[folder.run]
+    rows = desk.library.curves([folder.run])[folder.run]
     assert rows == (("step", 1, 5.0), ("step", 2, 3.5), ("step", 4, 3.0), ("eval", 2, 3.4))
 
 
@@ -192,12 +192,12 @@ def test_500_runs_are_listed_quickly(desk, workspace):
     for i in range(499):
         shutil.copytree(first.path, workspace.runs / f"run-{i:04}")
     begun_s = time.process_time()
-    assert len(desk.shelf.entries()) == 500
+    assert len(desk.library.entries()) == 500
     first_s, begun_s = time.process_time() - begun_s, time.process_time()
-    desk.shelf.entries()
+    desk.library.entries()
     again_s, begun_s = time.process_time() - begun_s, time.process_time()
     other = Desk(workspace)
-    assert [len(entry.spark) for entry in other.shelf.entries()] == [60] * 500
+    assert [len(entry.spark) for entry in other.library.entries()] == [60] * 500
     restarted_s = time.process_time() - begun_s
     assert again_s < 0.3, f"{again_s:.2f} s"
     assert restarted_s < 0.9, f"{restarted_s:.2f} s after a restart, {first_s:.2f} s at first"
@@ -206,7 +206,7 @@ def test_500_runs_are_listed_quickly(desk, workspace):
 def test_a_spoilt_cache_is_read_over(desk, workspace):
     folder = make_run(workspace.runs)
     cache = workspace.root / "cache" / "shelf.json"
-    desk.shelf.entries()
+    desk.library.entries()
     good = json.loads(cache.read_text(encoding="utf-8"))
     marks = good["runs"][folder.run][0]
     for spoilt in (
@@ -216,7 +216,7 @@ def test_a_spoilt_cache_is_read_over(desk, workspace):
         '{"version": 1, "runs": {"RUN": [MARKS, "x", [], 1, 2]}}',
     ):
         cache.write_text(spoilt.replace("RUN", folder.run).replace("MARKS", str(marks)), encoding="utf-8")
-        assert Desk(workspace).shelf.entries()[0].spark == (3.0, 2.0, 1.0)
+        assert Desk(workspace).library.entries()[0].spark == (3.0, 2.0, 1.0)
 
 
 def test_only_what_can_go_on_is_said_to(workspace):
@@ -238,15 +238,15 @@ def test_only_what_can_go_on_is_said_to(workspace):
 
 def test_a_name_changes_and_the_id_stays(desk, workspace):
     folder = make_run(workspace.runs)
-    desk.shelf.rename(folder.run, "  my\tbest \n run \x00 ")
-    assert desk.run(folder.run).name == "my best run" == desk.shelf.entries()[0].record.name
-    desk.shelf.rename(folder.run, "中文 <b>")
+    desk.library.rename(folder.run, "  my\tbest \n run \x00 ")
+    assert desk.runs.read(folder.run).name == "my best run" == desk.library.entries()[0].record.name
+    desk.library.rename(folder.run, "中文 <b>")
     assert folder.read_record().name == "中文 <b>"
-    desk.shelf.rename(folder.run, "x" * 300)
+    desk.library.rename(folder.run, "x" * 300)
     assert len(folder.read_record().name) == 100
     for name in ("", " \n", "\x00\x1b"):
         with pytest.raises(StudioError) as refused:
-            desk.shelf.rename(folder.run, name)
+            desk.library.rename(folder.run, name)
         assert refused.value.what.id == "shelf.name"
 
 
@@ -263,7 +263,7 @@ def test_a_new_name_and_the_end_of_a_run_come_at_once_and_neither_is_lost(desk, 
         return record
 
     monkeypatch.setattr(RunFolder, "read_record", read_slowly)
-    renaming = threading.Thread(target=desk.shelf.rename, args=(folder.run, "better"))
+    renaming = threading.Thread(target=desk.library.rename, args=(folder.run, "better"))
     renaming.start()
     assert read.wait(10)
     folder.change_record(lambda kept: dataclasses.replace(kept, state="finished", artifact="adapter"))
@@ -276,17 +276,17 @@ def test_a_new_name_and_the_end_of_a_run_come_at_once_and_neither_is_lost(desk, 
 def test_a_run_is_deleted_with_its_place_in_the_queue(desk, workspace):
     folder = make_run(workspace.runs)
     make_checkpoint(folder, 3)
-    size_bytes = desk.shelf.entries()[0].size_bytes
-    assert desk.events(folder.run)
-    desk.talks.files.keep(folder.run, {"base": [], "tuned": [{"role": "user", "content": "a secret"}]})
+    size_bytes = desk.library.entries()[0].size_bytes
+    assert desk.runs.events(folder.run)
+    desk.chat.files.keep(folder.run, {"base": [], "tuned": [{"role": "user", "content": "a secret"}]})
     desk.queue._put(
         desk.queue.add(RECIPE).__class__(id="i", name="x", recipe=RECIPE, state="done", run=folder.run)
     )
-    assert desk.shelf.delete(folder.run) == size_bytes > 1000
-    assert not list(workspace.runs.iterdir()) and desk.shelf.entries() == ()
+    assert desk.library.delete(folder.run) == size_bytes > 1000
+    assert not list(workspace.runs.iterdir()) and desk.library.entries() == ()
     assert all(item.run != folder.run for item in desk.queue.items())
     assert not list((workspace.root / "talks").iterdir()), "what was said to it goes with it"
-    for act in (desk.shelf.delete, desk.events, desk.run):
+    for act in (desk.library.delete, desk.runs.events, desk.runs.read):
         with pytest.raises(StudioError) as refused:
             act(folder.run)
         assert refused.value.what.id == "run.unknown"
@@ -297,19 +297,19 @@ def test_a_run_that_is_worked_on_is_not_deleted(desk, workspace):
     heart = Heartbeat(workspace.heartbeat)
     heart.beat(folder.run, folder.path, "train", 3)
     with pytest.raises(StudioError) as refused:
-        desk.shelf.delete(folder.run)
+        desk.library.delete(folder.run)
     assert refused.value.what.id == "shelf.active" and folder.path.is_dir()
     heart.clear()
     for run in ("../runs", "..", "", "a/b", ".deleted-x"):
         with pytest.raises(StudioError):
-            desk.shelf.delete(run)
+            desk.library.delete(run)
 
 
 def test_a_deletion_that_was_cut_off_is_finished_at_the_next_start(desk, workspace):
     folder = make_run(workspace.runs)
     folder.path.rename(workspace.runs / f".deleted-{folder.run}")
     (workspace.runs / ".import-1234").mkdir()
-    assert desk.shelf.entries() == ()
+    assert desk.library.entries() == ()
     desk.reopen()
     assert not list(workspace.runs.iterdir())
 
@@ -331,14 +331,14 @@ def test_what_killed_exports_left_is_swept(desk, workspace):
 
 def test_a_duplicate_has_a_name_of_its_own(desk, workspace):
     folder = make_run(workspace.runs)
-    copy = desk.shelf.duplicate(folder.run)
+    copy = desk.library.duplicate(folder.run)
     assert copy == dataclasses.replace(RECIPE, name="try-2")
     second = make_run(workspace.runs, recipe=copy)
-    assert desk.shelf.duplicate(folder.run).name == desk.shelf.duplicate(second.run).name == "try-3"
-    desk.shelf.rename(second.run, "better")
-    assert desk.shelf.duplicate(second.run).name == "better-2", "the name that it has now"
+    assert desk.library.duplicate(folder.run).name == desk.library.duplicate(second.run).name == "try-3"
+    desk.library.rename(second.run, "better")
+    assert desk.library.duplicate(second.run).name == "better-2", "the name that it has now"
     year = make_run(workspace.runs, recipe=dataclasses.replace(RECIPE, name="run-2026"))
-    assert desk.shelf.duplicate(year.run).name == "run-2026-2"
+    assert desk.library.duplicate(year.run).name == "run-2026-2"
 
 
 def test_running_again_tells_what_differs(desk, workspace, tmp_path, jsonl):
@@ -359,18 +359,18 @@ def test_running_again_tells_what_differs(desk, workspace, tmp_path, jsonl):
         "data_hash": convert(recipe.data, workspace.data_cache).content_hash,
     }
     folder = make_run(workspace.runs, recipe=recipe, **known, gpu="")
-    again, differences = desk.shelf.again(folder.run)
+    again, differences = desk.library.again(folder.run)
     assert again == recipe and again.seed == 7
     assert [each.id for each in differences] == ["again.package"]
     assert differences[0].values["before"] == "2.0"
     jsonl(data, chat_rows(24, start=5))
     (base / "model.safetensors").write_bytes(WEIGHTS[:-4] + b"\1\2\3\4")
     folder.write_record(dataclasses.replace(folder.read_record(), gpu="RTX 3060", packages={"torch": "2"}))
-    ids = [each.id for each in desk.shelf.again(folder.run)[1]]
+    ids = [each.id for each in desk.library.again(folder.run)[1]]
     assert ids == ["again.gpu", "again.base", "again.data", "again.package"]
     shutil.rmtree(base)
     data.unlink()
-    ids = [each.id for each in desk.shelf.again(folder.run)[1]]
+    ids = [each.id for each in desk.library.again(folder.run)[1]]
     assert ids == ["again.gpu", "again.base.gone", "again.data.gone", "again.package"]
 
 
@@ -386,7 +386,7 @@ def test_a_comparison_has_what_differs_only(desk, workspace):
     parts = dict.fromkeys(("device", "dtype", "attention", "quantization", "optimizer"), choice)
     write_json(one.path / "plan.json", to_json(parts | {"kernels": {"rope": choice}}))
     (other.path / "plan.json").write_text("[]", encoding="utf-8")
-    found = desk.shelf.compare([one.run, other.run])
+    found = desk.library.compare([one.run, other.run])
     assert found.settings == (("data.mix", ({}, {"a": "2"})), ("optim.learning_rate", (2e-4, 1e-3)))
     environment = dict(found.environment)
     assert environment["gpu"] == ("A", "B") and environment["package.torch"] == ("2.1", "2.2")
@@ -394,6 +394,6 @@ def test_a_comparison_has_what_differs_only(desk, workspace):
     assert environment["plan.device"] == ("cuda:0", "") and environment["plan.kernels.rope"] == ("cuda:0", "")
     for runs in ([], [one.run], [one.run, one.run], [f"r{i}" for i in range(6)], [one.run, "nobody"]):
         with pytest.raises(StudioError):
-            desk.shelf.compare(runs)
+            desk.library.compare(runs)
     (other.path / "recipe.json").unlink()
-    assert ("seed", (42, None)) in desk.shelf.compare([one.run, other.run]).settings
+    assert ("seed", (42, None)) in desk.library.compare([one.run, other.run]).settings

@@ -14,8 +14,8 @@ import pytest
 from studio.core.errors import StudioError
 from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.i18n import literal
-from studio.core.offline import OFFLINE_VARIABLE
-from studio.machine.private_file import write_private
+from studio.core.private_file import write_private
+from studio.hub.offline import OFFLINE_VARIABLE
 from studio.services.share_files import PHRASES_VARIABLE, SESSION_VARIABLE, link_file, state_file
 from studio.services.sharing import CONNECTIONS, Sharing
 from tests.services.test_login_throttle import Clock

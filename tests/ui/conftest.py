@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -17,10 +16,10 @@ import pytest
 from studio.core.errors import Problem, StudioError
 from studio.core.events import RunEvent
 from studio.core.facts import BackendPlan, Choice, MachineFacts, ModelFacts, Verdict
-from studio.core.hub_token import NO_MIRROR, Mirror
-from studio.core.i18n import literal, text
+from studio.core.i18n import literal
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.core.run_record import RunRecord
+from studio.hub.access_token import NO_MIRROR, Mirror
 from studio.machine.workspace import child_environment, open_workspace
 from studio.services.dataset_session import Datasets
 from studio.services.sharing import Sharing
@@ -106,8 +105,8 @@ MACHINE = MachineFacts(system="Linux", wsl=False, python="3.11", cores=2, ram_by
 
 
 @dataclass
-class FakeHealth:
-    """Answers like studio.services.machine_state.Health."""
+class FakeMachineState:
+    """Answers like studio.services.machine_state.MachineState."""
 
     problems: list[dict] = field(default_factory=list)
     offers: list = field(default_factory=list)
@@ -123,17 +122,17 @@ class FakeHealth:
     def is_known(self) -> bool:
         return self.known
 
-    def machine(self) -> MachineFacts:
+    def facts(self) -> MachineFacts:
         return MACHINE
 
-    now = machine
+    now = facts
 
     def examine(self, *, fresh: bool = False, hub: bool = False) -> dict:
         self.asked.append({"fresh": fresh, "hub": hub})
         check = {"id": "python", "tried": literal("Python"), "evidence": literal("<i>3.12</i>"), "verdict": "ok",
                  "fix": None, "problems": []}  # fmt: skip
         return {
-            "verdict": "degraded", "backend": "cpu", "row": 19, "reasons": [literal("no card")],
+            "verdict": "degraded", "backend": "cpu", "row": "processor", "reasons": [literal("no card")],
             "problems": self.problems, "checks": [check], "offers": self.offers,
             "facts": replace(MACHINE, kernel_tests=self.tests),
         }  # fmt: skip
@@ -162,7 +161,7 @@ class FakeHealth:
 
 @dataclass
 class FakeDesk:
-    """Answers like studio.services.desk.Desk, from lists that a test fills."""
+    """Answers like studio.services.desk.Desk and, where a test gives no other, like each of its nouns."""
 
     workspace: object
     log: dict[str, list[RunEvent]] = field(default_factory=dict)
@@ -173,7 +172,7 @@ class FakeDesk:
     started: list[Recipe] = field(default_factory=list)
     asked: list[tuple[str, int]] = field(default_factory=list)
     answered: list[tuple[str, str]] = field(default_factory=list)
-    health: FakeHealth = field(default_factory=FakeHealth)
+    machine: FakeMachineState = field(default_factory=FakeMachineState)
     supervised: bool = True
     restarting: bool = False
     handed_over: int = 0
@@ -182,6 +181,10 @@ class FakeDesk:
     def __post_init__(self) -> None:
         self.datasets = Datasets(self.workspace, self.tools)
         self.sharing = Sharing(self.workspace)
+        self.runs = self.recipes = self
+        for noun in ("queue", "models", "chat"):
+            if not hasattr(self, noun):
+                setattr(self, noun, self)
 
     def restart(self) -> bool:
         self.restarting = self.supervised
@@ -190,10 +193,10 @@ class FakeDesk:
     def hand_over(self, port: int) -> None:
         self.handed_over = port
 
-    def models(self) -> tuple[ModelFacts, ...]:
-        return (self.model("demo"),)
+    def list_local(self) -> tuple[ModelFacts, ...]:
+        return (self.inspect("demo"),)
 
-    def model(self, source: str) -> ModelFacts:
+    def inspect(self, source: str) -> ModelFacts:
         if source == "missing":
             raise StudioError(literal("no <model>"), literal("why"), literal("fix"))
         return ModelFacts(
@@ -203,7 +206,7 @@ class FakeDesk:
             max_positions=512, has_chat_template=True, trainable=Verdict(ok=True),
         )  # fmt: skip
 
-    def demo_recipe(self) -> Recipe:
+    def demo(self) -> Recipe:
         return Recipe(name="demo", model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
 
     def check(self, recipe: Recipe) -> tuple[Problem, ...]:
@@ -228,34 +231,25 @@ class FakeDesk:
         self.answered.append((run, choice))
         return True
 
-    def active_run(self) -> str | None:
-        return self.active
-
     def working(self) -> str:
         return "run" if self.active else self.other
 
-    def runs(self) -> tuple[RunRecord, ...]:
+    def list(self) -> tuple[RunRecord, ...]:
         records = [
             RunRecord(run=run, name=run, state="finished", created_s=i, artifact="adapter")
             for i, run in enumerate(self.log)
         ]
         return tuple(reversed(records))
 
-    def run(self, run: str) -> RunRecord:
+    def read(self, run: str) -> RunRecord:
         return RunRecord(run=run, name=run, state="stopped", created_s=0)
 
     def recipe(self, run: str) -> Recipe:
-        return self.demo_recipe()
+        return self.demo()
 
     def events(self, run: str, after: int = 0) -> tuple[RunEvent, ...]:
         self.asked.append((run, after))
         return tuple(event for event in self.log[run] if event.seq > after)
-
-    def chat(self, run, messages, *, side, max_new_tokens, temperature, seed):
-        if self.active:
-            raise StudioError(text("ui.chat.no_run"), text("ui.chat.no_run.why"), text("ui.chat.no_run.fix"))
-        answer = f"{side}: {messages[-1]['content']}"
-        yield from itertools.accumulate(answer)
 
     def export(self, run: str, target: str):
         return SimpleNamespace(path=Path("/exports") / run / target, size_bytes=2048)

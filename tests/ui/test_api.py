@@ -42,7 +42,7 @@ def shop(tmp_path_factory):
 
     workspace = open_workspace(str(tmp_path_factory.mktemp("api") / "workspace"))
     desk, roles = Desk(workspace), ["owner"]
-    desk.health.machine = lambda: MACHINE
+    desk.machine.facts = lambda: MACHINE
     context = Context(desk, workspace, keys=None, language="en")
     context.role = lambda request: roles[0]
     with gr.Blocks(analytics_enabled=False) as blocks:
@@ -97,7 +97,7 @@ def test_events_come_by_cursor(shop):
 
 def test_recipes_are_checked_planned_and_put_into_the_queue(shop):
     desk, ask = shop[:2]
-    recipe = to_json(desk.demo_recipe())
+    recipe = to_json(desk.recipes.demo())
     assert ask("check", recipe) == {"ok": True, "problems": []}
     wrong = ask("check", recipe | {"optim": {"epochs": -1}, "data": {"source": "/nothing.jsonl"}})
     assert not wrong["ok"] and {each["field"] for each in wrong["problems"]} >= {
@@ -157,7 +157,7 @@ def test_nobody_but_the_owner_is_served(shop, role):
             assert answer.keys() == {"error"} and "owner" in answer["error"]["why"], name
     finally:
         roles[0] = "owner"
-    assert desk.active_run() is None and desk.queue.items() == ()
+    assert desk.runs.active is None and desk.queue.items() == ()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, -(2**53), True, "1", None, [1], 1.5])

@@ -34,14 +34,14 @@ def run(tmp_path) -> str:
     # Ten times the usual rate: so few steps are to change an answer.
     changes = {"optim.max_steps": STEPS, "optim.learning_rate": 0.02, "optim.warmup_share": 0.0}
     changes |= {"run.save_every": 6, "run.trial": False, "name": HOSTILE[0]}
-    run = desk.start(change_recipe(desk.demo_recipe(), changes), checked=True)
-    assert desk.wait(run).state == "finished"
+    run = desk.queue.start(change_recipe(desk.recipes.demo(), changes), checked=True)
+    assert desk.runs.wait(run).state == "finished"
     talk = [
         turn
         for words in HOSTILE
         for turn in ({"role": "user", "content": words}, {"role": "assistant", "content": words})
     ]
-    desk.talks.files.keep(run, {"base": talk, "tuned": talk})
+    desk.chat.files.keep(run, {"base": talk, "tuned": talk})
     desk.close()
     return run
 

@@ -11,7 +11,7 @@ import pytest
 
 from studio.models.catalog import DEMO_MODEL
 from studio.models.recommended_models import PICKS
-from tests.models.test_hub_search import Hub
+from tests.hub.test_search import Hub
 from tests.ui.browser import english_in, labels_of, show_tab
 
 pytestmark = pytest.mark.slow

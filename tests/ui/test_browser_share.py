@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -104,11 +105,11 @@ def evil_events() -> list:
 class EvilDesk(SharedDesk):
     """A desk whose models answer with payloads."""
 
-    def chat(self, run, messages, *, side, max_new_tokens):
+    def answer(self, messages, *, run, max_new_tokens):
         words = ""
         for payload in PAYLOADS:
             words += payload + "\n\n"
-            yield words
+            yield SimpleNamespace(words=words)
 
 
 @pytest.fixture

@@ -215,7 +215,7 @@ def chat(context, monkeypatch):
     """The tab over a desk with a finished, a stopped and a broken run."""
     monkeypatch.setattr("studio.ui.tabs.chat.SHOW_EVERY_S", 0)
     context.desk.log = {"broken": [], "half": [], "done": []}
-    context.desk.talks = FakeTalks(context.desk)
+    context.desk.chat = FakeTalks(context.desk)
     with gr.Blocks(analytics_enabled=False), gr.Tab("chat") as tab:
         made = ChatTab(context)
         made.bind(tab)
@@ -244,8 +244,8 @@ def test_entering_takes_the_run_of_the_address_then_the_newest(chat):
 
 
 def test_a_run_in_the_picker_tells_its_state_once_and_nothing_of_saving(context, chat, monkeypatch):
-    stopped = tuple(context.desk.run(run) for run in ("done", "half"))
-    monkeypatch.setattr(context.desk, "runs", lambda: stopped)
+    stopped = tuple(context.desk.runs.read(run) for run in ("done", "half"))
+    monkeypatch.setattr(context.desk, "list", lambda: stopped)
     labels = {run: label for label, run in chat.enter(None, None, talk_of(None), "")[0]["choices"]}
     assert labels["half"].endswith("half · Stopped")
 
@@ -271,7 +271,7 @@ def test_both_sides_answer_the_same_with_the_same_settings(context, chat):
     assert "aria-live" in shown[-1][4] and all(one[4] == gr.skip() for one in shown[:-1]), (
         "told once, at the end"
     )
-    first, second = context.desk.talks.asked
+    first, second = context.desk.chat.asked
     assert {**first, "side": ""} == {**second, "side": ""}
     assert first["checkpoint"] == "step-00000006" and (first["seed"], first["top_k"]) == (3, 5)
     assert first["messages"] == [{"role": "user", "content": "hi <b>"}], "nothing but role and words"
@@ -283,8 +283,8 @@ def test_one_side_alone_and_the_base_model_alone(context, chat):
     talk = list(chat.ask("hi", "", "", "both", talk_of(""), "", *SAMPLING))[-1][3]
     assert talk["tuned"] == [] and len(talk["base"]) == 2
     assert (
-        context.desk.talks.asked[-1]["recipe"] == context.draft()
-        and context.desk.talks.asked[0]["recipe"] is None
+        context.desk.chat.asked[-1]["recipe"] == context.draft()
+        and context.desk.chat.asked[0]["recipe"] is None
     )
     assert list(chat.ask("  ", "done", "", "both", talk_of(), "", *SAMPLING)) == [[gr.skip()] * 8]
     with pytest.raises(StudioError):
@@ -328,11 +328,11 @@ def test_a_page_that_is_closed_keeps_what_was_written(context, chat):
     for _ in range(4):
         next(answers)
     answers.close()
-    assert context.desk.talks.kept["done"]["base"][-1]["content"] == "bas" and not chat._stops
+    assert context.desk.chat.kept["done"]["base"][-1]["content"] == "bas" and not chat._stops
 
 
 def test_a_refusal_gives_the_question_back(context, chat):
-    context.desk.talks.fails = True
+    context.desk.chat.fails = True
     before = talk_of(base=[{"role": "user", "content": "old"}])
     answers = chat.ask("hi", "done", "", "both", before, "", *SAMPLING)
     shown = []
@@ -346,14 +346,14 @@ def test_ask_again_edit_and_new_talk(context, chat):
     talk = list(chat.ask("hi", "done", "", "both", talk_of(), "", 8, 0.7, 1, 0, 1, 3))[-1][3]
     talk = list(chat.ask_again("half typed", "done", "", "both", talk, "", 8, 0.7, 1, 0, 1, 3))[-1][3]
     assert [turn.get("seed") for turn in talk["tuned"]] == [None, 4], "another seed, or it would be the same"
-    assert context.desk.talks.asked[-1]["messages"] == [{"role": "user", "content": "hi"}]
+    assert context.desk.chat.asked[-1]["messages"] == [{"role": "user", "content": "hi"}]
     exact = list(chat.ask_again("", "done", "", "tuned", talk, "", *SAMPLING))[-1][3]
     assert "seed" not in exact["tuned"][-1] and exact["base"] == talk["base"]
     words, _, _, shorter = chat.edit_last("", talk)
     assert words == "hi" and shorter["base"] == shorter["tuned"] == []
     assert chat.edit_last("typed", shorter) == [gr.skip()] * 4
     assert list(chat.ask_again("", "done", "", "both", shorter, "", *SAMPLING)) == [[gr.skip()] * 8]
-    assert chat.forget("done", talk)[2]["base"] == [] and context.desk.talks.kept["done"]["base"] == []
+    assert chat.forget("done", talk)[2]["base"] == [] and context.desk.chat.kept["done"]["base"] == []
 
 
 def test_a_talk_is_saved_as_a_data_set_has_it(chat):
@@ -369,7 +369,7 @@ def test_a_talk_is_saved_as_a_data_set_has_it(chat):
 
 def test_why_an_answer_must_wait_and_what_is_in_memory(context, chat):
     assert "your first question loads" in chat.show_state("done", "")
-    context.desk.talks.memory = SimpleNamespace(
+    context.desk.chat.memory = SimpleNamespace(
         name="tiny", run="done", checkpoint="step-00000006", device="cpu", size_bytes=3 * 2**20
     )
     card = chat.show_state("done", "")
@@ -382,7 +382,7 @@ def test_why_an_answer_must_wait_and_what_is_in_memory(context, chat):
 
 def test_a_question_behind_an_export_says_what_it_waits_for(context, chat, monkeypatch):
     waits = Verdict(ok=False, reason=text("chat.waits.export"))
-    monkeypatch.setattr(context.desk.talks, "state", lambda: waits, raising=False)
+    monkeypatch.setattr(context.desk.chat, "state", lambda: waits, raising=False)
     first = next(chat.ask("hi", "done", "", "tuned", talk_of(), "", *SAMPLING))
     cards = [part for part in first if isinstance(part, str) and "An export is being written" in part]
     assert len(cards) == 1 and 'data-go="training"' not in cards[0]
@@ -420,7 +420,7 @@ def make_job(**changes) -> SimpleNamespace:
 
 
 def test_a_table_shows_totals_and_marks_in_words(context, chat):
-    context.desk.talks.test = make_job()
+    context.desk.chat.test = make_job()
     ((card, save),) = chat.questions.watch()
     assert save["visible"] and "100% (1 / 1)" in card and "1.65" in card and "7.39" in card
     assert "exact" in card and "differs" in card and "1 rows left out" in card
@@ -432,11 +432,11 @@ def test_a_test_that_failed_or_was_never_begun(context, chat):
     assert list(chat.questions.watch()) == [[gr.skip(), gr.skip()]]
     with pytest.raises(StudioError):
         chat.questions.write()
-    context.desk.talks.test = make_job(error=RuntimeError("<b>boom"))
+    context.desk.chat.test = make_job(error=RuntimeError("<b>boom"))
     ((card, save),) = chat.questions.watch()
     assert "&lt;b&gt;boom" in card and not save["visible"]
     stopped = []
-    context.desk.talks.test = make_job(ended=False, stop=lambda: stopped.append(1))
+    context.desk.chat.test = make_job(ended=False, stop=lambda: stopped.append(1))
     chat.questions.hear({"do": "stop-test"})
     chat.questions.hear({"do": "stop"})
     assert stopped == [1]
@@ -447,9 +447,9 @@ def test_a_file_is_read_before_the_model_is_loaded(context, chat, tmp_path):
         next(chat.questions.begin(None, 64, "done", "", "both", ""))
     path = tmp_path / "q.txt"
     path.write_text("one\ntwo\n", encoding="utf-8")
-    context.desk.talks.test = make_job()
+    context.desk.chat.test = make_job()
     list(chat.questions.begin(str(path), 64, "done", "step-00000006", "tuned", "Be brief."))
-    asked = context.desk.talks.asked[-1]
+    asked = context.desk.chat.asked[-1]
     assert asked["prompts"] == PromptSet(
         "q.txt", tuple(Prompt(({"role": "user", "content": words},), None) for words in ("one", "two")), 0
     )
@@ -459,7 +459,7 @@ def test_a_file_is_read_before_the_model_is_loaded(context, chat, tmp_path):
         "Be brief.",
     )
     list(chat.questions.begin_demo(None, 64, "done", "", "both", ""))
-    assert len(context.desk.talks.asked[-1]["prompts"].prompts) == 120
+    assert len(context.desk.chat.asked[-1]["prompts"].prompts) == 120
     context.desk.active = "done"
     with pytest.raises(StudioError):
         next(chat.questions.begin(str(path), 64, "done", "", "both", ""))

@@ -78,7 +78,7 @@ def test_a_message_of_our_own_comes_through(guard):
 def test_a_spoilt_draft_counts_as_none(context, words):
     for name in ("draft.json", "draft.typed.json"):
         (context.workspace.root / name).write_text(words, encoding="utf-8")
-    assert context.draft() == context.desk.demo_recipe()
+    assert context.draft() == context.desk.recipes.demo()
     assert set(context.typed()) <= {"name"}
 
 

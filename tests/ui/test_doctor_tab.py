@@ -51,36 +51,36 @@ def look(answer: list) -> SimpleNamespace:
 
 
 def test_the_report_is_shown_and_nothing_in_it_becomes_html(context, tab):
-    context.desk.health.problems = [problem("drop_assembler"), problem("other", auto=False, repair="")]
-    context.desk.health.tests = (KernelTest(op="rms_norm", ok=True, error=1e-3, twin_ms=0.3, kernel_ms=0.1),)
+    context.desk.machine.problems = [problem("drop_assembler"), problem("other", auto=False, repair="")]
+    context.desk.machine.tests = (KernelTest(op="rms_norm", ok=True, error=1e-3, twin_ms=0.3, kernel_ms=0.1),)
     shown = look(tab.examine())
     assert "<img" not in shown.report and "&lt;i&gt;3.12" in shown.report and "S2a" in shown.report
     assert 'data-verdict="degraded"' in shown.report and "3.0 ×" in shown.report
     assert shown.fix0["visible"] and not shown.fix1["visible"] and shown.offered == ["drop_assembler"]
     assert json.loads(shown.words)["verdict"] == "degraded"
-    assert context.desk.health.asked == [{"fresh": False, "hub": False}]
+    assert context.desk.machine.asked == [{"fresh": False, "hub": False}]
 
 
 def test_fix_it_switches_the_repair_on_and_probes_again(context, tab):
-    context.desk.health.problems = [problem("show_gpus")]
+    context.desk.machine.problems = [problem("show_gpus")]
     offered = look(tab.examine()).offered
-    context.desk.health.problems = [problem("show_gpus", repaired=True)]
+    context.desk.machine.problems = [problem("show_gpus", repaired=True)]
     shown = look(tab._fixer(0)(offered))
-    assert context.desk.health.switched == [("show_gpus", True)]
-    assert context.desk.health.asked[-1]["fresh"] and shown.restart["visible"] and not shown.fix0["visible"]
+    assert context.desk.machine.switched == [("show_gpus", True)]
+    assert context.desk.machine.asked[-1]["fresh"] and shown.restart["visible"] and not shown.fix0["visible"]
     assert "note" in shown.note
 
 
 def test_repairs_can_be_left_and_taken_up_again(context, tab):
-    context.desk.health.applied = (RepairApplied(repair="drop_compiler", message=literal("CC is ignored")),)
-    context.desk.health.left = ["drop_assembler"]
+    context.desk.machine.applied = (RepairApplied(repair="drop_compiler", message=literal("CC is ignored")),)
+    context.desk.machine.left = ["drop_assembler"]
     shown = look(tab.examine())
     assert [value for _, value in shown.repairs["choices"]] == ["drop_compiler", "drop_assembler"]
     assert shown.repairs["value"] == ["drop_compiler"] and shown.repairs["visible"]
     assert not shown.restart["visible"]
     note, restart = tab.switch([])
-    assert ("drop_compiler", False) in context.desk.health.switched and restart["visible"] and "card" in note
-    context.desk.health.left += ["drop_compiler"]
+    assert ("drop_compiler", False) in context.desk.machine.switched and restart["visible"] and "card" in note
+    context.desk.machine.left += ["drop_compiler"]
     shown = look(tab.examine())
     assert shown.restart["visible"], "also after a look at another tab"
     assert shown.repairs["value"] == [] and shown.repairs["choices"][0] == ("CC is ignored", "drop_compiler")
@@ -100,7 +100,7 @@ def test_a_report_is_said_to_be_copied_only_when_it_was(tab):
 def test_the_way_into_wsl_is_explained_before_it_is_taken(context, tab):
     assert not look(tab.examine()).bridge["visible"]
     offer = Offer(title=literal("Continue in WSL2"), why=literal("fast"), command="py launch.py wsl")
-    context.desk.health.offers = [offer]
+    context.desk.machine.offers = [offer]
     assert look(tab.examine()).bridge["visible"]
     _, consent = tab.explain_bridge()
     assert consent["visible"] and context.desk.handed_over == 0
@@ -110,7 +110,7 @@ def test_the_way_into_wsl_is_explained_before_it_is_taken(context, tab):
 
 def test_the_network_is_asked_only_on_its_button(context, tab):
     tab.examine(hub=True)
-    assert context.desk.health.asked == [{"fresh": False, "hub": True}]
+    assert context.desk.machine.asked == [{"fresh": False, "hub": True}]
 
 
 def test_a_pasted_error_text_is_explained(context, tab):

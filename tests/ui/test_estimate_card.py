@@ -25,7 +25,7 @@ from studio.ui.estimate_card_view import GROUPS, STEPS, checks_list, list_done, 
 from studio.ui.field_badges import tab_of
 from studio.ui.form import Form
 from studio.ui.run_view import check_card
-from tests.ui.model_desk import CardDesk
+from tests.doubles.model_desk import CardDesk
 
 ENGLISH = load_catalogue("en")
 EVIL = '<img src=x onerror="window.caught=1">'
@@ -65,7 +65,7 @@ def desk(tmp_path_factory) -> Iterator[CardDesk]:
 @pytest.fixture(scope="module")
 def estimate(desk):
     """That of the demo, data counted."""
-    return desk.fits.examine(desk.demo_recipe())
+    return desk.models.examine(desk.recipes.demo())
 
 
 def say(id, /, **values) -> str:
@@ -115,8 +115,8 @@ def test_bar_shows_every_part_once_and_the_limit(estimate):
 
 
 def test_model_of_the_hub_of_which_nothing_is_known_has_no_bar(desk):
-    recipe = change_recipe(desk.demo_recipe(), {"model.source": "org/new"})
-    estimate = desk.fits.judge(recipe)
+    recipe = change_recipe(desk.recipes.demo(), {"model.source": "org/new"})
+    estimate = desk.models.judge(recipe)
     shown = run_card(estimate, None, say)
     assert 'data-verdict="unknown"' in shown and "size not known" in shown and "Checking" in shown
 
@@ -211,7 +211,7 @@ def test_model_that_is_too_large_is_not_settled(estimate):
 
 def test_edit_is_drawn_at_once_and_again_with_what_the_check_finds(card):
     card.context.desk.problems = (problem("optim.epochs"),)
-    values = card.form.show(card.context.desk.demo_recipe())
+    values = card.form.show(card.context.desk.recipes.demo())
     first, second = card.draw(*values)
     assert "Checking" in first and "To fix: 1" in second
     assert len(list(card.draw(*values))) == 1, "the check is not done twice"
@@ -219,7 +219,7 @@ def test_edit_is_drawn_at_once_and_again_with_what_the_check_finds(card):
 
 
 def test_half_typed_form_shows_what_is_wrong(card):
-    recipe = card.context.desk.demo_recipe()
+    recipe = card.context.desk.recipes.demo()
     values = card.form.show(recipe)
     values[list(card.form.components).index("optim.epochs")] = None
     (shown,) = card.draw(*values)
@@ -230,7 +230,7 @@ def test_half_typed_form_shows_what_is_wrong(card):
 def test_recipe_and_command_can_be_taken_along_and_nothing_becomes_html(card, language):
     card.context.words = load_catalogue(language)
     recipe = change_recipe(
-        card.context.desk.demo_recipe(),
+        card.context.desk.recipes.demo(),
         {"name": EVIL, "model.source": f"/{EVIL}", "data.source": f"/x/{EVIL}"},
     )
     *_, shown = card._draw(recipe)
@@ -252,6 +252,6 @@ def test_next_button_of_every_tab_but_the_last(estimate):
 
 def test_look_at_another_set_does_not_count(card):
     datasets = card.context.desk.datasets
-    datasets.look(change_recipe(card.context.desk.demo_recipe(), {"data.source": "/other.csv"}))
-    estimate = card.context.desk.fits.judge(card.context.desk.demo_recipe())
+    datasets.look(change_recipe(card.context.desk.recipes.demo(), {"data.source": "/other.csv"}))
+    estimate = card.context.desk.models.judge(card.context.desk.recipes.demo())
     assert estimate.look == Look()

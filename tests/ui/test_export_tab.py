@@ -89,7 +89,7 @@ def tab(context, monkeypatch):
     """The tab over a desk with two finished runs."""
     monkeypatch.setattr("studio.ui.tabs.export.LOOK_EVERY_S", 0)
     context.desk.log = {"older": [], "broken": [], "half": [], "done": []}
-    context.desk.talks = FakeTalks(context.desk)
+    context.desk.chat = FakeTalks(context.desk)
     context.desk.exports = FakeExports()
     context.desk.sharing = SimpleNamespace(
         view=lambda: SimpleNamespace(connections=(SimpleNamespace(id="outside"),))

@@ -105,7 +105,7 @@ def test_the_draft_survives_a_reload(context):
         (context.workspace.root / "draft.typed.json").write_text(words, encoding="utf-8")
         assert context.typed() == {}
     (context.workspace.root / "draft.json").write_text('{"version": 1, "model": 3}', encoding="utf-8")
-    assert context.draft() == context.desk.demo_recipe()
+    assert context.draft() == context.desk.recipes.demo()
 
 
 def test_what_is_half_typed_is_kept_beside_the_draft(form):

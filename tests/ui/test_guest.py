@@ -60,19 +60,19 @@ class SharedDesk(FakeDesk):
         self.records: list[RunRecord] = []
         self.questions: list[list[dict]] = []
 
-    def runs(self) -> tuple[RunRecord, ...]:
+    def list(self) -> tuple[RunRecord, ...]:
         return tuple(self.records)
 
-    def run(self, run: str) -> RunRecord:
+    def read(self, run: str) -> RunRecord:
         return next(record for record in self.records if record.run == run)
 
     def events(self, run: str, after: int = 0):
         return tuple(event for event in self.log.get(run, []) if event.seq > after)
 
-    def chat(self, run, messages, *, side, max_new_tokens):
-        self.questions.append(list(messages))
-        yield "So"
-        yield f"So be it {EVIL} ![x](http://evil.example/x.png)"
+    def answer(self, messages, *, run, max_new_tokens):
+        self.questions.append([*messages])
+        yield SimpleNamespace(words="So")
+        yield SimpleNamespace(words=f"So be it {EVIL} ![x](http://evil.example/x.png)")
 
 
 def record(run: str, state: str = "finished", **parts) -> RunRecord:
@@ -286,8 +286,13 @@ def test_no_spelling_reaches_a_file_through_the_desk(real_desk, name):
     before = {path for path in real_desk.workspace.root.rglob("*") if path.is_file()}
     desk = real_desk
     takers = [
-        *(desk.run, desk.recipe, desk.events, desk.resume),
-        *(desk.shelf.delete, desk.shelf.duplicate, desk.shelf.again, lambda one: desk.shelf.rename(one, "x")),
+        *(desk.runs.read, desk.runs.recipe, desk.runs.events, desk.queue.resume),
+        *(
+            desk.library.delete,
+            desk.library.duplicate,
+            desk.library.again,
+            lambda one: desk.library.rename(one, "x"),
+        ),
         *(desk.exports.find, desk.exports.delete, desk.queue.drop, lambda one: desk.queue.move(one, 1)),
         *(desk.presets.find, desk.presets.delete),
         *(
@@ -364,10 +369,10 @@ def test_a_refusal_tells_a_guest_nothing_of_this_machine(context, fake_desk, lat
 
     def refuse(*_, **__):
         if late:
-            yield "So"
+            yield SimpleNamespace(words="So")
         raise StudioError(literal(f"What {secret}"), literal(f"Why {secret}"), literal(f"Fix {secret}"))
 
-    fake_desk.chat = refuse
+    fake_desk.answer = refuse
     page = GuestPage(context)
     with gr.Blocks():
         page.build()

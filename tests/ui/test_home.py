@@ -13,7 +13,7 @@ from studio.ui.form import Form
 from studio.ui.home_view import MISSING_SHOWN, RUNS_SHOWN, machine_card, missing_card, now_card, pick_continue
 from studio.ui.live import LiveView
 from studio.ui.tabs.home import HomeTab
-from tests.ui.fake_shelf import EVIL, ShelfDesk, make_entry, make_training
+from tests.doubles.run_library import EVIL, LibraryDesk, make_entry, make_training
 
 ABLE = Verdict(ok=True)
 STOPPED = {"state": "stopped", "artifact": "", "steps": 12}
@@ -21,8 +21,8 @@ REFUSAL = StudioError(literal("no"), literal("because"), literal("do this"))
 
 
 @pytest.fixture
-def desk(workspace) -> ShelfDesk:
-    return ShelfDesk(workspace)
+def desk(workspace) -> LibraryDesk:
+    return LibraryDesk(workspace)
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def problem(id: str, **changes) -> dict:
 
 
 def test_names_of_any_kind_stay_text(tab, desk):
-    desk.shelf.kept = (make_entry("a", name=EVIL, base=EVIL, **STOPPED, resumable=ABLE),)
-    desk.health.problems = [problem("slow")]
+    desk.library.kept = (make_entry("a", name=EVIL, base=EVIL, **STOPPED, resumable=ABLE),)
+    desk.machine.problems = [problem("slow")]
     shown = "".join(tab.draw() + tab.look())
     desk.active = "a"
     shown += "".join(tab.draw())
@@ -64,11 +64,11 @@ def test_names_of_any_kind_stay_text(tab, desk):
 
 
 def test_the_first_picture_needs_no_look_at_the_machine(tab, desk):
-    assert desk.health.asked == []
+    assert desk.machine.asked == []
     for words in ("Looking at this computer", "Try the demo", "Use my data"):
         assert words in tab.machine.value + tab.starts.value
     tab.draw()
-    assert desk.health.asked == [], "runs do not wait for the machine"
+    assert desk.machine.asked == [], "runs do not wait for the machine"
 
 
 def test_the_machine_is_told_in_words(context):
@@ -82,13 +82,13 @@ def test_the_machine_is_told_in_words(context):
 
 
 def test_what_is_missing_comes_with_a_button_that_mends_it(tab, desk):
-    desk.health.problems = [problem("mendable", auto=True), problem("fine", repaired=True)]
-    desk.health.problems += [problem(f"slow-{i}") for i in range(MISSING_SHOWN)]
+    desk.machine.problems = [problem("mendable", auto=True), problem("fine", repaired=True)]
+    desk.machine.problems += [problem(f"slow-{i}") for i in range(MISSING_SHOWN)]
     shown = tab.look()[1]
     assert 'data-do="fix" data-value="mendable"' in shown and 'data-problem="fine"' not in shown
     assert shown.count("data-problem") == MISSING_SHOWN and "1 more in Doctor" in shown
     answer = ask(tab, "fix", "mendable")[-1]
-    assert desk.health.switched == [("mendable", True)] and desk.health.asked[-1]["fresh"]
+    assert desk.machine.switched == [("mendable", True)] and desk.machine.asked[-1]["fresh"]
     assert "Restart now" in answer["missing"], "a repair counts after a restart"
     (answer,) = ask(tab, "restart")
     assert set(answer) == {"go", "missing"} and "comes back by itself" in answer["missing"], "the rest stays"
@@ -107,7 +107,7 @@ def test_the_demo_starts_with_one_click_and_leaves_the_form_alone(tab, desk):
     busy, done = ask(tab, "demo")
     assert "aria-busy=true" in busy["starts"] and busy["go"] == ""
     assert done["go"] == "training" and done["watched"] == {"run": "run-1"}
-    assert desk.started == [desk.demo_recipe()] and tab.context.draft() == draft
+    assert desk.started == [desk.recipes.demo()] and tab.context.draft() == draft
 
 
 def test_a_demo_that_is_refused_can_be_pressed_again(tab, desk):
@@ -121,7 +121,7 @@ def test_a_demo_that_is_refused_can_be_pressed_again(tab, desk):
 
 def test_a_demo_beside_another_run_waits_in_the_queue(tab, desk):
     desk.active = "a"
-    assert ask(tab, "demo")[-1]["go"] == "runs" and desk.queue.kept[0].recipe == desk.demo_recipe()
+    assert ask(tab, "demo")[-1]["go"] == "runs" and desk.queue.kept[0].recipe == desk.recipes.demo()
     assert not desk.started
 
 
@@ -130,15 +130,15 @@ def test_the_last_run_goes_on_or_the_reason_is_told(tab, desk):
         return tab.draw()[1].split('data-start="continue"')[1]
 
     assert "<button" not in third()
-    desk.shelf.kept = (make_entry("b"), make_entry("a", resumable=ABLE, **STOPPED))
+    desk.library.kept = (make_entry("b"), make_entry("a", resumable=ABLE, **STOPPED))
     assert 'data-do="resume" data-value="a"' in third() and "step 12 of 30" in third()
     assert ask(tab, "resume", "a")[-1] == {"go": "training", "watched": {"run": "a"}} and desk.resumed == [
         "a"
     ]
-    desk.shelf.kept = (make_entry("b"),)
+    desk.library.kept = (make_entry("b"),)
     assert 'data-do="chat"' in third() and "is finished" in third()
     assert ask(tab, "chat", "b")[-1] == {"go": "chat b", "watched": {"run": "b"}}
-    desk.shelf.kept = (make_entry("a", **STOPPED, resumable=Verdict(ok=False, reason=literal("lost <b>"))),)
+    desk.library.kept = (make_entry("a", **STOPPED, resumable=Verdict(ok=False, reason=literal("lost <b>"))),)
     assert "lost &lt;b&gt;" in third() and 'data-do="resume"' not in third()
     desk.active = "a"
     assert "is running now" in third()
@@ -157,17 +157,17 @@ def test_what_is_continued(desk):
 
 
 def test_what_runs_now_shows_how_far_it_is(tab, desk, context):
-    desk.shelf.kept = (make_entry("a", state="running"),)
+    desk.library.kept = (make_entry("a", state="running"),)
     assert tab.draw()[0] == ""
     desk.active = "a"
     assert 'role="progressbar"' in tab.draw()[0]
     view = LiveView(state="running", phase="train", step=25, total_steps=50)
-    shown = now_card(desk.shelf.kept[0], view, 2, context.say)
+    shown = now_card(desk.library.kept[0], view, 2, context.say)
     assert 'aria-valuenow="50"' in shown and "2 more in the queue" in shown and 'data-value="a"' in shown
 
 
 def test_the_last_runs_are_few_and_open_on_a_click(tab, desk):
-    desk.shelf.kept = tuple(make_entry(f"run-{i}") for i in range(RUNS_SHOWN + 3))
+    desk.library.kept = tuple(make_entry(f"run-{i}") for i in range(RUNS_SHOWN + 3))
     shown = tab.draw()[2]
     assert shown.count("data-value=") == RUNS_SHOWN and shown.count("<svg") == RUNS_SHOWN
     assert ask(tab, "open", "run-1")[-1] == {"go": "training", "watched": {"run": "run-1"}}
@@ -179,7 +179,7 @@ def test_what_no_button_says_changes_nothing(tab, desk, said):
 
 
 def test_a_paused_run_is_not_said_to_run(tab, desk):
-    desk.shelf.kept = (make_entry("a", state="paused", artifact=""),)
+    desk.library.kept = (make_entry("a", state="paused", artifact=""),)
     desk.active = "a"
     now, starts, runs = tab.draw()
     assert "Paused · 0%" in now and "<h3>Paused" in now and "Running" not in now

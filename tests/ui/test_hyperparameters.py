@@ -32,10 +32,10 @@ class SettingsDesk(FakeDesk):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.presets = Presets(self.workspace, self.runs, self.recipe)
+        self.presets = Presets(self.workspace, self)
 
-    def model(self, source: str):
-        known = super().model(source)
+    def inspect(self, source: str):
+        known = super().inspect(source)
         return known if source == "demo" else replace(known, parameters=int(8e9))
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, load_catalogue
+from studio.hub.search import HubModel
 from studio.machine.workspace import open_workspace
-from studio.models.hub_search import HubModel
 from studio.models.recommended_models import PICKS
 from studio.services import model_library as fits_module
 from studio.services.model_library import FoundModel
@@ -21,7 +21,7 @@ from studio.ui.form import Form
 from studio.ui.model_view import model_details, model_list, search_box
 from studio.ui.owner_auth import Keys
 from studio.ui.tabs.model import ModelTab
-from tests.ui.model_desk import CardDesk
+from tests.doubles.model_desk import CardDesk
 
 EVIL = '<img src=x onerror="window.caught=1">'
 NAMES = ("found", "asked", "list", "source", "quantization", "card")
@@ -81,7 +81,7 @@ def test_list_grows_while_models_are_looked_for(tab, monkeypatch):
     monkeypatch.setattr("studio.ui.tabs.model.REDRAW_S", 0.0)
     one = FoundModel(source="demo", name="demo", origin="demo")
     two = FoundModel(source="/m/b", name="b", origin="folder", problem=literal("broken"))
-    monkeypatch.setattr(tab.context.desk.fits, "scan", lambda folders=None: iter([(one,), (one, two)]))
+    monkeypatch.setattr(tab.context.desk.models, "scan", lambda folders=None: iter([(one,), (one, two)]))
     shown = list(tab.open(()))
     assert len(shown) == 3 and "broken" not in shown[0] and "broken" in shown[1]
     assert "Good choices" in shown[2]
@@ -91,7 +91,7 @@ def test_a_choice_made_while_models_are_looked_for_stays_marked(tab, monkeypatch
     monkeypatch.setattr("studio.ui.tabs.model.REDRAW_S", 0.0)
     one = FoundModel(source="demo", name="demo", origin="demo")
     two = FoundModel(source="/m/b", name="b", origin="folder")
-    monkeypatch.setattr(tab.context.desk.fits, "scan", lambda folders=None: iter([(one, two)]))
+    monkeypatch.setattr(tab.context.desk.models, "scan", lambda folders=None: iter([(one, two)]))
     growing = tab.open(())
     assert 'data-chosen="demo"' in next(growing)
     tab.context.edit({"model.source": "/m/b"})
@@ -146,7 +146,7 @@ def test_a_pick_changes_nothing_else_of_the_draft(tab, monkeypatch):
         tab.context.edit({"adapter.rank": 24, "data.source": "/mine.csv"})
         return FoundModel(source=source, name="new", origin="hub")
 
-    monkeypatch.setattr(tab.context.desk.fits, "ask", answer_late)
+    monkeypatch.setattr(tab.context.desk.models, "ask", answer_late)
     say(tab, "ask", "org/new")
     say(tab, "method", "int8")
     draft = tab.context.draft()
@@ -161,7 +161,7 @@ def test_an_answer_that_comes_after_another_choice_changes_nothing(tab, monkeypa
         tab.context.edit({"model.source": "demo"})
         return FoundModel(source=source, name="new", origin="hub")
 
-    monkeypatch.setattr(tab.context.desk.fits, "ask", answer_late)
+    monkeypatch.setattr(tab.context.desk.models, "ask", answer_late)
     assert say(tab, "ask", "org/new")[-1] == {"asked": ""}
     assert tab.context.draft().model.source == "demo"
 
@@ -186,7 +186,7 @@ def test_methods_are_shown_with_their_memory_and_can_be_chosen(tab):
 
 def test_the_number_of_a_model_says_what_it_is_for(tab):
     """The card of the run shows another for the same model: that of the settings."""
-    model = tab.context.desk.fits.find("demo")
+    model = tab.context.desk.models.find("demo")
     one = replace(model, fit=replace(model.fit, methods=model.fit.methods[:1]))
     shown = model_details(one, "none", tab.context.say)
     assert "one example of 2,048 tokens at a time" in shown and "“Next run”" in shown

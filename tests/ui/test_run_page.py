@@ -38,7 +38,7 @@ def tab(context):
 
 
 def test_two_pages_and_a_reload_see_each_point_once(context, tab):
-    run = context.desk.start(context.draft())
+    run = context.desk.queue.start(context.draft())
     first, second = Page(tab), Page(tab)
     events = [PhaseStarted(seq=1, time_s=1, phase="train"), *(step(i, i + 1) for i in range(1, 5))]
     for i, event in enumerate(events):
@@ -56,7 +56,7 @@ def test_two_pages_and_a_reload_see_each_point_once(context, tab):
 
 
 def test_a_page_that_has_everything_gets_nothing(context, tab):
-    run = context.desk.start(context.draft())
+    run = context.desk.queue.start(context.draft())
     context.desk.log[run] += [step(1, 1), RunFinished(seq=2, time_s=2, step=1, loss=1, artifact="adapter")]
     context.desk.active = None
     page = Page(tab)
@@ -66,7 +66,7 @@ def test_a_page_that_has_everything_gets_nothing(context, tab):
 
 
 def test_a_finished_run_makes_room_once_the_form_is_about_another(context, tab):
-    run = context.desk.start(context.draft())
+    run = context.desk.queue.start(context.draft())
     context.desk.log[run] += [step(1, 1), RunFinished(seq=2, time_s=2, step=1, loss=1, artifact="adapter")]
     context.desk.active = None
     page = Page(tab)
@@ -83,7 +83,7 @@ def test_another_page_follows_a_run_that_starts(context, tab):
     page = Page(tab)
     page.look()
     assert page.run == "old"
-    context.desk.start(context.draft())
+    context.desk.queue.start(context.draft())
     page.look()
     assert page.run == context.desk.active
     page.run = "old"  # the person looks at another one meanwhile
@@ -94,7 +94,7 @@ def test_another_page_follows_a_run_that_starts(context, tab):
 def test_the_chip_and_the_end_are_those_of_the_run_that_is_on(context, tab):
     """Whichever run one looks at; the next of the queue may begin between two looks."""
     context.desk.log["old"] = [RunStopped(seq=1, time_s=1, step=1, saved=True)]
-    first = context.desk.start(context.draft())
+    first = context.desk.queue.start(context.draft())
     context.desk.log[first] = [step(1, 1)]
     page = Page(tab)
     page.look()
@@ -107,7 +107,7 @@ def test_the_chip_and_the_end_are_those_of_the_run_that_is_on(context, tab):
     assert page.told == []
 
     context.desk.log[first].append(RunFinished(seq=2, time_s=2, step=4, loss=1, artifact="a"))
-    second = context.desk.start(context.draft())
+    second = context.desk.queue.start(context.draft())
     page.look()
     assert page.told == [{"run": first, "name": first, "words": "Finished"}]
     assert f'data-value="{second}"' in page.parts["chip"]
@@ -123,7 +123,7 @@ def test_the_chip_and_the_end_are_those_of_the_run_that_is_on(context, tab):
 
 def test_a_reload_keeps_the_run_of_its_address_while_another_one_is_on(context, tab):
     context.desk.log["old"] = [RunStopped(seq=1, time_s=1, step=1, saved=True)]
-    active = context.desk.start(context.draft())
+    active = context.desk.queue.start(context.draft())
     page = Page(tab, "old")
     page.look()
     page.look()
@@ -147,7 +147,7 @@ def test_only_what_is_saved_is_said_to_be_saved(context, tab):
         full = "Stopped and saved" if name == "kept" else "Stopped, nothing to save yet"
         assert full in page.parts["status"] and page.parts["spoken"] == full and page.told[0]["words"] == full
         assert ">Stopped<" in page.parts["chip"]
-        assert "· Stopped" in run_label(context.desk.run(name), context.say)
+        assert "· Stopped" in run_label(context.desk.runs.read(name), context.say)
         assert "saved" not in page.parts["pick"]
 
 
@@ -155,8 +155,8 @@ def test_a_run_is_called_by_its_new_name_at_once(context, tab, monkeypatch):
     context.desk.log["one"] = [step(1, 1), RunStopped(seq=2, time_s=2, step=1, saved=True)]
     page = Page(tab)
     page.look()
-    record = replace(context.desk.run("one"), name="renamed")
-    monkeypatch.setattr(context.desk, "run", lambda run: record)
+    record = replace(context.desk.runs.read("one"), name="renamed")
+    monkeypatch.setattr(context.desk, "read", lambda run: record)
     parts = page.look()
     assert "<h2>renamed</h2>" in parts["status"] and "pick" in parts
 
@@ -173,7 +173,7 @@ def test_a_page_comes_back_to_the_run_of_its_address(context, tab):
 
 
 def test_an_op_that_fell_back_is_named_at_the_run(context, tab):
-    run = context.desk.start(context.draft())
+    run = context.desk.queue.start(context.draft())
     fell = KernelFellBack(seq=2, time_s=2, step=7, op="glu", reason=literal("out of resource"))
     context.desk.log[run] = [step(6, 1), fell, step(7, 3)]
     status = Page(tab).look()["status"]
@@ -209,7 +209,7 @@ def test_a_wrong_answer_does_not_look_like_a_right_one_and_none_is_shown_twice(c
 
 
 def test_the_reader_hears_of_phases_and_the_end_only(context, tab):
-    run = context.desk.start(context.draft())
+    run = context.desk.queue.start(context.draft())
     context.desk.log[run] = [PhaseStarted(seq=1, time_s=1, phase="train"), step(1, 2)]
     page = Page(tab)
     assert page.look()["spoken"] == "Training: learning"
@@ -248,7 +248,7 @@ def test_a_page_that_was_open_before_hears_that_the_studio_is_shared(context, ta
 
 def test_the_charts_know_from_the_start_whether_there_is_a_card(context, tab):
     """The machine has none: four charts, before the first step too, and six for a run that had one."""
-    run = context.desk.start(context.draft())
+    run = context.desk.queue.start(context.draft())
     page = Page(tab)
     page.look()
     assert page.payloads[-1]["card"] is False
@@ -271,9 +271,9 @@ def test_a_page_is_answered_while_the_machine_is_still_examined(context, tab, mo
     def wait():
         raise AssertionError("waits for the probes")
 
-    monkeypatch.setattr(context.desk.health, "known", False)
-    monkeypatch.setattr(context.desk.health, "machine", wait)
-    context.desk.start(context.draft())
+    monkeypatch.setattr(context.desk.machine, "known", False)
+    monkeypatch.setattr(context.desk.machine, "facts", wait)
+    context.desk.queue.start(context.draft())
     page = Page(tab)
     page.look()
     assert page.look() is not None and page.payloads[-1]["card"] is False

@@ -23,16 +23,16 @@ from studio.ui.queue_view import queue_card
 from studio.ui.run_view import settings_card
 from studio.ui.runs_view import CHUNK, Panel, comparison_card, matches, runs_table, source_name, sparkline
 from studio.ui.tabs.runs import FRESH, RunsTab
-from tests.ui.fake_shelf import EVIL, ShelfDesk, make_entry, make_training
+from tests.doubles.run_library import EVIL, LibraryDesk, make_entry, make_training
 
 RECIPE = Recipe(name="one", model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
 STOPPED = {"state": "stopped", "artifact": "", "steps": 12}
 
 
 @pytest.fixture
-def desk(workspace) -> ShelfDesk:
-    desk = ShelfDesk(workspace)
-    desk.shelf.kept = (
+def desk(workspace) -> LibraryDesk:
+    desk = LibraryDesk(workspace)
+    desk.library.kept = (
         make_entry("new-2", resumable=Verdict(ok=True), **STOPPED),
         make_entry("old-1", name=EVIL, base=EVIL),
     )
@@ -63,7 +63,7 @@ def ask(tab: RunsTab, do: str, value: str = "", page: dict = FRESH, **form: obje
 
 
 def table(desk, say, **options) -> str:
-    entries = desk.shelf.entries()
+    entries = desk.library.entries()
     options = {"total": len(entries), "panel": Panel(), "active": ""} | options
     return runs_table(entries, say, **options)
 
@@ -120,14 +120,14 @@ def test_sources_are_named_in_short(context, source, name):
 
 
 def test_search_looks_at_name_state_model_and_data(desk, context):
-    new, old = desk.shelf.entries()
+    new, old = desk.library.entries()
     for words in ("NEW", "stopped", "demo mine", ""):
         assert matches(new, words, context.say), words
     assert not matches(new, "finished", context.say) and not matches(old, "new", context.say)
 
 
 def test_five_hundred_runs_come_in_chunks_and_quickly(tab, desk):
-    desk.shelf.kept = tuple(make_entry(f"run-{i}", spark=tuple(range(60))) for i in range(500))
+    desk.library.kept = tuple(make_entry(f"run-{i}", spark=tuple(range(60))) for i in range(500))
     began = time.perf_counter()
     answer = ask(tab, "")
     took_s = time.perf_counter() - began
@@ -143,12 +143,12 @@ def test_what_a_page_has_is_not_sent_again(tab, desk):
     page = ask(tab, "")["page"]
     again = ask(tab, "", page=page)
     assert "body" not in again and "queue" not in again
-    desk.shelf.kept = desk.shelf.kept[:1]
+    desk.library.kept = desk.library.kept[:1]
     assert "body" in ask(tab, "", page=page)
 
 
 def test_an_empty_shelf_says_so(tab, desk):
-    desk.shelf.kept = ()
+    desk.library.kept = ()
     assert "No runs yet" in ask(tab, "")["body"]
 
 
@@ -162,12 +162,12 @@ def test_the_panel_offers_what_can_be_done_and_says_why_not(tab, desk):
     shown = ask(tab, "actions", "new-2")["body"]
     assert "disabled" not in button(shown, "resume") and "disabled" in button(shown, "chat")
     assert "need a result or a checkpoint" in shown
-    desk.shelf.kept = tuple(replace(entry, checkpoint=6) for entry in desk.shelf.kept)
+    desk.library.kept = tuple(replace(entry, checkpoint=6) for entry in desk.library.kept)
     shown = ask(tab, "actions", "new-2")["body"]
     assert "disabled" not in button(shown, "chat") and "need a result" not in shown, "its checkpoint answers"
     shown = ask(tab, "actions", "old-1")["body"]
     assert "disabled" in button(shown, "resume") and "disabled" not in button(shown, "export")
-    desk.shelf.kept = (
+    desk.library.kept = (
         make_entry("gone", resumable=Verdict(ok=False, reason=literal("the disk lost it")), **STOPPED),
     )
     assert "Cannot be resumed: the disk lost it" in ask(tab, "actions", "gone")["body"]
@@ -219,7 +219,7 @@ def test_duplicate_puts_the_settings_into_form_and_draft(tab):
 
 def test_rename_and_delete(tab, desk):
     answer = ask(tab, "save", "old-1", name="  better <i>  " + "x" * 100)
-    done = desk.shelf.done[0]
+    done = desk.library.done[0]
     assert done[:2] == ("rename", "old-1") and done[2].startswith("better <i>") and len(done[2]) <= 80
     answer = ask(tab, "delete", "old-1")
     assert "old-1" not in answer["body"] and "3.0 MiB" in answer["note"]
@@ -229,7 +229,7 @@ def test_rename_and_delete(tab, desk):
 
 def test_import_takes_a_path_and_refuses_none(tab, desk):
     assert "trip-1" in ask(tab, "import", folder=' "/media/trip" ')["note"]
-    assert desk.shelf.done == [("import", Path("/media/trip"))]
+    assert desk.library.done == [("import", Path("/media/trip"))]
     with pytest.raises(StudioError):
         ask(tab, "import", folder="  ")
 
@@ -237,7 +237,7 @@ def test_import_takes_a_path_and_refuses_none(tab, desk):
 @pytest.mark.parametrize("said", [None, "x", {"do": "nonsense"}, {"do": ["x"], "value": {}, "form": 3}])
 def test_what_no_button_says_changes_nothing(tab, desk, said):
     tab.hear(said, FRESH)
-    assert not desk.started and not desk.shelf.done and not desk.queue.done
+    assert not desk.started and not desk.library.done and not desk.queue.done
 
 
 # Several runs ---------------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_two_runs_are_laid_over_each_other_and_their_differences_told(tab):
 
 @pytest.mark.parametrize("value", ["", "old-1", "old-1 old-1", " ".join(f"run-{i}" for i in range(6))])
 def test_one_run_or_six_are_not_compared(tab, desk, value):
-    desk.shelf.kept += tuple(make_entry(f"run-{i}") for i in range(6))
+    desk.library.kept += tuple(make_entry(f"run-{i}") for i in range(6))
     with pytest.raises(StudioError):
         ask(tab, "compare", value)
 
@@ -284,7 +284,7 @@ def test_what_differs_is_told_by_its_names(desk, language):
         ("base_hash", ("0123456789abcdef", "")),
         ("package.torch", ("2.9", "")),
     )
-    comparison = replace(desk.shelf.compare(()), settings=settings, environment=environment)
+    comparison = replace(desk.library.compare(()), settings=settings, environment=environment)
     shown = comparison_card([make_entry("a"), make_entry("b")], comparison, words)
     cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", shown)
     choices = ("optim.schedule", "cosine"), ("data.train_on", "last_answer"), ("run.device", "cpu")
@@ -306,8 +306,8 @@ def test_frozen_settings_are_told_by_their_names(language):
 
 
 def test_runs_that_differ_in_nothing_say_so(tab, desk, monkeypatch):
-    same = replace(desk.shelf.compare(()), settings=(), environment=())
-    monkeypatch.setattr(desk.shelf, "compare", lambda runs: same)
+    same = replace(desk.library.compare(()), settings=(), environment=())
+    monkeypatch.setattr(desk.library, "compare", lambda runs: same)
     assert ask(tab, "compare", "old-1 new-2")["differences"].count("No difference.") == 2
 
 
@@ -360,7 +360,7 @@ def test_the_queue_does_what_its_buttons_say(tab, desk):
 
 
 def test_a_paused_run_is_paused_in_queue_and_table(tab, desk):
-    desk.shelf.kept = (make_entry("now-1", state="paused", artifact=""),)
+    desk.library.kept = (make_entry("now-1", state="paused", artifact=""),)
     desk.queue.kept = [item("now", "running", run="now-1")]
     desk.active = "now-1"
     answer = ask(tab, "actions", "now-1")

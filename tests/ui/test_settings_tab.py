@@ -9,8 +9,8 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.facts import Gpu
-from studio.core.hub_token import NO_MIRROR, Mirror, TokenPlace
 from studio.core.i18n import LANGUAGES, load_catalogue
+from studio.hub.access_token import NO_MIRROR, Mirror, TokenPlace
 from studio.machine.settings import read_settings
 from studio.services import preferences as module
 from studio.services.preferences import Preferences
@@ -30,7 +30,7 @@ class SettledDesk(FakeDesk):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.preferences = Preferences(self.workspace, lambda: bool(self.active))
+        self.settings = Preferences(self.workspace, lambda: bool(self.active))
 
     def quit(self) -> None:
         self.ended.append(1)
@@ -121,7 +121,7 @@ def test_a_token_is_never_shown(tab):
 
 def test_the_mirror_is_kept_by_the_desk(tab, context):
     assert "card" in say(tab, "mirror", mirror="https://hf-mirror.com")
-    assert {"mirror": "https://hf-mirror.com"} in context.desk.health.asked
+    assert {"mirror": "https://hf-mirror.com"} in context.desk.machine.asked
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_the_mirror_is_kept_by_the_desk(tab, context):
     ],
 )
 def test_the_token_goes_to_a_mirror_by_a_switch_that_is_off_at_first(tab, context, mirror, facts, told):
-    context.desk.health.kept_mirror = mirror
+    context.desk.machine.kept_mirror = mirror
     drawn = say(tab, "mirror_token", "true")
-    assert {"token": True} in context.desk.health.asked
+    assert {"token": True} in context.desk.machine.asked
     assert f'data-do="mirror_token" data-focus="mirror_token"{facts}>' in drawn
     assert ("Not over http" in drawn) is told
 

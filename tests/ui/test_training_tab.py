@@ -87,7 +87,7 @@ def test_a_run_can_wait_in_the_queue(context, whole):
 
 
 def test_buttons_do_what_they_say(context, tab):
-    run = context.desk.start(context.draft())
+    run = context.desk.queue.start(context.draft())
     for do in ("pause", "unpause"):
         assert tab.hear({"do": do}, {"run": run})["note"]
     context.desk.log[run] += [step(1, 1), RunPaused(seq=2, time_s=2, step=1)]
@@ -144,7 +144,7 @@ def test_a_stranger_is_told_nothing(context, tab):
 
 
 def test_a_stop_stops_the_run_that_it_was_meant_for(context, tab):
-    first, second = (context.desk.start(context.draft()) for _ in range(2))
+    first, second = (context.desk.queue.start(context.draft()) for _ in range(2))
     late = tab.hear({"do": "stop"}, {"run": first})
     assert context.desk.active == second and context.say("ui.run.not_running") in late["note"]
     assert not tab.stop(first) and not tab.stop("") and context.desk.active == second
@@ -153,8 +153,8 @@ def test_a_stop_stops_the_run_that_it_was_meant_for(context, tab):
 
 def test_a_run_of_the_command_line_has_no_stop_here(context, tab, monkeypatch):
     context.desk.log["theirs"] = [step(1, 1)]
-    record = replace(context.desk.run("theirs"), state="running")
-    monkeypatch.setattr(context.desk, "run", lambda run: record)
+    record = replace(context.desk.runs.read("theirs"), state="running")
+    monkeypatch.setattr(context.desk, "read", lambda run: record)
     page = Page(tab)
     page.look()
     assert 'data-state="running"' in page.parts["chip"] and "data-do" not in page.parts["chip"]
@@ -186,7 +186,7 @@ def test_a_fix_is_applied_and_started(context, tab):
 
 
 def test_a_run_that_stands_still_asks_and_the_box_goes_when_it_moves(context, tab):
-    run = context.desk.start(context.draft())
+    run = context.desk.queue.start(context.draft())
     stall = RunStalled(
         seq=2, time_s=2, step=3, phase="train", waited_s=61, verdict="blocked",
         message=literal(EVIL), frame="a.py:1 in <b>", action="ask",

@@ -25,12 +25,11 @@ class RunDesk(FakeDesk):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.did: list[tuple[str, str]] = []
-        self.queue = SimpleNamespace(add=self.add)
 
-    def run(self, run: str) -> RunRecord:
+    def read(self, run: str) -> RunRecord:
         if run not in self.log:
             raise StudioError(text("run.unknown", run=run), text("run.unknown.why"), text("run.unknown.fix"))
-        return super().run(run)
+        return super().read(run)
 
     def pause(self, run: str) -> None:
         self.did.append(("pause", run))

@@ -156,8 +156,8 @@ def make_machine(prefix: Path, base: Path, name: str) -> Machine:
     """Return a Machine whose checkout, with one tiny package for its only requirement, is base/`name`."""
     checkout = base / name
     shutil.copytree(
-        ROOT / "studio" / "machine",
-        checkout / "studio" / "machine",
+        ROOT / "studio" / "installer",
+        checkout / "studio" / "installer",
         ignore=shutil.ignore_patterns("__pycache__"),
     )
     (checkout / "studio" / "core").mkdir()

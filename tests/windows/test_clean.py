@@ -54,9 +54,9 @@ ALLOWED = {
     },
     "studio/data/cache.py": {"os.replace": "a folder that somebody reads stays where it is"},
     "studio/data/template_sandbox.py": {"resource": "by os.name; on Windows the parent looks"},
-    "studio/machine/app_window.py": {"os.geteuid": "behind the branches of Windows and macOS"},
+    "studio/installer/app_window.py": {"os.geteuid": "behind the branches of Windows and macOS"},
     "studio/machine/open_files.py": {"resource": "by os.name; Windows has no such limit"},
-    "studio/machine/lock_file.py": {"fcntl": "beside msvcrt, by os.name"},
+    "studio/installer/lock_file.py": {"fcntl": "beside msvcrt, by os.name"},
     "studio/machine/peer_credentials.py": {
         "os.getuid": "by os.name; Linux alone tells whose a connection is"
     },

@@ -157,7 +157,7 @@ def test_a_file_taken_out_of_its_archive_alone_is_told(machine):
 
 def say_facts(machine: Machine, facts: dict) -> None:
     """Let torch_build.py of this checkout find `facts` in place of its own graphics cards."""
-    file = machine.checkout / "studio" / "machine" / "torch_build.py"
+    file = machine.checkout / "studio" / "installer" / "torch_build.py"
     words = file.read_text(encoding="utf-8").partition('if __name__ == "__main__":')[0]
     words += f'if __name__ == "__main__":\n    json.dump({facts!r}, sys.stdout)\n'
     file.write_text(words, encoding="utf-8")

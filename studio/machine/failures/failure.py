@@ -68,6 +68,8 @@ class Failure:
     probe: Callable[[MachineFacts], Mapping[str, object] | None] | None = None
     """Finds the failure in facts, before a run meets it: the values for the words' blanks, among them `evidence`
     (English or as the system said it, one line), or None where the machine does not have it."""
+    subject: str = "system"
+    """The doctor's check that a found one belongs to (planning/doctor_checks.py)."""
     severity: Severity = "degraded"
     """What a found one means: blocked (nothing can train), degraded (a slower or smaller way is taken), note."""
     strength: float = 1.0

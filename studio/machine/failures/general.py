@@ -96,6 +96,7 @@ FAILURES = (
         doubt=Doubt("own_module", "pip_knows", asked=True),
         reader=read_missing,
         probe=_lacking,
+        subject="python",
         severity="blocked",
     ),
     Failure(

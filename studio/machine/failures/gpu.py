@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import Gpu, MachineFacts
+from studio.installer.windows import TORCH_WITH_THREADS_DLL
 from studio.machine.failures.failure import Failure, Remedy, said
 from studio.machine.failures.probing import (
     Values,
@@ -23,7 +24,6 @@ from studio.machine.failures.remedies import (
     UPDATE_DRIVER,
 )
 from studio.machine.versions import driver_floor, has_code
-from studio.machine.windows import TORCH_WITH_THREADS_DLL
 
 THREADS_RUNTIME = "vcruntime140_threads.dll"
 
@@ -131,6 +131,7 @@ FAILURES = (
         (REBUILD, ON_PROCESSOR),
         code="C1",
         probe=_processor_build,
+        subject="torch",
     ),
     Failure(
         "kernel_toolchain",
@@ -140,6 +141,7 @@ FAILURES = (
         (UPDATE_DRIVER, PYTORCH_KERNELS),
         code="C4",
         probe=unless_right(_newer_kernels),
+        subject="driver",
     ),
     Failure(
         "driver_old",
@@ -155,6 +157,7 @@ FAILURES = (
         (UPDATE_DRIVER, REBUILD, ON_PROCESSOR),
         code="C2",
         probe=_old_driver,
+        subject="driver",
     ),
     Failure(
         "driver_mismatch",
@@ -162,6 +165,7 @@ FAILURES = (
         (Remedy("reboot"),),
         code="C6b",
         probe=_halves_differ,
+        subject="driver",
     ),
     Failure(
         "driver_no_memory",
@@ -187,6 +191,7 @@ FAILURES = (
         (Remedy("reboot"), UPDATE_DRIVER),
         code="C5",
         probe=_silent_driver,
+        subject="driver",
     ),
     Failure(
         "gpu_unsupported",
@@ -208,8 +213,17 @@ FAILURES = (
             r"CUDA error \(\S*(?:xformers|flash[-_]attention)[^)\n]*\): no kernel image",
         ),
         probe=_no_code,
+        subject="torch",
     ),
-    Failure("mixed_gpus", None, (Remedy("best_card"),), code="G7", probe=_mixed_cards, severity="note"),
+    Failure(
+        "mixed_gpus",
+        None,
+        (Remedy("best_card"),),
+        code="G7",
+        probe=_mixed_cards,
+        subject="gpus",
+        severity="note",
+    ),
     Failure(
         "gpu_hidden",
         said(
@@ -234,6 +248,7 @@ FAILURES = (
             r"CUDA initialization: (?:The NVIDIA driver on your system|Unexpected error|CUDA driver init)"
         ),
         probe=_hidden,
+        subject="gpus",
         repair="show_gpus",
     ),
     Failure(
@@ -267,6 +282,7 @@ FAILURES = (
         (Remedy("clean_path"), REBUILD),
         code="C11",
         probe=_foreign_cudnn,
+        subject="torch",
         severity="note",
     ),
     Failure(
@@ -286,6 +302,7 @@ FAILURES = (
         (Remedy("visual_runtime"), REBUILD),
         code="C7",
         probe=_missing_runtime,
+        subject="torch",
         severity="blocked",
     ),
     Failure(
@@ -304,6 +321,7 @@ FAILURES = (
         (Remedy("clean_library_path"), REBUILD),
         code="C8",
         probe=unless_right(_shadowed),
+        subject="torch",
         repair="clean_library_path",
         severity="note",
     ),
@@ -331,6 +349,7 @@ FAILURES = (
         (Remedy("remove_pynvml"),),
         code="C10",
         probe=_old_pynvml,
+        subject="gpus",
         severity="note",
     ),
 )

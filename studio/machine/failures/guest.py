@@ -155,6 +155,7 @@ FAILURES = (
         (Remedy("convert_wsl"), ON_PROCESSOR),
         code="L1",
         probe=_no_gpu_path,
+        subject="wsl",
     ),
     Failure(
         "docker_daemon",
@@ -217,15 +218,25 @@ FAILURES = (
         # An old bitsandbytes looks for Linux's libraries on Windows, too.
         unless=said(r"WindowsPath\b"),
         probe=_wrong_libcuda,
+        subject="wsl",
         repair="wsl_library_path",
     ),
-    Failure("wsl_slow_mount", None, (Remedy("linux_home"),), code="L3", probe=_slow_mount, severity="note"),
+    Failure(
+        "wsl_slow_mount",
+        None,
+        (Remedy("linux_home"),),
+        code="L3",
+        probe=_slow_mount,
+        subject="disk",
+        severity="note",
+    ),
     Failure(
         "wsl_memory",
         None,
         (Remedy("wsl_memory"), CLOSE_PROGRAMS),
         code="L4",
         probe=_small_guest,
+        subject="memory",
         severity="note",
     ),
     Failure(
@@ -234,6 +245,7 @@ FAILURES = (
         (Remedy("one_gpu"),),
         code="L6",
         probe=_several_cards,
+        subject="wsl",
         severity="note",
         repair="wsl_nccl",
     ),
@@ -243,6 +255,7 @@ FAILURES = (
         (Remedy("interop"),),
         code="L7",
         probe=_no_interop,
+        subject="wsl",
         severity="note",
     ),
     Failure(

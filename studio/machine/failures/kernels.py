@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import Gpu, MachineFacts, Tool
+from studio.installer.windows import RUNTIME_FOR_TRITON
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.probing import (
     Values,
@@ -30,7 +31,6 @@ from studio.machine.repairs import (
     OLDEST_ASSEMBLER,
 )
 from studio.machine.versions import find_release, has_code, installed_triton, pairs, pin
-from studio.machine.windows import RUNTIME_FOR_TRITON
 
 LIBTRITON_LIBRARIES = ("msvcp140.dll", "vcruntime140.dll", "vcruntime140_1.dll")
 
@@ -173,6 +173,7 @@ FAILURES = (
         (USE_FP16, PYTORCH_KERNELS),
         code="S2b",
         probe=unless_right(_old_triton_and_bf16),
+        subject="triton",
     ),
     Failure(
         "gpu_too_new",
@@ -185,6 +186,7 @@ FAILURES = (
         (REBUILD, PYTORCH_KERNELS),
         code="G5",
         probe=_blackwell,
+        subject="gpus",
     ),
     Failure(
         "assembler_old",
@@ -197,6 +199,7 @@ FAILURES = (
         (Remedy("unset_ptxas"), PYTORCH_KERNELS),
         code="S2a",
         probe=unless_right(_old_assembler),
+        subject="triton",
         repair="drop_assembler",
     ),
     Failure(
@@ -209,6 +212,7 @@ FAILURES = (
         (PYTORCH_KERNELS,),
         code="G1",
         probe=unless_right(_pascal),
+        subject="gpus",
         severity="note",
     ),
     Failure(
@@ -227,6 +231,7 @@ FAILURES = (
         (PYTORCH_KERNELS,),
         code="G2",
         probe=unless_right(_turing),
+        subject="gpus",
         severity="note",
     ),
     Failure(
@@ -248,6 +253,7 @@ FAILURES = (
         (Remedy("unset_compiler"), PYTORCH_KERNELS),
         code="S1",
         probe=unless_right(_hiding_compiler),
+        subject="triton",
         repair="drop_compiler",
     ),
     Failure(
@@ -256,6 +262,7 @@ FAILURES = (
         (Remedy("full_python"), PYTORCH_KERNELS),
         code="S1b",
         probe=unless_right(_no_headers),
+        subject="triton",
     ),
     Failure(
         "compile_untraceable",
@@ -291,6 +298,7 @@ FAILURES = (
         (Remedy("visual_runtime"), PYTORCH_KERNELS),
         code="S3",
         probe=unless_right(_old_runtime),
+        subject="triton",
     ),
     Failure(
         "intel_triton",
@@ -298,6 +306,7 @@ FAILURES = (
         (Remedy("one_triton_intel"), PYTORCH_KERNELS),
         code="X1",
         probe=unless_right(_two_tritons_on_intel),
+        subject="gpus",
     ),
     Failure(
         "triton_wrong_package",
@@ -314,6 +323,7 @@ FAILURES = (
         code="S6",
         probe=unless_right(_wrong_triton),
         doubt=Doubt("pip_unreachable", "pip_index", asked=True),
+        subject="triton",
     ),
     Failure(
         "triton_absent",
@@ -327,6 +337,7 @@ FAILURES = (
         (Remedy("triton_windows"), INSTALL, PYTORCH_KERNELS),
         code="T16",
         probe=_absent_triton,
+        subject="triton",
     ),
     Failure(
         "triton_unreleased",
@@ -334,6 +345,7 @@ FAILURES = (
         (PYTORCH_KERNELS,),
         code="T21",
         probe=unless_right(_ahead_of_triton),
+        subject="triton",
         severity="note",
     ),
     Failure(
@@ -352,6 +364,7 @@ FAILURES = (
         (Remedy("triton_windows"), INSTALL, PYTORCH_KERNELS),
         code="P9",
         probe=unless_right(_unpaired_triton),
+        subject="triton",
     ),
     Failure(
         "kernel_resources",

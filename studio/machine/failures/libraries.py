@@ -96,6 +96,7 @@ FAILURES = (
         (Remedy("unset_bnb_version"), NO_BITSANDBYTES),
         code="B3",
         probe=_forced_library,
+        subject="four_bit",
         repair="drop_bitsandbytes_version",
     ),
     Failure(
@@ -109,6 +110,7 @@ FAILURES = (
         (INSTALL, NO_BITSANDBYTES),
         code="B2",
         probe=_no_fitting_library,
+        subject="four_bit",
     ),
     Failure(
         "bitsandbytes_gpu_old",
@@ -119,6 +121,7 @@ FAILURES = (
         (NO_BITSANDBYTES,),
         code="B5",
         probe=_card_without_bitsandbytes,
+        subject="four_bit",
     ),
     Failure(
         "int8_gpu_old",
@@ -246,6 +249,7 @@ FAILURES = (
         (Remedy("remove_kernels"),),
         code="F5",
         probe=_native_kernels,
+        subject="python",
         severity="note",
     ),
     Failure(
@@ -261,6 +265,7 @@ FAILURES = (
         (REBUILD, ON_PROCESSOR),
         code="A1",
         probe=_unsupported_amd,
+        subject="gpus",
     ),
     Failure(
         "amd_experts",
@@ -268,6 +273,7 @@ FAILURES = (
         (PYTORCH_KERNELS, UPDATE_DRIVER),
         code="A2",
         probe=_moe_on_new_amd,
+        subject="gpus",
         severity="note",
     ),
     Failure(
@@ -296,5 +302,6 @@ FAILURES = (
         (Remedy("update_intel_driver"), ON_PROCESSOR),
         code="X2",
         probe=_wedged_intel,
+        subject="gpus",
     ),
 )

@@ -97,6 +97,7 @@ FAILURES = (
         (Remedy("paging_file"), CLOSE_PROGRAMS, SMALLER_MODEL),
         code="M3",
         probe=_small_paging_file,
+        subject="memory",
     ),
     Failure(
         "launch_timeout",
@@ -128,6 +129,7 @@ FAILURES = (
         (Remedy("shared_memory"),),
         code="M7",
         probe=_small_shared_memory,
+        subject="memory",
     ),
     Failure(
         "ram_killed",

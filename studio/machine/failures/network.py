@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
-from studio.core.offline import OFFLINE
+from studio.hub.offline import OFFLINE
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.probing import Values, found, variable
 from studio.machine.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
@@ -93,6 +93,7 @@ FAILURES = (
         (Remedy("go_online"), LOCAL_MODEL),
         code="N2",
         probe=_left_offline,
+        subject="network",
         severity="note",
     ),
     Failure(
@@ -107,6 +108,7 @@ FAILURES = (
         (Remedy("no_proxy"),),
         code="N6",
         probe=_proxied_window,
+        subject="network",
         severity="note",
         repair="proxy_for_localhost",
         doubt=Doubt("window_libraries", "above_bool", asked=True),
@@ -169,6 +171,7 @@ FAILURES = (
             r"looks like (?:\.{0,2}/|[A-Za-z]:\\)\S* is not the path",
         ),
         probe=_silent_hub,
+        subject="network",
         severity="note",
     ),
     Failure(

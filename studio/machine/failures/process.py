@@ -64,6 +64,7 @@ FAILURES = (
         (Remedy("developer_mode"),),
         code="D6",
         probe=_no_symlinks,
+        subject="disk",
         severity="note",
     ),
     Failure(

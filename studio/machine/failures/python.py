@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
+from studio.installer.python_choice import VERSIONS
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.probing import Values, found, older, read_version
 from studio.machine.failures.remedies import INSTALL, REBUILD, RESTART
-from studio.machine.python_choice import VERSIONS
 
 ARM = ("arm64", "aarch64")
 
@@ -80,6 +80,7 @@ FAILURES = (
         unless=said(r"\(from versions: \d", r"Retrying \(Retry"),
         doubt=Doubt("pip_unreachable", "pip_index", asked=True),
         probe=_unsuited_python,
+        subject="python",
         severity="blocked",
     ),
     Failure(
@@ -88,6 +89,7 @@ FAILURES = (
         (Remedy("full_python"),),
         code="P2",
         probe=_broken_release,
+        subject="python",
         severity="blocked",
     ),
     Failure(
@@ -96,6 +98,7 @@ FAILURES = (
         (Remedy("full_python"),),
         code="P3",
         probe=_conda_banner,
+        subject="python",
         severity="note",
     ),
     Failure("two_openmp", said(r"OMP: Error #15"), (REBUILD,), code="P4"),
@@ -105,6 +108,7 @@ FAILURES = (
         (REBUILD,),
         code="P5",
         probe=_two_owners,
+        subject="torch",
     ),
     Failure(
         # 0x10 is NumPy 1.23, 0x2000000 NumPy 2; 96 is the size of a dtype since NumPy 2, 88 before it.
@@ -141,6 +145,7 @@ FAILURES = (
         (REBUILD,),
         code="P6",
         probe=_old_numpy_build,
+        subject="python",
     ),
     Failure("windows_arm", None, (Remedy("x64_python"),), code="P7", probe=_emulated),
     Failure(
@@ -153,6 +158,7 @@ FAILURES = (
         (Remedy("x64_python"),),
         code="P8",
         probe=_narrow,
+        subject="python",
         severity="blocked",
     ),
     Failure(
@@ -167,6 +173,7 @@ FAILURES = (
         (INSTALL,),
         code="P11",
         probe=_no_torch,
+        subject="python",
         severity="blocked",
     ),
     Failure(

@@ -42,6 +42,7 @@ FAILURES = (
         code="M8",
         doubt=Doubt("shared_memory", "df", asked=True),
         probe=_little_disk,
+        subject="disk",
         unless=said(r"/dev/shm|</torch_\d|multiprocessing\.SemLock|shared memory|inotify|file watch"),
     ),
     Failure("quota", said(r"[Qq]uota exceeded", r"\[Errno 122\]"), (Remedy("quota"),), code="M11"),
@@ -106,6 +107,7 @@ FAILURES = (
         (Remedy("permission"), Remedy("other_workspace")),
         code="D21",
         probe=_unwritable_workspace,
+        subject="python",
         severity="blocked",
     ),
     # A path that is not there says nothing of why: whoever knows that it was the run's own folder names this entry.

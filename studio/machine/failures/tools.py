@@ -114,6 +114,7 @@ FAILURES = (
         (Remedy("kernel_folder"), PYTORCH_KERNELS),
         code="T7",
         probe=unless_right(_unwritable_cache),
+        subject="triton",
         repair="plain_temp",
     ),
     Failure(
@@ -130,6 +131,7 @@ FAILURES = (
         (Remedy("short_workspace"), PYTORCH_KERNELS),
         code="T4",
         probe=unless_right(_unreadable_path),
+        subject="triton",
         repair="plain_temp",
     ),
     Failure(
@@ -160,6 +162,7 @@ FAILURES = (
         (Remedy("unset_cuda_path"), PYTORCH_KERNELS),
         code="T18",
         probe=unless_right(_toolkit_override),
+        subject="triton",
         repair="drop_toolkit",
     ),
     Failure(
@@ -177,6 +180,7 @@ FAILURES = (
         (Remedy("install_compiler"), PYTORCH_KERNELS),
         code="T2",
         probe=unless_right(_hidden_tools),
+        subject="triton",
         repair="own_triton_tools",
     ),
     Failure(
@@ -204,6 +208,7 @@ FAILURES = (
         code="T3",
         strength=0.9,
         probe=unless_right(_dead_compiler),
+        subject="triton",
         repair="drop_compiler",
     ),
     Failure(
@@ -212,6 +217,7 @@ FAILURES = (
         (Remedy("rename_triton"),),
         code="T12",
         probe=_shadow,
+        subject="triton",
     ),
     Failure(
         "bitsandbytes_ancient",
@@ -219,6 +225,7 @@ FAILURES = (
         (INSTALL,),
         code="T13",
         probe=_ancient_bitsandbytes,
+        subject="triton",
     ),
     Failure("setuptools_old", said(r"ImpImporter"), (Remedy("new_setuptools"), REBUILD), code="T11"),
     Failure(
@@ -237,6 +244,7 @@ FAILURES = (
         (Remedy("use_launcher"), RESTART),
         code="T5",
         probe=_other_console,
+        subject="triton",
         severity="note",
         unless=WRITTEN,
         doubt=Doubt("written_as_local", "print_or_write", asked=True),
@@ -266,6 +274,7 @@ FAILURES = (
         (Remedy("long_paths"), Remedy("short_workspace")),
         code="T6",
         probe=unless_right(_long_path),
+        subject="triton",
         repair="plain_temp",
     ),
     Failure(
@@ -280,8 +289,17 @@ FAILURES = (
         (Remedy("unset_system_ptxas"),),
         code="T20",
         probe=unless_right(_useless_variable),
+        subject="triton",
         severity="note",
         repair="drop_assembler",
     ),
-    Failure("store_python", None, (Remedy("full_python"),), code="T19", probe=_store_python, severity="note"),
+    Failure(
+        "store_python",
+        None,
+        (Remedy("full_python"),),
+        code="T19",
+        probe=_store_python,
+        subject="triton",
+        severity="note",
+    ),
 )

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.facts import Gpu
+from studio.installer.torch_build import INTEL_DEVICES
 from studio.machine.nvml import Driver, read_driver
 from studio.machine.probes.call_timeout import limit
 from studio.machine.probes.child import ask_program, run_child
 from studio.machine.probes.probe_context import ProbeContext, read_words
 from studio.machine.repairs import WSL_LIBRARIES
-from studio.machine.torch_build import INTEL_DEVICES
 
 NVML_S = 5.0
 SMI_S = 10.0

@@ -10,7 +10,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 
-from studio.core.hub_token import HUB
+from studio.hub.access_token import HUB
 from studio.machine.probes.call_timeout import limit
 
 SMALL_ANSWER = "/api/models?limit=1"

@@ -7,8 +7,8 @@ import shlex
 import shutil
 from typing import Any
 
-from studio.core.offline import OFFLINE, OFFLINE_VARIABLE
-from studio.machine.pip_words import hide_secrets
+from studio.hub.offline import OFFLINE, OFFLINE_VARIABLE
+from studio.installer.pip_errors import hide_secrets
 from studio.machine.probes.probe_context import PROGRAM, ProbeContext
 from studio.machine.repairs import ASSEMBLER_OVERRIDES, COMPILER_OVERRIDES, TOOLKIT_OVERRIDES, read_applied
 from studio.machine.wsl_lease import BRIDGE_VARIABLE

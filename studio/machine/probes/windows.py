@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.facts import RuntimeLibrary, WindowsFacts
+from studio.installer.windows import LONG_PATHS as LONG_PATHS_KEY
+from studio.installer.windows import read_file_version, read_number
 from studio.machine.probes.probe_context import ProbeContext
-from studio.machine.windows import LONG_PATHS as LONG_PATHS_KEY
-from studio.machine.windows import read_file_version, read_number
 
 RUNTIMES = ("msvcp140.dll", "vcruntime140.dll", "vcruntime140_1.dll", "vcruntime140_threads.dll")
 LONG_PATHS = (LONG_PATHS_KEY, "LongPathsEnabled")

@@ -126,14 +126,14 @@ class ChatTab(ChatParts):
     def pick_run(self, run: str) -> list[Any]:
         """Return the checkpoints, the last talk and the state of a run that was chosen."""
         places, place = self._list_places(run, None)
-        kept = self.context.desk.talks.files.read(run)
+        kept = self.context.desk.chat.files.read(run)
         talk = {"key": secrets.token_hex(8), "run": run, "base": kept["base"], "tuned": kept["tuned"]}
         return [places, *self._cards(talk), kept["system"], self._state(run, place)]
 
     def _list_runs(self) -> list[tuple[str, str]]:
         """Return the runs that can answer, those with a result first, and the form's base model."""
         desk, say = self.context.desk, self.context.say
-        found = desk.talks.choices(desk.runs())
+        found = desk.chat.choices(desk.runs.list())
         found = sorted(found, key=lambda choice: choice.record.state != "finished")
         names = [(run_label(choice.record, say), choice.record.run) for choice in found]
         source = self.context.draft().model.source
@@ -146,7 +146,7 @@ class ChatTab(ChatParts):
                 choices=[(self.context.say("ui.chat.as_it_came"), "")], value="", interactive=False
             ), ""
         desk, say = self.context.desk, self.context.say
-        found = [one for one in desk.talks.choices([desk.run(run)]) for one in one.places]
+        found = [one for one in desk.chat.choices([desk.runs.read(run)]) for one in one.places]
         names = []
         for place in found:
             label = say(say_place(place.name, place.step))
@@ -163,12 +163,12 @@ class ChatTab(ChatParts):
 
     def _state(self, run: str, place: str) -> str:
         desk, say = self.context.desk, self.context.say
-        state, loaded = desk.talks.state(), desk.talks.loaded()
-        active = desk.active_run()
+        state, loaded = desk.chat.state(), desk.chat.loaded()
+        active = desk.runs.active
         left_s = self.context.view(active).left_s if active and not state.ok else None
         name, named = loaded.name if loaded else "", say("ui.chat.as_it_came")
         if loaded is not None and loaded.run:
-            record = desk.run(loaded.run)
+            record = desk.runs.read(loaded.run)
             step = int(loaded.checkpoint.rpartition("-")[2]) if loaded.checkpoint else record.steps
             name, named = record.name, say(say_place(loaded.checkpoint, step))
         return state_card(
@@ -188,7 +188,7 @@ class ChatTab(ChatParts):
         if do == "example":
             return [gr.skip(), value]
         if do == "unload":
-            freed_bytes = self.context.desk.talks.unload()
+            freed_bytes = self.context.desk.chat.unload()
             gr.Info(self.context.say("ui.chat.freed", size=size_words(freed_bytes)), duration=4)
         return [self.show_state(run, place), gr.skip()]
 
@@ -274,7 +274,7 @@ class ChatTab(ChatParts):
         stop: threading.Event,
     ) -> Iterator[dict[str, Any]]:
         """Yield the answer's turn as it grows, the whole one last."""
-        answers = self.context.desk.talks.answer(
+        answers = self.context.desk.chat.answer(
             [{"role": turn["role"], "content": turn["content"]} for turn in messages],
             run=run,
             checkpoint=place or "",
@@ -359,7 +359,7 @@ class ChatTab(ChatParts):
 
     def _keep(self, talk: dict, system: str) -> None:
         if talk["run"] is not None:
-            self.context.desk.talks.files.keep(talk["run"], {**talk, "system": system or ""})
+            self.context.desk.chat.files.keep(talk["run"], {**talk, "system": system or ""})
 
     def _cards(self, talk: dict, growing: str = "") -> list[Any]:
         say = self.context.say

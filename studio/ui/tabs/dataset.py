@@ -300,7 +300,7 @@ class DatasetTab(DatasetParts):
         """Return every part of the page that is new to it."""
         say = self.context.say
         answer: dict[Any, Any] = dict.fromkeys(self.parts, gr.skip())
-        answer[self.progress] = progress_card(look, say, training=bool(self.context.desk.active_run()))
+        answer[self.progress] = progress_card(look, say, training=bool(self.context.desk.runs.active))
         answer[self.timer] = gr.Timer(active=look.working)
         if look.number == page["number"]:
             return list(answer.values())

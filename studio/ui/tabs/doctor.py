@@ -102,9 +102,9 @@ class DoctorTab:
     def examine(self, *, fresh: bool = False, hub: bool = False) -> list[Any]:
         """Return the report and the buttons that go with it."""
         say, desk = self.context.say, self.context.desk
-        report = desk.health.examine(fresh=fresh, hub=hub)
-        applied = {event.repair: event.message for event in desk.health.repairs()}
-        left = desk.health.repairs_left()
+        report = desk.machine.examine(fresh=fresh, hub=hub)
+        applied = {event.repair: event.message for event in desk.machine.repairs()}
+        left = desk.machine.repairs_left()
         kept = dict(applied) | {name: text(f"repair.{name}.off") for name in left if name not in applied}
         ticked = [name for name in applied if name not in left]
         open_fixes = [
@@ -123,7 +123,7 @@ class DoctorTab:
             *buttons,
             *[gr.update(visible=False)] * (FIXES - len(buttons)),
             gr.update(choices=choices, value=ticked, visible=bool(choices)),
-            gr.update(visible=desk.health.restart_waits()),
+            gr.update(visible=desk.machine.restart_waits()),
             gr.update(visible=bridge),
             words,
             offered,
@@ -160,7 +160,7 @@ class DoctorTab:
         def fix(offered: list[str]) -> list[Any]:
             """Switch the repair on and probe again in an environment that has it."""
             if position < len(offered):
-                self.context.desk.health.switch_repair(offered[position], on=True)
+                self.context.desk.machine.switch_repair(offered[position], on=True)
             shown = self.examine(fresh=True)
             shown[1 + FIXES + 1] = gr.update(visible=True)
             shown[-1] = note_card(self.context.say("ui.doctor.fixed"), "good")
@@ -171,10 +171,10 @@ class DoctorTab:
     def switch(self, kept: list[str]) -> tuple[str, Any]:
         """Switch repairs on and off; they count after a restart of the studio's process."""
         desk = self.context.desk
-        known = {event.repair for event in desk.health.repairs()} | set(desk.health.repairs_left())
+        known = {event.repair for event in desk.machine.repairs()} | set(desk.machine.repairs_left())
         for name in known:
-            desk.health.switch_repair(name, on=name in kept)
-        waits = desk.health.restart_waits()
+            desk.machine.switch_repair(name, on=name in kept)
+        waits = desk.machine.restart_waits()
         note = note_card(self.context.say("ui.doctor.restart.needed")) if waits else ""
         return note, gr.update(visible=waits)
 

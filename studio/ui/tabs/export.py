@@ -106,13 +106,13 @@ class ExportTab:
     def _list_states(self) -> list[tuple[str, str]]:
         """Return every state of a run that can be exported, newest run first: (what it is called, RUN or RUN@PLACE)."""
         desk, say = self.context.desk, self.context.say
-        active = desk.active_run()
+        active = desk.runs.active
         return [
             (
                 f"{run_label(choice.record, say)} · {say(say_place(place.name, place.step))}",
                 name_state(choice, place),
             )
-            for choice in desk.talks.choices(desk.runs())
+            for choice in desk.chat.choices(desk.runs.list())
             for place in choice.places
             if place.problem is None and choice.record.run != active
         ]
@@ -121,7 +121,7 @@ class ExportTab:
         """Return the forms with what each takes of this state of a run."""
         desk, say = self.context.desk, self.context.say
         busy = desk.exports.job is not None and not desk.exports.job.ended
-        active = desk.active_run()
+        active = desk.runs.active
         waits = say("export.waits", run=active) if active else ""
         if not run:
             return target_cards(

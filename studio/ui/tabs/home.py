@@ -67,7 +67,7 @@ class HomeTab:
     def draw(self) -> list[str]:
         """Return the run that is on, the three starts and the last runs."""
         desk, say = self.context.desk, self.context.say
-        entries, active = desk.shelf.entries(), desk.active_run() or ""
+        entries, active = desk.library.entries(), desk.runs.active or ""
         on = next((entry for entry in entries if entry.record.run == active), None)
         waiting = sum(item.state == "waiting" for item in desk.queue.items())
         view = self.context.view(active) if on else LiveView()
@@ -78,9 +78,9 @@ class HomeTab:
         """Return what this machine can do, and what it lacks."""
         desk = self.context.desk
         free_bytes = shutil.disk_usage(self.context.workspace.root).free
-        hero = self._hero(desk.health.machine(), desk.fits.advice(), free_bytes)
+        hero = self._hero(desk.machine.facts(), desk.models.advice(), free_bytes)
         # Last, for what came before may take seconds, in which a fix is pressed.
-        return [hero, self._missing(desk.health.examine())]
+        return [hero, self._missing(desk.machine.examine())]
 
     def hear(self, said: dict) -> Iterator[list[Any]]:
         """Do what a card's button asks. Yields what changes, first of all that it is being done."""
@@ -89,15 +89,15 @@ class HomeTab:
         if do == "demo":
             yield from self._start_demo()
         elif do == "resume":
-            desk.resume(value)
+            desk.queue.resume(value)
             yield self._show(value)
         elif do == "open":
             yield self._show(value)
         elif do == "chat":
             yield self._show(value, go=f"chat {value}")
         elif do == "fix":
-            desk.health.switch_repair(value, on=True)
-            yield self._answer(missing=self._missing(desk.health.examine(fresh=True)))
+            desk.machine.switch_repair(value, on=True)
+            yield self._answer(missing=self._missing(desk.machine.examine(fresh=True)))
         elif do == "restart":
             if not desk.restart():
                 parts = (
@@ -114,15 +114,15 @@ class HomeTab:
 
     def _start_demo(self) -> Iterator[list[Any]]:
         """Start the demo's own recipe: what a person set in the form stays there. A busy machine lets it wait."""
-        desk, active = self.context.desk, self.context.desk.active_run() or ""
-        entry, recipe = pick_continue(desk.shelf.entries(), active), desk.demo_recipe()
+        desk, active = self.context.desk, self.context.desk.runs.active or ""
+        entry, recipe = pick_continue(desk.library.entries(), active), desk.recipes.demo()
         if active:
             desk.queue.add(recipe)
             yield self._answer(go="runs")
             return
         yield self._answer(starts=self._starts(entry, active, checking=True))
         try:
-            run = desk.start(recipe)
+            run = desk.queue.start(recipe)
         except StudioError:
             yield self._answer(starts=self._starts(entry, active))
             raise
@@ -143,7 +143,7 @@ class HomeTab:
     def _missing(self, report: dict) -> str:
         """What the machine lacks; once the studio starts anew, that: another drawing must not wipe it off."""
         desk = self.context.desk
-        waits = desk.health.restart_waits()  # takes a moment, in which the restart may be asked for
+        waits = desk.machine.restart_waits()  # takes a moment, in which the restart may be asked for
         if desk.restarting:
             return self._restarting()
         return missing_card(report["problems"], self.context.say, restart=waits)

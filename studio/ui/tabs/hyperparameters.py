@@ -313,7 +313,7 @@ class HyperparametersTab:
 
     def _positions(self, recipe: Recipe) -> int:
         try:
-            return self.context.desk.model(recipe.model.source).max_positions
+            return self.context.desk.models.inspect(recipe.model.source).max_positions
         except StudioError:
             return 0  # the model's own screen says what is wrong with it
 
@@ -368,10 +368,10 @@ class HyperparametersTab:
         parts = (recipe.model.source, recipe.model.revision, recipe.data, recipe.run.device, seen.number)
         if self._scope[0] != (key := repr(parts)):
             try:
-                model = self.context.desk.model(recipe.model.source)
+                model = self.context.desk.models.inspect(recipe.model.source)
             except StudioError:
                 model = None
-            machine = self.context.desk.health.machine()
+            machine = self.context.desk.machine.facts()
             self._scope = key, make_scope(recipe, machine, model, self._rows(recipe))
         return self._scope[1]
 
@@ -401,8 +401,8 @@ class HyperparametersTab:
             recipe = self.form.read(values)
         except RecipeError as error:
             return problems_card(error.problems, say), "", mark_problems(error.problems, words)
-        problems = self.context.desk.check(recipe)
+        problems = self.context.desk.recipes.check(recipe)
         marks = mark_problems(problems, words)
         if any(problem.severity == "error" for problem in problems):
             return problems_card(problems, say), "", marks
-        return problems_card(problems, say), plan_card(self.context.desk.plan(recipe), (), say), marks
+        return problems_card(problems, say), plan_card(self.context.desk.recipes.plan(recipe), (), say), marks

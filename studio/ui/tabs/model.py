@@ -13,7 +13,7 @@ import gradio as gr
 from studio.core.errors import StudioError
 from studio.core.i18n import literal
 from studio.core.recipe import Recipe
-from studio.models.fetch import show_address
+from studio.hub.access_token import show_address
 from studio.services.model_fit import name_method
 from studio.services.model_library import FoundModel
 from studio.ui.cards import model_name, note_card, size_words
@@ -86,7 +86,7 @@ class ModelTab:
 
         The chosen one is that of the moment: another may be chosen while models are still being found.
         """
-        fits, drawn_s = self.context.desk.fits, 0.0
+        fits, drawn_s = self.context.desk.models, 0.0
         here: tuple[FoundModel, ...] = ()
         for here in fits.scan():
             if time.monotonic() - drawn_s > REDRAW_S:
@@ -97,7 +97,7 @@ class ModelTab:
 
     def mark(self, source: str, found: tuple[str, ...]) -> str:
         """Return the list with another model chosen."""
-        fits = self.context.desk.fits
+        fits = self.context.desk.models
         return self._list(fits.models(), fits.picks(), found, (source or "").strip())
 
     def describe(self, source: str, quantization: str = "none", card: str = "") -> Any:
@@ -107,7 +107,7 @@ class ModelTab:
         if not source:
             return note_card(say("ui.model.choose"))
         try:
-            shown = model_details(self.context.desk.fits.find(source), quantization, say)
+            shown = model_details(self.context.desk.models.find(source), quantization, say)
         except StudioError as error:
             return note_card(self.context.say_error(error), "bad")
         # What was said of the choice stays until another is made: hearing it and showing it are two events.
@@ -128,11 +128,11 @@ class ModelTab:
             yield from self._search(str(form.get("words", "")).strip(), found)
         elif do == "ask":
             yield self._answer(asked=note_card(self.context.say("ui.model.searching", hub=self._hub())))
-            model = self.context.desk.fits.ask(value)
+            model = self.context.desk.models.ask(value)
             still = model.source == self.context.draft().model.source
             yield self._choose(model, found) if still else self._answer(asked="")
         elif do == "pick" and value:
-            yield self._choose(self.context.desk.fits.find(value), found)
+            yield self._choose(self.context.desk.models.find(value), found)
         elif do == "method" and value in ("none", "nf4", "int8"):
             recipe = self.context.edit({"model.quantization": value})
             card = self.describe(recipe.model.source, value)
@@ -143,7 +143,7 @@ class ModelTab:
     def choices(self, source: str) -> dict:
         """Return the picker with every model found on this machine; its value, which may be edited, stays."""
         try:
-            found = [(self._name(model), model.source) for model in self.context.desk.models()]
+            found = [(self._name(model), model.source) for model in self.context.desk.models.list_local()]
         except StudioError:
             found = []  # the card beside the picker says what is wrong with the chosen one
         if source and source not in [value for _, value in found]:
@@ -153,7 +153,7 @@ class ModelTab:
     # Inside -------------------------------------------------------------------------------------------------------
 
     def _search(self, words: str, found: tuple[str, ...]) -> Iterator[list[Any]]:
-        say, fits = self.context.say, self.context.desk.fits
+        say, fits = self.context.say, self.context.desk.models
         if not words:
             yield self._answer(asked=note_card(say("ui.model.search.empty"), "warn"))
             return
@@ -176,7 +176,7 @@ class ModelTab:
         with self.context.editing:
             adapted, note = self._adapt(self.context.draft(), model)
             recipe = self.context.edit({"model.source": model.source} | adapted)
-        fits, quantization = self.context.desk.fits, recipe.model.quantization
+        fits, quantization = self.context.desk.models, recipe.model.quantization
         return self._answer(
             asked="",
             list=self._list(fits.models(), fits.picks(), found, model.source),
@@ -206,7 +206,7 @@ class ModelTab:
         hub = []
         for source in found:
             try:
-                hub.append(self.context.desk.fits.find(source))
+                hub.append(self.context.desk.models.find(source))
             except StudioError:
                 continue  # it came onto this machine since, and is broken: the list says so there
         named = {model.source for model in (*here, *hub)}
@@ -224,7 +224,7 @@ class ModelTab:
 
     def _hub(self):
         """The address that is asked, without a password in it."""
-        address = self.context.desk.health.mirror().find_address(os.environ)
+        address = self.context.desk.machine.mirror().find_address(os.environ)
         return literal(show_address(address) or address)
 
     def _name(self, model: Any) -> str:

@@ -80,11 +80,11 @@ class RunsTab:
         """Return the page's state, the queue and the table; what the page has got already is skipped."""
         desk, say = self.context.desk, self.context.say
         queue = desk.queue
-        entries = desk.shelf.entries()
+        entries = desk.library.entries()
         found = [entry for entry in entries if matches(entry, page["words"], say)]
         table = runs_table(
             found, say, total=len(entries), shown=page["shown"], words=page["words"], panel=page["panel"],
-            active=desk.active_run() or "",
+            active=desk.runs.active or "",
         )  # fmt: skip
         card = queue_card(
             queue.items(), say, reason=queue.reason, keep_going=queue.keep_going, notice=queue.notice,
@@ -132,21 +132,21 @@ class RunsTab:
         return {"page": {"panel": Panel(run=page["panel"].run)}}
 
     def _ask_again(self, ask: Ask, page: dict) -> dict[str, Any]:
-        _, differs = self.context.desk.shelf.again(ask.value)
+        _, differs = self.context.desk.library.again(ask.value)
         return {"page": {"panel": Panel(run=ask.value, kind="again", differs=differs)}}
 
     def _start_again(self, ask: Ask, page: dict) -> dict[str, Any]:
-        recipe, _ = self.context.desk.shelf.again(ask.value)
-        run = self.context.desk.start(recipe)
+        recipe, _ = self.context.desk.library.again(ask.value)
+        run = self.context.desk.queue.start(recipe)
         return {"go": "training", "watched": self.training.show(run), "page": {"panel": Panel()}}
 
     def _queue_again(self, ask: Ask, page: dict) -> dict[str, Any]:
-        recipe, _ = self.context.desk.shelf.again(ask.value)
+        recipe, _ = self.context.desk.library.again(ask.value)
         item = self.context.desk.queue.add(recipe)
         return {"note": self._good("ui.runs.queued", name=item.name), "page": {"panel": Panel()}}
 
     def _show(self, ask: Ask, page: dict) -> dict[str, Any]:
-        self.context.desk.run(ask.value)  # refuses what is no run
+        self.context.desk.runs.read(ask.value)  # refuses what is no run
         return {"go": "training", "watched": self.training.show(ask.value)}
 
     def _talk(self, ask: Ask, page: dict) -> dict[str, Any]:
@@ -156,22 +156,22 @@ class RunsTab:
         return self._show(ask, page) | {"go": f"export {ask.value}"}
 
     def _resume(self, ask: Ask, page: dict) -> dict[str, Any]:
-        self.context.desk.resume(ask.value)
+        self.context.desk.queue.resume(ask.value)
         return {"go": "training", "watched": self.training.show(ask.value)}
 
     def _duplicate(self, ask: Ask, page: dict) -> dict[str, Any]:
-        recipe = self.context.desk.shelf.duplicate(ask.value)
+        recipe = self.context.desk.library.duplicate(ask.value)
         self.context.keep_draft(recipe)
         return {"go": "hyperparameters", "fields": self.form.show(recipe)}
 
     def _rename(self, ask: Ask, page: dict) -> dict[str, Any]:
         name = str(ask.form.get("name", ""))[:NAME_LENGTH].strip()
-        self.context.desk.shelf.rename(ask.value, name)
+        self.context.desk.library.rename(ask.value, name)
         self.context.desk.queue.rename(ask.value, name)
         return {"page": {"panel": Panel(run=ask.value)}}
 
     def _delete(self, ask: Ask, page: dict) -> dict[str, Any]:
-        freed_bytes = self.context.desk.shelf.delete(ask.value)
+        freed_bytes = self.context.desk.library.delete(ask.value)
         note = self._good("ui.runs.deleted", size=size_words(freed_bytes))
         # A comparison on show may hold the run that is gone; its tick goes, which a question answered by no leaves.
         overlay = {"runs": [], "gone": ask.value}
@@ -179,13 +179,13 @@ class RunsTab:
 
     def _compare(self, ask: Ask, page: dict) -> dict[str, Any]:
         wanted = set(ask.value.split())
-        entries = [entry for entry in self.context.desk.shelf.entries() if entry.record.run in wanted]
+        entries = [entry for entry in self.context.desk.library.entries() if entry.record.run in wanted]
         if not FEWEST <= len(entries) <= MOST:
             parts = ("ui.runs.compare.bounds", "ui.runs.compare.bounds.why", "ui.runs.compare.bounds.fix")
             raise StudioError(*(text(part) for part in parts))
         runs = [entry.record.run for entry in entries]
-        comparison = self.context.desk.shelf.compare(runs)
-        curves = self.context.desk.shelf.curves(runs)
+        comparison = self.context.desk.library.compare(runs)
+        curves = self.context.desk.library.curves(runs)
         return {
             "overlay": {"runs": [curve_of(entry, curves) for entry in entries]},
             "differences": comparison_card(entries, comparison, self.context.words),
@@ -199,7 +199,7 @@ class RunsTab:
         if not folder:
             parts = ("ui.runs.import.empty", "ui.runs.import.empty.why", "ui.runs.import.empty.fix")
             raise StudioError(*(text(part) for part in parts))
-        run = self.context.desk.shelf.import_run(Path(folder))
+        run = self.context.desk.library.import_run(Path(folder))
         return {"note": self._good("ui.runs.import.done", name=run), "page": {"panel": Panel()}}
 
     def _order(self, do: str, value: str) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class RunsTab:
         elif do == "keep":
             desk.queue.set_keep_going(value == "true")
         elif do == "stop":
-            desk.stop(value)
+            desk.runs.stop(value)
         else:
             desk.queue.hold(do == "hold")
         return {}

@@ -60,7 +60,7 @@ class SettingsTab:
 
         Without `wait` what is not known of the token is left open.
         """
-        desk, preferences = self.context.desk, self.context.desk.preferences
+        desk, preferences = self.context.desk, self.context.desk.settings
         if desk.restarting and not said:  # whoever else draws must not wipe it off
             card, said = "machine", self.context.say("ui.doctor.restarting")
         state = SettingsState(
@@ -75,7 +75,7 @@ class SettingsTab:
             exports_folder=preferences.chosen_exports_folder(),
             token=preferences.token(wait=wait),
             token_variable=preferences.token_variable(),
-            mirror=desk.health.mirror(),
+            mirror=desk.machine.mirror(),
             versions=preferences.versions(),
             paths=preferences.paths(),
             working=desk.working(),
@@ -92,7 +92,7 @@ class SettingsTab:
 
     def _do(self, do: str, value: str, field: dict[str, str]) -> str:
         desk, say = self.context.desk, self.context.say
-        preferences = desk.preferences
+        preferences = desk.settings
         kept = say("ui.preferences.kept")
         if do == "language" and value in LANGUAGES:
             self._change_language(value)
@@ -118,10 +118,10 @@ class SettingsTab:
             preferences.keep_token("")
             return self.draw("hub", say("ui.preferences.token.gone"))
         if do == "mirror":
-            desk.health.set_mirror(field.get("mirror", ""))
+            desk.machine.set_mirror(field.get("mirror", ""))
             return self.draw("hub", say("ui.preferences.mirror.kept"))
         if do == "mirror_token":
-            desk.health.allow_token(value == "true")
+            desk.machine.allow_token(value == "true")
             return self.draw("hub", kept)
         if do == "add-folder":
             preferences.add_model_folder(field.get("folder", ""))

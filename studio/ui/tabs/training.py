@@ -110,11 +110,11 @@ class TrainingTab:
 
     def examine(self, *values: Any) -> str:
         """Check the form before a run; nothing while one is on, whose settings are frozen."""
-        if self.context.desk.active_run():
+        if self.context.desk.runs.active:
             return ""
         try:
             recipe = self.form.read(values)
-            return check_card(self.context.desk.check(recipe), recipe, self.context.say)
+            return check_card(self.context.desk.recipes.check(recipe), recipe, self.context.say)
         except RecipeError as error:
             return check_card(error.problems, self.context.draft(), self.context.say)
 
@@ -123,7 +123,7 @@ class TrainingTab:
         recipe, problems = self._check(values)
         if recipe is None:
             return problems, gr.skip()
-        return problems, self.show(self.context.desk.start(recipe, checked=True))
+        return problems, self.show(self.context.desk.queue.start(recipe, checked=True))
 
     def add_to_queue(self, *values: Any) -> tuple[str, Any]:
         """Check the form and let the run wait in the queue, or show every problem."""
@@ -143,7 +143,7 @@ class TrainingTab:
             recipe = self.form.read(values)
         except RecipeError as error:
             return None, check_card(error.problems, self.context.draft(), say)
-        problems = self.context.desk.check(recipe)
+        problems = self.context.desk.recipes.check(recipe)
         if any(problem.severity == "error" for problem in problems):
             return None, check_card(problems, recipe, say)
         return recipe, problems_card(problems, say) if problems else ""
@@ -160,7 +160,7 @@ class TrainingTab:
             return [self.hear(said, watched), gr.skip(), *(gr.skip() for _ in paths)]
         changes = read_way(value)
         recipe = self.context.edit(changes)
-        card = check_card(self.context.desk.check(recipe), recipe, self.context.say)
+        card = check_card(self.context.desk.recipes.check(recipe), recipe, self.context.say)
         return [gr.skip(), card, *self.form.show_changes(changes, paths)]
 
     def hear(self, said: object, watched: object) -> dict:
@@ -174,18 +174,18 @@ class TrainingTab:
                 run, self._tell("stopping") if stopped else note_card(say("ui.run.not_running"), "warn")
             )
         if do == "pause":
-            desk.pause(run)
+            desk.runs.pause(run)
             return self.show(run, self._tell("pausing"))
         if do == "unpause":
-            desk.unpause(run)
+            desk.runs.unpause(run)
             return self.show(run, self._tell("unpausing"))
         if do == "discard":
-            desk.discard(run)
+            desk.runs.discard(run)
             return self.show(run, self._tell("discarding"))
         if do == "resume":
             self.go_on(run)
         elif do == "answer" and value in ANSWERS:
-            taken = desk.answer_stall(run, value)
+            taken = desk.runs.answer_stall(run, value)
             return self.show(run, note_card(say("ui.stall.answered" if taken else "ui.stall.gone")))
         elif do == "fix":
             return self.show(self.apply_fix(run, value))
@@ -196,9 +196,9 @@ class TrainingTab:
 
     def stop(self, run: str) -> bool:
         """Ask `run` to stop and save; the step at hand ends first. False when it is not on: another one may be."""
-        on = bool(run) and run == self.context.desk.active_run()
+        on = bool(run) and run == self.context.desk.runs.active
         if on:
-            self.context.desk.stop(run)
+            self.context.desk.runs.stop(run)
         return on
 
     def go_on(self, run: str) -> None:
@@ -207,7 +207,7 @@ class TrainingTab:
             raise StudioError(
                 text("ui.run.no_choice"), text("ui.run.no_choice.why"), text("ui.run.no_choice.fix")
             )
-        self.context.desk.resume(run)
+        self.context.desk.queue.resume(run)
 
     def apply_fix(self, run: str, number: str) -> str:
         """Start a failed run anew with the change that its fix `number` names; returns the run to show."""
@@ -215,8 +215,8 @@ class TrainingTab:
         fixes = diagnosis.fixes if diagnosis else ()
         if not number.isdecimal() or int(number) >= len(fixes) or not fixes[int(number)].change:
             return run
-        recipe = change_recipe(self.context.desk.recipe(run), dict(fixes[int(number)].change))
-        return self.context.desk.start(recipe)
+        recipe = change_recipe(self.context.desk.runs.recipe(run), dict(fixes[int(number)].change))
+        return self.context.desk.queue.start(recipe)
 
     def show(self, run: str, note: str = "") -> dict:
         """Return what `watched` must become for a page to show `run` ("" for the one that it shows); `note` is HTML."""

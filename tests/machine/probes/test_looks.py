@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from studio.core.facts import Tool
-from studio.core.offline import OFFLINE_VARIABLE
+from studio.hub.offline import OFFLINE_VARIABLE
 from studio.machine.failures import network
 from studio.machine.probes import assemblers, guest, interpreter, machine, packages, variables
 from studio.machine.probes import library_conflicts as shadows

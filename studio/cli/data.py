@@ -1,0 +1,82 @@
+"""`data`: what a data set is, what is wrong with it, and what would be learned from it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from studio.cli.console import Console
+from studio.cli.data_report import describe_data
+from studio.core.errors import StudioError
+from studio.core.i18n import text
+from studio.core.recipe import DatasetSpec
+from studio.machine.workspace import Workspace
+
+MESSAGE_CHARACTERS = 300
+"""No sentence about a row is longer, whatever the file holds."""
+
+
+def data(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.data.dataset_report import copy_quarantine, report, survey
+    from studio.data.report_cache import keep_report, name_report, read_report
+    from studio.models.catalog import inspect_model
+
+    spec, cache = _read_spec(options), workspace.data_cache
+    facts = inspect_model(options.model) if options.model else None
+    model = Path(facts.folder) if facts and facts.folder else None
+    found = None
+    answer = read_report(cache, name_report(spec, cache, model, options.rows))
+    if answer is None or options.quarantine:
+        tokenizer = None
+        if facts:
+            from studio.models.tokenizer import load_tokenizer
+
+            tokenizer = load_tokenizer(facts)
+        vocabulary = facts.vocabulary if facts else None
+        found, statistics = survey(spec, cache, tokenizer=tokenizer, vocabulary=vocabulary)
+        answer = report(found, statistics, options.rows)
+        keep_report(cache, name_report(spec, cache, model, options.rows), answer)
+    said = console.plain(answer)
+    for problem in said["problems"]:
+        problem["message"] = _shorten(problem["message"], MESSAGE_CHARACTERS)
+    if found is not None and options.quarantine:
+        said["quarantine"] = str(copy_quarantine(found, Path(options.quarantine)))
+    console.answer(said, describe_data(said, console.catalogue, with_model=bool(options.model)))
+    return 0 if said["rows_used"] and not said["refused"] else 1
+
+
+def _read_spec(options: argparse.Namespace) -> DatasetSpec:
+    """Return what the options of `data` say. Raises StudioError for a pair without `=`."""
+    return DatasetSpec(
+        source=options.source,
+        format=options.format,
+        mapping=_read_pairs(options.map, "cli.map"),
+        speaker=options.speaker,
+        encoding=options.encoding,
+        sheet=options.sheet,
+        config=options.config,
+        split=options.split,
+        max_length=options.max_length,
+        too_long=options.too_long,
+        train_on=options.train_on,
+        template=options.template,
+        duplicates=options.duplicates,
+        overlap=options.overlap,
+        filters=_read_pairs(options.filter, "cli.filter"),
+        accept_bad_rows=options.accept_bad_rows,
+    )
+
+
+def _read_pairs(pairs: list[str], id: str) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise StudioError(text(id, pair=pair), text(f"{id}.why"), text(f"{id}.fix"))
+        if found.setdefault(name, value) != value:
+            raise StudioError(text("cli.twice", name=name), text("cli.twice.why"), text("cli.twice.fix"))
+    return found
+
+
+def _shorten(words: str, characters: int) -> str:
+    return words if len(words) <= characters else words[: characters - 1] + "…"

@@ -1,0 +1,144 @@
+"""`plan`: what a run of a recipe would use, with the reason of each choice, its memory and its time."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from studio.cli.console import Console
+from studio.core.facts import BackendPlan, Slower
+from studio.core.i18n import Text, text
+from studio.core.memory_policy import MemoryPolicy, list_runs
+from studio.machine.workspace import Workspace
+from studio.services.recipes import read_recipe
+
+if TYPE_CHECKING:
+    from studio.planning.speed_estimate import Duration
+
+
+def plan(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.planning.memory_estimate import count_tokens, predict, settle_rows
+    from studio.planning.memory_planner import longest_context
+    from studio.planning.run_plan import choose_calibration, choose_device, memory_budget
+    from studio.planning.run_time import describe
+    from studio.planning.slow_paths import say_slower
+    from studio.planning.speed_estimate import predict_duration
+    from studio.services.desk import Desk
+
+    desk = Desk(workspace)
+    recipe = read_recipe(options.recipe)
+    machine = desk.machine.add_experience(desk.machine.now(), recipe)
+    plan, model = desk.recipes.plan(recipe), desk.models.inspect(recipe.model.source)
+    gpu = choose_device(machine, recipe)[1]
+    calibration = choose_calibration(machine, gpu)
+    peak = predict(plan, model, recipe, calibration=calibration)
+    say = console.catalogue.say
+    lines = [
+        f"{say(text(f'plan.label.{name}')):14} {_word(choice.value, say)}: {say(choice.reason)}"
+        for name, choice in (
+            ("device", plan.device),
+            ("precision", plan.dtype),
+            ("attention", plan.attention),
+            ("quantization", plan.quantization),
+            ("fp8", plan.fp8),
+            ("optimizer", plan.optimizer),
+            ("recompute", plan.checkpointing),
+            ("multi_gpu", plan.multi_gpu),
+        )
+    ]
+    lines += [f"{op:14} {choice.value}: {say(choice.reason)}" for op, choice in plan.kernels.items()]
+    duration = predict_duration(plan, machine, model, recipe, gpu, desk.recipes.count_rows(recipe))
+    lines.append(f"{say(text('plan.label.time')):14} {say(describe(duration))}")
+    lines += [say(text("event.warned", message=say_slower(one))) for one in plan.slower]
+    lines += _describe_peak(peak, gpu.vram_bytes if gpu else machine.ram_bytes, say)
+    lines += _describe_policy(plan.memory, say)
+    # What a processor's memory holds was never measured at such lengths.
+    if model.parameters and gpu is not None:
+        budget = memory_budget(machine, gpu)
+        room = longest_context(plan, model, recipe, *budget, calibration=calibration)
+        lines.append(
+            say(
+                text(
+                    "plan.memory.room",
+                    now=count_tokens(model, settle_rows(plan, recipe)),
+                    tokens=_round(room),
+                )
+            )
+        )
+    for offer in plan.offers:
+        lines += [say(text("doctor.offer", title=offer.title, why=offer.why)), *filter(None, [offer.command])]
+    data = {
+        "plan": plan,
+        "peak_bytes": peak,
+        "policy": _policy_data(plan),
+        "slower": list_slower(plan.slower),
+    }
+    console.answer(data | {"time": _time_data(duration)}, lines)
+    return 0
+
+
+def list_slower(slower: Iterable[Slower]) -> list[dict[str, Any]]:
+    """Return what makes a run slower, as programs read it."""
+    return [{"id": one.id, "reason": one.reason, "factor": round(one.factor, 2)} for one in slower]
+
+
+def _time_data(duration: Duration | None) -> dict[str, Any] | None:
+    """Return how long the training is expected to take; None where the rows are not known."""
+    if duration is None:
+        return None
+    speed = duration.speed
+    return {
+        "seconds": round(duration.seconds, 1),
+        "tokens": duration.tokens,
+        "tokens_per_s": round(speed.tokens_per_s, 1),
+        "reason": speed.reason,
+    }
+
+
+def _policy_data(plan: BackendPlan) -> dict[str, Any]:
+    """Return what is kept for the backward pass, equal layers together; without the decoder only whether it is all."""
+    data: dict[str, Any] = {"checkpointing": plan.checkpointing.value, "reason": plan.checkpointing.reason}
+    if plan.memory is None:
+        return data
+    layers = [
+        {"first": run.first, "last": run.last, "keep": run.policy.keep, "offload": run.policy.offload}
+        for run in list_runs(plan.memory)
+    ]
+    names = ("mlp_chunk_tokens", "head_rows", "head_columns", "cached_layers")
+    return data | {"layers": layers} | {name: getattr(plan.memory, name) for name in names}
+
+
+def _describe_peak(peak: Mapping[str, int], has_bytes: int, say: Callable[[Text], str]) -> Iterator[str]:
+    """Yield a table of the predicted peak: numbers first, so that it stands straight in every script."""
+    yield say(text("plan.memory.peak"))
+    for part, size in peak.items():
+        if size:
+            yield f"{size / 2**30:10.2f} GiB  {say(text(f'plan.part.{part}'))}"
+    together = say(text("plan.part.total", has=f"{has_bytes / 2**30:.1f}"))
+    yield f"{sum(peak.values()) / 2**30:10.2f} GiB  {together}"
+
+
+def _describe_policy(policy: MemoryPolicy | None, say: Callable[[Text], str]) -> Iterator[str]:
+    """Yield what is kept of which layers."""
+    if policy is None:
+        return
+    yield say(text("plan.memory.kept"))
+    for run in list_runs(policy):
+        keep = run.policy.keep
+        if run.policy.offload:
+            keep = "offload" if keep == "input" else f"offload_{keep}"
+        what = text(f"plan.keep.{keep}")
+        id = "plan.memory.layer" if run.first == run.last else "plan.memory.layers"
+        yield "  " + say(text(id, first=run.first, last=run.last, what=what))
+
+
+def _round(tokens: int) -> int:
+    """Return `tokens` with two digits, rounded down."""
+    step = 10 ** max(0, len(str(tokens)) - 2)
+    return tokens // step * step
+
+
+def _word(value: Any, say: Callable[[Text], str]) -> str:
+    """Return a value in words: True is yes."""
+    return say(text("word.yes" if value else "word.no")) if isinstance(value, bool) else str(value)

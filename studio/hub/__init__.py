@@ -1,0 +1,1 @@
+"""Everything that connects: searching, fetching, the token that goes along, and the wish to stay offline."""

@@ -1,0 +1,1 @@
+"""What runs before .venv exists: standard library only, and parses on Python 3.8."""
