@@ -30,8 +30,8 @@ from studio.machine.workspace import open_workspace
 from studio.services.desk import Desk
 from studio.ui.app import build
 from studio.ui.context import Context
-from studio.ui.guest import (
-    FAULTS,
+from studio.ui.guest.cards import PLACE, GuestRedactor
+from studio.ui.guest.page import (
     QUESTION_LETTERS,
     QUESTIONS_ALL,
     QUESTIONS_EACH,
@@ -40,10 +40,10 @@ from studio.ui.guest import (
     Quota,
     build_guest,
 )
-from studio.ui.guest_view import PLACE, Curtain
-from studio.ui.live import LiveView
 from studio.ui.metric_columns import COLUMNS
 from studio.ui.owner_auth import Keys
+from studio.ui.run_state import LiveView
+from studio.ui.shell.blocks import TerseBlocks
 from tests.path_spellings import SPELLINGS
 from tests.ui.conftest import FakeDesk
 
@@ -240,7 +240,7 @@ def test_nothing_of_this_machine_is_shown(page, fake_desk, context, monkeypatch)
     ],
 )
 def test_what_the_curtain_takes_out(context, words, shown):
-    assert Curtain(context.workspace, context.say).clean(words) == (shown or words)
+    assert GuestRedactor(context.workspace, context.say).clean(words) == (shown or words)
 
 
 # What a page sends ---------------------------------------------------------------------------------------------------
@@ -314,11 +314,11 @@ def test_what_guests_send_wrongly_does_not_fill_the_log(context):
     """Gradio writes a traceback of 1.5 KB for each: a guest who asks 20 times a second would write 2.6 GB a day."""
     blocks, told = build_guest(context), []
     number = next(number for number, fn in blocks.fns.items() if fn.inputs)
-    for _ in range(FAULTS + 5):
+    for _ in range(TerseBlocks.most_faults + 5):
         with pytest.raises(Exception) as refused:
             asyncio.run(blocks.process_api(number, []))
         told.append(not isinstance(refused.value, gr.Error) or refused.value.print_exception)
-    assert told == [True] * FAULTS + [False] * 5
+    assert told == [True] * TerseBlocks.most_faults + [False] * 5
 
 
 def test_a_talk_with_a_finished_model(page, fake_desk):
