@@ -21,7 +21,7 @@ from jinja2.lexer import Token, TokenStream
 from markupsafe import Markup, escape
 
 from studio.core.atomic_files import write_file
-from studio.ui.quantities import count_words, size_words, time_words
+from studio.ui.quantities import count_words, size_words
 
 UI = Path(__file__).resolve().parent
 ICONS = UI.parents[1] / "assets" / "icons"
@@ -52,7 +52,6 @@ def environment() -> Environment:
         "attributes": write_attributes,
         "size": size_words,
         "short": count_words,
-        "clock": time_words,
         "thousands": "{:,}".format,
         "share": "{:.0%}".format,
         "gib": lambda size_bytes: f"{size_bytes / 2**30:.1f}",
