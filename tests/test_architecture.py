@@ -56,7 +56,7 @@ BROAD_EXCEPT = {
     "studio/machine/probes/call_timeout.py": "raised again in the thread that asked",
     "studio/services/runs.py": "a failure that the engine itself could not tell becomes one that it can",
     "studio/services/chat_service.py": "raised again in the thread that asked",
-    "studio/ui/guest.py": "raised again, without a traceback when there were many",
+    "studio/ui/shell/blocks.py": "raised again, without a traceback when there were many",
     "studio/ui/context.py": "raised again as a message",
 }
 OWN_JSON = {
@@ -67,7 +67,7 @@ OWN_JSON = {
     "studio/data/shards.py": "rows that json_text.py has read and we have written",
 }
 """Where Python's own parser of JSON is called; everywhere else it is studio/core/json_file.py."""
-FOREIGN_STATE = {"studio/ui/app.py": ["BuildContext.id = 0"]}
+FOREIGN_STATE = {"studio/ui/shell/blocks.py": ["BuildContext.id = 0"]}
 """Gradio numbers its components from there: windows in two languages must have the same numbers."""
 LINE_LIMIT = 420
 LIGHT = ("studio_kernels.support", "studio_kernels.head_portions", "studio.models.decoder.structure")

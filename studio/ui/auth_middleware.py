@@ -7,7 +7,6 @@ and no cookie, key or forwarding header any more: the app behind cannot leak wha
 from __future__ import annotations
 
 import asyncio
-import html
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs
@@ -17,11 +16,13 @@ from studio.core.json_file import parse_json
 from studio.machine.peer_credentials import is_foreign
 from studio.ui.auth_backends import Door, Doors, LocalDoor, PhraseDoor
 from studio.ui.connections import KNOWN
-from studio.ui.gradio_faults import has_boundary, has_long_name
 from studio.ui.headers import SECURITY_HEADERS
 from studio.ui.login import LOGIN_PATH, LOGIN_POLICY, choose_words, login_page, read_phrase
 from studio.ui.owner_auth import Keys, read_cookies
 from studio.ui.rate_limit import RateLimits, Sessions
+from studio.ui.shell import routes
+from studio.ui.shell.faults import has_boundary, has_long_name
+from studio.ui.templates import render
 
 __all__ = ["Gate", "Keys", "READY_PATH", "ROLE", "CALLER", "UPLOAD_BYTES", "refuse"]
 
@@ -36,29 +37,8 @@ BODY_BYTES = {"owner": 8 * 1024**2, "viewer": 64 * 1024}
 UPLOAD_BYTES = 2 * 1024**3
 READY_PATH = "/ready"
 """Answers 204 to anyone at this machine and to the owner from outside: pages ask it whether the app is there."""
-OPEN_PATHS = ("/gradio_api/startup-events",)
-"""Gradio asks itself for it at its start, without a cookie; it tells nothing."""
-UPLOAD_PATH = "/gradio_api/upload"
-FILE_PATH = "/gradio_api/file="
-STREAM_PATHS = ("/gradio_api/queue/data", "/gradio_api/heartbeat/")
-SEEN_PATHS = ("/assets/", "/static/")
-PATHS = {
-    "viewer": (
-        *("/config", "/theme.css", "/favicon.ico", "/manifest.json", "/gradio_api/theme.css"),
-        *("/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset"),
-        "/gradio_api/app_id",  # a page that lost its connection asks for it, and hears no click before it is told
-        *SEEN_PATHS,
-        *STREAM_PATHS,
-    ),
-}
-PATHS["owner"] = (
-    *PATHS["viewer"],
-    *("/gradio_api/info", "/gradio_api/call/", "/gradio_api/run/"),
-    *("/gradio_api/component_server", "/gradio_api/component_server/"),
-    *(UPLOAD_PATH, "/gradio_api/upload_progress", FILE_PATH, READY_PATH, *OPEN_PATHS),
-)
-"""All that a page asks for; those with a slash or = at the end are beginnings. Whatever else Gradio has (proxy, login,
-history, monitoring, MCP, code editing, profiling, recording) is closed, also what a later version may add."""
+PATHS = {"viewer": routes.WATCHING, "owner": (*routes.WORKING, READY_PATH)}
+"""All that a page asks for; those with a slash or = at the end are beginnings."""
 OUR_OWN = ("cookie", "authorization", "forwarded", "via")
 """Headers that end here, beside all that begin with x-: a relay's word for who asks counts for nothing."""
 
@@ -135,7 +115,7 @@ class Gate:
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if token and path == "/" and method == "GET":
             await self._redeem(scope, send, door, origin, token, caller, headers)
-        elif not caller and not (path in OPEN_PATHS and method == "GET"):
+        elif not caller and not (path == routes.STARTUP and method == "GET"):
             await self._refuse(send, 401)
         else:
             return False
@@ -204,7 +184,7 @@ class Gate:
         path, limit_bytes = scope["path"], _limit_bytes(door.role, scope["path"])
         receive = _capped(receive, limit_bytes)
         session = _session_of_address(scope)
-        if scope["method"] == "POST" and not path.startswith(UPLOAD_PATH):
+        if scope["method"] == "POST" and not path.startswith(routes.UPLOAD):
             body = await _read_all(receive)
             if body is None:
                 return await self._refuse(send, 413)
@@ -222,8 +202,8 @@ class Gate:
         if door.origin_of(headers["host"]).startswith("https:"):
             kept.append((b"x-forwarded-proto", b"https"))  # Gradio makes its page's addresses from it
         inner = {**scope, "headers": kept, ROLE: door.role if caller else "", CALLER: caller}
-        send = _hardened(send, keep=path.startswith(SEEN_PATHS))
-        if door.login and path.startswith(STREAM_PATHS):
+        send = _hardened(send, keep=path.startswith(routes.ASSETS))
+        if door.login and path.startswith(routes.STREAMS):
             cookies = read_cookies(headers.get("cookie", ""))
             receive, send = _cut_off(receive, send, lambda: not door.identify(cookies, ""))
         await self.app(inner, receive, send)
@@ -239,7 +219,7 @@ def refuse(method: str, path: str, headers: Mapping[str, str], origin: str, door
     """
     if method not in ("GET", "HEAD", "POST"):
         return 405
-    own = (READY_PATH, *OPEN_PATHS) if not door.login else (LOGIN_PATH,)
+    own = (READY_PATH, routes.STARTUP) if not door.login else (LOGIN_PATH,)
     # A link on another page may lead here; that page, be it of another port of this host, may ask for nothing else.
     elsewhere = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
     if elsewhere and (method == "POST" or path not in ("/", *own)):
@@ -252,7 +232,7 @@ def refuse(method: str, path: str, headers: Mapping[str, str], origin: str, door
         if login and given is None:  # every browser names its page's origin when it sends a form
             return 403
         kinds = "application/x-www-form-urlencoded" if login else "application/json"
-        kinds = "multipart/form-data" if path.startswith(UPLOAD_PATH) else kinds
+        kinds = "multipart/form-data" if path.startswith(routes.UPLOAD) else kinds
         if headers.get("content-type", "").partition(";")[0].strip().lower() != kinds:
             return 415
         if kinds.startswith("multipart") and not has_boundary(headers["content-type"]):
@@ -268,27 +248,20 @@ def refuse(method: str, path: str, headers: Mapping[str, str], origin: str, door
 def refusal_page(status: int, language: str) -> str:
     """Return the small page that says why a request was refused."""
     words = load_catalogue(language)
-    what = html.escape(words.say(text(f"ui.gate.{status}")))
-    fix = html.escape(words.say(text(f"ui.gate.{status}.fix")))
-    return (
-        f'<!doctype html><html lang="{words.language}"><meta charset="utf-8"><title>Finetune Studio</title>'
-        '<meta name="viewport" content="width=device-width">'
-        "<style>body{font:16px/1.6 system-ui,sans-serif;max-width:34rem;margin:18vh auto;padding:0 1.5rem;"
-        "color:#1d2733;background:#f5f7f8}@media(prefers-color-scheme:dark){body{color:#e4eaf0;background:#10161c}}"
-        f"</style><h1>Finetune Studio</h1><p>{what}</p><p>{fix}</p></html>"
-    )
+    what, fix = words.say(text(f"ui.gate.{status}")), words.say(text(f"ui.gate.{status}.fix"))
+    return render("refusal.html", language=words.language, what=what, fix=fix)
 
 
 def _is_open(path: str, role: str) -> bool:
     if "\0" in path or ".." in path.replace("\\", "/").split("/") or has_long_name(path):
         return False
-    if path.startswith(FILE_PATH) and path[len(FILE_PATH) :].lower().startswith("http"):
+    if path.startswith(routes.FILE) and path[len(routes.FILE) :].lower().startswith("http"):
         return False  # Gradio would fetch it
     return any(path == one or (one[-1] in "/=" and path.startswith(one)) for one in PATHS[role])
 
 
 def _limit_bytes(role: str, path: str) -> int:
-    return UPLOAD_BYTES if path.startswith(UPLOAD_PATH) else BODY_BYTES[role]
+    return UPLOAD_BYTES if path.startswith(routes.UPLOAD) else BODY_BYTES[role]
 
 
 def _read_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -303,8 +276,8 @@ def _read_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 def _session_of_address(scope: Scope) -> str | None:
     """Return the page's session that a GET names; "" where it names none, None where it names several."""
-    if scope["path"].startswith(STREAM_PATHS[1]):
-        return scope["path"][len(STREAM_PATHS[1]) :].strip("/")
+    if scope["path"].startswith(routes.STREAMS[1]):
+        return scope["path"][len(routes.STREAMS[1]) :].strip("/")
     query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     named = query.get("session_hash", [""])
     return named[0] if len(named) == 1 else None  # the app would take another one than we look at

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +9,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from studio.core.atomic_files import write_json
 from studio.core.codec import from_json, to_json
@@ -23,9 +23,10 @@ from studio.machine.settings import change_settings, read_settings
 from studio.machine.workspace import refuse_gone
 from studio.services.idle_restart import IdleRestart
 from studio.ui.auth_middleware import CALLER, ROLE
-from studio.ui.guest_view import Curtain
-from studio.ui.live import LiveView, fold
+from studio.ui.guest.cards import GuestRedactor
 from studio.ui.owner_auth import Keys
+from studio.ui.run_state import LiveView, fold
+from studio.ui.shell.blocks import scope_of
 
 if TYPE_CHECKING:
     from studio.services.desk import Desk
@@ -136,7 +137,7 @@ class Context:
 
     def role(self, request: gr.Request) -> str:
         """Return `owner` or `viewer`, as the gate wrote it into the request's scope by its port; "" for a stranger."""
-        return str(_scope_of(request).get(ROLE, ""))
+        return str(scope_of(request).get(ROLE, ""))
 
     def owner(self, request: gr.Request) -> bool:
         """Return whether the owner asks."""
@@ -216,18 +217,18 @@ class Context:
         asking = self.role(request)
         if asking != role:
             raise gr.Error(self.say("ui.gate.401"), print_exception=False)
-        ASKING.set((asking, str(_scope_of(request).get(CALLER, ""))))
+        ASKING.set((asking, str(scope_of(request).get(CALLER, ""))))
 
     def refusal(self, error: StudioError, role: str = "owner") -> gr.Error:
         """Return the message that shows `error`; its words are escaped, because Gradio shows messages as HTML.
 
         For guests without paths, names of accounts and secrets.
         """
-        say = self.say if role == "owner" else Curtain(self.workspace, self.say).say
+        say = self.say if role == "owner" else GuestRedactor(self.workspace, self.say).say
         parts = [error.what, error.why, error.fix]
         if isinstance(error, RecipeError) and len(error.problems) > 1:
             parts = [part for problem in error.problems for part in (problem.message, problem.fix)]
-        message = "<br>".join(html.escape(say(part)) for part in parts)
+        message = str(Markup("<br>").join(say(part) for part in parts))
         return gr.Error(message, duration=12, print_exception=False)
 
 
@@ -236,8 +237,3 @@ def refuse_unforeseen(error: Exception) -> StudioError:
     return StudioError(
         text("ui.unforeseen"), text("ui.unforeseen.why", kind=type(error).__name__), text("ui.unforeseen.fix")
     )
-
-
-def _scope_of(request: Any) -> Mapping[str, Any]:
-    """Return what the gate wrote its word into: a server function gets the bare request, an event one that holds it."""
-    return getattr(getattr(request, "request", request), "scope", None) or {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -10,8 +9,7 @@ import gradio as gr
 from studio.ui.context import Context
 from studio.ui.field_badges import mark_changes, mark_problems
 from studio.ui.form import Form
-
-SCRIPT = Path(__file__).resolve().parents[2] / "assets" / "other_window.js"
+from studio.ui.shell.scripts import read_script
 
 
 class OtherWindow:
@@ -24,7 +22,7 @@ class OtherWindow:
         """Make the part in the present layout, outside of all tabs, and bind it; after all fields are made."""
         self.context, self.form = context, form
         self.part = gr.HTML(
-            {}, html_template="<i></i>", js_on_load=SCRIPT.read_text(encoding="utf-8"),
+            {}, html_template="<i></i>", js_on_load=read_script("draft_sync.js"),
             elem_id="other-window", elem_classes=["unseen"],
         )  # fmt: skip
         fields = list(form.components.values())

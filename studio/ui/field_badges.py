@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -16,8 +15,8 @@ from studio.core.knobs import Knob, knobs_of
 from studio.core.recipe import Recipe, read_value
 from studio.services.recipes import usual_value
 from studio.ui.number_input import show_number
+from studio.ui.shell.scripts import read_script
 
-SCRIPT = Path(__file__).resolve().parents[2] / "assets" / "settings_form.js"
 ELEM_IDS = {"model.source": "model-source", "data.source": "dataset-source"}
 """Names that other software already knows; every other knob is `knob-` and its path."""
 TABS = {"model": "model", "data": "dataset"}
@@ -38,7 +37,7 @@ def tab_of(path: str) -> str:
 
 
 def make_marks(knobs: Sequence[Knob], words: Catalogue) -> gr.HTML:
-    """Return the component whose script (assets/settings_form.js) dresses every field of `knobs` wherever it stands.
+    """Return the component whose script (field_badges.js) dresses every field of `knobs` wherever it stands.
 
     Its value, sent by a handler, is what mark_problems() or mark_changes() return, or both merged. Its event `said`
     comes with {do, value}: `look` (a tab of the form was opened), `reset` (elem_id), `import` (a file's text).
@@ -49,7 +48,7 @@ def make_marks(knobs: Sequence[Knob], words: Catalogue) -> gr.HTML:
     return gr.HTML(
         {"facts": facts, "words": said, "tabs": tabs},
         html_template="<i></i>",
-        js_on_load=SCRIPT.read_text(encoding="utf-8"),
+        js_on_load=read_script("field_badges.js"),
         elem_id="form-marks",
         elem_classes=["unseen"],
     )

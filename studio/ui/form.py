@@ -13,8 +13,8 @@ from studio.core.i18n import Catalogue, literal, text
 from studio.core.knobs import Knob, knobs_of
 from studio.core.recipe import RECIPE_VERSION, Recipe, change_recipe, read_value
 from studio.ui.field_badges import elem_id, make_marks
-from studio.ui.html_events import whole
 from studio.ui.number_input import read_number, show_number
+from studio.ui.shell.html_events import whole
 
 HINTS = {
     name: f"ui.form.{name.removeprefix('data.')}" for name in ("data.mapping", "data.filters", "data.mix")

@@ -7,11 +7,10 @@ import contextvars
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import gradio as gr
 import uvicorn
@@ -25,14 +24,12 @@ from studio.core.i18n import LANGUAGES, text
 from studio.machine.addresses import bind_port
 from studio.ui.auth_backends import Doors, PhraseDoor
 from studio.ui.auth_middleware import Gate, Receive, Scope, Send
-from studio.ui.connections import CONNECTIONS, AcceptErrors, Connection
+from studio.ui.connections import AcceptErrors
 from studio.ui.context import Context
-from studio.ui.gradio_faults import EXCEPTION_HANDLERS
-from studio.ui.guest import Quota, build_guest
+from studio.ui.guest.page import Quota, build_guest
 from studio.ui.login import choose_words
-from studio.ui.style import ICON, STYLE_SHEET, make_theme
+from studio.ui.shell.launch import make_app, make_server
 
-STYLES = Path(__file__).resolve().parents[2] / "assets" / "style"
 PORTS = range(7960, 8060)
 HOSTS = {"tunnel": "127.0.0.1", "lan": "0.0.0.0"}
 """A tunnel's program is at this machine; nobody else reaches the port past it."""
@@ -100,12 +97,12 @@ class Listeners:
 
     def _serve_owner(self, found: socket.socket) -> Listener:
         """Another port of the same app, in the event loop that it lives in: its queue belongs to that loop."""
-        server = _make_server(self.blocks.app, lifespan="off")
+        server = make_server(self.blocks.app, lifespan="off", farewell_s=FAREWELL_S)
         return Listener(server, asyncio.run_coroutine_threadsafe(server.serve([found]), self.doors.loop))
 
     def _serve_guests(self, found: socket.socket, doors: Doors) -> Listener:
         """An app and an event loop of their own: what guests do holds up nobody else's page."""
-        server = _make_server(make_guest_app(self.context, doors), lifespan="on")
+        server = make_server(make_guest_app(self.context, doors), lifespan="on", farewell_s=FAREWELL_S)
         thread = threading.Thread(target=server.run, args=([found],), name="guests", daemon=True)
         thread.start()
         return Listener(server, thread)
@@ -145,42 +142,4 @@ def _make_speaking_app(context: Context, language: str, quota: Quota) -> FastAPI
     with context.turn:
         speaking = Context(context.desk, context.workspace, context.keys, language)
         blocks = contextvars.Context().run(build_guest, speaking, quota)
-    blocks.queue(api_open=False, max_size=32, default_concurrency_limit=4)
-    closed = {"docs_url": None, "redoc_url": None, "openapi_url": None}
-    return gr.mount_gradio_app(
-        FastAPI(**closed),
-        blocks,
-        path="/",
-        footer_links=[],
-        run_history=False,
-        app_kwargs={**closed, "exception_handlers": EXCEPTION_HANDLERS},
-        allowed_paths=[],
-        blocked_paths=[str(context.workspace.root)],
-        favicon_path=str(ICON),
-        show_error=False,
-        max_file_size=1,
-        ssr_mode=False,
-        enable_monitoring=False,
-        pwa=False,
-        mcp_server=False,
-        theme=make_theme(),
-        css_paths=[STYLE_SHEET, *sorted(STYLES.glob("*.css"))],
-    )
-
-
-def _make_server(app: Callable, *, lifespan: str) -> uvicorn.Server:
-    """Return a server that believes no header about where a request comes from."""
-    config = uvicorn.Config(
-        app,
-        lifespan=lifespan,
-        http=Connection,
-        ws="none",
-        proxy_headers=False,
-        server_header=False,
-        access_log=False,
-        log_level="critical",
-        limit_concurrency=CONNECTIONS,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=FAREWELL_S,
-    )
-    return uvicorn.Server(config)
+    return make_app(blocks, context.workspace.root)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import html
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs
 
+from markupsafe import Markup
+
 from studio.core.i18n import LANGUAGES, Catalogue, load_catalogue, text
+from studio.ui.templates import render
 
 LOGIN_PATH = "/login"
 FORM_BYTES = 2000
@@ -70,7 +72,7 @@ def login_page(words: Catalogue, *, wait_s: float = 0.0, wrong: bool = False, ag
     """
 
     def say(id: str, **values: object) -> str:
-        return html.escape(words.say(text(id, **values)))
+        return words.say(text(id, **values))
 
     alert = ""
     if wait_s >= 90:
@@ -79,16 +81,15 @@ def login_page(words: Catalogue, *, wait_s: float = 0.0, wrong: bool = False, ag
         alert = say("ui.login.wait", seconds=max(1, round(wait_s)))
     elif wrong:
         alert = say("ui.login.wrong")
-    alert = f'<p role="alert">{alert}</p>' if alert else ""
-    return (
-        f'<!doctype html><html lang="{words.language}"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{say("ui.brand")}</title>'
-        f"<style>{STYLE}</style></head><body{' data-again=1' if again else ''}><main><h1>{say('ui.brand')}</h1>"
-        f'<p>{say("ui.login.lead")}</p>{alert}<form method="post" action="{LOGIN_PATH}">'
-        f'<label for="phrase">{say("ui.login.phrase")}</label>'
-        '<input id="phrase" name="phrase" type="text" autocomplete="off" autocapitalize="none" autocorrect="off" '
-        'spellcheck="false" inputmode="text" required maxlength="200">'
-        f"<button>{say('ui.login.enter')}</button></form></main><script>{SCRIPT}</script></body></html>"
+    return render(
+        "login.html",
+        say,
+        language=words.language,
+        alert=alert,
+        again=again,
+        action=LOGIN_PATH,
+        style=Markup(STYLE),
+        script=Markup(SCRIPT),
     )
 
 

@@ -126,7 +126,7 @@ def payload(
 
 
 def label_metrics(metrics: Sequence[Metric], say: Callable[[str], str]) -> list[dict[str, str]]:
-    """Return for each metric of a run its name, its words and its unit, as assets/chart.js takes them."""
+    """Return for each metric of a run its name, its words and its unit, as tabs/training/chart.js takes them."""
     return [{"name": one.name, "label": say(f"metric.{one.name}"), "unit": one.unit} for one in metrics]
 
 

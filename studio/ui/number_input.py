@@ -35,7 +35,7 @@ def read_number(raw: Any, *, whole: bool) -> float | None:
     """Return the number that `raw` (a field's text, or a number) means; None where it is none at all.
 
     `1e-4`, `0,0001` and full-width digits are read. In a whole number `1,000` and `1.000` are a thousand. A number that
-    is not whole comes back as a float, for the caller to refuse. The page's own script (assets/settings_form.js) reads
+    is not whole comes back as a float, for the caller to refuse. The page's own script (field_badges.js) reads
     by the same rules.
     """
     if isinstance(raw, bool) or raw is None:

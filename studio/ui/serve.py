@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from studio.core.i18n import load_catalogue, text
 from studio.machine.settings import read_settings
-from studio.ui.gradio_import import import_gradio
 from studio.ui.owner_auth import Keys
+from studio.ui.shell.gradio_import import import_gradio
 from studio.ui.splash import close_splash, likely_ports, open_splash
 
 if TYPE_CHECKING:

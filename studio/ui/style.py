@@ -6,8 +6,8 @@ from pathlib import Path
 
 import gradio as gr
 
-STYLE_SHEET = Path(__file__).resolve().parents[2] / "assets" / "style.css"
-ICON = Path(__file__).resolve().parents[2] / "assets" / "icons" / "studio.svg"
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+ICON = ASSETS / "icons" / "studio.svg"
 FONTS = ("system-ui", "Segoe UI", "Noto Sans CJK SC", "Microsoft YaHei", "PingFang SC", "sans-serif")
 MONOSPACE = (
     "ui-monospace",
@@ -62,6 +62,12 @@ ROLES = {
     "table_border_color": ("#dfe5ea", "#26313c"),
     "panel_background_fill": ("#ffffff", "#171f27"),
 }
+
+
+def style_sheets() -> list[Path]:
+    """Return the sheet of the whole window, then that of each screen, which lies beside the screen's code."""
+    own = Path(__file__).parent.rglob("style.css")
+    return [ASSETS / "style.css", *sorted(own, key=lambda sheet: sheet.parent.name)]
 
 
 def make_theme() -> gr.themes.Base:

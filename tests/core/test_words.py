@@ -7,7 +7,10 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
+from jinja2 import nodes
+
 from studio.core.i18n import LOCALES
+from studio.ui.templates import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = json.loads((LOCALES / "en.json").read_text(encoding="utf-8"))
@@ -27,6 +30,31 @@ def pattern_of(node: ast.JoinedStr) -> str:
 def sources() -> dict[str, ast.Module]:
     paths = [ROOT / "launch.py", *(ROOT / "studio").rglob("*.py")]
     return {str(p.relative_to(ROOT)): ast.parse(p.read_text(encoding="utf-8")) for p in paths}
+
+
+@cache
+def templates() -> dict[str, nodes.Template]:
+    paths = (ROOT / "studio" / "ui").rglob("*.html")
+    return {str(p.relative_to(ROOT)): environment().parse(p.read_text(encoding="utf-8")) for p in paths}
+
+
+def shape(node: nodes.Expr) -> str:
+    """What a template says by an expression, as a regular expression: `"ui.tab." ~ name` is `ui\\.tab\\..+`."""
+    if isinstance(node, nodes.Const):
+        return re.escape(str(node.value))
+    if isinstance(node, nodes.Concat):
+        return "".join(map(shape, node.nodes))
+    return ".+"
+
+
+def said_in_templates():
+    """Yield (place, regular expression) of every id that a template says by `t`."""
+    for name, tree in templates().items():
+        for call in tree.find_all(nodes.Call):
+            if isinstance(call.node, nodes.Name) and call.node.name == "t" and call.args:
+                first = call.args[0]
+                ways = [first.expr1, first.expr2] if isinstance(first, nodes.CondExpr) else [first]
+                yield from ((f"{name}:{call.lineno}", shape(way)) for way in ways if way is not None)
 
 
 def calls():
@@ -58,6 +86,11 @@ def test_every_id_that_is_said_has_words():
             )
         if not known:
             missing.append(f"{place}: {pattern}")
+    missing += [
+        f"{place}: {pattern}"
+        for place, pattern in said_in_templates()
+        if not any(re.fullmatch(pattern, id) for id in WORDS)
+    ]
     assert not missing, "\n".join(missing)
 
 
@@ -74,6 +107,9 @@ def test_all_words_are_used():
             and isinstance(node.left, ast.Constant)
         ):
             patterns.add(f"{re.escape(str(node.left.value))}.+")
+    for tree in templates().values():
+        literals |= {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+        patterns |= {shape(node) for node in tree.find_all(nodes.Concat)}
     # What ends an id on its own, as in f"{id}.why", f"{id}{part}" with part ".fix".
     suffixes = {word for word in literals if SUFFIX.fullmatch(word)}
     suffixes |= {

@@ -9,7 +9,7 @@ from studio.core.i18n import load_catalogue, text
 from studio.machine.failures import CATALOGUE, weigh_text
 from studio.machine.failures.answer import REASONS, explain_words
 from studio.machine.failures.certainty import TELLS
-from studio.ui.report import cause_card
+from studio.ui.tabs.doctor.report import cause_card
 
 PLACE = 'Traceback (most recent call last):\n  File "/home/u/{path}", line 3, in run\n    do(x)\n'
 OWN, LIBRARY = PLACE.format(path="mine.py"), PLACE.format(path="site-packages/trl/trainer.py")

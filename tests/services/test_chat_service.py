@@ -288,7 +288,7 @@ def test_a_test_tells_who_is_right_and_how_sure(shop, tmp_path, jsonl):
 
 def test_what_waited_for_the_model_loads_none_after_it_made_room(shop, tmp_path, monkeypatch):
     from studio.core.i18n import load_catalogue
-    from studio.ui.chat_view import table_card
+    from studio.ui.tabs.chat.cards import table_card
 
     desk, run = shop[0], shop[1]
     path = tmp_path / "one.txt"

@@ -137,7 +137,7 @@ def test_a_spoilt_run_hides_no_other(desk, workspace, words):
 @pytest.mark.parametrize("number", [1e300, "nan", "inf", -1e20, 10**400])
 def test_times_that_no_calendar_holds_break_no_list(desk, workspace, number):
     from studio.core.i18n import load_catalogue
-    from studio.ui.runs_view import Panel, runs_table
+    from studio.ui.tabs.runs.table import Panel, runs_table
 
     good, odd = make_run(workspace.runs, created_s=9.0), make_run(workspace.runs)
     data = json.loads((odd.path / "run.json").read_text(encoding="utf-8"))

@@ -32,8 +32,8 @@ from studio.core.i18n import LANGUAGES, literal
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.engine.crash_records import append_event
 from studio.engine.run_folder import create_run
-from studio.ui.guest import FAULTS
 from studio.ui.rate_limit import ALLOWANCES
+from studio.ui.shell.blocks import TerseBlocks
 from tests.path_spellings import SPELLINGS
 from tests.test_share import CANARY, JOIN, JSON, Browser, Shared, relay, shared  # noqa: F401
 
@@ -946,4 +946,4 @@ def test_none_fell(shared, ways):  # noqa: F811
     assert len(re.findall("^Traceback", said, re.MULTILINE)) == 0, (
         "what guests send wrongly is quoted with a mark"
     )
-    assert said.count("| Traceback") <= 2 * FAULTS * len(LANGUAGES)
+    assert said.count("| Traceback") <= 2 * TerseBlocks.most_faults * len(LANGUAGES)

@@ -18,10 +18,10 @@ from studio.core.i18n import load_catalogue, text
 from studio.engine.run_states import StatePlace
 from studio.services.eval_prompts import Prompt, PromptSet
 from studio.services.eval_table import EvalTable, TableRow, Totals
-from studio.ui.answer_text import show_answer
-from studio.ui.chat_parts import PRESETS, draw
-from studio.ui.chat_view import progress_card, said_words, state_card, table_card, talk_card
-from studio.ui.tabs.chat import ChatTab
+from studio.ui.tabs.chat.answer_text import show_answer
+from studio.ui.tabs.chat.cards import progress_card, said_words, state_card, table_card, talk_card
+from studio.ui.tabs.chat.components import PRESETS, draw
+from studio.ui.tabs.chat.tab import ChatTab
 
 SAMPLING = (8, 0.0, 1.0, 0, 1.0, 0)
 HOSTILE = [
@@ -213,7 +213,7 @@ class FakeTalks:
 @pytest.fixture
 def chat(context, monkeypatch):
     """The tab over a desk with a finished, a stopped and a broken run."""
-    monkeypatch.setattr("studio.ui.tabs.chat.SHOW_EVERY_S", 0)
+    monkeypatch.setattr("studio.ui.tabs.chat.tab.SHOW_EVERY_S", 0)
     context.desk.log = {"broken": [], "half": [], "done": []}
     context.desk.chat = FakeTalks(context.desk)
     with gr.Blocks(analytics_enabled=False), gr.Tab("chat") as tab:

@@ -16,8 +16,8 @@ import pytest
 import uvicorn
 
 from studio.ui import connections
-from studio.ui.app import harden
 from studio.ui.connections import KNOWN, AcceptErrors, Connection
+from studio.ui.shell.launch import harden
 from tests.ui.launched_studio import LaunchedStudio, get
 
 HALF = b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "

@@ -11,10 +11,10 @@ from studio.cli.console import format_duration
 from studio.core.events import PhaseStarted
 from studio.core.knobs import knobs_of
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
-from studio.ui.cards import time_words
 from studio.ui.context import KEPT_VIEWS
 from studio.ui.form import read_recipe
-from studio.ui.html_events import read_said
+from studio.ui.quantities import time_words
+from studio.ui.shell.html_events import read_said
 
 SPOILT = [
     "",

@@ -14,8 +14,9 @@ from studio.core.i18n import literal, load_catalogue, text
 from studio.data.row_errors import CODES
 from studio.services.dataset_report import Counted
 from studio.services.dataset_session import Look
-from studio.ui import dataset_cards as cards
-from studio.ui import dataset_view as view
+from studio.ui.tabs.dataset import cards
+from studio.ui.tabs.dataset import example as view
+from studio.ui.tabs.dataset.visible_text import mark_text, show_text
 from tests.ui.sample_report import (
     EVIL,
     HOSTILE,
@@ -81,11 +82,11 @@ def test_no_card_lets_data_become_markup(say):
 
 
 def test_what_shows_nothing_is_named():
-    shown = cards.show_text(HOSTILE["nul"])
+    shown = show_text(HOSTILE["nul"])
     assert '<i class="code">0000</i>' in shown and '<i class="code">D800</i>' in shown
-    assert "\u202e" not in cards.show_text(HOSTILE["turned"])
-    assert cards.show_text(HOSTILE["arabic"]) == HOSTILE["arabic"]
-    assert cards.show_text("👩\u200d🚀") == "👩\u200d🚀", "a joiner is part of a letter"
+    assert "\u202e" not in show_text(HOSTILE["turned"])
+    assert show_text(HOSTILE["arabic"]) == HOSTILE["arabic"]
+    assert show_text("👩\u200d🚀") == "👩\u200d🚀", "a joiner is part of a letter"
     shown.encode("utf-8")  # a lone surrogate would end the page
 
 
@@ -185,7 +186,7 @@ def test_a_talk_shows_reasoning_calls_and_results(say):
 
 def test_the_model_sees_control_tokens_and_white_space(say):
     words = "<|im_start|>user\n  two\tends \u00a0<|im_end|>"
-    html = view.mark_text(words, ("<|im_start|>", "<|im_end|>", "<|im"))
+    html = mark_text(words, ("<|im_start|>", "<|im_end|>", "<|im"))
     assert html.count('<code class="special">') == 2 and "&lt;|im_start|&gt;</code>" in html
     assert html.count('class="space"') == 2 and html.count('class="tab"') == 1
     assert '<i class="line"></i>\n' in html and 'class="nbsp"' in html

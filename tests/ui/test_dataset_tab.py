@@ -11,7 +11,7 @@ from studio.core.errors import StudioError
 from studio.core.i18n import literal
 from studio.core.recipe import change_recipe
 from studio.ui.form import Form
-from studio.ui.tabs.dataset import FRESH, DatasetTab
+from studio.ui.tabs.dataset.tab import FRESH, DatasetTab
 from tests.ui.sample_report import EVIL, make_question, make_report
 
 PATIENCE_S = 10
@@ -112,7 +112,7 @@ def test_enter_is_not_undone_by_a_draft_that_is_behind(tab, monkeypatch):
     tab.context.keep_draft(change_recipe(tab.context.draft(), {"data.source": whole[:4]}))
     tab.open(FRESH)
     assert tab.context.desk.datasets.view().source == whole
-    monkeypatch.setattr("studio.ui.tabs.dataset.LAG_S", 0.0)
+    monkeypatch.setattr("studio.ui.tabs.dataset.tab.LAG_S", 0.0)
     tab.open(FRESH)
     assert tab.context.desk.datasets.view().source == whole[:4]
 

@@ -12,7 +12,7 @@ from studio.core.errors import StudioError
 from studio.core.events import RepairApplied
 from studio.core.facts import KernelTest, Offer
 from studio.core.i18n import literal
-from studio.ui.tabs.doctor import FIXES, DoctorTab
+from studio.ui.tabs.doctor.tab import FIXES, DoctorTab
 
 EVIL = "<img src=x onerror=alert(1)>"
 NAMES = (

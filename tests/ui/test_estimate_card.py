@@ -20,11 +20,11 @@ from studio.services.recipe_problems import SourceProblem
 from studio.services.recipes import DEMO_RECIPE, read_recipe
 from studio.services.throughput_history import Throughput
 from studio.ui.context import Context
-from studio.ui.estimate_card import RunCard
-from studio.ui.estimate_card_view import GROUPS, STEPS, checks_list, list_done, run_card
+from studio.ui.estimate_card.card import RunCard
+from studio.ui.estimate_card.view import GROUPS, STEPS, checks_list, list_done, run_card
 from studio.ui.field_badges import tab_of
 from studio.ui.form import Form
-from studio.ui.run_view import check_card
+from studio.ui.tabs.training.cards import check_card
 from tests.doubles.model_desk import CardDesk
 
 ENGLISH = load_catalogue("en")

@@ -13,8 +13,8 @@ from studio.core.errors import StudioError
 from studio.core.i18n import text
 from studio.services.exports import Estimate, ExportItem
 from studio.ui.context import ASKING
-from studio.ui.export_view import items_card, result_card, target_cards, working_card
-from studio.ui.tabs.export import ExportTab
+from studio.ui.tabs.export.cards import items_card, result_card, target_cards, working_card
+from studio.ui.tabs.export.tab import ExportTab
 from tests.ui.test_chat_tab import HOSTILE, FakeTalks, Reader
 
 
@@ -87,7 +87,7 @@ class Job:
 @pytest.fixture
 def tab(context, monkeypatch):
     """The tab over a desk with two finished runs."""
-    monkeypatch.setattr("studio.ui.tabs.export.LOOK_EVERY_S", 0)
+    monkeypatch.setattr("studio.ui.tabs.export.tab.LOOK_EVERY_S", 0)
     context.desk.log = {"older": [], "broken": [], "half": [], "done": []}
     context.desk.chat = FakeTalks(context.desk)
     context.desk.exports = FakeExports()

@@ -30,9 +30,8 @@ from studio.machine.workspace import open_workspace
 from studio.services.desk import Desk
 from studio.ui.app import build
 from studio.ui.context import Context
-from studio.ui.guest import (
-    FAULT_LETTERS,
-    FAULTS,
+from studio.ui.guest.cards import PLACE, GuestRedactor
+from studio.ui.guest.page import (
     QUESTION_LETTERS,
     QUESTIONS_ALL,
     QUESTIONS_EACH,
@@ -41,10 +40,10 @@ from studio.ui.guest import (
     Quota,
     build_guest,
 )
-from studio.ui.guest_view import PLACE, Curtain
-from studio.ui.live import LiveView
 from studio.ui.metric_columns import COLUMNS
 from studio.ui.owner_auth import Keys
+from studio.ui.run_state import LiveView
+from studio.ui.shell.blocks import TerseBlocks
 from tests.path_spellings import SPELLINGS
 from tests.ui.conftest import FakeDesk
 
@@ -241,7 +240,7 @@ def test_nothing_of_this_machine_is_shown(page, fake_desk, context, monkeypatch)
     ],
 )
 def test_what_the_curtain_takes_out(context, words, shown):
-    assert Curtain(context.workspace, context.say).clean(words) == (shown or words)
+    assert GuestRedactor(context.workspace, context.say).clean(words) == (shown or words)
 
 
 # What a page sends ---------------------------------------------------------------------------------------------------
@@ -323,15 +322,18 @@ def test_what_guests_send_wrongly_neither_fills_nor_colours_the_log(context, cap
     """
     blocks = build_guest(context)
     number = next(number for number, fn in blocks.fns.items() if len(fn.inputs) > 1)
-    for length in (0, 60_000, *range(FAULTS + 3)):
+    for length in (0, 60_000, *range(TerseBlocks.most_faults + 3)):
         words = "\x1b[31mowned\nINFO owned\x85INFO \u202eowned" + "x" * length
         with pytest.raises(gr.Error) as refused:
             asyncio.run(blocks.process_api(number, [words]))
         assert not refused.value.print_exception
     said = capfd.readouterr().err
-    assert FAULTS - 1 == said.count("enough input values") and said.count("owned") >= FAULTS
+    assert (
+        TerseBlocks.most_faults - 1 == said.count("enough input values")
+        and said.count("owned") >= TerseBlocks.most_faults
+    )
     assert all(line.startswith("| ") and line.isprintable() for line in said.split("\n") if "owned" in line)
-    assert len(said) < FAULTS * 2 * FAULT_LETTERS
+    assert len(said) < TerseBlocks.most_faults * 2 * TerseBlocks.fault_letters
 
 
 def test_a_talk_with_a_finished_model(page, fake_desk):

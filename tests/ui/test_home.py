@@ -10,9 +10,16 @@ from studio.core.facts import Gpu, MachineFacts, Verdict
 from studio.core.i18n import literal
 from studio.ui.context import Context
 from studio.ui.form import Form
-from studio.ui.home_view import MISSING_SHOWN, RUNS_SHOWN, machine_card, missing_card, now_card, pick_continue
-from studio.ui.live import LiveView
-from studio.ui.tabs.home import HomeTab
+from studio.ui.run_state import LiveView
+from studio.ui.tabs.home.cards import (
+    MISSING_SHOWN,
+    RUNS_SHOWN,
+    machine_card,
+    missing_card,
+    now_card,
+    pick_continue,
+)
+from studio.ui.tabs.home.tab import HomeTab
 from tests.doubles.run_library import EVIL, LibraryDesk, make_entry, make_training
 
 ABLE = Verdict(ok=True)
@@ -105,7 +112,7 @@ def test_a_machine_without_problems_says_so(context):
 def test_the_demo_starts_with_one_click_and_leaves_the_form_alone(tab, desk):
     draft = tab.context.draft()
     busy, done = ask(tab, "demo")
-    assert "aria-busy=true" in busy["starts"] and busy["go"] == ""
+    assert 'aria-busy="true"' in busy["starts"] and busy["go"] == ""
     assert done["go"] == "training" and done["watched"] == {"run": "run-1"}
     assert desk.started == [desk.recipes.demo()] and tab.context.draft() == draft
 

@@ -18,8 +18,8 @@ from studio.services.presets import Presets, write
 from studio.services.recipes import DEFAULTS, DEMO_RECIPE, read_recipe
 from studio.ui.field_badges import changed_knobs, elem_id, mark_changes, mark_problems
 from studio.ui.form import Form
-from studio.ui.hyperparameters_view import plain_card
-from studio.ui.tabs.hyperparameters import BESIDE_PLAIN, COMMON, HyperparametersTab
+from studio.ui.tabs.hyperparameters.cards import plain_card
+from studio.ui.tabs.hyperparameters.tab import BESIDE_PLAIN, COMMON, HyperparametersTab
 from tests.services.test_goal_settings import EVERY_WISH
 from tests.ui.conftest import FakeDesk
 

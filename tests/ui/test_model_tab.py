@@ -18,9 +18,10 @@ from studio.services import model_library as fits_module
 from studio.services.model_library import FoundModel
 from studio.ui.context import Context
 from studio.ui.form import Form
-from studio.ui.model_view import model_details, model_list, search_box
 from studio.ui.owner_auth import Keys
-from studio.ui.tabs.model import ModelTab
+from studio.ui.tabs.model.cards import model_details, model_list
+from studio.ui.tabs.model.tab import ModelTab
+from studio.ui.templates import render
 from tests.doubles.model_desk import CardDesk
 
 EVIL = '<img src=x onerror="window.caught=1">'
@@ -78,7 +79,7 @@ def test_list_is_one_group_of_choices_with_the_chosen_marked(tab):
 
 
 def test_list_grows_while_models_are_looked_for(tab, monkeypatch):
-    monkeypatch.setattr("studio.ui.tabs.model.REDRAW_S", 0.0)
+    monkeypatch.setattr("studio.ui.tabs.model.tab.REDRAW_S", 0.0)
     one = FoundModel(source="demo", name="demo", origin="demo")
     two = FoundModel(source="/m/b", name="b", origin="folder", problem=literal("broken"))
     monkeypatch.setattr(tab.context.desk.models, "scan", lambda folders=None: iter([(one,), (one, two)]))
@@ -88,7 +89,7 @@ def test_list_grows_while_models_are_looked_for(tab, monkeypatch):
 
 
 def test_a_choice_made_while_models_are_looked_for_stays_marked(tab, monkeypatch):
-    monkeypatch.setattr("studio.ui.tabs.model.REDRAW_S", 0.0)
+    monkeypatch.setattr("studio.ui.tabs.model.tab.REDRAW_S", 0.0)
     one = FoundModel(source="demo", name="demo", origin="demo")
     two = FoundModel(source="/m/b", name="b", origin="folder")
     monkeypatch.setattr(tab.context.desk.models, "scan", lambda folders=None: iter([(one, two)]))
@@ -117,7 +118,9 @@ def test_names_and_licences_never_become_html(tab, language):
         return words.say(text(id, **values) if isinstance(id, str) else id)
 
     shown = (
-        model_list([], [], [model], "", speak) + model_details(model, "none", speak, EVIL) + search_box(speak)
+        model_list([], [], [model], "", speak)
+        + model_details(model, "none", speak, EVIL)
+        + render("tabs/model/search.html", speak)
     )
     assert "<img" not in shown and "ui.model" not in shown
 

@@ -8,9 +8,10 @@ import re
 from studio.core.i18n import load_catalogue, text
 from studio.core.run_record import RunRecord
 from studio.ui.app import PAGE_SCRIPTS, TABS
-from studio.ui.chart import SERIES, template
-from studio.ui.header import chip, machine_strip
-from studio.ui.live import LiveView
+from studio.ui.header.strip import chip, machine_strip
+from studio.ui.run_state import LiveView
+from studio.ui.shell.scripts import read_script
+from studio.ui.tabs.training.charts import SERIES, template
 from tests.ui.conftest import MACHINE
 
 
@@ -19,7 +20,7 @@ def say(id: str, **values: object) -> str:
 
 
 def test_the_script_knows_the_window_s_tabs():
-    listed = re.search(r"const TABS = (\[.*?\])", PAGE_SCRIPTS[0].read_text(encoding="utf-8"), re.S)
+    listed = re.search(r"const TABS = (\[.*?\])", read_script(PAGE_SCRIPTS[0]), re.S)
     assert tuple(json.loads(listed[1])) == TABS
 
 
@@ -30,7 +31,7 @@ def test_the_charts_do_not_speak():
 
 
 def test_what_is_drawn_anew_each_second_names_its_buttons():
-    """voice.js gives the focus back by this name: without it the keys would start at the top of the page again."""
+    """The focus is given back by this name: without it the keys would start at the top of the page again."""
     record = RunRecord(run="demo", name="demo", state="running", created_s=0)
     drawn = chip(LiveView(), "running", say, record, here=True) + machine_strip(MACHINE, "cpu", None, say)
     buttons = re.findall(r"<button[^>]*>", drawn)

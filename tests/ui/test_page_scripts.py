@@ -8,11 +8,12 @@ import pytest
 
 from studio.core.events import Metric
 from studio.core.i18n import literal, load_catalogue, text
-from studio.ui.chart import template
-from studio.ui.live import LiveView, LogLine
 from studio.ui.metric_columns import Points, payload
 from studio.ui.number_input import read_number
-from studio.ui.run_view import log_card
+from studio.ui.run_state import LiveView, LogLine
+from studio.ui.shell.scripts import read_script
+from studio.ui.tabs.training.cards import log_card
+from studio.ui.tabs.training.charts import template
 
 pytestmark = pytest.mark.slow
 
@@ -45,12 +46,12 @@ def page(chromium):
 
 
 def mount(page, html: str, script: str, value: dict | None = None) -> None:
-    page.evaluate(MOUNT, [html, (ASSETS / script).read_text(encoding="utf-8"), value or {}])
+    page.evaluate(MOUNT, [html, read_script(script), value or {}])
 
 
 def test_a_double_click_is_one_wish_and_a_button_that_is_off_stays_off(page):
     html = '<div id="screen"><div id="part"><i data-screen="#screen"></i></div><button data-do="go">go</button></div>'
-    mount(page, html, "voice.js")
+    mount(page, html, "shell/html_events.js")
     page.dblclick("button")
     assert len(page.evaluate("said")) == 1
     page.evaluate(
@@ -63,9 +64,15 @@ def test_a_double_click_is_one_wish_and_a_button_that_is_off_stays_off(page):
     assert [one["number"] for one in page.evaluate("said")] == [1, 2]
 
 
-@pytest.mark.parametrize("script", ["voice.js", "dataset.js", "runs.js"])
-def test_a_press_elsewhere_takes_the_focus_for_good(page, script):
-    screen = {"voice.js": "screen", "dataset.js": "tab-dataset", "runs.js": "tab-runs"}[script]
+@pytest.mark.parametrize(
+    ("script", "screen"),
+    [
+        ("shell/html_events.js", "screen"),
+        ("tabs/dataset/script.js", "tab-dataset"),
+        ("tabs/runs/script.js", "tab-runs"),
+    ],
+)
+def test_a_press_elsewhere_takes_the_focus_for_good(page, script, screen):
     html = (
         f'<div id="{screen}"><div id="part"><i data-screen="#screen"></i><div class="overlay"><ul class="curves"></ul>'
         '</div></div><p>words</p><input id="runs-search"><div id="card">'
@@ -90,7 +97,7 @@ def test_escape_closes_what_is_open_before_it_stops_an_answer(page):
         '<button data-do="stop" onclick="stopped = (window.stopped || 0) + 1">stop</button><div id="open"></div></div>'
     )
     page.evaluate("window.studio = {}")
-    mount(page, html, "takeaway.js")
+    mount(page, html, "shell/escape_stops.js")
     page.keyboard.press("Escape")
     assert page.evaluate("stopped") == 1
     for over in (
@@ -119,7 +126,7 @@ RUNS = """<div id="run-chip"></div><div id="tab-runs"><div id="part"><div class=
 
 def test_a_run_that_ends_while_nobody_looks_is_shown_when_the_window_is(page):
     page.evaluate("Object.defineProperty(document, 'hidden', { get: () => window.away, configurable: true })")
-    mount(page, RUNS, "runs.js")
+    mount(page, RUNS, "tabs/runs/script.js")
     look = "(away) => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
     page.evaluate(look, True)
     page.evaluate("document.getElementById('run-chip').textContent = 'finished'")
@@ -133,7 +140,7 @@ def test_a_run_that_ends_while_nobody_looks_is_shown_when_the_window_is(page):
 
 
 def test_a_tick_goes_with_its_run_and_not_with_a_question(page):
-    mount(page, RUNS, "runs.js")
+    mount(page, RUNS, "tabs/runs/script.js")
     page.check(".pick input")
     page.click('[data-do="delete"]')
     assert page.inner_text("#runs-ticked") == "1 ticked"
@@ -142,7 +149,7 @@ def test_a_tick_goes_with_its_run_and_not_with_a_question(page):
 
 
 def test_escape_in_a_row_of_runs_lets_a_message_go_first(page):
-    mount(page, RUNS, "runs.js")
+    mount(page, RUNS, "tabs/runs/script.js")
     page.focus('[data-do="delete"]')
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<b class=toast-close></b>')")
     page.keyboard.press("Escape")
@@ -157,7 +164,7 @@ def test_arrows_start_from_the_number_that_the_server_reads(page, whole):
     """A step in a field of thousands, of halves, of full-width digits; what is no number stays as it is."""
     fact = FACT | {"whole": whole}
     html = '<div id="part"></div><div id="field"><input></div>'
-    mount(page, html, "settings_form.js", {"facts": [fact], "words": {}, "tabs": {}})
+    mount(page, html, "field_badges.js", {"facts": [fact], "words": {}, "tabs": {}})
     for raw in (
         "1,000",
         "1.000",
@@ -183,7 +190,7 @@ def test_the_charts_keep_their_columns_while_a_run_grows(page):
         return ENGLISH.say(text(id, **values))
 
     for card in (False, True):
-        mount(page, f'<div id="part">{template(say, "page")}</div>', "chart.js")
+        mount(page, f'<div id="part">{template(say, "page")}</div>', "tabs/training/chart.js")
         points, shown, seen = Points(), {}, []
         for step in range(1, 9):
             page.evaluate(
@@ -199,7 +206,7 @@ def test_each_metric_of_a_run_is_a_chart_of_its_own(page):
     mount(
         page,
         f'<div id="part">{template(lambda id, **values: ENGLISH.say(text(id, **values)), "page")}</div>',
-        "chart.js",
+        "tabs/training/chart.js",
     )
     declared = [
         Metric(name="plain_loss", better="lower"),
@@ -234,7 +241,7 @@ def open_window(page, html: str) -> None:
     )
     page.route("**/*", lambda route: route.fulfill(body=html, content_type="text/html"))
     page.goto("http://studio.test/")  # a page without an address has no history to write into
-    script = (ASSETS / "page.js").read_text(encoding="utf-8")
+    script = read_script("shell/page.js")
     page.evaluate("(script) => (0, eval)(script)()", script)
     page.wait_for_selector("body[data-ready]")
 
@@ -309,7 +316,7 @@ def watch_run(page, address: str = "", parts: str = "") -> None:
         }""",
         RUN_ANSWER,
     )
-    mount(page, f'<div id="part"></div>{parts}', "run.js")
+    mount(page, f'<div id="part"></div>{parts}', "tabs/training/run.js")
 
 
 def answer_run(page, **changes: object) -> None:
@@ -433,7 +440,7 @@ def test_home_takes_words_of_its_own_run_alone(page):
         '<div id="run-chip"></div><div id="tab-home"><div id="part"><section class="now" data-run="a">'
         '<div class="bar"><i></i></div><span class="words">learning</span></section></div></div>'
     )
-    mount(page, html, "home.js")
+    mount(page, html, "tabs/home/script.js")
 
     def tell(run: str, words: str, state: str = "running") -> list:
         page.evaluate(
@@ -467,7 +474,7 @@ def test_a_page_comes_back_once_the_studio_that_starts_anew_answers(page, button
 
     page.route("**/*", answer)
     page.goto("http://127.0.0.1:9/")
-    page.evaluate((ASSETS / "page.js").read_text(encoding="utf-8"))
+    page.evaluate(read_script("shell/page.js"))
     with page.expect_navigation():
         page.click("button")
     assert next(answers, None) is None, "it was there, away, busy, away, and asks to log in"
@@ -485,7 +492,7 @@ def test_words_are_copied_on_a_page_with_and_without_a_clipboard_of_its_own(page
     page.goto(address)
     assert page.evaluate("isSecureContext") == ("127" in address)
     page.evaluate("window.studio = {}")
-    page.evaluate((ASSETS / "copies.js").read_text(encoding="utf-8"))
+    page.evaluate(read_script("shell/clipboard.js"))
     for button, words in (("#held", "a link"), ("[data-copy-from]", "a recipe")):
         page.click(button)
         page.wait_for_function(
@@ -510,7 +517,7 @@ def test_that_the_connection_broke_is_said_in_the_pages_language(page):
     mount(
         page,
         '<div id="part"><h1 lang="zh-CN" data-lost="断开" data-kind="不读 {name}：{kinds}"></h1></div>',
-        "language.js",
+        "shell/set_language.js",
     )
     assert page.evaluate("document.documentElement.lang") == "zh-CN"
     for said, shown in (

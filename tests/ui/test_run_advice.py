@@ -10,8 +10,8 @@ import pytest
 
 from studio.core.events import EvalLogged, GpuSampled, PhaseStarted, RunFinished, StepLogged
 from studio.core.i18n import load_catalogue
-from studio.ui.live import LiveView, fold
-from studio.ui.run_advice import judge
+from studio.ui.run_state import LiveView, fold
+from studio.ui.tabs.training.run_advice import judge
 
 NOISE = 0.15
 

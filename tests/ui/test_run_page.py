@@ -19,7 +19,7 @@ from studio.core.i18n import literal
 from studio.services.sharing import Opening
 from studio.ui.cards import run_label
 from studio.ui.metric_columns import Points, payload
-from studio.ui.run_view import samples_card
+from studio.ui.tabs.training.cards import samples_card
 from tests.ui.conftest import make_plan
 from tests.ui.training_page import EVIL, Page, RunDesk, make, step
 
@@ -221,7 +221,7 @@ def test_the_settings_are_those_of_the_run_and_the_log_can_be_taken_away(context
     context.desk.log["one"] = [step(1, 1), RunStopped(seq=2, time_s=2, step=1, saved=True)]
     page = Page(tab)
     card = page.look()["settings"]
-    assert "<dt>Model</dt><dd>demo</dd>" in card and "&quot;version&quot;" in card
+    assert "<dt>Model</dt><dd>demo</dd>" in card and "&#34;version&#34;" in card
     words = tab.page.log_text("one")
     assert words.count("\n") == 2 and "Stopped" in words
     context.desk.log["long"] = [replace(step(i, i), total_steps=500) for i in range(1, 501)]

@@ -21,11 +21,12 @@ from studio.core.facts import Slower
 from studio.core.i18n import literal, text
 from studio.core.run_record import RunRecord
 from studio.services.recipes import DEMO_RECIPE, read_recipe
-from studio.ui import run_view
-from studio.ui.live import LiveView, fold
-from studio.ui.run_view import check_card, log_card, page_top, slower_card
-from studio.ui.status_view import status_card
-from studio.ui.tabs.training import read_way
+from studio.ui.run_state import LiveView, fold
+from studio.ui.tabs.training import cards as run_view
+from studio.ui.tabs.training.cards import check_card, log_card, slower_card
+from studio.ui.tabs.training.status import status_card
+from studio.ui.tabs.training.tab import read_way
+from studio.ui.templates import render
 from tests.ui.conftest import make_plan
 from tests.ui.training_page import RunDesk, step
 
@@ -117,7 +118,7 @@ def test_what_makes_a_run_slower_stands_above_its_curves(context):
     assert slower_card((), say) == ""
     shown = slower_card((SLOW,), say)
     assert "About 12 times slower" in shown and EVIL not in shown and "run-slower" in shown
-    assert 'id="run-slower"' in page_top(say)
+    assert 'id="run-slower"' in render("tabs/training/top.html", say)
 
 
 def test_a_way_out_is_a_button_with_its_change(context):

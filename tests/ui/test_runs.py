@@ -19,10 +19,18 @@ from studio.services.queue import QueueItem
 from studio.services.run_library import PLAN_PARTS
 from studio.ui.context import Context
 from studio.ui.form import Form
-from studio.ui.queue_view import queue_card
-from studio.ui.run_view import settings_card
-from studio.ui.runs_view import CHUNK, Panel, comparison_card, matches, runs_table, source_name, sparkline
-from studio.ui.tabs.runs import FRESH, RunsTab
+from studio.ui.tabs.runs.queue import queue_card
+from studio.ui.tabs.runs.tab import FRESH, RunsTab
+from studio.ui.tabs.runs.table import (
+    CHUNK,
+    Panel,
+    comparison_card,
+    matches,
+    runs_table,
+    source_name,
+    sparkline,
+)
+from studio.ui.tabs.training.cards import settings_card
 from tests.doubles.run_library import EVIL, LibraryDesk, make_entry, make_training
 
 RECIPE = Recipe(name="one", model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
@@ -102,12 +110,15 @@ def test_a_row_says_what_the_run_is(tab):
     [((), "No loss yet"), ((1.0,), "No loss yet"), ((2.0, math.nan, 1.0, math.inf), "value 1")],
 )
 def test_a_curve_has_words_and_no_broken_point(context, losses, words):
-    drawn = sparkline(losses, context.say)
+    drawn = str(sparkline(losses, context.say))
     assert words in drawn and "nan" not in drawn and "inf" not in drawn.replace("info", "")
 
 
 def test_a_flat_curve_is_a_line(context):
-    assert "polyline" in sparkline((1.0, 1.0, 1.0), context.say)
+    assert (
+        "L2" not in sparkline((1.0, 1.0, 1.0), context.say)["line"]
+        and sparkline((1.0, 1.0, 1.0), context.say)["line"]
+    )
 
 
 @pytest.mark.parametrize(

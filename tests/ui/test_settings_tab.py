@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import gradio as gr
@@ -14,9 +15,10 @@ from studio.hub.access_token import NO_MIRROR, Mirror, TokenPlace
 from studio.machine.settings import read_settings
 from studio.services import preferences as module
 from studio.services.preferences import Preferences
-from studio.ui.settings_view import SettingsState, settings_body, window_notice
-from studio.ui.tabs import settings as tabs
-from studio.ui.tabs.settings import SettingsTab
+from studio.ui.tabs.settings import tab as tabs
+from studio.ui.tabs.settings.cards import SettingsState, settings_body
+from studio.ui.tabs.settings.tab import SettingsTab
+from studio.ui.templates import render
 from tests.ui.conftest import FakeDesk
 
 TOKEN = "hf_canaryCANARY1234567890wxyz"
@@ -127,17 +129,18 @@ def test_the_mirror_is_kept_by_the_desk(tab, context):
 @pytest.mark.parametrize(
     ("mirror", "facts", "told"),
     [
-        (NO_MIRROR, " disabled", False),
-        (Mirror("https://hf-mirror.com"), "", False),
-        (Mirror("https://hf-mirror.com", token=True), " checked", False),
-        (Mirror("http://hf-mirror.com", token=True), " disabled", True),
+        (NO_MIRROR, {"disabled"}, False),
+        (Mirror("https://hf-mirror.com"), set(), False),
+        (Mirror("https://hf-mirror.com", token=True), {"checked"}, False),
+        (Mirror("http://hf-mirror.com", token=True), {"disabled"}, True),
     ],
 )
 def test_the_token_goes_to_a_mirror_by_a_switch_that_is_off_at_first(tab, context, mirror, facts, told):
     context.desk.machine.kept_mirror = mirror
     drawn = say(tab, "mirror_token", "true")
     assert {"token": True} in context.desk.machine.asked
-    assert f'data-do="mirror_token" data-focus="mirror_token"{facts}>' in drawn
+    (switch,) = re.findall(r'<input [^>]*id="settings-mirror_token"[^>]*>', drawn)
+    assert {"checked", "disabled"} & set(switch.rstrip(">").split()) == facts
     assert ("Not over http" in drawn) is told
 
 
@@ -224,4 +227,4 @@ def test_cards_to_choose_from_are_named():
     )
     assert '<option value="GPU-b" selected>RTX &lt;4090&gt; · 16 GiB</option>' in drawn
     assert "RTX 3060 · 12 GiB" in drawn and "<4090>" not in drawn
-    assert "hidden" in window_notice(lambda id, **values: words.say(module.text(id, **values)))
+    assert "hidden" in render("tabs/settings/second_window.html", lambda id: words.say(module.text(id)))

@@ -6,16 +6,17 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
+from gradio.context import Context as BuildContext
 
 from studio.core.errors import StudioError
 from studio.core.i18n import literal
-from studio.ui import cards
 from studio.ui.app import build
 from studio.ui.form import Form
-from studio.ui.tabs.dataset import DatasetTab
-from studio.ui.tabs.hyperparameters import HyperparametersTab
-from studio.ui.tabs.model import ModelTab
-from studio.ui.tabs.training import TrainingTab
+from studio.ui.quantities import size_words
+from studio.ui.tabs.dataset.tab import DatasetTab
+from studio.ui.tabs.hyperparameters.tab import HyperparametersTab
+from studio.ui.tabs.model.tab import ModelTab
+from studio.ui.tabs.training.tab import TrainingTab
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -76,7 +77,7 @@ def test_check_shows_the_plan_with_its_reasons(context, tabs):
 
 @pytest.mark.parametrize(("size", "words"), [(10, "10 B"), (2048, "2.0 KiB"), (5 * 2**40, "5120.0 GiB")])
 def test_sizes_in_words(size, words):
-    assert cards.size_words(size) == words
+    assert size_words(size) == words
 
 
 def test_another_language_keeps_the_ids_while_a_run_updates_pages(context, monkeypatch):
@@ -84,13 +85,13 @@ def test_another_language_keeps_the_ids_while_a_run_updates_pages(context, monke
 
     blocks = app.build(context)
     ids = [part["id"] for part in blocks.config["components"]]
-    made = app.Header._words
+    made = app.Header.bind
 
-    def interrupted(frame):
-        app.BuildContext.id += 7  # what Gradio does for every update that it sends meanwhile
-        return made(frame)
+    def interrupted(*parts):
+        BuildContext.id += 7  # what Gradio does for every update that it sends meanwhile
+        return made(*parts)
 
-    monkeypatch.setattr(app.Header, "_words", interrupted)
+    monkeypatch.setattr(app.Header, "bind", interrupted)
     app.change_language(context, blocks, "zh-CN")
     assert [part["id"] for part in blocks.config["components"]] == ids
     assert "模型" in str(blocks.config["components"])

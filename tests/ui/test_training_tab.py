@@ -19,11 +19,11 @@ from studio.core.events import (
     StallEnded,
 )
 from studio.core.i18n import literal
-from studio.ui import run_view
-from studio.ui.run_view import place_of
-from studio.ui.tabs.dataset import DatasetTab
-from studio.ui.tabs.hyperparameters import HyperparametersTab
-from studio.ui.tabs.model import ModelTab
+from studio.ui.tabs.dataset.tab import DatasetTab
+from studio.ui.tabs.hyperparameters.tab import HyperparametersTab
+from studio.ui.tabs.model.tab import ModelTab
+from studio.ui.tabs.training import cards as run_view
+from studio.ui.tabs.training.cards import place_of
 from tests.ui.training_page import EVIL, Page, RunDesk, make, step, values
 
 OWNER = SimpleNamespace(request=SimpleNamespace(scope={"studio.role": "owner"}))
@@ -204,8 +204,6 @@ def test_a_run_that_stands_still_asks_and_the_box_goes_when_it_moves(context, ta
 
 
 def test_what_is_added_while_a_run_is_on_is_said_to_wait(tab):
-    style = (Path(run_view.__file__).parents[2] / "assets" / "style" / "training.css").read_text(
-        encoding="utf-8"
-    )
+    style = Path(run_view.__file__).with_name("style.css").read_text(encoding="utf-8")
     assert "waits in the queue" in tab.waits.value and tab.waits.elem_id == "run-queue-why"
     assert 'body:not([data-training="yes"]) #run-queue-why { display: none; }' in style

@@ -95,11 +95,12 @@ def words_in_script(source: str):
 
 
 def words_in_page(source: str):
-    """Yield the words that a page says by itself; {{blanks}} are filled from the locales."""
+    """Yield the words that a page says by itself; {{blanks}} are said elsewhere."""
     for script in re.findall(r"<script>(.*?)</script>", source, re.S):
         yield from words_in_script(script)
     page = re.sub(r"<(script|style)>.*?</\1>", "", source, flags=re.S)
-    page = re.sub(r"\{\{.*?\}\}", BLANK, page)
+    page = re.sub(r"\{#.*?#\}|\{%.*?%\}", "", page, flags=re.S)
+    page = re.sub(r"\{\{.*?\}\}", BLANK, page, flags=re.S)
     yield from (found.strip() for found in html_words(page) if is_words(found))
 
 
@@ -113,15 +114,15 @@ def test_no_component_and_no_card_has_words_of_its_own():
 
 
 def test_no_script_and_no_page_has_words_of_its_own():
-    assets = ROOT / "assets"
+    folders = (ROOT / "assets", ROOT / "studio" / "ui")
     found = [
         f"{path.name}: {one}"
-        for path in sorted(assets.glob("*.js"))
+        for path in sorted(path for folder in folders for path in folder.rglob("*.js"))
         for one in words_in_script(path.read_text(encoding="utf-8"))
     ]
     found += [
         f"{path.name}: {one}"
-        for path in sorted(assets.glob("*.html"))
+        for path in sorted(path for folder in folders for path in folder.rglob("*.html"))
         for one in words_in_page(path.read_text(encoding="utf-8"))
     ]
     assert not found, "\n" + "\n".join(found)
@@ -164,3 +165,6 @@ def test_hard_words_in_scripts_and_pages_are_found():
     assert not list(words_in_script('if (a.textContent === "x") b.dataset.name = "Saved"'))
     assert list(words_in_page("<p>Wait</p>")) == ["Wait"]
     assert not list(words_in_page("<p>{{NOTE}}</p><style>p { color: red; }</style>"))
+    assert list(words_in_page("{% if a %}<p>Wait {{ b }}</p>{% endif %}")) and not list(
+        words_in_page('<p {% if a > 3 %}id="x"{% endif %}>{# some words #}{{ t("x") }}</p>')
+    )

@@ -13,7 +13,7 @@ from studio.core.events import (
 from studio.core.i18n import text
 from studio.core.run_record import RunRecord
 from studio.ui.form import Form
-from studio.ui.tabs.training import TrainingTab
+from studio.ui.tabs.training.tab import TrainingTab
 from tests.ui.conftest import FakeDesk
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -59,7 +59,7 @@ def make(context, *others) -> TrainingTab:
 
 
 class Page:
-    """What assets/run.js and chart.js do with the answers."""
+    """What run.js and chart.js do with the answers."""
 
     def __init__(self, tab: TrainingTab, run: str = "") -> None:
         self.tab, self.run, self.active, self.sample = tab, run, None, None

@@ -1,0 +1,1 @@
+"""The card beside the four tabs of a run."""

@@ -1,0 +1,1 @@
+"""The window of guests: runs to look at, a model to talk to."""

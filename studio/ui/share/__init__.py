@@ -1,0 +1,1 @@
+"""Sharing: the banner above all tabs, the card in Settings."""

@@ -1,0 +1,1 @@
+"""Gradio as this window needs it: everything that knows what Gradio does not promise."""

@@ -1,0 +1,1 @@
+"""The Chat tab: a model beside its base, talks, and tests by a file of questions."""

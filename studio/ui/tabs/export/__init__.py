@@ -1,0 +1,1 @@
+"""The Export tab: what a run is written as, and what was written."""

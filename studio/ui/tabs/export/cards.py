@@ -1,0 +1,92 @@
+"""What the Export screen tells: the forms, what each takes, how writing goes, what was written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from studio.services.exports import Estimate, ExportItem, loading_lines
+from studio.ui.cards import Say, note_card
+from studio.ui.quantities import size_words
+from studio.ui.templates import render
+
+LATER = ("gguf", "hub")
+"""What later versions bring, shown so that nobody looks for it."""
+FILES_SHOWN = 12
+
+
+def target_cards(estimates: Sequence[Estimate], say: Say, *, busy: bool, waits: str, run: str = "") -> Markup:
+    """Return a card for each form with what it will take, and those that come later; `waits`: why none can be now."""
+    targets = [_describe_target(one, say, busy=busy or bool(waits)) for one in estimates]
+    return render("tabs/export/targets.html", say, targets=targets, later=LATER, waits=waits, run=run)
+
+
+def _describe_target(found: Estimate, say: Say, *, busy: bool) -> dict[str, Any]:
+    takes = [("ui.export.size", found.size_bytes, found.disk_bytes)]
+    takes += [("ui.export.memory", found.memory_bytes, found.free_bytes)] if found.memory_bytes else []
+    rows = [
+        (say(id), say("ui.export.of_free", size=size_words(size), free=size_words(free)))
+        for id, size, free in takes
+    ]
+    return {
+        "name": found.target,
+        "rows": rows if found.size_bytes else [],
+        "problem": found.problem,
+        "off": busy or found.problem is not None,
+        "id": "export-start" if found.target == "adapter" else f"export-start-{found.target}",
+    }
+
+
+def _describe_item(item: ExportItem, *, local: bool) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "path": str(item.path),
+        "lines": "\n".join(loading_lines(item)),
+        "size": size_words(item.size_bytes),
+        "local": local,
+        "ours": item.ours,
+    }
+
+
+def result_card(item: ExportItem, say: Say, *, local: bool) -> Markup:
+    """Return what was written: path, size, files, that it was checked, and the lines that load it."""
+    files = [*item.files[:FILES_SHOWN], *(["…"] if len(item.files) > FILES_SHOWN else [])]
+    described = _describe_item(item, local=local)
+    return render("tabs/export/result.html", say, item=described, files=files, count=len(item.files))
+
+
+def items_card(items: Sequence[ExportItem], say: Say, *, local: bool) -> Markup:
+    """Return the exports that lie in the workspace, newest first."""
+    described = []
+    for item in items:
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.written_s))
+        about = [say(f"ui.export.{item.target}"), size_words(item.size_bytes), day]
+        described.append(_describe_item(item, local=local) | {"run": item.run, "about": about})
+    return render("tabs/export/items.html", say, items=described)
+
+
+def working_card(phase: str, written_bytes: int, total_bytes: int, say: Say, *, stopping: bool) -> Markup:
+    """Return how far an export is."""
+    share = min(1.0, written_bytes / total_bytes) if total_bytes else 0.0
+    sizes = {"done": size_words(written_bytes), "total": size_words(total_bytes)}
+    return render(
+        "tabs/export/working.html",
+        say,
+        phase=phase,
+        share=share if written_bytes else None,
+        count=say("ui.export.written", **sizes) if total_bytes else "",
+        stopping=stopping,
+    )
+
+
+def stopped_card(say: Say) -> Markup:
+    """Return that an export was stopped and nothing stayed behind."""
+    return note_card(say("ui.export.stopped"), "")
+
+
+def error_card(words: Any) -> Markup:
+    """Return what went wrong, as sentences."""
+    return render("tabs/export/error.html", words=str(words))

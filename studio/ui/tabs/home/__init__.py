@@ -1,0 +1,1 @@
+"""The Home tab: this machine, three ways to start, what runs and what ran last."""

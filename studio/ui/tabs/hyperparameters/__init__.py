@@ -1,0 +1,1 @@
+"""The Hyperparameters tab: goals and plain choices, every setting, presets."""

@@ -1,0 +1,1 @@
+"""The Runs tab: the queue, the table of all runs, runs side by side."""

@@ -1,0 +1,1 @@
+"""The Training tab: check, start, and the run on show, with its charts."""
