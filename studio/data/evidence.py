@@ -24,7 +24,6 @@ from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.format import Mapped
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.names import BLOCKING, part_name, simplify
-from studio.data.grading import is_document
 from studio.data.kinds import find_entry, find_remark
 from studio.data.labels import find_label
 from studio.data.leftover import ORDERS
@@ -114,14 +113,6 @@ def _weigh_format(
 ) -> Text | None:
     """Return why talks are talks beside a text, and answers and labels such; None where two forms are there."""
     known = [*measure_columns(columns, rows).values()]
-    if (
-        choices[0] == "prompt_completion"
-        and "text" in mapping
-        and {*choices} == {"prompt_completion", "text"}
-    ):
-        label = find_label(mapping["text"], known, rows)
-        if label and not is_document(mapping, columns, rows):
-            return text("data.evidence.label", column=shorten(label), text=shorten(mapping["text"]))
     if choices[0] == "messages":
         talks = [one for one in known if any(holds_turns(row.get(one.name)) for row in rows[:LOOKED_AT])]
         if len(talks) != 1:
@@ -219,9 +210,10 @@ def _weigh_pair(
         and _is_written(answer)
     )
     if answer.is_labels or not (answer.is_prose or answer.coded or brief):
-        if find_label(asked, [*known.values()], rows) == learned:
+        # A label beside one text is asked about: the text may be what is to be learned.
+        several = any(one.is_prose for one in texts)
+        if several and find_label(asked, [*known.values()], rows) == learned:
             return text("data.evidence.label", column=shorten(learned), text=shorten(asked))
-        # Other short values beside one text are asked about: the text may be what is to be learned.
         words = {*part_name(learned)} & JUDGED
         if not (words and len(twins) == 1 and answer.spoken and answer.is_labels):
             return None

@@ -94,7 +94,7 @@ def test_an_explanation_is_asked_about_as_thoughts():
     )
 
 
-def test_marks_beside_a_text_are_asked_about_and_a_label_is_its_answer():
+def test_labels_beside_a_text_are_asked_about():
     rows = [{"text": STORY.format(i), "toxic": i % 2, "rude": i % 3 % 2} for i in range(9)]
     found = look(rows)
     assert found.questions[0].field == "data.format" and found.questions[0].choices == (
@@ -102,7 +102,7 @@ def test_marks_beside_a_text_are_asked_about_and_a_label_is_its_answer():
         "text",
     )
     rows = [{"text": STORY.format(i), "label": i % 2} for i in range(9)]
-    assert not look(rows).questions and first(look(rows), rows)[1] == ("assistant", "0")
+    assert look(rows).questions[0].choices == ("prompt_completion", "text")
     told = look(rows, format="prompt_completion")
     assert not told.questions and first(told, rows)[1] == ("assistant", "0")
 
@@ -271,9 +271,9 @@ def test_a_heading_stands_before_its_text_but_not_where_it_is_the_answer():
     assert look(rows, format="prompt_completion").mapping.get("material") is None
 
 
-def test_grades_beside_a_text_alone_are_its_answer_and_others_are_asked_about():
+def test_grades_beside_a_text_are_asked_about():
     rows = [{"stars": 1.0 + i % 5, "text": STORY.format(i)} for i in range(12)]
-    assert first(look(rows), rows)[1] == ("assistant", "1.0")
+    assert [one.field for one in look(rows).questions] == ["data.format"]
     rows = [{**row, "title": f"Boat {i}"} for i, row in enumerate(rows)]
     assert [one.field for one in look(rows).questions] == ["data.format"]
     rows = [{"int_score": 2 + i / 7, "text": STORY.format(i)} for i in range(12)]

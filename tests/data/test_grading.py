@@ -18,7 +18,7 @@ def test_a_category_only_sorts_documents_whose_provenance_is_told(tell):
     }
     assert formats(tell(text=TEXTS, category=KINDS, **origin)) == ["text", "prompt_completion"]
     assert formats(tell(text=TEXTS, label=KINDS, **origin)) == ["prompt_completion", "text"]
-    assert tell(text=TEXTS, category=KINDS)["mapping"] == {"prompt": "text", "completion": "category"}
+    assert formats(tell(text=TEXTS, category=KINDS)) == ["prompt_completion", "text"]
 
 
 def test_marks_of_words_beside_a_text_are_asked_about(tell):

@@ -59,6 +59,7 @@ def test_words_that_stand_in_their_text():
 
 
 def test_the_words_that_a_label_is_about_are_read_with_the_text(tell):
-    report = tell(text=TOLD, aspect=SHIPS, label=KINDS)
+    named = [("prompt", "text"), ("completion", "label")]
+    report = tell(text=TOLD, aspect=SHIPS, label=KINDS, answers=named)
     assert report["mapping"] == {"prompt": "text", "completion": "label", "material": "aspect"}
     assert not report["needs_answer"]
