@@ -17,7 +17,7 @@ def check(options: argparse.Namespace, workspace: Workspace, console: Console) -
     from studio.services.desk import Desk
 
     try:
-        problems = Desk(workspace).recipes.check(read_recipe(options.recipe))
+        problems = Desk(workspace).recipes.check(read_recipe(options.recipe, console.note))
     except RecipeError as error:
         problems = error.problems
     ok = not any(problem.severity == "error" for problem in problems)

@@ -27,7 +27,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     from studio.services.desk import Desk
 
     desk = Desk(workspace)
-    recipe = read_recipe(options.recipe)
+    recipe = read_recipe(options.recipe, console.note)
     machine = desk.machine.add_experience(desk.machine.now(), recipe)
     plan, model = desk.recipes.plan(recipe), desk.models.inspect(recipe.model.source)
     gpu = choose_device(machine, recipe)[1]

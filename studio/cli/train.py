@@ -28,7 +28,7 @@ def train(options: argparse.Namespace, workspace: Workspace, console: Console) -
         desk.machine.hurry(ready.is_set)
     libraries = load_ahead(desk.machine, "studio.engine.run")
     if options.command == "train":
-        recipe = read_recipe(options.recipe)
+        recipe = read_recipe(options.recipe, console.note)
         start_clock.mark(os.environ, "check")
         read_files_ahead(workspace, recipe)
         prepare_ahead(libraries, desk.machine, recipe, ready.set)

@@ -51,6 +51,17 @@ def rename_keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return renamed
 
 
+def find_earlier_names(recipe: Mapping[str, Any]) -> dict[str, str]:
+    """Return the keys of `recipe` that have other names today: dotted path -> today's."""
+    found = {}
+    for old, new in (RENAMED | {"optim.accumulation": "optim.batch_size"}).items():
+        (*way, last) = old.split(".")
+        part = recipe.get(way[0]) if way else recipe
+        if isinstance(part, Mapping) and last in part:
+            found[old] = new
+    return found
+
+
 def _lift_queue_1(queue: dict[str, Any]) -> dict[str, Any]:
     """The recipes of its items, each of which tells its own version."""
 

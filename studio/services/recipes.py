@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from studio.core.codec import from_json
 from studio.core.errors import StudioError
-from studio.core.i18n import LOCALES, text
+from studio.core.i18n import LOCALES, Text, text
 from studio.core.json_file import read_json
 from studio.core.knobs import Knob
-from studio.core.migrate import lift
+from studio.core.migrate import find_earlier_names, lift
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe, read_value
 from studio.models.catalog import inspect_model
 
@@ -31,10 +31,11 @@ DEMO_SETTINGS = (
 DEFAULTS = Recipe(model=ModelChoice(source=""), data=DatasetSpec(source=""))
 
 
-def read_recipe(path: str | Path) -> Recipe:
+def read_recipe(path: str | Path, tell: Callable[[Text], None] = lambda note: None) -> Recipe:
     """Return the recipe in a file; relative local sources in it count from the recipe's own folder.
 
-    Raises StudioError with every problem of its keys and types at once.
+    `tell` hears that some of its keys have other names today. Raises StudioError with every problem of its keys and
+    types at once.
     """
     file = Path(path)
     data = read_json(file)
@@ -43,6 +44,9 @@ def read_recipe(path: str | Path) -> Recipe:
             text("file.no_object", path=file.name), text("recipe.not_object"), text("file.no_object.fix")
         )
     recipe = from_json(Recipe, lift("recipe", data))
+    if earlier := find_earlier_names(data):
+        names = ", ".join(f"{old} → {new}" for old, new in earlier.items())
+        tell(text("recipe.earlier_names", names=names))
     base = file.absolute().parent
 
     def place(source: str) -> str:

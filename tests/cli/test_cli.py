@@ -147,6 +147,19 @@ def test_export_into_a_folder_of_the_persons_own(trained, ask, tmp_path):
     assert "adapter, merged" in ask("export", trained[0]["run"], "--to", "onnx", code=2)["error"]["fix"]
 
 
+def test_check_tells_earlier_names_of_keys_and_reads_them(ask, shop, tmp_path):
+    recipe = json.loads((shop / "recipe.json").read_text(encoding="utf-8"))
+    recipe["data"]["source"] = str(shop / recipe["data"]["source"])
+    recipe["model"]["source"] = str(shop / recipe["model"]["source"])
+    recipe["limits"] = {"device": "cpu", "trial": False}
+    recipe.pop("run", None)
+    path = tmp_path / "earlier.json"
+    path.write_text(json.dumps(recipe), encoding="utf-8")
+    assert ask("check", path, code=0)["ok"]
+    assert "limits → run" in ask.err
+    assert "limits" not in (ask("check", shop / "recipe.json", code=0), ask.err)[1]
+
+
 def test_check_finds_every_problem_at_once(ask, shop, tmp_path, tiny_models):
     assert ask("check", shop / "recipe.json") == {"ok": True, "problems": []}
     bad = write_recipe(

@@ -2,8 +2,6 @@
 
 import pytest
 
-from studio.core.errors import StudioError
-
 SHIPS = "Alma Bruna Cosima Dora Elba Fides Greta Hulda Irma Jutta Klara Luna".split()
 TOLD = [
     f"The barge {ship} lay {n + 2} days at the quay of Brenn with a torn sail."
