@@ -62,8 +62,8 @@ def find_earlier_names(recipe: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _lift_queue_1(queue: dict[str, Any]) -> dict[str, Any]:
-    """The recipes of its items, each of which tells its own version."""
+def _lift_items(queue: dict[str, Any]) -> dict[str, Any]:
+    """The recipes of a queue's items, each of which tells its own version."""
 
     def lift_item(item: Any) -> Any:
         if not isinstance(item, Mapping) or not isinstance(item.get("recipe"), Mapping):
@@ -77,7 +77,7 @@ def _lift_queue_1(queue: dict[str, Any]) -> dict[str, Any]:
 # (kind, version lifted from) -> the function that lifts it by one.
 LIFTS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {
     ("recipe", 1): _lift_recipe_1,
-    ("queue", 1): _lift_queue_1,
+    ("queue", 1): _lift_items,
 }
 
 
@@ -103,4 +103,6 @@ def lift(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
     while version < NEWEST[kind]:
         lifted = LIFTS[kind, version](lifted)
         version += 1
-    return (rename_keys(lifted) if kind == "recipe" else lifted) | {"version": version}
+    # Names changed within a version, too.
+    tidy = {"recipe": rename_keys, "queue": _lift_items}.get(kind, dict)
+    return tidy(lifted) | {"version": version}
