@@ -10,7 +10,7 @@ from studio.core.recipe import DatasetSpec
 from studio.data.containers import delimited
 from studio.data.containers.container import ReadOptions
 from studio.data.dataset_report import describe
-from studio.data.line_reader import LINE_BYTES
+from studio.data.line_reader import LINE_BYTES, LineReader
 
 
 def read(data: bytes | str, encoding: str = "utf-8", container=delimited.CSV, **options) -> list:
@@ -27,7 +27,8 @@ def show(rows) -> list:
 
 
 def find(data: str, container: str = ",", **options):
-    return delimited.read_layout(io.BytesIO(data.encode()), "utf-8", ReadOptions(**options), container)
+    lines = LineReader(io.BytesIO(data.encode()), "utf-8")
+    return delimited.read_layout(lines, ReadOptions(**options), container)[0]
 
 
 def test_cells_are_verbatim():

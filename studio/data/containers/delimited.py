@@ -155,14 +155,12 @@ def accept_tabs(head: bytes, suffix: str) -> bool:
 
 
 def read_layout(
-    stream: BinaryIO, encoding: str, options: ReadOptions = DEFAULTS, preferred: str = ","
-) -> TableLayout:
-    """Return how the table in `stream` lies, with the reasons; reads its beginning. Raises StudioError."""
-    return _start(LineReader(stream, encoding), options, preferred)[0]
+    lines: LineReader, options: ReadOptions, preferred: str
+) -> tuple[TableLayout, Iterator[Line]]:
+    """Return how the table lies, with the reasons, and all lines, those that it was found by included.
 
-
-def _start(lines: LineReader, options: ReadOptions, preferred: str) -> tuple[TableLayout, Iterator[Line]]:
-    """Return the layout and all lines, those that it was found by included."""
+    Raises StudioError for an unusable header.
+    """
     head: list[Line] = []
     size_bytes, whole = 0, False
     rest = iter(lines)
@@ -192,7 +190,7 @@ def iterate(
     """Yield a Row a record; `line` is the line where the record begins. Raises StudioError for an unusable header."""
     csv.field_size_limit(CELL_CHARACTERS)
     reader = LineReader(stream, encoding)
-    layout, lines = _start(reader, options, preferred)
+    layout, lines = read_layout(reader, options, preferred)
     columns, width = layout.columns, len(layout.columns)
     cut = _Cut(lines, reader, layout.delimiter, layout.spaced)
     cut.width = width
