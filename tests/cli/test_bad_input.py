@@ -120,7 +120,7 @@ def test_a_model_without_a_chat_template(refused, small, tmp_path):
 
 def test_plain_text_with_the_goal_of_answers(refused, small, tmp_path):
     data = write_jsonl(tmp_path / "text.jsonl", [{"text": f"line {i}"} for i in range(20)])
-    assert "plain text" in refused("train", small(rows=data, method="sft"))
+    assert "plain text" in refused("train", small(rows=data, objective="sft"))
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b'{"a": 1}\n' * 5, b"\x00\x01\x02", b"{not json}\n" * 5])
