@@ -23,7 +23,7 @@ from studio.ui.shell.asset_preload import (
 from studio.ui.shell.routes import JOIN
 from studio.ui.splash import close_splash, open_splash
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
