@@ -35,7 +35,7 @@ def build(recipe):
             AutoModelForCausalLM.from_pretrained(chosen.model.source, dtype=torch.float32), chosen.adapter
         )
         tokenizer = AutoTokenizer.from_pretrained(chosen.model.source)
-        data = prepare(chosen.data, chosen.method, tokenizer, seed=chosen.seed)
+        data = prepare(chosen.data, chosen.objective, tokenizer, seed=chosen.seed)
         losses = []
 
         def emit(event):
