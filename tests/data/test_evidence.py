@@ -2,6 +2,8 @@
 
 import pytest
 
+from studio.core.errors import StudioError
+
 SHIPS = "Alma Bruna Cosima Dora Elba Fides Greta Hulda Irma Jutta Klara Luna".split()
 TOLD = [
     f"The barge {ship} lay {n + 2} days at the quay of Brenn with a torn sail."
@@ -76,6 +78,283 @@ def test_a_translation_goes_both_ways(tell):
 
 def test_a_label_beside_one_text_stays_a_question(tell):
     assert tell(tweet=TOLD, sentiment=["calm", "angry"] * 6)["needs_answer"]
+    assert tell(tweet=TOLD, sentiment=["calm", "angry"] * 6, category=["sail", "quay", "mill"] * 4)[
+        "needs_answer"
+    ]
+
+
+def test_a_text_that_holds_the_answers_is_read_before_the_question(tell):
+    report = tell(question=ASKED, answer=[f"{n + 2} days" for n in range(12)], logbuch=TOLD)
+    assert turns(report) == [("user", f"{TOLD[0]}\n\n{ASKED[0]}"), ("assistant", "2 days")]
+
+
+def test_a_remark_on_a_change_is_learned_and_not_the_change(tell):
+    report = tell(patch=DIFF, reviewer_comment=WISH)
+    assert turns(report) == [("user", DIFF[0]), ("assistant", WISH[0])]
+    report = first_choices(tell, issue_body=TOLD, pr_body=SAID, diff_hunk=DIFF, comment=WISH)
+    assert report["mapping"]["prompt"] == "diff_hunk" and report["mapping"]["completion"] == "comment"
+
+
+def test_words_beside_old_and_new_code_say_what_to_change(tell):
+    words = [f"Shorten {n}" for n in range(12)]
+    report = tell(old_code=OLD, new_code=NEW, subject=words)
+    (_, read), (_, learned) = turns(report)
+    assert words[0] in read and OLD[0] in read and learned == NEW[0]
+
+
+def test_both_sides_of_a_gap_are_read(tell):
+    front = [f"import math\n\ndef area_{n}(r):\n" for n in range(12)]
+    back = [f"    return value * {n}\n" for n in range(12)]
+    middle = [f"    value = math.pi * r ** {n}" for n in range(12)]
+    report = first_choices(tell, statement=TOLD, prefix=front, suffix=back, middle=middle)
+    said = report["preview"][0]["messages"]
+    assert front[0].strip() in said[0]["content"] and back[0].strip() in said[0]["content"]
+    assert said[1]["content"].strip() == middle[0].strip()
+
+
+def test_feedback_answers_a_learners_work_and_the_assignment_is_read_with_it(tell):
+    task = [f"Say why the {ship} had to wait." for ship in SHIPS]
+    report = tell(assignment=task, student_answer=TOLD, mark=[n % 5 for n in range(12)], feedback=WISH)
+    assert turns(report) == [("user", f"{task[0]}\n\n{TOLD[0]}"), ("assistant", WISH[0])]
+
+
+def test_a_query_is_learned_and_not_what_it_gives(tell):
+    queries = [f"SELECT berth FROM quay WHERE day > {n}" for n in range(12)]
+    report = tell(question=ASKED, sql=queries, answer=[{"berth": ["A", "B"]}] * 12)
+    assert asked(report)["completion"][0] == "sql" and report["confidence"] <= 0.8
+
+
+def test_a_stance_is_learned_and_not_its_target(tell):
+    report = first_choices(
+        tell, post=TOLD, target=["quay", "sail"] * 6, stance=["for", "against", "none"] * 4
+    )
+    assert report["mapping"]["completion"] == "stance"
+
+
+def test_a_class_in_a_table_without_a_header_is_the_answer_and_title_and_text_are_read(tell):
+    titles = [f"Barge {ship} waits at the quay" for ship in SHIPS]
+    rows = [{"a": n % 3 + 1, "b": titles[n], "c": TOLD[n]} for n in range(12)]
+    said = {}
+    while (report := tell(rows, file="rows.csv", answers=said))["needs_answer"]:
+        question = report["needs_answer"][0]
+        said[question["field"].removeprefix("data.mapping.")] = question["choices"][0]
+    assert turns(report) == [("user", f"{titles[0]}\n\n{TOLD[0]}"), ("assistant", "1")]
+
+
+def test_good_and_bad_answers_beside_a_prompt_are_a_preference_and_found_texts_are_none(tell):
+    report = tell(prompt=ASKED, pos=SAID, neg=WISH)
+    assert report["preview"][0]["kind"] == "preference" and report["mapping"]["rejected"] == "neg"
+    with pytest.raises(StudioError):
+        tell(query=ASKED, pos=SAID, neg=WISH)
+
+
+def test_questions_and_queries_in_turn_are_a_talk(tell):
+    talk = [{"utterance": ASKED[0], "query": "SELECT day FROM quay"}, {"utterance": "And at night?", "query":
+             "SELECT night FROM quay"}]  # fmt: skip
+    report = tell([{"db": "port", "interaction": talk}] * 6)
+    assert [words for _, words in turns(report)] == [ASKED[0], "SELECT day FROM quay", "And at night?",
+                                                     "SELECT night FROM quay"]  # fmt: skip
+
+
+def test_two_sentences_a_round_are_said_in_turn(tell):
+    rounds = [{"mood": "calm", "visitor_line": ASKED[0], "keeper_line": SAID[0]},
+              {"mood": "glad", "visitor_line": "And then what?", "keeper_line": WISH[0]}]  # fmt: skip
+    said = turns(tell([{"rounds": rounds}] * 6))
+    assert said == [
+        ("user", ASKED[0]),
+        ("assistant", SAID[0]),
+        ("user", "And then what?"),
+        ("assistant", WISH[0]),
+    ]
+
+
+def test_a_ticket_names_who_asked(tell):
+    notes = [
+        {"author_id": 31, "body": TOLD[0], "public": True},
+        {"author_id": 4, "body": SAID[0], "public": True},
+    ]
+    rows = [{"id": n, "subject": "Torn sail", "requester_id": 31, "description": TOLD[0], "comments": notes}
+            for n in range(6)]  # fmt: skip
+    assert turns(tell(rows)) == [("user", TOLD[0]), ("assistant", SAID[0])]
+
+
+def test_a_log_with_a_flag_for_the_speaker_is_one_talk(tell):
+    head = {"user_name": "You", "character_name": "Ilka"}
+    rows = [{"name": ("Ilka", "You")[n % 2], "is_user": bool(n % 2), "mes": TOLD[n]} for n in range(1, 9)]
+    said = turns(tell([head, *rows]))
+    assert len(said) == 8 and said[:2] == [("user", TOLD[1]), ("assistant", TOLD[2])]
+
+
+def test_lists_of_questions_without_answers_are_refused(tell):
+    with pytest.raises(StudioError) as refused:
+        tell(nr=list(range(12)), topic=["sail", "quay"] * 6, turns=[[one, "And why?"] for one in ASKED])
+    assert refused.value.what.id == "data.sniff.unanswered"
+
+
+def test_nothing_is_asked_of_talks_without_an_answer(tell):
+    rows = [{"vars": {"messages": [{"role": "user", "content": one}]}, "assert": [{"type": "equals", "value": two}]}
+            for one, two in zip(ASKED, SAID, strict=True)]  # fmt: skip
+    report = tell(rows)
+    assert not report["needs_answer"] and not report["rows_used"]
+
+
+def test_a_thinking_column_with_a_longer_name_is_read_as_thoughts(tell):
+    report = tell(question=ASKED, answer=SAID, model_thinking_trace=TOLD)
+    assert not report["needs_answer"] and report["mapping"]["reasoning"] == "model_thinking_trace"
+
+
+def test_words_on_code_and_code_are_written_both_ways(tell):
+    assert tell(documentation=TOLD, snippet=NEW)["needs_answer"]
+
+
+def test_a_chain_of_thought_is_one_word_however_it_is_spelled(tell):
+    report = tell(Question=ASKED, Deep_CoT=TOLD, Response=SAID)
+    assert not report["needs_answer"] and report["mapping"]["reasoning"] == "Deep_CoT"
+
+
+@pytest.mark.parametrize(
+    ("short", "long"), [("terme", "définition"), ("word", "meaning"), ("keywords", "description")]
+)
+def test_what_is_explained_is_read_and_the_explanation_learned(tell, short, long):
+    terms = [f"sail of the {ship}" for ship in SHIPS]
+    assert turns(tell(**{long: TOLD, short: terms})) == [("user", terms[0]), ("assistant", TOLD[0])]
+
+
+def test_a_message_is_learned_from_changes_in_a_list(tell):
+    changes = [[{"old_path": "a.py", "diff": one}] for one in DIFF]
+    report = tell(hash=[f"{n:08x}" for n in range(12)], message=WISH, mods=changes)
+    said = turns(report)
+    assert DIFF[0].splitlines()[1] in said[0][1] and said[1] == ("assistant", WISH[0])
+
+
+def test_lists_of_rewritten_texts_are_learned(tell):
+    assert turns(tell(original=TOLD, simplifications=[[one, "It lay there."] for one in SAID]))[1] == (
+        "assistant",
+        SAID[0],
+    )
+
+
+def test_as_many_answers_in_an_object_as_questions_in_a_list_are_a_talk(tell):
+    rows = [{"context": TOLD[n], "questions": [ASKED[n], "Who waited?"],
+             "orig_answers": {"texts": [f"{n + 2} days", "the crew"], "answer_starts": [3, 9]}}
+            for n in range(8)]  # fmt: skip
+    said = turns(tell(rows))
+    assert [words for _, words in said[1:]] == ["2 days", "Who waited?", "the crew"]
+
+
+def test_an_issue_is_its_text_and_the_comments_of_others(tell):
+    rows = [{"number": n, "title": "Torn sail", "body": TOLD[n], "user": {"login": "ilka"},
+             "comments": [{"user": {"login": "bo"}, "body": SAID[n]}]} for n in range(6)]  # fmt: skip
+    assert turns(tell(rows)) == [("user", TOLD[0]), ("assistant", SAID[0])]
+
+
+def test_messages_that_begin_with_the_latest_are_turned_round(tell):
+    rows = [{"sender_name": ("Ilka", "Bo")[n % 2], "timestamp_ms": 1700000000000 - n * 1000, "content": TOLD[n]}
+            for n in range(10)]  # fmt: skip
+    assert tell(rows)["preview"][0]["messages"][0]["content"] == TOLD[9]
+
+
+def test_the_only_sentences_of_numbered_posts_are_the_words_of_a_thread(tell):
+    rows = [{"topic_id": n // 2, "post_number": n % 2 + 1, "username": ("ilka", "bo")[n % 2], "raw": TOLD[n]}
+            for n in range(12)]  # fmt: skip
+    said = tell(rows)["preview"][0]["messages"]
+    assert [one["content"] for one in said] == TOLD[:2]
+
+
+def test_two_numbered_texts_and_a_mark_are_compared(tell):
+    report = first_choices(tell, **{"mark": [n % 2 for n in range(12)], "#1 Line": TOLD, "#2 Line": SAID,
+                                    "quality": [n % 2 for n in range(12)]})  # fmt: skip
+    assert report["mapping"]["completion"] == "quality" and report["mapping"]["material"] == "#2 Line"
+
+
+def test_a_reference_in_sentences_is_learned_and_one_to_be_checked_is_asked_about(tell):
+    assert turns(tell(question=ASKED, reference_answer=SAID)) == [("user", ASKED[0]), ("assistant", SAID[0])]
+    assert tell(question=ASKED, reference_answer=[str(n) for n in range(12)])["needs_answer"]
+
+
+def test_a_label_that_says_whether_an_answer_fits_is_asked_about(tell):
+    report = tell(question=ASKED, answer=SAID, label=[n % 2 for n in range(12)], topic=["sail"] * 12)
+    assert report["needs_answer"] or report["preview"][0]["kind"] == "kto"
+    report = tell(query=ASKED, code=NEW, label=["0", "1"] * 6)
+    assert report["needs_answer"]
+
+
+@pytest.mark.parametrize(
+    ("read", "written"), [("log", "root_cause"), ("clause", "plain_words"), ("task", "formula")]
+)
+def test_causes_plain_words_and_formulas_are_written_for_what_stands_beside(tell, read, written):
+    report = first_choices(tell, **{read: TOLD, written: SAID})
+    assert report["mapping"] == {"prompt": read, "completion": written}
+
+
+def test_an_answer_with_a_name_of_its_own_is_learned_beside_a_question_that_is_called_so(tell):
+    assert turns(tell(prompt=TOLD, poem=SAID)) == [("user", TOLD[0]), ("assistant", SAID[0])]
+    queries = [f"SELECT name FROM ships WHERE days > {n}" for n in range(12)]
+    report = tell(**{"question": ASKED, "sql statement": queries, "question style": ["a", "b"] * 6})
+    assert turns(report) == [("user", ASKED[0]), ("assistant", queries[0])]
+
+
+@pytest.mark.parametrize("name", ["negative_prompt", "distractor", "hint_text"])
+def test_what_is_no_answer_by_its_name_is_asked_about(tell, name):
+    assert tell(prompt=TOLD, **{name: SAID})["needs_answer"]
+
+
+def test_a_description_beside_code_and_a_headline_beside_a_summary_are_asked_about(tell):
+    assert asked(tell(docstring=WISH, code=NEW))["prompt"] == ["docstring", "code"]
+    assert asked(tell(text=TOLD, summary=SAID, headline=WISH))["completion"][0] == "summary"
+
+
+def test_thumbs_beside_an_answer_are_asked_about_and_lead_to_good_and_bad_answers(tell):
+    columns = {"user_message": ASKED, "bot_message": SAID, "thumbs_up": [True, False] * 6}
+    assert tell(**columns)["needs_answer"]
+    assert first_choices(tell, **columns)["preview"][0]["kind"] == "kto"
+
+
+def test_a_table_that_may_be_the_answer_to_a_query_is_asked_about(tell):
+    queries = [f"SELECT name FROM ships WHERE days > {n}" for n in range(12)]
+    found = [{"name": [ship], "days": [n]} for n, ship in enumerate(SHIPS)]
+    assert tell(question=ASKED, sql=queries, answer=found)["needs_answer"]
+
+
+def test_a_result_that_stands_in_its_solution_is_no_second_answer(tell):
+    solved = [f"{said} So the answer is {n}." for n, said in enumerate(SAID)]
+    report = tell(problem=ASKED, answer=[*map(str, range(12))], solution=solved)
+    assert turns(report) == [("user", ASKED[0]), ("assistant", solved[0])]
+
+
+def test_generated_answers_beside_a_chosen_one_are_left_out(tell):
+    rows = [{"prompt": one, "all_generated_responses": [said, told, f"{told} Truly."], "chosen": said, "rejected": told}
+            for one, said, told in zip(ASKED, SAID, TOLD, strict=True)]  # fmt: skip
+    report = tell(rows)
+    assert not report["needs_answer"] and report["preview"][0]["kind"] == "preference"
+
+
+def test_an_order_to_rewrite_is_read_with_what_is_rewritten(tell):
+    found = turns(tell(original_text=TOLD, rewrite_prompt=WISH, rewritten_text=SAID))
+    assert TOLD[0] in found[0][1] and WISH[0] in found[0][1] and found[1] == ("assistant", SAID[0])
+
+
+def test_a_column_that_holds_question_and_answer_is_not_read_before_the_answer(tell):
+    whole = [f"FINDINGS: {told} IMPRESSION: {said}" for told, said in zip(TOLD, SAID, strict=True)]
+    report = first_choices(tell, findings=TOLD, impression=SAID, report=whole)
+    assert SAID[0] not in report["preview"][0]["messages"][0]["content"]
+
+
+def test_a_topic_beside_a_text_is_asked_about(tell):
+    topics = [f"How sails of the {ship} are sewn" for ship in SHIPS]
+    report = tell(topic=topics, text=[f"{told} {said}" * 3 for told, said in zip(TOLD, SAID, strict=True)])
+    assert report["needs_answer"][0]["choices"][0] == "prompt_completion"
+
+
+def test_faulty_code_is_mended(tell):
+    assert turns(tell(faulty_code=OLD, correct_code=NEW)) == [("user", OLD[0]), ("assistant", NEW[0])]
+
+
+def test_a_truth_in_sentences_is_learned_and_the_text_that_was_found_is_read(tell):
+    found = [f"{told} {said} Nobody else was there." * 4 for told, said in zip(TOLD, WISH, strict=True)]
+    report = first_choices(tell, ideal_rag=found, question=ASKED, ground_truth=SAID)
+    asked, said = (turn["content"] for turn in report["preview"][0]["messages"])
+    assert found[0] in asked and ASKED[0] in asked and said == SAID[0]
 
 
 def test_a_text_whose_origin_is_told_is_learned_as_it_stands(tell):

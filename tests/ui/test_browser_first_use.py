@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ui.browser import (
-    wait_for_state,
-)
+from tests.ui.browser import wait_for_state
 
 pytestmark = pytest.mark.slow
 
 DEMO_CLICKS, OWN_CLICKS = 5, 8
 """What the studio allows itself, without a key pressed."""
 ROWS = 60
-PATIENCE_MS = 240_000
+PATIENCE_S = 240
 """The demo trains for half a minute on two quiet cores."""
 
 
@@ -43,7 +41,7 @@ def hand(start_studio, request):  # noqa: F811
     window = start_studio(request.param)
     page = window.open(request.param)
     page.wait_for_selector("#home-starts button")
-    page.set_default_timeout(PATIENCE_MS)
+    page.set_default_timeout(PATIENCE_S * 1000)
     yield Hand(page)
     assert window.complaints == []
 
@@ -52,7 +50,7 @@ def hand(start_studio, request):  # noqa: F811
 def test_the_demo_is_trained_and_exported(hand):
     page = hand.page
     hand.click('#home-starts [data-do="demo"]')
-    wait_for_state(page, "finished")
+    wait_for_state(page, "finished", PATIENCE_S)
     hand.click('.run-done [data-go="export"]')
     hand.click('#export-targets [data-do="export"][data-value="adapter"]')
     page.wait_for_selector("#export-result .good")
@@ -71,6 +69,6 @@ def test_a_file_of_ones_own_is_learned_from(hand, tmp_path):
     hand.click('#run-card [data-from="dataset"]')
     hand.click('#run-card [data-from="hyperparameters"]')
     hand.click("#run-start")
-    wait_for_state(page, "finished")
+    wait_for_state(page, "finished", PATIENCE_S)
     assert hand.clicks <= OWN_CLICKS
     assert page.inner_text("#run-status")
