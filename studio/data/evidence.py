@@ -101,11 +101,19 @@ def weigh(
             named = {*part_name(first)} & READ
             return _tell(asked, learned) if named else None
         return _weigh_pair(asked, learned, used, columns, rows)
-    if role == "reasoning" and {*part_name(first)} & THINKING:
+    if role == "reasoning" and ({*part_name(first)} & THINKING or _leads_to(first, columns, rows, mapping)):
         return text("data.evidence.thoughts", column=shorten(first))
     if role.startswith("material"):
         return weigh_material(first, [one for one in question.choices if one], columns, rows, mapping)
     return None
+
+
+def _leads_to(first: str, columns: Sequence[str], rows: Sequence[Values], mapping: Mapped) -> bool:
+    """Return whether a rationale, of sentences, leads to an answer of a few words; other explanations follow one."""
+    known = measure_columns(columns, rows)
+    answer = known.get(mapping.get("completion") or mapping.get("output") or "")
+    short = answer is not None and not answer.is_prose and not answer.coded
+    return short and known[first].is_prose and bool({*part_name(first)} & {"rationale", "rationales"})
 
 
 def _weigh_format(

@@ -147,7 +147,9 @@ def _is_left(one: Column, learned: str, rows: Sequence[Values], mapping: Mapped)
         return True
     used = [name for name in mapping.values() if name]
     if any(role in mapping for role in COMPARED):
-        return bool(words & WRITTEN) or any(extends(one.name, name) for name in used)
+        compared = [part_name(mapping[role]) for role in COMPARED if mapping.get(role)]
+        noted = any(core and part_name(one.name)[: len(core)] == core for core in compared)
+        return noted or bool(words & WRITTEN) or any(extends(one.name, name) for name in used)
     return any(extends(one.name, name) for name in used) or bool(
         learned and repeats(learned, [one.name], rows)
     )

@@ -11,7 +11,7 @@ from studio.core.i18n import Text, text
 from studio.data.formats.aliases import LISTS
 from studio.data.formats.cells import Values, is_blank, shorten
 from studio.data.formats.message_parsing import find_turns
-from studio.data.formats.names import simplify
+from studio.data.formats.names import part_name, simplify
 from studio.data.formats.roles import read_role
 from studio.data.open_question import Question
 from studio.data.row import Row
@@ -135,7 +135,10 @@ def find_speakers(
         if not talks or 2 * len(talks) < len(rows[:LOOKED_AT]):
             continue
         key = next((key for key in SPEAKER_KEYS if _all_have(talks, key)), "")
+        told = _find_told(talks)
         words = next((key for key in WORD_KEYS if _all_have(talks, key)), "")
+        if told and words and not learned:
+            return Speakers(column=column, key=told, words=words, learned=""), ()
         if key and words and key != words:
             return _settle(column, key, words, talks, learned)
     return None, ()
@@ -184,6 +187,21 @@ def _settle(
         field="data.speaker",
     )
     return likely, (asked,)
+
+
+def _find_told(talks: Sequence[Sequence[Mapping[str, object]]]) -> str:
+    """Return the key that says the role of each turn, in talks that name persons besides; "" where none does."""
+    named = [key for key in SPEAKER_KEYS if _all_have(talks, key)]
+    if any(_tells_roles(talks, key) for key in named):
+        return ""
+    keys = [key for key in talks[0][0] if key not in named and {*part_name(key)} & {*SPEAKER_KEYS}]
+    return next((key for key in keys if _all_have(talks, key) and _tells_roles(talks, key)), "")
+
+
+def _tells_roles(talks: Sequence[Sequence[Mapping[str, object]]], key: str) -> bool:
+    """Return whether the values under a key of turns are the roles of one who asks and one who answers."""
+    roles = {guess_role(_name(turn, key)) for turns in talks for turn in turns}
+    return roles >= {"user", "assistant"} and "" not in roles
 
 
 def _name(turn: Mapping[str, object], key: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from studio.data.conversation import Conversation
 from studio.data.formats.aliases import ANSWERS, CHOICES, INPUT, INSTRUCTION, REASONING, SYSTEM, TOOLS
 from studio.data.formats.asked import HISTORY, holds_answer, holds_history, read_asked
-from studio.data.formats.cells import Values, holds_text, holds_words, is_blank, read_optional
+from studio.data.formats.cells import Values, holds_setting, holds_words, is_blank, read_optional
 from studio.data.formats.choices import holds_options
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.material import MATERIALS, holds_material, read_thoughts, say_material
@@ -47,7 +47,7 @@ FORMAT = Format(
         "output": holds_answer,
         "history": holds_history,
         "choices": holds_options,
-        "system": holds_text,
+        "system": holds_setting,
         "tools": holds_tools,
         "reasoning": holds_material,
     },

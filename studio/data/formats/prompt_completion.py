@@ -18,7 +18,7 @@ from studio.data.formats.aliases import (
     TOOLS,
 )
 from studio.data.formats.asked import HISTORY, holds_answer, holds_asked, holds_history, read_asked
-from studio.data.formats.cells import Values, holds_text, is_blank, read_optional
+from studio.data.formats.cells import Values, holds_setting, is_blank, read_optional
 from studio.data.formats.choices import counts_from, find_key, holds_options
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.material import MATERIALS, holds_material, read_thoughts
@@ -132,7 +132,7 @@ FORMAT = Format(
         "prompt": holds_asked,
         "completion": holds_answer,
         "completion_from_1": holds_answer,
-        "system": holds_text,
+        "system": holds_setting,
         "tools": holds_tools,
         "reasoning": holds_material,
         "history": holds_history,

@@ -3,7 +3,7 @@
 from functools import partial
 
 from studio.data.formats.aliases import LISTS, REASONING, SYSTEM, TOOLS
-from studio.data.formats.cells import holds_text
+from studio.data.formats.cells import holds_setting
 from studio.data.formats.format import Format
 from studio.data.formats.material import MATERIALS, holds_material
 from studio.data.formats.message_parsing import doubt_open, holds_turns_by, read_chat
@@ -21,7 +21,7 @@ FORMAT = Format(
     required=("conversations",),
     kinds={
         "conversations": holds_turns_by("from"),
-        "system": holds_text,
+        "system": holds_setting,
         "tools": holds_tools,
         "reasoning": holds_material,
     },
