@@ -10,6 +10,7 @@ from studio.data.formats.aliases import QUESTIONS
 from studio.data.formats.cells import Values
 from studio.data.formats.format import Format, Mapped, Score
 from studio.data.formats.material import MATERIALS
+from studio.data.kinds import find_named
 from studio.data.naming import hints
 from studio.data.ranking import is_answer, is_either_way, is_one_of_several, is_outdone
 from studio.data.wholes import is_part
@@ -29,6 +30,8 @@ def doubt_roles(
     if best.name == "rl" and not chosen and is_sentence(match.mapping, columns, rows):
         # No program checks a sentence against another one: it is learned.
         half, asked_for = True, {"prompt": match.mapping["prompt"]}
+    if half and not chosen and find_named([*measure_columns(columns, rows).values()]):
+        asked_for = {}  # what is called a prompt is what is written here
     # Two questions beside each other are compared, and what was found out is the answer.
     half = half or (best.name == "rl" and "prompt" in match.doubtful and is_judged(columns, rows))
     if best.name == "prompt_completion" and "completion" not in chosen and not match.doubtful:

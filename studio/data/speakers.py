@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from studio.core.i18n import Text, text
 from studio.data.formats.aliases import LISTS
 from studio.data.formats.cells import Values, is_blank, shorten
-from studio.data.formats.message_parsing import find_turns
+from studio.data.formats.message_parsing import ROLE_KEYS, find_turns
 from studio.data.formats.names import part_name, simplify
 from studio.data.formats.roles import read_role
 from studio.data.open_question import Question
@@ -93,7 +93,8 @@ class Speakers:
             words = turn.get(self.words)
             if isinstance(words, str) and is_blank(words):
                 continue
-            more = {name: cell for name, cell in turn.items() if name not in (self.key, self.words)}
+            gone = (self.key, self.words, *ROLE_KEYS)
+            more = {name: cell for name, cell in turn.items() if name not in gone}
             last = found[-1] if found else None
             if last and last["role"] == role and isinstance(words, str) and isinstance(last["content"], str):
                 last["content"] = f"{last['content']}\n{words}"
@@ -155,6 +156,11 @@ def _settle(
         any(roles[name] == "assistant" and read_role(name) for name in names if name.lower() != "system")
         for names in order
     )
+    strange = [name for name in every if not roles[name]]
+    if not learned and len(strange) == 1 and "user" not in roles.values() and 2 * answered >= len(order):
+        # Beside one who answers, the only other one asks, whatever language names them.
+        if 2 * every[strange[0]] > len(order):
+            return Speakers(column=column, key=key, words=words, learned=""), ()
     late = any(name.lower() == "system" for names in order for name in names[1:])
     plain = all(read_role(name) for name in every) and not late
     if not learned and (plain or 2 * answered >= len(order)):

@@ -45,6 +45,21 @@ def writes_out(name: str, talk: str, rows: Sequence[Values]) -> bool:
     return bool(seen) and 2 * whole > seen
 
 
+def says_again(name: str, talk: str, rows: Sequence[Values]) -> bool:
+    """Return whether most cells of a column hold the turns of the column `talk` once more, in another spelling."""
+    seen = same = 0
+    for row in rows[:LOOKED_AT]:
+        turns, others = (
+            find_turns(cell) if isinstance(cell := row.get(one), str) else cell for one in (talk, name)
+        )
+        if isinstance(turns, (list, tuple)) and isinstance(others, (list, tuple)) and holds_turns(others):
+            said = {words for turn in turns for words in _say(turn)}
+            again = [words for turn in others for words in _say(turn)]
+            seen += 1
+            same += bool(again) and said.issuperset(again)
+    return bool(seen) and 2 * same > seen
+
+
 def _say(turn: object) -> list[str]:
     if not isinstance(turn, Mapping):
         return []

@@ -178,7 +178,8 @@ TEXT: Names = (
     "текст",
 )
 _SIDES = ("response", "answer", "output", "completion", "text", "message", "messages", "reply", "summary", "content",
-          "conversation", "turns", "solution", "code", "translation")  # fmt: skip
+          "conversation", "conversations", "dialogue", "dialog", "trajectory", "turns", "solution", "code",
+          "translation")  # fmt: skip
 
 
 def _combine(words: Names) -> Names:

@@ -4,6 +4,7 @@ from functools import partial
 
 from studio.data.formats.aliases import LISTS, REASONING, SYSTEM, TOOLS
 from studio.data.formats.cells import holds_setting
+from studio.data.formats.flags import ROW_WEIGHTS, holds_weight
 from studio.data.formats.format import Format
 from studio.data.formats.material import MATERIALS, holds_material
 from studio.data.formats.message_parsing import doubt_open, holds_turns_by, read_chat
@@ -16,6 +17,7 @@ FORMAT = Format(
         "system": SYSTEM,
         "tools": TOOLS,
         "reasoning": REASONING,
+        "weight": ROW_WEIGHTS,
         **dict.fromkeys(MATERIALS, ()),
     },
     required=("conversations",),
@@ -23,6 +25,7 @@ FORMAT = Format(
         "conversations": holds_turns_by("from"),
         "system": holds_setting,
         "tools": holds_tools,
+        "weight": holds_weight,
         "reasoning": holds_material,
     },
     doubt=doubt_open,
