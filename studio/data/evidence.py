@@ -149,13 +149,17 @@ def _weigh_format(
             return text("data.evidence.answers", column=shorten(written[0].name))
     if {*choices} == {"prompt_completion", "rl"}:
         answers = [one for one in known if hints(one, (*ANSWERS, *EXPECTED)) and _is_whole(one) and one.plain]
+        answers += [
+            one for one in known if one.coded and hints(one, PRODUCTS) and _is_whole(one) and one.plain
+        ]
         # A result that stands at the end of its solution is no other answer.
         answers = [
             one for one in answers if not repeats(one.name, [o.name for o in answers if o is not one], rows)
         ]
         asked = [one for one in known if hints(one, (*QUESTIONS, "prompt", "input")) and _is_whole(one)]
         # No program checks a sentence against another one.
-        if len(answers) == len(asked) == 1 and answers[0].is_prose and answers[0].words >= SENTENCE:
+        written = len(answers) == len(asked) == 1 and (answers[0].is_prose or answers[0].coded)
+        if written and answers[0].words >= SENTENCE:
             return text("data.evidence.answers", column=shorten(answers[0].name))
     return None
 

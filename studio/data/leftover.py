@@ -16,10 +16,19 @@ from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
 from studio.data.kinds import ASKING, NUMBERED, find_entry
 from studio.data.labels import points_into
 from studio.data.likelihood import ASIDE, BESIDE, NOTED, THOUGHTS, TRACES
-from studio.data.naming import are_twins, extends, hints, is_half, is_in_language, is_language, is_renewed
+from studio.data.naming import (
+    are_twins,
+    are_versions,
+    extends,
+    hints,
+    is_half,
+    is_in_language,
+    is_language,
+    is_renewed,
+)
 from studio.data.open_question import Question
 from studio.data.ranking import DATED, JUDGED, MADE, THINKING
-from studio.data.wholes import is_linked, says_again, writes_out
+from studio.data.wholes import ends_with, is_linked, says_again, writes_out
 
 VARIED = 0.8
 """Of the rows, so many different cells are no kinds of them."""
@@ -195,6 +204,9 @@ def ask_rest(
         if one in thoughts
         or (_tells(one, answer, rows) and not is_renewed(answer, one.name))
         or any(extends(one.name, name) or is_in_language(one.name, name) for name in mapping.values())
+        or are_versions(one.name, asked)
+        or (answer and ends_with(one.name, answer, rows))
+        or ("choices" in mapping and {*part_name(one.name)} & {"option", "options", "choice", "choices"})
         or (
             one.coded
             and not is_renewed(answer, one.name)
