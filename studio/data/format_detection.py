@@ -408,7 +408,10 @@ def _check_columns(chosen: Mapping[str, str], columns: Sequence[str]) -> None:
 def _refuse_role(role: str, roles: Sequence[str]) -> StudioError:
     # A part's second and further columns (material_2) follow from its first.
     first = [
-        name for name in roles if (stem := re.sub(r"_(from_)?\d$", "", name)) == name or stem not in roles
+        name
+        for name in roles
+        if ((stem := re.sub(r"_(from_)?\d$", "", name)) == name or stem not in roles)
+        and not name.endswith("_score")  # so do the scores of two answers
     ]
     return StudioError(
         text("data.sniff.no_role", role=shorten(role)),

@@ -64,7 +64,15 @@ def find_rest(
     used = [name for name in columns if name in {*mapping.values(), *spared}]
     known = measure_columns(columns, rows)
     # Of two columns for the same role the person, or a format's own order, has chosen one.
-    rivals = {name for role in mapping for name in format.roles.get(role, ()) if role not in MATERIALS}
+    # A label rivals no text that is called an answer: it was found for both texts.
+    told = [
+        role
+        for role, name in mapping.items()
+        if role in ANSWERING and name in known and not known[name].is_prose and known[name].is_labels
+    ]
+    rivals = {
+        name for role in mapping if role not in (*MATERIALS, *told) for name in format.roles.get(role, ())
+    }
     rest = [one for name, one in known.items() if name not in used and one.is_prose]
     asked = [mapping[role] for role in ASKED if role in mapping]
     rest = [
