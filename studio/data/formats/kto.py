@@ -8,8 +8,8 @@ from studio.core.i18n import text
 from studio.data.conversation import Conversation
 from studio.data.formats.aliases import ANSWERS, INSTRUCTION, LABEL, LISTS, QUESTIONS, SYSTEM, TOOLS
 from studio.data.formats.cells import Values, holds_text, is_empty, require, require_words, shorten
+from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped
-from studio.data.formats.material import MATERIALS
 from studio.data.formats.message_parsing import finish_chat, holds_turns, read_turns
 from studio.data.formats.prompt_answer import holds_side, read_question, read_side
 from studio.data.formats.tool_calls import check_calls, holds_tools

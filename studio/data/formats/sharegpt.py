@@ -4,8 +4,8 @@ from functools import partial
 
 from studio.data.formats.aliases import LISTS, REASONING, SYSTEM, TOOLS
 from studio.data.formats.cells import holds_text
+from studio.data.formats.context import MATERIALS, holds_material
 from studio.data.formats.format import Format
-from studio.data.formats.material import MATERIALS, holds_material
 from studio.data.formats.message_parsing import doubt_open, holds_turns_by, read_chat
 from studio.data.formats.tool_calls import holds_tools
 
