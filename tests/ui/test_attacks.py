@@ -37,7 +37,7 @@ from studio.ui.shell.blocks import TerseBlocks
 from tests.path_spellings import SPELLINGS
 from tests.test_share import CANARY, JOIN, JSON, Browser, Shared, relay, shared  # noqa: F401
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]  # it mostly waits for answers
 
 TRIED: Counter[str] = Counter()
 FELL: list[str] = []
