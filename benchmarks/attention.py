@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 
 from studio_kernels.attention import Documents, Heads, supports  # noqa: E402 (the folder above must be on the path)
-from studio_kernels.attention_library import CUDNN, EFFICIENT, FLASH, MATH, AttentionBackend  # noqa: E402
+from studio_kernels.attention_backends import CUDNN, EFFICIENT, FLASH, MATH, AttentionBackend  # noqa: E402
 
 from benchmarks.child import ask_driver  # noqa: E402
 from benchmarks.compare import hide_folders  # noqa: E402

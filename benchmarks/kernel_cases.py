@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from studio_kernels.dispatch import ERRORS, op_named
-from studio_kernels.documents import Documents, Heads
-from studio_kernels.lora_tiles import Diagonal
+from studio_kernels.lora_tiling import Diagonal
 from studio_kernels.nf4 import Nf4
-from studio_kernels.support import Implementation
+from studio_kernels.op import Implementation
+from studio_kernels.varlen import Documents, Heads
 from torch import Tensor
 from torch.nn import functional
 

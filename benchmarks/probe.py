@@ -52,8 +52,8 @@ def main() -> int:
 
 def look(model: str, way: str, dtype: str, options: argparse.Namespace) -> dict[str, Any]:
     """Hold one model's decoder against it, right and with every fault, and return the table's row."""
-    from studio.models.decoder.judge import ROUNDING
     from studio.models.decoder.parity_check import find_difference, measure
+    from studio.models.decoder.tolerance import ROUNDING
     from studio.models.load import AUTOCAST_DTYPES, DTYPES
     from tests.models.decoder.planted import FAULTS, is_felt
 
@@ -116,7 +116,7 @@ def load(
     from studio.core.recipe import AdapterSpec
     from studio.models.adapt import adapt, unwrap
     from studio.models.catalog import inspect_model
-    from studio.models.decoder.reading import sample_ids
+    from studio.models.decoder.probe_states import sample_ids
     from studio.models.load import AUTOCAST_DTYPES, DTYPES, load_model
     from studio.models.optimize_model import make_fast
 

@@ -1,9 +1,9 @@
 """`launch.py bench --tune`: finds tile sizes and warps that are faster on this GPU than the rules in the ops' files.
 
 It answers in JSON lines: {"doing": "tune", "op": OP} before each op and {"result": ...} at the end, and writes what it
-found to `--out` (studio_kernels/tuned.py reads it). A candidate goes the way of the file that it would stand in: it is
-written to one of its own, checked against the op's PyTorch twin, and timed in turns with the rule. The fastest is timed
-once more against the rule alone, so that the best of several draws of chance is not taken for a gain.
+found to `--out` (studio_kernels/tuned_configs.py reads it). A candidate goes the way of the file that it would stand
+in: it is written to one of its own, checked against the op's PyTorch twin, and timed in turns with the rule. The
+fastest is timed once more against the rule alone, so that the best of several draws of chance is not taken for a gain.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != ROOT / "benchmarks"]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 
-from studio_kernels import self_test, tuned  # noqa: E402 (the folders above must be on the path first)
+from studio_kernels import self_test, tuned_configs  # noqa: E402 (the folders above must be on the path first)
 from studio_kernels.dispatch import ERRORS, op_named  # noqa: E402
 from studio_kernels.dropout import HALVES, LANES  # noqa: E402
-from studio_kernels.support import Op  # noqa: E402
+from studio_kernels.op import Op  # noqa: E402
 
 from benchmarks.bench import refuse_kernels, tell  # noqa: E402
 from benchmarks.kernel_cases import (  # noqa: E402
@@ -68,7 +68,7 @@ BUCKETS: tuple[tuple[str, int, Callable[[], Iterator[Workload]], tuple[Mapping[s
     ("nf4", 4096, partial(dequantisations, 4096, 4096), ({"width": 4096}, {"width": 2560})),
     ("nf4", 16384, partial(dequantisations, 2048, 16384), ({"width": 16384}, {"width": 14336})),
     ("dropout", SPAN, partial(dropouts, 4096, 4096), ({"width": 4096}, {"width": 1000})),
-    ("adamw", tuned.bucket_of(4096), partial(updates, 8_388_608), ({"width": 4096}, {"width": 1001})),
+    ("adamw", tuned_configs.bucket_of(4096), partial(updates, 8_388_608), ({"width": 4096}, {"width": 1001})),
     # Hidden states of 64: the tiles of logits, not the products, take the time.
     *(
         (
@@ -84,13 +84,13 @@ BUCKETS: tuple[tuple[str, int, Callable[[], Iterator[Workload]], tuple[Mapping[s
 words lie in the bucket of 131,072. Cards of 4 GB have room for each."""
 
 
-def write(path: Path, entries: tuned.Entries, device: torch.device) -> None:
+def write(path: Path, entries: tuned_configs.Entries, device: torch.device) -> None:
     """Put the file there whole; without entries there is none. Raises OSError."""
     if not entries:
         path.unlink(missing_ok=True)
         return
     beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.write_text(tuned.spell(entries, tuned.describe(device)), encoding="utf-8")
+    beside.write_text(tuned_configs.spell(entries, tuned_configs.describe(device)), encoding="utf-8")
     replace_file(beside, path)
 
 
@@ -109,8 +109,8 @@ class Trial:
                 self.paths[key] = self.folder / f"{len(self.paths)}.json"
                 write(self.paths[key], {op: {bucket: dict(options)}}, self.device)
             path = str(self.paths[key])
-        os.environ[tuned.VARIABLE] = path
-        tuned.forget()
+        os.environ[tuned_configs.VARIABLE] = path
+        tuned_configs.forget()
 
 
 def is_right(op: Op, samples: Sequence[self_test.Run]) -> bool:
@@ -152,7 +152,7 @@ def tune(
     if not workloads or not is_right(op_named(op), samples):
         return None
     right = []
-    for options in tuned.candidates(op, bucket):
+    for options in tuned_configs.candidates(op, bucket):
         if time.monotonic() > until_s:
             break
         trial.take(op, bucket, options)
@@ -218,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lines, left_out = tune_all(Clock.of(device), Path(folder))
     write(options.out, entries_of(lines), device)
     seconds = round(time.monotonic() - begun_s, 1)
-    machine = tuned.describe(device) | {"capability": list(torch.cuda.get_device_capability(device))}
+    machine = tuned_configs.describe(device) | {"capability": list(torch.cuda.get_device_capability(device))}
     tell(result={"refused": "", "machine": machine, "ops": lines, "left_out": left_out, "seconds": seconds})
     return 0
 

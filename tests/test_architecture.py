@@ -70,7 +70,7 @@ OWN_JSON = {
 FOREIGN_STATE = {"studio/ui/shell/blocks.py": ["BuildContext.id = 0"]}
 """Gradio numbers its components from there: windows in two languages must have the same numbers."""
 LINE_LIMIT = 420
-LIGHT = ("studio_kernels.support", "studio_kernels.head_portions", "studio.models.decoder.structure")
+LIGHT = ("studio_kernels.op", "studio_kernels.ce_chunks", "studio.models.decoder.structure")
 """Modules of heavy rooms that load no heavy library: the planner reads the decoder and the kernels through them."""
 SEVERAL = {
     "ROOT": "where a program finds the others of its folder",

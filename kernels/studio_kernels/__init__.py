@@ -8,7 +8,7 @@ Importing it loads neither torch nor triton, so that a machine can be probed bef
 from hashlib import sha256
 from pathlib import Path
 
-from studio_kernels.support import Implementation, Op, Support
+from studio_kernels.op import Implementation, Op, Support
 
 __all__ = ["BEGUN", "TESTED_ALONE", "Implementation", "Op", "Support", "fingerprint"]
 BEGUN = "It ended the process."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from subprocess import SubprocessError
 
-from studio_kernels.support import Support
+from studio_kernels.op import Support
 
 LOWEST_CAPABILITY = (7, 0)
 """Volta. Below it fp32 atomics and sums joined with them fail to compile."""

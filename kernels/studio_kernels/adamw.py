@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from studio_kernels._triton import gpu_support, tl, triton
-from studio_kernels.draws import Draws
-from studio_kernels.support import Implementation, Op, Support
-from studio_kernels.tuned import choose
+from studio_kernels.op import Implementation, Op, Support
+from studio_kernels.test_inputs import Draws
+from studio_kernels.tuned_configs import choose
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 """Of a run that has such a step; the buffers are float32."""
@@ -43,7 +43,8 @@ PARTIALS = 1024
 ELEMENTS = 1024
 """Elements of a program's block: two loads of 16 bytes a thread and buffer."""
 LARGEST_BLOCK = 4096
-"""Most that `tuned` may give the step, which works on elements one by one; the sum of squares keeps its order."""
+"""Most that `tuned_configs` may give the step, which works on elements one by one; the sum of squares
+keeps its order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from studio_kernels._triton import ERRORS
-from studio_kernels.attention_library import (
+from studio_kernels.attention_backends import (
     CPU,
     CUDNN,
     EFFICIENT,
@@ -31,9 +31,9 @@ from studio_kernels.attention_library import (
     AttentionBackend,
     Saved,
 )
-from studio_kernels.documents import Documents, Heads
 from studio_kernels.flash import supports_heads
-from studio_kernels.support import Support
+from studio_kernels.op import Support
+from studio_kernels.varlen import Documents, Heads
 
 __all__ = ["Attention", "Documents", "Heads", "choose_attention", "supports", "try_out"]
 

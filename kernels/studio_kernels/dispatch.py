@@ -15,9 +15,9 @@ from studio_kernels.layer_norm import LAYER_NORM
 from studio_kernels.linear_cross_entropy import LINEAR_CROSS_ENTROPY
 from studio_kernels.lora import LORA
 from studio_kernels.nf4 import NF4
+from studio_kernels.op import Implementation, Op, Support
 from studio_kernels.rms_norm import RMS_NORM
 from studio_kernels.rope import ROPE
-from studio_kernels.support import Implementation, Op, Support
 
 __all__ = ["ERRORS", "IMPLEMENTATIONS", "OPS", "Kernels", "Support", "bind", "importable", "op_named"]
 

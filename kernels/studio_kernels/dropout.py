@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from studio_kernels._triton import gpu_support, tl, triton
-from studio_kernels.draws import Draws
-from studio_kernels.support import Implementation, Op, Support
-from studio_kernels.tuned import choose
+from studio_kernels.op import Implementation, Op, Support
+from studio_kernels.test_inputs import Draws
+from studio_kernels.tuned_configs import choose
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_WIDTH = 2**24

@@ -1,10 +1,10 @@
 """Causal attention within packed documents as own kernels: with capped scores, which no library of PyTorch computes.
 
-The mathematics stands in `attention`; the composed form in `attention_math` is the reference. Tiles of the T x T scores
-live in registers alone; tiles that no document, window or causal mask lets through are not visited. Where documents lie
-is read on the device (`Documents.starts` and `.positions`), and how many programs run depends on T alone: nothing waits
-for the GPU, and a captured graph may be played again for other documents. Sums are taken in an order that depends on
-shapes and documents alone, without atomics, so that runs give equal bits.
+The mathematics stands in `attention`; the composed form in `attention_reference` is the reference. Tiles of the T x T
+scores live in registers alone; tiles that no document, window or causal mask lets through are not visited. Where
+documents lie is read on the device (`Documents.starts` and `.positions`), and how many programs run depends on T alone:
+nothing waits for the GPU, and a captured graph may be played again for other documents. Sums are taken in an order that
+depends on shapes and documents alone, without atomics, so that runs give equal bits.
 
     forward      a tile of queries and one head a program: keys go by, with a running maximum and sum
     backward     the same for dq, and delta = rowsum(p dp) on the way: exact, unlike rowsum(do o) of the rounded o;
@@ -23,12 +23,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from studio_kernels import attention_math
+from studio_kernels import attention_reference
 from studio_kernels._triton import gpu_support, interpreted
-from studio_kernels.documents import Documents, Heads
-from studio_kernels.draws import Draws
 from studio_kernels.flash_kernels import _forward_kernel, _key_kernel, _query_kernel
-from studio_kernels.support import NEEDS_DOTS, Implementation, Op, Support
+from studio_kernels.op import NEEDS_DOTS, Implementation, Op, Support
+from studio_kernels.test_inputs import Draws
+from studio_kernels.varlen import Documents, Heads
 
 DTYPES = (torch.float16, torch.bfloat16)
 MOST_HEAD_DIM = 256
@@ -248,7 +248,7 @@ def sample(
 
 FLASH_ATTENTION = Op(
     name="flash",
-    reference=Implementation(forward=attention_math.forward, backward=attention_math.backward),
+    reference=Implementation(forward=attention_reference.forward, backward=attention_reference.backward),
     triton=Implementation(forward=fused_forward, backward=fused_backward),
     supports=supports,
     sample=sample,

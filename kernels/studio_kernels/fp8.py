@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from studio_kernels._triton import gpu_support, interpreted, tl, triton
-from studio_kernels.draws import Draws
-from studio_kernels.support import Implementation, Op, Support
+from studio_kernels.op import Implementation, Op, Support
+from studio_kernels.test_inputs import Draws
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST = 448.0

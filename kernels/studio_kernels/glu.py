@@ -23,10 +23,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from studio_kernels._triton import gpu_support, tl, triton
-from studio_kernels.draws import Draws
-from studio_kernels.layout import as_rows
-from studio_kernels.support import Implementation, Op, Support
-from studio_kernels.tuned import choose
+from studio_kernels.op import Implementation, Op, Support
+from studio_kernels.row_layout import as_rows
+from studio_kernels.test_inputs import Draws
+from studio_kernels.tuned_configs import choose
 
 SILU, GELU, GELU_TANH = KINDS = ("silu", "gelu", "gelu_tanh")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)

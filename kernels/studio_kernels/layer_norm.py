@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from studio_kernels._triton import gpu_support
-from studio_kernels.blocks import block_shape, share_rows
-from studio_kernels.draws import Draws
 from studio_kernels.layer_norm_kernels import _backward_kernel, _forward_kernel
-from studio_kernels.support import Implementation, Op, Support
+from studio_kernels.op import Implementation, Op, Support
+from studio_kernels.row_blocks import block_shape, share_rows
+from studio_kernels.test_inputs import Draws
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_WIDTH = 16384

@@ -1,7 +1,7 @@
 """The loss head: the output embedding and cross-entropy as one, in portions; the full logits never exist.
 
     u = a (x W^T + b)        z = k tanh(u / k)  (z = u without a softcap k)        k'_j = 1 - (z_j / k)^2  (1 without)
-    o = log sum_{j != y} exp z_j        loss = softplus(o - z_y), s = sigmoid(o - z_y): see `row_loss`
+    o = log sum_{j != y} exp z_j        loss = softplus(o - z_y), s = sigmoid(o - z_y): see `ce_math`
     dx = c a s [sum_{j != y} E_j k'_j W_j / S - k'_y W_y]
     dW_j = sum_t c a s E_j k'_j / S x_t        dW_y has -c a s k'_y in the place of the label's share
     E_j = exp(z_j - m)        S = sum_{j != y} E_j
@@ -10,7 +10,7 @@ N rows (labelled positions), H hidden, V vocabulary; x and dx (N, H), W (V, H), 
 factor c (N,). As in attention with W for keys and values, one pass over W serves both directions in 4 N H V operations:
 for a block of R rows and a tile of C words, Z = x W^T in float32, Z turns in place into E k' in the dtype of x, and
 A += (E k') W in float32; S and A are counted from a reference m that moves when a later tile exceeds it.
-The label's own word is left out of E and comes in at the end, weighted by `row_loss`: for a token that the model is
+The label's own word is left out of E and comes in at the end, weighted by `ce_math`: for a token that the model is
 sure of, a 16-bit E_y would leave a rounding error far above the true gradient. Where dW is asked for, a tile holds all
 words of its rows, E k' stays in float32, and the logits' gradients G (R, V), rounded once, serve dx = G W and
 dW += G^T x: E k' rounded before 1 / S would leave 1.5 times the error in dW (measured on an H200).
@@ -28,14 +28,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from studio_kernels._triton import gpu_support
-from studio_kernels.draws import Draws
-from studio_kernels.head_block import Block, finish_block, turn_tile
-from studio_kernels.head_portions import portions, trained_rows, workspace_bytes
+from studio_kernels.ce_chunks import portions, trained_rows, workspace_bytes
+from studio_kernels.ce_math import IGNORE, processors_of, spread
+from studio_kernels.ce_tile import Block, finish_block, turn_tile
 from studio_kernels.linear_cross_entropy_kernels import _finish_kernel, _turn_kernel, block_shape
-from studio_kernels.products import multiply_into
-from studio_kernels.row_loss import IGNORE, processors_of, spread
-from studio_kernels.support import Implementation, Op, Support
-from studio_kernels.tuned import choose
+from studio_kernels.matmul import multiply_into
+from studio_kernels.op import Implementation, Op, Support
+from studio_kernels.test_inputs import Draws
+from studio_kernels.tuned_configs import choose
 
 __all__ = ["LINEAR_CROSS_ENTROPY", "log_probabilities", "portions", "workspace_bytes"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studio_kernels._triton import tl, triton
-from studio_kernels.row_loss import cap, weigh_row
+from studio_kernels.ce_math import cap, weigh_row
 
 
 @triton.jit

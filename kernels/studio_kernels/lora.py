@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from studio_kernels._triton import gpu_support, interpreted
-from studio_kernels.draws import Draws
 from studio_kernels.lora_kernels import _add_kernel, _outer_kernel, _sum_rows_kernel
-from studio_kernels.lora_tiles import (
+from studio_kernels.lora_tiling import (
     ELEMENTS,
     ONE_READ_RANK,
     SUMMANDS,
@@ -30,7 +29,8 @@ from studio_kernels.lora_tiles import (
     processors_of,
     split,
 )
-from studio_kernels.support import NEEDS_DOTS, Implementation, Op, Support
+from studio_kernels.op import NEEDS_DOTS, Implementation, Op, Support
+from studio_kernels.test_inputs import Draws
 
 DTYPES = (torch.float16, torch.bfloat16)
 LEAST_ELEMENTS = 190_000

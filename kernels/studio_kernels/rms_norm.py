@@ -20,12 +20,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from studio_kernels._triton import gpu_support
-from studio_kernels.blocks import block_shape, share_rows
-from studio_kernels.draws import Draws
-from studio_kernels.layout import as_rows
+from studio_kernels.op import Implementation, Op, Support
 from studio_kernels.rms_norm_kernels import _backward_kernel, _forward_kernel
-from studio_kernels.support import Implementation, Op, Support
-from studio_kernels.tuned import choose
+from studio_kernels.row_blocks import block_shape, share_rows
+from studio_kernels.row_layout import as_rows
+from studio_kernels.test_inputs import Draws
+from studio_kernels.tuned_configs import choose
 
 CAST_THEN_SCALE = "cast_then_scale"
 SCALE_THEN_CAST = "scale_then_cast"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studio_kernels._triton import tl, triton
-from studio_kernels.blocks import read_columns, read_rows, read_sum, write_rows
+from studio_kernels.row_blocks import read_columns, read_rows, read_sum, write_rows
 
 
 @triton.jit

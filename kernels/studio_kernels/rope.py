@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from studio_kernels._triton import gpu_support
-from studio_kernels.draws import Draws, lay_out
+from studio_kernels.op import Implementation, Op, Support
 from studio_kernels.rms_norm import CAST_THEN_SCALE
 from studio_kernels.rope_kernels import _backward_kernel, _forward_kernel, block_shape
-from studio_kernels.support import Implementation, Op, Support
-from studio_kernels.tuned import choose
+from studio_kernels.test_inputs import Draws, lay_out
+from studio_kernels.tuned_configs import choose
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_WIDTH = 2**20

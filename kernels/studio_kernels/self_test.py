@@ -26,7 +26,7 @@ import torch
 
 from studio_kernels import BEGUN, TESTED_ALONE, _triton
 from studio_kernels.dispatch import ERRORS, OPS
-from studio_kernels.support import Implementation, Op
+from studio_kernels.op import Implementation, Op
 
 ROWS, WIDTH = 33, 100
 """Neither is a power of two: masks in both directions are at work."""

@@ -14,7 +14,7 @@ from studio.machine.workspace import Workspace
 
 
 def studio(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.supervisor.lifeline import watch_parent
+    from studio.supervisor.parent_pipe import watch_parent
     from studio.ui.serve import serve
 
     stopped = threading.Event()

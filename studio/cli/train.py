@@ -60,7 +60,7 @@ def follow(desk: Any, run: str, console: Console, after: int = 0) -> RunRecord:
 def open_desk(workspace: Workspace) -> Any:
     """Return the Desk, stopped with a checkpoint when the supervisor asks for the end."""
     from studio.services.desk import Desk
-    from studio.supervisor.lifeline import watch_parent
+    from studio.supervisor.parent_pipe import watch_parent
 
     desk = Desk(workspace, keep_queue=False)
     if os.environ.get("FINETUNE_STUDIO_PARENT"):

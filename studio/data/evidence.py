@@ -54,7 +54,7 @@ from studio.data.ranking import (
     is_test,
     may_answer,
 )
-from studio.data.wholes import is_part
+from studio.data.whole_examples import is_part
 
 LIKELY = 0.75
 """So likely is a pair that needs no asking, where the names of one side say the same and no column competes."""

@@ -16,19 +16,19 @@ from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.core.recipe import DatasetSpec
 from studio.data.annotations import find_told
-from studio.data.asking import ANSWERING, ask_columns, ask_format, ask_role
+from studio.data.column_questions import ANSWERING, ask_columns, ask_format, ask_role
 from studio.data.columns import repeats
 from studio.data.conversation import Conversation
 from studio.data.doubts import doubt_roles
 from studio.data.evidence import weigh
 from studio.data.formats import FORMATS
+from studio.data.formats.answer_lists import holds_parts, open_list
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.choices import find_series
+from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Kind, Mapped, Match, Score
-from studio.data.formats.material import MATERIALS
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.notes import Note
-from studio.data.formats.several import holds_parts, open_list
 from studio.data.grading import ask_counting, ask_labels, ask_verdicts
 from studio.data.leftover import ASKED, ask_rest, find_rest
 from studio.data.mapping_file import read_mapping

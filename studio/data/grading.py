@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from studio.core.i18n import text
-from studio.data.asking import ask_format
+from studio.data.column_questions import ask_format
 from studio.data.columns import LOOKED_AT, Column, measure_columns
 from studio.data.formats.aliases import ANSWERS, LABEL
 from studio.data.formats.cells import Values, shorten

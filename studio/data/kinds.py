@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from studio.data.columns import Column
 from studio.data.formats.aliases import ANSWERS, INPUT, INSTRUCTION, QUESTIONS
-from studio.data.formats.material import TECHNICAL
+from studio.data.formats.context import TECHNICAL
 from studio.data.formats.names import BLOCKING, part_name
 from studio.data.naming import RENEWED, hints, is_renewed
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from studio.core.i18n import text
-from studio.data.asking import ANSWERING, ask_choice, ask_format
+from studio.data.column_questions import ANSWERING, ask_choice, ask_format
 from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats
 from studio.data.formats.aliases import EXPECTED, INSTRUCTION, LABEL, MATERIAL, PRODUCTS, SOURCES
 from studio.data.formats.cells import Values, show_names
+from studio.data.formats.context import MATERIALS, TECHNICAL, say_material
 from studio.data.formats.format import Format, Mapped
-from studio.data.formats.material import MATERIALS, TECHNICAL, say_material
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
 from studio.data.kinds import ASKING, NUMBERED, find_entry
@@ -28,7 +28,7 @@ from studio.data.naming import (
 )
 from studio.data.open_question import Question
 from studio.data.ranking import DATED, JUDGED, MADE, THINKING
-from studio.data.wholes import ends_with, is_linked, says_again, writes_out
+from studio.data.whole_examples import ends_with, is_linked, says_again, writes_out
 
 VARIED = 0.8
 """Of the rows, so many different cells are no kinds of them."""

@@ -45,7 +45,7 @@ def rank_encodings(sample: bytes) -> tuple[tuple[str, float], ...]:
 
 
 def decide_encoding(sample: bytes) -> str:
-    """Return the encoding in which all of `sample` is as its language is written, and in no other nearly so; "" for none.
+    """Return the encoding in which all of `sample` is written as its language is, and no other nearly so; "" for none.
 
     Hungarian, whose own encoding is not among those that are known, reads in cp1252 but for two letters.
     """

@@ -23,7 +23,7 @@ from studio.data.formats.aliases import (
     QUESTIONS,
     SOURCES,
 )
-from studio.data.formats.material import TECHNICAL
+from studio.data.formats.context import TECHNICAL
 from studio.data.formats.names import BLOCKING, part_name
 from studio.data.kinds import REMARKS, find_document, find_faulty, find_judged, find_kind, find_named
 from studio.data.naming import are_twins, hints, is_renewed

@@ -12,8 +12,8 @@ from studio.data.formats.aliases import (
     QUESTIONS,
 )
 from studio.data.formats.cells import Values, shorten, show_names
+from studio.data.formats.context import TECHNICAL, say_material
 from studio.data.formats.format import Mapped
-from studio.data.formats.material import TECHNICAL, say_material
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.names import BLOCKING, part_name
 from studio.data.formats.roles import read_role
@@ -40,7 +40,7 @@ from studio.data.ranking import (
     DATED,
     JUDGED,
 )
-from studio.data.wholes import ends_with
+from studio.data.whole_examples import ends_with
 
 WRONG = frozenset("distractor distractors incorrect wrong hallucinated hallucination".split())
 """Words in the names of what is no answer."""

@@ -15,7 +15,7 @@ from studio.data.formats.aliases import (
     QUESTIONS,
     SOURCES,
 )
-from studio.data.formats.material import TECHNICAL
+from studio.data.formats.context import TECHNICAL
 from studio.data.formats.names import BLOCKING, part_name, simplify
 from studio.data.kinds import ASKING, find_class, find_entry, find_remark
 from studio.data.naming import OLD, are_twins, hints, is_language, is_renewed

@@ -14,7 +14,6 @@ from studio.data.formats.aliases import ANSWERS, INSTRUCTION, LISTS, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, is_empty, shorten
 from studio.data.formats.names import part_name, simplify
 from studio.data.formats.pairs import find_pair
-from studio.data.lift import Lift, find_lift
 from studio.data.lists import (
     Languages,
     Ranked,
@@ -31,7 +30,8 @@ from studio.data.row import Row, list_columns
 from studio.data.speakers import Speakers, find_speakers
 from studio.data.talks.step import Headed, Talks, find_talks
 from studio.data.transcripts import GAP_S, Transcript, find_transcript, read_time_s
-from studio.data.wholes import are_documents
+from studio.data.whole_examples import are_documents
+from studio.data.wrapped_rows import Lift, find_lift
 
 SPEAKER = ("role", "inbound", "is_inbound", "sender_type", "author_type", "author_role", "speaker_role", "speaker",
            "author", "sender", "from", "author_id", "user", "username", "user_name", "sender_name", "speaker_id",

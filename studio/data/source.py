@@ -18,10 +18,10 @@ from studio.data.compression import detect_packing, list_members
 from studio.data.containers import images, workbook
 from studio.data.containers.container import HEAD_BYTES, refuse_file
 from studio.data.data_file import IMAGE_FOLDER, DataFile, look_into, refuse_system, refusing
-from studio.data.foreign import refuse_foreign
 from studio.data.formats.cells import show_names
 from studio.data.media import refuse_media, refuse_placeholders
 from studio.data.open_question import Question
+from studio.data.other_tasks import refuse_foreign
 from studio.data.reshape import find_reshapes
 from studio.data.row import Row, list_columns
 from studio.data.sampling import SAMPLE_ROWS, sample_head, sample_middle

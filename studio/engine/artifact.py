@@ -19,7 +19,7 @@ from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import text
 from studio.core.json_file import read_json
 from studio.core.run_record import RunRecord
-from studio.engine.older_spelling import add_older_spelling
+from studio.engine.legacy_config import add_older_spelling
 from studio.models.adapt import evaluation_mode, load_adapter
 from studio.models.load import load_model, set_evaluation
 

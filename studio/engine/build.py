@@ -11,13 +11,13 @@ from studio.core.events import RunEvent, Warned
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.recipe import Recipe
 from studio.engine.decoder_step import DecoderStep
-from studio.engine.ends import set_ends
 from studio.engine.loss import LossHead
 from studio.engine.objectives import get_objective
 from studio.engine.rng_state import seed_all
+from studio.engine.stop_tokens import set_ends
 from studio.engine.train_step import Step, StockStep
 from studio.models.adapt import adapt, unwrap
-from studio.models.decoder.reading import sample_ids
+from studio.models.decoder.probe_states import sample_ids
 from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded, load_model
 from studio.models.optimize_model import Fast, make_fast
 from studio.models.weights import Weights

@@ -25,9 +25,9 @@ from studio.core.run_record import RunRecord
 from studio.data.deadline import Deadline
 from studio.data.templates.catalogue import read_choice
 from studio.engine.artifact import load_artifact, save_artifact
-from studio.engine.ends import Ends, find_ends, set_ends
 from studio.engine.run_folder import RunFolder
 from studio.engine.run_states import RESULT, find_weights
+from studio.engine.stop_tokens import Ends, find_ends, set_ends
 from studio.models.adapt import adapt
 from studio.models.load import load_model, set_evaluation
 from studio.models.tokenizer import last_line, load_tokenizer

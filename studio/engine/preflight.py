@@ -39,7 +39,7 @@ PASS_SHARE = 0.15
 COMPUTING = ("longest", "last", "evaluation", "sample")
 """Parts that are left out where hardly one more pass fits into the time: the model is far too slow here."""
 WRITING = ("sample", "checkpoint", "result")
-"""Parts that hang on the model, its adapter and the versions alone: engine/proof.py keeps that they went well."""
+"""Parts that hang on the model, its adapter and the versions alone: engine/proof_cache.py keeps that they went well."""
 WORDS_LIMIT = 300
 SAMPLE_TOKENS = 4
 PROMPT_TOKENS = 64

@@ -18,7 +18,7 @@ from studio.core.recipe import Recipe
 from studio.core.run_record import RunRecord
 from studio.data.prepare import PreparedData
 from studio.engine.fault_recovery import Recovery
-from studio.engine.proof import Proof
+from studio.engine.proof_cache import Proof
 from studio.engine.run_folder import RunFolder
 from studio.engine.trainer import Trainer
 from studio.hub.access_token import NO_MIRROR, Mirror

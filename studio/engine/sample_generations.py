@@ -17,9 +17,9 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from studio.core.events import SampleWritten, Warned
 from studio.core.i18n import text
 from studio.data.sequence_packing import Example
-from studio.engine.ends import find_ends
 from studio.engine.oom_fallback import is_out_of_memory, let_go
 from studio.engine.rng_state import read_generators, write_generators
+from studio.engine.stop_tokens import find_ends
 from studio.engine.trainer import Trainer
 from studio.models.adapt import evaluation_mode
 

@@ -14,7 +14,7 @@ from types import MethodType
 import torch
 from studio_kernels.dispatch import ERRORS, Kernels, bind, importable, op_named
 from studio_kernels.glu import KINDS, activate
-from studio_kernels.support import Support
+from studio_kernels.op import Support
 from torch import Tensor, nn
 
 from studio.core.i18n import Text, literal, text

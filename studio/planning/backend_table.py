@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from studio_kernels.support import NEEDS_DOTS
+from studio_kernels.op import NEEDS_DOTS
 
 from studio.core.facts import Gpu, MachineFacts
 from studio.core.i18n import Text, literal, text

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from studio_kernels.head_portions import LEAST_ROWS, LOGITS_PER_PROCESSOR, MOST_ROWS
-from studio_kernels.support import SCORES_BYTES
+from studio_kernels.ce_chunks import LEAST_ROWS, LOGITS_PER_PROCESSOR, MOST_ROWS
+from studio_kernels.op import SCORES_BYTES
 
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import Text, text

@@ -94,7 +94,7 @@ class Memory:
     speeds: tuple[MeasuredSpeed, ...] = ()
     """The newest first; one of each kind of run."""
     proofs: tuple[str, ...] = ()
-    """Keys of engine/proof.py, the newest first."""
+    """Keys of engine/proof_cache.py, the newest first."""
     bases: tuple[tuple[str, str], ...] = ()
     """Stamps of a model's files and the hash of what they hold (engine/base_hash.py), the newest first."""
 
@@ -203,7 +203,7 @@ class Remembered:
         self._change(add)
 
     def note_proof(self, key: str) -> None:
-        """Remember the key of what a run proved (engine/proof.py). Raises OSError."""
+        """Remember the key of what a run proved (engine/proof_cache.py). Raises OSError."""
 
         def add(memory: Memory) -> Memory:
             others = (one for one in memory.proofs if one != key)

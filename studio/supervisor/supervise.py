@@ -1,7 +1,7 @@
 """The small parent of the studio and of every training command: starts the child, watches it, starts it again.
 
 `supervise(command, workspace, headless=...)` runs `python -P -m studio.cli --child COMMAND`, returns its exit code.
-The child (lifeline.py) reads `stop` from standard input and ends itself when that closes; its engine beats in
+The child (parent_pipe.py) reads `stop` from standard input and ends itself when that closes; its engine beats in
 workspace.heartbeat (studio.core.heartbeat). An end with exit code 0, 1 or 2, and every end that was asked for, is
 final. Any other end is a death: it is recorded in the run's folder and the run resumes from its last checkpoint.
 A child that stands still (child_process.Judge) is killed, which is a death with `why` stalled; its run resumes with
@@ -54,7 +54,7 @@ from studio.machine.sleep_inhibitor import without_quick_edit
 from studio.machine.workspace import Workspace
 from studio.machine.workspace_lock import Holder, claim, claim_run
 from studio.supervisor.child_process import Ending, StallJudge, watch
-from studio.supervisor.lifeline import FAULT_LOG_VARIABLE
+from studio.supervisor.parent_pipe import FAULT_LOG_VARIABLE
 from studio.supervisor.tunnels import hold_tunnels
 from studio.supervisor.window_page import Page, join
 

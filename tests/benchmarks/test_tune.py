@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from studio_kernels import tuned
+from studio_kernels import tuned_configs
 from studio_kernels.dispatch import op_named
 
 from benchmarks import tune as program
@@ -29,7 +29,7 @@ class Card:
         self.timed: list[int] = []
 
     def warps(self) -> int:
-        found = tuned.read(os.environ[tuned.VARIABLE], HERE)
+        found = tuned_configs.read(os.environ[tuned_configs.VARIABLE], HERE)
         return found.get("nf4", {}).get(4096, {}).get("num_warps", 4)
 
     def sample(self, **options):
@@ -49,8 +49,8 @@ class Card:
 @pytest.fixture
 def tune(monkeypatch, tmp_path):
     """A function that tunes the op of a Card; the variable is put back afterwards."""
-    monkeypatch.setenv(tuned.VARIABLE, "")
-    monkeypatch.setattr(tuned, "describe", lambda device: HERE)
+    monkeypatch.setenv(tuned_configs.VARIABLE, "")
+    monkeypatch.setattr(tuned_configs, "describe", lambda device: HERE)
 
     def start(card: Card, until_s: float = float("inf")):
         op = SimpleNamespace(sample=card.sample, reference="reference", triton="triton")
@@ -61,7 +61,7 @@ def tune(monkeypatch, tmp_path):
         return program.tune(clock, trial, "nf4", 4096, lambda: iter([workload]), [{"width": 4096}], until_s)
 
     yield start
-    tuned.forget()
+    tuned_configs.forget()
 
 
 def test_the_fastest_that_is_right_is_kept(tune):
@@ -110,12 +110,12 @@ def test_no_candidate_is_begun_late(tune):
 
 def test_every_bucket_has_candidates_and_its_samples_and_workloads_lie_in_it():
     for op, bucket, _, shapes in program.BUCKETS:
-        assert bucket == tuned.bucket_of(bucket) and len(tuned.candidates(op, bucket)) >= 2
+        assert bucket == tuned_configs.bucket_of(bucket) and len(tuned_configs.candidates(op, bucket)) >= 2
         if op in ("rms_norm", "glu", "nf4"):
-            assert {tuned.bucket_of(shape["width"]) for shape in shapes} == {bucket}
+            assert {tuned_configs.bucket_of(shape["width"]) for shape in shapes} == {bucket}
         if op == "linear_cross_entropy":
-            assert {tuned.bucket_of(shape["vocabulary"]) for shape in shapes} == {bucket}
-    assert {op for op, *_ in program.BUCKETS} == set(tuned.SIZES)
+            assert {tuned_configs.bucket_of(shape["vocabulary"]) for shape in shapes} == {bucket}
+    assert {op for op, *_ in program.BUCKETS} == set(tuned_configs.SIZES)
 
 
 def test_every_sample_can_be_drawn():
@@ -127,10 +127,10 @@ def test_every_sample_can_be_drawn():
 
 
 def test_a_file_is_put_there_whole_and_goes_when_nothing_is_faster(monkeypatch, tmp_path):
-    monkeypatch.setattr(tuned, "describe", lambda device: HERE)
+    monkeypatch.setattr(tuned_configs, "describe", lambda device: HERE)
     path, entries = tmp_path / "tuned.json", {"nf4": {4096: {"num_warps": 8}}}
     program.write(path, entries, CPU)
-    assert tuned.read(str(path), HERE) == entries and list(tmp_path.iterdir()) == [path]
+    assert tuned_configs.read(str(path), HERE) == entries and list(tmp_path.iterdir()) == [path]
     program.write(path, {}, CPU)
     assert not path.exists()
 
@@ -145,12 +145,15 @@ def test_without_a_card_it_says_so_and_writes_nothing(monkeypatch, capsys, tmp_p
 @pytest.mark.gpu
 @pytest.mark.slow
 def test_this_card_is_tuned(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv(tuned.VARIABLE, "")
+    monkeypatch.setenv(tuned_configs.VARIABLE, "")
     assert program.main(["--out", str(tmp_path / "tuned.json")]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])["result"]
     assert result["seconds"] < 180 and not result["left_out"]
-    assert {line["op"] for line in result["ops"]} == set(tuned.SIZES)
+    assert {line["op"] for line in result["ops"]} == set(tuned_configs.SIZES)
     entries = program.entries_of(result["ops"])
-    assert tuned.read(str(tmp_path / "tuned.json"), tuned.describe(torch.device("cuda", 0))) == entries
+    assert (
+        tuned_configs.read(str(tmp_path / "tuned.json"), tuned_configs.describe(torch.device("cuda", 0)))
+        == entries
+    )
     assert all(line["gain"] >= 0.0 for line in result["ops"])
     assert Clock.of(torch.device("cuda")).time_ms(lambda: None) >= 0.0

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from studio_kernels.dispatch import OPS
-from studio_kernels.support import Implementation, Op
+from studio_kernels.op import Implementation, Op
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from studio_kernels import attention, attention_library, attention_math
+from studio_kernels import attention, attention_backends, attention_reference
 from studio_kernels.attention import Documents, Heads, choose_attention
 
 PACKED = (5, 1, 1, 37, 20)
@@ -72,7 +72,7 @@ def test_keys_with_a_large_bias_keep_the_gradient_of_queries():
     lengths, heads = (40, 24), make_heads()
     dout, q, k, v = draw(lengths, heads, torch.float32)
     q, k = q + 60, k + 60
-    results, _ = run(attention_library.MATH, dout, q, k, v, Documents.of(lengths, "cpu"), heads)
+    results, _ = run(attention_backends.MATH, dout, q, k, v, Documents.of(lengths, "cpu"), heads)
     for ours, exact in zip(results, dense(dout, q, k, v, lengths, heads), strict=True):
         assert (ours.double() - exact).norm() <= 1e-3 * exact.norm()
 
@@ -84,7 +84,7 @@ def saved_limit(lengths, heads: Heads, dtype: torch.dtype) -> int:
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("lengths", [PACKED, EQUAL, (1,), (1, 1), (61,)], ids=str)
 @pytest.mark.parametrize(
-    "backend", [attention_library.MATH, attention_library.CPU], ids=lambda each: each.name
+    "backend", [attention_backends.MATH, attention_backends.CPU], ids=lambda each: each.name
 )
 def test_every_backend_of_the_processor(backend, lengths, dtype):
     check(backend, lengths, make_heads(), dtype)
@@ -106,24 +106,24 @@ def test_every_backend_of_the_processor(backend, lengths, dtype):
 @pytest.mark.parametrize("rows", [16, 512])
 @pytest.mark.parametrize("lengths", [PACKED, EQUAL], ids=str)
 def test_the_composed_form_block_by_block(monkeypatch, changes, rows, lengths):
-    monkeypatch.setattr(attention_math, "LEAST_ROWS", rows)
-    monkeypatch.setattr(attention_math, "SCORES_BYTES", 0)
-    check(attention_library.MATH, lengths, make_heads(**changes), torch.float64)
+    monkeypatch.setattr(attention_reference, "LEAST_ROWS", rows)
+    monkeypatch.setattr(attention_reference, "SCORES_BYTES", 0)
+    check(attention_backends.MATH, lengths, make_heads(**changes), torch.float64)
 
 
 def test_no_block_of_scores_is_larger_than_its_limit(monkeypatch):
-    monkeypatch.setattr(attention_math, "SCORES_BYTES", 1 << 20)
+    monkeypatch.setattr(attention_reference, "SCORES_BYTES", 1 << 20)
     monkeypatch.setattr(
-        attention_math, "_product", lambda a, b: sizes.append(a.shape[0] * a.shape[1] * b.shape[2])
+        attention_reference, "_product", lambda a, b: sizes.append(a.shape[0] * a.shape[1] * b.shape[2])
     )
     sizes: list[int] = []
     heads = make_heads()
     documents = Documents.of((3000,), "cpu")
     q = torch.zeros(3000, heads.query_heads, heads.head_dim)
-    for some, seen in attention_math._blocks(1, slice(0, documents.tokens), heads):
-        queries = attention_math._queries(q, 1, some, heads)
+    for some, seen in attention_reference._blocks(1, slice(0, documents.tokens), heads):
+        queries = attention_reference._queries(q, 1, some, heads)
         keys = torch.zeros(heads.key_heads, seen.stop - seen.start, heads.head_dim)
-        attention_math._product(queries, keys.mT)
+        attention_reference._product(queries, keys.mT)
     assert 1 < len(sizes) and max(sizes) * 4 <= 1 << 20
 
 
@@ -171,8 +171,8 @@ def test_choice_on_the_processor(changes, name, word, dtype):
 )
 def test_our_kernels_take_capped_scores(capability, dtype, head_dim, ok):
     heads = make_heads(softcap=50.0, head_dim=head_dim)
-    assert attention.supports(attention_library.TRITON, "cuda", capability, dtype, heads).ok is ok
-    assert not attention.supports(attention_library.TRITON, "cpu", None, dtype, heads).ok
+    assert attention.supports(attention_backends.TRITON, "cuda", capability, dtype, heads).ok is ok
+    assert not attention.supports(attention_backends.TRITON, "cpu", None, dtype, heads).ok
 
 
 def test_our_kernels_are_asked_only_where_they_may_be_and_after_the_libraries(monkeypatch):
@@ -185,13 +185,13 @@ def test_our_kernels_are_asked_only_where_they_may_be_and_after_the_libraries(mo
     monkeypatch.setattr(attention, "try_out", try_out)
     facts = {"head_dim": 64, "query_heads": 4, "key_heads": 2, "scale": 0.25}
     facts |= {"device": "cuda", "dtype": torch.bfloat16, "capability": (8, 6)}
-    assert choose_attention(**facts, triton=True).packed is attention_library.EFFICIENT
-    assert choose_attention(**facts, softcap=50.0).packed is attention_library.MATH
+    assert choose_attention(**facts, triton=True).packed is attention_backends.EFFICIENT
+    assert choose_attention(**facts, softcap=50.0).packed is attention_backends.MATH
     chosen = choose_attention(**facts, softcap=50.0, triton=True)
-    assert chosen.packed is attention_library.TRITON and chosen.equal is None
+    assert chosen.packed is attention_backends.TRITON and chosen.equal is None
     assert tried == ["flash", "efficient", "cudnn", "triton"]
     composed = chosen.without_triton()
-    assert composed.packed is attention_library.MATH and composed.heads is chosen.heads
+    assert composed.packed is attention_backends.MATH and composed.heads is chosen.heads
     assert composed.without_triton() is composed
 
 
@@ -207,13 +207,13 @@ def test_a_backend_that_fails_or_lies_is_passed_over(monkeypatch):
         "key_heads": 2,
         "scale": 0.25,
     }
-    broken = attention_library.AttentionBackend(name="cpu", forward=refuse, backward=refuse)
+    broken = attention_backends.AttentionBackend(name="cpu", forward=refuse, backward=refuse)
     monkeypatch.setattr(attention, "CPU", broken)
     chosen = choose_attention(**facts)
     assert chosen.name == "math" and "cpu failed here: No available kernel." in chosen.reason
-    lying = attention_library.AttentionBackend(
+    lying = attention_backends.AttentionBackend(
         name="cpu",
-        forward=lambda *inputs: (attention_math.forward(*inputs)[0] * 1.1, ()),
+        forward=lambda *inputs: (attention_reference.forward(*inputs)[0] * 1.1, ()),
         backward=lambda dout, q, k, v, *_: (q, k, v),
     )
     monkeypatch.setattr(attention, "CPU", lying)
@@ -222,12 +222,12 @@ def test_a_backend_that_fails_or_lies_is_passed_over(monkeypatch):
 
 def test_an_operator_of_other_arguments_is_not_called():
     heads = make_heads()
-    changed = attention_library.AttentionBackend(
+    changed = attention_backends.AttentionBackend(
         name="flash", forward=None, backward=None, operators=(("_flash_attention_forward", 10, ("no_such",)),)
     )
     support = attention.supports(changed, "cuda", (9, 0), torch.bfloat16, heads)
     assert not support.ok and "other arguments" in support.reason
-    absent = attention_library.AttentionBackend(
+    absent = attention_backends.AttentionBackend(
         name="new", forward=None, backward=None, operators=(("_no_such", 1, ()),)
     )
     assert "no _no_such" in attention.supports(absent, "cuda", (9, 0), torch.bfloat16, heads).reason
@@ -236,7 +236,7 @@ def test_an_operator_of_other_arguments_is_not_called():
 @pytest.mark.parametrize("backend", ["CUDNN", "FLASH", "EFFICIENT"])
 def test_this_pytorch_has_the_operators_as_they_are_called(backend):
     support = attention.supports(
-        getattr(attention_library, backend), "cuda", (9, 0), torch.bfloat16, make_heads(head_dim=128)
+        getattr(attention_backends, backend), "cuda", (9, 0), torch.bfloat16, make_heads(head_dim=128)
     )
     assert support.ok, support.reason
 
@@ -247,7 +247,7 @@ def test_operators_take_the_calls_and_give_the_shapes_of_the_decoder(backend, wi
     """Without a GPU, by PyTorch's own shape functions."""
     heads = make_heads(window=window)
     dout, q, k, v = draw(EQUAL, heads, torch.bfloat16, "meta")
-    documents, each = Documents.of(EQUAL, "meta"), getattr(attention_library, backend)
+    documents, each = Documents.of(EQUAL, "meta"), getattr(attention_backends, backend)
     out, saved = each.forward(q, k, v, documents, heads)
     assert out.shape == q.shape and out.is_contiguous()
     assert saved[0].numel() == sum(EQUAL) * heads.query_heads
@@ -269,7 +269,7 @@ def test_operators_take_the_calls_and_give_the_shapes_of_the_decoder(backend, wi
     ],
 )
 def test_support_by_card(backend, capability, dtype, ok):
-    each = getattr(attention_library, backend)
+    each = getattr(attention_backends, backend)
     assert attention.supports(each, "cuda", capability, dtype, make_heads()).ok is ok
 
 
@@ -277,8 +277,8 @@ def test_equal_documents_take_the_other_backend():
     heads = make_heads(window=200)
     chosen = attention.Attention(
         heads=heads,
-        packed=attention_library.FLASH,
-        equal=attention_library.CUDNN,
+        packed=attention_backends.FLASH,
+        equal=attention_backends.CUDNN,
         reason="",
         saved_bytes_a_token=16,
     )
@@ -308,7 +308,7 @@ def bounds(lengths, empty: int, device: str) -> Documents:
 
 
 @pytest.mark.parametrize(
-    "backend", [attention_library.MATH, attention_library.CPU], ids=lambda each: each.name
+    "backend", [attention_backends.MATH, attention_backends.CPU], ids=lambda each: each.name
 )
 def test_bounds_are_refused_where_exact_lengths_are_needed(backend):
     dout, q, k, v = draw(PACKED, make_heads(), torch.float32)

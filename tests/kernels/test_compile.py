@@ -10,7 +10,7 @@ import torch
 import triton
 from studio_kernels._triton import hash_triton
 from studio_kernels.dispatch import OPS, op_named
-from studio_kernels.support import Op
+from studio_kernels.op import Op
 from triton._utils import find_paths_if, get_iterable_path
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from studio_kernels.ce_math import IGNORE
 from studio_kernels.linear_cross_entropy import (
     LINEAR_CROSS_ENTROPY,
     fused_forward,
@@ -14,7 +15,6 @@ from studio_kernels.linear_cross_entropy import (
     reference_forward,
     workspace_bytes,
 )
-from studio_kernels.row_loss import IGNORE
 from torch.utils._python_dispatch import TorchDispatchMode
 
 TERMS = (

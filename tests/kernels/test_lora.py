@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from studio_kernels import lora, lora_tiles
+from studio_kernels import lora, lora_tiling
 from studio_kernels.dispatch import op_named
 from studio_kernels.lora import LORA, Diagonal
 
@@ -52,7 +52,7 @@ def test_tiles_cover_every_block_once_and_groups_every_column():
     blocks = [(0, 600, 0, 8), (600, 610, 8, 40), (700, 1000, 40, 44)]
     gradients = [torch.zeros(bottom - top, right - left) for top, bottom, left, right in blocks]
     diagonal = Diagonal.of(blocks, gradients, (1.0, 2.0, 3.0), torch.zeros(1000, tail, dtype=torch.bfloat16))
-    shape = lora_tiles.choose_shape(32, torch.zeros(1, dtype=torch.bfloat16))
+    shape = lora_tiling.choose_shape(32, torch.zeros(1, dtype=torch.bfloat16))
     covered = torch.zeros(1000, tail)
     for first, end, rank, count, _, stride in diagonal.tiles.tolist():
         covered[first : min(end, first + shape.columns), rank : rank + count] += 1
@@ -74,7 +74,7 @@ def test_compiles_with_the_tiles_of_large_cards(target, monkeypatch):
     noted: list[Launch] = []
     for name in ("_add_kernel", "_outer_kernel", "_sum_rows_kernel"):
         monkeypatch.setattr(lora, name, Recorder(name, getattr(lora, name), noted))
-    monkeypatch.setattr(lora_tiles, "_has_large_shared", lambda device: True)
+    monkeypatch.setattr(lora_tiling, "_has_large_shared", lambda device: True)
     options = {"outputs": (1024, 1024), "ranks": (32, 32)}
     LORA.sample(rows=8, width=256, dtype=torch.bfloat16, device="cpu", **options)(LORA.triton)
     assert {launch.options["num_stages"] for launch in noted if "num_stages" in launch.options} == {3}
@@ -83,9 +83,9 @@ def test_compiles_with_the_tiles_of_large_cards(target, monkeypatch):
 
 def test_splits_fill_the_card_and_no_more():
     cpu = torch.device("cpu")
-    assert lora_tiles.split(100, 1, cpu) == (8, 13)
-    assert lora_tiles.split(100, 1000, cpu) == (1, 100)
-    assert lora_tiles.split(3, 1, cpu) == (3, 1)
+    assert lora_tiling.split(100, 1, cpu) == (8, 13)
+    assert lora_tiling.split(100, 1000, cpu) == (1, 100)
+    assert lora_tiling.split(3, 1, cpu) == (3, 1)
 
 
 def test_what_a_card_needs():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from studio_kernels import glu, layer_norm, layout, rms_norm
+from studio_kernels import glu, layer_norm, rms_norm, row_layout
 
 ORDERS = (rms_norm.CAST_THEN_SCALE, rms_norm.SCALE_THEN_CAST)
 
@@ -133,7 +133,7 @@ def test_wide_rows_stay_exact_in_float64():
     "columns", [1, 64, 100, 1024, 1025, 2304, 2560, 3072, 3584, 5120, 8192, 12288, 14336, 16384]
 )
 def test_spans_cover_a_row_and_leave_little_idle(columns):
-    first, tail = layout.choose_spans(columns)
+    first, tail = row_layout.choose_spans(columns)
     assert first & (first - 1) == 0 and tail & (tail - 1) == 0 and tail < first
     assert columns <= first + tail and (columns > first or tail == 0)
     assert columns < 1024 or columns >= 0.75 * (first + tail)

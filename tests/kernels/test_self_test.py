@@ -14,7 +14,7 @@ import pytest
 import torch
 from studio_kernels import TESTED_ALONE, self_test
 from studio_kernels.dispatch import OPS, op_named
-from studio_kernels.support import Op, Support
+from studio_kernels.op import Op, Support
 
 from studio.planning.backend_table import NEEDS_DOTS
 

@@ -8,7 +8,7 @@ import torch
 from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models import optimize_model as fast
 from studio.models.adapt import unwrap
-from studio.models.decoder import decoder, judge
+from studio.models.decoder import decoder, tolerance
 from studio.models.optimize_model import make_fast
 from tests.models.decoder.models import make_model
 
@@ -36,7 +36,7 @@ def test_8_bits_are_said_to_be_used():
 
 
 def test_8_bits_that_do_not_come_near_are_given_up_and_the_decoder_stays(monkeypatch):
-    monkeypatch.setattr(judge, "FP8", 1e-6)
+    monkeypatch.setattr(tolerance, "FP8", 1e-6)
     made = make(fp8=True)
     assert made.decoder is not None and not made.fp8
     assert made.fp8_refused.id == "model.decoder.mismatch"

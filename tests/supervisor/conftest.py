@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHILD = """
 import json, os, signal, subprocess, sys, threading, time
 from pathlib import Path
-from studio.supervisor import lifeline
+from studio.supervisor import parent_pipe
 from studio.core.heartbeat import Heartbeat, Standstill, request_restart, write_stall
 root = Path(os.environ["FINETUNE_STUDIO_WORKSPACE"])
 extra = {n[16:]: v for n, v in os.environ.items() if n.startswith("FINETUNE_STUDIO_")}
@@ -29,7 +29,7 @@ with (root / "starts").open("a") as file:
 plan = json.loads((root / "plan").read_text())
 act = plan[min(len((root / "starts").read_text().splitlines()), len(plan)) - 1]
 stopped = threading.Event()
-lifeline.watch_parent(stopped.set)
+parent_pipe.watch_parent(stopped.set)
 def show_page():
     address = {"url": f"http://127.0.0.1:{act.get('port', 9)}/?token=once", "pid": os.getpid()}
     (root / "address.json").write_text(json.dumps(address))

@@ -95,7 +95,7 @@ from studio.core.events import RunStalled
 from studio.services.desk import Desk
 from studio.services.recipes import read_recipe
 from studio.machine.workspace import open_workspace
-from studio.supervisor.lifeline import watch_parent
+from studio.supervisor.parent_pipe import watch_parent
 from pathlib import Path
 
 def main():

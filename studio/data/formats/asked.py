@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from studio.core.i18n import text
 from studio.data.conversation import Message
+from studio.data.formats.answer_lists import holds_parts, join_parts, open_list, pick_best, sort_rated
 from studio.data.formats.cells import (
     BLANK,
     Values,
@@ -24,11 +25,10 @@ from studio.data.formats.cells import (
     shorten,
 )
 from studio.data.formats.choices import choose, read_options, say_options
-from studio.data.formats.material import WORD_CHARACTERS, holds_material, is_cut, is_numbers, say_material
+from studio.data.formats.context import WORD_CHARACTERS, holds_material, is_cut, is_numbers, say_material
 from studio.data.formats.message_parsing import find_turns, holds_turns, is_turn, read_turns
 from studio.data.formats.names import part_name
 from studio.data.formats.prompt_answer import holds_side
-from studio.data.formats.several import holds_parts, join_parts, open_list, pick_best, sort_rated
 from studio.data.row import RowError
 
 HISTORY = (

@@ -10,7 +10,17 @@ from typing import Literal
 from studio.core.i18n import Text, text
 from studio.data.conversation import Conversation
 from studio.data.formats.aliases import TEXT
-from studio.data.formats.beside import (
+from studio.data.formats.cells import (
+    Values,
+    is_address,
+    is_asking,
+    is_code,
+    is_empty,
+    shorten,
+    show_names,
+)
+from studio.data.formats.choices import find_key, find_series
+from studio.data.formats.column_relations import (
     CONSTANT_ROWS,
     count_rows,
     find_siblings,
@@ -24,18 +34,8 @@ from studio.data.formats.beside import (
     says_the_same,
     sorts,
 )
-from studio.data.formats.cells import (
-    Values,
-    is_address,
-    is_asking,
-    is_code,
-    is_empty,
-    shorten,
-    show_names,
-)
-from studio.data.formats.choices import find_key, find_series
+from studio.data.formats.context import MATERIALS, find_material, is_numbers, put_material
 from studio.data.formats.flags import weigh_row, weighs_rows
-from studio.data.formats.material import MATERIALS, find_material, is_numbers, put_material
 from studio.data.formats.names import drop_versions, find_core, list_words, simplify
 from studio.data.formats.notes import Note, note_turns
 

@@ -16,8 +16,8 @@ from studio.data.formats.cells import (
     require_words,
     shorten,
 )
+from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped
-from studio.data.formats.material import MATERIALS
 from studio.data.formats.message_parsing import finish_chat, holds_turns, read_turns
 from studio.data.formats.prompt_answer import holds_side, read_question, read_side
 from studio.data.formats.tool_calls import check_calls, holds_tools

@@ -4,9 +4,9 @@ from functools import partial
 
 from studio.data.formats.aliases import LISTS, REASONING, SYSTEM, TOOLS
 from studio.data.formats.cells import holds_setting
+from studio.data.formats.context import MATERIALS, holds_material
 from studio.data.formats.flags import ROW_WEIGHTS, holds_weight
 from studio.data.formats.format import Format
-from studio.data.formats.material import MATERIALS, holds_material
 from studio.data.formats.message_parsing import doubt_open, holds_turns_by, read_chat
 from studio.data.formats.tool_calls import holds_tools
 

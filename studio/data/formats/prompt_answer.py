@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from studio.core.i18n import text
 from studio.data.conversation import Message, Role
+from studio.data.formats.answer_lists import open_list
 from studio.data.formats.cells import (
     Values,
     holds_words,
@@ -18,7 +19,6 @@ from studio.data.formats.cells import (
 )
 from studio.data.formats.message_parsing import find_turns, holds_turns, is_turn, read_turns
 from studio.data.formats.roles import read_role
-from studio.data.formats.several import open_list
 from studio.data.row import RowError
 
 

@@ -30,7 +30,7 @@ def write(job: ExportJob) -> None:
     The files are loaded again and compared with what was stored.
     """
     from studio.engine.artifact import verify_artifact, write_card
-    from studio.engine.older_spelling import add_older_spelling
+    from studio.engine.legacy_config import add_older_spelling
     from studio.models.load import load_model
     from studio.models.tokenizer import load_tokenizer
 
@@ -52,7 +52,7 @@ def write(job: ExportJob) -> None:
 def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
     """Store the weights as `kept` (bf16, fp16) and return what they compute."""
     from studio.engine.artifact import fingerprint, strip_path
-    from studio.engine.ends import set_ends
+    from studio.engine.stop_tokens import set_ends
     from studio.models.adapt import cast_weights, load_adapter
     from studio.models.load import DTYPES, load_model
 

@@ -20,7 +20,7 @@ from studio.engine.checkpoint import require_space, save_checkpoint
 from studio.engine.checkpoint_state import count_checkpoint, write_training
 from studio.engine.fault_recovery import Recovery
 from studio.engine.objectives import get_objective
-from studio.engine.proof import Proof
+from studio.engine.proof_cache import Proof
 from studio.engine.resume import resume
 from studio.engine.run_context import Prepared, Run, Training
 from studio.engine.train_state import TrainState

@@ -15,7 +15,8 @@ from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.decoder.activation_offload import Offload
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.embedding import Embedding
-from studio.models.decoder.flat_store import FlatStore
+from studio.models.decoder.flat_parameters import FlatStore
+from studio.models.decoder.flat_weights import WholeStore, explain_unlike, list_parameters
 from studio.models.decoder.frozen_weights import (
     FrozenWeights,
     OpenedWeights,
@@ -28,7 +29,6 @@ from studio.models.decoder.layer import Layer, SavedLayer
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.spec import DecoderSpec, LayerSpec, read_decoder
 from studio.models.decoder.structure import round_tail
-from studio.models.decoder.whole_store import WholeStore, explain_unlike, list_parameters
 
 Judge = Callable[[Tensor], Tensor]
 """Given what the head computed of each picked row (N,), says how strongly its gradient counts, (N,) fp32."""

@@ -11,7 +11,7 @@ from studio_kernels.dispatch import Kernels
 from studio_kernels.nf4 import Nf4
 from torch import Tensor, nn
 
-from studio.models.decoder.whole_store import WholeStore
+from studio.models.decoder.flat_weights import WholeStore
 
 
 class FrozenWeights(ABC):

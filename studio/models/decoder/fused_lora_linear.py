@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from studio_kernels.dispatch import Kernels
 from studio_kernels.lora import Diagonal
-from studio_kernels.products import multiply_into
+from studio_kernels.matmul import multiply_into
 from torch import Tensor, nn
 
-from studio.models.decoder.flat_store import FlatStore
+from studio.models.decoder.flat_parameters import FlatStore
+from studio.models.decoder.flat_weights import WIDE, WholeStore
 from studio.models.decoder.frozen_weights import FrozenWeights
-from studio.models.decoder.whole_store import WIDE, WholeStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.attention import SavedAttention, SelfAttention
 from studio.models.decoder.blocks.block import LayerBlock
 from studio.models.decoder.blocks.gated_mlp import GatedMLP, SavedMLP
-from studio.models.decoder.flat_store import FlatStore
+from studio.models.decoder.flat_parameters import FlatStore
+from studio.models.decoder.flat_weights import norms_of
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.spec import LayerSpec
-from studio.models.decoder.whole_store import norms_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,21 @@ from studio.core.i18n import Text, text
 from studio.models.adapt import evaluation_mode
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.decoder import Decoder
-from studio.models.decoder.judge import (
+from studio.models.decoder.flat_weights import WholeStore
+from studio.models.decoder.fp32_reference import (
+    Wide,
+    run_embedding,
+    run_finer,
+    run_head,
+    run_module,
+    widen,
+    widen_layer,
+    without_tf32,
+)
+from studio.models.decoder.layer import Layer, kind_of
+from studio.models.decoder.probe_states import LENGTHS, Stream, make_ids, read
+from studio.models.decoder.spec import NO_ROTARY
+from studio.models.decoder.tolerance import (
     TIMES_FINER,
     TIMES_LOOSE,
     TRUSTED,
@@ -33,20 +47,6 @@ from studio.models.decoder.judge import (
     errors_of,
     further,
     judge_equal,
-)
-from studio.models.decoder.layer import Layer, kind_of
-from studio.models.decoder.reading import LENGTHS, Stream, make_ids, read
-from studio.models.decoder.spec import NO_ROTARY
-from studio.models.decoder.whole_store import WholeStore
-from studio.models.decoder.wide import (
-    Wide,
-    run_embedding,
-    run_finer,
-    run_head,
-    run_module,
-    widen,
-    widen_layer,
-    without_tf32,
 )
 
 ALL_WEIGHTS = 2 * 10**9

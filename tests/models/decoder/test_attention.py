@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from studio_kernels.attention_library import MATH, TRITON
+from studio_kernels.attention_backends import MATH, TRITON
 from studio_kernels.dispatch import bind
 
 from studio.models.adapt import unwrap

@@ -9,7 +9,7 @@ from torch import nn
 
 from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.adapt import unwrap
-from studio.models.decoder import judge
+from studio.models.decoder import tolerance
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.fp8_weights import Fp8Weights, drop_fp8, use_fp8
 from studio.models.decoder.frozen_weights import OpenedWeights, ResidentWeights
@@ -187,7 +187,7 @@ def test_a_card_that_cannot_is_told_so(monkeypatch):
 def test_the_tolerance_is_the_exact_ones_without_8_bits(monkeypatch):
     model = make_model("llama")
     decoder = take(model)
-    monkeypatch.setattr(judge, "FP8", 0.0)
+    monkeypatch.setattr(tolerance, "FP8", 0.0)
     assert find_difference(unwrap(model), decoder, None) is None
     assert use_fp8(decoder) is None
     assert find_difference(unwrap(model), decoder, None) is not None

@@ -16,7 +16,7 @@ from studio.models.decoder import parity_check as probe
 from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.decoder.fp8_weights import use_fp8
 from studio.models.decoder.parity_check import find_difference
-from studio.models.decoder.reading import sample_ids
+from studio.models.decoder.probe_states import sample_ids
 from studio.models.decoder.spec import NO_ROTARY
 from studio.models.load import set_evaluation
 from tests.models.decoder.models import FAMILIES, SHAPE, make_model

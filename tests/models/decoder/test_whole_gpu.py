@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from studio_kernels.ce_chunks import LEAST_ROWS
 from studio_kernels.dispatch import bind
-from studio_kernels.head_portions import LEAST_ROWS
 from torch import nn
 from torch.nn import functional
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studio_kernels._triton import tl, triton
-from studio_kernels.layout import choose_spans
+from studio_kernels.row_layout import choose_spans
 
 PARTIALS = 256
 """Programs that share the rows of a weight's gradient. A constant: the order of its sum depends on shapes alone."""

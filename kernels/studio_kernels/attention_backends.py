@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from studio_kernels import attention_math, flash
-from studio_kernels.documents import Documents, Heads
+from studio_kernels import attention_reference, flash
+from studio_kernels.varlen import Documents, Heads
 
 Saved = tuple[Tensor, ...]
 CAUSAL_FROM_TOP_LEFT = 1
@@ -196,7 +196,9 @@ EFFICIENT = AttentionBackend(
     ),
 )
 TRITON = AttentionBackend(name="triton", forward=flash.fused_forward, backward=flash.fused_backward)
-MATH = AttentionBackend(name="math", forward=attention_math.forward, backward=attention_math.backward)
+MATH = AttentionBackend(
+    name="math", forward=attention_reference.forward, backward=attention_reference.backward
+)
 
 
 def _cpu_views(tensors: Sequence[Tensor], rows: slice, count: int) -> list[Tensor]:
@@ -207,7 +209,7 @@ def _cpu_views(tensors: Sequence[Tensor], rows: slice, count: int) -> list[Tenso
 def _cpu_forward(q: Tensor, k: Tensor, v: Tensor, documents: Documents, heads: Heads) -> tuple[Tensor, Saved]:
     out = torch.empty(q.shape, dtype=q.dtype)
     sums = torch.empty(q.shape[:2], dtype=torch.promote_types(q.dtype, torch.float32))
-    for rows, count in attention_math.batches(documents):
+    for rows, count in attention_reference.batches(documents):
         views = _cpu_views((q, k, v), rows, count)
         result = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
             *views, 0.0, True, scale=heads.scale
@@ -228,7 +230,7 @@ def _cpu_backward(
     heads: Heads,
 ) -> tuple[Tensor, Tensor, Tensor]:
     gradients = [torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v)]
-    for rows, count in attention_math.batches(documents):
+    for rows, count in attention_reference.batches(documents):
         views = _cpu_views((dout, q, k, v, out, *saved), rows, count)
         result = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
             *views, 0.0, True, scale=heads.scale

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 SCORES_BYTES = 64 << 20
-"""One block of scores in float32 where attention is composed of matrix products (attention_math.py); some three of them
-live at a time."""
+"""One block of scores in float32 where attention is composed of matrix products (attention_reference.py); some three of
+them live at a time."""
 NEEDS_DOTS = {
     "rms_norm": False,
     "glu": False,

@@ -20,7 +20,7 @@ from studio.data.formats.names import part_name, simplify
 from studio.data.likelihood import order_answers, order_questions
 from studio.data.open_question import Question
 from studio.data.ranking import is_answer
-from studio.data.wholes import ends_with, find_alone
+from studio.data.whole_examples import ends_with, find_alone
 
 WHOLE_WORDS = 40
 """Words of an average text that could be a question with its answer."""

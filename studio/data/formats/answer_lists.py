@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from studio.data.containers.json_text import parse_json
 from studio.data.formats.cells import count_words, is_empty
-from studio.data.formats.material import is_cut, is_numbers
+from studio.data.formats.context import is_cut, is_numbers
 from studio.data.formats.names import part_name
 
 ALTERNATIVES = frozenset(

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from studio.data.columns import measure_columns
-from studio.data.wholes import ends_with, is_linked, is_part, writes_out
+from studio.data.whole_examples import ends_with, is_linked, is_part, writes_out
 
 TOLD = [
     f"Boat {n} brought {n * 7} barrels to the pier before the fog came in from the sea." for n in range(12)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from studio.models.decoder.flat_store import FlatStore
+from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.spec import DecoderSpec, LayerSpec
 from studio.models.norm_probe import Norm
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from studio_kernels import tuned
+from studio_kernels import tuned_configs
 from studio_kernels.dispatch import op_named
 
 from studio.machine.workspace import Workspace, child_environment
@@ -29,7 +29,7 @@ BUCKETS = {
 WIDTHS = {"rms_norm": (128, 2304, 4096, 5120), "glu": (100, 4096, 14336)}
 CHILD = """
 import importlib, sys, torch
-from studio_kernels import tuned
+from studio_kernels import tuned_configs
 from tests.kernels import oracle
 from studio_kernels.dispatch import op_named
 torch.set_num_threads(1)
@@ -37,7 +37,7 @@ for op, bucket, options in (
     ("rms_norm", 2304, {"ROWS": 4, "num_warps": 16}), ("rms_norm", 100, {"ROWS": 32, "num_warps": 4}),
     ("glu", 1100, {"COLUMNS": 2048, "num_warps": 8}), ("glu", 1100, {"COLUMNS": 512, "num_warps": 2}),
 ):
-    assert options in tuned.candidates(op, tuned.bucket_of(bucket)), (op, options)
+    assert options in tuned_configs.candidates(op, tuned_configs.bucket_of(bucket)), (op, options)
     module = importlib.import_module(f"studio_kernels.{op}")
     used = []
     module.choose = lambda op, width, rule, device: used.append(rule | options) or used[-1]
@@ -54,19 +54,19 @@ print("right")
 def card(monkeypatch, tmp_path):
     """A card on which nothing was tuned: a function that puts a file there and lets it be read."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(tuned, "describe", lambda device: HERE)
-    monkeypatch.delenv(tuned.VARIABLE, raising=False)
-    tuned.forget()
+    monkeypatch.setattr(tuned_configs, "describe", lambda device: HERE)
+    monkeypatch.delenv(tuned_configs.VARIABLE, raising=False)
+    tuned_configs.forget()
 
     def put(content: str) -> Path:
         path = tmp_path / "tuned.json"
         path.write_text(content, encoding="utf-8")
-        monkeypatch.setenv(tuned.VARIABLE, str(path))
-        tuned.forget()
+        monkeypatch.setenv(tuned_configs.VARIABLE, str(path))
+        tuned_configs.forget()
         return path
 
     yield put
-    tuned.forget()
+    tuned_configs.forget()
 
 
 @pytest.mark.parametrize(
@@ -75,20 +75,20 @@ def card(monkeypatch, tmp_path):
      (None, None)],
 )  # fmt: skip
 def test_a_card_takes_the_nearest_class_that_is_not_above_it(monkeypatch, capability, known):
-    shipped = {number: {"glu": {number: {}}} for number in tuned.SHIPPED}
-    monkeypatch.setattr(tuned, "SHIPPED", shipped)
-    assert tuned.shipped_for(capability) == (shipped[known] if known else {})
+    shipped = {number: {"glu": {number: {}}} for number in tuned_configs.SHIPPED}
+    monkeypatch.setattr(tuned_configs, "SHIPPED", shipped)
+    assert tuned_configs.shipped_for(capability) == (shipped[known] if known else {})
 
 
 def test_classes_are_those_that_the_kernels_are_written_for():
-    assert set(tuned.SHIPPED) == {75, 80, 86, 89, 90, 120}
-    for entries in tuned.SHIPPED.values():
+    assert set(tuned_configs.SHIPPED) == {75, 80, 86, 89, 90, 120}
+    for entries in tuned_configs.SHIPPED.values():
         for op, buckets in entries.items():
-            assert all(options in tuned.candidates(op, bucket) for bucket, options in buckets.items())
+            assert all(options in tuned_configs.candidates(op, bucket) for bucket, options in buckets.items())
 
 
 def test_widths_share_the_bucket_above_them():
-    assert [tuned.bucket_of(width) for width in (1, 128, 129, 2304, 4096, 14336)] == [
+    assert [tuned_configs.bucket_of(width) for width in (1, 128, 129, 2304, 4096, 14336)] == [
         1, 128, 256, 4096, 4096, 16384,
     ]  # fmt: skip
 
@@ -98,7 +98,7 @@ def test_without_a_file_every_op_keeps_its_own_rule(card, device):
     for op, widths in WIDTHS.items():
         for width in widths:
             rule = importlib.import_module(f"studio_kernels.{op}").block_shape(width)
-            assert tuned.choose(op, width, dict(rule), device) == rule
+            assert tuned_configs.choose(op, width, dict(rule), device) == rule
 
 
 def test_the_rules_are_those_that_were_measured():
@@ -116,21 +116,21 @@ def test_the_rules_are_those_that_were_measured():
 
 
 def test_a_file_overrules_the_rule_where_it_has_an_entry(card):
-    card(tuned.spell(ENTRIES, HERE))
+    card(tuned_configs.spell(ENTRIES, HERE))
     for width in (4096, 2304):
-        assert tuned.choose("rms_norm", width, dict(RULE), CARD) == RULE | {"ROWS": 2}
-    assert tuned.choose("rms_norm", 5120, dict(RULE), CARD) == RULE
-    assert tuned.choose("layer_norm", 4096, dict(RULE), CARD) == RULE
-    assert tuned.choose("rms_norm", 4096, dict(RULE), torch.device("cpu")) == RULE
+        assert tuned_configs.choose("rms_norm", width, dict(RULE), CARD) == RULE | {"ROWS": 2}
+    assert tuned_configs.choose("rms_norm", 5120, dict(RULE), CARD) == RULE
+    assert tuned_configs.choose("layer_norm", 4096, dict(RULE), CARD) == RULE
+    assert tuned_configs.choose("rms_norm", 4096, dict(RULE), torch.device("cpu")) == RULE
 
 
 def test_a_file_comes_before_what_is_shipped(card, monkeypatch):
     shipped = {"glu": {4096: {"COLUMNS": 512, "num_warps": 2}, 8192: {"COLUMNS": 512, "num_warps": 2}}}
-    monkeypatch.setattr(tuned, "SHIPPED", {90: shipped})
+    monkeypatch.setattr(tuned_configs, "SHIPPED", {90: shipped})
     card(json.dumps({**HERE, "entries": {"glu": {"4096": {"COLUMNS": 2048, "num_warps": 8}}}}))
     rule = {"COLUMNS": 1024, "num_warps": 4}
-    assert tuned.choose("glu", 4096, rule, CARD) == {"COLUMNS": 2048, "num_warps": 8}
-    assert tuned.choose("glu", 8192, rule, CARD) == {"COLUMNS": 512, "num_warps": 2}
+    assert tuned_configs.choose("glu", 4096, rule, CARD) == {"COLUMNS": 2048, "num_warps": 8}
+    assert tuned_configs.choose("glu", 8192, rule, CARD) == {"COLUMNS": 512, "num_warps": 2}
 
 
 def entries(op="rms_norm", bucket="4096", **options):
@@ -160,38 +160,38 @@ FOREIGN = {
 @pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN)
 def test_a_wrong_or_foreign_file_does_nothing(card, content):
     card(json.dumps(content))
-    assert tuned.choose("rms_norm", 4096, dict(RULE), CARD) == RULE
+    assert tuned_configs.choose("rms_norm", 4096, dict(RULE), CARD) == RULE
 
 
 @pytest.mark.parametrize("content", ["", "{", "null", "[" * 100_000, "\ufeff{}"], ids=range(5))
 def test_a_damaged_file_does_nothing(card, content):
     card(content)
-    assert tuned.choose("rms_norm", 4096, dict(RULE), CARD) == RULE
+    assert tuned_configs.choose("rms_norm", 4096, dict(RULE), CARD) == RULE
 
 
 def test_a_missing_file_or_a_folder_does_nothing(card, tmp_path):
     card("{}").unlink()
-    assert tuned.choose("rms_norm", 4096, dict(RULE), CARD) == RULE
-    assert tuned.read(str(tmp_path), HERE) == {} == tuned.read("\0", HERE)
+    assert tuned_configs.choose("rms_norm", 4096, dict(RULE), CARD) == RULE
+    assert tuned_configs.read(str(tmp_path), HERE) == {} == tuned_configs.read("\0", HERE)
 
 
 def test_numbers_reach_the_kernel_whole(card):
     card(json.dumps({**HERE, "entries": entries(ROWS=2.0)}))
-    assert type(tuned.choose("rms_norm", 4096, dict(RULE), CARD)["ROWS"]) is int
+    assert type(tuned_configs.choose("rms_norm", 4096, dict(RULE), CARD)["ROWS"]) is int
 
 
 def test_runs_find_the_file_in_their_workspace():
     workspace = Workspace(ROOT)
-    assert child_environment(workspace, {})[tuned.VARIABLE] == str(workspace.tuned)
+    assert child_environment(workspace, {})[tuned_configs.VARIABLE] == str(workspace.tuned)
 
 
 def test_an_op_has_a_handful_of_candidates_and_never_fewer_than_two():
     for op, buckets in BUCKETS.items():
         for bucket in buckets:
-            found = tuned.candidates(op, bucket)
+            found = tuned_configs.candidates(op, bucket)
             assert 2 <= len(found) <= 12, (op, bucket, found)
             assert all(size & (size - 1) == 0 for options in found for size in options.values())
-    assert tuned.candidates("fp8", 4096) == ()
+    assert tuned_configs.candidates("fp8", 4096) == ()
 
 
 def test_candidates_are_right_in_the_interpreter():
@@ -207,7 +207,7 @@ def compile_with(launches, monkeypatch):  # noqa: F811
 
     def compile_(op: str, target: str, bucket: int, options: dict[str, int]) -> list:
         def choose(op, width, rule, device):
-            return rule | options if tuned.bucket_of(width) == bucket else rule
+            return rule | options if tuned_configs.bucket_of(width) == bucket else rule
 
         monkeypatch.setattr(importlib.import_module(f"studio_kernels.{op}"), "choose", choose)
         made = launches(op_named(op), "COMPILE", half(target))
@@ -222,7 +222,7 @@ def compile_with(launches, monkeypatch):  # noqa: F811
 @pytest.mark.parametrize("op", ["rms_norm", "glu"])
 def test_the_extreme_candidates_compile(compile_with, op, target):
     """The smallest tile and the largest, forward and backward."""
-    found = tuned.candidates(op, 4096)
+    found = tuned_configs.candidates(op, 4096)
     for options in (found[0], found[-1]):
         assert len({launch.name for launch in compile_with(op, target, 4096, options)}) == 2
 
@@ -235,7 +235,7 @@ def test_every_candidate_compiles(compile_with, op, target):
     made = [
         compile_with(op, target, bucket, each)
         for bucket in BUCKETS[op]
-        for each in tuned.candidates(op, bucket)
+        for each in tuned_configs.candidates(op, bucket)
     ]
     assert sum(map(bool, made)) >= 2
 
@@ -245,5 +245,5 @@ def test_every_candidate_compiles(compile_with, op, target):
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_120"])
 def test_every_candidate_for_the_loss_compiles(compile_with, target):
     """A sample of 4,112 words is given the tiles of large vocabularies."""
-    for options in tuned.candidates("linear_cross_entropy", 131072):
-        assert compile_with("linear_cross_entropy", target, tuned.bucket_of(4112), options)
+    for options in tuned_configs.candidates("linear_cross_entropy", 131072):
+        assert compile_with("linear_cross_entropy", target, tuned_configs.bucket_of(4112), options)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from studio_kernels import nf4
-from studio_kernels.attention_library import MATH
+from studio_kernels.attention_backends import MATH
 from studio_kernels.dispatch import Kernels
 from torch import Tensor, nn
 from torch.nn import functional

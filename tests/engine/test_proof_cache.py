@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from studio.core.recipe import change_recipe
-from studio.engine import proof, run
+from studio.engine import proof_cache, run
 from studio.engine.run_folder import create_run
 from studio.models import optimize_model as fast
 from studio.planning import run_plan as planning
@@ -74,8 +74,8 @@ def test_other_weights_versions_or_code_are_looked_at(
     assert len(looks) == 3
     changed = tmp_path / "layer.py"
     changed.write_text("x = 1\n", encoding="utf-8")
-    real = proof._list_code
-    monkeypatch.setattr(proof, "_list_code", lambda of: [*real(of), changed])
+    real = proof_cache._list_code
+    monkeypatch.setattr(proof_cache, "_list_code", lambda of: [*real(of), changed])
     train()
     assert len(looks) == 4
 
@@ -94,10 +94,10 @@ def test_another_configuration_is_looked_at(train, looks, make_tiny_model, tmp_p
 
 
 def test_proofs_hang_on_the_code_that_loads_and_reads():
-    names = {file.name for file in proof._list_code("decoder")}
+    names = {file.name for file in proof_cache._list_code("decoder")}
     assert {"norm_probe.py", "adapt.py", "load.py", "layer.py", "gated_mlp.py", "optimize_model.py"} <= names
     assert "preflight_save.py" not in names and "preflight_save.py" in {
-        f.name for f in proof._list_code("writing")
+        f.name for f in proof_cache._list_code("writing")
     }
 
 
@@ -113,7 +113,7 @@ def test_a_continued_adapter_is_looked_at_each_time(recipe, tmp_path):
     """Its files decide on the structure, and may change."""
     continued = change_recipe(recipe, {"model.adapter": str(tmp_path)})
     store = Remembered(tmp_path / "remembered.json")
-    assert not proof.Proof(store, None, "", continued, None, "", lambda: "").holds()
+    assert not proof_cache.Proof(store, None, "", continued, None, "", lambda: "").holds()
 
 
 def test_what_writes_is_not_tried_again(tmp_path, machine, recipe, monkeypatch):

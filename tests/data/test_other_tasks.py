@@ -3,7 +3,7 @@
 import pytest
 
 from studio.core.errors import StudioError
-from studio.data.foreign import refuse_foreign
+from studio.data.other_tasks import refuse_foreign
 
 STEPS = ["Seven crates hold seven times four.", "That makes twenty eight."]
 SEARCH = {

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from studio.core.events import SampleWritten, Warned
 from studio.data.templates.catalogue import read_family
 from studio.engine.chat import Partner, Sampling, Speaker
-from studio.engine.ends import Ends, EndWords, find_ends
 from studio.engine.exporters.exporter import ExportJob
 from studio.engine.exporters.merged import MERGED
+from studio.engine.stop_tokens import Ends, EndWords, find_ends
 from studio.models.catalog import inspect_model
 from studio.planning.run_plan import plan
 from tests.conftest import make_tokenizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from studio.models.decoder.judge import ASIDE, Judge, further
+from studio.models.decoder.tolerance import ASIDE, Judge, further
 
 HALF = torch.bfloat16
 CHANNELS = 9 * ASIDE

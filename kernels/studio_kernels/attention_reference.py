@@ -16,8 +16,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from studio_kernels.documents import Documents, Heads
-from studio_kernels.support import SCORES_BYTES
+from studio_kernels.op import SCORES_BYTES
+from studio_kernels.varlen import Documents, Heads
 
 LEAST_ROWS = 16
 
