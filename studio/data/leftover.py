@@ -28,7 +28,7 @@ from studio.data.naming import (
 )
 from studio.data.open_question import Question
 from studio.data.ranking import DATED, JUDGED, MADE, THINKING
-from studio.data.whole_examples import ends_with, is_linked, says_again, writes_out
+from studio.data.whole_examples import SIGNS_CHARACTERS, ends_with, is_linked, says_again, writes_out
 
 VARIED = 0.8
 """Of the rows, so many different cells are no kinds of them."""
@@ -213,7 +213,7 @@ def ask_rest(
         or (_tells(one, answer, rows) and not is_renewed(answer, one.name))
         or any(extends(one.name, name) or is_in_language(one.name, name) for name in mapping.values())
         or are_versions(one.name, asked)
-        or (answer and ends_with(one.name, answer, rows))
+        or (answer and ends_with(one.name, answer, rows, SIGNS_CHARACTERS))
         or ("choices" in mapping and {*part_name(one.name)} & {"option", "options", "choice", "choices"})
         or (
             one.coded

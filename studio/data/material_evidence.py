@@ -40,7 +40,7 @@ from studio.data.ranking import (
     DATED,
     JUDGED,
 )
-from studio.data.whole_examples import ends_with
+from studio.data.whole_examples import SIGNS_CHARACTERS, ends_with
 
 WRONG = frozenset("distractor distractors incorrect wrong hallucinated hallucination".split())
 """Words in the names of what is no answer."""
@@ -140,7 +140,7 @@ def weigh_material(
         return text("data.evidence.material", column=shorten(first))
     if is_renewed(learned, first):
         return text("data.evidence.material", column=shorten(first))
-    if is_second(one, known.get(learned)) or (learned and ends_with(first, learned, rows)):
+    if is_second(one, known.get(learned)) or (learned and ends_with(first, learned, rows, SIGNS_CHARACTERS)):
         return None  # what ends with the answer tells it
     if are_versions(first, asked):
         return None  # the question once more, in another language
