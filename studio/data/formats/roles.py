@@ -17,7 +17,7 @@ SPELLINGS: Mapping[str, Role] = {
     "customer": "user",
     **dict.fromkeys(
         "usuario usuária usuário usuari utente utilisateur utilisatrice benutzer nutzer gebruiker användare bruger "
-        "bruker käyttäjä użytkownik uživatel felhasználó utilizator kullanıcı пользователь користувач pengguna "
+        "bruker käyttäjä użytkownik uživatel felhasználó utilizator пользователь користувач pengguna "
         "उपयोगकर्ता المستخدم مستخدم 用户 人类 使用者 ユーザー 사용자".split(),
         "user",
     ),
