@@ -68,8 +68,10 @@ def find_told(columns: Sequence[str], rows: Sequence[Values], found: Sequence[st
     found: columns that were made of what people found out. In a flat export the tool's notes beside it tell.
     """
     noted = [name for name in columns if TOLD & {*part_name(name)}]
+    if not found and len(noted) < 2:
+        return {}
     known = measure_columns([name for name in columns if name not in noted], rows)
-    if not found and len(noted) > 1:
+    if not found:
         found = [one.name for one in known.values() if one.is_labels and one.filled == 1]
     texts = [one.name for one in known.values() if one.is_prose and one.plain and one.name not in found]
     labels = [name for name in found if name in known and known[name].spoken and known[name].distinct > 1]
