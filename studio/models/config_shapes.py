@@ -7,7 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from studio.models.decoder.structure import caps_scores, first_int, list_windowed, shape_linears
+from studio.models.decoder.structure import (
+    caps_scores,
+    first_int,
+    list_windowed,
+    scales_branches,
+    shape_linears,
+)
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)\.weight$")
 """A weight of one layer: `model.layers.3.self_attn.q_proj.weight`."""
@@ -57,6 +63,7 @@ def read_shapes(
         "sliding_window": window,
         "windowed_layers": list_windowed(family, config, first_int(config, *LAYERS)) if window else (),
         "scores_capped": caps_scores(family, config),
+        "branches_scaled": scales_branches(config),
         "tied_embeddings": tied if shapes else None,
         "linear_parameters": linear_parameters,
         "expert_parameters": sum(math.prod(shape) for name, shape in shapes.items() if EXPERT.search(name)),
