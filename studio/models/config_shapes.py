@@ -13,6 +13,12 @@ LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)\.weight$")
 """A weight of one layer: `model.layers.3.self_attn.q_proj.weight`."""
 EXPERT = re.compile(r"(?:^|\.)experts\.")
 """A weight of experts, one by one or together. transformers 5 holds them as parameters of three dimensions."""
+TOWER = re.compile(
+    r"(?:^|\.)(?:vision|visual|audio|speech|image|img|vit|vpm|sam|qformer|siglip|resampler|perceiver)[^.]*\."
+    r"|(?:^|\.)[^.]*(?:_tower|projector|aligner|connector)\."
+    r"|(?:^|\.)embed_tokens_extend\."
+)
+"""Names of parts that read pictures or sound, and of what leads from them to the language model."""
 HEADS = re.compile(r"^(lm_head|output|embed_out)\.weight$|\.lm_head\.weight$")
 """Output embeddings with weights of their own."""
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
@@ -72,7 +78,7 @@ def _read_layers(
     count = 0
     for name, shape in shapes.items():
         match = LAYER.search(name)
-        if match is None:
+        if match is None or TOWER.search(name):
             continue
         inner = match[2]
         if len(shape) == 1:

@@ -229,9 +229,9 @@ def test_what_four_bits_do_not_reach_is_told_with_its_share_and_memory():
     assert "check.experts" not in [one.message.id for one in plain]
 
 
-@pytest.mark.parametrize("id", ["quantization", "vision", "unknown"])
+@pytest.mark.parametrize("id", ["quantization", "package", "unknown"])
 def test_what_to_do_about_a_model_fits_its_reason(id):
-    reason = text(f"model.trainable.{id}", quantization="gptq", architecture="X")
+    reason = text(f"model.trainable.{id}", quantization="gptq", architecture="X", package="timm")
     model = make_model(trainable=Verdict(ok=False, reason=reason))
     found = check(make_recipe({}), make_machine(), model, None)
     assert [one.fix.id for one in found if one.field == "model.source"] == [f"model.trainable.{id}.fix"]
