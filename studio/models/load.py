@@ -151,12 +151,9 @@ def leave_one_core() -> None:
 
 
 def quantization_config(name: str, dtype: str) -> BitsAndBytesConfig:
-    """Return bitsandbytes' settings for `nf4` (4 bits, double quantisation; Dettmers et al., 2023) or `int8`."""
+    """Return the settings for `nf4` (4 bits, double quantisation; Dettmers et al., 2023) or bitsandbytes' `int8`."""
     if name == "nf4":
-        return BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=DTYPES[dtype],
-        )
+        from studio.models.nf4_loading import nf4_config  # imports bitsandbytes
+
+        return nf4_config(DTYPES[dtype])
     return BitsAndBytesConfig(load_in_8bit=True)
