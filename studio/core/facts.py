@@ -316,9 +316,9 @@ class ModelFacts:
     sdpa: bool = True
     """Whether transformers can compute its attention by PyTorch's fused one."""
     linear_parameters: int = 0
-    """Weights of the linear layers inside all layers together, experts left out."""
+    """Weights of the linear layers inside all layers together, experts and their routers left out."""
     expert_parameters: int = 0
-    """Weights of the experts of all layers, which bitsandbytes leaves as they are: they are no linear layers."""
+    """Weights of the experts of all layers without their biases; bitsandbytes takes none: they are no linear layers."""
     linears: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Name inside a layer, such as `self_attn.q_proj` -> (outputs, inputs)."""
     norms: Mapping[str, int] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from studio.core.errors import StudioError
 from studio.core.i18n import Text, literal, load_catalogue, text
 from studio.core.recipe import AdapterSpec
 from studio.models.load import set_evaluation
+from studio.models.nf4_experts import list_stacks
 from studio.models.tokenizer import last_line
 
 LITTLE_REACH = 0.9
@@ -86,6 +87,7 @@ def measure_reach(model: Any) -> float:
         size = math.prod(state.shape) if state is not None else parameter.numel()
         total += size
         reached += size if ".base_layer." in name else 0
+    total += sum(math.prod(stack.shape) for _, stack in list_stacks(model))
     return reached / total if reached else 1.0
 
 

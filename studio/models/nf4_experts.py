@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from bitsandbytes.functional import QuantState, create_dynamic_map, dequantize_4bit, get_4bit_type, quantize_4bit
 from torch import Tensor, nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -31,6 +30,9 @@ class Nf4Stack(nn.Module):
 
     def __init__(self, weight: Tensor) -> None:
         """Quantise `weight` (E, R, C) in fp32, bf16 or fp16 where it lies, one matrix after another."""
+        # Here and in open(), so that list_stacks() can be asked where bitsandbytes is not installed.
+        from bitsandbytes.functional import create_dynamic_map, get_4bit_type, quantize_4bit
+
         super().__init__()
         self.shape, self.dtype = tuple(weight.shape), weight.dtype
         parts: dict[str, Tensor] = {}
@@ -58,6 +60,8 @@ class Nf4Stack(nn.Module):
 
     def open(self, expert: int, dtype: torch.dtype) -> Tensor:
         """Return the matrix (R, C) of one expert in `dtype`."""
+        from bitsandbytes.functional import QuantState, dequantize_4bit
+
         nested = QuantState(
             absmax=self.nested[expert], code=self._nested_code, blocksize=NESTED_BLOCK, dtype=torch.float32
         )

@@ -15,6 +15,7 @@ from transformers.quantizers.auto import (
 )
 from transformers.quantizers.quantizer_bnb_4bit import Bnb4BitHfQuantizer
 from transformers.quantizers.quantizers_utils import get_module_from_name, should_convert_module
+from transformers.utils.quantization_config import QuantizationMethod
 
 from studio.models.nf4_experts import (
     IMPLEMENTATION,
@@ -76,6 +77,9 @@ class Nf4Quantizer(Bnb4BitHfQuantizer):
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         model = super()._process_model_after_weight_loading(model, **kwargs)
+        # Linears are stored as bitsandbytes stores them, so that anyone can load what is saved.
+        self.quantization_config.quant_method = QuantizationMethod.BITS_AND_BYTES
+        model.quantization_method = QuantizationMethod.BITS_AND_BYTES
         found = [
             (module, name, parameter.stack)
             for module in model.modules()
