@@ -16,6 +16,12 @@ EXPERT = re.compile(r"(?:^|\.)experts\.")
 EXPERT_BIAS = re.compile(r"bias$")
 ROUTER = re.compile(r"(?:^|\.)(?:gate|router)$")
 """The matrix that scores a layer's experts: in transformers 5 a parameter of its own class, which stays as it is."""
+TOWER = re.compile(
+    r"(?:^|\.)(?:vision|visual|audio|speech|image|img|vit|vpm|sam|qformer|siglip|resampler|perceiver)[^.]*\."
+    r"|(?:^|\.)[^.]*(?:_tower|projector|aligner|connector)\."
+    r"|(?:^|\.)embed_tokens_extend\."
+)
+"""Names of parts that read pictures or sound, and of what leads from them to the language model."""
 HEADS = re.compile(r"^(lm_head|output|embed_out)\.weight$|\.lm_head\.weight$")
 """Output embeddings with weights of their own."""
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
@@ -79,7 +85,7 @@ def _read_layers(
     count = 0
     for name, shape in shapes.items():
         match = LAYER.search(name)
-        if match is None:
+        if match is None or TOWER.search(name):
             continue
         inner = match[2]
         if len(shape) == 1:

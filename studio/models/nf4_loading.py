@@ -33,12 +33,13 @@ METHOD = "studio_nf4"
 class Nf4Config(BitsAndBytesConfig):
     """bitsandbytes' settings for NF4 with double quantisation, for Nf4Quantizer."""
 
-    def __init__(self, compute_dtype: torch.dtype) -> None:
+    def __init__(self, compute_dtype: torch.dtype, kept: list[str] | None) -> None:
         super().__init__(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=compute_dtype,
+            llm_int8_skip_modules=kept,
         )
         self.quant_method = METHOD
 
@@ -128,11 +129,14 @@ class _Quantize(ConversionOps):
         return result
 
 
-def nf4_config(compute_dtype: torch.dtype) -> Nf4Config:
-    """Return what from_pretrained takes as quantization_config, for products in `compute_dtype`."""
+def nf4_config(compute_dtype: torch.dtype, kept: list[str] | None = None) -> Nf4Config:
+    """Return what from_pretrained takes as quantization_config, for products in `compute_dtype`.
+
+    `kept`: names of modules that stay as they are; None: the output embeddings.
+    """
     if METHOD not in AUTO_QUANTIZER_MAPPING:
         register_quantizer(METHOD)(Nf4Quantizer)
-    return Nf4Config(compute_dtype)
+    return Nf4Config(compute_dtype, kept)
 
 
 def _is_stack(module: nn.Module, name: str) -> bool:

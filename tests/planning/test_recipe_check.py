@@ -251,9 +251,9 @@ def test_four_bits_reach_the_experts():
     assert 15 < predict(chosen, model, recipe)["weights"] / 2**30 < 17
 
 
-@pytest.mark.parametrize("id", ["quantization", "vision", "unknown"])
+@pytest.mark.parametrize("id", ["quantization", "package", "unknown"])
 def test_what_to_do_about_a_model_fits_its_reason(id):
-    reason = text(f"model.trainable.{id}", quantization="gptq", architecture="X")
+    reason = text(f"model.trainable.{id}", quantization="gptq", architecture="X", package="timm")
     model = make_model(trainable=Verdict(ok=False, reason=reason))
     found = check(make_recipe({}), make_machine(), model, None)
     assert [one.fix.id for one in found if one.field == "model.source"] == [f"model.trainable.{id}.fix"]
