@@ -318,7 +318,7 @@ class ModelFacts:
     """Whether transformers can compute its attention by PyTorch's fused one."""
     linear_parameters: int = 0
     expert_parameters: int = 0
-    """Weights of all layers' linears together, and of their experts, which bitsandbytes leaves as they are."""
+    """Weights of all layers' linears, experts and routers left out; of their experts, biases left out."""
     linears: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Name inside a layer, such as `self_attn.q_proj` -> (outputs, inputs)."""
     norms: Mapping[str, int] = field(default_factory=dict)

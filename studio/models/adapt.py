@@ -19,6 +19,7 @@ from studio.core.recipe import AdapterSpec
 from studio.models.adapter_targets import ALL, find_targets, restrict_targets
 from studio.models.language_model import is_outside, list_outside
 from studio.models.load import set_evaluation
+from studio.models.nf4_experts import list_stacks
 from studio.models.tokenizer import last_line
 
 LITTLE_REACH = 0.9
@@ -112,6 +113,7 @@ def measure_reach(model: Any) -> float:
         size = math.prod(state.shape) if state is not None else parameter.numel()
         total += size
         reached += size if ".base_layer." in name else 0
+    total += sum(math.prod(stack.shape) for _, stack in list_stacks(model))
     return reached / total if reached else 1.0
 
 

@@ -208,11 +208,7 @@ def quantization_config(name: str, dtype: str, kept: list[str] | None = None) ->
     `kept`: modules that stay as they are; None: the output embeddings.
     """
     if name == "nf4":
-        return BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=DTYPES[dtype],
-            llm_int8_skip_modules=kept,
-        )
+        from studio.models.nf4_loading import nf4_config  # imports bitsandbytes
+
+        return nf4_config(DTYPES[dtype], kept)
     return BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=kept)
