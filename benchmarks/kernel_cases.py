@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from studio_kernels.dispatch import ERRORS, op_named
+from studio_kernels.grouped_matmul import Groups
 from studio_kernels.lora_tiling import Diagonal
 from studio_kernels.nf4 import Nf4
 from studio_kernels.op import Implementation
@@ -367,6 +368,28 @@ def adapters(rows: int, inputs: int, outputs: tuple[int, ...], rank: int = 16) -
         yield Workload(
             op="lora", direction=direction, shape=shape, calls=calls, floor_bytes=floor, prepare=clear
         )
+
+
+def experts(
+    tokens: int, picked: int, count: int, width: int, inner: int, rank: int = 16
+) -> Iterator[Workload]:
+    """Rows of tokens that go to `picked` of `count` experts each, chosen evenly: a product with adapters, and dA."""
+    rows = tokens * picked
+    groups = Groups.of(torch.randint(count, (rows,)).sort()[0], count)
+    x, weight = draw(rows, width), draw(count, inner, width, scale=width**-0.5)
+    u, b = draw(rows, rank), draw(count, inner, rank, scale=rank**-0.5)
+    da = torch.zeros(count, rank, width)
+    kinds = ours("grouped_matmul", compiled=False)
+    calls = each(kinds, lambda i: (i.product(x, weight, groups, tail=(u, b)),))
+    shape = f"{tokens}x{picked} of {count}, {width}->{inner} r{rank}"
+    yield Workload(
+        op="grouped_matmul", direction="Y", shape=shape, calls=calls, flops=2 * rows * inner * (width + rank)
+    )
+    last = each(kinds, lambda i: (i.gradient(u, x, groups, out=da),))
+    yield Workload(
+        op="grouped_matmul", direction="dA", shape=shape, calls=last, prepare=da.zero_,
+        floor_bytes=rows * (width + rank) * BYTES,
+    )  # fmt: skip
 
 
 def quantisations(rows: int, width: int) -> Iterator[Workload]:

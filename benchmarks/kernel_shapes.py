@@ -11,6 +11,7 @@ from benchmarks.kernel_cases import (
     capped_attentions,
     dequantisations,
     dropouts,
+    experts,
     gates,
     heads,
     layer_norms,
@@ -49,6 +50,7 @@ CASES: Cases = {
         partial(adapters, 16384, 4096, (4096, 1024, 1024)),
         partial(adapters, 16384, 4096, (14336, 14336)),
     ),
+    "grouped_matmul": (partial(experts, 4096, 8, 128, 2048, 1536), partial(experts, 4096, 8, 128, 768, 2048)),
     "fp8": (partial(quantisations, 16384, 4096),),
     "flash": (
         partial(capped_attentions, (2048, 2048), 16, 8, 256),
@@ -76,6 +78,7 @@ TRY: Cases = {
     "adamw": (partial(updates, 1024),),
     "linear_cross_entropy": (partial(heads, 8, 64, 128),),
     "lora": (partial(adapters, 8, 64, (64, 32)),),
+    "grouped_matmul": (partial(experts, 8, 2, 4, 64, 32, 8),),
     "fp8": (partial(quantisations, 8, 64),),
     "flash": (
         partial(capped_attentions, (9, 5), 4, 2, 16),
