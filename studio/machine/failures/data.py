@@ -57,6 +57,7 @@ FAILURES = (
             r"\bJSONDecodeError\b",
             r"ValueError: (?:Trailing data|Expected object or value|Unexpected character found)",
             r"JSON parse error(?!: Column)",
+            r"invalid character '[^'\n]{1,6}' (?:looking for|after|in) ",
             r"Expecting (?:value|property name|',' delimiter)",
         ),
         (CHECK_DATA,),

@@ -54,6 +54,17 @@ FAILURES = (
         code="M40",
     ),
     Failure(
+        # Apple's graph of operations ends the process itself.
+        "mps_graph",
+        said(
+            r"MPSGraph\w*\.mm[^\n]{0,200}error: [^\n]+",
+            r"LLVM ERROR: Failed to infer result type",
+            r"failed assertion `?\[MPS\w+[^\n]*",
+        ),
+        (Remedy("whole_numbers_out"), Remedy("mps_fallback"), ON_PROCESSOR),
+        code="M43",
+    ),
+    Failure(
         "mac_old_system",
         said(
             r"MPS backend is supported on MacOS [\d.]+\+",

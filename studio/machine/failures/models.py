@@ -115,6 +115,7 @@ FAILURES = (
             r"(?:Processor|[Ii]mage ?[Pp]rocessor|[Ff]eature extractor) was not found",
             r"not (?:seem to be )?a vision-language model",
             r"is only for (?:image|vision|multi-?modal) models",
+            r"\b\w+TokenizerFast'?(?: object)? has no attribute '?(?:tokenizer|image_processor|feature_extractor)\b",
         ),
         (Remedy("whole_processor"), Remedy("leave_pictures")),
         code="D114",

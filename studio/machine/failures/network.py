@@ -80,6 +80,7 @@ FAILURES = (
         ),
         (Remedy("log_in"), LOCAL_MODEL),
         code="N10",
+        unless=said(r"for url: https://[\w.-]*(?:amazonaws|cloudfront|cdn-lfs[\w-]*|xethub)\."),
     ),
     Failure(
         "certificate",
@@ -164,6 +165,7 @@ FAILURES = (
         code="N1",
         unless=said(
             r"HFValidationError|Repo id must",
+            r"Couldn't reach server at '(?!https?:)",
             r"\bProxyError\b",
             r"SSLEOFError|EOF occurred in violation",
             r"Cannot find an appropriate cached snapshot",

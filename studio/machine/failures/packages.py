@@ -40,7 +40,7 @@ OWNERS = (
     ("gradio", r"Blocks|Chatbot|ChatInterface|Textbox|Dropdown|Interface|Dataframe"),
     (
         "transformers",
-        r"(?:Seq2Seq)?Trainer|Trainer(?:State|Control|Callback)|CallbackHandler|(?:Seq2Seq)?TrainingArguments|\w+For"
+        r"seed_worker|(?:Seq2Seq)?Trainer|Trainer(?:State|Control|Callback)|CallbackHandler|(?:Seq2Seq)?TrainingArguments|\w+For"
         r"(?:CausalLM|ConditionalGeneration|SequenceClassification"
         r"|QuestionAnswering|MaskedLM|TokenClassification)|\w*Pre[tT]rainedModel|\w*PretrainedConfig|"
         r"\w+Tokenizer(?:Fast|Base)?"
