@@ -207,6 +207,7 @@ FAILURES = (
         said(
             r"not supported between instances of '(?:float|int)' and 'str'",
             r"not supported between instances of 'str' and '(?:float|int)'",
+            r"unsupported operand type\(s\) for [^+:%]{1,3}: (?:'(?:int|float)' and 'str'|'str' and '(?:int|float)')",
             # A whole number is wanted, and the text has a point or an exponent.
             r"invalid literal for int\(\) with base 10: '[+-]?\d+(?:\.\d*(?:[eE][+-]?\d+)?|[eE][+-]?\d+)'",
         ),
@@ -361,7 +362,7 @@ FAILURES = (
             r"\b(?:jsonl?|csv|parquet|data ?set|data|files?|rows?|examples?|samples?|records?|entry|entries|items?)\b"
             r"[^\n]{0,30} (?:should|must|needs? to|has to|have to) (?:have|contain|include) (?:the |a |all )?"
             r"(?:following |required )?(?:keys?|columns?|fields?)",
-            r"Column to (?:remove|rename)[^\n]{0,60}not in",
+            r"(?:Column to (?:remove|rename)|Original column names?)[^\n]{0,60}not in",
         ),
         (Remedy("right_columns"),),
         code="D85",

@@ -24,7 +24,7 @@ LASTING = re.compile(
     r"(?:Bert|GPT2|T5)(?:Model|Config|Tokenizer|LMHeadModel|ForConditionalGeneration|ForSequenceClassification)"
 )
 """Names of transformers that no version since 4.0 lacks."""
-COMPILED = re.compile(r"(?:_\w+|lib|C)$")
+COMPILED = re.compile(r"(?:^|\.)(?:_\w+|lib|C)$")
 """What packages call the part that is compiled, beside the part in Python that asks for its names."""
 
 
@@ -47,9 +47,10 @@ def read_incomplete(reading: Reading) -> Values:
     if raised is None or part is None or "is not a package" in raised.message:
         return None
     root = part["module"].partition(".")[0]
-    # The package's own starter, which pip puts beside Python.
+    # A starter, which pip puts beside Python for the package of then.
     starter = raised.frames and re.search(
-        rf"[\\/](?:bin|Scripts)[\\/]{root}(?:-\w+|\.exe)?(?:\W|$)", raised.frames[-1].path
+        rf"[\\/](?:bin|Scripts)[\\/](?:{root}(?:-\w+|\.exe)?(?:\W|$)|[\w.-]+\.exe[\\/]__main__\.py)",
+        raised.frames[-1].path,
     )
     inside = raised.packages[:1] == (root,) or starter
     return {"module": part["module"], "package": pip_name(root)} if inside else None

@@ -17,7 +17,8 @@ KINDS = frozenset(
     "RuntimeError NotImplementedError TypeError IndexError ValueError TorchRuntimeError".split()
 )
 OF_TENSORS = re.compile(
-    r"\"\w+\" not implemented for '|\b\w+Backward\d*\b|cuda\.\w+Tensor|\b\d-?[Dd]\b|\d-dimensional|must be on (?:CUDA|CPU)|"
+    r"\"\w+\" not implemented for '|\b\w+Backward\d*\b|cuda\.\w+Tensor|\b\d-?[Dd]\b|\d-dimensional|"
+    r"must be on (?:CUDA|CPU)|"
     r"\b[Tt]ensors?\b|\bdtype\b|\bscalar[ _]?type\b|ScalarType|\btorch\.\w+|c10::|at::|\bgrad\b|autograd",
     re.ASCII,
 )

@@ -240,7 +240,6 @@ FAILURES = (
         "all_masked",
         said(
             r"[Aa]ll labels (?:in your dataset )?are -100",
-            r"assistant_only_loss[^\n]{0,80}no assistant tokens",
             r"Could not find (?:response|instruction) key .{0,200} in (?:the following instance|token)",
             r"masked every label to -100|marker '[^'\n]{1,80}' was not found in any",
         ),
