@@ -103,6 +103,7 @@ FAILURES = (
         said(
             r"tensor '[\w.]+' has wrong shape; expected",
             r"hf-to-gguf:Model \S+ is not supported",
+            r"check_tensor_dims: tensor '[\w.]+' (?:not found|has)",
             r"Model architecture ?'?\S+ not supported",
             r"unknown (?:model )?architecture:? '",
             r"Can ?not map tensor",

@@ -285,7 +285,7 @@ FAILURES = (
     Failure(
         # NumPy made an array of lists of it until 1.23.
         "ragged_rows",
-        said(r"The requested array has an inhomogeneous shape"),
+        said(r"The requested array has an inhomogeneous shape|could not broadcast input array from shape \("),
         (Remedy("pad_rows"), Remedy("older_numpy")),
         code="D109",
     ),

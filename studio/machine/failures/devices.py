@@ -10,7 +10,7 @@ FAILURES = (
         said(
             r"HIP error: (?:the operation cannot be performed in the present state|invalid resource handle|"
             r"unknown error|initialization error|invalid kernel file)",
-            r"hipError(?:IllegalState|InvalidHandle|NotInitialized|InvalidKernelFile)\b",
+            r"hipError(?:LaunchFailure|IllegalState|InvalidHandle|NotInitialized|InvalidKernelFile)\b",
         ),
         (Remedy("fitting_rocm"), UPDATE_DRIVER, ON_PROCESSOR),
         code="A6",

@@ -134,6 +134,12 @@ FAILURES = (
         unless=said(r"WslRegisterDistribution|0x800701(?:9e|BC)|0x80370(?:102|109|114)|0x80070422"),
     ),
     Failure(
+        "wsl_no_distro",
+        said(r"WSL_E_DISTRO_NOT_FOUND", r"There is no distribution with the supplied name"),
+        (Remedy("names_of_distros"),),
+        code="L27",
+    ),
+    Failure(
         "wsl_disk_gone",
         said(
             r"MountVhd/(?:HCS/)?ERROR_(?:FILE|PATH)_NOT_FOUND",
@@ -214,6 +220,12 @@ FAILURES = (
         ),
         (Remedy("newer_toolkit"), Remedy("no_groups")),
         code="L19",
+    ),
+    Failure(
+        "container_ldconfig",
+        said(r"nvidia-container-cli: ldcache error: [^\n]{1,120}"),
+        (Remedy("ldconfig_of_host"), Remedy("newer_toolkit")),
+        code="L26",
     ),
     Failure(
         "container_lost_card",

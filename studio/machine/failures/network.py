@@ -143,10 +143,13 @@ FAILURES = (
         ),
         (FETCH_AGAIN, LOCAL_MODEL),
         code="N11",
+        unless=said(r"(?:127\.0\.0\.1|localhost):\d+/startup-events"),
     ),
     Failure(
         "hub_unreachable",
         said(
+            # Nobody answers at an address that the text does not show.
+            r"ConnectError: (?P<doubtful>All connection attempts failed)(?![\s\S]*huggingface)",
             r"\bConnectError\b",
             r"\bConnectTimeout\b",
             r"Max retries exceeded",
@@ -163,6 +166,7 @@ FAILURES = (
         ),
         (Remedy("mirror"), LOCAL_MODEL),
         code="N1",
+        doubt=Doubt("server_off", "which_address", asked=True),
         unless=said(
             r"HFValidationError|Repo id must",
             r"Couldn't reach server at '(?!https?:)",

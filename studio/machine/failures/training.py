@@ -239,7 +239,7 @@ FAILURES = (
     Failure(
         "all_masked",
         said(
-            r"[Aa]ll labels (?:in your dataset )?are -100",
+            r"(?:[Aa]ll|[Mm]ost) labels (?:in your dataset )?are -100",
             r"Could not find (?:response|instruction) key .{0,200} in (?:the following instance|token)",
             r"masked every label to -100|marker '[^'\n]{1,80}' was not found in any",
         ),

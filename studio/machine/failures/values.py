@@ -1,8 +1,41 @@
 """Failures of values that a text stands for: literals that Python reads, and what a template writes."""
 
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
 from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.packages import LIBRARIES, pip_name
+from studio.machine.failures.reading import Reading
+
+REFUSED = re.compile(
+    r"one of \[(?P<listed>[^\]\n]{3,300})\][^\n]{0,40}(?:not|got|but)[^\n]{0,20}?[`'\"](?P<value>[\w.-]+)[`'\"]"
+)
+
+
+def _read_listed(reading: Reading) -> Mapping[str, str] | None:
+    """A value that a message refuses, and that the same message lists among those that it takes."""
+    raised = reading.last
+    found = REFUSED.search(raised.message) if raised is not None else None
+    listed = re.findall(r"[\w.-]+", found["listed"]) if found else []
+    if raised is None or found is None or found["value"] not in listed:
+        return None
+    named = re.match(r"(?P<name>Unsloth|vLLM|DeepSpeed|Axolotl)\b", raised.message)
+    package = next(
+        (name for name in raised.packages if name in LIBRARIES), named["name"].lower() if named else ""
+    )
+    return {"name": found["value"], "package": pip_name(package) if package else ""}
+
 
 FAILURES = (
+    Failure(
+        "listed_refused",
+        None,
+        (Remedy("upgrade_package", needs=("package",)), Remedy("other_listed")),
+        code="V67",
+        reader=_read_listed,
+    ),
     Failure(
         "literal_form",
         said(r"malformed node or string"),
