@@ -362,7 +362,8 @@ FAILURES = (
             r"\b(?:jsonl?|csv|parquet|data ?set|data|files?|rows?|examples?|samples?|records?|entry|entries|items?)\b"
             r"[^\n]{0,30} (?:should|must|needs? to|has to|have to) (?:have|contain|include) (?:the |a |all )?"
             r"(?:following |required )?(?:keys?|columns?|fields?)",
-            r"(?:Column to (?:remove|rename)|Original column names?)[^\n]{0,60}not in",
+            r"(?:Column to (?:remove|rename)|Original column names?)(?![^\n]{0,6}'(?:train|test|validation)')"
+            r"[^\n]{0,60}not in",
         ),
         (Remedy("right_columns"),),
         code="D85",

@@ -120,7 +120,7 @@ FAILURES = (
             r"BF16 Mixed precision training with AMP",
             r"Your setup doesn't support bf16",
             r"bf16/gpu",
-            r"[Bb]f(?:loat)?16 is (?:not supported|only supported) (?:on|by|with|for)",
+            r"[Bb]f(?:loat)?16 is (?:not supported|only supported) (?:on|by|with|for)(?! quantization method)",
             r"Bfloat16 is only supported on GPUs with compute capability",
             r"does not support bfloat16|bfloat16 precision[^\n]{0,40}not supported",
             r"bfloat16 is not supported on (?:this|your)",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from studio.machine.failures.failure import Failure, Remedy, said
 from studio.machine.failures.packages import LIBRARIES, pip_name
 from studio.machine.failures.reading import Reading
+from studio.machine.failures.remedies import USE_FP16
 
 REFUSED = re.compile(
     r"one of \[(?P<listed>[^\]\n]{3,300})\][^\n]{0,40}(?:not|got|but)[^\n]{0,20}?[`'\"](?P<value>[\w.-]+)[`'\"]"
@@ -28,6 +29,15 @@ def _read_listed(reading: Reading) -> Mapping[str, str] | None:
     return {"name": found["value"], "package": pip_name(package) if package else ""}
 
 
+def _read_table(reading: Reading) -> Mapping[str, str] | None:
+    """A table of pandas that is asked for its row by number, as PyTorch asks a dataset."""
+    raised = reading.last
+    if raised is None or raised.type != "KeyError" or not raised.message.strip("' ").isdigit():
+        return None
+    loaded = any(re.search(r"[\\/]utils[\\/]data[\\/]", frame.path) for frame in raised.frames)
+    return {"kind": "DataFrame"} if loaded and raised.packages[:1] == ("pandas",) else None
+
+
 FAILURES = (
     Failure(
         "listed_refused",
@@ -35,6 +45,31 @@ FAILURES = (
         (Remedy("upgrade_package", needs=("package",)), Remedy("other_listed")),
         code="V67",
         reader=_read_listed,
+    ),
+    Failure(
+        "quantised_fp16",
+        said(r"bfloat16 is not supported for quantization method (?P<name>\w+)"),
+        (Remedy("serve_half"), USE_FP16),
+        code="D197",
+    ),
+    Failure(
+        "table_given",
+        said(
+            r"'(?P<kind>DataFrame|Series|list)' object has no attribute '(?:map|column_names|features|"
+            r"train_test_split|remove_columns|rename_column|cast_column|to_iterable_dataset)'",
+        ),
+        (Remedy("dataset_of_table"),),
+        code="D198",
+        reader=_read_table,
+    ),
+    Failure(
+        "splits_given",
+        said(
+            r"(?:Column to remove|Original column name)s?[^\n]{0,20}'(?:train|test|validation)'"
+            r"[^\n]{0,60}not in the dataset"
+        ),
+        (Remedy("one_split"),),
+        code="D199",
     ),
     Failure(
         "literal_form",
