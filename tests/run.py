@@ -3,7 +3,7 @@
 The quick tests share the processors, a file at a time, and with `--all` those marked `computing` do so too. The other
 slow ones (browsers, clocks) run one after another, so that none is late because of another; beside them, and about as
 long, runs what is marked `long`: it mostly waits, or has minutes for what takes seconds. `--report` writes a JUnit file
-of each set into a folder.
+of each set into a folder. At the end stands what each folder's tests took, and a folder beyond its budget fails.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import xml.etree.ElementTree as tree
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -28,22 +30,29 @@ QUICK = "not slow and not gpu"
 QUICK_AND_COMPUTING = "(not slow or computing) and not gpu"
 SLOW = "slow and not computing and not long and not gpu"
 LONG = "long and not gpu"
+BUDGETS = ROOT / "tests" / "time_budgets.json"
+"""Seconds that a folder's tests of a set may take together: three times what they took on two quiet cores."""
+SHOWN = 10
+"""The slowest tests that are named."""
 
 
 def main(words: list[str]) -> int:
     """Run what `words` ask for and return 0 when all of it passed, and some test ran."""
+    if "--report" in words:
+        place = words.index("--report")
+        return run(words[:place] + words[place + 2 :], Path(words[place + 1]).absolute())
+    with tempfile.TemporaryDirectory() as folder:
+        return run(words, Path(folder))
+
+
+def run(words: list[str], report: Path) -> int:
+    """Run what `words` ask for, a JUnit file of each set in `report`; return the exit code."""
     as_json, everything = "--json" in words, "--all" in words
     rest = [word for word in words if word not in ("--json", "--all")]
-    report = None
-    if "--report" in rest:
-        place = rest.index("--report")
-        report = Path(rest[place + 1]).absolute()
-        del rest[place : place + 2]
     output = sys.stderr if as_json else sys.stdout
 
     def test(name: str, chosen: str, *more: str) -> list[str]:
-        file = [f"--junitxml={report / name}.xml"] if report else []
-        return ["pytest", "-m", chosen, *more, *rest, *file]
+        return ["pytest", "-m", chosen, *more, *rest, f"--junitxml={report / name}.xml"]
 
     # In the order of the folders: sorted by their number of tests, a file with few long ones comes last, alone.
     shared = ("-n", str(min(os.cpu_count() or 1, WORKERS)), "--dist", "loadfile", "--no-loadscope-reorder")
@@ -59,9 +68,53 @@ def main(words: list[str]) -> int:
             answers["long tests"] = finish(*running)
     tests = [answer["code"] for name, answer in answers.items() if name.endswith("tests")]
     passed = all(answer["code"] in (0, NO_TEST) for answer in answers.values()) and 0 in tests
+    folders, slowest = read_times(report)
+    for line in (*tell_folders(folders), *slowest[:SHOWN]):
+        print(line, file=output)
+    over = find_over(folders, json.loads(BUDGETS.read_text(encoding="utf-8")) if BUDGETS.exists() else {})
+    for line in over:
+        print(line, file=sys.stderr)
+    passed = passed and not over
     if as_json:
-        print(json.dumps({"passed": passed, "steps": answers}))
+        print(json.dumps({"passed": passed, "steps": answers, "folders": folders}))
     return 0 if passed else 1
+
+
+def read_times(report: Path) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """Return the seconds of each folder's tests by set, {"data": {"quick": 71.3}}, and a line a test, slowest first."""
+    folders: dict[str, Counter[str]] = {}
+    tests: list[tuple[float, str]] = []
+    for file in sorted(report.glob("*.xml")):
+        for case in tree.parse(file).iter("testcase"):
+            place, took_s = case.get("classname", ""), float(case.get("time", 0))
+            folder = place.split(".")[1] if place.count(".") > 1 else "tests"
+            folders.setdefault(folder, Counter())[file.stem] += took_s
+            tests.append((took_s, f"{took_s:7.1f} s  {place.replace('.', '/')}::{case.get('name')}"))
+    rounded = {
+        name: {kind: round(took_s, 1) for kind, took_s in kinds.items()}
+        for name, kinds in sorted(folders.items())
+    }
+    return rounded, [line for _, line in sorted(tests, reverse=True)]
+
+
+def tell_folders(folders: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    """Yield the table of what each folder's tests took."""
+    kinds = sorted({kind for took in folders.values() for kind in took})
+    yield "seconds of tests  " + "".join(f"{kind:>10}" for kind in kinds)
+    for name, took in folders.items():
+        yield f"{name:<18}" + "".join(f"{took.get(kind, 0):>10.1f}" for kind in kinds)
+
+
+def find_over(
+    folders: Mapping[str, Mapping[str, float]], budgets: Mapping[str, Mapping[str, float]]
+) -> list[str]:
+    """Return a sentence for each folder whose tests of a set took longer than they may."""
+    return [
+        f"tests/{name}: the {kind} tests took {took_s:.0f} s, {budgets[name][kind]:.0f} s are allowed"
+        for name, kinds in folders.items()
+        for kind, took_s in kinds.items()
+        if took_s > budgets.get(name, {}).get(kind, float("inf"))
+    ]
 
 
 def start(name: str, step: list[str], output: IO) -> tuple[subprocess.Popen, float]:

@@ -143,6 +143,7 @@ def test_the_test_command_runs_ruff_and_the_chosen_tests(checkout, tmp_path):
     assert fast.returncode == 0 and answer["passed"] is True, fast.stderr
     assert list(answer["steps"]) == ["ruff check", "ruff format", "quick tests"]
     assert "1 passed" in fast.stderr
+    assert list(answer["folders"]) == ["tests"] and "test_quick" in fast.stderr
     everything = launch(checkout, "--here", "test", "--all", "--report", str(tmp_path), *calm)
     assert everything.returncode == 0
     assert everything.stdout.count("1 passed, 3 deselected") == 2, "what ran beside has its words too"
@@ -154,6 +155,10 @@ def test_the_test_command_runs_ruff_and_the_chosen_tests(checkout, tmp_path):
     assert launch(checkout, "--here", "test", "--all", *calm, "-k", "long").returncode == 0
     failed = launch(checkout, "--here", "test", *calm, "-k", "nothing")
     assert failed.returncode == 1
+    budget = checkout / "tests" / "time_budgets.json"
+    budget.write_text('{"tests": {"quick": -1.0}}', encoding="utf-8")
+    late = launch(checkout, "--here", "test", *calm)
+    assert late.returncode == 1 and "tests/tests: the quick tests took" in late.stderr
 
 
 def test_the_door_is_small_and_old_pythons_can_read_it():

@@ -283,7 +283,7 @@ def child_environment(workspace: Workspace, base: Mapping[str, str]) -> dict[str
         "FINETUNE_STUDIO_TUNED": str(workspace.tuned),
         "GRADIO_TEMP_DIR": str(workspace.gradio_temp),
         "GRADIO_ANALYTICS_ENABLED": "False",
-        # After each event Gradio makes a table of the last 10,000; nobody asks for it here (ui/auth_middleware.py).
+        # After each event Gradio makes a table of the last 10,000; nobody asks for it here (ui/auth/middleware.py).
         "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9),
         "GRADIO_ANALYTICS_MAX_EVENTS": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",

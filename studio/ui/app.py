@@ -9,9 +9,9 @@ from starlette.middleware import Middleware
 
 from studio.core.i18n import LANGUAGES
 from studio.ui.api import Api
-from studio.ui.auth_backends import Doors
-from studio.ui.auth_middleware import UPLOAD_BYTES, Gate
-from studio.ui.connections import AcceptErrors
+from studio.ui.auth.backends import Doors
+from studio.ui.auth.connections import AcceptErrors
+from studio.ui.auth.middleware import UPLOAD_BYTES, Gate
 from studio.ui.context import Context
 from studio.ui.draft_sync import OtherWindow
 from studio.ui.estimate_card.card import RunCard

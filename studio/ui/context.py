@@ -22,9 +22,9 @@ from studio.machine.failures import refuse_system
 from studio.machine.settings import change_settings, read_settings
 from studio.machine.workspace import refuse_gone
 from studio.services.idle_restart import IdleRestart
-from studio.ui.auth_middleware import CALLER, ROLE
+from studio.ui.auth.middleware import CALLER, ROLE
+from studio.ui.auth.owner import Keys
 from studio.ui.guest.cards import GuestRedactor
-from studio.ui.owner_auth import Keys
 from studio.ui.run_state import LiveView, fold
 from studio.ui.shell.blocks import scope_of
 

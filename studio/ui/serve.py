@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from studio.core.i18n import load_catalogue, text
 from studio.machine.settings import read_settings
-from studio.ui.owner_auth import Keys
+from studio.ui.auth.owner import Keys
 from studio.ui.shell.gradio_import import import_gradio
 from studio.ui.splash import close_splash, likely_ports, open_splash
 
@@ -65,7 +65,7 @@ def serve(
         # Gradio takes more than a second to import: the splash page is there meanwhile.
         import_gradio()
         from studio.ui.app import build, launch
-        from studio.ui.auth_backends import Doors, LocalDoor
+        from studio.ui.auth.backends import Doors, LocalDoor
         from studio.ui.context import Context
         from studio.ui.listeners import Listeners
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from studio.core.errors import StudioError
 from studio.core.i18n import load_catalogue, text
 from studio.core.json_file import read_json
-from studio.ui.headers import SECURITY_HEADERS
+from studio.ui.auth.headers import SECURITY_HEADERS
 from studio.ui.shell.asset_preload import KEPT, find_front_end, preload_links, read_asset, read_names
 
 if TYPE_CHECKING:

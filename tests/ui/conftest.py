@@ -268,7 +268,7 @@ def fake_desk(workspace) -> FakeDesk:
 @pytest.fixture
 def keys(workspace):
     """The gate's keys of the workspace."""
-    from studio.ui.owner_auth import Keys
+    from studio.ui.auth.owner import Keys
 
     return Keys(workspace.root, 7999)
 

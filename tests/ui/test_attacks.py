@@ -32,7 +32,7 @@ from studio.core.i18n import LANGUAGES, literal
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.engine.crash_records import append_event
 from studio.engine.run_folder import create_run
-from studio.ui.rate_limit import ALLOWANCES
+from studio.ui.auth.rate_limit import ALLOWANCES
 from studio.ui.shell.blocks import TerseBlocks
 from tests.path_spellings import SPELLINGS
 from tests.test_share import CANARY, JOIN, JSON, Browser, Shared, relay, shared  # noqa: F401

@@ -24,10 +24,10 @@ from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.engine.crash_records import append_event
 from studio.engine.run_folder import create_run
 from studio.machine.workspace import open_workspace
-from studio.ui.auth_backends import Doors
+from studio.ui.auth.backends import Doors
+from studio.ui.auth.owner import Keys
 from studio.ui.context import Context
 from studio.ui.listeners import Listeners
-from studio.ui.owner_auth import Keys
 from tests.launched import processes_of, start, wait_for
 from tests.ui.test_guest import SharedDesk, add_run
 

@@ -29,6 +29,7 @@ from studio.core.run_record import RunRecord
 from studio.machine.workspace import open_workspace
 from studio.services.desk import Desk
 from studio.ui.app import build
+from studio.ui.auth.owner import Keys
 from studio.ui.context import Context
 from studio.ui.guest.cards import PLACE, GuestRedactor
 from studio.ui.guest.page import (
@@ -41,7 +42,6 @@ from studio.ui.guest.page import (
     build_guest,
 )
 from studio.ui.metric_columns import COLUMNS
-from studio.ui.owner_auth import Keys
 from studio.ui.run_state import LiveView
 from studio.ui.shell.blocks import TerseBlocks
 from tests.path_spellings import SPELLINGS

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from studio.core.errors import StudioError
 from studio.machine.addresses import bind_port
 from studio.ui import listeners
-from studio.ui.auth_backends import Doors
+from studio.ui.auth.backends import Doors
 from studio.ui.listeners import Listeners
 
 

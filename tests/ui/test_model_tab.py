@@ -16,9 +16,9 @@ from studio.machine.workspace import open_workspace
 from studio.models.recommended_models import PICKS
 from studio.services import model_library as fits_module
 from studio.services.model_library import FoundModel
+from studio.ui.auth.owner import Keys
 from studio.ui.context import Context
 from studio.ui.form import Form
-from studio.ui.owner_auth import Keys
 from studio.ui.tabs.model.cards import model_details, model_list
 from studio.ui.tabs.model.tab import ModelTab
 from studio.ui.templates import render

@@ -16,8 +16,8 @@ from starlette.testclient import TestClient
 from studio.core.i18n import load_catalogue, text
 from studio.services.sharing import Sharing
 from studio.ui.app import build, change_language
-from studio.ui.auth_backends import Doors, LocalDoor, PhraseDoor
-from studio.ui.auth_middleware import PATHS, Gate, _is_open
+from studio.ui.auth.backends import Doors, LocalDoor, PhraseDoor
+from studio.ui.auth.middleware import PATHS, Gate, _is_open
 from studio.ui.listeners import make_guest_app
 
 JOIN = "/gradio_api/queue/join"

@@ -18,7 +18,7 @@ from studio.core.i18n import LANGUAGES
 from studio.machine.settings import read_settings
 from studio.machine.workspace_lock import read_address
 from studio.ui.api import Api
-from studio.ui.headers import SECURITY_HEADERS
+from studio.ui.auth.headers import SECURITY_HEADERS
 from studio.ui.serve import serve
 from studio.ui.splash import FIRST_PORT, answers, close_splash, likely_ports, open_splash, splash_page
 

@@ -11,7 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 
-from studio.ui.connections import CONNECTIONS, AcceptErrors, Connection
+from studio.ui.auth.connections import CONNECTIONS, AcceptErrors, Connection
 from studio.ui.shell.faults import EXCEPTION_HANDLERS
 from studio.ui.style import ICON, make_theme, style_sheets
 

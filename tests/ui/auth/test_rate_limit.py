@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from studio.ui.rate_limit import ALLOWANCES, Allowance, RateLimits, Sessions
+from studio.ui.auth.rate_limit import ALLOWANCES, Allowance, RateLimits, Sessions
 
 
 def test_sessions_are_given_up_oldest_first_and_nobody_crowds_out_another():

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from studio.ui.owner_auth import SESSION_S, Keys
+from studio.ui.auth.owner import SESSION_S, Keys
 
 
 def test_cookies_are_signed_dated_and_survive_a_restart(keys, workspace):

@@ -17,11 +17,11 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from studio.services.sharing import Sharing
-from studio.ui import auth_middleware as gate
-from studio.ui.auth_backends import Doors, LocalDoor, PhraseDoor
-from studio.ui.auth_middleware import Gate
-from studio.ui.headers import SECURITY_HEADERS
-from studio.ui.rate_limit import RateLimits
+from studio.ui.auth import middleware as gate
+from studio.ui.auth.backends import Doors, LocalDoor, PhraseDoor
+from studio.ui.auth.headers import SECURITY_HEADERS
+from studio.ui.auth.middleware import Gate
+from studio.ui.auth.rate_limit import RateLimits
 
 HOST, GUESTS, OUTSIDE = "127.0.0.1:7999", "127.0.0.1:7960", "127.0.0.1:7961"
 JSON = {"content-type": "application/json"}
@@ -418,7 +418,7 @@ def test_a_full_disk_opens_the_first_page(app, keys, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("studio.ui.owner_auth.write_private", fail)
+    monkeypatch.setattr("studio.ui.auth.owner.write_private", fail)
     assert browse(app).get(keys.url.split("7999")[1]).status_code == 303
     keys.tell_address()
     monkeypatch.undo()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from studio.services.sharing import Admission, Sharing
-from studio.ui.owner_auth import SESSION_S, Keys
+from studio.ui.auth.owner import SESSION_S, Keys
 
 
 class Door(Protocol):

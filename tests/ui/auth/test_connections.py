@@ -15,8 +15,8 @@ import psutil
 import pytest
 import uvicorn
 
-from studio.ui import connections
-from studio.ui.connections import KNOWN, AcceptErrors, Connection
+from studio.ui.auth import connections
+from studio.ui.auth.connections import KNOWN, AcceptErrors, Connection
 from studio.ui.shell.launch import harden
 from tests.ui.launched_studio import LaunchedStudio, get
 

@@ -82,7 +82,7 @@ def login_page(words: Catalogue, *, wait_s: float = 0.0, wrong: bool = False, ag
     elif wrong:
         alert = say("ui.login.wrong")
     return render(
-        "login.html",
+        "auth/login.html",
         say,
         language=words.language,
         alert=alert,

@@ -1,6 +1,6 @@
 """The gate before every request: Host, Origin, who asks, what for, how much and how often; and security headers.
 
-The role is the listening port's (auth_backends.py). What passes carries `studio.role` and `studio.caller` in its scope
+The role is the listening port's (backends.py). What passes carries `studio.role` and `studio.caller` in its scope
 and no cookie, key or forwarding header any more: the app behind cannot leak what it never sees.
 """
 
@@ -14,12 +14,12 @@ from urllib.parse import parse_qs
 from studio.core.i18n import load_catalogue, text
 from studio.core.json_file import parse_json
 from studio.machine.peer_credentials import is_foreign
-from studio.ui.auth_backends import Door, Doors, LocalDoor, PhraseDoor
-from studio.ui.connections import KNOWN
-from studio.ui.headers import SECURITY_HEADERS
-from studio.ui.login import LOGIN_PATH, LOGIN_POLICY, choose_words, login_page, read_phrase
-from studio.ui.owner_auth import Keys, read_cookies
-from studio.ui.rate_limit import RateLimits, Sessions
+from studio.ui.auth.backends import Door, Doors, LocalDoor, PhraseDoor
+from studio.ui.auth.connections import KNOWN
+from studio.ui.auth.headers import SECURITY_HEADERS
+from studio.ui.auth.login import LOGIN_PATH, LOGIN_POLICY, choose_words, login_page, read_phrase
+from studio.ui.auth.owner import Keys, read_cookies
+from studio.ui.auth.rate_limit import RateLimits, Sessions
 from studio.ui.shell import routes
 from studio.ui.shell.faults import has_boundary, has_long_name
 from studio.ui.templates import render
@@ -249,7 +249,7 @@ def refusal_page(status: int, language: str) -> str:
     """Return the small page that says why a request was refused."""
     words = load_catalogue(language)
     what, fix = words.say(text(f"ui.gate.{status}")), words.say(text(f"ui.gate.{status}.fix"))
-    return render("refusal.html", language=words.language, what=what, fix=fix)
+    return render("auth/refusal.html", language=words.language, what=what, fix=fix)
 
 
 def _is_open(path: str, role: str) -> bool:
