@@ -96,7 +96,7 @@ FAILURES = (
         # Newer optimizers have two modes, and one of the two packages asks every optimizer for them.
         "optimizer_modes",
         said(
-            r"'(?:\w*Adam\w*|\w*Optimizer\w*|SGD|Lion\w*|Adafactor)' object has no attribute '(?:train|eval)'"
+            r"'(?:\w*Adam\w*|\w*Optimizer\w*|SGD\w{0,3}|Lion\w*|Adafactor)' object has no attribute '(?:train|eval)'"
         ),
         (Remedy("upgrade_transformers_accelerate"),),
         code="V39",

@@ -146,6 +146,7 @@ METHODS = {
             "merge_and_unload merge_adapter unmerge_adapter _get_submodules get_nb_trainable_parameters "
             "print_trainable_parameters disable_adapter_layers enable_adapter_layers active_adapters",
         ),
+        ("transformers", "accelerator is_deepspeed_enabled is_fsdp_enabled _signature_columns"),
         ("unsloth", "save_pretrained_merged save_pretrained_gguf push_to_hub_merged for_inference"),
         (
             "diffusers",
