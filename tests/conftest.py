@@ -48,6 +48,13 @@ FAMILIES = {
     "mistral": ("MistralConfig", {"sliding_window": None}),
     "gemma3": ("Gemma3TextConfig", {"head_dim": 8, "layer_types": ["full_attention", "full_attention"]}),
     "phi3": ("Phi3Config", {"tie_word_embeddings": False}),
+    "granite": (
+        "GraniteConfig",
+        {"residual_multiplier": 0.3, "embedding_multiplier": 4.0, "logits_scaling": 2.0},
+    ),
+    "olmo2": ("Olmo2Config", {}),
+    "glm4": ("Glm4Config", {"head_dim": 8}),
+    "hunyuan": ("HunYuanDenseV1Config", {"head_dim": 8}),
 }
 
 

@@ -11,6 +11,7 @@ from studio_kernels.dropout import DROPOUT
 from studio_kernels.flash import FLASH_ATTENTION
 from studio_kernels.fp8 import FP8
 from studio_kernels.glu import GLU
+from studio_kernels.grouped_matmul import GROUPED_MATMUL
 from studio_kernels.layer_norm import LAYER_NORM
 from studio_kernels.linear_cross_entropy import LINEAR_CROSS_ENTROPY
 from studio_kernels.lora import LORA
@@ -33,6 +34,7 @@ OPS: tuple[Op, ...] = (
     LORA,
     FP8,
     FLASH_ATTENTION,
+    GROUPED_MATMUL,
 )
 IMPLEMENTATIONS = ("reference", "triton")
 

@@ -86,6 +86,30 @@ class Nf4:
             dtype=quant_state.dtype,
         )
 
+    @classmethod
+    def drawn(cls, draws: Draws, shape: tuple[int, int], dtype: torch.dtype, *, nested: bool) -> Nf4:
+        """A weight of random bytes and scales, for tests and samples."""
+        rows, width = shape
+        blocks = -(-rows * width // 64)
+        code = torch.linspace(-1, 1, 16) ** 3
+        packed = draws.integers(0, 256, -(-rows * width // 2), dtype=torch.uint8)
+        wide = torch.float32
+        absmax = (
+            draws.integers(0, 256, blocks, dtype=torch.uint8)
+            if nested
+            else draws.normal(blocks, dtype=wide).abs_()
+        )
+        return cls(
+            packed=packed,
+            absmax=absmax,
+            code=code.to(draws.device),
+            nested_absmax=draws.normal(-(-blocks // 256), dtype=wide).abs_() if nested else None,
+            nested_code=draws.normal(256, dtype=wide) if nested else None,
+            offset=draws.normal(1, dtype=wide)[0] if nested else None,
+            shape=(rows, width),
+            dtype=dtype,
+        )
+
 
 def readable(quant_state: Any) -> Support:
     """Whether `Nf4.of` takes a weight with this bitsandbytes `QuantState`."""
@@ -262,20 +286,7 @@ def sample(
     nested: bool = True,
 ) -> Callable[[Implementation], dict[str, Tensor]]:
     """See `Op.sample`; `layout` "sliced" decodes into columns of a wider tensor."""
-    draws = Draws(dtype=torch.float32, device=device)
-    blocks = -(-rows * width // 64)
-    code = torch.linspace(-1, 1, 16) ** 3
-    packed = draws.integers(0, 256, -(-rows * width // 2), dtype=torch.uint8)
-    weight = Nf4(
-        packed=packed,
-        absmax=draws.integers(0, 256, blocks, dtype=torch.uint8) if nested else draws.normal(blocks).abs_(),
-        code=code.to(device),
-        nested_absmax=draws.normal(-(-blocks // 256)).abs_() if nested else None,
-        nested_code=draws.normal(256) if nested else None,
-        offset=draws.normal(1)[0] if nested else None,
-        shape=(rows, width),
-        dtype=dtype,
-    )
+    weight = Nf4.drawn(Draws(dtype=torch.float32, device=device), (rows, width), dtype, nested=nested)
     options = {"dtype": torch.float64 if wide else dtype, "device": device}
 
     def run(implementation: Implementation) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """Rotary position embedding of all query and key heads in one launch, with the heads' RMS norms where a model has them.
 
     a' = a cos(p) - b sin(p)        b' = b cos(p) + a sin(p)        a = x[i], b = x[i + d_r / 2], i < d_r / 2
+                                                        interleaved: a = x[2 i], b = x[2 i + 1]
 
 Backward is the transpose, a = a' cos + b' sin, b = b' cos - a' sin, by the same tables: their factor (YaRN) is not
 inverted. Where x = n (w + c), n = z r, r = (mean z^2 + eps)^(-1/2):  u = dx (w + c),  dz = r (u - n mean(u n)).
@@ -9,7 +10,8 @@ T tokens; a row of the joint projection holds nq query, nk key and nk value head
 tables cos and sin (P, d_r) are transformers' own: both halves equal, scaling factor included; a token reads the row
 that its position names. Columns from d_r on are not rotated (partial rotary). Numbers are float32 inside and rounded
 once, at the store; with CAST_THEN_SCALE n is rounded before the weight meets it, too (see `rms_norm`).
-Source: Su et al. 2021, arXiv:2104.09864, in the rotate-half convention of Llama.
+Source: Su et al. 2021, arXiv:2104.09864, in the rotate-half convention of Llama or, `interleaved`, in its own (GPT-J,
+GLM, Cohere), whose pairs are neighbours; the tables are of the same layout for both.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ def reference_forward(
     eps: float = 0.0,
     offset: int = 0,
     order: str = CAST_THEN_SCALE,
+    interleaved: bool = False,
     out: Tensor | None = None,  # (T, >= (nq + nk) d), any row stride
 ) -> Tensor:
     """Rotate the query and key heads: in place without norms (returns `qkv`), else into `out` (`qkv` stays raw).
@@ -58,14 +61,14 @@ def reference_forward(
     x = _heads(qkv, heads, head_dim)
     cos, sin = _table_rows(cos, sin, positions, x.dtype)
     if query_norm is None and out is None:
-        _rotate(x, cos, sin, x)
+        _rotate(x, cos, sin, x, interleaved)
         return qkv
     if out is None:
         out = torch.empty(len(qkv), heads * head_dim, dtype=qkv.dtype, device=qkv.device)
     if query_norm is not None:
         x = _normalise(x, eps, order) * _head_weights(query_norm, key_norm, query_heads, key_heads, offset, x)
     y, rotary_dim = _heads(out, heads, head_dim), 2 * cos.shape[-1]
-    _rotate(x, cos, sin, y)
+    _rotate(x, cos, sin, y, interleaved)
     y[..., rotary_dim:] = x[..., rotary_dim:]
     return out
 
@@ -87,6 +90,7 @@ def reference_backward(
     eps: float = 0.0,
     offset: int = 0,
     order: str = CAST_THEN_SCALE,
+    interleaved: bool = False,
     out: Tensor,  # (T, >= (nq + 2 nk) d), any row stride
     norm_gradients: tuple[Tensor, Tensor] | None = None,  # (d,) float32 each
 ) -> Tensor:
@@ -102,12 +106,12 @@ def reference_backward(
     for dy, part, weight, index in parts:
         dx = packed[:, part]
         if weight is None:
-            _rotate(dy, cos, sin, dx)
+            _rotate(dy, cos, sin, dx, interleaved)
             dx[..., rotary_dim:] = dy[..., rotary_dim:]
             continue
         wide = torch.promote_types(dy.dtype, torch.float32)
         u = dy.to(wide, copy=True)
-        _rotate(u, cos, sin, u)
+        _rotate(u, cos, sin, u, interleaved)
         x = _heads(qkv, heads, head_dim)[:, part].to(wide)
         r = torch.rsqrt(x.square().mean(-1, keepdim=True).add_(eps))
         normal = x * r
@@ -133,14 +137,17 @@ def _table_rows(
     return tuple(table[:, :half].index_select(0, positions).to(wide).unsqueeze(1) for table in (cos, sin))
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, interleaved: bool) -> None:
     """Rotate the first d_r columns of each head of x (T, heads, d) into `out`, which may be x."""
     half = cos.shape[-1]
-    a, b = x[..., :half], x[..., half : 2 * half]
+    first, second = slice(0, half), slice(half, 2 * half)
+    if interleaved:
+        first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+    a, b = x[..., first], x[..., second]
     # Mixed dtypes are computed in the wider one; five passes, and out's b is written when only a is still needed.
     rotated = (a * cos).addcmul_(b, sin, value=-1)
-    torch.addcmul(b * cos, a, sin, out=out[..., half : 2 * half])
-    out[..., :half] = rotated
+    torch.addcmul(b * cos, a, sin, out=out[..., second])
+    out[..., first] = rotated
 
 
 def _normalise(x: Tensor, eps: float, order: str) -> Tensor:
@@ -173,6 +180,7 @@ def fused_forward(
     eps: float = 0.0,
     offset: int = 0,
     order: str = CAST_THEN_SCALE,
+    interleaved: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
     """`reference_forward` in one kernel."""
@@ -189,7 +197,7 @@ def fused_forward(
             qkv.stride(0), out.stride(0), cos.stride(0), sin.stride(0),
             QUERY_HEADS=query_heads, ALL_HEADS=heads, HEAD_DIM=head_dim, HALF=rotary_dim // 2, NORM=norm,
             REST=rotary_dim < head_dim and not in_place, EPS=eps, OFFSET=offset,
-            CAST_FIRST=order == CAST_THEN_SCALE, **block,
+            CAST_FIRST=order == CAST_THEN_SCALE, INTERLEAVED=interleaved, **block,
         )  # fmt: skip
     return out
 
@@ -211,6 +219,7 @@ def fused_backward(
     eps: float = 0.0,
     offset: int = 0,
     order: str = CAST_THEN_SCALE,
+    interleaved: bool = False,
     out: Tensor,
     norm_gradients: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
@@ -232,7 +241,8 @@ def fused_backward(
             dq.stride(0), dk.stride(0), dv.stride(0), dq.stride(1), dk.stride(1), dv.stride(1),
             qkv.stride(0) if norm else 0, out.stride(0), cos.stride(0), sin.stride(0),
             QUERY_HEADS=query_heads, KEY_HEADS=key_heads, HEAD_DIM=head_dim, HALF=rotary_dim // 2, NORM=norm,
-            NORM_GRADIENTS=trained, REST=rotary_dim < head_dim, EPS=eps, OFFSET=offset, **block,
+            NORM_GRADIENTS=trained, REST=rotary_dim < head_dim, EPS=eps, OFFSET=offset,
+            INTERLEAVED=interleaved, **block,
         )  # fmt: skip
     if trained:
         for gradient, total in zip(norm_gradients, partial.sum(0), strict=True):
@@ -251,6 +261,7 @@ def sample(
     offset: int = 0,
     order: str = CAST_THEN_SCALE,
     rotary_dim: int | None = None,
+    interleaved: bool = False,
     heads_first: bool = False,
 ) -> Callable[[Implementation], dict[str, Tensor]]:
     """`width` columns of queries in heads of at most 128, half as many key heads; see `Op.sample`.
@@ -271,10 +282,10 @@ def sample(
     gradients = [draws.normal(rows, count, head_dim) for count in counts]
     if heads_first:
         gradients = [each.transpose(0, 1).contiguous().transpose(0, 1) for each in gradients]
-    options = {}
+    options = {"interleaved": interleaved}
     if norms:
         query_norm, key_norm = (draws.normal(head_dim, scale=0.2, mean=1.0 - offset) for _ in range(2))
-        options = dict(query_norm=query_norm, key_norm=key_norm, eps=1e-6, offset=offset, order=order)
+        options |= dict(query_norm=query_norm, key_norm=key_norm, eps=1e-6, offset=offset, order=order)
 
     def run(implementation: Implementation) -> dict[str, Tensor]:
         qkv, packed = lay_out(raw, "sliced"), lay_out(torch.full_like(raw, float("nan")), "sliced")
@@ -285,7 +296,7 @@ def sample(
             found |= {"dquery_norm": sums[0], "dkey_norm": sums[1]}
             options_back = options | {"qkv": qkv, "norm_gradients": sums}
         else:
-            options_back = {}
+            options_back = options
         implementation.backward(*gradients, *sizes, out=packed, **options_back)
         return found
 

@@ -26,9 +26,12 @@ def _forward_kernel(
     x_stride, out_stride, cos_stride, sin_stride,
     QUERY_HEADS: tl.constexpr, ALL_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HALF: tl.constexpr,
     NORM: tl.constexpr, REST: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr, CAST_FIRST: tl.constexpr,
-    HEADS: tl.constexpr, HALF_BLOCK: tl.constexpr, REST_BLOCK: tl.constexpr,
+    INTERLEAVED: tl.constexpr, HEADS: tl.constexpr, HALF_BLOCK: tl.constexpr, REST_BLOCK: tl.constexpr,
 ):  # fmt: skip
     # A head's columns are a | b | c: a and b turn into one another, c (only with REST) stays.
+    # INTERLEAVED: a and b alternate.
+    STEP: tl.constexpr = 2 if INTERLEAVED else 1
+    APART: tl.constexpr = 1 if INTERLEAVED else HALF
     token = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
     column = tl.arange(0, HALF_BLOCK)[None, :]
@@ -37,9 +40,9 @@ def _forward_kernel(
     position = tl.load(positions_pointer + token).to(tl.int64)
     cos = _load(cos_pointer + position * cos_stride + column, half_mask)
     sin = _load(sin_pointer + position * sin_stride + column, half_mask)
-    at = head * HEAD_DIM + column
+    at = head * HEAD_DIM + column * STEP
     x_row, out_row = x_pointer + token * x_stride, out_pointer + token * out_stride
-    a, b = _load(x_row + at, mask), _load(x_row + at + HALF, mask)
+    a, b = _load(x_row + at, mask), _load(x_row + at + APART, mask)
     if REST:
         rest = tl.arange(0, REST_BLOCK)[None, :] + 2 * HALF
         rest_mask = (head < ALL_HEADS) & (rest < HEAD_DIM)
@@ -53,13 +56,13 @@ def _forward_kernel(
         is_query = head < QUERY_HEADS
         query, key = query_norm_pointer, key_norm_pointer
         a, b = (a * r).to(dtype).to(tl.float32), (b * r).to(dtype).to(tl.float32)
-        a *= _load_weight(query, key, is_query, column, half_mask, OFFSET)
-        b *= _load_weight(query, key, is_query, column + HALF, half_mask, OFFSET)
+        a *= _load_weight(query, key, is_query, column * STEP, half_mask, OFFSET)
+        b *= _load_weight(query, key, is_query, column * STEP + APART, half_mask, OFFSET)
         if REST:
             c = (c * r).to(dtype).to(tl.float32)
             c *= _load_weight(query, key, is_query, rest, rest < HEAD_DIM, OFFSET)
     _store(out_row + at, a * cos - b * sin, mask)
-    _store(out_row + at + HALF, b * cos + a * sin, mask)
+    _store(out_row + at + APART, b * cos + a * sin, mask)
     if REST:
         _store(out_row + head * HEAD_DIM + rest, c, rest_mask)
 
@@ -74,10 +77,11 @@ def _load_gradient(dq_at, dk_at, dv_at, column, mask, is_query, is_key, is_value
 
 @triton.jit
 def _store_sums(
-    to, a, b, c, chosen, column, rest, HEAD_DIM: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr
+    to, a, b, c, chosen, column, rest, HEAD_DIM: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr,
+    STEP: tl.constexpr, APART: tl.constexpr,
 ):  # fmt: skip
-    _store(to + column, tl.sum(tl.where(chosen, a, 0.0), axis=0)[None, :], column < HALF)
-    _store(to + column + HALF, tl.sum(tl.where(chosen, b, 0.0), axis=0)[None, :], column < HALF)
+    _store(to + column * STEP, tl.sum(tl.where(chosen, a, 0.0), axis=0)[None, :], column < HALF)
+    _store(to + column * STEP + APART, tl.sum(tl.where(chosen, b, 0.0), axis=0)[None, :], column < HALF)
     if REST:
         _store(to + rest, tl.sum(tl.where(chosen, c, 0.0), axis=0)[None, :], rest < HEAD_DIM)
 
@@ -89,8 +93,10 @@ def _backward_kernel(
     dv_stride, dq_head_stride, dk_head_stride, dv_head_stride, x_stride, out_stride, cos_stride, sin_stride,
     QUERY_HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HALF: tl.constexpr,
     NORM: tl.constexpr, NORM_GRADIENTS: tl.constexpr, REST: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr,
-    HEADS: tl.constexpr, HALF_BLOCK: tl.constexpr, REST_BLOCK: tl.constexpr,
+    INTERLEAVED: tl.constexpr, HEADS: tl.constexpr, HALF_BLOCK: tl.constexpr, REST_BLOCK: tl.constexpr,
 ):  # fmt: skip
+    STEP: tl.constexpr = 2 if INTERLEAVED else 1
+    APART: tl.constexpr = 1 if INTERLEAVED else HALF
     # int64: a head's stride may be that of all tokens.
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS)).to(tl.int64)[:, None]
     column = tl.arange(0, HALF_BLOCK)[None, :]
@@ -99,11 +105,11 @@ def _backward_kernel(
     is_head = head < QUERY_HEADS + 2 * KEY_HEADS
     is_query, is_value = head < QUERY_HEADS, head >= QUERY_HEADS + KEY_HEADS
     is_key = (head >= QUERY_HEADS) & (head < QUERY_HEADS + KEY_HEADS)
-    at, rest_at = head * HEAD_DIM + column, head * HEAD_DIM + rest
+    at, rest_at = head * HEAD_DIM + column * STEP, head * HEAD_DIM + rest
     if NORM:
         query, key = query_norm_pointer, key_norm_pointer
-        weight_a = _load_weight(query, key, is_query, column, half_mask, OFFSET)
-        weight_b = _load_weight(query, key, is_query, column + HALF, half_mask, OFFSET)
+        weight_a = _load_weight(query, key, is_query, column * STEP, half_mask, OFFSET)
+        weight_b = _load_weight(query, key, is_query, column * STEP + APART, half_mask, OFFSET)
         weight_c = _load_weight(query, key, is_query, rest, rest_mask, OFFSET)
     sum_a = tl.zeros((HEADS, HALF_BLOCK), dtype=tl.float32)
     sum_b = tl.zeros((HEADS, HALF_BLOCK), dtype=tl.float32)
@@ -120,14 +126,14 @@ def _backward_kernel(
         dv_at = dv_pointer + token * dv_stride + (head - QUERY_HEADS - KEY_HEADS) * dv_head_stride
         out_row = out_pointer + token * out_stride
         half_live, rest_live = live & half_mask, live & rest_mask
-        da = _load_gradient(dq_at, dk_at, dv_at, column, half_live, is_query, is_key, is_value)
-        db = _load_gradient(dq_at, dk_at, dv_at, column + HALF, half_live, is_query, is_key, is_value)
+        da = _load_gradient(dq_at, dk_at, dv_at, column * STEP, half_live, is_query, is_key, is_value)
+        db = _load_gradient(dq_at, dk_at, dv_at, column * STEP + APART, half_live, is_query, is_key, is_value)
         ua, ub = da * cos + db * sin, db * cos - da * sin
         if REST:
             uc = _load_gradient(dq_at, dk_at, dv_at, rest, rest_live, is_query, is_key, is_value)
         if NORM:
             x_row, normed = x_pointer + token * x_stride, live & (is_value == 0)
-            a, b = _load(x_row + at, normed & half_mask), _load(x_row + at + HALF, normed & half_mask)
+            a, b = _load(x_row + at, normed & half_mask), _load(x_row + at + APART, normed & half_mask)
             squares = tl.sum(a * a, axis=1) + tl.sum(b * b, axis=1)
             if REST:
                 c = _load(x_row + rest_at, normed & rest_mask)
@@ -149,14 +155,16 @@ def _backward_kernel(
             if REST:
                 uc = tl.where(is_value, uc, r * (uc * weight_c - c * mean))
         _store(out_row + at, ua, half_live)
-        _store(out_row + at + HALF, ub, half_live)
+        _store(out_row + at + APART, ub, half_live)
         if REST:
             _store(out_row + rest_at, uc, rest_live)
     if NORM_GRADIENTS:
         program = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
         to = partial_pointer + program * (2 * HEAD_DIM)
-        _store_sums(to, sum_a, sum_b, sum_c, is_query, column, rest, HEAD_DIM, HALF, REST)
-        _store_sums(to + HEAD_DIM, sum_a, sum_b, sum_c, is_key, column, rest, HEAD_DIM, HALF, REST)
+        _store_sums(to, sum_a, sum_b, sum_c, is_query, column, rest, HEAD_DIM, HALF, REST, STEP, APART)
+        _store_sums(
+            to + HEAD_DIM, sum_a, sum_b, sum_c, is_key, column, rest, HEAD_DIM, HALF, REST, STEP, APART
+        )
 
 
 def block_shape(heads: int, head_dim: int, rotary_dim: int) -> dict[str, int]:

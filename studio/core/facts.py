@@ -281,8 +281,7 @@ class ModelFacts:
     """What a model folder is, read without loading its weights."""
 
     source: str
-    name: str
-    """Hub id or folder name: never a local path."""
+    name: str  # hub id or folder name: never a local path
     folder: str
     """Local folder that holds the files; "" for a hub source that is not downloaded yet."""
     architecture: str
@@ -313,12 +312,13 @@ class ModelFacts:
     """Whether output and input embeddings are the same weights; None when unknown."""
     scores_capped: bool = False
     """Whether attention caps its scores (Gemma 2), which PyTorch's fused attention cannot do."""
+    branches_scaled: bool = False
+    """Whether what attention and MLP give is multiplied before it joins the residual stream (Granite)."""
     sdpa: bool = True
     """Whether transformers can compute its attention by PyTorch's fused one."""
     linear_parameters: int = 0
-    """Weights of the linear layers inside all layers together, experts left out."""
     expert_parameters: int = 0
-    """Weights of the experts of all layers, which bitsandbytes leaves as they are: they are no linear layers."""
+    """Weights of all layers' linears, experts and routers left out; of their experts, biases left out."""
     linears: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Name inside a layer, such as `self_attn.q_proj` -> (outputs, inputs)."""
     norms: Mapping[str, int] = field(default_factory=dict)

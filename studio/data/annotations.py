@@ -6,13 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from studio.core.i18n import Text, text
+from studio.data.columns import measure_columns
 from studio.data.formats.cells import Values, is_empty, shorten
+from studio.data.formats.names import part_name
 from studio.data.row import Row
 
 LOOKED_AT = 100
 FOUND = ("choices", "text", "rating", "labels", "taxonomy", "number", "datetime")
 """Keys under which a result has what was found."""
 TECHNICAL = ("annotations", "predictions", "responses", "suggestions", "options", "accept", "answer")
+TOLD = frozenset(("annotator", "annotators", "annotation", "annotated", "lead", "labeler", "labeller"))
+"""Words in the names of what a tool notes beside what people found out: who did it, when, and for how long."""
 SENT = ("submitted", "completed")
 ACCEPTED, OTHERS = "accept", ("reject", "ignore")
 
@@ -56,6 +60,24 @@ def find_annotated(columns: Sequence[str], rows: Sequence[Values]) -> Annotated 
     gone = tuple(name for name in columns if name in TECHNICAL)
     kept = [name for name in columns if name not in gone]
     return None if {*names} & {*kept} else Annotated(names=names, columns=gone)
+
+
+def find_told(columns: Sequence[str], rows: Sequence[Values], found: Sequence[str]) -> dict[str, str]:
+    """Return the text that people were shown and the one thing that they were asked about it, as roles; {} for others.
+
+    found: columns that were made of what people found out. In a flat export the tool's notes beside it tell.
+    """
+    noted = [name for name in columns if TOLD & {*part_name(name)}]
+    if not found and len(noted) < 2:
+        return {}
+    known = measure_columns([name for name in columns if name not in noted], rows)
+    if not found:
+        found = [one.name for one in known.values() if one.is_labels and one.filled == 1]
+    texts = [one.name for one in known.values() if one.is_prose and one.plain and one.name not in found]
+    labels = [name for name in found if name in known and known[name].spoken and known[name].distinct > 1]
+    return (
+        {"prompt": texts[0], "completion": labels[0]} if len(texts) == len(labels) == len(found) == 1 else {}
+    )
 
 
 def _read(values: Values) -> dict[str, object]:

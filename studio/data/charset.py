@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from studio.data.legacy_encodings import CODECS, is_plausible, rank_encodings
+from studio.data.legacy_encodings import CODECS, decide_encoding, is_plausible, rank_encodings
 
 ENCODINGS = (
     "utf-8",
@@ -53,7 +53,7 @@ class EncodingGuess:
     encoding: str
     """One of ENCODINGS; "" for UTF-32, which is not read."""
     sure: bool
-    """Whether the bytes prove it; otherwise a person should look at the preview and confirm."""
+    """Whether the bytes leave no doubt; otherwise a person should look at the preview and confirm."""
     choices: tuple[str, ...]
     """What it could be, the likeliest first; `encoding` alone when it is sure."""
     excerpt: bytes = b""
@@ -101,6 +101,8 @@ def detect_encoding(stream: BinaryIO, suffix: str = "", limit_bytes: int = SCAN_
     in_json = suffix in (".jsonl", ".ndjson", ".json") and lines > 1
     if broken_lines == 1 and (in_json or not is_plausible(sample)):
         return _sure("utf-8")
+    if decided := decide_encoding(sample):
+        return _sure(decided)
     choices = tuple(name for name, _ in rank_encodings(sample)) or ("cp1252",)
     choices = (*choices, "utf-8")
     return EncodingGuess(encoding=choices[0], sure=False, choices=choices, excerpt=_cut_excerpt(sample))

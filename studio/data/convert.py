@@ -186,7 +186,7 @@ def understand_source(source: Source, spec: DatasetSpec, cache: Path | None = No
     """
     rows = [row for row in (*source.sample, *source.sample_more(len(source.sample))) if row.problem is None]
     columns = tuple(dict.fromkeys((*source.columns, *list_columns(rows))))
-    return understand(columns, [row.values for row in rows], spec, cache)
+    return understand(columns, [row.values for row in rows], spec, cache, source.annotated)
 
 
 def make_key(source: Source, understanding: Understanding, spec: DatasetSpec) -> str:

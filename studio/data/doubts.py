@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from studio.data.columns import Column, joins, measure_columns
 from studio.data.evidence import has_answer, is_judged, is_sentence
-from studio.data.formats.aliases import QUESTIONS
+from studio.data.formats.aliases import LABEL, QUESTIONS
 from studio.data.formats.cells import Values
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped, Score
+from studio.data.kinds import find_named
+from studio.data.likelihood import order_answers
 from studio.data.naming import hints
 from studio.data.ranking import is_answer, is_either_way, is_one_of_several, is_outdone
 from studio.data.whole_examples import is_part
@@ -29,12 +31,17 @@ def doubt_roles(
     if best.name == "rl" and not chosen and is_sentence(match.mapping, columns, rows):
         # No program checks a sentence against another one: it is learned.
         half, asked_for = True, {"prompt": match.mapping["prompt"]}
+    if half and not chosen and find_named([*measure_columns(columns, rows).values()]):
+        asked_for = {}  # what is called a prompt is what is written here
     # Two questions beside each other are compared, and what was found out is the answer.
     half = half or (best.name == "rl" and "prompt" in match.doubtful and is_judged(columns, rows))
     if best.name == "prompt_completion" and "completion" not in chosen and not match.doubtful:
         asked, said = match.mapping.get("prompt", ""), match.mapping.get("completion", "")
         known = measure_columns(columns, rows)
-        if is_outdone(said, asked, [*known.values()]):
+        first = order_answers([*known.values()], asked)[:1] if "prompt" in chosen else ()
+        if any(one.name != said and hints(one, LABEL) for one in first):
+            half, asked_for = True, dict(chosen)  # a label of two texts, of which one is called an answer
+        elif is_outdone(said, asked, [*known.values()]):
             half, asked_for = True, {"prompt": asked, **chosen} if asked else dict(chosen)
         elif not chosen and asked in known and said in known and _holds_example(said, asked, known, rows):
             half, asked_for = True, {"prompt": asked}

@@ -101,11 +101,19 @@ def weigh(
             named = {*part_name(first)} & READ
             return _tell(asked, learned) if named else None
         return _weigh_pair(asked, learned, used, columns, rows)
-    if role == "reasoning" and {*part_name(first)} & THINKING:
+    if role == "reasoning" and ({*part_name(first)} & THINKING or _leads_to(first, columns, rows, mapping)):
         return text("data.evidence.thoughts", column=shorten(first))
     if role.startswith("material"):
         return weigh_material(first, [one for one in question.choices if one], columns, rows, mapping)
     return None
+
+
+def _leads_to(first: str, columns: Sequence[str], rows: Sequence[Values], mapping: Mapped) -> bool:
+    """Return whether a rationale, of sentences, leads to an answer of a few words; other explanations follow one."""
+    known = measure_columns(columns, rows)
+    answer = known.get(mapping.get("completion") or mapping.get("output") or "")
+    short = answer is not None and not answer.is_prose and not answer.coded
+    return short and known[first].is_prose and bool({*part_name(first)} & {"rationale", "rationales"})
 
 
 def _weigh_format(
@@ -141,13 +149,17 @@ def _weigh_format(
             return text("data.evidence.answers", column=shorten(written[0].name))
     if {*choices} == {"prompt_completion", "rl"}:
         answers = [one for one in known if hints(one, (*ANSWERS, *EXPECTED)) and _is_whole(one) and one.plain]
+        answers += [
+            one for one in known if one.coded and hints(one, PRODUCTS) and _is_whole(one) and one.plain
+        ]
         # A result that stands at the end of its solution is no other answer.
         answers = [
             one for one in answers if not repeats(one.name, [o.name for o in answers if o is not one], rows)
         ]
         asked = [one for one in known if hints(one, (*QUESTIONS, "prompt", "input")) and _is_whole(one)]
         # No program checks a sentence against another one.
-        if len(answers) == len(asked) == 1 and answers[0].is_prose and answers[0].words >= SENTENCE:
+        written = len(answers) == len(asked) == 1 and (answers[0].is_prose or answers[0].coded)
+        if written and answers[0].words >= SENTENCE:
             return text("data.evidence.answers", column=shorten(answers[0].name))
     return None
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.core.recipe import DatasetSpec
+from studio.data.annotations import find_told
 from studio.data.column_questions import ANSWERING, ask_columns, ask_format, ask_role
 from studio.data.columns import repeats
 from studio.data.conversation import Conversation
@@ -57,22 +58,30 @@ SAMPLE_ROWS = 3000
 
 
 def understand(
-    columns: Sequence[str], rows: Sequence[Values], spec: DatasetSpec, cache: Path | None = None
+    columns: Sequence[str],
+    rows: Sequence[Values],
+    spec: DatasetSpec,
+    cache: Path | None = None,
+    annotated: Sequence[str] = (),
 ) -> Understanding:
-    """Return what these columns and sample rows are.
+    """Return what these columns and sample rows are; `annotated`: columns of what people found out in a tool.
 
     What the person said wins: `spec.format` and `spec.mapping`, where a role mapped to "" has no column; after that
     the mapping that was saved beside the data, or in `cache` (see mapping_file). Raises StudioError for a format or
     mapping that cannot be; what is merely unclear becomes a question.
     """
     columns = tuple(name for name in columns if isinstance(name, str))
-    found = _understand(columns, rows[:SAMPLE_ROWS], spec, cache)
+    found = _understand(columns, rows[:SAMPLE_ROWS], spec, cache, annotated)
     declined = tuple(role for role, name in spec.mapping.items() if not name)
     return dataclasses.replace(found, columns=columns, declined=(*declined, *found.declined))
 
 
 def _understand(
-    columns: tuple[str, ...], rows: Sequence[Values], spec: DatasetSpec, cache: Path | None
+    columns: tuple[str, ...],
+    rows: Sequence[Values],
+    spec: DatasetSpec,
+    cache: Path | None,
+    annotated: Sequence[str],
 ) -> Understanding:
     chosen = dict(spec.mapping)
     _check_columns(chosen, columns)
@@ -85,6 +94,13 @@ def _understand(
         if saved is not None:
             reason = text("data.format.saved", format=saved.format, file=shorten(saved.path.name))
             return _take(_find_format(saved.format), columns, rows, dict(saved.mapping), reason, settled=True)
+    told = {} if chosen else find_told(columns, rows, annotated)
+    if told:
+        reason = text(
+            "data.evidence.annotated", text=shorten(told["prompt"]), label=shorten(told["completion"])
+        )
+        found = _take(_find_format("prompt_completion"), columns, rows, told, reason, settled=True)
+        return dataclasses.replace(found, confidence=DECIDED)
     found = _choose(columns, rows, chosen)
     if found.questions and rows:
         found = _decide(found, columns, rows, chosen)
@@ -299,6 +315,8 @@ def _settle(
     reasons += tell_lists([match.mapping[role] for role in ANSWERING if role in match.mapping], rows)
     if "reasoning" in match.mapping:
         reasons.append(text("data.sniff.reasoning", column=shorten(match.mapping["reasoning"])))
+    if "weight" in match.mapping:
+        reasons.append(text("data.sniff.weight", column=shorten(match.mapping["weight"])))
     spared = {*match.mapping.values(), *(name for names in match.doubtful.values() for name in names)}
     if "choices" in match.mapping:
         spared |= {*find_series(columns)}
@@ -390,7 +408,10 @@ def _check_columns(chosen: Mapping[str, str], columns: Sequence[str]) -> None:
 def _refuse_role(role: str, roles: Sequence[str]) -> StudioError:
     # A part's second and further columns (material_2) follow from its first.
     first = [
-        name for name in roles if (stem := re.sub(r"_(from_)?\d$", "", name)) == name or stem not in roles
+        name
+        for name in roles
+        if ((stem := re.sub(r"_(from_)?\d$", "", name)) == name or stem not in roles)
+        and not name.endswith("_score")  # so do the scores of two answers
     ]
     return StudioError(
         text("data.sniff.no_role", role=shorten(role)),

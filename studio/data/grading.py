@@ -19,11 +19,11 @@ from studio.data.ranking import GRADED, JUDGED, is_answer, rank_answers
 MOST_GRADES = 10
 ORIGINS = frozenset(
     "url link href author authors published publisher date pubdate timestamp license licence title doi source repo "
-    "path website domain journal crawl dump".split()
+    "path website domain journal crawl dump warc snapshot language lang token tokens perplexity".split()
 )
-"""Words in the names of what tells where a document is from."""
-DOCUMENT, FEWEST_ORIGINS = 40, 2
-"""Words of a text, and columns of its provenance, from which on it is a document."""
+"""Words in the names of what tells where a document is from, or what was measured when it was collected."""
+DOCUMENT, FEWEST_ORIGINS, RICH = 40, 2, 3
+"""Words of a text, and columns of its provenance, from which on it is a document, and one that nobody labelled."""
 VERDICTS = frozenset(
     "safe correct good helpful accepted valid success successful passed approved acceptable harmless".split()
 )
@@ -94,7 +94,10 @@ def ask_labels(
     what = text("data.ask.labels", column=shorten(labels[0].name), sample=labels[0].sample)
     formats = ("prompt_completion", "text")
     asked = any(one.asks > 0.5 and one.plain for one in known.values())
-    if not asked and is_document(mapping, columns, rows) and not any(_is_found(one) for one in labels):
+    origins = 0 if asked or any(map(_is_found, labels)) else _count_origins(mapping, columns, rows)
+    if origins >= RICH:
+        return ()
+    if origins >= FEWEST_ORIGINS:
         # Documents with their provenance are read for themselves; a category only sorts them.
         formats = formats[::-1]
     return (ask_format(what, formats),)
@@ -105,11 +108,10 @@ def _is_found(one: Column) -> bool:
     return hints(one, (*LABEL, *ANSWERS)) or bool({*part_name(one.name)} & JUDGED)
 
 
-def is_document(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> bool:
-    """Return whether the text is long and other columns tell where it is from."""
+def _count_origins(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> int:
+    """Return how many columns tell where a long text is from; 0 for a short one."""
     one = measure_columns([mapping["text"]], rows)[mapping["text"]]
-    origins = [name for name in columns if {*part_name(name)} & ORIGINS]
-    return one.words >= DOCUMENT and len(origins) >= FEWEST_ORIGINS
+    return sum(bool({*part_name(name)} & ORIGINS) for name in columns) if one.words >= DOCUMENT else 0
 
 
 def _is_flag(name: str, rows: Sequence[Values]) -> bool:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 
 from studio.data.columns import Column
-from studio.data.formats.aliases import ANSWERS, INPUT, INSTRUCTION, QUESTIONS
-from studio.data.formats.names import part_name
+from studio.data.formats.aliases import ANSWERS, INPUT, INSTRUCTION, LABEL, PRODUCTS, QUESTIONS
+from studio.data.formats.context import TECHNICAL
+from studio.data.formats.names import BLOCKING, part_name
 from studio.data.naming import RENEWED, hints, is_renewed
 
 ASKING = 0.5
@@ -93,6 +94,20 @@ def find_entry(columns: Sequence[Column], *, alone: bool = False) -> tuple[Colum
     if any(one.plain and one.characters > NOTED_OF * texts[0].characters for one in rest):
         return None  # both are notes on a much longer text
     return (entries[0], texts[0]) if longer and not (alone and rest) else None
+
+
+def find_named(columns: Sequence[Column]) -> tuple[Column, Column] | None:
+    """Return a prompt that is the only text of a row, and the short name in front of it, which it is written for."""
+    texts = [one for one in columns if (one.is_prose or one.coded) and one.words >= DOCUMENT / 2]
+    rest = [one for one in columns if one not in texts and one.spoken and one.plain]
+    if len(texts) != 1 or len(rest) != 1 or not texts[0].plain:
+        return None
+    brief = rest[0].characters * NOTED_OF < texts[0].characters and rest[0].distinct > BRIEF * rest[0].rows
+    early = columns.index(rest[0]) < columns.index(texts[0])
+    told = {*part_name(rest[0].name)} & (BLOCKING | TECHNICAL) or hints(
+        rest[0], (*ANSWERS, *PRODUCTS, *LABEL)
+    )
+    return (rest[0], texts[0]) if brief and early and rest[0].rows > 1 and not told else None
 
 
 def _find_card(columns: Sequence[Column]) -> tuple[Column, Column] | None:

@@ -16,10 +16,19 @@ from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
 from studio.data.kinds import ASKING, NUMBERED, find_entry
 from studio.data.labels import points_into
 from studio.data.likelihood import ASIDE, BESIDE, NOTED, THOUGHTS, TRACES
-from studio.data.naming import are_twins, extends, hints, is_half, is_in_language, is_language, is_renewed
+from studio.data.naming import (
+    are_twins,
+    are_versions,
+    extends,
+    hints,
+    is_half,
+    is_in_language,
+    is_language,
+    is_renewed,
+)
 from studio.data.open_question import Question
 from studio.data.ranking import DATED, JUDGED, MADE, THINKING
-from studio.data.whole_examples import is_linked, writes_out
+from studio.data.whole_examples import SIGNS_CHARACTERS, ends_with, is_linked, says_again, writes_out
 
 VARIED = 0.8
 """Of the rows, so many different cells are no kinds of them."""
@@ -55,7 +64,15 @@ def find_rest(
     used = [name for name in columns if name in {*mapping.values(), *spared}]
     known = measure_columns(columns, rows)
     # Of two columns for the same role the person, or a format's own order, has chosen one.
-    rivals = {name for role in mapping for name in format.roles.get(role, ()) if role not in MATERIALS}
+    # A label rivals no text that is called an answer: it was found for both texts.
+    told = [
+        role
+        for role, name in mapping.items()
+        if role in ANSWERING and name in known and not known[name].is_prose and known[name].is_labels
+    ]
+    rivals = {
+        name for role in mapping if role not in (*MATERIALS, *told) for name in format.roles.get(role, ())
+    }
     rest = [one for name, one in known.items() if name not in used and one.is_prose]
     asked = [mapping[role] for role in ASKED if role in mapping]
     rest = [
@@ -68,7 +85,11 @@ def find_rest(
     rest = [one for one in rest if one.distinct > 1 or not {*part_name(one.name)} & ASIDE]
     rest = [one for one in rest if not is_linked(one, rows)]
     talks = [mapping[role] for role in TALKS if role in mapping]
-    rest = [one for one in rest if not any(writes_out(one.name, talk, rows) for talk in talks)]
+    rest = [
+        one
+        for one in rest
+        if not any(writes_out(one.name, talk, rows) or says_again(one.name, talk, rows) for talk in talks)
+    ]
     whole = sum(known[name].characters for name in used) + sum(one.characters for one in rest)
     heavy = [one for one in rest if one.characters >= min(SHARE * whole, CHARACTERS)]
     if "instruction" not in format.roles and "prompt" not in format.roles:
@@ -130,9 +151,10 @@ def annotates(name: str, talk: str, rows: Sequence[Values]) -> bool:
     """Return whether a column holds a list with an entry for each turn of a talk: what was noted of the turns."""
     pairs = [(row.get(name), row.get(talk)) for row in rows[:LOOKED_AT] if row.get(name)]
     lists = [pair for pair in pairs if all(isinstance(cell, (list, tuple)) for cell in pair)]
-    return (
-        bool(talk and pairs) and len(lists) == len(pairs) and all(len(one) == len(two) for one, two in lists)
+    noted = (
+        bool(talk and pairs) and len(lists) == len(pairs) and not any(holds_turns(one) for one, _ in lists)
     )
+    return noted and all(len(one) == len(two) for one, two in lists)
 
 
 def _says_whether(one: Column, rows: Sequence[Values]) -> bool:
@@ -163,7 +185,9 @@ def ask_rest(
     if format.name == "text":
         names = show_names([one.name for one in rest])
         what = text("data.ask.beside_text", columns=names)
-        asking = any({*part_name(one.name)} & TASKS or mapping.get("text") in one.sums for one in rest)
+        words = mapping.get("text", "")
+        sums = measure_columns([words, *(one.name for one in rest)], rows)[words].sums
+        asking = any({*part_name(one.name)} & TASKS or words in one.sums or one.name in sums for one in rest)
         asking = asking or any(
             (one.asks > 0.5 and one.plain) or {*part_name(one.name)} & MADE for one in rest
         )
@@ -188,6 +212,9 @@ def ask_rest(
         if one in thoughts
         or (_tells(one, answer, rows) and not is_renewed(answer, one.name))
         or any(extends(one.name, name) or is_in_language(one.name, name) for name in mapping.values())
+        or are_versions(one.name, asked)
+        or (answer and ends_with(one.name, answer, rows, SIGNS_CHARACTERS))
+        or ("choices" in mapping and {*part_name(one.name)} & {"option", "options", "choice", "choices"})
         or (
             one.coded
             and not is_renewed(answer, one.name)

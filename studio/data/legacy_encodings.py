@@ -17,6 +17,10 @@ GB_SYMBOLS, GB_COMMON, GB_RARE = range(0xA1, 0xA4), range(0xB0, 0xD8), range(0xD
 KOREAN = range(0xB0, 0xC9)
 ENOUGH = 12
 """Pairs of bytes from which on their distribution tells Korean from Chinese."""
+DECIDED, LEAD, MANY = 0.97, 0.25, 100
+"""Of a score of 1, so much has what is beyond doubt, and so far it is ahead of the second; in so many letters."""
+HUNGARIAN = frozenset("õû")
+"""What its letters with two strokes are read as."""
 
 
 def rank_encodings(sample: bytes) -> tuple[tuple[str, float], ...]:
@@ -38,6 +42,21 @@ def rank_encodings(sample: bytes) -> tuple[tuple[str, float], ...]:
         if best is not None and best.encoding in names:
             scores[names[best.encoding]] += 0.4
     return tuple(sorted(scores.items(), key=lambda one: -one[1]))
+
+
+def decide_encoding(sample: bytes) -> str:
+    """Return the encoding in which all of `sample` is written as its language is, and no other nearly so; "" for none.
+
+    Hungarian, whose own encoding is not among those that are known, reads in cp1252 but for two letters.
+    """
+    order = rank_encodings(sample)
+    best, *others = order or (("", 0.0),)
+    lead = best[1] - max((score for _, score in others), default=0.0)
+    if best[1] < DECIDED or lead < LEAD:
+        return ""
+    words = sample.decode(CODECS.get(best[0], best[0]))
+    odd = HUNGARIAN <= {*words} and best[0] == "cp1252"
+    return "" if odd or len(LATIN.findall(words)) < MANY else best[0]
 
 
 def is_plausible(sample: bytes) -> bool:

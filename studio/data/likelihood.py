@@ -25,7 +25,7 @@ from studio.data.formats.aliases import (
 )
 from studio.data.formats.context import TECHNICAL
 from studio.data.formats.names import BLOCKING, part_name
-from studio.data.kinds import REMARKS, find_document, find_faulty, find_judged, find_kind
+from studio.data.kinds import REMARKS, find_document, find_faulty, find_judged, find_kind, find_named
 from studio.data.naming import are_twins, hints, is_renewed
 from studio.data.ranking import DATED, GRADED, JUDGED, MADE, THINKING, is_test, rank_answers, rank_questions
 
@@ -146,7 +146,8 @@ def rank_pairs(columns: Sequence[Column], question: str = "") -> list[Pair]:
 def order_questions(columns: Sequence[Column]) -> list[Column]:
     """Return those of `columns` that could be read, the likeliest question first."""
     order = rank_questions(columns)
-    if first := find_document(columns) or find_faulty(columns):
+    named = find_named(columns)
+    if first := find_document(columns) or find_faulty(columns) or (named[0] if named else None):
         return [first, *(one for one in order if one is not first)]
     if first := find_judged(columns, order):
         return [first, *(one for one in order if one is not first)]

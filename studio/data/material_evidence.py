@@ -25,14 +25,27 @@ from studio.data.likelihood import (
     NOTED,
     WRITTEN,
 )
-from studio.data.naming import OLD, RENEWED, are_twins, extends, hints, is_half, is_language, is_renewed
+from studio.data.naming import (
+    OLD,
+    RENEWED,
+    are_twins,
+    are_versions,
+    extends,
+    hints,
+    is_half,
+    is_language,
+    is_renewed,
+)
 from studio.data.ranking import (
     DATED,
     JUDGED,
 )
+from studio.data.whole_examples import SIGNS_CHARACTERS, ends_with
 
 WRONG = frozenset("distractor distractors incorrect wrong hallucinated hallucination".split())
 """Words in the names of what is no answer."""
+OPTIONS = frozenset("option options choice choices candidates alternatives".split())
+"""Words in the names of what an answer could be chosen from."""
 LONGER = 3
 """So many times longer is a text in which an answer was found."""
 
@@ -127,8 +140,10 @@ def weigh_material(
         return text("data.evidence.material", column=shorten(first))
     if is_renewed(learned, first):
         return text("data.evidence.material", column=shorten(first))
-    if is_second(one, known.get(learned)):
-        return None
+    if is_second(one, known.get(learned)) or (learned and ends_with(first, learned, rows, SIGNS_CHARACTERS)):
+        return None  # what ends with the answer tells it
+    if are_versions(first, asked):
+        return None  # the question once more, in another language
     beside = (
         bool(words & (BESIDE | TASKS if asked else BESIDE)) or hints(one, MATERIAL) or are_twins(first, asked)
     )
@@ -146,8 +161,12 @@ def _is_left(one: Column, learned: str, rows: Sequence[Values], mapping: Mapped)
     if words & WRONG or (words & NOTED and not words & WRITTEN):
         return True
     used = [name for name in mapping.values() if name]
+    if "choices" in mapping and words & OPTIONS:
+        return True
     if any(role in mapping for role in COMPARED):
-        return bool(words & WRITTEN) or any(extends(one.name, name) for name in used)
+        compared = [part_name(mapping[role]) for role in COMPARED if mapping.get(role)]
+        noted = any(core and part_name(one.name)[: len(core)] == core for core in compared)
+        return noted or bool(words & WRITTEN) or any(extends(one.name, name) for name in used)
     return any(extends(one.name, name) for name in used) or bool(
         learned and repeats(learned, [one.name], rows)
     )

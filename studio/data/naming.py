@@ -88,6 +88,13 @@ def extends(name: str, other: str) -> bool:
     return is_version(name, other) or (bool(front) and {*front} <= VERSIONS | RENEWED)
 
 
+def are_versions(name: str, other: str) -> bool:
+    """Return whether two columns are the same in two languages, by their names: `prompt_en` and `prompt_tr`."""
+    one, two = part_name(name), part_name(other)
+    ends = bool(one and two) and one[:-1] == two[:-1] and one[-1] != two[-1]
+    return ends and len(one) > 1 and {one[-1], two[-1]} <= LANGUAGES
+
+
 def is_in_language(name: str, other: str) -> bool:
     """Return whether a column is one in another language, by their names: `instruction_ko` of `instruction`."""
     words, core = part_name(name), part_name(other)

@@ -12,6 +12,7 @@ from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.core.recipe import DatasetSpec
 from studio.data import remote
+from studio.data.annotations import Annotated
 from studio.data.charset import ENCODINGS, SCAN_BYTES
 from studio.data.compression import detect_packing, list_members
 from studio.data.containers import images, workbook
@@ -57,6 +58,8 @@ class Source:
     notes: tuple[Text, ...] = ()
     """What the person should know: files left out, formulas without results, which of two things a name meant."""
 
+    annotated: tuple[str, ...] = ()
+    """Columns of what people found out in an annotation tool, where the files are its export."""
     sampled_bytes: tuple[int, ...] = ()
     """Where the last row of `sample` begins, in each file that it is from."""
 
@@ -275,6 +278,7 @@ def _assemble(
         sample=sample,
         questions=tuple(questions),
         notes=tuple(notes),
+        annotated=tuple(name for one in reshapes if isinstance(one, Annotated) for name in one.names),
         sampled_bytes=sampled_bytes,
     )
 

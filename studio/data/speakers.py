@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from studio.core.i18n import Text, text
 from studio.data.formats.aliases import LISTS
 from studio.data.formats.cells import Values, is_blank, shorten
-from studio.data.formats.message_parsing import find_turns
-from studio.data.formats.names import simplify
+from studio.data.formats.message_parsing import ROLE_KEYS, find_turns
+from studio.data.formats.names import part_name, simplify
 from studio.data.formats.roles import read_role
 from studio.data.open_question import Question
 from studio.data.row import Row
@@ -93,7 +93,8 @@ class Speakers:
             words = turn.get(self.words)
             if isinstance(words, str) and is_blank(words):
                 continue
-            more = {name: cell for name, cell in turn.items() if name not in (self.key, self.words)}
+            gone = (self.key, self.words, *ROLE_KEYS)
+            more = {name: cell for name, cell in turn.items() if name not in gone}
             last = found[-1] if found else None
             if last and last["role"] == role and isinstance(words, str) and isinstance(last["content"], str):
                 last["content"] = f"{last['content']}\n{words}"
@@ -135,7 +136,10 @@ def find_speakers(
         if not talks or 2 * len(talks) < len(rows[:LOOKED_AT]):
             continue
         key = next((key for key in SPEAKER_KEYS if _all_have(talks, key)), "")
+        told = _find_told(talks)
         words = next((key for key in WORD_KEYS if _all_have(talks, key)), "")
+        if told and words and not learned:
+            return Speakers(column=column, key=told, words=words, learned=""), ()
         if key and words and key != words:
             return _settle(column, key, words, talks, learned)
     return None, ()
@@ -152,6 +156,11 @@ def _settle(
         any(roles[name] == "assistant" and read_role(name) for name in names if name.lower() != "system")
         for names in order
     )
+    strange = [name for name in every if not roles[name]]
+    if not learned and len(strange) == 1 and "user" not in roles.values() and 2 * answered >= len(order):
+        # Beside one who answers, the only other one asks, whatever language names them.
+        if 2 * every[strange[0]] > len(order):
+            return Speakers(column=column, key=key, words=words, learned=""), ()
     late = any(name.lower() == "system" for names in order for name in names[1:])
     plain = all(read_role(name) for name in every) and not late
     if not learned and (plain or 2 * answered >= len(order)):
@@ -184,6 +193,21 @@ def _settle(
         field="data.speaker",
     )
     return likely, (asked,)
+
+
+def _find_told(talks: Sequence[Sequence[Mapping[str, object]]]) -> str:
+    """Return the key that says the role of each turn, in talks that name persons besides; "" where none does."""
+    named = [key for key in SPEAKER_KEYS if _all_have(talks, key)]
+    if any(_tells_roles(talks, key) for key in named):
+        return ""
+    keys = [key for key in talks[0][0] if key not in named and {*part_name(key)} & {*SPEAKER_KEYS}]
+    return next((key for key in keys if _all_have(talks, key) and _tells_roles(talks, key)), "")
+
+
+def _tells_roles(talks: Sequence[Sequence[Mapping[str, object]]], key: str) -> bool:
+    """Return whether the values under a key of turns are the roles of one who asks and one who answers."""
+    roles = {guess_role(_name(turn, key)) for turns in talks for turn in turns}
+    return roles >= {"user", "assistant"} and "" not in roles
 
 
 def _name(turn: Mapping[str, object], key: str) -> str:

@@ -12,6 +12,8 @@ from studio.data.formats.names import BLOCKING, part_name
 from studio.data.likelihood import NOTED
 from studio.data.ranking import DATED, GRADED, JUDGED, MADE
 
+SIGNS_CHARACTERS = 4
+"""So many signs stand behind the result of a worked solution: a full stop, brackets."""
 PART = 0.3
 """An answer with more than this share of the letters it was found in is a part of the example, and no finding of it."""
 END_CHARACTERS = 60
@@ -45,6 +47,21 @@ def writes_out(name: str, talk: str, rows: Sequence[Values]) -> bool:
     return bool(seen) and 2 * whole > seen
 
 
+def says_again(name: str, talk: str, rows: Sequence[Values]) -> bool:
+    """Return whether most cells of a column hold the turns of the column `talk` once more, in another spelling."""
+    seen = same = 0
+    for row in rows[:LOOKED_AT]:
+        turns, others = (
+            find_turns(cell) if isinstance(cell := row.get(one), str) else cell for one in (talk, name)
+        )
+        if isinstance(turns, (list, tuple)) and isinstance(others, (list, tuple)) and holds_turns(others):
+            said = {words for turn in turns for words in _say(turn)}
+            again = [words for turn in others for words in _say(turn)]
+            seen += 1
+            same += bool(again) and said.issuperset(again)
+    return bool(seen) and 2 * same > seen
+
+
 def _say(turn: object) -> list[str]:
     if not isinstance(turn, Mapping):
         return []
@@ -57,14 +74,19 @@ def is_part(answer: Column, asked: Column, rows: Sequence[Values]) -> bool:
     return answer.characters >= PART * asked.characters and repeats(answer.name, [asked.name], rows)
 
 
-def ends_with(asked: str, answer: str, rows: Sequence[Values]) -> bool:
-    """Return whether most texts end with their answers: the text is question and answer, written together."""
+def ends_with(
+    asked: str, answer: str, rows: Sequence[Values], behind_characters: int = END_CHARACTERS
+) -> bool:
+    """Return whether most texts end with their answers: the text is question and answer, written together.
+
+    behind_characters: so much may stand behind the answer.
+    """
     seen = told = 0
     for row in rows[:LOOKED_AT]:
         if not is_empty(row.get(asked)) and not is_empty(row.get(answer)):
             read, said = (say_material(row[name]).strip() for name in (asked, answer))
             seen += 1
-            told += bool(said) and said in read[-(len(said) + END_CHARACTERS) :]
+            told += bool(said) and said in read[-(len(said) + behind_characters) :]
     return seen >= FEW and told > 0.8 * seen
 
 

@@ -25,6 +25,7 @@ from studio.models.load import load_model, set_evaluation
 
 PROBE_TOKENS = 24
 """Tokens of the batch on which the reloaded artefact is compared."""
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 SUMMED = 1024
 """Numbers of 8 bytes in a row that sum_frozen adds up."""
 
@@ -40,9 +41,10 @@ def save_artifact(model: Any, tokenizer: Any, folder: Path, facts: ModelFacts, r
     model.save_pretrained(staging)
     tokenizer.save_pretrained(staging)
     if record.adapter:
-        name_base(staging, facts.name)
+        name_base(staging, facts)
     else:
         strip_path(staging / "config.json")
+        copy_processor(facts.folder, staging)
     add_older_spelling(staging)
     (staging / "README.md").write_text(write_card(facts, record), encoding="utf-8")
     final = folder / name
@@ -52,12 +54,23 @@ def save_artifact(model: Any, tokenizer: Any, folder: Path, facts: ModelFacts, r
     return name
 
 
-def name_base(adapter: Path, base: str) -> None:
-    """Name the base in adapter_config.json by hub id or folder name: peft writes the local path it was loaded from."""
+def name_base(adapter: Path, facts: ModelFacts) -> None:
+    """Name the base in adapter_config.json by hub id or folder name: peft writes the local path it was loaded from.
+
+    And its class, which peft leaves out where it knows the task: who loads the adapter needs to know of pictures.
+    """
     path = adapter / "adapter_config.json"
     config = read_json(path)
-    config["base_model_name_or_path"] = base
+    config["base_model_name_or_path"] = facts.name
+    config["auto_mapping"] = {"base_model_class": facts.architecture, "parent_library": "transformers"}
     path.write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def copy_processor(source: str, target: Path) -> None:
+    """Copy what a model has beside weights and tokenizer to read pictures and sound by."""
+    for name in PROCESSOR_FILES:
+        if (Path(source) / name).is_file():
+            shutil.copyfile(Path(source) / name, target / name)
 
 
 def strip_path(config_path: Path) -> None:

@@ -16,7 +16,7 @@ from studio.engine.objectives import get_objective
 from studio.engine.rng_state import seed_all
 from studio.engine.stop_tokens import set_ends
 from studio.engine.train_step import Step, StockStep
-from studio.models.adapt import adapt, unwrap
+from studio.models.adapt import adapt, note_parts, unwrap
 from studio.models.decoder.probe_states import sample_ids
 from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded, load_model
 from studio.models.optimize_model import Fast, make_fast
@@ -54,6 +54,7 @@ def load_fast(
         torch.cuda.reset_peak_memory_stats(plan.device.value)
     loaded.model.config.use_cache = False
     set_ends(loaded.model, loaded.tokenizer)
+    notes = note_parts(loaded.model, recipe.adapter, recipe.model.adapter)
     model = adapt(loaded.model, recipe.adapter, recipe.model.adapter)
     fast = make_fast(
         unwrap(model),
@@ -67,7 +68,7 @@ def load_fast(
     )
     if fast.decoder is None and plan.checkpointing.value:
         unwrap(model).gradient_checkpointing_enable({"use_reentrant": False})
-    return Loaded(model, loaded.tokenizer), fast
+    return Loaded(model, loaded.tokenizer, notes), fast
 
 
 def make_step(

@@ -17,6 +17,9 @@ from studio.core.json_file import read_json
 
 NEW_CLASS, OLD_CLASS = "TokenizersBackend", "PreTrainedTokenizerFast"
 NEW_TOKENIZER_KEYS = ("backend", "is_local", "local_files_only")
+OLD_ROPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
+"""Kinds of rotary embedding that transformers 4 knows. Of another (Gemma 4's proportional) the older names hold half of
+what is needed, and transformers 5 then loads nothing."""
 ROPE_KEYS = ("rope_theta", "partial_rotary_factor")
 """What older configs hold beside `rope_scaling`."""
 
@@ -36,7 +39,7 @@ def add_older_spelling(folder: Path) -> None:
 
 def _spell_config(config: dict[str, Any]) -> None:
     rope = config.get("rope_parameters")
-    if isinstance(rope, dict):
+    if isinstance(rope, dict) and rope.get("full_attention", rope).get("rope_type", "default") in OLD_ROPES:
         # By kind of layer, as in Gemma 3: older configs know the sliding ones' theta by a name of its own.
         whole = rope.get("full_attention", rope)
         local = rope.get("sliding_attention", {})

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from studio.core.i18n import Text, text
 from studio.engine.batches import Batch
 from studio.models.adapt import evaluation_mode
+from studio.models.language_model import find_language_model, text_inputs
 
 # Above this size of fp32 logits a frozen head is computed in one pass of tiles, and a trained one in row chunks that
 # are recomputed in the backward pass: 256 MiB is 512 rows of a 128k vocabulary.
@@ -29,9 +30,9 @@ class LossHead:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
-        self.decoder = model.get_decoder()
+        self.decoder = find_language_model(model)
         self.projection = model.get_output_embeddings()
-        self.softcap: float | None = getattr(model.config, "final_logit_softcapping", None)
+        self.softcap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
         weight = self.projection.weight
         plain = type(self.projection) is torch.nn.Linear and self.projection.bias is None
         self.frozen = plain and not weight.requires_grad and weight.is_floating_point()
@@ -49,7 +50,8 @@ class LossHead:
             "use_cache": False,
         }
         if not self.own:
-            logits = self.model(**inputs).logits
+            more = text_inputs(self.model, batch.input_ids.shape, batch.input_ids.device)
+            logits = self.model(**inputs, **more).logits
             rows = logits.reshape(-1, logits.shape[-1]).index_select(0, batch.picks)
             return F.cross_entropy(rows.float(), batch.targets, reduction="none")
         hidden = self.decoder(**inputs).last_hidden_state
@@ -84,5 +86,8 @@ class LossHead:
         ]
         with evaluation_mode(self.model):
             stock = self.model(input_ids=ids, use_cache=False).logits.float()
-            own = self._logits(self.decoder(input_ids=ids, use_cache=False).last_hidden_state).float()
+            hidden = getattr(self.decoder(input_ids=ids, use_cache=False), "last_hidden_state", None)
+            if hidden is None or hidden.shape[-1] != getattr(self.projection, "in_features", None):
+                return False
+            own = self._logits(hidden).float()
         return own.shape == stock.shape and torch.allclose(own, stock, rtol=1e-3, atol=1e-3)

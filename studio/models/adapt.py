@@ -16,7 +16,10 @@ from peft.helpers import disable_input_dtype_casting
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, literal, load_catalogue, text
 from studio.core.recipe import AdapterSpec
+from studio.models.adapter_targets import ALL, find_targets, restrict_targets
+from studio.models.language_model import is_outside, list_outside
 from studio.models.load import set_evaluation
+from studio.models.nf4_experts import list_stacks
 from studio.models.tokenizer import last_line
 
 LITTLE_REACH = 0.9
@@ -30,38 +33,58 @@ NAMES_TOLD = 12
 def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
     """Return `model` ready for training by `spec`: a PeftModel for LoRA (Hu et al., 2021), the model itself for full.
 
+    Of a model that reads pictures or sound too, the language model alone is trained.
     `adapter`: folder of an existing LoRA adapter to go on from; its own rank and targets hold.
     Raises StudioError when targets match nothing or the adapter does not fit this model.
     """
     if spec.method == "full":
-        for parameter in model.parameters():
-            parameter.requires_grad_(parameter.is_floating_point())
+        outside = list_outside(model)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(parameter.is_floating_point() and not is_outside(name, outside))
         return model
     if adapter:
         return load_adapter(model, Path(adapter), trainable=True)
     targets = spec.target_modules.strip()
-    names = (
-        targets if targets == "all-linear" else [name.strip() for name in targets.split(",") if name.strip()]
-    )
-    config = LoraConfig(
-        task_type="CAUSAL_LM",
-        r=spec.rank,
-        lora_alpha=spec.alpha,
-        lora_dropout=spec.dropout,
-        target_modules=names,
-        use_rslora=spec.rslora,
-        use_dora=spec.dora,
-    )
+    config = make_config(spec)
+    if targets == ALL:
+        names = wanted = list(find_targets(model, config).names)
+    else:
+        wanted = [name.strip() for name in targets.split(",") if name.strip()]
+        names = restrict_targets(model, wanted)
+    config.target_modules = set(names)
     linears = [name for name, module in model.named_modules() if _is_linear(module)]
+    if not names:
+        raise _refuse_targets(targets, text("adapter.targets.none"), linears)
     try:
         with _device_of(model):
             adapted = get_peft_model(model, config)
     except ValueError as error:
         raise _refuse_targets(targets, literal(last_line(error)), linears) from error
-    missed = [] if targets == "all-linear" else _find_missed(names, adapted.base_model.targeted_module_names)
+    missed = _find_missed(wanted, adapted.base_model.targeted_module_names)
     if missed:  # peft says nothing where others match
         raise _refuse_targets(", ".join(missed), text("adapter.targets.why"), linears)
     return adapted
+
+
+def make_config(spec: AdapterSpec) -> LoraConfig:
+    """Return peft's settings for `spec`, without the modules that get an adapter."""
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=spec.rank,
+        lora_alpha=spec.alpha,
+        lora_dropout=spec.dropout,
+        use_rslora=spec.rslora,
+        use_dora=spec.dora,
+    )
+
+
+def note_parts(model: Any, spec: AdapterSpec, adapter: str = "") -> tuple[Text, ...]:
+    """Return in words what of `model` (not adapted yet) stays as it is when adapt() is called so."""
+    outside = list_outside(model)
+    notes = [text("run.towers", names=", ".join(outside))] if outside else []
+    if spec.method == "lora" and spec.target_modules.strip() == ALL and not adapter:
+        notes += [one.describe() for one in find_targets(model, make_config(spec)).left_out]
+    return tuple(notes)
 
 
 def _device_of(model: torch.nn.Module) -> torch.device:
@@ -73,19 +96,24 @@ def _device_of(model: torch.nn.Module) -> torch.device:
 
 
 def measure_reach(model: Any) -> float:
-    """Return the share of the weights between embeddings and head that have an adapter; 1.0 without one.
+    """Return the share of a language model's weights between embeddings and head that have an adapter; 1.0 without any.
 
-    peft's all-linear means every linear layer: of experts, which are none, it takes those of some families only.
+    Experts are no linears, and get none.
     """
+    outside = list_outside(unwrap(model))
+    prefix = "base_model.model." if isinstance(model, PeftModel) else ""
     ends = {id(part.weight) for part in (model.get_input_embeddings(), model.get_output_embeddings()) if part}
     reached = total = 0
     for name, parameter in model.named_parameters():
         if id(parameter) in ends or "lora_" in name or parameter.dim() < 2:
             continue
+        if is_outside(name.removeprefix(prefix), outside):
+            continue
         state = getattr(parameter, "quant_state", None)  # of two weights packed into a byte
         size = math.prod(state.shape) if state is not None else parameter.numel()
         total += size
         reached += size if ".base_layer." in name else 0
+    total += sum(math.prod(stack.shape) for _, stack in list_stacks(model))
     return reached / total if reached else 1.0
 
 

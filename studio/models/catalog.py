@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import re
@@ -17,6 +16,7 @@ from studio.core.facts import ModelFacts, Verdict
 from studio.core.i18n import Text, text
 from studio.core.json_file import TooDeep, parse_json
 from studio.hub import modelscope
+from studio.models.architectures import judge_config
 from studio.models.config_shapes import read_shapes
 from studio.models.sdpa import supports_sdpa
 
@@ -349,42 +349,6 @@ def read_added_words(folder: Path) -> frozenset[str]:
                 str(token["content"]) for token in tokens if isinstance(token, dict) and "content" in token
             }
     return frozenset(words)
-
-
-def judge_config(config: Mapping[str, Any], architecture: str, quantization: str) -> Verdict:
-    """Return whether a model with this config can be trained, by what its config alone says."""
-    known = _known_decoders()
-    if quantization not in ("none", "nf4", "fp4", "int8"):
-        return Verdict(ok=False, reason=text("model.trainable.quantization", quantization=quantization))
-    if config.get("auto_map") and known is not None and architecture not in known:
-        return Verdict(ok=False, reason=text("model.trainable.remote_code", architecture=architecture or "?"))
-    if re.search(r"ForConditionalGeneration$|ForImageTextToText$|ForVision2Seq$", architecture) and (
-        "vision_config" in config or "image_token_id" in config or "image_token_index" in config
-    ):
-        return Verdict(ok=False, reason=text("model.trainable.vision", architecture=architecture))
-    if not re.search(r"ForCausalLM$|LMHeadModel$", architecture) or "Bert" in architecture:
-        return Verdict(ok=False, reason=text("model.trainable.not_decoder", architecture=architecture or "?"))
-    if config.get("is_encoder_decoder"):
-        return Verdict(ok=False, reason=text("model.trainable.not_decoder", architecture=architecture))
-    if known is not None and architecture not in known:
-        return Verdict(ok=False, reason=text("model.trainable.unknown", architecture=architecture))
-    return Verdict(ok=True)
-
-
-def _known_decoders() -> frozenset[str] | None:
-    """Return the class names that the installed transformers trains as causal language models; None without it.
-
-    Read from its source as text: importing transformers takes seconds and loads torch.
-    """
-    spec = importlib.util.find_spec("transformers")
-    if spec is None or spec.origin is None:
-        return None
-    table = Path(spec.origin).parent / "models" / "auto" / "modeling_auto.py"
-    if not table.is_file():
-        return None
-    _, _, rest = table.read_text(encoding="utf-8").partition("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = ")
-    entries = rest.partition("\n)")[0]
-    return frozenset(re.findall(r'"[^"]+",\s*"([^"]+)"', entries)) or None
 
 
 def _describe_lightly(folder: Path, source: str, name: str) -> LocalModel | None:

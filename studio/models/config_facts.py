@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from studio.core.facts import ModelFacts
-from studio.models.catalog import CONFIG_DTYPES, judge_config, name_quantization
+from studio.models.architectures import judge_config
+from studio.models.catalog import CONFIG_DTYPES, name_quantization
 from studio.models.config_shapes import LAYERS, read_shapes
 from studio.models.decoder.structure import TRAITS, FamilyTraits, Shape, first_int, shape_layer
 

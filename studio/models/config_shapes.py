@@ -7,12 +7,27 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from studio.models.decoder.structure import caps_scores, first_int, list_windowed, shape_linears
+from studio.models.decoder.structure import (
+    caps_scores,
+    first_int,
+    list_windowed,
+    scales_branches,
+    shape_linears,
+)
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)\.weight$")
 """A weight of one layer: `model.layers.3.self_attn.q_proj.weight`."""
 EXPERT = re.compile(r"(?:^|\.)experts\.")
 """A weight of experts, one by one or together. transformers 5 holds them as parameters of three dimensions."""
+EXPERT_BIAS = re.compile(r"bias$")
+ROUTER = re.compile(r"(?:^|\.)(?:gate|router)$")
+"""The matrix that scores a layer's experts: in transformers 5 a parameter of its own class, which stays as it is."""
+TOWER = re.compile(
+    r"(?:^|\.)(?:vision|visual|audio|speech|image|img|vit|vpm|sam|qformer|siglip|resampler|perceiver)[^.]*\."
+    r"|(?:^|\.)[^.]*(?:_tower|projector|aligner|connector)\."
+    r"|(?:^|\.)embed_tokens_extend\."
+)
+"""Names of parts that read pictures or sound, and of what leads from them to the language model."""
 HEADS = re.compile(r"^(lm_head|output|embed_out)\.weight$|\.lm_head\.weight$")
 """Output embeddings with weights of their own."""
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
@@ -51,9 +66,14 @@ def read_shapes(
         "sliding_window": window,
         "windowed_layers": list_windowed(family, config, first_int(config, *LAYERS)) if window else (),
         "scores_capped": caps_scores(family, config),
+        "branches_scaled": scales_branches(config),
         "tied_embeddings": tied if shapes else None,
         "linear_parameters": linear_parameters,
-        "expert_parameters": sum(math.prod(shape) for name, shape in shapes.items() if EXPERT.search(name)),
+        "expert_parameters": sum(
+            math.prod(shape)
+            for name, shape in shapes.items()
+            if EXPERT.search(name) and not EXPERT_BIAS.search(name)
+        ),
         "linears": linears,
         "norms": norms,
     }
@@ -62,7 +82,7 @@ def read_shapes(
 def _read_layers(
     shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, tuple[int, int]]
 ) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
-    """Return a layer's linears and norms, and the parameters of the linears of all layers, experts left out.
+    """Return a layer's linears and norms, and the parameters of all layers' linears, experts and routers left out.
 
     `known`: (outputs, inputs) by the names that linears have in most families: packed weights do not tell theirs.
     """
@@ -72,14 +92,14 @@ def _read_layers(
     count = 0
     for name, shape in shapes.items():
         match = LAYER.search(name)
-        if match is None:
+        if match is None or TOWER.search(name):
             continue
         inner = match[2]
         if len(shape) == 1:
             norms[inner] = shape[0]
         if len(shape) != 2:
             continue
-        count += 0 if EXPERT.search(inner) else math.prod(shape)
+        count += 0 if EXPERT.search(inner) or ROUTER.search(inner) else math.prod(shape)
         if shape[1] == 1:
             unpacked = widths.get(inner.rpartition(".")[2])
             if unpacked is None or math.prod(unpacked) != shape[0]:

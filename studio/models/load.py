@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     BitsAndBytesConfig,
@@ -19,7 +21,8 @@ from transformers.utils import logging as transformers_logging
 
 from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts
-from studio.core.i18n import literal, text
+from studio.core.i18n import Text, literal, text
+from studio.models.language_model import is_composite, list_outside
 from studio.models.tokenizer import last_line, load_tokenizer
 from studio.models.weights import Weights, read_ahead
 
@@ -34,6 +37,8 @@ class Loaded:
 
     model: Any
     tokenizer: Any
+    notes: tuple[Text, ...] = ()
+    """What was left out or done in another way than asked for."""
 
 
 def load_model(
@@ -67,20 +72,20 @@ def _load(
     if device == "cpu":
         leave_one_core()
     settings: dict[str, Any] = {}
-    if facts.quantization == "none" and quantization != "none":
-        settings["quantization_config"] = quantization_config(quantization, dtype)
     if device != "cpu" or facts.quantization != "none" or quantization != "none":
         settings["device_map"] = {"": device}
     transformers_logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(facts.folder, trust_remote_code=False, local_files_only=True)
-        known = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-        if attention == "sdpa" and not getattr(known, "_supports_sdpa", True):
-            attention = "eager"  # transformers would refuse it
+        cls = find_class(config)
         # What config.json says would go before the argument, and may be native code to be fetched from the hub.
-        config._attn_implementation = attention
+        config._attn_implementation = attention = choose_attention(config, cls, attention)
+        if facts.quantization == "none" and quantization != "none":
+            settings["quantization_config"] = quantization_config(
+                quantization, dtype, _list_kept(config, cls)
+            )
         settings |= {"dtype": DTYPES[dtype], "attn_implementation": attention, "output_loading_info": True}
-        if weights is not None and (cls := _find_class(config)) is not None:
+        if weights is not None and _is_plain(config, cls):
             model, report = cls.from_pretrained(
                 None, config=config, state_dict=weights.state_dict(), **settings
             )
@@ -88,13 +93,8 @@ def _load(
         else:
             if weights is not None:
                 weights.close()  # nobody takes them
-            model, report = AutoModelForCausalLM.from_pretrained(
-                facts.folder,
-                config=config,
-                use_safetensors=True,
-                trust_remote_code=False,
-                local_files_only=True,
-                **settings,
+            model, report = (cls or AutoModelForCausalLM).from_pretrained(
+                facts.folder, config=config, use_safetensors=True, local_files_only=True, **settings
             )
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         raise StudioError(
@@ -110,14 +110,66 @@ def _load(
     return model
 
 
-def _find_class(config: Any) -> Any:
-    """Return the model's class when its weights are the folder's tensors and nothing else; None for what is composed
-    of several models or names further files, whose loading transformers decides on by the folder.
+def find_class(config: Any) -> Any:
+    """Return the class that a model's config names, if transformers has it for writing text; else the one that it has.
+
+    None where it has none. Of a model that reads pictures it is the whole model: an adapter that is trained on the
+    language model alone has other names, and does nothing on the whole one.
     """
-    cls = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    found: list[Any] = []
+    for table in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING):
+        classes = table.get(type(config), None)
+        found += classes if isinstance(classes, tuple) else [classes]
+    named = [cls for cls in found if cls is not None and cls.__name__ in (config.architectures or ())]
+    return next((cls for cls in (*named, *found) if cls is not None), None)
+
+
+def choose_attention(config: Any, cls: Any, wanted: str) -> str | dict[str, str]:
+    """Return how attention is to be computed: as `wanted`, plainly where transformers has no fused one.
+
+    A dict, by part, for a model with a tower that has none (Gemma 4's for sound): its language model keeps `wanted`.
+    """
+    if wanted != "sdpa":
+        return wanted
+    if not getattr(cls, "_supports_sdpa", True):
+        return "eager"
+    parts = {name: getattr(config, name, None) for name in config.sub_configs}
+    plain = {
+        name: "eager"
+        for name, part in parts.items()
+        if part is not None and not _has_sdpa(MODEL_MAPPING.get(type(part), None))
+    }
+    return {"": wanted} | dict.fromkeys(parts, wanted) | plain if plain else wanted
+
+
+def _has_sdpa(cls: Any) -> bool:
+    classes = cls if isinstance(cls, tuple) else (cls,)
+    return all(getattr(one, "_supports_sdpa", True) for one in classes)
+
+
+def _is_plain(config: Any, cls: Any) -> bool:
+    """Return whether a model's weights are the folder's tensors and nothing else: what is composed of several models or
+    names further files, transformers loads by the folder.
+    """
     files = getattr(type(config), "extra_files", None)  # transformers 5.17 has none
     odd = config.sub_configs or files or getattr(config, "transformers_weights", None)
-    return cls if isinstance(cls, type) and not odd else None
+    return isinstance(cls, type) and not odd
+
+
+def _list_kept(config: Any, cls: Any) -> list[str] | None:
+    """Return the modules that a quantisation is to leave as they are; None for what transformers leaves by itself.
+
+    Towers are not trained, and a merged export is to hold them as they were.
+    """
+    if cls is None or config.get_text_config() is config:
+        return None
+    with torch.device("meta"):
+        model = cls(config)
+    if not is_composite(model):
+        return None
+    head = model.get_output_embeddings()
+    heads = [name for name, module in model.named_modules() if module is head]
+    return [*list_outside(model), *heads]
 
 
 def _name(model: Any, folder: str) -> None:
@@ -150,13 +202,13 @@ def leave_one_core() -> None:
     torch.set_num_threads(max(1, min(torch.get_num_threads(), cores - 1)))
 
 
-def quantization_config(name: str, dtype: str) -> BitsAndBytesConfig:
-    """Return bitsandbytes' settings for `nf4` (4 bits, double quantisation; Dettmers et al., 2023) or `int8`."""
+def quantization_config(name: str, dtype: str, kept: list[str] | None = None) -> BitsAndBytesConfig:
+    """Return bitsandbytes' settings for `nf4` (4 bits, double quantisation; Dettmers et al., 2023) or `int8`.
+
+    `kept`: modules that stay as they are; None: the output embeddings.
+    """
     if name == "nf4":
-        return BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=DTYPES[dtype],
-        )
-    return BitsAndBytesConfig(load_in_8bit=True)
+        from studio.models.nf4_loading import nf4_config  # imports bitsandbytes
+
+        return nf4_config(DTYPES[dtype], kept)
+    return BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=kept)

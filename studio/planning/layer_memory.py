@@ -18,9 +18,9 @@ from studio.core.i18n import Text, text
 from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
 from studio.core.recipe import Recipe
 from studio.models.decoder.structure import (
-    BRANCH_NORMS,
     HEAD_NORMS,
     Group,
+    find_placement,
     find_strange,
     group_linears,
     is_target,
@@ -55,6 +55,7 @@ class DecoderShape:
     """Whether all weights are trained, and no adapters."""
     head_norms: bool
     branch_norms: bool
+    branches_scaled: bool
     dropout: bool
     composed_attention: bool
     """Whether attention is composed of matrix products, because its scores are capped."""
@@ -87,7 +88,7 @@ def explain_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Text 
         return text("plan.stock.dora")
     if stored not in ("none", "nf4"):
         return text("plan.stock.quantization", value=stored)
-    strange = find_strange(model.linears, model.norms, model.head_dim)
+    strange = find_strange(model.linears, model.norms, model.head_dim, model.query_heads, model.key_heads)
     if strange:
         return text("model.decoder.unlike", part=", ".join(strange[:3]))
     if not model.query_heads or _read_groups(model, recipe) is None:
@@ -108,7 +109,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         layers=model.layers,
         hidden=model.hidden_size,
         vocabulary=model.vocabulary,
-        mlp_width=model.mlp_width,
+        mlp_width=groups["down"].inputs,
         query_heads=model.query_heads,
         key_heads=model.key_heads,
         head_dim=model.head_dim,
@@ -116,7 +117,8 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         trained_parameters=model.parameters if whole else adapters,
         whole=whole,
         head_norms=not model.norms.keys().isdisjoint(HEAD_NORMS),
-        branch_norms=not model.norms.keys().isdisjoint(BRANCH_NORMS),
+        branches_scaled=model.branches_scaled,
+        branch_norms="output_norm" in find_placement(model.norms),
         dropout=spec.dropout > 0 and not whole,
         composed_attention=plan.attention.value == "eager" and not _by_triton(plan, "flash"),
         composed=not all(_by_triton(plan, op) for op in COMPOSED if op in plan.kernels),
@@ -195,7 +197,9 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     norm = hidden * (2 + dropped) + groups["gate_up"].tail
     if shape.fp8:  # 8-bit products are written to a place of their own first
         product = max(product, 2 * width + hidden)
-    portion = max(product, norm) + (hidden + groups["down"].tail) * shape.branch_norms
+    portion = max(product, norm) + (hidden + groups["down"].tail) * (
+        shape.branch_norms or shape.branches_scaled
+    )
     if level < 3:
         portion += 2 * width + 2 * groups["gate_up"].tail
     given_back = e * hidden * ((level > 0) + shape.branch_norms)

@@ -22,6 +22,8 @@ from studio.planning.layer_memory import (
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / 16384
 """4 bits a weight, a one-byte scale for 64 weights, a four-byte scale for 256 of those scales."""
+OWN_EXPERTS = ("dbrx", "llama4", "llama4_text", "step3p7")
+"""Families whose code multiplies with its experts itself, not through transformers' experts interface."""
 OPTIMIZER_BYTES = {"adamw": 8, "adamw_8bit": 2, "paged_adamw_8bit": 2}
 LOSS_CHUNK_BYTES = 256 * 2**20
 """fp32 logits of one chunk of the loss head (engine/loss.py)."""
@@ -182,12 +184,20 @@ def loaded_bytes(plan: BackendPlan, model: ModelFacts) -> int:
 def count_left_out(plan: BackendPlan, model: ModelFacts) -> tuple[float, int]:
     """Return which share of the layers' weights the plan's quantisation reaches, and the bytes of what it leaves out.
 
-    bitsandbytes takes linear layers only.
+    Experts are no linear layers: NF4 takes them where transformers' experts interface runs them (models/nf4_experts).
     """
-    reached, left = count_linear_parameters(model), model.expert_parameters
+    left = model.expert_parameters
     if plan.quantization.value == "none" or model.quantization != "none" or not left:
         return 1.0, 0
+    reached = count_quantized(plan.quantization.value, model)
+    left -= reached - count_linear_parameters(model)
     return reached / (reached + left), left * DTYPE_BYTES[plan.dtype.value]
+
+
+def count_quantized(quantization: str, model: ModelFacts) -> int:
+    """Return the parameters that loading with `quantization` (nf4, int8) holds in fewer bits."""
+    experts = model.expert_parameters if quantization == "nf4" and model.family not in OWN_EXPERTS else 0
+    return count_linear_parameters(model) + experts
 
 
 def count_linear_parameters(model: ModelFacts) -> int:
@@ -275,9 +285,10 @@ def _trained_width(width: int) -> int:
 def _weight_bytes(plan: BackendPlan, model: ModelFacts, linear: int, width: int) -> int:
     if model.quantization != "none":
         return model.weight_bytes
-    rest = model.parameters - linear
     if plan.quantization.value == "nf4":
-        return int(linear * NF4_BYTES) + rest * width
+        packed = count_quantized("nf4", model)
+        return int(packed * NF4_BYTES) + (model.parameters - packed) * width
+    rest = model.parameters - linear
     if plan.quantization.value == "int8":
         return linear + rest * width
     return model.parameters * width

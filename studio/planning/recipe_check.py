@@ -208,9 +208,10 @@ def _check_model(recipe: Recipe, model: ModelFacts) -> Iterator[Problem]:
 
 def _name_way(reason: Text | None) -> Text:
     """Return what to do about a model that cannot be trained for `reason`."""
-    known = ("model.trainable.quantization", "model.trainable.vision", "model.trainable.unknown")
-    id = reason.id if reason is not None and reason.id in known else "check.not_trainable"
-    return text(f"{id}.fix")
+    known = ("model.trainable.package", "model.trainable.quantization", "model.trainable.unknown")
+    if reason is not None and reason.id in known:
+        return text(f"{reason.id}.fix", **reason.values)
+    return text("check.not_trainable.fix")
 
 
 def _check_room(

@@ -14,7 +14,12 @@ from studio.machine.cards import choose_card, explain_card, gigabytes, number_ca
 from studio.machine.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE
 from studio.planning.backend_table import NEEDS_DOTS, Backend, choose_backend, runs_fast
 from studio.planning.layer_memory import read_decoder
-from studio.planning.memory_estimate import estimate_calibration, predict
+from studio.planning.memory_estimate import (
+    count_linear_parameters,
+    count_quantized,
+    estimate_calibration,
+    predict,
+)
 from studio.planning.micro_batch import choose_decoder_rows, choose_own_rows, explain
 from studio.planning.slow_paths import find_slower
 from studio.planning.suggestions import make_offers
@@ -253,8 +258,13 @@ def _choose_quantization(
     old = gpu is not None and gpu.vendor == "nvidia" and gpu.capability < versions.gate("int8")
     if gpu is not None and (backend.four_bit == "off" or (wanted == "int8" and old)):
         return Choice(value="none", reason=text("plan.quantization.gpu", value=wanted, gpu=gpu.name))
-    if model.expert_parameters:
+    reached = count_quantized(wanted, model)
+    if model.expert_parameters and reached == count_linear_parameters(model):
         return Choice(value=wanted, reason=text("plan.quantization.experts", value=wanted))
+    if model.expert_parameters:
+        share = 100 * reached / model.parameters
+        held = {"share": f"{share:.1f}", "rest": f"{100 - share:.1f}"}
+        return Choice(value=wanted, reason=text("plan.quantization.nf4_experts", **held))
     return Choice(value=wanted, reason=text(f"plan.quantization.{wanted}"))
 
 

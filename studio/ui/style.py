@@ -8,6 +8,8 @@ import gradio as gr
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 ICON = ASSETS / "icons" / "studio.svg"
+UPLOT = ASSETS / "uplot"
+"""The library that draws the charts (uPlot, MIT), as its package has it."""
 FONTS = ("system-ui", "Segoe UI", "Noto Sans CJK SC", "Microsoft YaHei", "PingFang SC", "sans-serif")
 MONOSPACE = (
     "ui-monospace",
@@ -65,9 +67,9 @@ ROLES = {
 
 
 def style_sheets() -> list[Path]:
-    """Return the sheet of the whole window, then that of each screen, which lies beside the screen's code."""
+    """Return uPlot's sheet, that of the whole window, then that of each screen, which lies beside the screen's code."""
     own = Path(__file__).parent.rglob("style.css")
-    return [ASSETS / "style.css", *sorted(own, key=lambda sheet: sheet.parent.name)]
+    return [UPLOT / "uPlot.min.css", ASSETS / "style.css", *sorted(own, key=lambda sheet: sheet.parent.name)]
 
 
 def make_theme() -> gr.themes.Base:

@@ -8,10 +8,8 @@ TOLD = [f"The barge number {n} lay {n + 2} days at the quay of Brenn with a torn
 MOODS = ["calm", "angry", "late"] * 8
 
 
-def tell_rows(tell, rows, label=None):
-    """Return the report; label: the column that a person names as the answer, where it is one beside a text."""
-    answers = [("prompt", "text"), ("completion", label)] if label else []
-    return tell(rows, file="rows.json", answers=answers)
+def tell_rows(tell, rows):
+    return tell(rows, file="rows.json")
 
 
 def result(name, **value):
@@ -31,10 +29,26 @@ def answers(report):
 def test_choices_of_tasks_are_labels(tell):
     report = tell_rows(tell, [task(n, result("mood", choices=[MOODS[n]])) for n in range(24)])
     assert report["columns"] == ["id", "text", "mood"] and report["rows_used"] == 24
-    rows = [task(n, result("sentiment", choices=[MOODS[n]])) for n in range(24)]
-    asked = tell_rows(tell, rows)["needs_answer"][0]
-    assert asked["field"] == "data.format" and asked["choices"][0] == "prompt_completion"
-    assert answers(tell_rows(tell, rows, "sentiment"))[0] == "calm"
+    assert answers(report)[0] == "calm" and report["confidence"] == 0.9
+
+
+def test_two_things_that_were_asked_of_one_text_are_a_question(tell):
+    rows = [
+        task(n, result("mood", choices=[MOODS[n]]), result("place", choices=[MOODS[n - 1]]))
+        for n in range(24)
+    ]
+    assert tell_rows(tell, rows)["needs_answer"]
+
+
+def test_a_flat_export_tells_by_its_notes_that_a_column_is_a_label(tell):
+    rows = [
+        {"id": n, "text": TOLD[n], "mood": MOODS[n], "annotator": 1, "annotation_id": n, "lead_time": n + 0.5}
+        for n in range(24)
+    ]
+    report = tell_rows(tell, rows)
+    assert answers(report)[0] == "calm" and report["mapping"] == {"prompt": "text", "completion": "mood"}
+    plain = [{"text": row["text"], "mood": row["mood"]} for row in rows]
+    assert tell_rows(tell, plain)["needs_answer"]
 
 
 def test_texts_that_people_wrote_are_answers(tell):
@@ -50,7 +64,7 @@ def test_marked_words_keep_their_labels(tell):
 
 def test_a_task_that_was_cancelled_has_no_answer(tell):
     rows = [task(n, result("sentiment", choices=[MOODS[n]]), cancelled=n == 3) for n in range(24)]
-    report = tell_rows(tell, rows, "sentiment")
+    report = tell_rows(tell, rows)
     assert report["rows_read"] == 24 and report["rows_used"] == 23
 
 
@@ -62,7 +76,7 @@ def test_responses_count_where_they_were_submitted(tell, status):
          "responses": {"sentiment": [{"value": MOODS[n], "status": given[n], "user_id": "a"}]}}
         for n in range(24)
     ]  # fmt: skip
-    report = tell_rows(tell, rows, "sentiment")
+    report = tell_rows(tell, rows)
     assert answers(report)[0] == "calm" and report["rows_used"] == 23 + (status == "submitted")
 
 
@@ -73,6 +87,6 @@ def test_accepted_options_are_labels_in_words(tell):
          "answer": "accept" if n else "reject"}
         for n in range(24)
     ]  # fmt: skip
-    report = tell_rows(tell, rows, "label")
+    report = tell_rows(tell, rows)
     assert answers(report)[0] == "angry" and report["rows_used"] == 23
     assert json.dumps(report["source_notes"], default=str)

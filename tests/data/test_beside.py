@@ -83,13 +83,13 @@ def test_an_explanation_is_asked_about_as_thoughts():
         {
             "question": f"{i} + 1?",
             "answer": str(i + 1),
-            "rationale": f"Counting one further from {i} gives {i + 1}.",
+            "explanation": f"Counting one further from {i} gives {i + 1}.",
         }
         for i in range(9)
     ]
     found = look(rows)
     assert found.questions[0].field == "data.mapping.reasoning" and found.questions[0].choices == (
-        "rationale",
+        "explanation",
         "",
     )
 

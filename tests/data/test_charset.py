@@ -106,3 +106,20 @@ def test_broken_bytes_stay_broken_and_can_be_given_back(encoding, data):
 def test_half_a_character_at_the_end_of_utf16():
     converted = open_utf8(io.BytesIO("ab".encode("utf-16-le") + b"c"), "utf-16-le").read()
     assert converted.startswith(b"ab") and len(converted) > 2
+
+
+@pytest.mark.parametrize(
+    ("encoding", "language", "sure"),
+    [
+        ("cp1251", "Фонарь на набережной починили после бури, и он горит каждую ночь.", True),
+        ("shift_jis", "港の灯りは嵐のあとで直されました。毎晩あかるく光っています。", True),
+        ("cp1252", "Die Brücke war für den Kahn zu schmal, hört man später am Flüsschen.", True),
+        ("cp1250", "Az árvíztűrő tükörfúrógép műszerét a hűtőházban őrzik.", False),
+        ("cp1250", "Zażółć gęślą jaźń, łódź płynie, a książka leży w Łodzi.", False),
+        ("koi8_r", "Фонарь на набережной починили после бури, и он горит каждую ночь.", False),
+        ("cp1253", "Το φανάρι επισκευάστηκε μετά την καταιγίδα από τη Μάρθα.", False),
+    ],
+)
+def test_many_letters_decide_where_all_read_as_they_should(encoding, language, sure):
+    guess = detect("\n".join([language] * 20).encode(encoding), ".txt")
+    assert guess.sure == sure and (not sure or guess.encoding == encoding)

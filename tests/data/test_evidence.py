@@ -462,3 +462,63 @@ def test_both_halves_around_a_table_are_read_with_the_question(tell):
     days = [f"{n} days" for n in range(12)]
     report = tell(pre_text=TOLD, post_text=WISH, table=table, question=ASKED, answer=days)
     assert not report["needs_answer"] and {"pre_text", "post_text", "table"} <= {*report["mapping"].values()}
+
+
+def test_a_rationale_leads_to_a_short_answer_and_an_explanation_may_follow_it(tell):
+    short = [f"{n + 2} days" for n in range(12)]
+    report = tell(question=ASKED, answer=short, rationale=SAID)
+    assert report["mapping"]["reasoning"] == "rationale" and not report["needs_answer"]
+    assert tell(question=ASKED, answer=short, explanation=SAID)["needs_answer"]
+    assert tell(question=ASKED, answer=TOLD, rationale=SAID)["needs_answer"]
+
+
+def test_what_ends_with_the_answer_is_not_read_before_the_question(tell):
+    marks = [f"{n + 200} boxes" for n in range(12)]
+    tries = [f"{TOLD[n]} {SAID[n]} {WISH[n]} So it needs {mark}" for n, mark in enumerate(marks)]
+    report = tell(question=ASKED, solution=marks, attempt=tries)
+    assert "material" not in report["mapping"]
+    assert asked(report).get("material", [""])[0] == ""
+
+
+def test_a_question_in_two_languages_is_asked_once(tell):
+    other = [f"Wie lange lag die {ship} am Kai?" for ship in SHIPS]
+    report = first_choices(tell, prompt_en=ASKED, prompt_de=other, code=OLD)
+    assert report["mapping"] == {"prompt": "prompt_en", "completion": "code"}
+
+
+def test_options_from_elsewhere_are_not_read(tell):
+    own = [[ship, SHIPS[n - 1], SHIPS[n - 2]] for n, ship in enumerate(SHIPS)]
+    more = [[SHIPS[n - 3], SHIPS[n - 4], ship] for n, ship in enumerate(SHIPS)]
+    report = tell(question=WISH, answer=SHIPS, options=own, other_options=more)
+    assert not report["needs_answer"] and "material" not in report["mapping"]
+
+
+def test_code_that_was_written_for_a_prompt_is_learned_and_its_tests_are_not_asked_about(tell):
+    report = tell(prompt=WISH, code=OLD, test_list=[[f"assert load([{n}]) == {n}"] for n in range(12)])
+    assert report["mapping"] == {"prompt": "prompt", "completion": "code"} and not report["needs_answer"]
+
+
+def test_a_name_in_front_of_the_only_text_is_what_it_was_written_for(tell):
+    texts = [f"{a} {b} {c}" for a, b, c in zip(TOLD, SAID, WISH, strict=True)]
+    report = tell(act=[f"Keeper of the {ship}" for ship in SHIPS], prompt=texts)
+    assert [asked(report)[role][0] for role in ("prompt", "completion")] == ["act", "prompt"]
+
+
+def test_a_label_of_two_texts_is_learned_though_one_is_called_a_reply(tell):
+    report = first_choices(tell, source_text=TOLD, reply_text=SAID, label=[0, 1, 2] * 4)
+    assert report["mapping"] == {"prompt": "source_text", "completion": "label", "material": "reply_text"}
+
+
+def test_weights_of_rows_count_and_those_of_things_do_not(tell):
+    weights = [1.0, 0.5, 0.25] * 4
+    report = tell(prompt=ASKED, response=TOLD, sample_weight=weights)
+    assert report["mapping"]["weight"] == "sample_weight" and not report["needs_answer"]
+    assert [row["messages"][-1].get("weight", 1) for row in report["preview"]] == weights[:2]
+    assert tell(prompt=ASKED, response=TOLD, weight=weights)["mapping"]["weight"] == "weight"
+    assert "weight" not in tell(prompt=ASKED, response=TOLD, weight=[60 + n for n in range(12)])["mapping"]
+
+
+def test_a_row_whose_weight_is_no_number_is_set_aside(tell):
+    weights = ["0.5", "1", *["2"] * 9, "much"]
+    report = tell(prompt=ASKED, response=TOLD, sample_weight=weights)
+    assert report["rows_used"] == 11 and report["problems"][0]["code"] == "E135"

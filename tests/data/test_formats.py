@@ -329,3 +329,8 @@ def test_anything_is_read_or_refused(format, english):
         except RowError as refusal:
             said = english(refusal.message)
             assert refusal.code in CODES and len(said) < 300 and "data." not in said
+
+
+def test_prompts_of_turns_alone_are_answered_by_the_model(tell):
+    rows = [{"prompt": [{"role": "user", "content": f"Is berth {n} free?"}]} for n in range(8)]
+    assert tell(rows)["format"] == "rl" and not tell(rows)["needs_answer"]

@@ -44,3 +44,14 @@ def test_a_day_in_words_is_no_text(tell):
     days = [f"Mon Apr {n + 6:02d} 22:19:{n + 10} PDT 2009" for n in range(12)]
     report = tell(posted=days, tweet=[text[:40] for text in TEXTS], polarity=["0", "4"] * 6)
     assert all("posted" not in one["choices"] for one in report["needs_answer"])
+
+
+def test_what_was_measured_of_a_crawled_document_is_no_label(tell):
+    origin = {
+        "link": [f"https://quay.example/{n}" for n in range(12)],
+        "language": ["en"] * 12,
+        "token_count": [n + 80 for n in range(12)],
+    }
+    report = tell(text=TEXTS, section=KINDS, int_score=[3, 4] * 6, **origin)
+    assert not report["needs_answer"] and report["format"] == "text"
+    assert formats(tell(text=TEXTS, label=KINDS, **origin)) == ["prompt_completion", "text"]

@@ -58,7 +58,7 @@ def test_lines_have_their_places():
         (b'{"a" 1}', "E101", "not_json"),
         (b'{"a": 1 "b": 2}', "E101", "not_json"),
         (b'{"a": 1} {"b": 2}', "E101", "not_json"),
-        (b"{'a': 1}", "E101", "not_json"),
+        (b"{'a': f()}", "E101", "not_json"),
         (b"[1]", "E101", "not_object"),
         (b'"words"', "E101", "not_object"),
         (b"null", "E101", "not_object"),
@@ -400,3 +400,12 @@ def test_depth_is_one_that_rows_can_be_written_with():
 )
 def test_a_key_that_comes_again_elsewhere_is_no_fault(line):
     assert show(read_lines(line)) == [(1, json.loads(line))]
+
+
+def test_rows_in_pythons_notation_are_read():
+    rows = read_lines(
+        "{'a': \"it's\", 'b': [1, None]}\n{'a': 'x', 'b': (2, True)}\n{'a': {1, 2}}\n{'a': f()}\n"
+    )
+    assert [row.values for row in rows[:2]] == [{"a": "it's", "b": [1, None]}, {"a": "x", "b": [2, True]}]
+    assert [row.problem.code for row in rows[2:]] == ["E101", "E101"]
+    assert json_lines.accept(b"{'a': 1}\n{'a': 2}\n", ".json")

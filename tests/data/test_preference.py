@@ -90,3 +90,33 @@ def test_missing_answer():
             {"chosen": "a", "prompt": "b"}, {"chosen": "chosen", "rejected": "rejected", "prompt": "prompt"}
         )
     assert refusal.value.code == "E120"
+
+
+def test_turns_beside_scored_answers_are_their_prompt(tell):
+    def say(words):
+        return {"role": "model", "parts": [{"text": words}]}
+
+    rows = [
+        {
+            "contents": [{"role": "user", "parts": [{"text": f"Is berth {n} free?"}]}],
+            "completions": [
+                {"score": 1.0, "completion": say(f"From day {n} on.")},
+                {"score": 0.0, "completion": say("No.")},
+            ],
+        }
+        for n in range(8)
+    ]
+    report = tell(rows)
+    assert report["format"] == "preference" and not report["needs_answer"]
+    assert report["preview"][0]["messages"][0]["content"] == "Is berth 0 free?"
+
+
+def test_what_was_noted_of_one_of_two_answers_is_not_read(tell):
+    notes = {side: [{"reward": n / 9, "said": [f"Berth {n} was named by the {side} one."]} for n in range(8)]
+             for side in ("chosen", "rejected")}  # fmt: skip
+    rows = [
+        {"prompt": f"Is berth {n} free?", "chosen": f"From day {n} on.", "rejected": "No, it is not.",
+         "chosen_eval": notes["chosen"][n], "rejected_eval": notes["rejected"][n]}
+        for n in range(8)
+    ]  # fmt: skip
+    assert not tell(rows)["needs_answer"]

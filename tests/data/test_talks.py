@@ -417,3 +417,62 @@ def test_a_column_of_chinese_sentences_is_found_as_the_talk(tell):
     ]
     report = tell([{"conversation": [f"{one}{n}" for one in said]} for n in range(6)])
     assert not report["needs_answer"] and len(report["preview"][0]["messages"]) == 4
+
+
+def test_roles_may_stand_beside_the_names_of_who_speaks(tell):
+    rows = [
+        {
+            "system": {"from": "system", "value": f"You keep quay {n} of Brenn."},
+            "conversation": [
+                {"from": "Ida", "role_type": "user", "value": f"Is berth {n} free?"},
+                {"from": "Keeper", "role_type": "bot", "value": f"From day {n} on."},
+            ],
+        }
+        for n in range(8)
+    ]
+    report = tell(rows)
+    turns = [(turn["role"], turn["content"]) for turn in report["preview"][0]["messages"]]
+    assert not report["needs_answer"] and [role for role, _ in turns] == ["system", "user", "assistant"]
+    assert turns[0][1] == "You keep quay 0 of Brenn."
+
+
+@pytest.mark.parametrize("who", ["usuario", "ohjaaja"])
+def test_the_only_one_beside_a_helper_asks_whatever_language_names_them(tell, who):
+    rows = [
+        {"conversation": [{"role": who, "text": f"Is berth {n} free?"}, {"role": "agent", "text": "Yes."}]}
+        for n in range(8)
+    ]
+    report = tell(rows)
+    assert [turn["role"] for turn in report["preview"][0]["messages"]] == ["user", "assistant"]
+
+
+def test_talks_that_end_with_a_better_and_a_worse_answer_are_a_preference(tell):
+    talk = [{"role": "user", "content": "Is the berth free?"}]
+    rows = [
+        {f"{side}_conversations": [*talk, {"role": "assistant", "content": f"{word} for {n} days."}]
+         for side, word in (("chosen", "Free"), ("rejected", "Taken"))}
+        for n in range(8)
+    ]  # fmt: skip
+    report = tell(rows)
+    assert report["format"] == "preference" and not report["needs_answer"]
+
+
+def test_the_same_talk_in_another_spelling_is_left_out(tell):
+    rows = [
+        {
+            "conversations": [
+                {"from": "human", "value": f"Is berth {n} free?"},
+                {"from": "gpt", "value": f"Berth {n} is free from noon on, says the keeper."},
+            ],
+            "chat_again": [
+                {"role": "user", "content": f"Is berth {n} free?", "id": None},
+                {
+                    "role": "assistant",
+                    "content": f"Berth {n} is free from noon on, says the keeper.",
+                    "id": "x",
+                },
+            ],
+        }
+        for n in range(8)
+    ]
+    assert not tell(rows)["needs_answer"]

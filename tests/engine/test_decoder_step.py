@@ -44,7 +44,7 @@ def weights(ran: Ran) -> dict[str, torch.Tensor]:
 
 def assert_close(one: Ran, other: Ran, atol: float) -> None:
     assert one.record.state == other.record.state == "finished", one.log + other.log
-    assert one.losses == pytest.approx(other.losses, abs=atol)
+    assert one.losses == pytest.approx(other.losses, abs=min(atol, 1e-4))
     first, second = weights(one), weights(other)
     assert first.keys() == second.keys()
     for name, tensor in first.items():
@@ -56,7 +56,7 @@ def says(ran: Ran) -> set[str]:
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "granite", "olmo2", "glm4", "hunyuan"])
 @pytest.mark.parametrize("fill", [False, True])
 def test_a_run_is_that_of_the_models_own_code(ran, tiny_models, monkeypatch, family, fill, method):
     changes = {
@@ -70,7 +70,8 @@ def test_a_run_is_that_of_the_models_own_code(ran, tiny_models, monkeypatch, fam
     monkeypatch.setattr(planning, "decoder_pays", lambda gpu: True)
     mine = ran(changes)
     assert "run.decoder" in says(mine) and "run.decoder" not in says(stock)
-    assert_close(mine, stock, atol=2e-4)
+    # Where gradients are near nothing, as of one weight in 1,024 here, Adam's steps of 1e-2 show how they were rounded.
+    assert_close(mine, stock, atol=5e-4 if family == "hunyuan" else 2e-4)
     losses = [[event.loss for event in one.of(EvalLogged)] for one in (mine, stock)]
     assert losses[0] == pytest.approx(losses[1], abs=2e-4) and losses[0]
 

@@ -25,7 +25,7 @@ def tables(rotary_dim: int = WIDTH) -> tuple[torch.Tensor, torch.Tensor]:
     return 1.1 * angles.cos(), 1.1 * angles.sin()
 
 
-def compose(qkv, cos, sin, norms=None, eps=0.0, offset=0):
+def compose(qkv, cos, sin, norms=None, eps=0.0, offset=0, interleaved=False):
     """Query and key as a plain formula that autograd can follow, (T, nq + nk, d)."""
     x = qkv[:, : (QUERIES + KEYS) * WIDTH].unflatten(-1, (QUERIES + KEYS, WIDTH))
     if norms is not None:
@@ -33,17 +33,23 @@ def compose(qkv, cos, sin, norms=None, eps=0.0, offset=0):
         x = x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weights
     cos, sin = (table[POSITIONS.long()].double().unsqueeze(1) for table in (cos, sin))
     turned, rest = x.split([cos.shape[-1], WIDTH - cos.shape[-1]], dim=-1)
-    a, b = turned.chunk(2, dim=-1)
-    return torch.cat([turned * cos + torch.cat([-b, a], dim=-1) * sin, rest], dim=-1)
+    if interleaved:
+        cos, sin = (table[..., : table.shape[-1] // 2].repeat_interleave(2, -1) for table in (cos, sin))
+        turning = torch.stack([-turned[..., 1::2], turned[..., ::2]], dim=-1).flatten(-2)
+    else:
+        a, b = turned.chunk(2, dim=-1)
+        turning = torch.cat([-b, a], dim=-1)
+    return torch.cat([turned * cos + turning * sin, rest], dim=-1)
 
 
+@pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "pairs"])
 @pytest.mark.parametrize("rotary_dim", [WIDTH, 12])
 @pytest.mark.parametrize("offset", [None, 0, 1], ids=["plain", "norms", "norms-offset"])
-def test_forward_and_backward_equal_autograd_in_float64(offset, rotary_dim):
+def test_forward_and_backward_equal_autograd_in_float64(offset, rotary_dim, interleaved):
     cos, sin = tables(rotary_dim)
     qkv = draw(TOKENS, HEADS * WIDTH).requires_grad_()
     norms = None if offset is None else [draw(WIDTH, seed=seed).requires_grad_() for seed in (1, 2)]
-    expected = compose(qkv, cos, sin, norms, eps=1e-3, offset=offset or 0)
+    expected = compose(qkv, cos, sin, norms, eps=1e-3, offset=offset or 0, interleaved=interleaved)
     dq, dk, dv = (draw(TOKENS, n, WIDTH, seed=n + 5) for n in (QUERIES, KEYS, 1))
     dv = dv.expand(-1, KEYS, -1)
     leaves = [qkv, *(norms or [])]
@@ -52,9 +58,10 @@ def test_forward_and_backward_equal_autograd_in_float64(offset, rotary_dim):
     expected_gradient[:, -KEYS * WIDTH :] = dv.flatten(1)
 
     sizes = (cos, sin, POSITIONS, QUERIES, KEYS, WIDTH)
-    raw, options, sums = qkv.detach().clone(), {}, None
+    raw, options, sums = qkv.detach().clone(), {"interleaved": interleaved}, None
     if norms is not None:
-        options = dict(query_norm=norms[0], key_norm=norms[1], eps=1e-3, offset=offset, order=SCALE_THEN_CAST)
+        weights = {"query_norm": norms[0], "key_norm": norms[1]}
+        options |= weights | dict(eps=1e-3, offset=offset, order=SCALE_THEN_CAST)
         sums = torch.full((WIDTH,), 3.0).double(), torch.zeros(WIDTH).double()
     rotated = rope.reference_forward(raw, *sizes, **options)
     assert not rotated.requires_grad

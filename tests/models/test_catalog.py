@@ -143,9 +143,8 @@ def test_stored_quantised_weights(folder):
     "values, reason",
     [
         ({"architectures": ["BertForMaskedLM"]}, "not_decoder"),
-        ({"architectures": ["LlavaForConditionalGeneration"]}, "not_decoder"),
-        ({"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}}, "vision"),
-        ({"architectures": ["Qwen3VLForConditionalGeneration"], "image_token_id": 7}, "vision"),
+        ({"architectures": ["NeverHeardOfForConditionalGeneration"], "vision_config": {}}, "unknown"),
+        ({"architectures": ["BertForMaskedLM"], "model_type": "bert"}, "both_sides"),
         (
             {"architectures": ["EvilForCausalLM"], "quantization_config": {"quant_method": "gptq"}},
             "quantization",

@@ -98,33 +98,17 @@ EXPERTS = {
 
 
 @pytest.mark.parametrize("family", EXPERTS)
-def test_experts_are_counted_as_what_no_quantisation_reaches(tmp_path, family):
-    """Predicted against loaded bytes of NF4: it was 3.5 times as much."""
+def test_experts_are_counted_without_their_biases(tmp_path, family):
     import torch
     import transformers
-
-    from studio.models.load import load_model
-    from studio.planning.memory_estimate import count_left_out, predict
-    from studio.planning.run_plan import plan
-    from tests.conftest import make_tokenizer
-    from tests.machine.facts import make_machine, make_recipe
 
     shape = {"vocab_size": 300, "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 128}
     config = transformers.CONFIG_MAPPING[family](**shape, **heads, **EXPERTS[family], pad_token_id=1)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.save_pretrained(tmp_path)
-    make_tokenizer(tmp_path)
     facts = inspect_model(str(tmp_path))
-    experts = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name)
+    experts = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name and p.dim() == 3)
+    linears = sum(part.weight.numel() for part in model.model.modules() if isinstance(part, torch.nn.Linear))
     assert facts.expert_parameters == experts > facts.parameters / 2
-    recipe = make_recipe(
-        {"model.source": str(tmp_path), "model.quantization": "nf4", "adapter.target_modules": "q_proj"}
-    )
-    chosen = plan(make_machine(), recipe, facts)
-    assert chosen.quantization.reason.id == "plan.quantization.experts"
-    loaded = load_model(facts, device="cpu", dtype=chosen.dtype.value, quantization="nf4").model
-    held_bytes = sum(p.nbytes for p in loaded.parameters())
-    assert predict(chosen, facts, recipe)["weights"] == pytest.approx(held_bytes, rel=0.1)
-    share, left_bytes = count_left_out(chosen, facts)
-    assert share < 0.5 and left_bytes == experts * (4 if chosen.dtype.value == "fp32" else 2)
+    assert facts.linear_parameters == linears, "the routers are none"

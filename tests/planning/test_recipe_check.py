@@ -8,8 +8,9 @@ import pytest
 from studio.core.errors import Problem
 from studio.core.facts import Verdict
 from studio.core.i18n import literal, load_catalogue, text
+from studio.planning.memory_estimate import predict
 from studio.planning.recipe_check import check, estimate_steps
-from studio.planning.run_plan import gigabytes
+from studio.planning.run_plan import gigabytes, plan
 from tests.machine.facts import make_data, make_gpu, make_machine, make_model, make_recipe, make_small
 
 LAPTOP = make_machine()
@@ -212,12 +213,16 @@ def test_full_fine_tuning_of_8b_asks_for_the_disk_that_its_checkpoints_take():
     assert judge(80).fix.id == "check.disk.fix" and not judge(80).ways
 
 
-def test_what_four_bits_do_not_reach_is_told_with_its_share_and_memory():
+@pytest.mark.parametrize("family, quantization", [("llama4", "nf4"), ("qwen3_moe", "int8")])
+def test_what_a_quantisation_does_not_reach_is_told_with_its_share_and_memory(family, quantization):
     """Qwen3-30B-A3B: 28.99 of 29.9 billion weights of its layers stand in experts."""
     model = make_model(
-        parameters=30_500_000_000, linear_parameters=906_000_000, expert_parameters=28_990_000_000
+        family=family,
+        parameters=30_500_000_000,
+        linear_parameters=906_000_000,
+        expert_parameters=28_990_000_000,
     )
-    found = check(make_recipe({"model.quantization": "nf4"}), make_machine(make_gpu(24)), model, None)
+    found = check(make_recipe({"model.quantization": quantization}), make_machine(make_gpu(24)), model, None)
     told = next(one for one in found if one.message.id == "check.experts")
     assert (told.severity, told.message.values["share"], told.message.values["left"]) == (
         "warning",
@@ -229,9 +234,26 @@ def test_what_four_bits_do_not_reach_is_told_with_its_share_and_memory():
     assert "check.experts" not in [one.message.id for one in plain]
 
 
-@pytest.mark.parametrize("id", ["quantization", "vision", "unknown"])
+def test_four_bits_reach_the_experts():
+    """Qwen3-30B-A3B: 57 GiB in 16 bits, and 15.5 GiB in 4 (embeddings and head stay)."""
+    model = make_model(
+        family="qwen3_moe",
+        parameters=30_530_000_000,
+        linear_parameters=906_000_000,
+        expert_parameters=28_990_000_000,
+    )
+    recipe = make_recipe({"model.quantization": "nf4"})
+    found = check(recipe, make_machine(make_gpu(24)), model, None)
+    assert "check.experts" not in [one.message.id for one in found]
+    chosen = plan(make_machine(make_gpu(24)), recipe, model)
+    assert chosen.quantization.reason.id == "plan.quantization.nf4_experts"
+    assert chosen.quantization.reason.values["share"] == "97.9"
+    assert 15 < predict(chosen, model, recipe)["weights"] / 2**30 < 17
+
+
+@pytest.mark.parametrize("id", ["quantization", "package", "unknown"])
 def test_what_to_do_about_a_model_fits_its_reason(id):
-    reason = text(f"model.trainable.{id}", quantization="gptq", architecture="X")
+    reason = text(f"model.trainable.{id}", quantization="gptq", architecture="X", package="timm")
     model = make_model(trainable=Verdict(ok=False, reason=reason))
     found = check(make_recipe({}), make_machine(), model, None)
     assert [one.fix.id for one in found if one.field == "model.source"] == [f"model.trainable.{id}.fix"]

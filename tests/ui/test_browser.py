@@ -61,7 +61,7 @@ def test_the_demo_by_mouse(start_studio, language):
         wait_for_state(one, "finished", END_S)
         wait_for_steps(one, STEPS)
         assert steps_shown(one) == list(range(1, STEPS + 1))
-    assert re.search(r"\d", page.get_attribute('[data-series="loss"] canvas', "aria-label"))
+    assert re.search(r"\d", page.get_attribute('[data-series="loss"] [role=img]', "aria-label"))
     second.close()
 
     # A page that is opened after the end shows the same.

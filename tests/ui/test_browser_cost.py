@@ -223,7 +223,7 @@ def test_watching_a_long_run_costs_little(chromium, tmp_path, record_property):
     try:
         watched = Watched(studio, chromium)
         watched.wait_for_points(POINTS)
-        charts = watched.page.query_selector_all("#run-charts canvas")
+        charts = watched.page.query_selector_all("#run-charts [role=img]")
         assert len(charts) == CHARTS and all(chart.is_visible() for chart in charts)
 
         def step() -> None:

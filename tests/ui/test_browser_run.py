@@ -176,9 +176,10 @@ def test_charts_can_be_read_by_everyone(tmp_path, chromium):
             page.wait_for_timeout(300)
             return page.inner_text(f"{series} output")
 
-        assert words() and page.get_attribute(f"{loss} canvas", "aria-label").endswith(words())
+        plot = f"{loss} [role=img]"
+        assert words() and page.get_attribute(plot, "aria-label").endswith(words())
         latest = words()
-        page.hover(f"{loss} canvas", position={"x": 100, "y": 60})
+        page.hover(plot, position={"x": 100, "y": 60})
         assert "step" in words() and words() != latest
         assert "step" in words('[data-series="grad_norm"]'), "one pointer for all charts"
         page.mouse.move(5, 5)

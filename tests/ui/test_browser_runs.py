@@ -189,7 +189,7 @@ def test_runs_by_mouse_and_keyboard(start_studio, workspace):  # noqa: F811
     page.click("#runs-compare")
     page.wait_for_selector(".overlay .curves li")
     page.wait_for_function("Number(document.querySelector('.overlay [data-kind=loss]').dataset.points) > 8")
-    assert re.search(r"A small.*; B demo", page.get_attribute(".overlay canvas", "aria-label"))
+    assert re.search(r"A small.*; B demo", page.get_attribute(".overlay [role=img]", "aria-label"))
     told = page.inner_text("#runs-differences")
     assert "Evaluate every\t2\t0\t2" in told and "Seed" not in told
     page.click('.overlay [data-do="close"]')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from studio.ui.metric_columns import Points, payload
 from studio.ui.number_input import read_number
 from studio.ui.run_state import LiveView, LogLine
 from studio.ui.shell.scripts import read_script
+from studio.ui.style import style_sheets
 from studio.ui.tabs.training.cards import log_card
-from studio.ui.tabs.training.charts import template
+from studio.ui.tabs.training.charts import SERIES, template
+from studio.ui.templates import render
 
 pytestmark = pytest.mark.slow
 
@@ -185,10 +188,17 @@ def test_arrows_start_from_the_number_that_the_server_reads(page, whole):
         assert now == raw if number is None else float(now) == pytest.approx(number + 1), raw
 
 
-def test_the_charts_keep_their_columns_while_a_run_grows(page):
-    def say(id: str, **values: object) -> str:
-        return ENGLISH.say(text(id, **values))
+def say(id: str, **values: object) -> str:
+    return ENGLISH.say(text(id, **values))
 
+
+def mount_styled(page, html: str, script: str) -> None:
+    """Mount with the window's sheets: a plot is as large as they say."""
+    page.add_style_tag(content="".join(sheet.read_text(encoding="utf-8") for sheet in style_sheets()))
+    mount(page, html, script)
+
+
+def test_the_charts_keep_their_columns_while_a_run_grows(page):
     for card in (False, True):
         mount(page, f'<div id="part">{template(say, "page")}</div>', "tabs/training/chart.js")
         points, shown, seen = Points(), {}, []
@@ -203,11 +213,7 @@ def test_the_charts_keep_their_columns_while_a_run_grows(page):
 
 
 def test_each_metric_of_a_run_is_a_chart_of_its_own(page):
-    mount(
-        page,
-        f'<div id="part">{template(lambda id, **values: ENGLISH.say(text(id, **values)), "page")}</div>',
-        "tabs/training/chart.js",
-    )
+    mount_styled(page, f'<div id="part">{template(say, "page")}</div>', "tabs/training/chart.js")
     declared = [
         Metric(name="plain_loss", better="lower"),
         Metric(name="preferred", unit="share", better="higher"),
@@ -232,6 +238,79 @@ def test_each_metric_of_a_run_is_a_chart_of_its_own(page):
     assert told == [["plain_loss", "2.5"], ["preferred", "50 %"]]
     page.evaluate("(message) => studioRun.chart.take(message)", payload("b", 0, Points(), {}))
     assert page.evaluate(f"{charts}.length") == 0, "another run has none"
+
+
+PICTURE = "(name) => document.querySelector(`[data-series=${name}] canvas`)?.toDataURL() ?? null"
+LABELS = "[...document.querySelectorAll('.charts [role=img]')].map((one) => one.getAttribute('aria-label'))"
+
+
+def test_a_chart_says_what_it_shows_and_has_a_picture_of_what_is_known(page):
+    """A gap, noughts under a logarithm, no card; other colours and another width have it drawn anew."""
+    mount_styled(page, f'<div id="part">{template(say, "page")}</div>', "tabs/training/chart.js")
+    points = Points()
+    for step in range(1, 41):
+        grad_norm = math.nan if step in (7, 40) else 1.0 + step / 40
+        points = points.add(
+            "step", step, step, 4 / step, 0.0 if step < 3 else 1e-4 / step, grad_norm, 900.0, 0
+        )
+    points = points.add("eval", 20, 20, 0.5).add("eval", 40, 40, 0.25)
+    page.evaluate("(message) => studioRun.chart.take(message)", payload("a", 0, points, {}))
+    empty = say("ui.chart.empty.gpu")
+    page.wait_for_function(f"{LABELS}.filter((one) => one.endsWith({empty!r})).length === 2")
+    names = [say(f"ui.chart.{name}") for name in SERIES]
+    values = ("0.1", "2.5e-6", "1.98", "900", empty, empty)
+    assert page.evaluate(LABELS) == [f"{name}: {value}" for name, value in zip(names, values, strict=True)]
+    assert page.evaluate(PICTURE, "gpu_memory") is None
+    assert page.locator(".keys:visible").count() == 1, "training and validation, where there are both"
+
+    pictures = [page.evaluate(PICTURE, "learning_rate")]
+    for change in (
+        "document.querySelector('[name=log]').click()",
+        "document.body.classList.add('dark')",
+        "document.getElementById('part').style.width = '700px'",
+    ):
+        page.evaluate(change)
+        page.wait_for_timeout(200)
+        pictures.append(page.evaluate(PICTURE, "learning_rate"))
+    assert len(set(pictures)) == len(pictures)
+    page.hover("[data-series=loss] [role=img]", position={"x": 60, "y": 60})
+    page.wait_for_function("document.querySelector('[data-series=loss] output').textContent.includes('step')")
+    said = page.locator(".charts output").all_inner_texts()
+    assert len({one.split(" · ")[0] for one in said[:4]}) == 1, "one pointer for all charts"
+    page.mouse.move(1, 1)
+    page.evaluate("(message) => studioRun.chart.take(message)", payload("b", 0, Points(), {}))
+    page.wait_for_function("!document.querySelector('.charts canvas')")
+    assert page.evaluate(LABELS)[0] == f"{names[0]}: {say('ui.chart.empty.run')}"
+    assert page.locator(".keys:visible").count() == 0
+
+
+def test_compared_runs_have_letters_at_their_ends_and_values_under_the_pointer(page):
+    """Each curve's value nearest to the pointer, a run without evaluations and steps that others lack included."""
+    overlay = '<div class="overlay"><ul class="curves"></ul></div>'
+    mount_styled(page, RUNS.replace(overlay, render("tabs/runs/overlay.html", say)), "tabs/runs/script.js")
+    long = [[step, 3.0 if step % 2 else 1.0] for step in range(1, 201)]
+    short = [[10 * step, step / 4 or None] for step in range(5)]
+    runs = [
+        {"run": "a", "name": "long", "loss": long, "eval": []},
+        {"run": "b", "name": "short", "loss": short, "eval": [[20, 0.5], [40, 0.25]]},
+    ]
+    page.evaluate("(runs) => send({ runs })", runs)
+    page.wait_for_selector(".overlay canvas")
+    labels = page.locator(".overlay [role=img]").evaluate_all("(all) => all.map((one) => one.ariaLabel)")
+    assert [label.split(": ")[1] for label in labels] == ["A long 1; B short 1", "B short 0.25"]
+    loss, judged = (page.locator(f".overlay [data-kind={kind}]") for kind in ("loss", "eval"))
+    assert loss.locator(".end").all_inner_texts() == ["A", "B"] and judged.locator(
+        ".end"
+    ).all_inner_texts() == ["B"]
+    ends = [end.bounding_box()["x"] for end in loss.locator(".end").all()]
+    plot = loss.locator("[role=img]").bounding_box()
+    assert ends[1] < plot["x"] + plot["width"] / 2 < ends[0], "each where its curve ends"
+    page.mouse.move(plot["x"] + plot["width"] - 40, plot["y"] + 100)
+    tip = loss.locator(".tip").inner_text().split("\n")
+    assert tip[0].startswith("step 1") and tip[1] in ("A  3", "A  1") and tip[2] == "B  1"
+    assert judged.locator(".tip").is_hidden()
+    page.mouse.move(1, 1)
+    assert loss.locator(".tip").is_hidden()
 
 
 def open_window(page, html: str) -> None:

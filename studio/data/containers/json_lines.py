@@ -8,7 +8,7 @@ from typing import BinaryIO
 from studio.core.i18n import text
 from studio.data.charset import is_utf8_among, to_utf8
 from studio.data.containers.container import DEFAULTS, Container, ReadOptions
-from studio.data.containers.json_text import is_talk, parse_json, read_object
+from studio.data.containers.json_text import is_talk, parse_json, parse_object, read_object
 from studio.data.line_reader import LINE_BYTES, LineReader
 from studio.data.row import Row, broken_row
 
@@ -35,7 +35,7 @@ def accept(head: bytes, suffix: str) -> bool:
 
 def _is_object(data: bytes) -> bool:
     try:
-        return isinstance(parse_json(data), dict)
+        return isinstance(parse_object(data), dict)
     except ValueError:
         return False
 

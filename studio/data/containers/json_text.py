@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 
@@ -20,6 +21,8 @@ TWO_DIGITS = re.compile(rb"[0-9]{2}")
 MANY_DIGITS = re.compile(rb"[0-9]{%d}" % DIGITS)
 
 
+REPR_BYTES = 2**20
+"""Longer objects in Python's own notation are not read: its parser needs a hundred times their memory."""
 TALK = "messages"
 """The column of a row that is a list of turns instead of an object."""
 TURN_KEYS = frozenset(
@@ -142,13 +145,28 @@ def is_talk(value: object) -> bool:
     return all(isinstance(one, list) and is_talk(one) for one in value)
 
 
+def parse_object(data: bytes) -> object:
+    """As parse_json; an object may be written in Python's notation, too, as `print` and `str` write it."""
+    try:
+        return parse_json(data)
+    except json.JSONDecodeError as broken_json:
+        broken = broken_json
+        if not data.lstrip().startswith(b"{'") or len(data) > REPR_BYTES:
+            raise
+        try:
+            written = orjson.dumps(ast.literal_eval(data.decode("utf-8").strip()))
+        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+            raise broken from None
+        return parse_json(written)
+
+
 def read_object(data: bytes, line: int, row: int, offset: int, raw: bytes) -> Row:
     """Return the Row that the JSON text `data` (UTF-8) holds; what is no object and no talk becomes a broken row.
 
     line, row, offset, raw: as in RowProblem.
     """
     try:
-        value = parse_json(data)
+        value = parse_object(data)
     except json.JSONDecodeError as error:
         code, message = "E101", text("data.row.not_json", character=error.pos + 1)
     except UnicodeDecodeError:

@@ -44,8 +44,8 @@ INSTRUCTION: Names = (
     "instrucao",
     "инструкция",
     "지시",
-    *"instruksi arahan talimat yönerge instrukcja instructie instrukce instruktion instruksjon instrucțiune "
-    "utasítás οδηγία інструкція التعليمات تعليمات دستور निर्देश คำสั่ง".split(),
+    *"instruksi arahan talimat yönerge instrukcja instructie opdracht instrukce instruktion instruksjon ohje "
+    "instrucțiune utasítás οδηγία інструкція التعليمات تعليمات دستور निर्देश คำสั่ง".split(),
 )
 INPUT: Names = (
     "input",
@@ -63,7 +63,8 @@ INPUT: Names = (
     "contexte",
     "ввод",
     "입력",
-    *"masukan girdi bağlam wejście kontekst invoer vstup indata inndata bemenet intrare είσοδος введення "
+    *"masukan konteks girdi bağlam wejście kontekst invoer vstup indata inndata syöte konteksti kontext sammanhang "
+    "bemenet intrare είσοδος введення ngữ_cảnh 文脈 문맥 контекст "
     "المدخل السياق ورودی इनपुट संदर्भ".split(),
 )
 ANSWERS: Names = (
@@ -177,7 +178,8 @@ TEXT: Names = (
     "текст",
 )
 _SIDES = ("response", "answer", "output", "completion", "text", "message", "messages", "reply", "summary", "content",
-          "conversation", "turns", "solution", "code", "translation")  # fmt: skip
+          "conversation", "conversations", "dialogue", "dialog", "trajectory", "turns", "solution", "code",
+          "translation")  # fmt: skip
 
 
 def _combine(words: Names) -> Names:
@@ -280,8 +282,8 @@ PRODUCTS: Names = tuple(
     (
         "summary summaries highlights tldr tl;dr sql sql_query query code python_code python program translation "
         "corrected correction simplified simplification paraphrase rewrite rewritten headline human_reference "
-        "ref lex references target tgt a ans resp label_text resolution commit_message 摘要 总结 译文 翻译 标题 "
-        "back rückseite zusammenfassung kurzfassung resumen résumé "
+        "ref lex references target tgt a ans resp generation label_text resolution commit_message "
+        "摘要 总结 译文 翻译 标题 back rückseite zusammenfassung kurzfassung resumen résumé "
     ).split()
 )
 """Columns that are the answer where none is called so."""

@@ -101,6 +101,18 @@ def holds_text(cell: object) -> bool:
     return isinstance(cell, str)
 
 
+def holds_setting(cell: object) -> bool:
+    """Return whether a cell is text, or a turn with words: what a system prompt is."""
+    return isinstance(cell, str) or _find_words(cell) is not None
+
+
+def _find_words(cell: object) -> str | None:
+    """Return the words of a turn that stands alone in a cell; None where it is none."""
+    if not isinstance(cell, Mapping) or not ("role" in cell or "from" in cell):
+        return None
+    return next((cell[key] for key in ("content", "value", "text") if isinstance(cell.get(key), str)), None)
+
+
 def read_cell(values: Values, column: str) -> str:
     """Return the words of a required cell; numbers and truth values as JSON writes them.
 
@@ -132,7 +144,8 @@ def read_optional(values: Values, mapping: Mapping[str, str], role: str) -> str:
     cell = values.get(mapping[role])
     if is_empty(cell):
         return ""
-    return cell if isinstance(cell, str) else say_scalar(cell, mapping[role])
+    words = cell if isinstance(cell, str) else _find_words(cell)
+    return say_scalar(cell, mapping[role]) if words is None else words
 
 
 def require(values: Values, column: str) -> object:

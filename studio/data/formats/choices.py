@@ -34,7 +34,8 @@ LETTER = re.compile(r"[(\[]?([A-Za-z])[)\].:]?")
 MOST = 12
 LOOKED_AT = 200
 KEY_WORDS = frozenset(
-    "answer answers key correct right label labels gold target solution cop idx index choice ans true best".split()
+    "answer answers key correct right label labels gold target solution cop idx index choice ans true truth "
+    "best".split()
 )
 """Words in the name of a column that says which option is right."""
 

@@ -7,8 +7,9 @@ from functools import lru_cache
 from typing import Literal
 
 from studio.core.i18n import text
+from studio.data.conversation import Conversation
 from studio.data.formats.cells import name_kind, shorten
-from studio.data.formats.names import part_name
+from studio.data.formats.names import part_name, simplify
 from studio.data.formats.roles import read_role
 from studio.data.row import RowError
 
@@ -30,6 +31,18 @@ BESIDE = frozenset(
 MEASURES = frozenset("weight scale factor coefficient".split())
 """Words of the names whose values say how much, where they are neither 0 nor 1."""
 MOST_WEIGHT = 1000.0
+ROW_WEIGHTS = (
+    "weight",
+    "sample_weight",
+    "sample_weights",
+    "loss_weight",
+    "example_weight",
+    "row_weight",
+    "instance_weight",
+    "training_weight",
+    "train_weight",
+)
+"""Columns that say how much a whole row counts; `weight` alone only where none is above 1, for things weigh more."""
 LEAST_WEIGHT = 1e-6
 """Below it nothing is learned that a float32 could hold."""
 TRUE = frozenset(("true", "yes", "y", "on", "1", "1.0"))
@@ -122,6 +135,43 @@ def read_weight(key: object, value: object) -> float | None:
     measures = MEASURES.intersection(part_name(key))
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if measures and is_number and LEAST_WEIGHT <= value <= MOST_WEIGHT else None
+
+
+def holds_weight(cell: object) -> bool:
+    """Return whether a cell is a number by which a row can count."""
+    return _read_number(cell) is not None
+
+
+def weighs_rows(column: str, sample: Sequence[Mapping[str, object]]) -> bool:
+    """Return whether the numbers of a column called a weight may be those of rows."""
+    numbers = [number for row in sample if (number := _read_number(row.get(column))) is not None]
+    return simplify(column) != "weight" or all(number <= 1 for number in numbers)
+
+
+def weigh_row(conversation: Conversation, cell: object) -> Conversation:
+    """Return `conversation` with what it teaches counting by the number in `cell`; an empty cell says nothing.
+
+    Raises RowError (E135) for another value.
+    """
+    if cell is None or cell == "":
+        return conversation
+    weight = _read_number(cell)
+    if weight is None:
+        raise RowError("E135", text("data.row.flag", number=1, key="weight", found=shorten(cell, 40)))
+    turns = [
+        turn._replace(weight=turn.weight * weight) if turn.role == "assistant" else turn
+        for turn in conversation.messages
+    ]
+    return conversation._replace(messages=tuple(turns))
+
+
+def _read_number(cell: object) -> float | None:
+    """Return a weight, also one that a table has as text; None for what is none."""
+    try:
+        number = float(cell) if isinstance(cell, (int, float, str)) and not isinstance(cell, bool) else -1.0
+    except ValueError:
+        return None
+    return number if number == 0 or LEAST_WEIGHT <= number <= MOST_WEIGHT else None
 
 
 def join_parts(number: int, weights: Iterable[float]) -> float:

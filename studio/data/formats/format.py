@@ -35,6 +35,7 @@ from studio.data.formats.column_relations import (
     sorts,
 )
 from studio.data.formats.context import MATERIALS, find_material, is_numbers, put_material
+from studio.data.formats.flags import weigh_row, weighs_rows
 from studio.data.formats.names import drop_versions, find_core, list_words, simplify
 from studio.data.formats.notes import Note, note_turns
 
@@ -230,6 +231,8 @@ class Format:
                     found = [name for name in found if not _hold_addresses(name, sample)]
                 if found:
                     take(role, _order_fallback(role, found, sample)[:1])
+        if "weight" in mapping and "weight" not in chosen and not weighs_rows(mapping["weight"], sample):
+            del mapping["weight"]
         free = [name for name in columns if name not in taken]
         mapping = self.settle([*free, *mapping.values()], mapping, sample)
         if self.beside == "named":
@@ -295,6 +298,8 @@ class Format:
     def convert(self, values: Values, mapping: Mapped) -> Conversation:
         """Return the Conversation of a row, with its material before the first question. Raises RowError."""
         conversation = self.read(values, mapping)
+        if "weight" in mapping:
+            conversation = weigh_row(conversation, values.get(mapping["weight"]))
         return put_material(conversation, values, mapping) if MATERIALS[0] in mapping else conversation
 
     def prove(self, mapping: Mapped, sample: Sequence[Values]) -> tuple[int, int, int]:

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from studio.core.i18n import text
 from studio.data.conversation import Conversation
 from studio.data.formats.aliases import ANSWERS, INSTRUCTION, LABEL, LISTS, QUESTIONS, SYSTEM, TOOLS
-from studio.data.formats.cells import Values, holds_text, is_empty, require, require_words, shorten
+from studio.data.formats.cells import (
+    Values,
+    holds_setting,
+    holds_text,
+    is_empty,
+    require,
+    require_words,
+    shorten,
+)
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import finish_chat, holds_turns, read_turns
@@ -131,7 +139,7 @@ FORMAT = Format(
         "completion": holds_side,
         "messages": holds_turns,
         "label": lambda cell: isinstance(cell, (str, int, float)),
-        "system": holds_text,
+        "system": holds_setting,
         "tools": holds_tools,
     },
     read=read,

@@ -3,8 +3,9 @@
 from functools import partial
 
 from studio.data.formats.aliases import LISTS, REASONING, SYSTEM, TOOLS
-from studio.data.formats.cells import holds_text
+from studio.data.formats.cells import holds_setting
 from studio.data.formats.context import MATERIALS, holds_material
+from studio.data.formats.flags import ROW_WEIGHTS, holds_weight
 from studio.data.formats.format import Format
 from studio.data.formats.message_parsing import doubt_open, holds_turns_by, read_chat
 from studio.data.formats.tool_calls import holds_tools
@@ -16,13 +17,15 @@ FORMAT = Format(
         "system": SYSTEM,
         "tools": TOOLS,
         "reasoning": REASONING,
+        "weight": ROW_WEIGHTS,
         **dict.fromkeys(MATERIALS, ()),
     },
     required=("messages",),
     kinds={
         "messages": holds_turns_by("role"),
-        "system": holds_text,
+        "system": holds_setting,
         "tools": holds_tools,
+        "weight": holds_weight,
         "reasoning": holds_material,
     },
     doubt=doubt_open,

@@ -17,13 +17,13 @@ from studio.data.formats.aliases import (
     SYSTEM,
     TOOLS,
 )
-from studio.data.formats.cells import Values, holds_text, is_empty, read_cell, read_optional
+from studio.data.formats.cells import Values, holds_setting, holds_text, is_empty, read_cell, read_optional
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import put_system_first, read_turns
 from studio.data.formats.names import simplify
 from studio.data.formats.pairs import find_pair, sort_pair
-from studio.data.formats.prompt_answer import has_turns, holds_side, open_sides, read_question
+from studio.data.formats.prompt_answer import asks_last, has_turns, holds_side, open_sides, read_question
 from studio.data.formats.tool_calls import holds_tools, read_tools
 from studio.data.row import RowError
 
@@ -155,7 +155,7 @@ def _part_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
 def settle(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> dict[str, str]:
     """Return `mapping`, with two answers and the column that says which is better where nothing is called rejected."""
     if "rejected" in mapping or "first" in mapping or "rated" in mapping:
-        return dict(mapping)
+        return _add_prompt(columns, dict(mapping), sample)
     if "chosen" not in mapping and simplify(mapping.get("prompt", "")) in PROMPTED:
         marked = [next((name for name in columns if simplify(name) in names), "") for names in MARKED]
         cells = [row.get(name) for name in marked for row in sample if not is_empty(row.get(name))]
@@ -163,7 +163,16 @@ def settle(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) ->
             return {**mapping, **dict(zip(ROLES, marked, strict=True))}
     pair = find_pair(columns, sample)
     rest = {role: name for role, name in mapping.items() if name not in pair.values() and role != "chosen"}
-    return {**rest, **pair} if pair else dict(mapping)
+    return _add_prompt(columns, {**rest, **pair}, sample) if pair else dict(mapping)
+
+
+def _add_prompt(columns: Sequence[str], mapping: dict[str, str], sample: Sequence[Values]) -> dict[str, str]:
+    """Return `mapping` with the column of turns that end with a question, where no prompt is named."""
+    if "prompt" in mapping or "input" in mapping:
+        return mapping
+    free = [name for name in columns if name not in mapping.values()]
+    found = [name for name in free if asks_last(name, sample)]
+    return {"prompt": found[0], **mapping} if len(found) == 1 else mapping
 
 
 FORMAT = Format(
@@ -190,7 +199,7 @@ FORMAT = Format(
         "input": holds_text,
         "chosen": holds_side,
         "rejected": holds_side,
-        "system": holds_text,
+        "system": holds_setting,
         "tools": holds_tools,
     },
     read=read,

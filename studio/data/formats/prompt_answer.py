@@ -18,6 +18,7 @@ from studio.data.formats.cells import (
     shorten,
 )
 from studio.data.formats.message_parsing import find_turns, holds_turns, is_turn, read_turns
+from studio.data.formats.roles import read_role
 from studio.data.row import RowError
 
 
@@ -35,6 +36,14 @@ def has_turns(cell: object) -> bool:
         turns = find_turns(cell)
         return bool(turns) and is_turn(turns[0])
     return isinstance(cell, (list, tuple)) or (isinstance(cell, Mapping) and is_turn(cell))
+
+
+def asks_last(column: str, sample: Sequence[Values]) -> bool:
+    """Return whether the cells of a column are turns of which the last one asks."""
+    cells = [find_turns(row[column]) for row in sample if not is_empty(row.get(column))]
+    last = [cell[-1] for cell in cells if cell and is_turn(cell[-1])]
+    asking = all(read_role(turn.get("role", turn.get("from"))) == "user" for turn in last)
+    return bool(cells) and len(last) == len(cells) and asking
 
 
 def read_side(values: Values, column: str, speaker: Role) -> list[Message]:

@@ -18,9 +18,10 @@ from studio.data.formats.aliases import (
     TOOLS,
 )
 from studio.data.formats.asked import HISTORY, holds_answer, holds_asked, holds_history, read_asked
-from studio.data.formats.cells import Values, holds_text, is_blank, read_optional
+from studio.data.formats.cells import Values, holds_setting, is_blank, read_optional
 from studio.data.formats.choices import counts_from, find_key, holds_options
 from studio.data.formats.context import MATERIALS, holds_material, read_thoughts
+from studio.data.formats.flags import ROW_WEIGHTS, holds_weight
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import finish_chat, holds_turns
 from studio.data.formats.prompt_answer import has_turns, read_side
@@ -125,6 +126,7 @@ FORMAT = Format(
         "reasoning": REASONING,
         "history": HISTORY,
         "choices": CHOICES,
+        "weight": ROW_WEIGHTS,
         **dict.fromkeys(MATERIALS, ()),
     },
     required=("prompt", "completion|completion_from_1"),
@@ -132,8 +134,9 @@ FORMAT = Format(
         "prompt": holds_asked,
         "completion": holds_answer,
         "completion_from_1": holds_answer,
-        "system": holds_text,
+        "system": holds_setting,
         "tools": holds_tools,
+        "weight": holds_weight,
         "reasoning": holds_material,
         "history": holds_history,
         "choices": holds_options,

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from studio.data.conversation import Conversation
 from studio.data.formats.aliases import ANSWERS, CHOSEN, EXPECTED, LISTS, QUESTIONS, SYSTEM, TEXT, TOOLS
-from studio.data.formats.cells import Values, holds_text, is_empty, read_optional, require
+from studio.data.formats.cells import Values, holds_setting, is_empty, read_optional, require
+from studio.data.formats.column_relations import hold_words
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import put_system_first
 from studio.data.formats.names import simplify
-from studio.data.formats.prompt_answer import has_turns, holds_side, read_question
+from studio.data.formats.prompt_answer import asks_last, has_turns, holds_side, read_question
 from studio.data.formats.tool_calls import holds_tools, read_tools
 
 CHECKABLE = re.compile(
@@ -31,7 +32,7 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
     """Return what speaks against a prompt without an answer to copy.
 
     0.5 where another column holds answers, or the answer is prose; 0.25 where only its kind, not the name of the
-    prompt, speaks for it; 0.2 without any column to check answers against.
+    prompt, speaks for it; 0.2 without any column to check answers against, 0.1 where prompts are turns and alone.
     """
     used = set(mapping.values())
     rows = sample[:LOOKED_AT]
@@ -42,7 +43,7 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
         return 0.5
     listed = simplify(mapping["prompt"]) in LISTS
     if "answer" not in mapping:
-        return 0.6 if listed else 0.2
+        return 0.6 if listed else 0.1 if _asks_alone(columns, mapping["prompt"], rows) else 0.2
     asked = [row for row in rows if not is_empty(row.get(mapping["prompt"]))]
     if asked and all(has_turns(row[mapping["prompt"]]) for row in asked):
         return 0.0
@@ -54,6 +55,12 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
     if not answers or sum(map(is_checkable, answers)) < 0.9 * len(answers):
         return 0.5
     return 0.0 if simplify(mapping["prompt"]) in ("prompt", "problem") else 0.25
+
+
+def _asks_alone(columns: Sequence[str], prompt: str, rows: Sequence[Values]) -> bool:
+    """Return whether prompts are turns of which the last one asks, and no other column holds words."""
+    others = [name for name in columns if name != prompt]
+    return asks_last(prompt, rows) and not hold_words(others, rows)
 
 
 def is_checkable(cell: object) -> bool:
@@ -85,7 +92,7 @@ FORMAT = Format(
         **dict.fromkeys(MATERIALS, ()),
     },
     required=("prompt",),
-    kinds={"prompt": holds_side, "system": holds_text, "tools": holds_tools},
+    kinds={"prompt": holds_side, "system": holds_setting, "tools": holds_tools},
     read=read,
     doubt=doubt,
     loose=("answer",),

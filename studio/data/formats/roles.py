@@ -15,8 +15,12 @@ SPELLINGS: Mapping[str, Role] = {
     "prompter": "user",
     "person": "user",
     "customer": "user",
-    "用户": "user",
-    "人类": "user",
+    **dict.fromkeys(
+        "usuario usuária usuário usuari utente utilisateur utilisatrice benutzer nutzer gebruiker användare bruger "
+        "bruker käyttäjä użytkownik uživatel felhasználó utilizator пользователь користувач pengguna "
+        "उपयोगकर्ता المستخدم مستخدم 用户 人类 使用者 ユーザー 사용자".split(),
+        "user",
+    ),
     "assistant": "assistant",
     "gpt": "assistant",
     "chatgpt": "assistant",
@@ -34,7 +38,11 @@ SPELLINGS: Mapping[str, Role] = {
     "moss": "assistant",
     "llm": "assistant",
     "ai_assistant": "assistant",
-    "助手": "assistant",
+    **dict.fromkeys(
+        "asistente assistente assistent assistentin asystent asistent asszisztens asistan ассистент помощник асистент "
+        "asisten सहायक المساعد مساعد 助手 助理 アシスタント 어시스턴트".split(),
+        "assistant",
+    ),
     "tool": "tool",
     "function": "tool",
     "observation": "tool",

@@ -11,6 +11,7 @@ from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import ANSWERS, CAPTIONS, IMAGES, LISTS, QUESTIONS, SYSTEM, TEXT
 from studio.data.formats.cells import (
     Values,
+    holds_setting,
     holds_text,
     holds_words,
     is_empty,
@@ -172,7 +173,7 @@ FORMAT = Format(
         "prompt": holds_side,
         "completion": holds_words,
         "caption": holds_text,
-        "system": holds_text,
+        "system": holds_setting,
     },
     read=read,
     beside="never",

@@ -19,6 +19,8 @@ from studio.data.talks.turns import Turn, Turns, is_plain, parse_text, to_turn, 
 Values = Mapping[str, object]
 DEPTH = 7
 SIDES = frozenset((*CHOSEN, *REJECTED))
+SIDE_WORDS = frozenset(("chosen", "rejected", "preferred", "dispreferred"))
+"""First or last words in the names of talks that end with an answer that was preferred, or with one that was not."""
 KNOWN = frozenset(
     (
         *LISTS,
@@ -290,7 +292,8 @@ def _look_along(
 
 def _is_side(path: Sequence[str]) -> bool:
     """Return whether turns are an answer that was preferred, or one that was not."""
-    return simplify(path[0]) in SIDES
+    words = part_name(path[0])
+    return simplify(path[0]) in SIDES or bool(SIDE_WORDS & {*words[:1], *words[-1:]})
 
 
 def _is_open(turns: Turns) -> bool:

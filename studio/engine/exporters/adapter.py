@@ -8,6 +8,7 @@ from pathlib import Path
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
+from studio.models.architectures import name_auto_class, read_architecture
 from studio.planning.memory_estimate import loaded_bytes
 
 SHARED_MEMORY = ("cpu", "mps")
@@ -54,9 +55,10 @@ def load_lines(folder: str, base: str) -> tuple[str, ...]:
     """Return the lines of Python that load the adapter in `folder` onto its base; none without a base."""
     if not base:
         return ()
+    cls = name_auto_class(read_architecture(folder))
     return (
-        "from peft import PeftModel; from transformers import AutoModelForCausalLM, AutoTokenizer",
-        f"model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base!r}), {folder!r})",
+        f"from peft import PeftModel; from transformers import {cls}, AutoTokenizer",
+        f"model = PeftModel.from_pretrained({cls}.from_pretrained({base!r}), {folder!r})",
         f"tokenizer = AutoTokenizer.from_pretrained({folder!r})",
     )
 

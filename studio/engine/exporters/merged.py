@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from studio.core.i18n import text
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
+from studio.models.architectures import name_auto_class, read_architecture
 
 if TYPE_CHECKING:
     from studio.engine.artifact import Fingerprint
@@ -27,9 +28,10 @@ def write(job: ExportJob) -> None:
     """Merge in fp32 on the CPU and store as 16 bit: adding small corrections to 16-bit weights would lose part of them.
 
     A base that was trained on quantised is quantised again and opened: the corrections were learned on those weights.
-    The files are loaded again and compared with what was stored.
+    The files are loaded again and compared with what was stored, computing in fp32: in 16 bits, a rounding that differs
+    between two loads sends tokens to other experts, and two equal models seem to differ (Hunyuan's, Bailing's).
     """
-    from studio.engine.artifact import verify_artifact, write_card
+    from studio.engine.artifact import copy_processor, verify_artifact, write_card
     from studio.engine.legacy_config import add_older_spelling
     from studio.models.load import load_model
     from studio.models.tokenizer import load_tokenizer
@@ -39,18 +41,21 @@ def write(job: ExportJob) -> None:
     tokenizer = load_tokenizer(artifact)  # with the template that the run's examples were written in
     expected = _write_weights(job, tokenizer, kept)
     tokenizer.save_pretrained(job.target)
+    copy_processor(job.facts.folder, job.target)
     add_older_spelling(job.target)
     (job.target / "README.md").write_text(write_card(job.facts, job.record), encoding="utf-8")
     gc.collect()  # the merged model makes room for the stored one
     job.begin(text("export.phase.check"))
     stored = dataclasses.replace(job.facts, folder=str(job.target), quantization="none")
     attention = job.plan.attention.value
-    read = load_model(stored, device="cpu", dtype=kept, attention=attention).model
-    verify_artifact(read, tokenizer, expected, kept)
+    read = load_model(stored, device="cpu", dtype="fp32", attention=attention).model
+    verify_artifact(read, tokenizer, expected, "fp32")
 
 
 def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
-    """Store the weights as `kept` (bf16, fp16) and return what they compute."""
+    """Store the weights as `kept` (bf16, fp16) and return what they compute in fp32."""
+    import torch
+
     from studio.engine.artifact import fingerprint, strip_path
     from studio.engine.stop_tokens import set_ends
     from studio.models.adapt import cast_weights, load_adapter
@@ -77,6 +82,7 @@ def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
     job.begin(text("export.phase.write"))
     model.save_pretrained(job.target, max_shard_size="5GB")
     strip_path(job.target / "config.json")
+    cast_weights(model, torch.float32, job.record.seed)  # exact: the same numbers in more bits
     return fingerprint(model, probe_ids(tokenizer))
 
 
@@ -86,10 +92,9 @@ def _plain_copy(model: Any) -> Any:
     transformers 5.23 keeps the loader of the quantised files on a dequantised model and then cannot save it.
     """
     import torch
-    from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        plain = AutoModelForCausalLM.from_config(model.config, trust_remote_code=False)
+        plain = type(model)(model.config)
     plain.load_state_dict(model.state_dict(), assign=True)
     for name, buffer in model.named_buffers():  # such as the rotary frequencies, which no state holds
         if plain.get_buffer(name).is_meta:
@@ -102,9 +107,10 @@ def _plain_copy(model: Any) -> Any:
 
 def load_lines(folder: str, base: str) -> tuple[str, ...]:
     """Return the lines of Python that load the model in `folder`."""
+    cls = name_auto_class(read_architecture(folder))
     return (
-        "from transformers import AutoModelForCausalLM, AutoTokenizer",
-        f"model = AutoModelForCausalLM.from_pretrained({folder!r})",
+        f"from transformers import {cls}, AutoTokenizer",
+        f"model = {cls}.from_pretrained({folder!r})",
         f"tokenizer = AutoTokenizer.from_pretrained({folder!r})",
     )
 

@@ -62,7 +62,7 @@ def load(run: Run, prepared: Prepared) -> Training:
         run.emit(
             RunPlanned(
                 plan=plan,
-                swaps=(*fast.describe(), *capped),
+                swaps=(*fast.describe(), *loaded.notes, *capped),
                 metrics=get_objective(data.method).metrics,
             )
         )

@@ -56,7 +56,10 @@ class Decoder:
         self.kernels = kernels
         table = getattr(spec.embedding, "weight", None)
         self.embedding = Embedding(
-            spec.embedding, self.layers[0].attention.qkv.weights.dtype, store.find_gradient(table)
+            spec.embedding,
+            self.layers[0].attention.qkv.weights.dtype,
+            store.find_gradient(table),
+            spec.embedding_scale,
         )
         self._scratch = scratch
         self._offload = Offload(store.weights.device)

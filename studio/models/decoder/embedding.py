@@ -10,18 +10,23 @@ from torch import Tensor, nn
 
 
 class Embedding:
-    """`module` looks rows up; `gradient` (V, H) is where their gradients are added, None where they are frozen."""
+    """`module` looks rows up; `gradient` (V, H) is where their gradients are added, None where they are frozen.
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype, gradient: Tensor | None) -> None:
+    `after`: by what the decoder multiplies what the module gives (Granite).
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype, gradient: Tensor | None, after: float) -> None:
         self.module = module
         self.dtype = dtype
         self.gradient = gradient
-        self.scale = float(getattr(module, "embed_scale", 1.0))
-        """Gemma multiplies rows by the root of their width."""
+        self.after = after
+        self.scale = float(getattr(module, "embed_scale", 1.0)) * after
+        """Gemma multiplies rows by the root of their width, in the module itself."""
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """Return x (T, H) of ids (T,)."""
-        return self.module(token_ids).to(self.dtype)
+        x = self.module(token_ids).to(self.dtype)
+        return x if self.after == 1.0 else x.mul_(self.after)
 
     def backward(self, token_ids: Tensor, dx: Tensor) -> None:
         """Add the gradients of rows dx (T, H), always in the same order."""

@@ -269,9 +269,9 @@ def run_head(spec: DecoderSpec, x: Tensor, targets: Tensor, scale: float, *, wid
     return Head(capped.detach(), dx, loss.detach(), gradients)
 
 
-def run_embedding(module: nn.Module, token_ids: Tensor, dx: Tensor, *, wide: bool) -> Tensor:
-    """Return the gradient (V, H) of the table of `module`, which looked up `token_ids` (T,), by autograd."""
-    module = widen(module, dx.dtype, {}) if wide else module
+def run_embedding(spec: DecoderSpec, token_ids: Tensor, dx: Tensor, *, wide: bool) -> Tensor:
+    """Return the gradient (V, H) of the embedding's table, in which `token_ids` (T,) were looked up, by autograd."""
+    module = widen(spec.embedding, dx.dtype, {}) if wide else spec.embedding
     with torch.enable_grad():
-        x = module(token_ids)
+        x = module(token_ids) * spec.embedding_scale
         return torch.autograd.grad(x, module.weight, dx.to(x.dtype))[0]

@@ -23,7 +23,7 @@ from studio.models.decoder.blocks.gated_mlp import GatedMLP, SavedMLP
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.flat_weights import norms_of
 from studio.models.decoder.fused_lora_linear import LinearGroup
-from studio.models.decoder.spec import LayerSpec
+from studio.models.decoder.spec import LayerSpec, scalars_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,7 @@ def kind_of(layer: Layer) -> tuple:
     )
     return (
         spec.activation, spec.scale, spec.window, spec.softcap, spec.rotary, spec.head_dim, spec.query_heads,
-        spec.key_heads, tuple(norm and norm.options for norm in norms), groups, layer.attention.kernel.name,
+        spec.key_heads, spec.turning, spec.query_scale, spec.residual_scale, scalars_of(spec.module),
+        tuple(norm and norm.options for norm in norms), groups, layer.attention.kernel.name,
         tuple(type(part) for part in spec.module.modules()),
     )  # fmt: skip

@@ -23,7 +23,7 @@ from studio.core.i18n import Text, text
 from studio.models.adapt import evaluation_mode
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.decoder import Decoder
-from studio.models.decoder.flat_weights import WholeStore
+from studio.models.decoder.flat_weights import WholeStore, norms_of
 from studio.models.decoder.fp32_reference import (
     Wide,
     run_embedding,
@@ -36,7 +36,7 @@ from studio.models.decoder.fp32_reference import (
 )
 from studio.models.decoder.layer import Layer, kind_of
 from studio.models.decoder.probe_states import LENGTHS, Stream, make_ids, read
-from studio.models.decoder.spec import NO_ROTARY
+from studio.models.decoder.rotary import NO_ROTARY, to_halves
 from studio.models.decoder.tolerance import (
     TIMES_FINER,
     TIMES_LOOSE,
@@ -212,7 +212,7 @@ class _Probe:
             return
         mine = self.rows.tables[layer.spec.rotary]
         for name, one, theirs in zip(("cos", "sin"), mine, table, strict=True):
-            theirs = theirs[-1]
+            theirs = to_halves(theirs[-1])
             yield judge_equal(number, name, one[: theirs.shape[0]], theirs)
 
     def _window(self, number: int) -> int | None:
@@ -244,7 +244,7 @@ class _Probe:
     def _compare_layer(
         self, number: int, layer: Layer, wide: Wide, stream: Stream, given: tuple[dict, dict], rows: BatchLayout
     ) -> Iterator[Measured]:  # fmt: skip
-        x = stream.inputs[number]
+        x = stream.inputs[number].to(self.dtype)  # some models' norms leave a wider one in the stream
         trained = [(name, p) for name, p in layer.spec.module.named_parameters() if p.requires_grad]
         names, parameters = ["y", "dx", *(name for name, _ in trained)], [p for _, p in trained]
         generator = torch.Generator().manual_seed(number)
@@ -256,7 +256,7 @@ class _Probe:
         if self.dtype == torch.float16:  # as a loss scale does: no gradient beyond its numbers
             factor = 2.0 ** (FP16_LARGEST - max(t.abs().max() for t in truth[1:]).log2().ceil()).item()
             dy, truth = dy * factor, [truth[0], *(t * factor for t in truth[1:])]
-        rows_of_x = stream.cut(x).to(self.dtype)
+        rows_of_x = stream.cut(x)
         if not self.exact:
             eight = self._run(self._widen(layer, fp8=True), rows_of_x, dy, rows, "all", parameters, fp32=True)
             plain = self._run_model(layer.spec.module, stream, x, dy, given[0], parameters)
@@ -312,11 +312,10 @@ class _Probe:
         """The last norm, the head, the loss and the embedding, from what the model's last layer gave."""
         number, decoder = len(self.decoder.layers), self.decoder
         x, picks, targets = self._picked()
-        scale = HEAD_SCALE
         with without_tf32():
-            truth = run_head(decoder.spec, x[picks].float(), targets, scale, wide=True)
+            truth = run_head(decoder.spec, x[picks].float(), targets, HEAD_SCALE, wide=True)
         with self._autocast():
-            own = run_head(decoder.spec, x[picks], targets, scale, wide=False)
+            own = run_head(decoder.spec, x[picks], targets, HEAD_SCALE, wide=False)
         seen = self.text.cut(self.text.logits)[picks]
         error = errors_of([seen], [truth.logits])[0][0]
         yield Measured(number, "head", error, TRUSTED, error <= TRUSTED)
@@ -324,14 +323,14 @@ class _Probe:
         with torch.no_grad():
             logits = decoder.logits(x[picks])
             losses, dx = decoder.apply_head(
-                x.clone(), picks, targets, torch.tensor(scale, device=self.device)
+                x.clone(), picks, targets, torch.tensor(HEAD_SCALE, device=self.device)
             )
         dx = dx[:, : x.shape[1]]
         yield from self.judge.compare(
             number, ["logits", "dx"], [logits, dx[picks]], [own.logits, own.dx], [truth.logits, truth.dx],
             self.dtype,
         )  # fmt: skip
-        yield self.judge.loss(number, losses.sum() / scale, own.loss, truth.loss)
+        yield self.judge.loss(number, losses.sum() / HEAD_SCALE, own.loss, truth.loss)
         norm = decoder.spec.norm
         wide = widen(norm.module, self.dtype, {})
         with torch.no_grad():
@@ -349,7 +348,7 @@ class _Probe:
         generator = torch.Generator().manual_seed(number)
         dx = torch.randn(len(ids), table.weight.shape[1], generator=generator).to(self.device)
         dx *= truth[1].norm() / dx.norm()  # where both share a table, either of them shows
-        exact, theirs = (run_embedding(table, ids, dx.to(self.dtype), wide=wide) for wide in (True, False))
+        exact, theirs = (run_embedding(decoder.spec, ids, dx.to(self.dtype), wide=w) for w in (True, False))
         if head is table.weight:
             exact, theirs = exact + truth[1], theirs.float() + own[1].float()
             truth, own = truth[:1], own[:1]
@@ -392,13 +391,14 @@ class _Probe:
     def _compare_whole(self, store: WholeStore) -> Iterator[Measured]:
         """Gradients that came down through the whole model, as _compare_all() left them: of table and first norm."""
         spec = self.decoder.spec
-        weights = [spec.embedding.weight, spec.layers[0].input_norm.module.weight]
+        norm, first = next(iter(norms_of(spec.layers[0]).items()))
+        weights = [spec.embedding.weight, first.module.weight]
         with store.holding(store.weights), without_tf32():
             truth = self._run_whole(weights)
         with self._autocast():
             own = self._run_whole(weights)
         yield from self.judge.compare(
-            0, ["all embed_tokens.weight", "all input_norm.weight"], [store.gradient(p) for p in weights], own,
+            0, ["all embed_tokens.weight", f"all {norm}.weight"], [store.gradient(p) for p in weights], own,
             truth, self.dtype, TIMES_LOOSE,
         )  # fmt: skip
 

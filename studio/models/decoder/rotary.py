@@ -7,8 +7,8 @@ import inspect
 import torch
 from torch import Tensor, nn
 
-from studio.models.decoder.spec import NO_ROTARY
-
+NO_ROTARY = "none"
+"""The kind of layers that leave query and key as they are (NoPE): every fourth one of SmolLM3."""
 LENGTH_DEPENDENT = ("dynamic", "longrope")
 """Kinds of rotary embedding whose frequencies hang on the longest position of a batch (transformers' names)."""
 
@@ -19,7 +19,6 @@ class RotaryTables:
     def __init__(self, module: nn.Module, kinds: set[str]) -> None:
         self.module = module
         self.kinds = kinds
-        self._by_kind = "layer_type" in inspect.signature(type(module).forward).parameters
         types = getattr(module, "rope_type", "default")
         self._exact = any(
             kind in LENGTH_DEPENDENT for kind in (types.values() if isinstance(types, dict) else [types])
@@ -40,9 +39,25 @@ class RotaryTables:
 
     @torch.no_grad()
     def _make(self, like: Tensor, positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        asked = min(self.kinds - {NO_ROTARY}, default="") if kind == NO_ROTARY else kind
         with torch.autocast(like.device.type, enabled=False):
-            asked = min(self.kinds - {NO_ROTARY}) if kind == NO_ROTARY and self._by_kind else kind
-            cos, sin = self.module(like, positions, asked) if self._by_kind else self.module(like, positions)
+            cos, sin = ask_tables(self.module, like, positions, asked)
         if kind == NO_ROTARY:
             cos, sin = torch.ones_like(cos), torch.zeros_like(sin)
-        return cos[0].float().contiguous(), sin[0].float().contiguous()
+        return to_halves(cos[0].float()).contiguous(), to_halves(sin[0].float()).contiguous()
+
+
+def ask_tables(module: nn.Module, like: Tensor, positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    """Return cos and sin (1, P, d_r) as the rotary `module` makes them for layers of `kind`, in the dtype of `like`."""
+    if "layer_type" in inspect.signature(type(module).forward).parameters:
+        return module(like, positions, kind)
+    return module(like, positions)
+
+
+def to_halves(table: Tensor) -> Tensor:
+    """Return `table` (..., d_r) with each angle in both halves, also where a module gives it to neighbours (Cohere)."""
+    half = table.shape[-1] // 2
+    if half < 2 or torch.equal(table[..., :half], table[..., half:]):
+        return table
+    first, second = table[..., ::2], table[..., 1::2]
+    return torch.cat((first, first), -1) if torch.equal(first, second) else table

@@ -1,8 +1,9 @@
 """Reads a model's decoder by its structure: which modules a layer consists of and with which constants, or why not.
 
-Covers the layer of Llama, Mistral, Qwen2, Qwen3, Gemma 2 and 3 and Phi-3, and whatever else is built of the same parts:
-norm, query/key/value, (query and key norm), rotary embedding, causal attention, output, (norm), sum, norm, gated MLP,
-(norm), sum. Names of classes are never looked at: parity_check.py proves that a layer computes what its parts suggest.
+Covers the layer of Llama, Mistral, Qwen2, Qwen3, Gemma 2 and 3, Phi-3, SmolLM3, Granite 3, OLMo 2, EXAONE 4, GLM-4 and
+whatever else is built of the same parts: (norm), query/key/value, (query and key norm), (rotary embedding), causal
+attention, output, (norm), sum, (norm), gated MLP, (norm), sum. Names of classes are never looked at: how keys are
+turned is found by trying (rotary_probe.py), and parity_check.py proves that a layer computes what its parts suggest.
 """
 
 from __future__ import annotations
@@ -14,12 +15,19 @@ import torch
 from torch import nn
 
 from studio.core.i18n import Text, text
-from studio.models.decoder.structure import BRANCH_NORMS, GROUPS, INPUT_NORM, MIDDLE_NORM, name_parts
+from studio.models.decoder.rotary import NO_ROTARY
+from studio.models.decoder.rotary_probe import Turning, find_turning
+from studio.models.decoder.structure import GROUPS, HEAD_NORM_FORMS, MLPS, find_placement, name_parts
 from studio.models.module_swaps import name_activation
 from studio.models.norm_probe import Norm, is_rms_norm, read_norm
 
-NO_ROTARY = "none"
-"""Every fourth layer of SmolLM3 leaves query and key as they are (NoPE)."""
+
+@dataclass(frozen=True, slots=True)
+class QueryScale:
+    """Queries grow with their position p (Ministral 3): s(p) = 1 + beta log(1 + floor(p / period))."""
+
+    beta: float
+    period: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +35,15 @@ class LayerSpec:
     """One layer's modules and constants. Widths in elements; heads as counts."""
 
     module: nn.Module
-    input_norm: Norm
+    input_norm: Norm | None
+    """None where attention reads the residual stream as it is (OLMo 2)."""
     attention_norm: Norm | None
     """On the attention's result, before it joins the residual stream (Gemma)."""
-    mlp_norm: Norm
+    mlp_norm: Norm | None
     output_norm: Norm | None
     """On the MLP's result, likewise."""
     query_norm: Norm | None
+    """Of each head, or of all heads at once (OLMo 2)."""
     key_norm: Norm | None
     qkv: tuple[nn.Module, ...]
     """Linears that give query, key and value, or one that gives all three."""
@@ -50,6 +60,21 @@ class LayerSpec:
     softcap: float
     rotary: str
     """Which of the rotary module's tables the layer uses; "" where it has one, NO_ROTARY where it rotates nothing."""
+    turning: Turning
+    query_scale: QueryScale | None
+    residual_scale: float
+    """By which attention's and MLP's results are multiplied before they join the stream (Granite)."""
+
+    @property
+    def fuses_head_norms(self) -> bool:
+        """Whether norms and rotation of query and key are one op."""
+        norm = self.query_norm
+        return norm is not None and not self.turning.norm_last and norm.weight.numel() == self.head_dim
+
+    @property
+    def keeps_raw(self) -> bool:
+        """Whether query and key are kept as they were before their rotation."""
+        return self.query_norm is not None and not self.turning.norm_last
 
     @property
     def groups(self) -> dict[str, tuple[nn.Module, ...]]:
@@ -70,6 +95,8 @@ class DecoderSpec:
     """The output embeddings."""
     softcap: float
     logit_scale: float
+    embedding_scale: float
+    """By which the decoder multiplies the rows of its embedding; what the embedding's own code does is not in it."""
 
 
 class _Unlike(Exception):
@@ -93,8 +120,11 @@ def _read(model: nn.Module) -> DecoderSpec:
     if getattr(config, "use_bidirectional_attention", False):
         raise _Unlike("use_bidirectional_attention")
     kinds = getattr(config, "layer_types", None)
-    layers = _child(decoder, "layers")
-    found = tuple(_read_layer(layer, config, kinds[i] if kinds else "") for i, layer in enumerate(layers))
+    layers, rotary = _child(decoder, "layers"), _child(decoder, "rotary_emb")
+    known: dict[tuple, Turning] = {}
+    found = tuple(
+        _read_layer(layer, config, kinds[i] if kinds else "", rotary, known) for i, layer in enumerate(layers)
+    )
     head = model.get_output_embeddings()
     if head is None or type(head) is not nn.Linear or _known(head) != {"weight"}:
         raise _Unlike("lm_head")
@@ -102,21 +132,40 @@ def _read(model: nn.Module) -> DecoderSpec:
         embedding=_child(decoder, "embed_tokens"),
         layers=found,
         norm=_norm(decoder, "norm"),
-        rotary=_child(decoder, "rotary_emb"),
+        rotary=rotary,
         hidden_size=config.hidden_size,
         head=head,
         softcap=float(getattr(config, "final_logit_softcapping", None) or 0.0),
-        logit_scale=1.0,
+        logit_scale=_logit_scale(config),
+        embedding_scale=float(getattr(decoder, "embedding_multiplier", 1.0)),
     )
 
 
-def _read_layer(layer: nn.Module, config: Any, kind: str) -> LayerSpec:
-    attention, mlp = _child(layer, "self_attn"), _child(layer, "mlp")
+def _logit_scale(config: Any) -> float:
+    """Return what logits are multiplied by: Cohere's factor, or one by Granite's divisor."""
+    scale, divisor = getattr(config, "logit_scale", None), getattr(config, "logits_scaling", None)
+    return float(scale or 1.0) / float(divisor or 1.0)
+
+
+def read_query_scale(config: Any) -> QueryScale | None:
+    """Return how queries grow with their position, or None."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    beta, period = rope.get("llama_4_scaling_beta"), rope.get("original_max_position_embeddings")
+    return QueryScale(float(beta), int(period)) if beta and period else None
+
+
+def _read_layer(
+    layer: nn.Module, config: Any, kind: str, rotary: nn.Module, known: dict[tuple, Turning]
+) -> LayerSpec:
+    attention = _child(layer, "self_attn")
+    mlp = next(
+        (getattr(layer, name) for name in MLPS if isinstance(getattr(layer, name, None), nn.Module)), None
+    )
+    if mlp is None:
+        raise _Unlike("mlp")
     _refuse_dropout(layer)
     _refuse_strangers(layer, attention, mlp)
     head_dim = int(attention.head_dim)
-    before_mlp, after_mlp = BRANCH_NORMS
-    sandwiched = hasattr(layer, before_mlp)
     qkv = _linears(layer, "qkv")
     (output,) = _linears(layer, "output")
     query_width = _features(output)[0]
@@ -126,38 +175,72 @@ def _read_layer(layer: nn.Module, config: Any, kind: str) -> LayerSpec:
         raise _Unlike("self_attn")
     if getattr(attention, "attention_dropout", 0.0) or getattr(config, "attention_dropout", 0.0):
         raise _Unlike("attention_dropout")
-    window = getattr(attention, "sliding_window", None) if hasattr(attention, "sliding_window") else None
-    if not hasattr(attention, "sliding_window"):
-        window = getattr(config, "sliding_window", None)
+    norms = _norms(layer)
+    heads = query_width // head_dim, key_width // head_dim
+    query_norm, key_norm = _head_norms(layer, (query_width, key_width), head_dim)
+    residual_scale = float(getattr(layer, "residual_multiplier", 1.0))
+    if residual_scale != 1.0 and {"attention_norm", "output_norm"} & norms.keys():
+        raise _Unlike("residual_multiplier")
     per_layer = isinstance(getattr(config, "rope_parameters", None), dict) and kind in config.rope_parameters
-    rotated = bool(getattr(attention, "use_rope", True))
+    table = kind if per_layer else ""
+    likeness = (table, scalars_of(attention), key_norm and key_norm.options)
+    if likeness not in known:
+        turning = find_turning(attention, rotary, table, qkv, key_norm, (*heads, head_dim))
+        if turning is None:
+            raise _Unlike("rotary_emb")
+        known[likeness] = turning
     return LayerSpec(
         module=layer,
-        input_norm=_norm(layer, INPUT_NORM),
-        attention_norm=_norm(layer, MIDDLE_NORM) if sandwiched else None,
-        mlp_norm=_norm(layer, before_mlp if sandwiched else MIDDLE_NORM),
-        output_norm=_norm(layer, after_mlp) if sandwiched else None,
-        query_norm=_head_norm(attention, "q_norm", head_dim),
-        key_norm=_head_norm(attention, "k_norm", head_dim),
+        input_norm=norms.get("input_norm"),
+        attention_norm=norms.get("attention_norm"),
+        mlp_norm=norms.get("mlp_norm"),
+        output_norm=norms.get("output_norm"),
+        query_norm=query_norm,
+        key_norm=key_norm,
         qkv=qkv,
         output=output,
         gate_up=_linears(layer, "gate_up"),
         down=_linears(layer, "down")[0],
         activation=_activation(mlp),
-        query_heads=query_width // head_dim,
-        key_heads=key_width // head_dim,
+        query_heads=heads[0],
+        key_heads=heads[1],
         head_dim=head_dim,
         scale=float(attention.scaling),
-        window=int(window or 0),
+        window=_window(attention, config, kind),
         softcap=float(getattr(attention, "attn_logit_softcapping", None) or 0.0),
-        rotary=(kind if per_layer else "") if rotated else NO_ROTARY,
+        rotary=table if known[likeness].rotated else NO_ROTARY,
+        turning=known[likeness],
+        query_scale=read_query_scale(config),
+        residual_scale=residual_scale,
     )
 
 
+def scalars_of(module: nn.Module) -> tuple[tuple[str, str, Any], ...]:
+    """Return the plain values that `module` and its parts hold, but for their layer's number: of layers that differ in
+    one of them, either is another kind.
+    """
+    return tuple(
+        (name, key, value)
+        for name, part in module.named_modules()
+        for key, value in sorted(vars(part).items())
+        if isinstance(value, (bool, int, float, str)) and key not in ("layer_idx", "training")
+    )
+
+
+def _window(attention: nn.Module, config: Any, kind: str) -> int:
+    """Return how many tokens a token sees, 0 for all: EXAONE 4 names the window in layers that have none, too."""
+    if kind and "sliding" not in kind:
+        return 0
+    holder = attention if hasattr(attention, "sliding_window") else config
+    return int(getattr(holder, "sliding_window", None) or 0)
+
+
+ACTIVATIONS = ("act_fn", "activation_fn", "activation")
+"""What MLPs call the function of their gate."""
 PARTS = {
-    "layer": {"self_attn", "mlp", "resid_attn_dropout", "resid_mlp_dropout"} | name_parts(),
+    "layer": {"self_attn", *MLPS, "resid_attn_dropout", "resid_mlp_dropout"} | name_parts(),
     "attention": name_parts("self_attn"),
-    "mlp": name_parts("mlp") | {"act_fn", "activation_fn"},
+    "mlp": {name for owner in MLPS for name in name_parts(owner)} | {*ACTIVATIONS},
 }
 """Every child that a layer of the known form may have: a further one would be left out of our arithmetic."""
 
@@ -192,13 +275,30 @@ def _norm(module: nn.Module, name: str) -> Norm:
     return norm
 
 
-def _head_norm(attention: nn.Module, name: str, head_dim: int) -> Norm | None:
-    if not hasattr(attention, name):
-        return None
-    norm = _norm(attention, name)
-    if norm.weight.numel() != head_dim:  # over all heads at once, as in OLMo 2
-        raise _Unlike(name)
-    return norm
+def _norms(layer: nn.Module) -> dict[str, Norm]:
+    """Return the norms of a layer's stream and branches by their place."""
+    children = {name for name, _ in layer.named_children()}
+    places = find_placement(children)
+    if not places:
+        raise _Unlike(", ".join(sorted(children & name_parts())) or "input_layernorm")
+    return {place: _norm(layer, name) for place, name in places.items()}
+
+
+def _head_norms(
+    layer: nn.Module, widths: tuple[int, int], head_dim: int
+) -> tuple[Norm, Norm] | tuple[None, None]:
+    """Return the norms of query and key, of each head or of all; `widths`: of all query and all key heads."""
+    for names in HEAD_NORM_FORMS:
+        found = [_find(layer, name) for name in names]
+        if found == [None, None]:
+            continue
+        owner = [name.partition(".")[2] for name in names]
+        query, key = (_norm(layer.self_attn, name) for name in owner)
+        sizes = query.weight.numel(), key.weight.numel()
+        if sizes not in ((head_dim, head_dim), widths):
+            raise _Unlike(owner[0])
+        return query, key
+    return None, None
 
 
 def _linears(layer: nn.Module, group: str) -> tuple[nn.Module, ...]:
@@ -222,7 +322,7 @@ def _features(linear: nn.Module) -> tuple[int, int]:
 
 
 def _activation(mlp: nn.Module) -> str:
-    function = getattr(mlp, "act_fn", getattr(mlp, "activation_fn", None))
+    function = next((getattr(mlp, name) for name in ACTIVATIONS if hasattr(mlp, name)), None)
     kind = name_activation(function, torch.device("cpu")) if callable(function) else None
     if kind is None:
         raise _Unlike("act_fn")

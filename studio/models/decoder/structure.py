@@ -6,6 +6,8 @@ The one description that all read who ask what a layer is: the decoder, which fi
     norm, query/key/value, (head norms), rotary, attention, output, (branch norm), +,
     norm, gate and up, down, (branch norm), +
 
+and where its norms stand is one of PLACEMENTS. A family may multiply its embeddings, each branch and its logits.
+
 H: hidden width   I: width inside the MLP   Q, K: width of all query heads, of all key heads
 """
 
@@ -20,15 +22,38 @@ Shape = tuple[int, ...]
 GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("self_attn.qkv_proj",)),
     "output": (("self_attn.o_proj",),),
-    "gate_up": (("mlp.gate_proj", "mlp.up_proj"), ("mlp.gate_up_proj",)),
-    "down": (("mlp.down_proj",),),
+    "gate_up": (("mlp.gate_proj", "mlp.up_proj"), ("mlp.gate_up_proj",), ("shared_mlp.input_linear",)),
+    "down": (("mlp.down_proj",), ("mlp.down_proj",), ("shared_mlp.output_linear",)),
 }
-"""Linears of a layer that read the same rows, each group in the forms that the decoder knows: apart or as one."""
-INPUT_NORM, MIDDLE_NORM = "input_layernorm", "post_attention_layernorm"
-BRANCH_NORMS = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
-"""Where these are, the results of attention and MLP are normalised before they join the residual stream."""
-HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
-NORMS = frozenset({INPUT_NORM, MIDDLE_NORM, *BRANCH_NORMS, *HEAD_NORMS})
+"""Linears of a layer that read the same rows, each group in the forms that the decoder knows: apart, as one, or as one
+by another name."""
+MLPS = ("mlp", "shared_mlp")
+"""What layers call the module of their MLP."""
+PLACEMENTS: tuple[Mapping[str, str], ...] = (
+    {"input_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
+    {
+        "input_norm": "input_layernorm",
+        "attention_norm": "post_attention_layernorm",
+        "mlp_norm": "pre_feedforward_layernorm",
+        "output_norm": "post_feedforward_layernorm",
+    },
+    {
+        "input_norm": "input_layernorm",
+        "attention_norm": "post_self_attn_layernorm",
+        "mlp_norm": "post_attention_layernorm",
+        "output_norm": "post_mlp_layernorm",
+    },
+    {"attention_norm": "post_attention_layernorm", "output_norm": "post_feedforward_layernorm"},
+)
+"""Where norms of H columns stand, and by which names: before attention and before the MLP, on what each of them adds to
+the residual stream (`attention_norm`, `output_norm`), or both. Of Llama, Gemma 2, GLM-4 and OLMo 2, for instance."""
+HEAD_NORM_FORMS = (
+    ("self_attn.q_norm", "self_attn.k_norm"),
+    ("self_attn.query_layernorm", "self_attn.key_layernorm"),
+)
+"""Norms of query and key, of each head or of all heads at once."""
+HEAD_NORMS = tuple(name for names in HEAD_NORM_FORMS for name in names)
+NORMS = frozenset({*HEAD_NORMS, *(name for place in PLACEMENTS for name in place.values())})
 LINEARS = frozenset(name for forms in GROUPS.values() for names in forms for name in names)
 TAIL_STEP = 64
 """The columns in which a group carries its adapters are its ranks' sum, rounded up to this: a product with 64 columns
@@ -53,10 +78,16 @@ class Group:
 class FamilyTraits:
     """What a config does not say of its family's layers; needed only where no weights are here to show it."""
 
-    fused: bool = False
-    """Query, key and value are one linear, gate and up another."""
-    head_norms: bool = False
-    branch_norms: bool = False
+    qkv: int = 0
+    """Which form of GROUPS the attention's linears have."""
+    mlp: int = 0
+    """And those of the MLP."""
+    placement: int = 0
+    """Which of PLACEMENTS the norms have."""
+    head_norms: int | None = None
+    """Which of HEAD_NORM_FORMS query and key have."""
+    joint_head_norms: bool = False
+    """These are taken over all heads at once."""
     tied: bool = False
     """Input and output embeddings are the same where the config does not say."""
     scores_capped: bool = False
@@ -69,12 +100,22 @@ TRAITS: Mapping[str, FamilyTraits] = {
     "llama": FamilyTraits(),
     "mistral": FamilyTraits(),
     "qwen2": FamilyTraits(),
-    "qwen3": FamilyTraits(head_norms=True),
+    "qwen3": FamilyTraits(head_norms=0),
     "smollm3": FamilyTraits(tied=True),
     "gemma": FamilyTraits(tied=True),
-    "gemma2": FamilyTraits(branch_norms=True, tied=True, scores_capped=True, window_every=2),
-    "gemma3_text": FamilyTraits(head_norms=True, branch_norms=True, tied=True, window_every=6),
-    "phi3": FamilyTraits(fused=True),
+    "gemma2": FamilyTraits(placement=1, tied=True, scores_capped=True, window_every=2),
+    "gemma3_text": FamilyTraits(head_norms=0, placement=1, tied=True, window_every=6),
+    "phi3": FamilyTraits(qkv=1, mlp=1),
+    "ministral3": FamilyTraits(),
+    "granite": FamilyTraits(),
+    "olmo2": FamilyTraits(placement=3, head_norms=0, joint_head_norms=True),
+    "olmo3": FamilyTraits(placement=3, head_norms=0, joint_head_norms=True, window_every=4),
+    "exaone4": FamilyTraits(placement=3, head_norms=0, window_every=4),
+    "glm": FamilyTraits(mlp=1),
+    "glm4": FamilyTraits(placement=2, mlp=1),
+    "hunyuan_v1_dense": FamilyTraits(head_norms=1),
+    "ernie4_5": FamilyTraits(tied=True),
+    "helium": FamilyTraits(),
 }
 """model_type -> Traits, each proved against transformers' own modules (tests/models/decoder/test_structure.py). Of a
 family that is not here the layers are known once its weights are."""
@@ -97,11 +138,24 @@ def is_target(name: str, targets: str) -> bool:
     return wanted == ["all-linear"] or any(name == word or name.endswith(f".{word}") for word in wanted)
 
 
-def find_strange(linears: Collection[str], norms: Mapping[str, int], head_dim: int) -> list[str]:
+def find_placement(names: Collection[str]) -> Mapping[str, str]:
+    """Return which of PLACEMENTS has the norms `names` of a layer, others left out; {} where none has."""
+    found = {name for place in PLACEMENTS for name in place.values() if name in names}
+    return next((place for place in PLACEMENTS if set(place.values()) == found), {})
+
+
+def find_strange(
+    linears: Collection[str], norms: Mapping[str, int], head_dim: int, query_heads: int, key_heads: int
+) -> list[str]:
     """Return the parts of a layer that the decoder does not know; `norms`: name -> width."""
     strange = [*sorted(set(linears) - LINEARS), *sorted(set(norms) - NORMS)]
-    # Over all heads at once, as in OLMo 2, a norm is another one.
-    return strange + [name for name in sorted(HEAD_NORMS) if name in norms and norms[name] != head_dim]
+    for query, key in HEAD_NORM_FORMS:
+        widths = norms.get(query, head_dim), norms.get(key, head_dim)
+        if widths not in ((head_dim, head_dim), (query_heads * head_dim, key_heads * head_dim)):
+            strange += [query, key]
+    if not strange and norms and not find_placement(norms):
+        strange = sorted(set(norms) - set(HEAD_NORMS))
+    return strange
 
 
 def group_linears(
@@ -137,6 +191,8 @@ def shape_linears(hidden: int, queries: int, keys: int, mlp_width: int) -> dict[
         "mlp.up_proj": (mlp_width, hidden),
         "mlp.gate_up_proj": (2 * mlp_width, hidden),
         "mlp.down_proj": (hidden, mlp_width),
+        "shared_mlp.input_linear": (2 * mlp_width, hidden),
+        "shared_mlp.output_linear": (hidden, mlp_width),
     }
 
 
@@ -149,14 +205,17 @@ def shape_layer(traits: FamilyTraits, config: Mapping[str, Any]) -> dict[str, Sh
     head_dim = first_int(config, "head_dim") or hidden // heads
     queries, keys = heads * head_dim, (first_int(config, "num_key_value_heads") or heads) * head_dim
     shapes = shape_linears(hidden, queries, keys, width)
+    forms = {"qkv": traits.qkv, "output": 0, "gate_up": traits.mlp, "down": traits.mlp}
     layer: dict[str, Shape] = {
-        name: shapes[name] for forms in GROUPS.values() for name in forms[-1 if traits.fused else 0]
+        name: shapes[name] for group, form in forms.items() for name in GROUPS[group][form]
     }
-    layer |= dict.fromkeys((INPUT_NORM, MIDDLE_NORM), (hidden,))
-    if traits.head_norms:
-        layer |= dict.fromkeys(HEAD_NORMS, (head_dim,))
-    if traits.branch_norms:
-        layer |= dict.fromkeys(BRANCH_NORMS, (hidden,))
+    layer |= dict.fromkeys(PLACEMENTS[traits.placement].values(), (hidden,))
+    if traits.head_norms is not None:
+        widths = (queries, keys) if traits.joint_head_norms else (head_dim, head_dim)
+        layer |= {
+            name: (norm_width,)
+            for name, norm_width in zip(HEAD_NORM_FORMS[traits.head_norms], widths, strict=True)
+        }
     return layer
 
 
@@ -175,6 +234,11 @@ def caps_scores(family: str, config: Mapping[str, Any]) -> bool:
     if "attn_logit_softcapping" in config:
         return bool(config["attn_logit_softcapping"])
     return TRAITS.get(family, FamilyTraits()).scores_capped
+
+
+def scales_branches(config: Mapping[str, Any]) -> bool:
+    """Return whether attention's and MLP's results are multiplied before they join the residual stream."""
+    return config.get("residual_multiplier") not in (None, 1, 1.0)
 
 
 def first_int(data: Mapping[str, Any], *keys: str) -> int:

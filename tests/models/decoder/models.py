@@ -18,6 +18,13 @@ SHAPE = {
     "pad_token_id": 0,
 }
 MIXED = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "sliding_window": 8}
+TOKENS = {"bos_token_id": 1, "eos_token_id": 2}
+GRANITE = {
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.3,
+    "embedding_multiplier": 4.0,
+    "logits_scaling": 3.0,
+}
 FAMILIES = {
     "llama": (transformers.LlamaConfig, {}),
     "llama3": (
@@ -42,6 +49,34 @@ FAMILIES = {
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
         },
     ),
+    "smollm3": (transformers.SmolLM3Config, {"no_rope_layers": [1, 0, 1], **TOKENS}),
+    "granite": (transformers.GraniteConfig, GRANITE),
+    "granite_dense": (
+        transformers.GraniteMoeHybridConfig,
+        GRANITE | {
+            "num_local_experts": 0, "shared_intermediate_size": 96, "layer_types": ["full_attention"] * 3,
+            "position_embedding_type": "rope",
+        },
+    ),
+    "ministral3": (
+        transformers.Ministral3Config,
+        {
+            "sliding_window": None,
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                "llama_4_scaling_beta": 0.5, "original_max_position_embeddings": 8,
+            },
+            "max_position_embeddings": 128,
+        },
+    ),
+    "olmo2": (transformers.Olmo2Config, TOKENS),
+    "olmo3": (transformers.Olmo3Config, MIXED | TOKENS),
+    "exaone4": (transformers.Exaone4Config, MIXED | {"sliding_window_pattern": 2} | TOKENS),
+    "glm": (transformers.GlmConfig, TOKENS),
+    "glm4": (transformers.Glm4Config, TOKENS),
+    "hunyuan": (transformers.HunYuanDenseV1Config, TOKENS),
+    "ernie4_5": (transformers.Ernie4_5Config, TOKENS),
+    "helium": (transformers.HeliumConfig, TOKENS),
 }  # fmt: skip
 TARGETS = "all-linear"
 

@@ -15,7 +15,7 @@ from studio.models.decoder.blocks.attention import SelfAttention
 from studio.models.decoder.blocks.gated_mlp import GatedMLP
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.layer import Layer
-from studio.models.decoder.spec import NO_ROTARY
+from studio.models.decoder.rotary import NO_ROTARY
 
 LEAST_EPS = 1e-2
 """Less is not felt by some trained models, whose activations have mean squares of hundreds."""
@@ -204,6 +204,44 @@ def take_wrong_table(decoder: Decoder, layer: Layer) -> None:
         change_rows(decoder, lambda rows: replace(rows, tables=_stretch(rows.tables)))
 
 
+def turn_a_still_layer(decoder: Decoder, layer: Layer) -> None:
+    """Rotate a layer that has no rotary."""
+    change_spec(layer, rotary="")
+
+
+def ignore_residual_scale(decoder: Decoder, layer: Layer) -> None:
+    change_spec(layer, residual_scale=1.0)
+
+
+def ignore_query_scale(decoder: Decoder, layer: Layer) -> None:
+    change_spec(layer, query_scale=None)
+
+
+def normalise_before_the_mlp(decoder: Decoder, layer: Layer) -> None:
+    """Put a branch's norm where most families have theirs."""
+    change_spec(layer, mlp_norm=layer.spec.output_norm, output_norm=None)
+
+
+def normalise_each_head(decoder: Decoder, layer: Layer) -> None:
+    """Take a norm over all heads for one of each, with its first columns as weight."""
+    d, changed = layer.spec.head_dim, {}
+    for name in ("query_norm", "key_norm"):
+        norm = getattr(layer.spec, name)
+        module = copy.deepcopy(norm.module)
+        module.weight = torch.nn.Parameter(module.weight.data[:d].clone(), requires_grad=False)
+        changed[name] = replace(norm, module=module)
+    change_spec(layer, **changed)
+
+
+def normalise_before_turning(decoder: Decoder, layer: Layer) -> None:
+    change_spec(layer, turning=replace(layer.spec.turning, norm_last=False))
+
+
+def turn_halves(decoder: Decoder, layer: Layer) -> None:
+    """Turn halves of a head where neighbours are to be."""
+    change_spec(layer, turning=replace(layer.spec.turning, interleaved=False))
+
+
 def _stretch(tables: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> dict[str, tuple[torch.Tensor, ...]]:
     return {
         kind: tuple(table[torch.arange(len(table), device=table.device) // 2] for table in pair)
@@ -218,11 +256,24 @@ FAULTS = {
     change_eps: "llama", change_softcap: "gemma2", count_positions_wrongly: "llama",
     leak_between_documents: "llama", change_activation: "gemma2", drop_residual: "llama",
     forget_adapter_scale: "llama", lose_a_gradient: "qwen2", transpose_square: "llama",
-    interleave_rotary: "llama", take_wrong_table: "gemma3",
+    interleave_rotary: "llama", take_wrong_table: "gemma3", turn_a_still_layer: "smollm3",
+    ignore_residual_scale: "granite", ignore_query_scale: "ministral3", normalise_before_the_mlp: "olmo2",
+    normalise_each_head: "olmo3", normalise_before_turning: "hunyuan", turn_halves: "glm4",
 }  # fmt: skip
 """And a family of models.py in which each shows most."""
 
 
 def is_felt(fault: Callable[[Decoder, Layer], None], layer: Layer) -> bool:
     """Whether `fault` changes what `layer` computes: a single key head has no other to be mistaken for."""
-    return fault is not map_key_heads_wrongly or layer.spec.key_heads > 1
+    spec = layer.spec
+    has = {
+        map_key_heads_wrongly: spec.key_heads > 1,
+        turn_a_still_layer: spec.rotary == NO_ROTARY,
+        ignore_residual_scale: spec.residual_scale != 1.0,
+        ignore_query_scale: spec.query_scale is not None,
+        normalise_before_the_mlp: spec.mlp_norm is None,
+        normalise_each_head: spec.query_norm is not None and spec.query_norm.weight.numel() != spec.head_dim,
+        normalise_before_turning: spec.turning.norm_last,
+        turn_halves: spec.turning.interleaved,
+    }
+    return has.get(fault, True)

@@ -28,7 +28,9 @@ WIDE = {
 """Wide enough for tensors of T rows to outweigh all else."""
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3", "gemma3", "phi3"])
+@pytest.fixture(
+    scope="module", params=["llama", "qwen3", "gemma3", "phi3", "granite", "olmo2", "glm4", "hunyuan"]
+)
 def run(request, tmp_path_factory):
     """A model in fp32 with adapters, and the shape that is read from its folder."""
     import transformers

@@ -6,12 +6,13 @@ import pytest
 
 from studio.models.decoder.structure import (
     GROUPS,
-    HEAD_NORMS,
+    HEAD_NORM_FORMS,
     LINEARS,
-    NORMS,
+    PLACEMENTS,
     TAIL_STEP,
     TRAITS,
     caps_scores,
+    find_placement,
     find_strange,
     group_linears,
     is_target,
@@ -27,6 +28,7 @@ SMALL = {
     "num_hidden_layers": 12,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
+    "head_dim": 16,
     "pad_token_id": 0,
 }
 
@@ -93,9 +95,17 @@ def test_every_group_is_found_in_each_of_its_forms():
 
 
 def test_what_the_decoder_does_not_know_is_named():
-    assert find_strange(LINEARS, dict.fromkeys(NORMS, 8), 8) == []
-    wide = dict.fromkeys(NORMS, 8) | dict.fromkeys(HEAD_NORMS, 32)
-    assert find_strange({*LINEARS, "mlp.router"}, wide, 8) == ["mlp.router", *sorted(HEAD_NORMS)]
+    for place in PLACEMENTS:
+        norms = dict.fromkeys(place.values(), 64)
+        assert find_placement(norms) == place
+        for names in HEAD_NORM_FORMS:
+            assert find_strange(LINEARS, norms | dict.fromkeys(names, 8), 8, 4, 2) == []
+            joint = dict(zip(names, (32, 16), strict=True))
+            assert find_strange(LINEARS, norms | joint, 8, 4, 2) == [], "over all heads at once"
+            half = dict(zip(names, (32, 8), strict=True))
+            assert find_strange({*LINEARS, "mlp.router"}, norms | half, 8, 4, 2) == ["mlp.router", *names]
+    some = {"input_layernorm": 64, "post_feedforward_layernorm": 64}
+    assert find_placement(some) == {} and find_strange(LINEARS, some, 8, 4, 2) == sorted(some)
 
 
 def test_targets_are_read_as_peft_reads_them():

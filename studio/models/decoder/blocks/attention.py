@@ -2,7 +2,8 @@
 
     n = norm(x)        q, k, v = n Wqkv^T, rotated        a = attention(q, k, v)        b = a Wo^T        y = x + b
 
-Where query and key have norms, these come before the rotation; where the branch has one (Gemma), y = x + norm(b).
+Where query and key have norms, these come before the rotation, or after it; where the branch has one (Gemma),
+y = x + norm(b), where it is multiplied (Granite), y = x + m b. Queries may grow with their position (Ministral 3).
 T rows, H hidden width, q and k the widths of all query and key heads. n is always computed again.
 """
 
@@ -18,9 +19,10 @@ from torch import Tensor
 
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.block import Saved, own_memory
-from studio.models.decoder.blocks.residual import join, join_backward
+from studio.models.decoder.blocks.head_norms import normalise_heads, normalise_heads_backward
+from studio.models.decoder.blocks.residual import join, join_backward, joins_apart, leave, leave_backward
 from studio.models.decoder.fused_lora_linear import LinearGroup
-from studio.models.decoder.spec import LayerSpec
+from studio.models.decoder.spec import LayerSpec, QueryScale
 
 
 @dataclass(slots=True)
@@ -31,7 +33,7 @@ class SavedAttention(Saved):
     x: Tensor | None = None
     """(T, H) the block's input."""
     qkv: Tensor | None = None
-    """(T, q + 2 k) after rotation; before norms and rotation where query and key are normalised."""
+    """(T, q + 2 k) after rotation, but before norms: before rotation, too, where those come first."""
     attended: Tensor | None = None
     """(T, q) the attention's result."""
     statistics: tuple[Tensor, ...] = ()
@@ -94,7 +96,7 @@ class SelfAttention:
         if saved.attended is None:
             saved.attended, saved.statistics = self._attend(saved.qkv, rows, kernels)
         if y is None and saved.branch is not None:
-            y = join(self.spec.attention_norm, saved.branch, saved.x, kernels)
+            y = join(self.spec.attention_norm, 1.0, saved.branch, saved.x, kernels)
         if y is None:
             y, saved.branch, saved.u_output = self._join(saved.x, saved.attended, rows, kernels)
         return y
@@ -110,9 +112,11 @@ class SelfAttention:
         """See LayerBlock."""
         spec, hidden = self.spec, saved.x.shape[1]
         dbranch = dy
-        if spec.attention_norm is not None:
-            gradient = self.norm_gradients["attention_norm"]
-            dbranch = join_backward(spec.attention_norm, dy, saved.branch, self.output, gradient, kernels)
+        if joins_apart(spec.attention_norm, spec.residual_scale):
+            gradient = self.norm_gradients.get("attention_norm")
+            dbranch = join_backward(
+                spec.attention_norm, spec.residual_scale, dy, saved.branch, self.output, gradient, kernels
+            )
         self.output.gradients(dbranch, saved.u_output, kernels)
         self.output.gradient_a(dbranch, saved.attended, kernels, rows.drops)
         self.output.gradient_w(dbranch, saved.attended)
@@ -127,19 +131,10 @@ class SelfAttention:
         del dattended, q, k, v
         saved.attended, saved.statistics = None, ()
         dqkv = self.qkv.widen_gradient(dy.shape[0])
-        cos, sin = rows.tables[spec.rotary]
-        norms = self._head_norms()
-        if norms:
-            sums = self.norm_gradients["query_norm"], self.norm_gradients["key_norm"]
-            norms |= {"qkv": saved.qkv, "norm_gradients": None if sums[0] is None else sums}
-        kernels.rope.backward(
-            dq, dk, dv, cos, sin, rows.positions, spec.query_heads, spec.key_heads, spec.head_dim,
-            **norms, out=dqkv[:, : self.qkv.outputs],
-        )  # fmt: skip
+        self._heads_backward(dq, dk, dv, saved.qkv, rows, kernels, dqkv[:, : self.qkv.outputs])
         del dq, dk, dv
         saved.qkv = None
-        wide, norm = self.qkv.widen(dy.shape[0]), spec.input_norm
-        _, _, r = kernels.rms_norm.forward(saved.x, norm.weight, *norm.options, out=wide[:, :hidden])
+        wide, r = leave(spec.input_norm, saved.x, self.qkv, kernels)
         self.qkv.gradients(dqkv, saved.u_qkv, kernels)
         self.qkv.gradient_a(dqkv, wide[:, :hidden], kernels, rows.drops)
         self.qkv.gradient_w(dqkv, wide[:, :hidden])
@@ -150,34 +145,35 @@ class SelfAttention:
         dnormal = self.qkv.gradient_x(dqkv, kernels, rows.drops)
         del dqkv
         dx = below.widen_gradient(dnormal.shape[0])
-        kernels.rms_norm.backward(
-            dnormal, saved.x, norm.weight, r, norm.offset, ds=dy[:, :hidden], out=dx[:, :hidden],
-            weight_gradient=self.norm_gradients["input_norm"],
-        )  # fmt: skip
+        gradient = self.norm_gradients.get("input_norm")
+        leave_backward(
+            spec.input_norm, dnormal, saved.x, r, dy[:, :hidden], gradient, kernels, dx[:, :hidden]
+        )
         saved.x = None
         return dx
 
     def _project_qkv(self, x: Tensor, rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, Tensor]:
-        wide = self._normalise_input(x, kernels)
+        wide, _ = leave(self.spec.input_norm, x, self.qkv, kernels)
         u = self.qkv.project(wide[:, : x.shape[1]], wide[:, x.shape[1] :], kernels, rows.drops)
         qkv = self.qkv.forward(wide, kernels)
-        if self.spec.query_norm is None:
+        if not self.spec.keeps_raw:
             self._rotate(qkv, rows, kernels)
         return qkv, u
 
-    def _normalise_input(self, x: Tensor, kernels: Kernels) -> Tensor:
-        wide, norm = self.qkv.widen(x.shape[0]), self.spec.input_norm
-        kernels.rms_norm.forward(x, norm.weight, *norm.options, out=wide[:, : x.shape[1]])
-        return wide
-
-    def _rotate(self, qkv: Tensor, rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, Tensor, Tensor]:
-        """Return q (T, heads, d), k and v, rotated; in place where no norms come first."""
+    def _rotate(self, qk: Tensor, rows: BatchLayout, kernels: Kernels) -> None:
+        """Rotate query and key in place, and let queries grow with their position where no norm follows."""
         spec = self.spec
-        d, nq, nk = spec.head_dim, spec.query_heads, spec.key_heads
-        cos, sin = rows.tables[spec.rotary]
-        if spec.query_norm is None:
-            kernels.rope.forward(qkv, cos, sin, rows.positions, nq, nk, d)
-        return self._views(qkv, qkv)
+        sizes = spec.query_heads, spec.key_heads, spec.head_dim
+        interleaved = spec.turning.interleaved
+        kernels.rope.forward(qk, *rows.tables[spec.rotary], rows.positions, *sizes, interleaved=interleaved)
+        if not spec.turning.norm_last:
+            self._scale(qk[:, : spec.query_heads * spec.head_dim], rows)
+
+    def _scale(self, q: Tensor, rows: BatchLayout) -> None:
+        """Multiply queries, or their gradients, (T, ...) by what their positions say, in place."""
+        if self.spec.query_scale is not None:
+            scale = scale_queries(self.spec.query_scale, rows.positions)
+            q.mul_(scale.to(q.dtype).view(-1, *(1,) * (q.dim() - 1)))
 
     def _views(self, qk: Tensor, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         spec = self.spec
@@ -192,25 +188,48 @@ class SelfAttention:
         spec = self.spec
         if spec.query_norm is None:
             return self._views(qkv, qkv)
-        cos, sin = rows.tables[spec.rotary]
-        qk = torch.empty(
-            qkv.shape[0],
-            (spec.query_heads + spec.key_heads) * spec.head_dim,
-            dtype=qkv.dtype,
-            device=qkv.device,
-        )
-        kernels.rope.forward(
-            qkv,
-            cos,
-            sin,
-            rows.positions,
-            spec.query_heads,
-            spec.key_heads,
-            spec.head_dim,
-            **self._head_norms(),
-            out=qk,
-        )
+        queries, width = spec.query_heads * spec.head_dim, (spec.query_heads + spec.key_heads) * spec.head_dim
+        qk = torch.empty(qkv.shape[0], width, dtype=qkv.dtype, device=qkv.device)
+        if spec.fuses_head_norms:
+            sizes = spec.query_heads, spec.key_heads, spec.head_dim
+            kernels.rope.forward(
+                qkv, *rows.tables[spec.rotary], rows.positions, *sizes, **self._head_norms(), out=qk
+            )
+            self._scale(qk[:, :queries], rows)
+        else:
+            normalise_heads(qkv[:, :queries], spec.query_norm, kernels, qk[:, :queries])
+            normalise_heads(qkv[:, queries:width], spec.key_norm, kernels, qk[:, queries:])
+            if spec.keeps_raw:
+                self._rotate(qk, rows, kernels)
+            else:
+                self._scale(qk[:, :queries], rows)
         return self._views(qk, qkv)
+
+    def _heads_backward(
+        self, dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, rows: BatchLayout, kernels: Kernels, out: Tensor
+    ) -> None:  # fmt: skip
+        """Write the gradient (T, q + 2 k) of what the projection gave to `out`; uses dq and dk up."""
+        spec, norms = self.spec, {}
+        queries, width = spec.query_heads * spec.head_dim, (spec.query_heads + spec.key_heads) * spec.head_dim
+        sums = self.norm_gradients.get("query_norm"), self.norm_gradients.get("key_norm")
+        parts = (slice(0, queries), spec.query_norm, sums[0]), (slice(queries, width), spec.key_norm, sums[1])
+        self._scale(dq, rows)
+        if spec.turning.norm_last:
+            dq, dk = (
+                normalise_heads_backward(dy, qkv[:, part], norm, kernels, gradient)
+                for dy, (part, norm, gradient) in zip((dq, dk), parts, strict=True)
+            )
+        elif spec.fuses_head_norms:
+            norms = self._head_norms() | {"qkv": qkv, "norm_gradients": None if sums[0] is None else sums}
+        kernels.rope.backward(
+            dq, dk, dv, *rows.tables[spec.rotary], rows.positions, spec.query_heads, spec.key_heads,
+            spec.head_dim, **{"interleaved": spec.turning.interleaved} | norms, out=out,
+        )  # fmt: skip
+        if spec.keeps_raw and not norms:
+            for part, norm, gradient in parts:
+                out[:, part] = normalise_heads_backward(
+                    out[:, part], qkv[:, part], norm, kernels, gradient
+                ).flatten(1)
 
     def _head_norms(self) -> dict:
         query, key = self.spec.query_norm, self.spec.key_norm
@@ -219,6 +238,7 @@ class SelfAttention:
         eps, offset, order = query.options
         return {
             "query_norm": query.weight, "key_norm": key.weight, "eps": eps, "offset": offset, "order": order,
+            "interleaved": self.spec.turning.interleaved,
         }  # fmt: skip
 
     def _attend(self, qkv: Tensor, rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -231,8 +251,13 @@ class SelfAttention:
         """Return y, the branch where a norm follows it, and U of the output group."""
         u = torch.empty(attended.shape[0], self.output.tail, dtype=attended.dtype, device=attended.device)
         self.output.project(attended, u, kernels, rows.drops)
-        norm = self.spec.attention_norm
-        if norm is None:
+        norm, scale = self.spec.attention_norm, self.spec.residual_scale
+        if not joins_apart(norm, scale):
             return self.output.forward_apart(attended, u, kernels, add=x), None, u
         branch = self.output.forward_apart(attended, u, kernels)
-        return join(norm, branch, x, kernels), branch, u
+        return join(norm, scale, branch, x, kernels), None if norm is None else branch, u
+
+
+def scale_queries(scale: QueryScale, positions: Tensor) -> Tensor:
+    """Return s(p) (T,) fp32 of rows at `positions` (T,)."""
+    return (positions // scale.period).float().log1p_().mul_(scale.beta).add_(1.0)

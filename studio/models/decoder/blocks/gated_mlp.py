@@ -2,8 +2,8 @@
 
     n = norm(x)        g, u = n Wgu^T        h = act(g) u        b = h Wd^T        y = x + b
 
-Where the branch has a norm (Gemma), y = x + norm(b). T rows, H hidden width, I width of the MLP. n and h are always
-computed again; b never is.
+Where the branch has a norm (Gemma), y = x + norm(b), where it is multiplied (Granite), y = x + m b. T rows, H hidden
+width, I width of the MLP. n and h are always computed again; b never is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.block import Saved, own_memory
-from studio.models.decoder.blocks.residual import join, join_backward
+from studio.models.decoder.blocks.residual import join, join_backward, joins_apart, leave, leave_backward
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.spec import LayerSpec
 
@@ -69,22 +69,25 @@ class GatedMLP:
 
     def forward(self, x: Tensor, rows: BatchLayout, kernels: Kernels, level: int) -> tuple[Tensor, SavedMLP]:
         """See LayerBlock."""
-        norm, saved = self.spec.output_norm, SavedMLP(x if level >= 1 else None)
+        norm, scale, saved = (
+            self.spec.output_norm,
+            self.spec.residual_scale,
+            SavedMLP(x if level >= 1 else None),
+        )
+        apart = joins_apart(norm, scale)
         down = torch.empty_like(x)
         assert not (level >= 3 and rows.mlp_rows), "an MLP in portions is computed again"
         for part, portion in self._portions(rows, x.shape[0]):
-            add = x[part] if norm is None else None
+            add = None if apart else x[part]
             found = self._compute(x[part], portion, kernels, add, down[part])
             if (
                 level >= 3
             ):  # only ever of all rows at once: the planner cuts the MLP where nothing of it is kept
                 saved.gate_up, saved.u_gate_up, saved.u_down = found
             del found  # before the next portion makes its own
-        if norm is None:
-            return down, saved
-        if level >= 0:
+        if norm is not None and level >= 0:
             saved.down = down
-        return join(norm, down, x, kernels), saved
+        return (join(norm, scale, down, x, kernels) if apart else down), saved
 
     def recompute(self, saved: SavedMLP, y: Tensor | None, rows: BatchLayout, kernels: Kernels) -> Tensor:
         """See LayerBlock; gate and up are computed again by backward(), portion by portion."""
@@ -121,11 +124,10 @@ class GatedMLP:
         self.down.forward(wide, kernels, add=add, out=out)
         return gate_up, u_gate_up, own_memory(u_down)
 
-    def _open(self, x: Tensor, rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, Tensor, Tensor]:
+    def _open(self, x: Tensor, rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return gate|up as wide gradient rows (their gradients take their place later), U, and the norm's 1/rms."""
-        hidden, norm = x.shape[1], self.spec.mlp_norm
-        wide = self.gate_up.widen(x.shape[0])
-        _, _, r = kernels.rms_norm.forward(x, norm.weight, *norm.options, out=wide[:, :hidden])
+        hidden = x.shape[1]
+        wide, r = leave(self.spec.mlp_norm, x, self.gate_up, kernels)
         u = self.gate_up.project(wide[:, :hidden], wide[:, hidden:], kernels, rows.drops)
         gate_up = self.gate_up.widen_gradient(x.shape[0])
         self.gate_up.forward(wide, kernels, out=gate_up[:, : self.gate_up.outputs])
@@ -140,9 +142,11 @@ class GatedMLP:
     ) -> None:
         spec, hidden, inner = self.spec, saved.x.shape[1], self.down.inputs
         ddown = dy
-        if spec.output_norm is not None:
-            gradient = self.norm_gradients["output_norm"]
-            ddown = join_backward(spec.output_norm, dy, saved.down, self.down, gradient, kernels)
+        if joins_apart(spec.output_norm, spec.residual_scale):
+            gradient = self.norm_gradients.get("output_norm")
+            ddown = join_backward(
+                spec.output_norm, spec.residual_scale, dy, saved.down, self.down, gradient, kernels
+            )
         gate_up, u_gate_up = saved.gate_up, saved.u_gate_up
         if gate_up is None:
             gate_up, u_gate_up, _ = self._open(saved.x, rows, kernels)
@@ -161,12 +165,10 @@ class GatedMLP:
         self.down.gradient_w(ddown, h)
         del wide, h, u_down
         self.gate_up.gradients(gate_up, u_gate_up, kernels)
-        normal, norm = self.gate_up.widen(gate_up.shape[0])[:, :hidden], spec.mlp_norm
-        _, _, r = kernels.rms_norm.forward(saved.x, norm.weight, *norm.options, out=normal)
+        wide, r = leave(spec.mlp_norm, saved.x, self.gate_up, kernels)
+        normal = wide[:, :hidden]
         self.gate_up.gradient_a(gate_up, normal, kernels, rows.drops)
         self.gate_up.gradient_w(gate_up, normal)
         dnormal = self.gate_up.gradient_x(gate_up, kernels, rows.drops)
-        kernels.rms_norm.backward(
-            dnormal, saved.x, norm.weight, r, norm.offset, ds=dy[:, :hidden], out=out,
-            weight_gradient=self.norm_gradients["mlp_norm"],
-        )  # fmt: skip
+        gradient = self.norm_gradients.get("mlp_norm")
+        leave_backward(spec.mlp_norm, dnormal, saved.x, r, dy[:, :hidden], gradient, kernels, out)

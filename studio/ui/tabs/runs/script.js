@@ -102,16 +102,6 @@ if (chip) {
 
 // Curves ---------------------------------------------------------------------------------------------------------------
 
-function short(value) {
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size >= 1e4 || size < 1e-3) return value.toExponential(1).replace("e+", "e");
-  return String(Number(value.toPrecision(size >= 100 ? 4 : 3)));
-}
-
-const colourOf = (i) => getComputedStyle(root).getPropertyValue(`--runs-${i + 1}`).trim();
-const known = (curve) => curve.filter(([, y]) => y !== null);
-
 // A mean that follows the curve; the more points, the calmer.
 function smooth(curve) {
   const keep = Math.min(0.97, 1 - 40 / curve.length);
@@ -135,96 +125,61 @@ function legend() {
   }));
 }
 
+const known = (curve) => curve.filter(([, y]) => y !== null);
+
+// Has the curves of the chosen runs drawn, each with its letter at its end, and says where each one ends.
 function draw(figure) {
-  const canvas = figure.querySelector("canvas");
-  const box = canvas.getBoundingClientRect();
-  if (!box.width) return;
-  const ratio = window.devicePixelRatio || 1;
-  canvas.width = Math.round(box.width * ratio);
-  canvas.height = Math.round(box.height * ratio);
-  const pen = canvas.getContext("2d");
-  pen.scale(ratio, ratio);
-  const style = getComputedStyle(root);
-  const [soft, line] = ["--studio-soft", "--studio-line"].map((name) => style.getPropertyValue(name).trim());
-  pen.font = `11px ${style.fontFamily}`;
+  const place = figure.querySelector(".plot"), title = figure.querySelector("figcaption").textContent;
   const curves = runs.map((run) => known(run[figure.dataset.kind]));
-  const points = curves.flat();
-  const title = figure.querySelector("figcaption").textContent;
-  figure.dataset.points = points.length;
-  if (!points.length) {
-    pen.fillStyle = soft;
-    pen.textAlign = "center";
-    pen.fillText(figure.dataset.empty, box.width / 2, box.height / 2);
-    canvas.setAttribute("aria-label", `${title}: ${figure.dataset.empty}`);
-    return;
-  }
-  const last = curves.map((curve, i) => (curve.length ? `${LETTERS[i]} ${runs[i].name} ${short(curve.at(-1)[1])}` : ""));
-  canvas.setAttribute("aria-label", `${title}: ${last.filter(Boolean).join("; ")}`);
-  const bounds = (axis) => points.reduce(([low, high], point) => [Math.min(low, point[axis]), Math.max(high, point[axis])], [Infinity, -Infinity]);
-  const [from, end] = bounds(0);
-  const until = Math.max(end, from + 1);
-  let [low, high] = bounds(1);
-  const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
-  low = low >= 0 ? Math.max(low - room, 0) : low - room;
-  high += room;
-  const marks = [0, 1, 2, 3].map((i) => low + ((high - low) * i) / 3);
-  const left = 12 + Math.max(...marks.map((mark) => pen.measureText(short(mark)).width));
-  const right = box.width - 22, top = 8, bottom = box.height - 20;
-  const toX = (x) => left + ((x - from) / (until - from)) * (right - left);
-  const toY = (y) => bottom - ((y - low) / (high - low)) * (bottom - top);
-  pen.strokeStyle = line;
-  pen.fillStyle = soft;
-  pen.textAlign = "right";
-  pen.textBaseline = "middle";
-  for (const mark of marks) {
-    const y = Math.round(toY(mark)) + 0.5;
-    pen.beginPath(); pen.moveTo(left, y); pen.lineTo(right, y); pen.stroke();
-    pen.fillText(short(mark), left - 6, y);
-  }
-  pen.textBaseline = "alphabetic";
-  pen.fillText(String(until), right, box.height - 5);
-  pen.textAlign = "left";
-  pen.fillText(`${figure.dataset.step} ${from}`, left, box.height - 5);
-  curves.forEach((curve, i) => {
-    if (!curve.length) return;
-    const colour = colourOf(i);
-    const path = curve.length > 100 ? smooth(curve) : curve;
-    pen.strokeStyle = pen.fillStyle = colour;
-    pen.lineWidth = 1.9;
-    pen.lineJoin = "round";
-    pen.setLineDash(DASHES[i]);
-    pen.beginPath();
-    path.forEach(([x, y], at) => (at ? pen.lineTo(toX(x), toY(y)) : pen.moveTo(toX(x), toY(y))));
-    pen.stroke();
-    pen.setLineDash([]);
-    const [x, y] = path.at(-1);
-    pen.beginPath(); pen.arc(toX(x), toY(y), 3, 0, 7); pen.fill();
-    pen.font = `bold 11px ${style.fontFamily}`;
-    pen.fillText(LETTERS[i], toX(x) + 7, toY(y) + 4);
-    pen.font = `11px ${style.fontFamily}`;
+  figure.dataset.points = curves.flat().length;
+  figure.plot?.destroy();
+  figure.plot = null;
+  const last = curves.map((curve, i) => (curve.length ? `${LETTERS[i]} ${runs[i].name} ${plots.short(curve.at(-1)[1])}` : ""));
+  const words = last.filter(Boolean).join("; ") || place.dataset.empty;
+  place.setAttribute("aria-label", `${title}: ${words}`);
+  if (!place.clientWidth || !curves.flat().length) return;
+  const paths = curves.map((curve) => (curve.length > 100 ? smooth(curve) : curve));
+  const ends = curves.map((curve, i) => letter(LETTERS[i], `var(--runs-${i + 1})`)), tip = document.createElement("div");
+  tip.className = "tip";
+  tip.hidden = true;
+  const name = (x, at) => (at ? String(x) : `${figure.dataset.step} ${x}`);
+  const plot = figure.plot = plots.make(place, {
+    width: place.clientWidth,
+    height: place.clientHeight,
+    curves: curves.map((_, i) => ({ colour: `runs-${i + 1}`, width: 1.9, dash: DASHES[i].map((one) => one * devicePixelRatio) })),
+    right: 22,
+    name,
+    point: (x) => plots.mark(plot, x),
+    hooks: {
+      draw: [() => paths.forEach((path, i) => { if (path.length) put(ends[i], plot.valToPos(path.at(-1)[0], "x"), plot.valToPos(path.at(-1)[1], "y")); })],
+      setCursor: [() => tell(plot, tip, curves, name)],
+    },
   });
-  hover(figure, pen, curves, toX, toY, soft, bottom, style);
+  plot.setData(uPlot.join(paths.map((path) => [path.map(([x]) => x), path.map(([, y]) => y)])));
+  plot.over.append(...ends.filter((_, i) => curves[i].length), tip);
 }
 
-function hover(figure, pen, curves, toX, toY, soft, bottom, style) {
-  const at = figure.pointer;
-  if (at === undefined) return;
-  const near = curves.map((curve) => curve.reduce((best, point) => (!best || Math.abs(toX(point[0]) - at) < Math.abs(toX(best[0]) - at) ? point : best), null));
-  const first = near.filter(Boolean).sort((a, b) => Math.abs(toX(a[0]) - at) - Math.abs(toX(b[0]) - at))[0];
-  const x = toX(first[0]);
-  pen.strokeStyle = soft;
-  pen.setLineDash([3, 3]);
-  pen.beginPath(); pen.moveTo(x, 8); pen.lineTo(x, bottom); pen.stroke();
-  pen.setLineDash([]);
-  const lines = [`${figure.dataset.step} ${first[0]}`, ...near.map((point, i) => (point ? `${LETTERS[i]}  ${short(point[1])}` : "")).filter(Boolean)];
-  const width = Math.max(...lines.map((words) => pen.measureText(words).width)) + 16;
-  const left = x + 10 + width > pen.canvas.getBoundingClientRect().width ? x - 10 - width : x + 10;
-  pen.fillStyle = style.getPropertyValue("--studio-card").trim();
-  pen.strokeStyle = style.getPropertyValue("--studio-line").trim();
-  pen.beginPath(); pen.roundRect(left, 12, width, lines.length * 15 + 8, 6); pen.fill(); pen.stroke();
-  pen.textAlign = "left";
-  pen.fillStyle = style.getPropertyValue("--studio-ink").trim();
-  lines.forEach((words, i) => pen.fillText(words, left + 8, 27 + i * 15));
+function letter(words, colour) {
+  const part = document.createElement("b");
+  part.className = "end";
+  part.textContent = words;
+  part.style.color = colour;
+  return part;
+}
+
+function put(part, left, top) {
+  part.style.transform = `translate(${left}px, ${top}px)`;
+}
+
+// Beside the pointer: the step, and each curve's value nearest to it.
+function tell(plot, tip, curves, name) {
+  const { idx, idxs, left } = plot.cursor, xs = plot.data[0];
+  tip.hidden = idx === null || idx === undefined;
+  if (tip.hidden) return;
+  const near = curves.map((curve, i) => curve.find(([x]) => x === xs[idxs[i + 1]]));
+  tip.innerText = [name(xs[idx], 0), ...near.map((point, i) => (point ? `${LETTERS[i]}  ${plots.short(point[1])}` : "")).filter(Boolean)].join("\n");
+  const right = left + 10 + tip.offsetWidth > plot.over.clientWidth;
+  put(tip, right ? left - 10 - tip.offsetWidth : left + 10, 4);
 }
 
 let queued = false;
@@ -234,13 +189,8 @@ function redraw() {
   requestAnimationFrame(() => { queued = false; root.querySelectorAll("figure").forEach(draw); });
 }
 
-root.querySelectorAll("figure").forEach((figure) => {
-  const canvas = figure.querySelector("canvas");
-  canvas.addEventListener("pointermove", (event) => { figure.pointer = event.offsetX; redraw(); });
-  canvas.addEventListener("pointerleave", () => { figure.pointer = undefined; redraw(); });
-});
 new ResizeObserver(redraw).observe(root);
-new MutationObserver(redraw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+plots.followColours(redraw);
 
 function take(message) {
   if (chosen.delete(message?.gone)) count();

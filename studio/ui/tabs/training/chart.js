@@ -1,5 +1,5 @@
-// Draws a run's charts: takes columns as they come, asks for all of them when some are missing, and draws what is
-// visible, once a change, with the least and the greatest value of every pixel.
+// A run's charts: takes columns as they come, asks for all of them when some are missing, and has drawn what is visible,
+// once a change.
 const root = element.querySelector(".charts");
 const tools = element.querySelector(".chart-tools");
 const details = element.querySelector("details");
@@ -12,7 +12,7 @@ const AXES = {
   learning_rate: { kind: "step", y: 3, log: true },
   grad_norm: { kind: "step", y: 4, calm: true, log: true },
   tokens_per_s: { kind: "step", y: 5, zero: true, calm: true },
-  gpu_memory: { kind: "step", y: 6, zero: true, unit: "GiB", scale: 1 / 2 ** 30 },
+  gpu_memory: { kind: "step", y: 6, zero: true, unit: "GiB", scale: 1 / 2 ** 30, card: true },
   gpu_utilisation: { kind: "gpu", y: 1, zero: true, top: 100, unit: "%", scale: 100 },
   gpu_temperature: { kind: "gpu", y: 3, unit: "°C" },
   gpu_power: { kind: "gpu", y: 4, zero: true, unit: "W" },
@@ -51,7 +51,6 @@ const store = { run: null, generation: -1, cursor: none(), tables: empty(), metr
 const wish = { smooth: 60, log: false, window: "all", ...remembered() };
 const mine = element.querySelector(".charts").dataset.fed === "page"; // by run.js; else by the component's value
 let pointer = null; // {step, seconds} under the mouse, for all charts at once
-let palette = null;
 let missing = false;
 let queued = false;
 
@@ -111,7 +110,7 @@ function show(metrics) {
   const wanted = JSON.stringify(metrics);
   if (wanted === store.metrics) return;
   store.metrics = wanted;
-  figures.filter((figure) => figure.dataset.metric).forEach((figure) => { sizes.unobserve(figure.querySelector("canvas")); sight.unobserve(figure); figure.remove(); });
+  figures.filter((figure) => figure.dataset.metric).forEach((figure) => { sizes.unobserve(placeOf(figure)); sight.unobserve(figure); clear(figure); figure.remove(); });
   figures = figures.filter((figure) => !figure.dataset.metric);
   const model = figures[0];
   metrics.forEach((metric, number) => {
@@ -120,19 +119,13 @@ function show(metrics) {
     Object.assign(figure.dataset, { series: `metric ${number}`, metric: metric.name });
     figure.querySelector("figcaption span").textContent = metric.label;
     figure.querySelector("output").textContent = "";
-    figure.querySelector("canvas").setAttribute("aria-label", metric.label);
+    const place = placeOf(figure);
+    place.replaceChildren(); // the model's plot is not its own
+    place.setAttribute("aria-label", metric.label);
     figures[figures.length - 1].after(figure);
     figures.push(figure);
     listen(figure);
   });
-}
-
-function short(value) {
-  if (!Number.isFinite(value)) return "";
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size >= 1e5 || size < 1e-3) return value.toExponential(1).replace("e+", "e").replace(".0e", "e");
-  return String(Number(value.toPrecision(size >= 100 ? 4 : 3)));
 }
 
 function shortTime(seconds) {
@@ -183,70 +176,14 @@ function smooth(column, length, shown) {
   return out;
 }
 
-function niceMarks(low, high, count) {
-  const raw = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => one >= raw * 0.999) || raw;
-  const marks = [];
-  for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + step * 1e-9 && marks.length < 12; value += step) marks.push(Math.abs(value) < step * 1e-9 ? 0 : value);
-  return marks;
-}
-
-function logMarks(low, high) {
-  const marks = [];
-  for (let power = Math.floor(low); power <= high; power++) {
-    for (const one of high - low > 3 ? [1] : high - low > 1 ? [1, 3] : [1, 2, 3, 5]) {
-      const mark = Math.log10(one) + power;
-      if (mark >= low && mark <= high) marks.push(mark);
-    }
-  }
-  return marks.length > 1 ? marks : [low, (low + high) / 2, high];
-}
-
-function bounds(column, first, end, scale, log, found) {
+// The values of rows `first` to `end` as uPlot has them: null where there is none, or none that a logarithm has.
+function curve(column, first, end, scale, log) {
+  const values = new Array(Math.max(0, end - first));
   for (let i = first; i < end; i++) {
     const value = column[i] * scale;
-    if (value !== value || (log && value <= 0)) continue;
-    if (value < found.low) found.low = value;
-    if (value > found.high) found.high = value;
+    values[i - first] = value === value && !(log && value <= 0) ? value : null;
   }
-}
-
-// One line of a curve: per pixel at most its first, least, greatest and last point, joined in their order.
-function trace(pen, xs, ys, first, end, toX, toY) {
-  let pixel = -1, lows = 0, highs = 0, last = 0, drawing = false;
-  const close = () => { if (pixel >= 0 && drawing) { pen.lineTo(pixel, lows); pen.lineTo(pixel, highs); pen.lineTo(pixel, last); } };
-  pen.beginPath();
-  for (let i = first; i < end; i++) {
-    const y = toY(ys[i]);
-    if (y !== y) { close(); pixel = -1; drawing = false; continue; }
-    const x = Math.round(toX(xs[i]) * 2) / 2;
-    if (x !== pixel) {
-      close();
-      if (drawing) pen.lineTo(x, y); else pen.moveTo(x, y);
-      drawing = true; pixel = x; lows = highs = last = y;
-    } else {
-      if (y < lows) lows = y;
-      if (y > highs) highs = y;
-      last = y;
-    }
-  }
-  close();
-  pen.stroke();
-}
-
-function dot(pen, x, y, colour, size) {
-  pen.fillStyle = colour;
-  pen.beginPath();
-  pen.arc(x, y, size, 0, 7);
-  pen.fill();
-}
-
-function colours() {
-  if (palette) return palette;
-  const style = getComputedStyle(root);
-  palette = { font: `11px ${style.fontFamily}` };
-  for (const name of ["accent", "second", "soft", "line", "card"]) palette[name] = style.getPropertyValue(`--studio-${name}`).trim();
-  return palette;
+  return values;
 }
 
 function title(figure) {
@@ -255,129 +192,97 @@ function title(figure) {
 }
 
 function tell(figure, said, label) {
-  const output = figure.querySelector("output"), canvas = figure.querySelector("canvas");
+  const output = figure.querySelector("output"), place = placeOf(figure);
   if (output.textContent !== said) output.textContent = said;
-  if (canvas.getAttribute("aria-label") !== label) canvas.setAttribute("aria-label", label);
+  if (place.getAttribute("aria-label") !== label) place.setAttribute("aria-label", label);
+}
+
+function placeOf(figure) {
+  return figure.querySelector(".plot");
+}
+
+function clear(figure) {
+  figure.plot?.destroy();
+  figure.plot = null;
+  figure.classList.remove("judged");
+}
+
+// Says the newest value, or that under the pointer, and shows where that is.
+function say(figure) {
+  const axis = axisOf(figure), table = tableOf(axis.kind), ys = table.columns[axis.y], [first, end] = span(axis.kind);
+  const worth = (row) => `${plots.short(ys[row] * (axis.scale || 1)) || "–"}${axis.unit ? ` ${axis.unit}` : ""}`;
+  let last = end - 1;
+  while (last > first && ys[last] !== ys[last]) last--;
+  const value = figure.plot && ys[last] === ys[last] && last >= first ? worth(last) : "", label = `${title(figure)}: ${figure.plot ? value : placeOf(figure).dataset.empty}`;
+  const xs = table.columns[0], near = pointer && figure.plot && end > first ? nearest(table, axis.kind, first, end) : -1;
+  if (figure.plot) plots.mark(figure.plot, near < 0 ? null : xs[near]);
+  tell(figure, near < 0 ? value : `${nameOf(figure)(xs[near])} · ${worth(near)}`, label);
+}
+
+// The words of a place on the axis of steps, or of seconds.
+function nameOf(figure) {
+  return axisOf(figure).kind === "gpu" ? shortTime : (step) => `${words.step} ${step}`;
 }
 
 function draw(figure) {
-  const box = figure.box;
-  if (!box || !box.width || !figure.visible) return;
-  const axis = axisOf(figure), table = tableOf(axis.kind), colour = colours();
-  const byStep = axis.kind !== "gpu", [first, end] = span(axis.kind), ys = table.columns[axis.y], unit = axis.unit ? ` ${axis.unit}` : "";
-  let last = end - 1;
-  while (last > first && ys[last] !== ys[last]) last--;
-  const value = end > first ? short(ys[last] * (axis.scale || 1)) + unit : "";
-  if (figure.stale === "grown" && end - figure.end < (end - first) / (2 * box.width) && performance.now() - figure.drawn < UNSEEN_MS) {
-    if (!pointer) tell(figure, value, `${title(figure)}: ${value}`);
-    return;
-  }
+  const { box } = figure, axis = axisOf(figure), table = tableOf(axis.kind), [first, end] = span(axis.kind);
+  if (figure.stale === "grown" && end - figure.end < (end - first) / (2 * box.width) && performance.now() - figure.drawn < UNSEEN_MS) return;
   Object.assign(figure, { stale: "", end, drawn: performance.now() });
-  const canvas = figure.querySelector("canvas"), ratio = window.devicePixelRatio || 1;
-  const size = [Math.round(box.width * ratio), Math.round(box.height * ratio)];
-  if (canvas.width !== size[0]) canvas.width = size[0];
-  if (canvas.height !== size[1]) canvas.height = size[1];
-  const pen = canvas.getContext("2d");
-  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-  pen.clearRect(0, 0, box.width, box.height);
-  pen.font = colour.font;
-
-  const scale = axis.scale || 1, log = wish.log && axis.log;
-  const xs = table.columns[byStep ? STEP : 0];
-  const evals = axis.evals ? tableOf(axis.evals) : null;
-  const [evalFirst, evalEnd] = evals ? span(axis.evals) : [0, 0];
-  const found = { low: Infinity, high: -Infinity };
-  bounds(ys, first, end, scale, log, found);
-  if (evals) bounds(evals.columns[2], evalFirst, evalEnd, scale, log, found);
-  if (found.low > found.high || (figure.dataset.series.startsWith("gpu") && found.high === 0 && byStep)) {
-    pen.fillStyle = colour.soft;
-    pen.textAlign = "center";
-    pen.fillText(figure.dataset.empty, box.width / 2, box.height / 2);
-    return tell(figure, "", `${title(figure)}: ${figure.dataset.empty}`);
-  }
-
-  // Axes
-  const right = box.width - 8, top = 8, bottom = box.height - 20;
-  let low = axis.zero ? 0 : found.low, high = axis.top || found.high;
-  if (log) { low = Math.log10(low); high = Math.log10(high); }
-  const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
-  if (!axis.zero) low = log || low < 0 ? low - room : Math.max(low - room, 0);
-  if (!axis.top) high += room;
-  const marks = log ? logMarks(low, high) : niceMarks(low, high, 4);
-  const name = (mark) => short(log ? 10 ** mark : mark);
-  const left = 12 + Math.max(...marks.map((mark) => pen.measureText(name(mark)).width));
-  const from = end > first ? Math.min(xs[first], evalEnd > evalFirst ? evals.columns[STEP][evalFirst] : Infinity) : evals.columns[STEP][evalFirst];
-  const until = Math.max(end > first ? xs[end - 1] : 0, evalEnd > evalFirst ? evals.columns[STEP][evalEnd - 1] : 0, from + 1);
-  const across = (right - left) / (until - from), up = (bottom - top) / (high - low);
-  const toX = (x) => left + (x - from) * across;
-  const toY = log ? (y) => (y * scale > 0 ? bottom - (Math.log10(y * scale) - low) * up : NaN) : (y) => bottom - (y * scale - low) * up;
-  pen.strokeStyle = colour.line;
-  pen.fillStyle = colour.soft;
-  pen.lineWidth = 1;
-  pen.textAlign = "right";
-  pen.textBaseline = "middle";
-  pen.beginPath();
-  for (const mark of marks) {
-    const y = Math.round(bottom - (mark - low) * up) + 0.5;
-    pen.moveTo(left, y); pen.lineTo(right, y);
-    pen.fillText(name(mark), left - 6, y);
-  }
-  pen.stroke();
-  pen.textBaseline = "alphabetic";
-  pen.textAlign = "left";
-  pen.fillText(byStep ? `${words.step} ${from}` : shortTime(from), left, box.height - 5);
-  pen.textAlign = "right";
-  pen.fillText(byStep ? String(until) : shortTime(until), right, box.height - 5);
-
-  // Curves
+  const scale = axis.scale || 1, log = Boolean(wish.log && axis.log), ys = table.columns[axis.y];
+  const evals = axis.evals ? tableOf(axis.evals) : null, [evalFirst, evalEnd] = evals ? span(axis.evals) : [0, 0];
   const calm = axis.calm && wish.smooth > 0 && end - first > 12;
-  pen.lineJoin = "round";
-  pen.strokeStyle = colour.accent;
-  pen.globalAlpha = calm ? (end - first > 3 * box.width ? 0.22 : 0.4) : 1;
-  pen.lineWidth = calm ? 1 : 1.8;
-  trace(pen, xs, ys, first, end, toX, toY);
-  pen.globalAlpha = 1;
-  if (calm) { pen.lineWidth = 2; trace(pen, xs, smooth(ys, end, end - first), first, end, toX, toY); }
-  if (end - first < 3) for (let i = first; i < end; i++) dot(pen, toX(xs[i]), toY(ys[i]), colour.accent, 3);
-  if (evalEnd > evalFirst) {
-    pen.strokeStyle = colour.second;
-    pen.lineWidth = 1.8;
-    trace(pen, evals.columns[STEP], evals.columns[2], evalFirst, evalEnd, toX, toY);
-    if (evalEnd - evalFirst < 60) for (let i = evalFirst; i < evalEnd; i++) dot(pen, toX(evals.columns[STEP][i]), toY(evals.columns[2][i]), colour.second, 3);
-    legend(pen, figure, right, top, colour);
-  }
+  const raw = curve(ys, first, end, scale, log), mean = calm ? curve(smooth(ys, end, end - first), first, end, scale, log) : raw;
+  const judged = evals ? curve(evals.columns[2], evalFirst, evalEnd, scale, log) : [];
+  const some = (value) => (axis.card ? value : value !== null); // without a card its memory is 0
+  if (!raw.some(some) && !judged.some(some)) return clear(figure);
 
-  const near = pointer && end > first ? nearest(table, byStep, first, end) : -1;
-  if (near >= 0) {
-    const x = toX(xs[near]);
-    pen.strokeStyle = colour.soft;
-    pen.lineWidth = 1;
-    pen.setLineDash([3, 3]);
-    pen.beginPath(); pen.moveTo(x, top); pen.lineTo(x, bottom); pen.stroke();
-    pen.setLineDash([]);
-    if (ys[near] === ys[near]) dot(pen, x, toY(ys[near]), colour.accent, 3.5);
-    const where = byStep ? `${words.step} ${xs[near]}` : shortTime(xs[near]);
-    return tell(figure, `${where} · ${short(ys[near] * scale) || "–"}${unit}`, `${title(figure)}: ${value}`);
-  }
-  tell(figure, value, `${title(figure)}: ${value}`);
+  if (figure.plot && figure.log !== log) clear(figure);
+  const xs = table.columns[0].subarray(first, end);
+  const data = judged.length ? uPlot.join([[xs, raw, mean], [evals.columns[STEP].subarray(evalFirst, evalEnd), judged]]) : [xs, raw, mean, mean];
+  const plot = (figure.plot ||= begin(figure, log));
+  figure.log = log;
+  figure.classList.toggle("judged", judged.length > 0);
+  const [, steps, calmed, held] = plot.series;
+  Object.assign(steps, { width: calm ? 1 : 1.8, alpha: !calm ? 1 : end - first > 3 * box.width ? 0.22 : 0.4 });
+  calmed.show = calm;
+  held.show = judged.length > 0;
+  steps.points.show = () => end - first < 3;
+  held.points.show = () => judged.length < 60;
+  if (plot.width !== box.width || plot.height !== box.height) plot.setSize(box);
+  plot.setData(data);
 }
 
-function nearest(table, byStep, first, end) {
-  const column = table.columns[byStep ? STEP : 0], wanted = byStep ? pointer.step : pointer.seconds;
+function begin(figure, log) {
+  const gpu = axisOf(figure).kind === "gpu", name = nameOf(figure);
+  return plots.make(placeOf(figure), {
+    ...figure.box,
+    log,
+    seconds: gpu,
+    right: 18,
+    curves: [{ colour: "studio-accent", dot: 7 }, { colour: "studio-accent", width: 2 }, { colour: "studio-second", width: 1.8 }],
+    range: (low, high) => {
+      const axis = axisOf(figure), [below, above] = plots.widen(axis.zero ? 0 : low, axis.top || high);
+      return [axis.zero ? 0 : below, axis.top || above];
+    },
+    name: (x, place) => (gpu || place === 0 ? name(x) : String(x)),
+    point: (x) => { pointer = x === null ? null : pointed(figure, x); figures.forEach((one) => { if (one.plot) say(one); }); },
+  });
+}
+
+// Where the pointer is for all charts: {step, seconds} of the row nearest to `x`.
+function pointed(figure, x) {
+  const { kind } = axisOf(figure), table = tableOf(kind), steps = store.tables.step, [first, end] = span(kind);
+  if (end <= first) return null;
+  const place = Math.min(end - 1, search(table.columns[0], end, x)), found = table.columns[0][place];
+  if (kind !== "gpu") return { step: found, seconds: table.columns[SECONDS][place] };
+  const at = Math.min(steps.length - 1, search(steps.columns[SECONDS], steps.length, found));
+  return { seconds: found, step: at >= 0 ? steps.columns[STEP][at] : 0 };
+}
+
+function nearest(table, kind, first, end) {
+  const column = table.columns[0], wanted = kind === "gpu" ? pointer.seconds : pointer.step;
   const place = Math.min(end - 1, Math.max(first, search(column, end, wanted)));
   return place > first && wanted - column[place - 1] < column[place] - wanted ? place - 1 : place;
-}
-
-function legend(pen, figure, right, top, colour) {
-  let x = right;
-  pen.textAlign = "right";
-  for (const [label, key] of [[words.eval, "second"], [words.train, "accent"]]) {
-    pen.fillStyle = colour.soft;
-    pen.fillText(label, x, top + 9);
-    x -= pen.measureText(label).width + 8;
-    dot(pen, x, top + 5, colour[key], 3.5);
-    x -= 14;
-  }
 }
 
 // The last steps as a table, for who cannot see curves; filled only while it is open.
@@ -387,9 +292,9 @@ function list() {
   const rows = [];
   for (let i = steps.length - 1; i >= Math.max(0, steps.length - TABLE_ROWS); i--) {
     const step = c[STEP][i], at = search(evals.columns[STEP], evals.length, step);
-    const judged = at < evals.length && evals.columns[STEP][at] === step ? short(evals.columns[2][at]) : "";
-    const memory = c[6][i] ? `${short(c[6][i] / 2 ** 30)} GiB` : "";
-    rows.push([step, short(c[LOSS][i]), judged, short(c[3][i]), short(c[4][i]), short(c[5][i]), memory]);
+    const judged = at < evals.length && evals.columns[STEP][at] === step ? plots.short(evals.columns[2][at]) : "";
+    const memory = c[6][i] ? `${plots.short(c[6][i] / 2 ** 30)} GiB` : "";
+    rows.push([step, plots.short(c[LOSS][i]), judged, ...[3, 4, 5].map((one) => plots.short(c[one][i])), memory]);
   }
   body.replaceChildren(...rows.map((cells) => {
     const line = document.createElement("tr");
@@ -403,7 +308,11 @@ function redraw() {
   queued = true;
   requestAnimationFrame(() => {
     queued = false;
-    figures.forEach((figure) => { if (figure.stale) draw(figure); });
+    figures.forEach((figure) => {
+      if (!figure.stale || !figure.visible || !figure.box?.width || !figure.box.height) return;
+      draw(figure);
+      say(figure);
+    });
     list();
   });
 }
@@ -414,25 +323,9 @@ function change(grown = false) {
 }
 
 function listen(figure) {
-  const canvas = figure.querySelector("canvas");
   figure.stale = "all";
-  sizes.observe(canvas);
+  sizes.observe(placeOf(figure));
   sight.observe(figure);
-  canvas.addEventListener("pointermove", (event) => {
-    const axis = axisOf(figure), table = tableOf(axis.kind), [first, end] = span(axis.kind);
-    if (end <= first || !figure.box) return;
-    const column = table.columns[0];
-    const share = Math.min(1, Math.max(0, (event.offsetX - 40) / (figure.box.width - 48)));
-    const place = Math.min(end - 1, search(column, end, column[first] + share * (column[end - 1] - column[first])));
-    const steps = store.tables.step;
-    if (axis.kind !== "gpu") pointer = { step: column[place], seconds: table.columns[SECONDS][place] };
-    else {
-      const at = Math.min(steps.length - 1, search(steps.columns[SECONDS], steps.length, column[place]));
-      pointer = { seconds: column[place], step: at >= 0 ? steps.columns[STEP][at] : 0 };
-    }
-    change();
-  });
-  canvas.addEventListener("pointerleave", () => { pointer = null; change(); });
   figure.querySelector("select")?.addEventListener("change", () => change());
 }
 
@@ -447,7 +340,7 @@ tools.querySelectorAll("[name]").forEach((field) => {
 details.addEventListener("toggle", list);
 
 const sizes = new ResizeObserver((entries) => {
-  for (const entry of entries) { const figure = entry.target.closest("figure"); figure.box = entry.contentRect; figure.stale = "all"; }
+  for (const entry of entries) { const figure = entry.target.closest("figure"); figure.box = { width: Math.floor(entry.contentRect.width), height: Math.floor(entry.contentRect.height) }; figure.stale = "all"; }
   redraw();
 });
 // A screen's height around what is seen counts as seen: scrolling shows finished curves.
@@ -457,8 +350,7 @@ const sight = new IntersectionObserver((entries) => {
 }, { rootMargin: "800px 0px" });
 figures.forEach(listen);
 document.addEventListener("visibilitychange", redraw);
-new MutationObserver(() => { palette = null; change(); }).observe(document.body, { attributes: true, attributeFilter: ["class"] });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { palette = null; change(); });
+plots.followColours(change);
 // What scripts and tests may ask: the steps on show; `taken` counts the payloads.
 root.steps = () => Array.from(store.tables.step.columns[STEP].subarray(0, store.tables.step.length));
 if (mine) {

@@ -1,4 +1,4 @@
-"""The live charts: six canvases fed by one stream of columns, with what steers them; chart.js draws them."""
+"""The live charts: six plots fed by one stream of columns, with what steers them; chart.js has uPlot draw them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_charts(say: Callable[..., str], elem_id: str, *, fed_by_page: bool = Fa
 
 
 def template(say: Callable[..., str], fed: str = "value") -> str:
-    """Return the figures' HTML; it holds no value, so that an update never touches the canvases."""
+    """Return the figures' HTML; it holds no value, so that an update never touches the plots."""
 
     return render(
         "tabs/training/charts.html", say, fed=fed, series=SERIES, card=CARD, windows=WINDOWS, cells=CELLS
