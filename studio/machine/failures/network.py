@@ -136,6 +136,8 @@ FAILURES = (
             r"peer closed connection",
             r"\bRemoteProtocolError\b",
             r"Consistency check failed",
+            # Whose answer it waited for, the text does not show.
+            r"httpx\.ReadTimeout: (?P<doubtful>timed out)(?![\s\S]*huggingface)",
             r"\bReadTimeout(?:Error)?\b|Read timed out|read operation timed out",
             r"\bReadError\b",
             r"Connection reset by peer",
@@ -143,6 +145,7 @@ FAILURES = (
         ),
         (FETCH_AGAIN, LOCAL_MODEL),
         code="N11",
+        doubt=Doubt("page_connection", "which_address", asked=True),
         unless=said(r"(?:127\.0\.0\.1|localhost):\d+/startup-events"),
     ),
     Failure(
