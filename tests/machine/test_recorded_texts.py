@@ -147,6 +147,7 @@ def test_the_plain_part_is_in_every_match():
     assert plain_part(r"WinError (?:32|33)\b") == "WinError "
     assert plain_part(r"python3\d+t?\.lib") == "python3"
     assert plain_part(r"a|bcd") == ""
+    assert plain_part(r"\u9875 full") == " full"
     assert Signature("x+y", r"a{2}b").search("AAB") is not None
 
 

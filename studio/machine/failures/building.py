@@ -240,6 +240,12 @@ FAILURES = (
         doubt=Doubt("cuda_differs", "build_alone"),
     ),
     Failure(
+        "triton_from_source",
+        said(r"LLVM pre-compiled image is not available for [\w-]+"),
+        (Remedy("triton_windows"), Remedy("use_wsl")),
+        code="K67",
+    ),
+    Failure(
         "build_failed",
         said(
             r"Could not build wheels for (?P<package>[\w.-]+)",

@@ -5,6 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from studio.machine.failures.incomplete import (
+    IMPORT,
+    INSIDE,
+    MODULE_ATTRIBUTE,
+    read_hollow,
+    read_incomplete,
+    read_lazy,
+    read_mixed,
+)
 from studio.machine.failures.packages import (
     KNOWN,
     LIBRARIES,
@@ -27,25 +36,23 @@ CALL = re.compile(
     r"takes (?:from )?\d+ (?:to \d+ )?positional arguments? but \d+ (?:was|were) given|"
     r"takes (?:at most|at least|exactly) \d+ (?:positional )?arguments? \(\d+ given\)|takes no arguments)"
 )
+HANDLE = re.compile(
+    r"\b(?:fn|f|func|function|callback|hook|\w*init_fn|handler|method|target|_target|callable|wrapped|process|"
+    r"compute_metrics|reward_func|self\.(?:fn|func|function|_target)|context\.run)\("
+)
+"""A line that calls what somebody handed over, under a name of its own."""
 MAKING = re.compile(r"^[ \t>\d-]*(?:\w+ = |return )?([A-Z]\w{3,60})\($", re.MULTILINE)
 """A line of code that begins to make an object."""
-MODULE_ATTRIBUTE = re.compile(r"module '?(?P<module>[\w.]+)'? has no attribute '?(?P<name>\w+)'?")
 MEMBER = re.compile(r"(?P<name>[A-Z][A-Z0-9_]+)(?:\. Did you mean: '\w+'\?)?")
 """All that Python says of an enumeration's member that is not there."""
 ATTRIBUTE = re.compile(
     r"(?:'(?P<owner>[\w.]+)' object|type object '(?:[\w.]+\.)?(?P<kind>\w+)'|^(?P<plain>[A-Z]\w+)) "
     r"has no attribute '?(?P<name>\w+)'?"
 )
-IMPORT = re.compile(
-    r"cannot import name '?(?P<name>\w+)'? from (?:partially initialized module )?'?(?P<module>[\w.]+)"
-)
 OWN_IMPORT = re.compile(
     r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)' \((?P<path>[^)\n]{2,300}\.py)\)"
 )
 MODULE = re.compile(r"No module named '?(?P<module>[\w.]+)")
-INSIDE = re.compile(r"No module named '(?P<module>\w+\.[\w.]+)'")
-"""Python names a part with its package only where it found the package: `'a.b'` is missing in an `a` that is there.
-Python 2 wrote it without quotes, and for whatever was missing."""
 NAME = re.compile(
     r"name '(?P<name>\w+)' is not defined|"
     r"(?:local|free) variable '(?P<unset>\w+)' (?:where it is not|referenced before)"
@@ -75,6 +82,9 @@ def _package_of_call(raised: Raised, call: str) -> str:
     if call.startswith("patch_") and any("unsloth" in frame.path for frame in raised.frames):
         return "unsloth"
     known = [package for package in raised.packages[:3] if package in LIBRARIES]
+    # A plain function that was handed over belongs to whoever wrote it.
+    if not named and "." not in call and call.islower() and HANDLE.search(raised.source):
+        return ""
     # PyTorch calls every layer; whoever patched or asked for this one comes before.
     return named or next((package for package in known if package != "torch"), known[0] if known else "")
 
@@ -111,6 +121,13 @@ def read_argument(reading: Reading) -> Values:
     """A call with an argument that the installed version does not have, or without one that it wants."""
     found = _read_call(reading)
     return found if found and found["package"] else None
+
+
+def read_event(reading: Reading) -> Values:
+    """A function behind a part of a Gradio page that takes another number of values than the page hands over."""
+    raised, found = reading.last, _read_call(reading)
+    by_page = raised is not None and "gradio" in raised.packages[:2] and HANDLE.search(raised.source)
+    return found if found and by_page and not found["package"] and not in_studio(reading) else None
 
 
 def read_own_argument(reading: Reading) -> Values:
@@ -153,7 +170,11 @@ def read_attribute(reading: Reading) -> Values:
     module = MODULE_ATTRIBUTE.search(raised.message)
     if module:
         root = module["module"].partition(".")[0]
-        return values_of(raised, module["name"], root) if root in LIBRARIES else None
+        # A package that nobody listed counts where another one asks for it.
+        named = root in LIBRARIES or (
+            raised.packages[:1] not in ((), ("",), ("python",)) and root not in OWN_MODULES
+        )
+        return values_of(raised, module["name"], root) if named and not read_mixed(reading) else None
     member = MEMBER.fullmatch(raised.message.partition("\n")[0].strip())
     if member:
         return values_of(raised, member["name"], "")
@@ -264,7 +285,9 @@ def read_import(reading: Reading) -> Values:
     if raised is None or raised.type not in ("ImportError", "ModuleNotFoundError", "RuntimeError"):
         return None
     found = IMPORT.search(raised.message)
-    if found and read_own_import(reading):
+    if found and (
+        read_own_import(reading) or read_hollow(reading) or read_mixed(reading) or read_lazy(reading)
+    ):
         return None
     if found:
         values = values_of(raised, found["name"], found["module"].partition(".")[0])
@@ -278,21 +301,6 @@ def read_import(reading: Reading) -> Values:
         or f"'{root}' is not a package" in raised.message
     )
     return values_of(raised, rest, root) if root and not apart else None
-
-
-def read_incomplete(reading: Reading) -> Values:
-    """A part of a package that the package itself does not find."""
-    raised = reading.last
-    part = INSIDE.search(raised.message) if raised and raised.type == "ModuleNotFoundError" else None
-    if raised is None or part is None or "is not a package" in raised.message:
-        return None
-    root = part["module"].partition(".")[0]
-    # The package's own starter, which pip puts beside Python.
-    starter = raised.frames and re.search(
-        rf"[\\/](?:bin|Scripts)[\\/]{root}(?:-\w+|\.exe)?(?:\W|$)", raised.frames[-1].path
-    )
-    inside = raised.packages[:1] == (root,) or starter
-    return {"module": part["module"], "package": pip_name(root)} if inside else None
 
 
 def read_guarded(reading: Reading) -> Values:

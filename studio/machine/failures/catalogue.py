@@ -24,6 +24,7 @@ from studio.machine.failures import (
     guest,
     harmless,
     hub,
+    incomplete,
     installing,
     kernels,
     libraries,
@@ -33,6 +34,7 @@ from studio.machine.failures import (
     models,
     network,
     numbers,
+    operations,
     process,
     python,
     resuming,
@@ -43,6 +45,7 @@ from studio.machine.failures import (
     storage,
     tools,
     training,
+    values,
     window,
 )
 from studio.machine.failures.evidence import LINE_LIMIT, CauseVerdict, line_at, weigh
@@ -77,8 +80,11 @@ CATALOGUE: tuple[Failure, ...] = (
     *numbers.FAILURES,
     *models.FAILURES,
     *data.FAILURES,
+    *values.FAILURES,
     *drift.FAILURES,
+    *incomplete.FAILURES,
     *general.FAILURES,
+    *operations.FAILURES,
     *messages.FAILURES,
 )
 """Of equal evidence the first one wins: what stops everything stands before what may follow from it."""

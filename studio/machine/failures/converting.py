@@ -84,6 +84,7 @@ FAILURES = (
             r"Could not find (?:a tokenizer matching any of|tokenizer\.model in)",
             r"convert[\w-]*\.py[\s\S]{0,3000}?File not found: [^\n]*tokenizer\.(?:model|json)",
             r"Error: Missing [^\n]*tokenizer\.(?:model|json)",
+            r"ERROR: byte not found in vocab",
             r"must be converted with BpeVocab|Cannot find Llama BPE tokenizer",
         ),
         (Remedy("tokenizer_of_base"), Remedy("newest_converter")),
@@ -102,10 +103,11 @@ FAILURES = (
         said(
             r"tensor '[\w.]+' has wrong shape; expected",
             r"hf-to-gguf:Model \S+ is not supported",
+            r"check_tensor_dims: tensor '[\w.]+' (?:not found|has)",
             r"Model architecture ?'?\S+ not supported",
             r"unknown (?:model )?architecture:? '",
             r"Can ?not map tensor",
-            r"unknown pre-tokenizer type|error loading model vocabulary",
+            r"unknown pre-tokenizer type|error loading model vocabulary(?!: ERROR: byte not)",
             r"architecture ['\"]?\S+ not supported (?:yet )?by (?:llama|gguf)",
             r"GGUF model with architecture \S+ is not supported",
             r"(?:^Error: |error=\"|converting[^\n]{0,40})unsupported architecture\b(?: \\?[\"'](?P<name>\w+))?",
@@ -135,6 +137,7 @@ FAILURES = (
             r"Can't find model in directory|No (?:model|safetensors or pytorch) files? (?:was |"
             r"were )?found in [^\n]+",
             r"(?:Expected|expected) '?ggcl'?, [Gg]ot",
+            r"failed to guess 'n_\w+'",
         ),
         (Remedy("merge_first"), Remedy("which_files")),
         code="K55",

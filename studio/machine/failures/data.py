@@ -57,6 +57,7 @@ FAILURES = (
             r"\bJSONDecodeError\b",
             r"ValueError: (?:Trailing data|Expected object or value|Unexpected character found)",
             r"JSON parse error(?!: Column)",
+            r"invalid character '[^'\n]{1,6}' (?:looking for|after|in) ",
             r"Expecting (?:value|property name|',' delimiter)",
         ),
         (CHECK_DATA,),
@@ -206,6 +207,7 @@ FAILURES = (
         said(
             r"not supported between instances of '(?:float|int)' and 'str'",
             r"not supported between instances of 'str' and '(?:float|int)'",
+            r"unsupported operand type\(s\) for [^+:%]{1,3}: (?:'(?:int|float)' and 'str'|'str' and '(?:int|float)')",
             # A whole number is wanted, and the text has a point or an exponent.
             r"invalid literal for int\(\) with base 10: '[+-]?\d+(?:\.\d*(?:[eE][+-]?\d+)?|[eE][+-]?\d+)'",
         ),
@@ -283,7 +285,7 @@ FAILURES = (
     Failure(
         # NumPy made an array of lists of it until 1.23.
         "ragged_rows",
-        said(r"The requested array has an inhomogeneous shape"),
+        said(r"The requested array has an inhomogeneous shape|could not broadcast input array from shape \("),
         (Remedy("pad_rows"), Remedy("older_numpy")),
         code="D109",
     ),
@@ -360,7 +362,8 @@ FAILURES = (
             r"\b(?:jsonl?|csv|parquet|data ?set|data|files?|rows?|examples?|samples?|records?|entry|entries|items?)\b"
             r"[^\n]{0,30} (?:should|must|needs? to|has to|have to) (?:have|contain|include) (?:the |a |all )?"
             r"(?:following |required )?(?:keys?|columns?|fields?)",
-            r"Column to (?:remove|rename)[^\n]{0,60}not in",
+            r"(?:Column to (?:remove|rename)|Original column names?)(?![^\n]{0,6}'(?:train|test|validation)')"
+            r"[^\n]{0,60}not in",
         ),
         (Remedy("right_columns"),),
         code="D85",

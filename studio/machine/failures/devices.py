@@ -10,7 +10,7 @@ FAILURES = (
         said(
             r"HIP error: (?:the operation cannot be performed in the present state|invalid resource handle|"
             r"unknown error|initialization error|invalid kernel file)",
-            r"hipError(?:IllegalState|InvalidHandle|NotInitialized|InvalidKernelFile)\b",
+            r"hipError(?:LaunchFailure|IllegalState|InvalidHandle|NotInitialized|InvalidKernelFile)\b",
         ),
         (Remedy("fitting_rocm"), UPDATE_DRIVER, ON_PROCESSOR),
         code="A6",
@@ -52,6 +52,17 @@ FAILURES = (
         ),
         (Remedy("mps_fallback"), ON_PROCESSOR),
         code="M40",
+    ),
+    Failure(
+        # Apple's graph of operations ends the process itself.
+        "mps_graph",
+        said(
+            r"MPSGraph\w*\.mm[^\n]{0,200}error: [^\n]+",
+            r"LLVM ERROR: Failed to infer result type",
+            r"failed assertion `?\[MPS\w+[^\n]*",
+        ),
+        (Remedy("whole_numbers_out"), Remedy("mps_fallback"), ON_PROCESSOR),
+        code="M43",
     ),
     Failure(
         "mac_old_system",

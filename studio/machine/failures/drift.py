@@ -7,9 +7,9 @@ from studio.machine.failures.callers import (
     read_bare_name,
     read_bare_owned,
     read_compiled_part,
+    read_event,
     read_fork,
     read_guarded,
-    read_incomplete,
     read_model_code,
     read_name,
     read_newer_package,
@@ -65,13 +65,6 @@ FAILURES = (
         reader=read_model_code,
     ),
     Failure(
-        "package_incomplete",
-        None,
-        (Remedy("install_again", needs=("package",)), Remedy("python_312")),
-        code="V31",
-        reader=read_incomplete,
-    ),
-    Failure(
         "override_older",
         None,
         (
@@ -103,10 +96,13 @@ FAILURES = (
         # Newer optimizers have two modes, and one of the two packages asks every optimizer for them.
         "optimizer_modes",
         said(
-            r"'(?:\w*Adam\w*|\w*Optimizer\w*|SGD|Lion\w*|Adafactor)' object has no attribute '(?:train|eval)'"
+            r"'(?:\w*Adam\w*|\w*Optimizer\w*|SGD\w{0,3}|Lion\w*|Adafactor)' object has no attribute '(?:train|eval)'"
         ),
         (Remedy("upgrade_transformers_accelerate"),),
         code="V39",
+    ),
+    Failure(
+        "event_inputs", None, (Remedy("inputs_of_event"), Remedy("one_state")), code="V62", reader=read_event
     ),
     Failure(
         "own_argument",
@@ -334,7 +330,7 @@ FAILURES = (
     ),
     Failure(
         "not_json",
-        said(r"Object of type '?(?P<kind>\w+)'? is not JSON serializable"),
+        said(r"Object of type '?(?P<kind>(?!Undefined\b)\w+)'? is not JSON serializable"),
         (Remedy("plain_values"), Remedy("upgrade_all")),
         code="V30",
     ),

@@ -229,10 +229,10 @@ FAILURES = (
         said(
             r"No CUDA GPUs are available",
             r"no CUDA-capable device is detected",
-            r"No HIP GPUs are available|no ROCm-capable device is detected",
+            r"No HIP GPUs are available|no ROCm-capable device is detected|hipErrorNoDevice",
             r"Unsloth cannot find any torch accelerator",
             r"0 active drivers",
-            r"No GPU found\. A GPU is needed",
+            r"No GPU found\. A GPU is needed|\bGPU is (?:required|needed|necessary) (?:to|for)\b",
             r"Unsloth (?:currently only works on|cannot find any)",
             r"Torch is not able to use GPU",
             r"Failed to infer device type",

@@ -134,6 +134,41 @@ FAILURES = (
         unless=said(r"WslRegisterDistribution|0x800701(?:9e|BC)|0x80370(?:102|109|114)|0x80070422"),
     ),
     Failure(
+        "wsl_no_distro",
+        said(r"WSL_E_DISTRO_NOT_FOUND", r"There is no distribution with the supplied name"),
+        (Remedy("names_of_distros"),),
+        code="L27",
+    ),
+    Failure(
+        "wsl_disk_gone",
+        said(
+            r"MountVhd/(?:HCS/)?ERROR_(?:FILE|PATH)_NOT_FOUND",
+            r"MountVhd/\S*0x8007000[23]\b",
+            r"(?:WslRegisterDistribution|Wsl/Service/\S+)[^\n]*0x80040326",
+        ),
+        (Remedy("distro_again"),),
+        code="L22",
+    ),
+    Failure(
+        "wsl_disk_driver",
+        said(r"0x[cC]03[aA]0014\b"),
+        (Remedy("disk_driver_on"), Remedy("repair_windows")),
+        code="L23",
+    ),
+    Failure(
+        "wsl_disk_form",
+        said(r"0x[cC]03[aA]001[aA]\b", r"MountVhd/\S*0x80070032\b|MountVhd/\S*ERROR_NOT_SUPPORTED"),
+        (Remedy("disk_uncompressed"), Remedy("wsl_anew")),
+        code="L24",
+    ),
+    Failure(
+        # Windows' own store of its parts, of which one is damaged or half updated.
+        "windows_parts",
+        said(r"0x800737(?:01|12|15)\b|0x800[fF]081[fF]\b"),
+        (Remedy("repair_windows"),),
+        code="L25",
+    ),
+    Failure(
         "wsl_start",
         said(
             r"Wsl/\w+(?:/\w+)*/(?:0x[0-9a-fA-F]{8}|E(?:RROR)?_\w+)",
@@ -185,6 +220,12 @@ FAILURES = (
         ),
         (Remedy("newer_toolkit"), Remedy("no_groups")),
         code="L19",
+    ),
+    Failure(
+        "container_ldconfig",
+        said(r"nvidia-container-cli: ldcache error: [^\n]{1,120}"),
+        (Remedy("ldconfig_of_host"), Remedy("newer_toolkit")),
+        code="L26",
     ),
     Failure(
         "container_lost_card",

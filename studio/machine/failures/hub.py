@@ -15,7 +15,8 @@ FAILURES = (
     Failure(
         "file_named",
         said(
-            r"Repo id must [^\n]{0,200}'(?P<path>[^'\n]{1,300}\.(?:json|bin|safetensors|pt|pth|gguf|ckpt|model))'"
+            r"Repo id must [^\n]{0,200}'(?P<path>[^'\n]{1,300}\.(?:json|bin|safetensors|pt|pth|gguf|ckpt|model))'",
+            r"Couldn't reach server at '(?P<path>(?!https?:)[^'\n]+)' to download configuration",
         ),
         (Remedy("name_its_folder"),),
         code="N42",
@@ -79,6 +80,16 @@ FAILURES = (
         (Remedy("which_files"), FETCH_AGAIN),
         code="N23",
         unless=said(r"GatedRepoError"),
+    ),
+    Failure(
+        # Storage behind the hub, which is asked with an address that counts for some minutes.
+        "link_expired",
+        said(
+            r"40[03] (?:Client Error: )?(?:Forbidden|Bad Request) for url: https://[\w.-]*"
+            r"(?:amazonaws|cloudfront|cdn-lfs[\w-]*|xethub)\.[^\s]*"
+        ),
+        (Remedy("link_again"), Remedy("clock_right"), Remedy("upgrade_hub")),
+        code="N44",
     ),
     Failure(
         "rate_limited",

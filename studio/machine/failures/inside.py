@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from studio.machine.failures.callers import CALL, in_studio, read_argument
-from studio.machine.failures.packages import KNOWN, LIBRARIES, owner_of, pip_name
+from studio.machine.failures.packages import OWN_MODULES, owner_of, pip_name
 from studio.machine.failures.reading import MODEL_CODE, Reading
 
 BREAKS = frozenset(
@@ -36,7 +36,8 @@ def breaking_package(reading: Reading) -> tuple[str, str]:
     order = [name for name in raised.packages if name != "python"]
     if not order or order[0] in ("", MODEL_CODE):
         return "", ""
-    known = [name for name in order if name not in GROUNDS and (name in LIBRARIES or name in KNOWN)]
+    # What lies in site-packages is a package, known here or not.
+    known = [name for name in order if name not in GROUNDS and name not in OWN_MODULES]
     named = [pip_name(name) for name in known[:2]] + ["", ""]
     return named[0], named[1]
 

@@ -53,6 +53,12 @@ FAILURES = (
         strength=0.9,
     ),
     Failure(
+        "conda_priority",
+        said(r"is excluded by strict repo priority"),
+        (Remedy("flexible_priority"), Remedy("conda_other_system")),
+        code="K64",
+    ),
+    Failure(
         # conda's own name for the driver that it sees.
         "conda_no_driver",
         said(
@@ -155,12 +161,22 @@ FAILURES = (
         "wheel_other",
         said(
             r"(?P<wheel>\S+\.whl) is not a supported wheel on this platform",
-            r"has no wheels (?:are available )?with a matching Python (?:ABI|version|implementation)|"
-            r"no wheels are available with a matching Python|"
-            r"doesn't have a (?:source distribution or )?wheel for the current platform",
         ),
         (Remedy("fitting_wheel"), Remedy("python_312")),
         code="K10",
+    ),
+    Failure(
+        "wheel_absent",
+        said(
+            r"(?P<package>[\w-]+)[=<>~!]*[\w.+]* has no (?:usable )?wheels with a matching (?:Python|platform)",
+            r"Because (?P<package>[\w-]+)[=<>~!]*[\w.+]* is unusable because no wheels are available with a matching",
+            r"no wheels are available with a matching (?:Python|platform)",
+            r"Distribution `(?P<package>[\w-]+)[^`\n]*` can't be installed because it doesn't have a "
+            r"(?:source distribution or )?wheel for the current platform",
+            r"doesn't have a (?:source distribution or )?wheel for the current platform",
+        ),
+        (Remedy("python_312"), Remedy("platforms_named"), Remedy("torch_index")),
+        code="K65",
     ),
     Failure(
         # PyTorch's builds for a CUDA are only at that CUDA's own address, and only some versions have one.

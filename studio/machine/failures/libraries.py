@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 
 from studio.core.facts import MachineFacts
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.probing import Values, describe, found, nvidia, older, variable
+from studio.machine.failures.reading import Reading
 from studio.machine.failures.remedies import (
     INSTALL,
     NO_BITSANDBYTES,
@@ -78,6 +80,27 @@ def _moe_on_new_amd(machine: MachineFacts) -> Values | None:
 def _native_kernels(machine: MachineFacts) -> Values | None:
     version = machine.packages.get("kernels")
     return found(f"kernels {version}") if version else None
+
+
+REASONS = re.compile(r"^`[\w@.+-]+` is not supported because: *\n(?P<why>(?:[ \t]+[^\n]+\n?)+)", re.MULTILINE)
+"""What xFormers says of each of its ways to calculate."""
+
+
+def _every_way(*signs: str) -> Callable[[Reading], Mapping[str, str] | None]:
+    """Return a reader of xFormers' reasons: every one of its ways, or at least the last one, has one of `signs`."""
+    sign = re.compile("|".join(signs))
+
+    def read(reading: Reading) -> Mapping[str, str] | None:
+        if reading.last is None or "No operator found for" not in reading.last.message:
+            return None
+        ways = [found["why"] for found in REASONS.finditer(reading.words)]
+        built = [way for way in ways if not NOT_BUILT.search(way)]
+        return {} if built and all(sign.search(way) for way in built) else None
+
+    return read
+
+
+NOT_BUILT = re.compile(r"wasn't buil[dt]|xFormers wasn't buil|triton is not available")
 
 
 def _wedged_intel(machine: MachineFacts) -> Values | None:
@@ -232,6 +255,20 @@ FAILURES = (
         code="F8",
     ),
     Failure(
+        "attention_on_cpu",
+        None,
+        (Remedy("inputs_to_card"), Remedy("cuda_torch")),
+        code="F10",
+        reader=_every_way(r"device=cpu "),
+    ),
+    Failure(
+        "attention_mask_stride",
+        None,
+        (Remedy("pad_to_eight"), Remedy("plain_kernels")),
+        code="F11",
+        reader=_every_way(r"attn_bias\.stride\(|attn_bias type is|attn_bias is not aligned"),
+    ),
+    Failure(
         "xformers_mismatch",
         said(
             r"xFormers (?:can't load|was built for)",
@@ -240,7 +277,10 @@ FAILURES = (
         ),
         (Remedy("no_xformers"),),
         code="F2",
-        unless=said(r"but your GPU has capability \(\d+, \d+\) \(too new\)"),
+        unless=said(
+            r"but your GPU has capability \(\d+, \d+\) \(too new\)",
+            r"not supported because:\s+(?:attn_bias type[^\n]+\s+)?(?:device=cpu|attn_bias\.stride)",
+        ),
         doubt=Doubt("attention_card", "xformers_info", asked=True),
     ),
     Failure(

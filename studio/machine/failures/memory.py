@@ -93,7 +93,10 @@ FAILURES = (
     ),
     Failure(
         "paging_file",
-        said(r"(?:WinError|os error) 1455", r"paging file is too small"),
+        said(
+            r"(?:WinError|os error) 1455",
+            r"paging file is too small|\u9875\u9762\u6587\u4ef6\u592a\u5c0f|Auslagerungsdatei ist zu klein",
+        ),
         (Remedy("paging_file"), CLOSE_PROGRAMS, SMALLER_MODEL),
         code="M3",
         probe=_small_paging_file,

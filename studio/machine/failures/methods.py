@@ -14,6 +14,13 @@ FAILURES = (
         code="R40",
     ),
     Failure(
+        # peft's own layer around each one that it changes.
+        "adapter_nested",
+        said(r"Target modules \W{0,3}base_layer\W{0,3} not found"),
+        (Remedy("adapter_of_plain"),),
+        code="R66",
+    ),
+    Failure(
         "merge_quantised",
         said(
             r"Cannot merge (?:LORA|LoRA|adapter)?\s?layers? when the model is",

@@ -86,14 +86,17 @@ FAILURES = (
         "quantisation_unknown",
         said(
             r"Unknown quantization (?:type|method|config)",
-            r"quantization (?:method|type) \S+ is not (?:supported|known)",
+            r"quantization (?:method|type) \S+ is not (?:supported(?! for the current GPU)|known)",
         ),
         (Remedy("upgrade_transformers"), Remedy("other_model")),
         code="D100",
     ),
     Failure(
         "quantisation_card",
-        said(r"quantized models? (?:is|are) only supported on GPUs with compute capability"),
+        said(
+            r"quantized models? (?:is|are) only supported on GPUs with compute capability",
+            r"quantization method \S+ is not supported for the current GPU",
+        ),
         (Remedy("other_quantisation"), Remedy("other_model")),
         code="D101",
     ),
@@ -101,6 +104,7 @@ FAILURES = (
         "model_lacks",
         said(
             r"does not support gradient checkpointing",
+            r"Model \w+ does not support (?:\w+ quantization|LoRA|\w+ parallelism)",
             r"does not support an attention implementation through",
             r"does not support Flash Attention",
         ),
@@ -115,6 +119,7 @@ FAILURES = (
             r"(?:Processor|[Ii]mage ?[Pp]rocessor|[Ff]eature extractor) was not found",
             r"not (?:seem to be )?a vision-language model",
             r"is only for (?:image|vision|multi-?modal) models",
+            r"\b\w+TokenizerFast'?(?: object)? has no attribute '?(?:tokenizer|image_processor|feature_extractor)\b",
         ),
         (Remedy("whole_processor"), Remedy("leave_pictures")),
         code="D114",
@@ -133,7 +138,7 @@ FAILURES = (
         "adapter_targets",
         said(
             r"ValueError: No [Ll]o[Rr][Aa] (?:layers? |modules? )?(?:injected|found)",
-            r"Target modules .{0,300}not found in the base model",
+            r"Target modules (?!\W{0,3}base_layer).{0,300}not found in the base model",
         ),
         (Remedy("all_linear", {"adapter.target_modules": "all-linear"}),),
         code="D52",

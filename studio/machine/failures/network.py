@@ -80,6 +80,7 @@ FAILURES = (
         ),
         (Remedy("log_in"), LOCAL_MODEL),
         code="N10",
+        unless=said(r"for url: https://[\w.-]*(?:amazonaws|cloudfront|cdn-lfs[\w-]*|xethub)\."),
     ),
     Failure(
         "certificate",
@@ -135,6 +136,8 @@ FAILURES = (
             r"peer closed connection",
             r"\bRemoteProtocolError\b",
             r"Consistency check failed",
+            # Whose answer it waited for, the text does not show.
+            r"httpx\.ReadTimeout: (?P<doubtful>timed out)(?![\s\S]*huggingface)",
             r"\bReadTimeout(?:Error)?\b|Read timed out|read operation timed out",
             r"\bReadError\b",
             r"Connection reset by peer",
@@ -142,10 +145,14 @@ FAILURES = (
         ),
         (FETCH_AGAIN, LOCAL_MODEL),
         code="N11",
+        doubt=Doubt("page_connection", "which_address", asked=True),
+        unless=said(r"(?:127\.0\.0\.1|localhost):\d+/startup-events"),
     ),
     Failure(
         "hub_unreachable",
         said(
+            # Nobody answers at an address that the text does not show.
+            r"ConnectError: (?P<doubtful>All connection attempts failed)(?![\s\S]*huggingface)",
             r"\bConnectError\b",
             r"\bConnectTimeout\b",
             r"Max retries exceeded",
@@ -162,8 +169,10 @@ FAILURES = (
         ),
         (Remedy("mirror"), LOCAL_MODEL),
         code="N1",
+        doubt=Doubt("server_off", "which_address", asked=True),
         unless=said(
             r"HFValidationError|Repo id must",
+            r"Couldn't reach server at '(?!https?:)",
             r"\bProxyError\b",
             r"SSLEOFError|EOF occurred in violation",
             r"Cannot find an appropriate cached snapshot",

@@ -40,7 +40,7 @@ OWNERS = (
     ("gradio", r"Blocks|Chatbot|ChatInterface|Textbox|Dropdown|Interface|Dataframe"),
     (
         "transformers",
-        r"(?:Seq2Seq)?Trainer|Trainer(?:State|Control|Callback)|CallbackHandler|(?:Seq2Seq)?TrainingArguments|\w+For"
+        r"seed_worker|(?:Seq2Seq)?Trainer|Trainer(?:State|Control|Callback)|CallbackHandler|(?:Seq2Seq)?TrainingArguments|\w+For"
         r"(?:CausalLM|ConditionalGeneration|SequenceClassification"
         r"|QuestionAnswering|MaskedLM|TokenClassification)|\w*Pre[tT]rainedModel|\w*PretrainedConfig|"
         r"\w+Tokenizer(?:Fast|Base)?"
@@ -146,6 +146,7 @@ METHODS = {
             "merge_and_unload merge_adapter unmerge_adapter _get_submodules get_nb_trainable_parameters "
             "print_trainable_parameters disable_adapter_layers enable_adapter_layers active_adapters",
         ),
+        ("transformers", "accelerator is_deepspeed_enabled is_fsdp_enabled _signature_columns"),
         ("unsloth", "save_pretrained_merged save_pretrained_gguf push_to_hub_merged for_inference"),
         (
             "diffusers",

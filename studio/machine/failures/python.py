@@ -124,7 +124,7 @@ FAILURES = (
     Failure(
         "numpy_names",
         said(
-            r"module 'numpy(?:\.\w+)*' has no attribute",
+            r"module 'numpy(?:\.[a-z]\w*)*' has no attribute",
             r"`?np\.\w+`? was removed in the NumPy",
             r"cannot import name '\w+' from 'numpy(?:\.\w+)*'",
         ),

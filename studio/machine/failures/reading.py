@@ -81,6 +81,7 @@ WRAPPERS = re.compile(
     r"\b(?:[Ss]ee|check) (?:the )?(?:root cause|stack trace|traceback|error|logs?)[^\n]{0,20} above|"
     r"[Ee]ngine (?:process|core) (?:failed|initialization failed|died|encountered)|EngineDeadError|"
     r"WorkerProc \w+ failed|^SystemExit|died unexpectedly|worker process failed|Failed to load model from file|"
+    r"^NativeCommandExit|"
     r"Error compiling objects for extension|Couldn't install \w+\.|ExecuteUserScriptError|"
     # Another process ended, and this one only lost it.
     r"^(?:EOFError|BrokenPipeError|ConnectionResetError)|ncclRemoteError|remote process exited|"

@@ -32,6 +32,16 @@ FAILURES = (
         code="K60",
     ),
     Failure(
+        "server_prompt",
+        said(
+            r"[Ii]nput prompt \(\d+ tokens\) is too long and exceeds",
+            r"prompt \(length \d+\) is longer than the maximum model length",
+            r"(?:request|prompt|input)[^\n]{0,40} exceeds the available context size",
+        ),
+        (Remedy("longer_server"), Remedy("shorter_prompts")),
+        code="K66",
+    ),
+    Failure(
         "mlx_model",
         said(
             r"[\\/]mlx[\w-]*[\\/][\s\S]{0,3000}?(?:rope_scaling must contain|ValueError: Missing (?:\d+ )?parameters|"

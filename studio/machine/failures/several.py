@@ -17,6 +17,7 @@ FAILURES = (
             r"NCCL WARN [^\n]{0,160}(?:No route to host|[Cc]onnection (?:refused|timed out|reset)|"
             r"no socket interface)",
             r"NCCL WARN Bootstrap : no socket interface found",
+            r"\bRendezvous(?:Connection|Timeout|Closed)Error\b",
         ),
         (Remedy("nccl_interface"), Remedy("open_ports")),
         code="D164",
@@ -115,7 +116,11 @@ FAILURES = (
     Failure(
         # A part of the model was used while its weights were still spread over the cards.
         "zero3_spread",
-        said(r"\bds_status == ZeroParamStatus|param\.ds_summary\(\)|'status': '(?:NOT_AVAILABLE|INFLIGHT)'"),
+        said(
+            r"\bds_status == ZeroParamStatus|param\.ds_summary\(\)|'status': '(?:NOT_AVAILABLE|INFLIGHT)'",
+            r"are out of bounds for storage of size 0\b",
+            r"size of tensor [ab] \(0\) must match the size of tensor [ab] \(\d{3,}\)",
+        ),
         (Remedy("zero2_or_version"), Remedy("no_reentrant"), Remedy("one_gpu_own")),
         code="D157",
     ),
@@ -179,7 +184,7 @@ FAILURES = (
         "gpu_number",
         said(
             r"CUDA device \d+ but torch\.cuda\.device_count\(\) is",
-            r"invalid device ordinal",
+            r"invalid device ordinal|Invalid device argument : did you call init",
             r"SafetensorError: device \S+ is invalid",
             r"Device index must be|device >= 0 && device < num_gpus|Invalid device id",
         ),

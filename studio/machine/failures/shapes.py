@@ -19,9 +19,10 @@ LABELS = re.compile(r"cross_entropy|loss_fct|criterion|nll_loss|\blabels?\b")
 ADAPTER = re.compile(r"\blora_[AB]\b|lora_(?:embedding|dropout)|base_layer|delta_weight")
 POSITIONS = re.compile(r"rotate_half|apply_rotary|\bcos\b|\bsin\b|position_embeddings|inv_freq")
 PICTURES = re.compile(r"image_(?:features|embeds)|vision|pixel_values|masked_scatter|video_embeds|image_mask")
+RESHAPED = re.compile(r"\.(?:view|reshape|unflatten)\(|\brearrange\(")
 JOINED = re.compile(r"pad_and_concatenate|nested_concat|nested_truncate|evaluation_loop|prediction_loop")
 """Functions of transformers that put the predictions of all batches together."""
-LONGEST_READ = frozenset((512, 514, 1024, 1026, 2048, 4096, 8192))
+LONGEST_READ = frozenset((77, 448, 512, 514, 1024, 1026, 2048, 4096, 8192))
 """How many tokens models read at most, by the size of their table of positions."""
 
 
@@ -102,6 +103,22 @@ FAILURES = (
         (Remedy("matching_versions"), Remedy("without_remote_code")),
         code="D169",
         reader=_by_source(POSITIONS),
+    ),
+    Failure(
+        # What a convolution is given: pictures have 3 channels, Whisper's sounds 80 or 128.
+        "input_channels",
+        said(r"expected input\[[^\]\n]*\] to have (?P<wants>\d+) channels, but got (?P<has>\d+) channels"),
+        (Remedy("processor_of_model"), Remedy("channels_first")),
+        code="D190",
+    ),
+    Failure(
+        "reshape_size",
+        None,
+        (Remedy("sizes_in_code"), Remedy("matching_versions")),
+        code="D191",
+        reader=_by_source(RESHAPED),
+        strength=0.95,
+        doubt=Doubt("tensor_shapes", "print_before"),
     ),
     Failure("picture_shape", None, (Remedy("whole_images"),), code="D170", reader=_by_source(PICTURES)),
 )

@@ -91,6 +91,8 @@ def plain_part(pattern: str) -> str:
         if sign == "\\":
             sign = pattern[position]
             position += 1
+            # What is written by its number in Unicode.
+            position += 4 if sign == "u" else 0
             if not depth:
                 if sign.isalnum():
                     runs.append("")

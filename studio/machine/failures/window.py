@@ -4,6 +4,17 @@ from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 
 FAILURES = (
     Failure(
+        # The page and its program speak over one connection that stays open.
+        "page_connection",
+        said(
+            r"WebSocket connection to '[^'\n]*/queue/(?:join|data)[^'\n]*' failed",
+            r"^(?:Error: |Something went wrong )?Connection errored out\b",
+            r"(?:127\.0\.0\.1|localhost):\d+/startup-events[\s\S]{0,6000}?(?:Read|Connect)Timeout",
+        ),
+        (Remedy("no_proxy"), Remedy("window_upgrade")),
+        code="W7",
+    ),
+    Failure(
         "window_libraries",
         said(
             r"^KeyError: 'const'",

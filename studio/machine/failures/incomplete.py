@@ -1,0 +1,138 @@
+"""Failures of packages that are there in part only, or in parts of two versions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from studio.machine.failures.failure import Failure, Remedy
+from studio.machine.failures.packages import KNOWN, LIBRARIES, NAMESPACES, OWN_MODULES, pip_name
+from studio.machine.failures.reading import Reading
+
+Values = Mapping[str, str] | None
+MODULE_ATTRIBUTE = re.compile(r"module '?(?P<module>[\w.]+)'? has no attribute '?(?P<name>\w+)'?")
+IMPORT = re.compile(
+    r"cannot import name '?(?P<name>\w+)'? from (?:partially initialized module )?'?(?P<module>[\w.]+)"
+)
+INSIDE = re.compile(r"No module named '(?P<module>\w+\.[\w.]+)'")
+"""Python names a part with its package only where it found the package: `'a.b'` is missing in an `a` that is there.
+Python 2 wrote it without quotes, and for whatever was missing."""
+INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/](?P<root>\w+)[\\/]")
+LASTING = re.compile(
+    r"pipeline|Auto(?:Model|Tokenizer|Config|ModelFor(?:CausalLM|SequenceClassification|Seq2SeqLM))|Trainer|"
+    r"TrainingArguments|PreTrained(?:Model|Tokenizer)|DataCollator(?:WithPadding|ForLanguageModeling)|"
+    r"(?:Bert|GPT2|T5)(?:Model|Config|Tokenizer|LMHeadModel|ForConditionalGeneration|ForSequenceClassification)"
+)
+"""Names of transformers that no version since 4.0 lacks."""
+COMPILED = re.compile(r"(?:^|\.)(?:_\w+|lib|C)$")
+"""What packages call the part that is compiled, beside the part in Python that asks for its names."""
+
+
+def read_hollow(reading: Reading) -> Values:
+    """A package of which Python finds a folder alone, without the code in it."""
+    raised = reading.last
+    found = IMPORT.search(raised.message) if raised and raised.type == "ImportError" else None
+    if raised is None or found is None or "(unknown location)" not in raised.message:
+        return None
+    root = found["module"].partition(".")[0]
+    if root in OWN_MODULES or root in NAMESPACES:
+        return None
+    return {"name": found["name"], "module": found["module"], "package": pip_name(root), "root": root}
+
+
+def read_incomplete(reading: Reading) -> Values:
+    """A part of a package that the package itself does not find."""
+    raised = reading.last
+    part = INSIDE.search(raised.message) if raised and raised.type == "ModuleNotFoundError" else None
+    if raised is None or part is None or "is not a package" in raised.message:
+        return None
+    root = part["module"].partition(".")[0]
+    # A starter, which pip puts beside Python for the package of then.
+    starter = raised.frames and re.search(
+        rf"[\\/](?:bin|Scripts)[\\/](?:{root}(?:-\w+|\.exe)?(?:\W|$)|[\w.-]+\.exe[\\/]__main__\.py)",
+        raised.frames[-1].path,
+    )
+    inside = raised.packages[:1] == (root,) or starter
+    return {"module": part["module"], "package": pip_name(root)} if inside else None
+
+
+def read_mixed(reading: Reading) -> Values:
+    """A name of a package's own part, which the package itself asks for: the two are of different versions."""
+    raised = reading.last
+    if raised is None or raised.type not in ("AttributeError", "ImportError"):
+        return None
+    found = MODULE_ATTRIBUTE.search(raised.message) or IMPORT.search(raised.message)
+    module = found["module"] if found else ""
+    root, _, part = module.partition(".")
+    if (
+        not found
+        or not part
+        or (root not in LIBRARIES and root not in KNOWN)
+        or "circular import" in raised.message
+    ):
+        return None
+    # Only what starts the package is its own: what it is asked for later comes from outside.
+    asks = raised.packages[:1] == (root,) and "<module>" in (frame.function for frame in raised.frames[-1:])
+    bare = not raised.frames and COMPILED.search(part) is not None and MODULE_ATTRIBUTE.search(raised.message)
+    return {"name": found["name"], "module": module, "package": pip_name(root)} if asks or bare else None
+
+
+def read_lazy(reading: Reading) -> Values:
+    """A name that every version of transformers has, and that it loads only when it is asked for."""
+    raised = reading.last
+    found = IMPORT.search(raised.message) if raised and raised.type == "ImportError" else None
+    if raised is None or found is None or found["module"] != "transformers" or "circular" in raised.message:
+        return None
+    there = LASTING.fullmatch(found["name"]) is not None and INSTALLED.search(raised.message)
+    return {"name": found["name"]} if there else None
+
+
+def read_module_lacks(reading: Reading) -> Values:
+    """A name that a module lacks of which nobody knows whether it is a package or a file of the program itself."""
+    raised = reading.last
+    found = MODULE_ATTRIBUTE.search(raised.message) if raised and raised.type == "AttributeError" else None
+    root = found["module"].partition(".")[0] if found else ""
+    if (
+        raised is None
+        or found is None
+        or root in LIBRARIES
+        or raised.packages[:1] not in ((), ("",), ("python",))
+    ):
+        return None
+    return {"name": found["name"], "module": found["module"], "package": pip_name(root), "root": root}
+
+
+FAILURES = (
+    Failure(
+        "package_incomplete",
+        None,
+        (Remedy("install_again", needs=("package",)), Remedy("python_312")),
+        code="V31",
+        reader=read_incomplete,
+    ),
+    Failure(
+        "package_hollow",
+        None,
+        (Remedy("hollow_place", needs=("root",)), Remedy("install_again", needs=("package",))),
+        code="V61",
+        reader=read_hollow,
+    ),
+    Failure(
+        "lazy_name", None, (Remedy("lazy_reason"), Remedy("restart_python")), code="V66", reader=read_lazy
+    ),
+    Failure(
+        "package_mixed",
+        None,
+        (Remedy("restart_python"), Remedy("install_again", needs=("package",))),
+        code="V64",
+        reader=read_mixed,
+    ),
+    Failure(
+        "module_lacks",
+        None,
+        (Remedy("module_place", needs=("root",)), Remedy("upgrade_package", needs=("package",))),
+        code="V65",
+        reader=read_module_lacks,
+        last_resort=True,
+    ),
+)
