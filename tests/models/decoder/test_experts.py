@@ -27,7 +27,7 @@ from transformers.models.olmoe.modeling_olmoe import OlmoeSparseMoeBlock
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBlock
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock, load_balancing_loss_func
 
-from studio.models.decoder.blocks.experts import ClampedGate, Experts, Gate, GatedExperts, GroupedLinear
+from studio.models.decoder.blocks.experts import ClampedGate, Experts, GatedExperts, GroupedLinear, PlainGate
 from studio.models.decoder.blocks.router import CHOSEN_SOFTMAX, SIGMOID, BalanceLoss, Router
 
 HIDDEN, INNER, EXPERTS, CHOSEN, RANK, SCALE = 24, 20, 8, 3, 4, 0.7
@@ -65,7 +65,7 @@ class Family:
     router: dict[str, Any]
     options: dict[str, Any] = field(default_factory=dict)
     shared: str = ""
-    gate: Gate | ClampedGate = Gate("silu")
+    gate: PlainGate | ClampedGate = PlainGate("silu")
     names: tuple[str, str, str] = ("gate", "experts.gate_up_proj", "experts.down_proj")
     swapped: bool = False
 
@@ -89,7 +89,7 @@ FAMILIES = {
         MixtralSparseMoeBlock,
         {"normalised": True, "rounded": False},
         {"hidden_act": "gelu_pytorch_tanh"},
-        gate=Gate("gelu_tanh"),
+        gate=PlainGate("gelu_tanh"),
     ),
     "qwen2": Family(
         Qwen2MoeConfig, Qwen2MoeSparseMoeBlock, {}, {"norm_topk_prob": False}, shared="shared_expert"

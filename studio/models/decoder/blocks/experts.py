@@ -85,7 +85,7 @@ class GroupedLinear:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class PlainGate:
     """act(g) u of one of the op's kinds; gate and up are the halves of their rows."""
 
     kind: str
@@ -109,13 +109,13 @@ class ClampedGate:
     limit: float
 
     def forward(self, gate_up: Tensor, kernels: Kernels) -> Tensor:
-        """See Gate."""
+        """See PlainGate."""
         gate = gate_up[:, ::2].clamp(max=self.limit)
         up = gate_up[:, 1::2].clamp(-self.limit, self.limit)
         return (up + 1) * (gate * torch.sigmoid(gate * self.alpha))
 
     def backward(self, dh: Tensor, gate_up: Tensor, kernels: Kernels) -> Tensor:
-        """See Gate."""
+        """See PlainGate."""
         gate, up = gate_up[:, ::2].clamp(max=self.limit), gate_up[:, 1::2].clamp(-self.limit, self.limit)
         share = torch.sigmoid(gate * self.alpha)
         dgate = dh * (up + 1) * share * (1 + self.alpha * gate * (1 - share))
@@ -140,7 +140,7 @@ class GatedExperts:
 
     gate_up: GroupedLinear
     down: GroupedLinear
-    gate: Gate | ClampedGate
+    gate: PlainGate | ClampedGate
 
     def open(self, x: Tensor, experts: Tensor, groups: Groups, kernels: Kernels) -> Kept:
         """Compute gate and up of rows (S, H)."""
