@@ -39,6 +39,8 @@ from studio.core.events import (
 from studio.core.i18n import Catalogue, Text, text
 
 BAR_WIDTH = 24
+UNTOUCHED = ("run.towers", "run.left_out")
+"""What is told of a run's swaps: parts of the model that nothing is learned in."""
 
 
 class Console:
@@ -152,6 +154,9 @@ class Console:
         words = describe(event)
         if words is not None:
             self.say(words)
+        if isinstance(event, RunPlanned):
+            for untouched in (one for one in event.swaps if one.id in UNTOUCHED):
+                self.say(untouched)
 
     def progress(self, label: Text, done: int, total: int) -> None:
         """Show `done` of `total` on the moving line."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pty
@@ -15,8 +16,11 @@ from pathlib import Path
 import pytest
 
 from studio.cli.arguments import build_parser
+from studio.cli.console import Console
 from studio.cli.main import main
-from studio.core.i18n import load_catalogue
+from studio.core.events import RunPlanned
+from studio.core.facts import BackendPlan, Choice
+from studio.core.i18n import load_catalogue, text
 from tests.conftest import chat_rows, write_jsonl
 from tests.launched import ROOT, RUN_KEYS, command, environment, launch, read_answer, wait_for, write_recipe
 
@@ -409,3 +413,14 @@ def test_progress_that_cannot_be_shown_stops_nothing():
             [sys.executable, "-c", words], env=variables, stdout=subprocess.PIPE, stderr=place, text=True
         )
     assert (done.returncode, done.stdout) == (0, "done\n")
+
+
+def test_what_stays_as_it_is_is_told(capsys):
+    console = Console(load_catalogue("en"))
+    swaps = (text("run.decoder"), text("run.towers", names="model.visual"))
+    choice = Choice(value="cpu", reason=text("run.decoder"))
+    names = {one.name for one in dataclasses.fields(BackendPlan) if one.type == "Choice"}
+    plan = BackendPlan(**dict.fromkeys(names, choice), kernels={})
+    console.show(RunPlanned(seq=1, time_s=1.0, plan=plan, swaps=swaps))
+    told = capsys.readouterr().err
+    assert "model.visual" in told and console.catalogue.say(text("run.decoder")) not in told
