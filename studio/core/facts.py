@@ -312,8 +312,8 @@ class ModelFacts:
     """Whether output and input embeddings are the same weights; None when unknown."""
     scores_capped: bool = False
     """Whether attention caps its scores (Gemma 2), which PyTorch's fused attention cannot do."""
-    branches_scaled: bool = False
-    """Whether what attention and MLP give is multiplied before it joins the residual stream (Granite)."""
+    scaled_branches: tuple[str, ...] = ()
+    """Which results, of `attention` and `mlp`, are multiplied before they join the residual stream (Granite)."""
     sdpa: bool = True
     """Whether transformers can compute its attention by PyTorch's fused one."""
     linear_parameters: int = 0

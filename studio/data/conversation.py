@@ -113,6 +113,13 @@ class Conversation(NamedTuple):
     weights: tuple[float, ...] = ()
     """tokens: how much each counts, above 0 where it is learned; empty: each once."""
 
+    @property
+    def sides(self) -> tuple[Conversation, ...]:
+        """preference: the talk with the better and with the worse answer; else this one alone."""
+        if not self.rejected:
+            return (self,)
+        return self._replace(rejected=()), self._replace(chosen=self.rejected, rejected=())
+
     def with_system(self, prompt: str) -> Conversation:
         """Return this conversation with `prompt` in front as its system message, unless it has one or has no turns."""
         if not prompt or not self.messages or any(message.role == "system" for message in self.messages):

@@ -44,14 +44,18 @@ class Examples(LazySequence):
             trained = trained.copy()
             trained[0] = False
         weights = self.tokens.weights_of(int(self.chosen[i]))
+        second = int(self.tokens.seconds[self.chosen[i]])
         return Example(
-            ids[start:stop], trained, (stop - start,), None if weights is None else weights[start:stop]
+            ids[start:stop],
+            trained,
+            (second, stop - second) if second else (stop - start,),
+            None if weights is None else weights[start:stop],
         )
 
     @property
     def documents(self) -> np.ndarray:
         """int64 [examples]"""
-        return np.ones(len(self), dtype=np.int64)
+        return 1 + (self.tokens.seconds[self.chosen] > 0)
 
     def pick(self, places: np.ndarray) -> Examples:
         """Return the examples at `places`, in that order."""
@@ -77,10 +81,13 @@ class JoinedExamples(LazySequence):
     @property
     def lengths(self) -> np.ndarray:
         """int64 [examples]"""
+        return self._gather("lengths")
+
+    def _gather(self, name: str) -> np.ndarray:
         found = np.zeros(len(self), dtype=np.int64)
         for number, examples in enumerate(self.parts):
             own = self.part == number
-            found[own] = examples.lengths[self.place[own]]
+            found[own] = getattr(examples, name)[self.place[own]]
         return found
 
     def make(self, i: int) -> Example:
@@ -90,7 +97,7 @@ class JoinedExamples(LazySequence):
     @property
     def documents(self) -> np.ndarray:
         """int64 [examples]"""
-        return np.ones(len(self), dtype=np.int64)
+        return self._gather("documents")
 
     def pick(self, places: np.ndarray) -> JoinedExamples:
         """Return the examples at `places`, in that order."""
@@ -139,8 +146,8 @@ class Cutting:
             self.examples = Examples(tokens, rows, np.zeros_like(rows), lengths)
             self.used = len(rows)
             return
-        if too_long == "drop":
-            rows, lengths = self._drop(rows, lengths, lengths > limit, LONG_RULE, "E160")
+        unfit = lengths > limit if too_long == "drop" else (lengths > limit) & (tokens.seconds[rows] > 0)
+        rows, lengths = self._drop(rows, lengths, unfit, LONG_RULE, "E160")  # a pair is never cut
         if too_long == "split" and (lengths > limit).any() and _is_plain(converted):
             self.examples = self._split_rows(rows, limit, rates)
             self.used = len(rows)

@@ -33,7 +33,13 @@ from studio.data.understanding import Understanding
 REFUSED_SHARE = 0.05
 """Of real chats 2 % have an empty turn: what is more than twice that is a wrong format, or a broken file."""
 UNCLEAR_RULE = "format_unclear"
-UNTRAINED = tuple(name for name in ("preference", "kto", "rl", "vision") if name not in TRAINABLE)
+PAIRED: tuple[str, ...] = ()
+"""Methods that learn from two answers to a question, and from nothing else."""
+UNTRAINED = tuple(
+    name
+    for name in ("preference", "kto", "rl", "vision")
+    if name not in TRAINABLE + ("preference",) * bool(PAIRED)
+)
 """Formats (named as the kind of their rows) that no method learns from."""
 
 
@@ -141,7 +147,9 @@ def gather(
     )
     found.filtered.update(found.selection.filtered)
     if tokenizer is not None and is_trainable(converted.understanding):
-        train_on = "everything" if kind == "pretrain" else spec.train_on
+        if (kind in PAIRED) != (converted.understanding.format.name == "preference"):
+            raise refuse_kind(converted.understanding.format.name)
+        train_on = "everything" if kind == "pretrain" else "last_answer" if kind in PAIRED else spec.train_on
         found.renderer = Renderer(
             tokenizer,
             train_on,
@@ -242,7 +250,8 @@ def choose_method(method: str, understanding: Understanding) -> str:
     """Return `method`; for `auto` what suits the format."""
     if method != "auto" or understanding.format is None:
         return method
-    return "pretrain" if understanding.format.name == "text" else "sft"
+    fitting = {"text": "pretrain"} | dict.fromkeys(("preference",) * bool(PAIRED), *PAIRED[:1])
+    return fitting.get(understanding.format.name, "sft")
 
 
 def is_trainable(understanding: Understanding) -> bool:

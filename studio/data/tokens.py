@@ -13,6 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from studio.data.quarantine import QuarantineWriter, join_quarantine
 from studio.data.render import Layout, Rendered, Renderer
 from studio.data.row import RowError, RowProblem
 
-VERSION = 2
+VERSION = 3
 BATCH_ROWS = 256
 ONES = 2**20
 """Weights that are written at once where the first row with weights comes late."""
@@ -46,6 +47,7 @@ ARRAYS = {
     "trained_end": np.int64,
     "trained_counts": np.int64,
     "notes": np.uint8,
+    "seconds": np.int64,
 }
 NOTE_BITS = 8
 """So many kinds of notes (render.Layout) are told apart; the rest is counted under the last."""
@@ -82,6 +84,8 @@ class Tokens:
         """int64 [n]"""
         self.notes = self._map("notes")
         """uint8 [n]: bits of `note_names`."""
+        self.seconds = self._map("seconds")
+        """int64 [n]: where the second sequence of a row begins; 0 where it is one."""
         self.full_lengths = np.diff(self.edges)
         """int64 [n]: tokens of each row, uncut."""
 
@@ -265,23 +269,23 @@ class TokenWriter:
         deadline: Deadline,
     ) -> None:
         """Render and tokenise rows; those that cannot be are set aside."""
-        layouts: list[Layout] = []
+        layouts: list[list[Layout]] = []
         kept: list[tuple[int, Conversation]] = []
         for row, conversation in batch:
             deadline.begin(row)
             try:
-                layouts.append(renderer.lay_out(dress(conversation, spec)))
+                layouts.append([renderer.lay_out(side) for side in dress(conversation, spec).sides])
                 kept.append((row, conversation))
             except RowError as error:
                 self._refuse(row, conversation, error)
         deadline.rest()
         try:
-            rendered: Sequence[Rendered] = renderer.tokenize(layouts, None)
+            rendered: Sequence[tuple[Rendered, int]] = _tokenize(renderer, layouts)
         except RowError:  # of one row: the others are found one by one
             rendered, pairs, kept = [], list(zip(kept, layouts, strict=True)), []
             for (row, conversation), layout in pairs:
                 try:
-                    rendered = [*rendered, *renderer.tokenize([layout], None)]
+                    rendered = [*rendered, *_tokenize(renderer, [layout])]
                     kept.append((row, conversation))
                 except RowError as error:
                     self._refuse(row, conversation, error)
@@ -310,9 +314,11 @@ class TokenWriter:
                 file.close()
         self._quarantine.release()
 
-    def _append(self, rows: Sequence[int], rendered: Sequence[Rendered]) -> None:
+    def _append(self, rows: Sequence[int], found: Sequence[tuple[Rendered, int]]) -> None:
         if not rows:
             return
+        rendered = [one for one, _ in found]
+        self._write("seconds", [second for _, second in found])
         lengths = np.asarray([len(one.token_ids) for one in rendered], dtype=np.int64)
         self._write("ids", np.concatenate([one.token_ids for one in rendered]))
         self._write("trained", np.concatenate([one.trained for one in rendered]))
@@ -356,6 +362,21 @@ class TokenWriter:
         self._quarantine.add(RowProblem(code=error.code or "E181", message=error.message, raw=raw, **place))
         self.refused.append(row)
         self._codes.append(error.code or "E181")
+
+
+def _tokenize(renderer: Renderer, layouts: Sequence[Sequence[Layout]]) -> list[tuple[Rendered, int]]:
+    """Return each row, its sequences behind each other, and where its second one begins (0: it has none)."""
+    flat = iter(renderer.tokenize([one for sides in layouts for one in sides], None))
+    rows = []
+    for sides in layouts:
+        first, *more = itertools.islice(flat, len(sides))
+        rows.append((replace(
+            first,
+            token_ids=np.concatenate([one.token_ids for one in (first, *more)]),
+            trained=np.concatenate([one.trained for one in (first, *more)]),
+            weights=None,
+        ), len(first.token_ids)) if more else (first, 0))  # fmt: skip
+    return rows
 
 
 def dress(conversation: Conversation, spec: DatasetSpec) -> Conversation:

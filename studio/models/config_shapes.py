@@ -10,8 +10,8 @@ from typing import Any
 from studio.models.decoder.structure import (
     caps_scores,
     first_int,
+    list_scaled,
     list_windowed,
-    scales_branches,
     shape_linears,
 )
 
@@ -66,7 +66,7 @@ def read_shapes(
         "sliding_window": window,
         "windowed_layers": list_windowed(family, config, first_int(config, *LAYERS)) if window else (),
         "scores_capped": caps_scores(family, config),
-        "branches_scaled": scales_branches(config),
+        "scaled_branches": list_scaled(config),
         "tied_embeddings": tied if shapes else None,
         "linear_parameters": linear_parameters,
         "expert_parameters": sum(

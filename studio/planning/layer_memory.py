@@ -55,7 +55,7 @@ class DecoderShape:
     """Whether all weights are trained, and no adapters."""
     head_norms: bool
     branch_norms: bool
-    branches_scaled: bool
+    scaled_branches: tuple[str, ...]
     dropout: bool
     composed_attention: bool
     """Whether attention is composed of matrix products, because its scores are capped."""
@@ -117,7 +117,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         trained_parameters=model.parameters if whole else adapters,
         whole=whole,
         head_norms=not model.norms.keys().isdisjoint(HEAD_NORMS),
-        branches_scaled=model.branches_scaled,
+        scaled_branches=model.scaled_branches,
         branch_norms="output_norm" in find_placement(model.norms),
         dropout=spec.dropout > 0 and not whole,
         composed_attention=plan.attention.value == "eager" and not _by_triton(plan, "flash"),
@@ -198,7 +198,7 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     if shape.fp8:  # 8-bit products are written to a place of their own first
         product = max(product, 2 * width + hidden)
     portion = max(product, norm) + (hidden + groups["down"].tail) * (
-        shape.branch_norms or shape.branches_scaled
+        shape.branch_norms or "mlp" in shape.scaled_branches
     )
     if level < 3:
         portion += 2 * width + 2 * groups["gate_up"].tail
@@ -213,9 +213,12 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
         + (e * (shape.queries + shape.keys) if shape.head_norms else 0)  # query and key after their norms
     )  # fmt: skip
     attention = tokens * (below + state + qkv + gradients - given_back)
+    # A branch that is multiplied has a gradient of its own, wide for its product, beside the gradient of attention.
+    scaled = tokens * (2 * below + state + qkv + e * shape.queries - given_back)
     return {
         "mlp": tokens * (above + below + state + qkv + middle) + at_once * e * portion,
         "attention": max(0, attention) + SCORE_BLOCKS * SCORES_BYTES * shape.composed_attention,
+        "join": max(0, scaled) * ("attention" in shape.scaled_branches),
     }
 
 

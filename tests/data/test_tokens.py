@@ -125,3 +125,23 @@ def test_another_process_that_makes_them_can_be_waited_for(tmp_path, jsonl, toke
                 should_stop=lambda: len(told) > 2,
             )
     assert told == [(0, 20)] * 3
+
+
+@pytest.mark.parametrize("too_long", ["cut", "drop"])
+def test_a_pair_is_two_sequences_of_one_example_and_never_cut(tmp_path, jsonl, tokenizer_of, too_long):
+    """Both answers are rendered as talks of their own, lie behind each other, and are packed as two documents."""
+    rows = [
+        {"prompt": f"say {i}", "chosen": f"it is {i}", "rejected": "no" + " x" * (300 if i == 3 else i)}
+        for i in range(8)
+    ]
+    converted, renderer, tokens, _ = make(tmp_path, jsonl, tokenizer_of("chatml"), rows, "last_answer")
+    sides = [renderer.lay_out(side) for side in dict(converted.iterate())[2].sides]
+    both = renderer.tokenize(sides, None)
+    examples = cut(converted, tokens, 200, too_long).examples
+    assert len(examples) == 7, "the pair that is too long is left out whole"
+    example = examples[2]
+    assert example.lengths == tuple(len(one.token_ids) for one in both)
+    assert example.token_ids.tolist() == np.concatenate([one.token_ids for one in both]).tolist()
+    assert example.trained.sum() == sum(one.trained.sum() for one in both)
+    packed = pack(examples, 400)
+    assert [len(row.lengths) for row in packed] == packed.documents.tolist() and packed.documents.sum() == 14

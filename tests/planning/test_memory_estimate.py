@@ -209,6 +209,7 @@ def test_what_a_layer_needs_while_it_is_computed_counted_by_hand():
     assert phase_bytes(shape, "input", tokens) == {
         "mlp": tokens * (streams + again + stream + product + 2 * inner + 2 * tail),
         "attention": tokens * (stream + tail + again + gradients),
+        "join": 0,
     }
     assert phase_bytes(shape, "all", tokens)["mlp"] == tokens * (streams + product)
     # In portions only what is as wide as the MLP shrinks.

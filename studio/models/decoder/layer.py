@@ -128,8 +128,6 @@ def kind_of(layer: Layer) -> tuple:
         for group in layer.groups
     )
     return (
-        spec.activation, spec.scale, spec.window, spec.softcap, spec.rotary, spec.head_dim, spec.query_heads,
-        spec.key_heads, spec.turning, spec.query_scale, spec.residual_scale, scalars_of(spec.module),
-        tuple(norm and norm.options for norm in norms), groups, layer.attention.kernel.name,
-        tuple(type(part) for part in spec.module.modules()),
+        spec.constants, scalars_of(spec.module), tuple(norm and norm.options for norm in norms), groups,
+        layer.attention.kernel.name, tuple(type(part) for part in spec.module.modules()),
     )  # fmt: skip

@@ -8,7 +8,7 @@ turned is found by trying (rotary_probe.py), and parity_check.py proves that a l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -64,6 +64,12 @@ class LayerSpec:
     query_scale: QueryScale | None
     residual_scale: float
     """By which attention's and MLP's results are multiplied before they join the stream (Granite)."""
+
+    @property
+    def constants(self) -> tuple[Any, ...]:
+        """All fields but modules and norms: layers that differ in one of them are of another kind."""
+        values = (getattr(self, one.name) for one in fields(self))
+        return tuple(one for one in values if not isinstance(one, (nn.Module, Norm, tuple)))
 
     @property
     def fuses_head_norms(self) -> bool:

@@ -236,9 +236,9 @@ def caps_scores(family: str, config: Mapping[str, Any]) -> bool:
     return TRAITS.get(family, FamilyTraits()).scores_capped
 
 
-def scales_branches(config: Mapping[str, Any]) -> bool:
-    """Return whether attention's and MLP's results are multiplied before they join the residual stream."""
-    return config.get("residual_multiplier") not in (None, 1, 1.0)
+def list_scaled(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return which results, of `attention` and `mlp`, are multiplied before they join the residual stream."""
+    return ("attention", "mlp") if config.get("residual_multiplier") not in (None, 1, 1.0) else ()
 
 
 def first_int(data: Mapping[str, Any], *keys: str) -> int:
