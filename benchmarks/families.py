@@ -446,6 +446,10 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="leave each kind's folder, with its log")
     parser.add_argument("--out", type=Path, default=None, help="a CSV file, taken up where it ends")
     options = parser.parse_args()
+    if not hasattr(os, "fork"):
+        parser.error(
+            "Each model is tried in a forked process, which this system does not have. Use Linux or WSL2."
+        )
     import studio.engine.chat
     import studio.engine.run  # noqa: F401  once for all children
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
-from transformers import AutoModelForCausalLM, MambaConfig
+from transformers import AutoModelForCausalLM, MambaConfig, PreTrainedModel
 
 from studio.core.errors import StudioError
 from studio.core.recipe import AdapterSpec
-from studio.models.adapt import adapt, cast_by_autocast, cast_weights, round_stochastically
+from studio.models.adapt import adapt, cast_by_autocast, cast_weights, note_parts, round_stochastically
 
 
 def test_casting_by_autocast_gives_the_same_and_keeps_less(tiny_models):
@@ -113,19 +113,35 @@ def test_a_target_that_names_no_layer_is_refused_also_beside_others(tiny_models,
     assert "q_proj" in named and "down_proj" in named and "embed_tokens" not in named
 
 
+class Bare(PreTrainedModel):
+    """A model without a linear map."""
+
+    config_class = MambaConfig
+
+    def __init__(self, config: MambaConfig) -> None:
+        super().__init__(config)
+        self.embed = torch.nn.Embedding(config.vocab_size, config.hidden_size)
+        self.norm = torch.nn.LayerNorm(config.hidden_size)
+
+    def get_input_embeddings(self) -> torch.nn.Module:
+        return self.embed
+
+
 def test_who_asked_for_all_is_not_told_to_ask_for_all():
     with pytest.raises(StudioError) as refusal:
-        adapt(torch.nn.Sequential(torch.nn.LayerNorm(4)), AdapterSpec())
+        adapt(Bare(MambaConfig(vocab_size=32, hidden_size=16)), AdapterSpec())
     assert refusal.value.fix.id == "adapter.targets.other"
 
 
-def test_layers_that_peft_does_not_take_are_left_out_of_what_is_offered():
-    """It refuses Mamba's out_proj; whoever has set all-linear is not told to set it."""
+def test_what_peft_does_not_take_is_left_out_of_all_and_said():
+    """It refuses Mamba's out_proj, and a model in which all are asked for trains without it."""
     config = MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1, state_size=4)
     model = AutoModelForCausalLM.from_config(config)
-    with pytest.raises(StudioError) as refusal:
-        adapt(model, AdapterSpec(rank=2, target_modules="all-linear"))
-    assert (refusal.value.what.id, refusal.value.fix.id) == ("adapter.targets.all", "adapter.targets.all.fix")
-    names = refusal.value.fix.values["names"].split(",")
-    assert "in_proj" in names and "out_proj" not in names
-    adapt(model, AdapterSpec(rank=2, target_modules="in_proj,x_proj"))
+    spec = AdapterSpec(rank=2, target_modules="all-linear")
+    notes = note_parts(model, spec)
+    left_out = [one.values["names"] for one in notes if one.id == "run.left_out"]
+    assert "out_proj" in ", ".join(left_out)
+    held = {name for name, part in adapt(model, spec).named_modules() if isinstance(part, BaseTunerLayer)}
+    assert any(name.endswith("in_proj") for name in held) and not any(
+        name.endswith("out_proj") for name in held
+    )
