@@ -17,7 +17,7 @@ from studio.cli.arguments import parse
 from studio.cli.console import Console, leave_reader
 from studio.core.errors import StudioError
 from studio.core.i18n import choose_language, load_catalogue, text
-from studio.machine.failures.answer import explain_words
+from studio.machine.failures.explanation import explain_words
 
 HEAD_BYTES = 64 * 1024
 TAIL_BYTES = 256 * 1024

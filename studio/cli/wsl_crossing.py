@@ -23,7 +23,7 @@ from studio.core.i18n import literal, text
 from studio.core.json_file import read_json
 from studio.hub.mirrors import find_mirrors
 from studio.machine import wsl
-from studio.machine.probes.guest import WINDOWS_RAM_VARIABLE
+from studio.machine.probes.wsl import WINDOWS_RAM_VARIABLE
 from studio.machine.program_archive import pack_program
 from studio.machine.workspace import LOCAL_VARIABLE, WORKSPACE_VARIABLE, Workspace
 from studio.machine.workspace_lock import ADDRESS_FILE, Holder, claim, claim_run

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from studio.core.i18n import Text, text
 from studio.data.columns import measure_columns
 from studio.data.formats.cells import Values, is_empty, shorten
-from studio.data.formats.names import part_name
+from studio.data.formats.column_names import part_name
 from studio.data.row import Row
 
 LOOKED_AT = 100

@@ -15,8 +15,8 @@ from studio.data.formats.aliases import (
     REJECTED,
 )
 from studio.data.formats.cells import Values, is_asking, shorten, show_names
+from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.format import Mapped
-from studio.data.formats.names import part_name, simplify
 from studio.data.likelihood import order_answers, order_questions
 from studio.data.open_question import Question
 from studio.data.ranking import is_answer

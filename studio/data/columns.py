@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from studio.data.formats.cells import Values, count_words, is_asking, is_code, is_coded, is_empty, shorten
+from studio.data.formats.column_names import BLOCKING, part_name
 from studio.data.formats.context import is_cut, is_numbers, say_material
-from studio.data.formats.names import BLOCKING, part_name
 
 LOOKED_AT = 200
 CELL_CHARACTERS = 20_000

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from studio.data.columns import Column, joins, measure_columns
+from studio.data.dataset_kinds import find_named
 from studio.data.evidence import has_answer, is_judged, is_sentence
 from studio.data.formats.aliases import LABEL, QUESTIONS
 from studio.data.formats.cells import Values
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped, Score
-from studio.data.kinds import find_named
 from studio.data.likelihood import order_answers
-from studio.data.naming import hints
 from studio.data.ranking import is_answer, is_either_way, is_one_of_several, is_outdone
+from studio.data.related_names import hints
 from studio.data.whole_examples import is_part
 
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from studio.core.i18n import Text, text
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
+from studio.data.context_evidence import WRONG, are_answered, is_noted, is_second, weigh_material
+from studio.data.dataset_kinds import find_entry, find_remark
 from studio.data.formats.aliases import (
     ANSWERS,
     EXPECTED,
@@ -21,12 +23,10 @@ from studio.data.formats.aliases import (
     SOURCES,
 )
 from studio.data.formats.cells import Values, is_empty, shorten
+from studio.data.formats.column_names import BLOCKING, part_name, simplify
 from studio.data.formats.format import Mapped
 from studio.data.formats.message_parsing import holds_turns
-from studio.data.formats.names import BLOCKING, part_name, simplify
-from studio.data.kinds import find_entry, find_remark
 from studio.data.labels import find_label
-from studio.data.leftover import ORDERS
 from studio.data.likelihood import (
     ASIDE,
     BESIDE,
@@ -37,8 +37,6 @@ from studio.data.likelihood import (
     WRITTEN,
     rank_pairs,
 )
-from studio.data.material_evidence import WRONG, are_answered, is_noted, is_second, weigh_material
-from studio.data.naming import OLD, RENEWED, are_twins, hints, is_half, is_language, is_renewed
 from studio.data.open_question import Question
 from studio.data.ranking import (
     DECISIONS,
@@ -54,6 +52,8 @@ from studio.data.ranking import (
     is_test,
     may_answer,
 )
+from studio.data.related_names import OLD, RENEWED, are_twins, hints, is_half, is_language, is_renewed
+from studio.data.unused_columns import ORDERS
 from studio.data.whole_examples import is_part
 
 LIKELY = 0.75

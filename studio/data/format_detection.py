@@ -18,6 +18,7 @@ from studio.core.recipe import DatasetSpec
 from studio.data.annotations import find_told
 from studio.data.column_questions import ANSWERING, ask_columns, ask_format, ask_role
 from studio.data.columns import repeats
+from studio.data.context_evidence import leaves_words
 from studio.data.conversation import Conversation
 from studio.data.doubts import doubt_roles
 from studio.data.evidence import weigh
@@ -30,12 +31,11 @@ from studio.data.formats.format import Format, Kind, Mapped, Match, Score
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.notes import Note
 from studio.data.grading import ask_counting, ask_labels, ask_verdicts
-from studio.data.leftover import ASKED, ask_rest, find_rest
 from studio.data.mapping_file import read_mapping
-from studio.data.material_evidence import leaves_words
 from studio.data.open_question import Question
 from studio.data.row import Row, RowError
 from studio.data.understanding import Understanding
+from studio.data.unused_columns import ASKED, ask_rest, find_rest
 
 ACCEPT = 0.85
 """From here on a format is taken without a question."""

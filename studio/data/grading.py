@@ -10,11 +10,11 @@ from studio.data.columns import LOOKED_AT, Column, measure_columns
 from studio.data.formats.aliases import ANSWERS, LABEL
 from studio.data.formats.cells import Values, shorten
 from studio.data.formats.choices import counts_from, read_options
+from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.format import Format, Mapped
-from studio.data.formats.names import part_name, simplify
-from studio.data.naming import hints
 from studio.data.open_question import Question
 from studio.data.ranking import GRADED, JUDGED, is_answer, rank_answers
+from studio.data.related_names import hints
 
 MOST_GRADES = 10
 ORIGINS = frozenset(

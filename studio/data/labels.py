@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from studio.data.columns import LABELS_SHARE, LOOKED_AT, MOST_LABELS, Column
 from studio.data.formats.aliases import LABEL
 from studio.data.formats.cells import Values, is_empty
+from studio.data.formats.column_names import BLOCKING, part_name
 from studio.data.formats.context import TECHNICAL
-from studio.data.formats.names import BLOCKING, part_name
 from studio.data.likelihood import NOTED
-from studio.data.naming import are_twins, extends, hints
 from studio.data.ranking import DATED, GRADED, JUDGED, MOSTLY
+from studio.data.related_names import are_twins, extends, hints
 
 POINTED = 0.9
 """Of the cells, so many stand in the text that they point into."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from studio.data.columns import Column
+from studio.data.dataset_kinds import REMARKS, find_document, find_faulty, find_judged, find_kind, find_named
 from studio.data.formats.aliases import (
     ANSWERS,
     EXPECTED,
@@ -23,11 +24,10 @@ from studio.data.formats.aliases import (
     QUESTIONS,
     SOURCES,
 )
+from studio.data.formats.column_names import BLOCKING, part_name
 from studio.data.formats.context import TECHNICAL
-from studio.data.formats.names import BLOCKING, part_name
-from studio.data.kinds import REMARKS, find_document, find_faulty, find_judged, find_kind, find_named
-from studio.data.naming import are_twins, hints, is_renewed
 from studio.data.ranking import DATED, GRADED, JUDGED, MADE, THINKING, is_test, rank_answers, rank_questions
+from studio.data.related_names import are_twins, hints, is_renewed
 
 READ = frozenset(
     "question questions query prompt instruction instructions task problem input source src text sentence utterance "

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from studio.core.errors import StudioError
 from studio.core.i18n import text
 from studio.data.formats.cells import Values, is_empty, shorten
-from studio.data.formats.names import part_name
-from studio.data.formats.parts import IMAGE_TYPES, PLACEHOLDER
+from studio.data.formats.column_names import part_name
+from studio.data.formats.content_parts import IMAGE_TYPES, PLACEHOLDER
 from studio.data.formats.roles import read_role
 from studio.data.talks.sides import find_side, find_speaker, find_words
 

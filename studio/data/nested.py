@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from studio.core.i18n import Text, text
 from studio.data.formats.cells import Values, is_empty, shorten
-from studio.data.formats.names import part_name
+from studio.data.formats.column_names import part_name
 from studio.data.row import Row
 from studio.data.talks.sides import find_side
 

@@ -8,8 +8,8 @@ from studio.core.errors import StudioError
 from studio.core.i18n import text
 from studio.data.formats.aliases import ANSWERS
 from studio.data.formats.cells import Values, count_words, is_empty, shorten
+from studio.data.formats.column_names import find_core, part_name, simplify
 from studio.data.formats.message_parsing import holds_turns, is_turn
-from studio.data.formats.names import find_core, part_name, simplify
 from studio.data.formats.roles import read_role
 
 LOOKED_AT = 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from studio.data.columns import Column
+from studio.data.dataset_kinds import ASKING, find_class, find_entry, find_remark
 from studio.data.formats.aliases import (
     ANSWERS,
     EXPECTED,
@@ -15,10 +16,9 @@ from studio.data.formats.aliases import (
     QUESTIONS,
     SOURCES,
 )
+from studio.data.formats.column_names import BLOCKING, part_name, simplify
 from studio.data.formats.context import TECHNICAL
-from studio.data.formats.names import BLOCKING, part_name, simplify
-from studio.data.kinds import ASKING, find_class, find_entry, find_remark
-from studio.data.naming import OLD, are_twins, hints, is_language, is_renewed
+from studio.data.related_names import OLD, are_twins, hints, is_language, is_renewed
 
 MOSTLY = 0.95
 """Of the rows: what holds less is rather not asked for first, for the others would be left out."""

@@ -12,9 +12,9 @@ from studio.data.annotations import Annotated, find_annotated
 from studio.data.columns import measure_columns
 from studio.data.formats.aliases import ANSWERS, INSTRUCTION, LISTS, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, is_empty, shorten
-from studio.data.formats.names import part_name, simplify
+from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.pairs import find_pair
-from studio.data.lists import (
+from studio.data.list_columns import (
     Languages,
     Ranked,
     Rated,
@@ -28,7 +28,7 @@ from studio.data.nested import Nested, find_nested
 from studio.data.open_question import Question
 from studio.data.row import Row, list_columns
 from studio.data.speakers import Speakers, find_speakers
-from studio.data.talks.step import Headed, Talks, find_talks
+from studio.data.talks.selection import Headed, Talks, find_talks
 from studio.data.transcripts import GAP_S, Transcript, find_transcript, read_time_s
 from studio.data.whole_examples import are_documents
 from studio.data.wrapped_rows import Lift, find_lift

@@ -26,7 +26,7 @@ from studio.data.reshape import find_reshapes
 from studio.data.row import Row, list_columns
 from studio.data.sampling import SAMPLE_ROWS, sample_head, sample_middle
 from studio.data.split_discovery import Plan, find_split, list_files, plan_files
-from studio.data.talks.step import list_unread
+from studio.data.talks.selection import list_unread
 from studio.hub.child import Report
 
 DEMO = "demo"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from studio.core.i18n import Text, text
 from studio.data.formats.aliases import LISTS
 from studio.data.formats.cells import Values, is_blank, shorten
+from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.message_parsing import ROLE_KEYS, find_turns
-from studio.data.formats.names import part_name, simplify
 from studio.data.formats.roles import read_role
 from studio.data.open_question import Question
 from studio.data.row import Row

@@ -11,7 +11,7 @@ from studio.core.i18n import Text, text
 from studio.data.columns import repeats
 from studio.data.formats.aliases import ANSWERS
 from studio.data.formats.cells import Values, is_blank, shorten
-from studio.data.formats.names import simplify
+from studio.data.formats.column_names import simplify
 from studio.data.row import Row
 
 Turn = tuple[str, str, str]

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.formats.cells import Values, is_address, is_blank, is_empty
+from studio.data.formats.column_names import BLOCKING, part_name
 from studio.data.formats.context import TECHNICAL, say_lines, say_material
 from studio.data.formats.message_parsing import CONTENT_KEYS, find_turns, holds_turns
-from studio.data.formats.names import BLOCKING, part_name
 from studio.data.likelihood import NOTED
 from studio.data.ranking import DATED, GRADED, JUDGED, MADE
 

@@ -9,7 +9,7 @@ from studio.core.i18n import Text, text
 from studio.data.formats.aliases import CHOICES, QUESTIONS
 from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.choices import part_options
-from studio.data.formats.names import simplify
+from studio.data.formats.column_names import simplify
 from studio.data.row import Row
 
 LIFTED = ("data", "row", "example", "item", "translation", "qa", "sample", "fields", "record", "inputs", "outputs",

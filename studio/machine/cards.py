@@ -8,8 +8,8 @@ import sys
 from studio.core.facts import Gpu, MachineFacts
 from studio.core.i18n import Text, text
 from studio.machine import versions
+from studio.machine.matmul_speeds import rate_card
 from studio.machine.nvml import list_free_bytes
-from studio.machine.rates import rate_card
 
 NEAR_SHARE = 0.1
 """Cards whose free memory is less by at most this share of the freest one's whole memory are as good: a desktop takes

@@ -15,7 +15,6 @@ from studio.machine.facts_cache import keep_facts, read_kept, stamp
 from studio.machine.probes import (
     assemblers,
     graphics,
-    guest,
     interpreter,
     library_conflicts,
     machine,
@@ -23,6 +22,7 @@ from studio.machine.probes import (
     paths,
     variables,
     windows,
+    wsl,
 )
 from studio.machine.probes.child import ChildAnswer, run_child
 from studio.machine.probes.hub import ask_hub
@@ -42,7 +42,7 @@ LOOKS: tuple[Callable[[ProbeContext], dict[str, Any]], ...] = (
     library_conflicts.look,
     graphics.look,
     windows.look,
-    guest.look,
+    wsl.look,
 )
 """Each returns fields of MachineFacts; together they take 0.1 s."""
 TORCH = "studio.machine.probes.torch_import"

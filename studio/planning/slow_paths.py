@@ -9,7 +9,7 @@ from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts
 from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
 from studio.machine.capabilities import broken_ops
-from studio.machine.rates import rate_card
+from studio.machine.matmul_speeds import rate_card
 from studio.planning.layer_flops import slowdown
 from studio.planning.layer_memory import explain_stock, read_decoder
 from studio.planning.memory_estimate import longest

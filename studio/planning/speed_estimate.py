@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from studio.core.facts import BackendPlan, DataFacts, Gpu, MachineFacts, MeasuredSpeed, ModelFacts
 from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe, share_held_out
-from studio.machine.rates import find_card, rate_card, rate_processor, read_speeds, share_of_wide
+from studio.machine.matmul_speeds import find_card, rate_card, rate_processor, read_speeds, share_of_wide
 from studio.planning.layer_flops import ATTENTION_SLOWNESS, slowdown
 from studio.planning.layer_memory import read_decoder
 from studio.planning.memory_estimate import count_linear_parameters, count_rows, longest

@@ -25,7 +25,7 @@ from studio.data.pipeline import Gathered, cut_again, tell_refused
 from studio.data.prepare import check_usable
 from studio.data.preview import preview
 from studio.data.source import open_source
-from studio.data.templates.taking import ask_other_template
+from studio.data.templates.fallback_templates import ask_other_template
 from studio.machine.workspace import Workspace
 from studio.models.catalog import inspect_model
 

@@ -35,9 +35,9 @@ from studio.core.run_record import RunRecord
 from studio.engine.run_folder import RunFolder, create_run, find_run, list_runs, remove_run
 from studio.machine.workspace import Workspace
 from studio.machine.workspace_lock import claim_run, find_holder, is_worked_on
-from studio.services.attempt import attempt
 from studio.services.event_log import EventLog, EventLogs
 from studio.services.machine_state import MachineState
+from studio.services.run_attempt import attempt
 from studio.services.worker import Worker
 
 

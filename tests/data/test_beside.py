@@ -6,8 +6,8 @@ from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.data.format_detection import understand
 from studio.data.formats.choices import choose, counts_from, find_series, part_options
+from studio.data.formats.column_names import find_core
 from studio.data.formats.context import say_material
-from studio.data.formats.names import find_core
 from studio.data.row import Row, RowError
 
 STORY = "Every morning the mail boat number {} crosses the bay, brings bread to the island and takes the pupils back."

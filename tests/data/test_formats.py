@@ -10,7 +10,7 @@ from studio.core.i18n import LANGUAGES, load_catalogue
 from studio.data.conversation import Conversation, Message, read_stored
 from studio.data.formats import FORMATS
 from studio.data.formats.cells import is_blank, shorten, show_names
-from studio.data.formats.names import simplify
+from studio.data.formats.column_names import simplify
 from studio.data.formats.vision import check_images
 from studio.data.row import RowError
 from studio.data.row_errors import CODES

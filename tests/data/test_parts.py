@@ -5,8 +5,8 @@ import pytest
 from studio.core.i18n import LANGUAGES, load_catalogue
 from studio.data.conversation import Message, ToolCall
 from studio.data.formats import FORMATS
+from studio.data.formats.content_parts import is_placeholder
 from studio.data.formats.message_parsing import read_turns
-from studio.data.formats.parts import is_placeholder
 from studio.data.row import RowError
 
 BY_NAME = {format.name: format for format in FORMATS}

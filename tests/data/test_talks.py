@@ -11,8 +11,8 @@ from studio.data.dataset_report import describe
 from studio.data.row import Row
 from studio.data.speakers import find_speakers
 from studio.data.talks.rows import recast
+from studio.data.talks.selection import find_talks, list_unread
 from studio.data.talks.sides import find_side
-from studio.data.talks.step import find_talks, list_unread
 
 Q, A, Q2, A2 = "Is it far?", "Two miles.", "And by boat?", "Half of it."
 FOUR = [("user", Q), ("assistant", A), ("user", Q2), ("assistant", A2)]

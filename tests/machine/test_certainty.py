@@ -7,8 +7,8 @@ import pytest
 
 from studio.core.i18n import load_catalogue, text
 from studio.machine.failures import CATALOGUE, weigh_text
-from studio.machine.failures.answer import REASONS, explain_words
 from studio.machine.failures.certainty import TELLS
+from studio.machine.failures.explanation import REASONS, explain_words
 from studio.ui.tabs.doctor.report import cause_card
 
 PLACE = 'Traceback (most recent call last):\n  File "/home/u/{path}", line 3, in run\n    do(x)\n'

@@ -6,7 +6,7 @@ import pytest
 
 from studio.core.facts import Choice, Gpu, MeasuredSpeed
 from studio.core.i18n import LANGUAGES, literal, load_catalogue
-from studio.machine.rates import find_card, rate_card, read_speeds
+from studio.machine.matmul_speeds import find_card, rate_card, read_speeds
 from studio.planning.run_plan import plan
 from studio.planning.run_time import LONG_S, check_duration, describe, say_duration
 from studio.planning.speed_estimate import (

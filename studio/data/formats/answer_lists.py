@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from studio.data.containers.json_text import parse_json
 from studio.data.formats.cells import count_words, is_empty
+from studio.data.formats.column_names import part_name
 from studio.data.formats.context import is_cut, is_numbers
-from studio.data.formats.names import part_name
 
 ALTERNATIVES = frozenset(
     "answer answers response responses output outputs completion completions solution solutions reply replies target "

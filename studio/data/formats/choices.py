@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from studio.core.i18n import text
 from studio.data.containers.json_text import parse_json
 from studio.data.formats.cells import Values, is_empty, shorten
-from studio.data.formats.names import part_name
+from studio.data.formats.column_names import part_name
 from studio.data.row import RowError
 
 Options = Sequence[tuple[str, str]]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from studio.data.formats.aliases import ANSWERS, PRODUCTS
 from studio.data.formats.cells import Values, count_words, is_empty, is_word
-from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
+from studio.data.formats.column_names import BLOCKING, find_core, part_name, simplify
 
 Mapped = Mapping[str, str]
 LOOKED_AT = 50

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import MATERIAL
 from studio.data.formats.cells import Values, count_words, is_address, is_blank, is_empty, is_word, say_scalar
-from studio.data.formats.names import drop_versions, find_core, part_name, simplify
+from studio.data.formats.column_names import drop_versions, find_core, part_name, simplify
 
 MATERIALS = ("material", "material_2", "material_3", "material_4")
 """Roles, in the order in which their columns are read."""

@@ -9,7 +9,7 @@ from typing import Literal
 from studio.core.i18n import text
 from studio.data.conversation import Conversation
 from studio.data.formats.cells import name_kind, shorten
-from studio.data.formats.names import part_name, simplify
+from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.roles import read_role
 from studio.data.row import RowError
 

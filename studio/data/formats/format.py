@@ -20,6 +20,7 @@ from studio.data.formats.cells import (
     show_names,
 )
 from studio.data.formats.choices import find_key, find_series
+from studio.data.formats.column_names import drop_versions, find_core, list_words, simplify
 from studio.data.formats.column_relations import (
     CONSTANT_ROWS,
     count_rows,
@@ -36,7 +37,6 @@ from studio.data.formats.column_relations import (
 )
 from studio.data.formats.context import MATERIALS, find_material, is_numbers, put_material
 from studio.data.formats.flags import weigh_row, weighs_rows
-from studio.data.formats.names import drop_versions, find_core, list_words, simplify
 from studio.data.formats.notes import Note, note_turns
 
 Mapped = Mapping[str, str]

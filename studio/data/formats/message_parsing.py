@@ -12,10 +12,10 @@ from studio.data.containers.json_text import parse_json
 from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import ANSWERS, EXPECTED
 from studio.data.formats.cells import BLANK, Values, is_blank, name_kind, read_optional, require, shorten
+from studio.data.formats.column_names import simplify
+from studio.data.formats.content_parts import ATTACHED, is_placeholder, read_content, refuse_attached
 from studio.data.formats.context import read_thoughts
 from studio.data.formats.flags import check_mask, weigh
-from studio.data.formats.names import simplify
-from studio.data.formats.parts import ATTACHED, is_placeholder, read_content, refuse_attached
 from studio.data.formats.roles import CALLERS, SPELLINGS, read_role
 from studio.data.formats.tool_calls import check_calls, read_calls, read_tools
 from studio.data.row import RowError

@@ -18,10 +18,10 @@ from studio.data.formats.aliases import (
     TOOLS,
 )
 from studio.data.formats.cells import Values, holds_setting, holds_text, is_empty, read_cell, read_optional
+from studio.data.formats.column_names import simplify
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import put_system_first, read_turns
-from studio.data.formats.names import simplify
 from studio.data.formats.pairs import find_pair, sort_pair
 from studio.data.formats.prompt_answer import asks_last, has_turns, holds_side, open_sides, read_question
 from studio.data.formats.tool_calls import holds_tools, read_tools

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from studio.data.conversation import Conversation
 from studio.data.formats.aliases import ANSWERS, CHOSEN, EXPECTED, LISTS, QUESTIONS, SYSTEM, TEXT, TOOLS
 from studio.data.formats.cells import Values, holds_setting, is_empty, read_optional, require
+from studio.data.formats.column_names import simplify
 from studio.data.formats.column_relations import hold_words
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import put_system_first
-from studio.data.formats.names import simplify
 from studio.data.formats.prompt_answer import asks_last, has_turns, holds_side, read_question
 from studio.data.formats.tool_calls import holds_tools, read_tools
 

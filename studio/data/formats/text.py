@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from studio.data.conversation import Conversation
 from studio.data.formats.aliases import CHOSEN, IMAGES, LABEL, LISTS, PRODUCTS, REJECTED, TEXT
 from studio.data.formats.cells import Values, count_words, holds_text, is_blank, is_empty, is_hash, read_text
+from studio.data.formats.column_names import simplify
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import CONTENT_KEYS, find_turns
-from studio.data.formats.names import simplify
 from studio.data.formats.notes import note_nothing
 from studio.data.formats.vision import holds_images
 

@@ -20,6 +20,7 @@ from studio.data.formats.cells import (
     read_optional,
     shorten,
 )
+from studio.data.formats.content_parts import IMAGE_TYPES
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import (
     find_turns,
@@ -29,7 +30,6 @@ from studio.data.formats.message_parsing import (
     put_system_first,
     read_turns,
 )
-from studio.data.formats.parts import IMAGE_TYPES
 from studio.data.formats.prompt_answer import holds_side
 from studio.data.row import RowError
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Literal
 
 from studio.data.formats.cells import is_coded
-from studio.data.formats.names import part_name, simplify
+from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.roles import read_role
 
 Side = Literal["", "user", "assistant", "system"]

@@ -10,10 +10,10 @@ from typing import Any
 
 from studio.data.containers.json_text import parse_json
 from studio.data.formats.cells import count_words, is_blank, is_code
+from studio.data.formats.column_names import part_name
+from studio.data.formats.content_parts import CALL_TYPES, RESULT_TYPES
 from studio.data.formats.flags import find_sense
 from studio.data.formats.message_parsing import CONTENT_KEYS
-from studio.data.formats.names import part_name
-from studio.data.formats.parts import CALL_TYPES, RESULT_TYPES
 from studio.data.formats.roles import read_role
 from studio.data.speakers import guess_role
 from studio.data.talks.sides import SPEAKER_KEYS, WORD_KEYS, find_side, find_speaker, find_words

@@ -11,7 +11,7 @@ from studio.engine.kernel_compile import warm_up
 from studio.engine.memory_calibration import keep_what_fits
 from studio.engine.phases.load import record_progress
 from studio.engine.preflight import try_out
-from studio.engine.reference import add_reference
+from studio.engine.reference_logprobs import add_reference
 from studio.engine.run_context import Run, Training
 from studio.engine.sample_generations import Samples
 from studio.engine.trainer import Outcome

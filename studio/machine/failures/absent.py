@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from studio.machine.failures.callers import MODULE, read_import
 from studio.machine.failures.packages import KNOWN, LIBRARIES, OWN_MODULES, PIP_NAMES, pip_name
 from studio.machine.failures.reading import Reading
+from studio.machine.failures.traceback_calls import MODULE, read_import
 
 Values = Mapping[str, str] | None
 PIP = re.compile(

@@ -1,7 +1,11 @@
 """Failures of packages whose names changed between versions, and of calls and names in the program itself."""
 
 from studio.machine.failures.absent import read_own_module
-from studio.machine.failures.callers import (
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
+from studio.machine.failures.keys import read_settings, read_trainer_field, read_variable
+from studio.machine.failures.package_frames import read_left_out, read_override, read_unsaved, read_versioned
+from studio.machine.failures.remedies import REBUILD
+from studio.machine.failures.traceback_calls import (
     read_adapter_argument,
     read_attribute,
     read_bare_name,
@@ -21,10 +25,6 @@ from studio.machine.failures.callers import (
     read_unloaded,
     read_value_kind,
 )
-from studio.machine.failures.failure import Doubt, Failure, Remedy, said
-from studio.machine.failures.inside import read_left_out, read_override, read_unsaved, read_versioned
-from studio.machine.failures.keys import read_settings, read_trainer_field, read_variable
-from studio.machine.failures.remedies import REBUILD
 
 NEW_NAME = Remedy("new_name", needs=("name", "new"))
 UPGRADE_BOTH = Remedy("upgrade_both", needs=("package", "caller"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from studio.machine.failures.callers import in_studio, read_config, read_import, values_of
 from studio.machine.failures.converting import in_converter
 from studio.machine.failures.packages import LIBRARIES
 from studio.machine.failures.reading import Raised, Reading
+from studio.machine.failures.traceback_calls import in_studio, read_config, read_import, values_of
 
 Values = Mapping[str, str] | None
 KEY = re.compile(r"^'?(?P<key>[^'\n]{1,80}?)(?:'?$|'[.,;!?] )")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from studio.machine.failures.callers import in_studio
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
-from studio.machine.failures.inside import LONGEST
+from studio.machine.failures.package_frames import LONGEST
 from studio.machine.failures.packages import LIBRARIES, pip_name
 from studio.machine.failures.reading import Reading
+from studio.machine.failures.traceback_calls import in_studio
 from studio.machine.failures.wording import REPORT
 
 Values = Mapping[str, str] | None

@@ -21,7 +21,7 @@ from studio.ui.auth.login import LOGIN_PATH, LOGIN_POLICY, choose_words, login_p
 from studio.ui.auth.owner import Keys, read_cookies
 from studio.ui.auth.rate_limit import RateLimits, Sessions
 from studio.ui.shell import routes
-from studio.ui.shell.faults import has_boundary, has_long_name
+from studio.ui.shell.bad_requests import has_boundary, has_long_name
 from studio.ui.templates import render
 
 __all__ = ["Gate", "Keys", "READY_PATH", "ROLE", "CALLER", "UPLOAD_BYTES", "refuse"]

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 
 from studio.ui.auth.connections import CONNECTIONS, AcceptErrors, Connection
-from studio.ui.shell.faults import EXCEPTION_HANDLERS
+from studio.ui.shell.bad_requests import EXCEPTION_HANDLERS
 from studio.ui.style import ICON, make_theme, style_sheets
 
 QUEUE_REST_S = 0.08

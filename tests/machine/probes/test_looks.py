@@ -12,7 +12,7 @@ import pytest
 from studio.core.facts import Tool
 from studio.hub.offline import OFFLINE_VARIABLE
 from studio.machine.failures import network
-from studio.machine.probes import assemblers, guest, interpreter, machine, packages, variables
+from studio.machine.probes import assemblers, interpreter, machine, packages, variables, wsl
 from studio.machine.probes import library_conflicts as shadows
 from studio.machine.probes import paths as places
 from studio.machine.probes.probe_context import PROGRAM, survey
@@ -294,17 +294,15 @@ def test_a_guest_of_windows(tmp_path, monkeypatch):
     dpkg.mkdir()
     interop.mkdir()
     version.write_text("Linux version 6.6.87.2-microsoft-standard-WSL2 (gcc)", "utf-8")
-    monkeypatch.setattr(guest, "KERNEL", version)
-    monkeypatch.setattr(guest, "DPKG", dpkg)
-    monkeypatch.setattr(guest, "DXG", tmp_path / "dxg")
-    monkeypatch.setattr(guest, "INTEROP", interop)
+    monkeypatch.setattr(wsl, "KERNEL", version)
+    monkeypatch.setattr(wsl, "DPKG", dpkg)
+    monkeypatch.setattr(wsl, "DXG", tmp_path / "dxg")
+    monkeypatch.setattr(wsl, "INTEROP", interop)
     listing = "\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/wsl/lib/libcuda.so.1"
-    monkeypatch.setattr(
-        guest, "LOADER_CACHE", (str(make_program(tmp_path, "ldconfig", f"echo '{listing}'")),)
-    )
+    monkeypatch.setattr(wsl, "LOADER_CACHE", (str(make_program(tmp_path, "ldconfig", f"echo '{listing}'")),))
     (interop / "WSLInterop-late").touch()
     (tmp_path / "dxg").touch()
-    facts = guest.look(see(WSL_DISTRO_NAME="Ubuntu"))["guest"]
+    facts = wsl.look(see(WSL_DISTRO_NAME="Ubuntu"))["guest"]
     assert (facts.version, facts.distribution, facts.kernel) == (
         2,
         "Ubuntu",
@@ -314,9 +312,9 @@ def test_a_guest_of_windows(tmp_path, monkeypatch):
     assert facts.libcuda == "/usr/lib/wsl/lib/libcuda.so.1"
     (dpkg / "libnvidia-compute-550:amd64.list").touch()
     (tmp_path / "libcuda.so.1").touch()
-    facts = guest.look(see(LD_LIBRARY_PATH=str(tmp_path)))["guest"]
+    facts = wsl.look(see(LD_LIBRARY_PATH=str(tmp_path)))["guest"]
     assert facts.linux_driver and facts.libcuda == str(tmp_path / "libcuda.so.1")
     version.write_text("Linux version 4.4.0-19041-Microsoft (Microsoft@Microsoft.com)", "utf-8")
-    assert guest.look(see())["guest"].version == 1
+    assert wsl.look(see())["guest"].version == 1
     version.write_text("Linux version 6.1.0-13-amd64", "utf-8")
-    assert guest.look(see()) == {}
+    assert wsl.look(see()) == {}

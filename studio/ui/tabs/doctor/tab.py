@@ -10,7 +10,7 @@ import gradio as gr
 from studio.core.codec import to_json
 from studio.core.errors import StudioError
 from studio.core.i18n import text
-from studio.machine.failures.answer import explain_words
+from studio.machine.failures.explanation import explain_words
 from studio.machine.redact import redact
 from studio.ui.cards import heading, note_card
 from studio.ui.context import Context

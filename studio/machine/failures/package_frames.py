@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from studio.machine.failures.callers import CALL, in_studio, read_argument
 from studio.machine.failures.packages import OWN_MODULES, owner_of, pip_name
 from studio.machine.failures.reading import MODEL_CODE, Reading
+from studio.machine.failures.traceback_calls import CALL, in_studio, read_argument
 
 BREAKS = frozenset(
     "TypeError AttributeError IndexError KeyError UnboundLocalError NameError AssertionError ZeroDivisionError "

@@ -9,7 +9,7 @@ import torch
 from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, Recipe
 from studio.data.sequence_packing import Example
-from studio.engine.reference import FILE, add_reference
+from studio.engine.reference_logprobs import FILE, add_reference
 from studio.engine.trainer import Hooks, Trainer
 from tests.engine.test_objectives import PAIRS, Taken, draw
 

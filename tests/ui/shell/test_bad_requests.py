@@ -4,7 +4,7 @@ import gradio as gr
 import pytest
 from starlette.testclient import TestClient
 
-from studio.ui.shell.faults import (
+from studio.ui.shell.bad_requests import (
     BOUNDARY_LETTERS,
     EXCEPTION_HANDLERS,
     NAME_BYTES,

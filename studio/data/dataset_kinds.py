@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from studio.data.columns import Column
 from studio.data.formats.aliases import ANSWERS, INPUT, INSTRUCTION, LABEL, PRODUCTS, QUESTIONS
+from studio.data.formats.column_names import BLOCKING, part_name
 from studio.data.formats.context import TECHNICAL
-from studio.data.formats.names import BLOCKING, part_name
-from studio.data.naming import RENEWED, hints, is_renewed
+from studio.data.related_names import RENEWED, hints, is_renewed
 
 ASKING = 0.5
 """Share of cells that end in a question mark in a column that asks."""

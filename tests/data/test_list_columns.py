@@ -4,11 +4,11 @@ import pytest
 
 from studio.core.recipe import DatasetSpec
 from studio.data.format_detection import understand
-from studio.data.formats.asked import say_answer
-from studio.data.lists import find_languages, find_ranked, find_rated, find_spread
+from studio.data.formats.question_answer import say_answer
+from studio.data.list_columns import find_languages, find_ranked, find_rated, find_spread
 from studio.data.reshape import find_reshapes
 from studio.data.row import Row, RowError, list_columns
-from studio.data.talks.step import find_talks
+from studio.data.talks.selection import find_talks
 
 ASKED = [["When does the ferry go?", "ferry times?"], ["Where is the pier?", "how to find the pier"]]
 SAID = ["The ferry goes at noon and at six.", "The pier is behind the old fish market."]

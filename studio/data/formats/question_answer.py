@@ -25,9 +25,9 @@ from studio.data.formats.cells import (
     shorten,
 )
 from studio.data.formats.choices import choose, read_options, say_options
+from studio.data.formats.column_names import part_name
 from studio.data.formats.context import WORD_CHARACTERS, holds_material, is_cut, is_numbers, say_material
 from studio.data.formats.message_parsing import find_turns, holds_turns, is_turn, read_turns
-from studio.data.formats.names import part_name
 from studio.data.formats.prompt_answer import holds_side
 from studio.data.row import RowError
 

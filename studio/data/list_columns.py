@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from studio.core.i18n import Text, text
 from studio.data.formats.aliases import ANSWERS, QUESTIONS
 from studio.data.formats.answer_lists import ALTERNATIVES, RANKS, SCORES
-from studio.data.formats.asked import list_words
 from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.choices import find_key
-from studio.data.formats.names import find_core, part_name, simplify
-from studio.data.naming import LANGUAGES
+from studio.data.formats.column_names import find_core, part_name, simplify
+from studio.data.formats.question_answer import list_words
+from studio.data.related_names import LANGUAGES
 from studio.data.row import Row
 
 ASKED_WORDS = frozenset(

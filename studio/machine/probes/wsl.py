@@ -22,7 +22,7 @@ WINDOWS_RAM_VARIABLE = "FINETUNE_STUDIO_WINDOWS_RAM"
 
 
 def look(here: ProbeContext) -> dict[str, Any]:
-    """Return `guest`; nothing outside WSL."""
+    """Return the fact `guest`; nothing outside WSL."""
     words = read_words(KERNEL)
     if "microsoft" not in " ".join(words).lower():
         return {}

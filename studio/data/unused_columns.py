@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from studio.core.i18n import text
 from studio.data.column_questions import ANSWERING, ask_choice, ask_format
 from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats
+from studio.data.dataset_kinds import ASKING, NUMBERED, find_entry
 from studio.data.formats.aliases import EXPECTED, INSTRUCTION, LABEL, MATERIAL, PRODUCTS, SOURCES
 from studio.data.formats.cells import Values, show_names
+from studio.data.formats.column_names import BLOCKING, find_core, part_name, simplify
 from studio.data.formats.context import MATERIALS, TECHNICAL, say_material
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import holds_turns
-from studio.data.formats.names import BLOCKING, find_core, part_name, simplify
-from studio.data.kinds import ASKING, NUMBERED, find_entry
 from studio.data.labels import points_into
 from studio.data.likelihood import ASIDE, BESIDE, NOTED, THOUGHTS, TRACES
-from studio.data.naming import (
+from studio.data.open_question import Question
+from studio.data.ranking import DATED, JUDGED, MADE, THINKING
+from studio.data.related_names import (
     are_twins,
     are_versions,
     extends,
@@ -26,8 +28,6 @@ from studio.data.naming import (
     is_language,
     is_renewed,
 )
-from studio.data.open_question import Question
-from studio.data.ranking import DATED, JUDGED, MADE, THINKING
 from studio.data.whole_examples import SIGNS_CHARACTERS, ends_with, is_linked, says_again, writes_out
 
 VARIED = 0.8

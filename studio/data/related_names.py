@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from studio.data.columns import Column
-from studio.data.formats.names import VERSIONS, find_core, is_version, part_name, simplify
+from studio.data.formats.column_names import VERSIONS, find_core, is_version, part_name, simplify
 
 RENEWED = frozenset(
     "new fix fixed after target corrected repaired solution rewritten edited revised improved rephrased correct clean "

@@ -6,26 +6,29 @@ from collections.abc import Mapping, Sequence
 
 from studio.core.i18n import Text, text
 from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats
+from studio.data.dataset_kinds import find_remark
 from studio.data.formats.aliases import (
     EXPECTED,
     MATERIAL,
     QUESTIONS,
 )
 from studio.data.formats.cells import Values, shorten, show_names
+from studio.data.formats.column_names import BLOCKING, part_name
 from studio.data.formats.context import TECHNICAL, say_material
 from studio.data.formats.format import Mapped
 from studio.data.formats.message_parsing import holds_turns
-from studio.data.formats.names import BLOCKING, part_name
 from studio.data.formats.roles import read_role
-from studio.data.kinds import find_remark
 from studio.data.labels import points_into
-from studio.data.leftover import COMPARED, ORDERS, TASKS, annotates
 from studio.data.likelihood import (
     BESIDE,
     NOTED,
     WRITTEN,
 )
-from studio.data.naming import (
+from studio.data.ranking import (
+    DATED,
+    JUDGED,
+)
+from studio.data.related_names import (
     OLD,
     RENEWED,
     are_twins,
@@ -36,10 +39,7 @@ from studio.data.naming import (
     is_language,
     is_renewed,
 )
-from studio.data.ranking import (
-    DATED,
-    JUDGED,
-)
+from studio.data.unused_columns import COMPARED, ORDERS, TASKS, annotates
 from studio.data.whole_examples import SIGNS_CHARACTERS, ends_with
 
 WRONG = frozenset("distractor distractors incorrect wrong hallucinated hallucination".split())

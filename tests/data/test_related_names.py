@@ -2,8 +2,8 @@
 
 import pytest
 
-from studio.data.formats.names import drop_versions, is_version, simplify
-from studio.data.naming import extends, is_in_language, is_renewed
+from studio.data.formats.column_names import drop_versions, is_version, simplify
+from studio.data.related_names import extends, is_in_language, is_renewed
 
 SHIPS = "Alma Bruna Cosima Dora Elba Fides Greta Hulda Irma Jutta Klara Luna".split()
 ASKED = [f"How long did the {ship} lie at the quay?" for ship in SHIPS]
