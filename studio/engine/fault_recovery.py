@@ -26,7 +26,7 @@ from studio.engine.oom_fallback import (
 )
 from studio.engine.train_state import TrainState
 from studio.machine.failures import diagnose
-from studio.machine.failures.catalogue import last_line
+from studio.machine.failures.diagnosis import last_line
 from studio.models.optimize_model import Fast
 from studio.planning.learned_limits import Load, Remembered
 from studio.planning.run_plan import free_ram_bytes

@@ -8,15 +8,16 @@ from studio.core.facts import Gpu, MachineFacts
 from studio.core.i18n import Text, literal, text
 from studio.machine.capabilities import broken_ops
 from studio.machine.cards import choose_card
-from studio.machine.failures import find_failures, general
-from studio.machine.failures.catalogue import Found
+from studio.machine.failures import find_failures
+from studio.machine.failures.causes import unspecific
+from studio.machine.failures.diagnosis import Found
 from studio.machine.repairs import REPAIRS, choose_repairs
 from studio.planning.backend_table import Backend
 from studio.planning.doctor_checks import look_through
 from studio.planning.run_plan import OPS, choose_kernel, plan_backend, triton_hidden
 from studio.planning.suggestions import make_offers
 
-REQUIRED = ("torch", *general.REQUIRED)
+REQUIRED = ("torch", *unspecific.REQUIRED)
 
 
 def judge(machine: MachineFacts) -> dict[str, Any]:

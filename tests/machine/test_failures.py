@@ -12,7 +12,7 @@ from studio.core.i18n import load_catalogue, text
 from studio.core.knobs import knobs_of
 from studio.core.recipe import Recipe, change_recipe
 from studio.machine.failures import CATALOGUE, diagnose
-from studio.machine.failures.catalogue import last_line
+from studio.machine.failures.diagnosis import last_line
 from tests.machine.facts import make_machine, make_recipe
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from studio.machine.failures import weigh_text
-from studio.machine.failures.reading import Reading, package_of
+from studio.machine.failures.error_text import Reading, package_of
 from studio.machine.failures.signature import Signature, alternatives, needed_words
 
 CHAIN = """Traceback (most recent call last):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from studio.core.i18n import load_catalogue
 from studio.machine.failures import CATALOGUE, code_of, diagnose, weigh_text
-from studio.machine.failures.catalogue import clean, leave_out_harmless
+from studio.machine.failures.diagnosis import clean, leave_out_harmless
 from studio.machine.failures.signature import Signature, plain_part
 from tests.machine.recorded_texts import failures, read_texts
 

@@ -1,6 +1,6 @@
 """The catalogue of known failures: one file a group, each an explicit tuple; `diagnose` finds the entry of an error."""
 
-from studio.machine.failures.catalogue import (
+from studio.machine.failures.diagnosis import (
     CATALOGUE,
     Found,
     code_of,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import builtins
 import re
 
-from studio.machine.failures.packages import NAMESPACES
-from studio.machine.failures.reading import TROUBLE, Raised, Reading
+from studio.machine.failures.error_text import TROUBLE, Raised, Reading
+from studio.machine.failures.package_names import NAMESPACES
 
 FEW = 2
 """So many ordinary lines after an error's show that the program went on."""

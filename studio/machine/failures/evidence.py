@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from studio.machine.failures.certainty import find_doubt, tell_apart
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Failure
-from studio.machine.failures.reading import Reading
 
 MARGIN = 0.1
 """Two causes whose evidence weighs this much alike are both named."""

@@ -10,10 +10,10 @@ from typing import Any
 from studio.core.events import Diagnosis, Fix
 from studio.core.i18n import Catalogue, text
 from studio.machine import failures
-from studio.machine.failures.catalogue import TELLING, clean
+from studio.machine.failures.diagnosis import TELLING, clean
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Remedy
-from studio.machine.failures.packages import KNOWN, LIBRARIES, pip_name
-from studio.machine.failures.reading import Reading
+from studio.machine.failures.package_names import KNOWN, LIBRARIES, pip_name
 from studio.machine.redact import redact
 
 REASONS = re.compile(

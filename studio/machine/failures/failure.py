@@ -10,7 +10,7 @@ from studio.core.events import Diagnosis, Fix
 from studio.core.facts import MachineFacts
 from studio.core.i18n import text
 from studio.core.recipe import Recipe
-from studio.machine.failures.reading import Reading
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.signature import Signature
 
 Severity = Literal["blocked", "degraded", "note"]

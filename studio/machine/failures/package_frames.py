@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from studio.machine.failures.packages import OWN_MODULES, owner_of, pip_name
-from studio.machine.failures.reading import MODEL_CODE, Reading
+from studio.machine.failures.error_text import MODEL_CODE, Reading
+from studio.machine.failures.package_names import OWN_MODULES, owner_of, pip_name
 from studio.machine.failures.traceback_calls import CALL, in_studio, read_argument
 
 BREAKS = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from studio.machine.failures.incomplete import (
+from studio.machine.failures.causes.incomplete_packages import (
     IMPORT,
     INSIDE,
     MODULE_ATTRIBUTE,
@@ -14,7 +14,8 @@ from studio.machine.failures.incomplete import (
     read_lazy,
     read_mixed,
 )
-from studio.machine.failures.packages import (
+from studio.machine.failures.error_text import MODEL_CODE, PLACE, STANDARD, Raised, Reading
+from studio.machine.failures.package_names import (
     KNOWN,
     LIBRARIES,
     METHODS,
@@ -25,7 +26,6 @@ from studio.machine.failures.packages import (
     owner_of,
     pip_name,
 )
-from studio.machine.failures.reading import MODEL_CODE, PLACE, STANDARD, Raised, Reading
 
 Values = Mapping[str, str] | None
 STUDIO = re.compile(r"[\\/]studio[\\/](?:core|data|desk|engine|host|models|ui)[\\/]")

@@ -11,7 +11,7 @@ import pytest
 
 from studio.core.facts import Tool
 from studio.hub.offline import OFFLINE_VARIABLE
-from studio.machine.failures import network
+from studio.machine.failures.causes import network
 from studio.machine.probes import assemblers, interpreter, machine, packages, variables, wsl
 from studio.machine.probes import library_conflicts as shadows
 from studio.machine.probes import paths as places
@@ -112,7 +112,7 @@ def test_an_address_loses_its_password(name, value):
 
 def test_every_variable_that_a_failure_looks_for_is_collected():
     asked = set()
-    for file in (PROGRAM / "studio" / "machine" / "failures").glob("*.py"):
+    for file in (PROGRAM / "studio" / "machine" / "failures").rglob("*.py"):
         for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "variable":
                 asked |= {part.value for part in call.args if isinstance(part, ast.Constant)}

@@ -13,79 +13,79 @@ from studio.core.events import Diagnosis, Fix
 from studio.core.facts import MachineFacts
 from studio.core.i18n import literal, text
 from studio.core.recipe import Recipe
-from studio.machine.failures import (
-    building,
-    converting,
-    data,
-    devices,
-    drift,
-    general,
-    gpu,
-    guest,
+from studio.machine.failures.causes import (
+    command_line,
+    data_files,
+    distributed,
+    gguf_conversion,
+    gpu_driver,
+    gpu_libraries,
     harmless,
-    hub,
-    incomplete,
-    installing,
-    kernels,
-    libraries,
+    hub_access,
+    incomplete_packages,
+    literal_values,
     memory,
-    messages,
-    methods,
-    models,
+    model_loading,
+    model_serving,
+    native_builds,
     network,
-    numbers,
-    operations,
-    process,
-    python,
+    numerics,
+    other_devices,
+    peft_trl,
+    pip_install,
+    plain_messages,
+    processes,
+    python_environment,
     resuming,
-    serving,
-    several,
-    shapes,
-    shell,
     storage,
-    tools,
-    training,
-    values,
-    window,
+    tensor_shapes,
+    toolchain,
+    torch_operations,
+    training_settings,
+    triton_kernels,
+    unspecific,
+    version_drift,
+    web_window,
+    wsl,
 )
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.evidence import LINE_LIMIT, CauseVerdict, line_at, weigh
 from studio.machine.failures.failure import Failure
-from studio.machine.failures.reading import Reading
 
 CATALOGUE: tuple[Failure, ...] = (
     *harmless.FAILURES,
-    *window.FAILURES,
-    *process.FAILURES,
-    *several.FAILURES,
+    *web_window.FAILURES,
+    *processes.FAILURES,
+    *distributed.FAILURES,
     *memory.FAILURES,
-    *methods.FAILURES,
+    *peft_trl.FAILURES,
     *resuming.FAILURES,
-    *shapes.FAILURES,
-    *training.FAILURES,
-    *kernels.FAILURES,
-    *libraries.FAILURES,
-    *tools.FAILURES,
-    *devices.FAILURES,
-    *gpu.FAILURES,
-    *guest.FAILURES,
-    *shell.FAILURES,
-    *installing.FAILURES,
-    *python.FAILURES,
-    *building.FAILURES,
-    *serving.FAILURES,
-    *converting.FAILURES,
-    *hub.FAILURES,
+    *tensor_shapes.FAILURES,
+    *training_settings.FAILURES,
+    *triton_kernels.FAILURES,
+    *gpu_libraries.FAILURES,
+    *toolchain.FAILURES,
+    *other_devices.FAILURES,
+    *gpu_driver.FAILURES,
+    *wsl.FAILURES,
+    *command_line.FAILURES,
+    *pip_install.FAILURES,
+    *python_environment.FAILURES,
+    *native_builds.FAILURES,
+    *model_serving.FAILURES,
+    *gguf_conversion.FAILURES,
+    *hub_access.FAILURES,
     *network.FAILURES,
     *storage.FAILURES,
-    *numbers.FAILURES,
-    *models.FAILURES,
-    *data.FAILURES,
-    *values.FAILURES,
-    *drift.FAILURES,
-    *incomplete.FAILURES,
-    *general.FAILURES,
-    *operations.FAILURES,
-    *messages.FAILURES,
+    *numerics.FAILURES,
+    *model_loading.FAILURES,
+    *data_files.FAILURES,
+    *literal_values.FAILURES,
+    *version_drift.FAILURES,
+    *incomplete_packages.FAILURES,
+    *unspecific.FAILURES,
+    *torch_operations.FAILURES,
+    *plain_messages.FAILURES,
 )
 """Of equal evidence the first one wins: what stops everything stands before what may follow from it."""
 ENTRIES: Mapping[str, Failure] = {failure.id: failure for failure in CATALOGUE}
@@ -167,13 +167,17 @@ def find_failures(machine: MachineFacts) -> tuple[Found, ...]:
 def _observed(machine: MachineFacts) -> Iterator[tuple[str, tuple[ModuleType, ...], str]]:
     """Yield (what was said, the groups that it may belong to, the entry that it is when none of these knows it)."""
     if machine.torch_error:
-        yield machine.torch_error, (gpu, libraries, python, memory, general), "torch_fails"
+        yield (
+            machine.torch_error,
+            (gpu_driver, gpu_libraries, python_environment, memory, unspecific),
+            "torch_fails",
+        )
         return
     if machine.triton_error and machine.triton_level not in ("absent", "right"):
-        yield machine.triton_error, (kernels, tools, gpu, guest), "kernel_compile"
+        yield machine.triton_error, (triton_kernels, toolchain, gpu_driver, wsl), "kernel_compile"
     # Without a card there is nothing that bitsandbytes would be used for.
     if machine.bitsandbytes_error and machine.gpus and machine.torch_sees_gpu is not False:
-        yield machine.bitsandbytes_error, (libraries, gpu, guest), "bitsandbytes_library"
+        yield machine.bitsandbytes_error, (gpu_libraries, gpu_driver, wsl), "bitsandbytes_library"
 
 
 def _reasons(groups: tuple[ModuleType, ...], otherwise: str) -> list[Failure]:

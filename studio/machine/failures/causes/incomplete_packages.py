@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Failure, Remedy
-from studio.machine.failures.packages import KNOWN, LIBRARIES, NAMESPACES, OWN_MODULES, pip_name
-from studio.machine.failures.reading import Reading
+from studio.machine.failures.package_names import KNOWN, LIBRARIES, NAMESPACES, OWN_MODULES, pip_name
 
 Values = Mapping[str, str] | None
 MODULE_ATTRIBUTE = re.compile(r"module '?(?P<module>[\w.]+)'? has no attribute '?(?P<name>\w+)'?")

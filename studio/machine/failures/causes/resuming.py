@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Failure, Remedy, said
-from studio.machine.failures.reading import Reading
 
 LOADERS = ("load_state_dict", "load_checkpoint", "_load_checkpoint", "resume", "load_from_checkpoint")
 TAKEN = re.compile(

@@ -1,8 +1,8 @@
 """Failures of packages whose names changed between versions, and of calls and names in the program itself."""
 
-from studio.machine.failures.absent import read_own_module
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
-from studio.machine.failures.keys import read_settings, read_trainer_field, read_variable
+from studio.machine.failures.key_errors import read_settings, read_trainer_field, read_variable
+from studio.machine.failures.missing_names import read_own_module
 from studio.machine.failures.package_frames import read_left_out, read_override, read_unsaved, read_versioned
 from studio.machine.failures.remedies import REBUILD
 from studio.machine.failures.traceback_calls import (

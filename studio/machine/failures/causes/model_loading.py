@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping
 
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
-from studio.machine.failures.keys import read_model_key
-from studio.machine.failures.reading import Reading
+from studio.machine.failures.key_errors import read_model_key
 from studio.machine.failures.remedies import FETCH_AGAIN, FOUR_BITS, LOCAL_MODEL, SMALLER_MODEL
 
 VOCABULARY = 20_000

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 
 from studio.core.facts import MachineFacts
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
-from studio.machine.failures.probing import Values, describe, found, nvidia, older, variable
-from studio.machine.failures.reading import Reading
+from studio.machine.failures.probes import Values, describe, found, nvidia, older, variable
 from studio.machine.failures.remedies import (
     INSTALL,
     NO_BITSANDBYTES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from studio.core.facts import MachineFacts
 from studio.hub.offline import OFFLINE
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
-from studio.machine.failures.probing import Values, found, variable
+from studio.machine.failures.probes import Values, found, variable
 from studio.machine.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
 
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
-from studio.machine.failures.reading import Reading
 
 Values = Mapping[str, str] | None
 MISFIT = re.compile(

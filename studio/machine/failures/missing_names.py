@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from studio.machine.failures.packages import KNOWN, LIBRARIES, OWN_MODULES, PIP_NAMES, pip_name
-from studio.machine.failures.reading import Reading
+from studio.machine.failures.error_text import Reading
+from studio.machine.failures.package_names import KNOWN, LIBRARIES, OWN_MODULES, PIP_NAMES, pip_name
 from studio.machine.failures.traceback_calls import MODULE, read_import
 
 Values = Mapping[str, str] | None

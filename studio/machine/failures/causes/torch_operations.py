@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.package_frames import LONGEST
-from studio.machine.failures.packages import LIBRARIES, pip_name
-from studio.machine.failures.reading import Reading
+from studio.machine.failures.package_names import LIBRARIES, pip_name
 from studio.machine.failures.traceback_calls import in_studio
 from studio.machine.failures.wording import REPORT
 

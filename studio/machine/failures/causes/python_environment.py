@@ -5,7 +5,7 @@ from __future__ import annotations
 from studio.core.facts import MachineFacts
 from studio.installer.python_choice import VERSIONS
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
-from studio.machine.failures.probing import Values, found, older, read_version
+from studio.machine.failures.probes import Values, found, older, read_version
 from studio.machine.failures.remedies import INSTALL, REBUILD, RESTART
 
 ARM = ("arm64", "aarch64")

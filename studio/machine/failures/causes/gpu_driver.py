@@ -5,7 +5,7 @@ from __future__ import annotations
 from studio.core.facts import Gpu, MachineFacts
 from studio.installer.windows import TORCH_WITH_THREADS_DLL
 from studio.machine.failures.failure import Failure, Remedy, said
-from studio.machine.failures.probing import (
+from studio.machine.failures.probes import (
     Values,
     describe,
     found,

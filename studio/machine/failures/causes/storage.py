@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from studio.core.facts import MachineFacts
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
-from studio.machine.failures.probing import Values, found
+from studio.machine.failures.probes import Values, found
 from studio.machine.failures.remedies import FETCH_AGAIN, FREE_DISK, RESUME
 
 DISK_FLOOR_BYTES = 5 * 2**30

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from studio.machine.failures.converting import in_converter
-from studio.machine.failures.packages import LIBRARIES
-from studio.machine.failures.reading import Raised, Reading
+from studio.machine.failures.causes.gguf_conversion import in_converter
+from studio.machine.failures.error_text import Raised, Reading
+from studio.machine.failures.package_names import LIBRARIES
 from studio.machine.failures.traceback_calls import in_studio, read_config, read_import, values_of
 
 Values = Mapping[str, str] | None

@@ -2,7 +2,7 @@
 
 from studio.core.facts import MachineFacts
 from studio.machine.failures.failure import Failure, Remedy, said
-from studio.machine.failures.probing import Values, found
+from studio.machine.failures.probes import Values, found
 from studio.machine.failures.remedies import RESUME
 
 

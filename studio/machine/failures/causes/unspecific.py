@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
-from studio.machine.failures.absent import read_missing
-from studio.machine.failures.drift import NEW_NAME, OLDER, UPGRADE, UPGRADE_BOTH
+from studio.machine.failures.causes.version_drift import NEW_NAME, OLDER, UPGRADE, UPGRADE_BOTH
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
-from studio.machine.failures.keys import read_mismatch
-from studio.machine.failures.probing import Values, found
+from studio.machine.failures.key_errors import read_mismatch
+from studio.machine.failures.missing_names import read_missing
+from studio.machine.failures.probes import Values, found
 from studio.machine.failures.remedies import (
     CLOSE_PROGRAMS,
     INSTALL,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Failure, Remedy, said
-from studio.machine.failures.packages import LIBRARIES, pip_name
-from studio.machine.failures.reading import Reading
+from studio.machine.failures.package_names import LIBRARIES, pip_name
 from studio.machine.failures.remedies import USE_FP16
 
 REFUSED = re.compile(

@@ -6,7 +6,7 @@ import ntpath
 
 from studio.core.facts import MachineFacts
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
-from studio.machine.failures.probing import (
+from studio.machine.failures.probes import (
     SHADOWED_PACKAGES,
     Values,
     found,

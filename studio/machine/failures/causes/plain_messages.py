@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from studio.machine.failures.error_text import MODEL_CODE, Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.package_frames import LONGEST, breaking_package, read_inside
-from studio.machine.failures.packages import KNOWN, LIBRARIES, pip_name
-from studio.machine.failures.reading import MODEL_CODE, Reading
+from studio.machine.failures.package_names import KNOWN, LIBRARIES, pip_name
 from studio.machine.failures.traceback_calls import in_studio
 from studio.machine.failures.wording import ADVICE, FILE, LACKS, REFUSES, REPORT, UNKNOWN_NAME, VALUE
 

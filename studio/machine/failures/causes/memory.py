@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from studio.core.facts import MachineFacts
 from studio.machine.failures.failure import Failure, Remedy, said
-from studio.machine.failures.probing import Values, found
+from studio.machine.failures.probes import Values, found
 from studio.machine.failures.remedies import (
     CLOSE_PROGRAMS,
     FOUR_BITS,

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from studio.machine.failures.packages import LIBRARIES
+from studio.machine.failures.package_names import LIBRARIES
 
 FINAL, DIRECT_CAUSE, EARLIER, TOLD, ASIDE, NOTHING = 1.0, 0.95, 0.6, 0.8, 0.6, 0.0
 """What a line weighs: of the last exception; of what it was raised from; of one that went by before; a program's own

@@ -5,7 +5,7 @@ from __future__ import annotations
 from studio.core.facts import Gpu, MachineFacts, Tool
 from studio.installer.windows import RUNTIME_FOR_TRITON
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
-from studio.machine.failures.probing import (
+from studio.machine.failures.probes import (
     Values,
     describe,
     found,

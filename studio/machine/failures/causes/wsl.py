@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from studio.core.facts import MachineFacts
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
-from studio.machine.failures.probing import Values, found, variable
+from studio.machine.failures.probes import Values, found, variable
 from studio.machine.failures.remedies import CLOSE_PROGRAMS, ON_PROCESSOR
 from studio.machine.repairs import WSL_LIBRARIES
 from studio.machine.wsl_lease import BRIDGE_VARIABLE

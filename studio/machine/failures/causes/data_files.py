@@ -1,7 +1,7 @@
 """Failures of reading and rendering a data set."""
 
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
-from studio.machine.failures.keys import read_column, read_one_row
+from studio.machine.failures.key_errors import read_column, read_one_row
 from studio.machine.failures.remedies import CHECK_DATA
 
 FAILURES = (

@@ -1,0 +1,1 @@
+"""Known failures, one file a group, each an explicit tuple `FAILURES`; diagnosis.py puts them in order."""
