@@ -4,7 +4,7 @@
 
 S rows, those of expert e in one piece from offsets[e] to offsets[e + 1], which may be none; E experts; X (S, K);
 W (E, N, K) of any strides, so that dX = dY W is the same product of W's transpose; or W packed in 4 bits as nf4.py
-describes, (E N, K) in all, decoded tile by tile. U (S, R) and B (E, N, R) are an adapter's tail: with A (E, R, K) and
+describes, (E N, K) in all, or each matrix by itself (PackedExperts), decoded tile by tile. U (S, R) and B (E, N, R) are an adapter's tail: with A (E, R, K) and
 scale s
 
     U = s X A^T    Y = X W^T + U B^T    G = s dY B    dX = dY W + G A    dA = G^T X    dB = dY^T U
@@ -95,17 +95,67 @@ class GroupedImplementation(Implementation):
         return self.backward
 
 
-def outputs_of(weight: Tensor | Nf4, groups: Groups, transposed: bool) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedExperts:
+    """E matrices (N, K), each packed by itself as nf4.py describes, with nested scales of its own."""
+
+    packed: Tensor
+    """(E, ceil(N K / 2)) uint8."""
+    absmax: Tensor
+    """(E, ceil(N K / block)) uint8."""
+    code: Tensor
+    """(16,) float32."""
+    nested_absmax: Tensor
+    """(E, ceil(blocks / nested_block)) float32."""
+    nested_code: Tensor
+    """(256,) float32."""
+    offset: Tensor
+    """(E,) float32."""
+    shape: tuple[int, int, int]
+    """E, N, K."""
+    dtype: torch.dtype
+    """What the weight was before it was packed."""
+    block: int = 64
+    nested_block: int = 256
+
+    def expert(self, number: int) -> Nf4:
+        """Return one matrix."""
+        return Nf4(
+            packed=self.packed[number],
+            absmax=self.absmax[number],
+            code=self.code,
+            nested_absmax=self.nested_absmax[number],
+            nested_code=self.nested_code,
+            offset=self.offset[number],
+            block=self.block,
+            nested_block=self.nested_block,
+            shape=self.shape[1:],
+            dtype=self.dtype,
+        )
+
+
+Weight = Tensor | Nf4 | PackedExperts
+
+
+def decode_experts(weight: PackedExperts, dtype: torch.dtype) -> Tensor:
+    """Return the matrices (E, N, K) in `dtype`."""
+    out = torch.empty(weight.shape, dtype=dtype, device=weight.packed.device)
+    for number, matrix in enumerate(out):
+        decode(weight.expert(number), matrix)
+    return out
+
+
+def outputs_of(weight: Weight, groups: Groups, transposed: bool) -> int:
     """Columns of the product with `weight`, or with its transpose."""
     outputs, inputs = (
-        (weight.shape[0] // groups.count, weight.shape[1]) if isinstance(weight, Nf4) else weight.shape[1:]
+        (weight.shape[0] // groups.count, weight.shape[1]) if isinstance(weight, Nf4) else weight.shape[-2:]
     )
     return inputs if transposed else outputs
 
 
 def reference_product(
     x: Tensor,  # (S, K)
-    weight: Tensor | Nf4,  # (E, N, K), any strides; packed: (E N, K)
+    weight: Weight,  # (E, N, K), any strides; packed: (E N, K) or each by itself
     groups: Groups,
     *,
     transposed: bool = False,
@@ -114,7 +164,7 @@ def reference_product(
 ) -> Tensor:  # (S, N)
     """Y; with `transposed` W_e^T stands in W_e's place: X is (S, N), Y (S, K), B (E, K, R)."""
     y = x.new_empty(x.shape[0], outputs_of(weight, groups, transposed))
-    if not isinstance(weight, Nf4) and _is_grouped_by_torch(x, weight):
+    if isinstance(weight, Tensor) and _is_grouped_by_torch(x, weight):
         return _torch_product(x, weight, groups, transposed, scale, tail)
     for expert, start, end in groups.filled:
         matrix = _matrix(weight, expert, groups.count, x)
@@ -141,8 +191,10 @@ def reference_gradient(
     return out
 
 
-def _matrix(weight: Tensor | Nf4, expert: int, count: int, like: Tensor) -> Tensor:
+def _matrix(weight: Weight, expert: int, count: int, like: Tensor) -> Tensor:
     """W_e, (N, K), in the dtype of `like`."""
+    if isinstance(weight, PackedExperts):
+        return decode(weight.expert(expert), like.new_empty(weight.shape[1:]))
     if not isinstance(weight, Nf4):
         return weight[expert]
     rows, columns = weight.shape[0] // count, weight.shape[1]
@@ -200,7 +252,7 @@ def block_shape(columns: int, largest: int) -> int:
 
 def fused_product(
     x: Tensor,  # (S, K)
-    weight: Tensor | Nf4,  # (E, N, K), any strides; packed: (E N, K)
+    weight: Weight,  # (E, N, K), any strides; packed: (E N, K) or each by itself
     groups: Groups,
     *,
     transposed: bool = False,
@@ -208,7 +260,7 @@ def fused_product(
     tail: tuple[Tensor, Tensor] | None = None,  # U (S, R), B (E, N, R)
 ) -> Tensor:  # (S, N)
     """`reference_product` in one kernel."""
-    packed = isinstance(weight, Nf4)
+    packed = isinstance(weight, Nf4 | PackedExperts)
     if groups.count == 1 and not packed:  # a plain product, in which a matrix library is faster
         return reference_product(x, weight, groups, transposed=transposed, scale=scale, tail=tail)
     outputs = outputs_of(weight, groups, transposed)
@@ -216,14 +268,16 @@ def fused_product(
     if not x.shape[0]:
         return y
     if packed:
-        rows, columns = weight.shape
-        strides = (rows // groups.count * columns, columns, 1)
+        apart = isinstance(weight, PackedExperts)
+        rows, columns = weight.shape[-2:]
+        strides = (0 if apart else rows // groups.count * columns, columns, 1)
         nested = weight.nested_absmax is not None
         # Where the scales are not nested nothing is read through these pointers: any tensor will do.
         scales = (weight.nested_absmax, weight.nested_code, weight.offset) if nested else (weight.code,) * 3
         tensors = (weight.packed, weight.absmax, weight.code, *scales)
+        steps = [part.stride(0) for part in (weight.packed, weight.absmax, scales[0], scales[2])] if apart else [0] * 4
     else:
-        strides, nested, tensors = weight.stride(), False, (weight, *(x,) * 5)
+        strides, nested, tensors, steps = weight.stride(), False, (weight, *(x,) * 5), [0] * 4
     expert_stride, row_stride, column_stride = (strides[0], strides[2], strides[1]) if transposed else strides
     u, b = tail or (x, x[None])
     shape = {
@@ -234,7 +288,7 @@ def fused_product(
     # In two stages a packed tile and its scales take 120 KB of shared memory, of the 99 that sm_86 to sm_120 have.
     with torch.cuda.device_of(x):
         _product_kernel[(groups.tiles.shape[0], -(-outputs // shape["COLUMNS"]))](
-            x, *tensors, u, b, y, groups.tiles, x.shape[1], outputs, u.shape[1], scale, x.stride(0), expert_stride,
+            x, *tensors, *steps, u, b, y, groups.tiles, x.shape[1], outputs, u.shape[1], scale, x.stride(0), expert_stride,
             row_stride, column_stride, u.stride(0), *b.stride(), y.stride(0), PACKED=packed, NESTED=nested,
             BLOCK_BITS=weight.block.bit_length() - 1 if packed else 0,
             NESTED_BITS=weight.nested_block.bit_length() - 1 if packed else 0,

@@ -24,7 +24,7 @@ def _decode_tile(
 @triton.jit
 def _product_kernel(
     x_pointer, weight_pointer, absmax_pointer, code_pointer, nested_absmax_pointer, nested_code_pointer, offset_pointer,
-    u_pointer, b_pointer, y_pointer, tiles_pointer, inputs, outputs, rank, scale, x_stride, expert_stride, row_stride,
+    packed_step, absmax_step, nested_step, offset_step, u_pointer, b_pointer, y_pointer, tiles_pointer, inputs, outputs, rank, scale, x_stride, expert_stride, row_stride,
     column_stride, u_stride, b_expert_stride, b_row_stride, b_column_stride, y_stride,
     PACKED: tl.constexpr, NESTED: tl.constexpr, BLOCK_BITS: tl.constexpr, NESTED_BITS: tl.constexpr,
     RANKS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
@@ -39,6 +39,11 @@ def _product_kernel(
     inside = row < end
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    if PACKED:  # experts that are packed apart begin at steps of their own, others at 0
+        weight_pointer += expert * packed_step
+        absmax_pointer += expert * absmax_step
+        nested_absmax_pointer += expert * nested_step
+        offset_pointer += expert * offset_step
     for start in range(0, inputs, INNER):
         inner = start + tl.arange(0, INNER)
         mask = inside[:, None] & (inner < inputs)[None, :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from studio.core.errors import StudioError
 from studio.core.i18n import Text, literal, load_catalogue, text
 from studio.core.recipe import AdapterSpec
 from studio.models.adapter_targets import ALL, find_targets, restrict_targets
+from studio.models.expert_adapters import share_rank, stacks_as_parameters
 from studio.models.language_model import is_outside, list_outside
 from studio.models.load import set_evaluation
 from studio.models.nf4_experts import list_stacks
@@ -47,7 +49,9 @@ def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
     targets = spec.target_modules.strip()
     config = make_config(spec)
     if targets == ALL:
-        names = wanted = list(find_targets(model, config).names)
+        found = find_targets(model, config)
+        names = wanted = list(found.names)
+        target_experts(config, found.experts, share_rank(spec.rank, model))
     else:
         wanted = [name.strip() for name in targets.split(",") if name.strip()]
         names = restrict_targets(model, wanted)
@@ -56,7 +60,9 @@ def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
     if not names:
         raise _refuse_targets(targets, text("adapter.targets.none"), linears)
     try:
-        with _device_of(model):
+        with _device_of(model), stacks_as_parameters(model), warnings.catch_warnings():
+            # peft looks for ranks of parameters among modules, and says that it found none.
+            warnings.filterwarnings("ignore", message="The following rank_pattern keys")
             adapted = get_peft_model(model, config)
     except ValueError as error:
         raise _refuse_targets(targets, literal(last_line(error)), linears) from error
@@ -76,6 +82,13 @@ def make_config(spec: AdapterSpec) -> LoraConfig:
         use_rslora=spec.rslora,
         use_dora=spec.dora,
     )
+
+
+def target_experts(config: LoraConfig, experts: Sequence[str], rank: int) -> None:
+    """Let `config` adapt the stacks of experts with these ends of names, each matrix with an adapter of `rank`."""
+    if experts:
+        config.target_parameters = list(experts)
+        config.rank_pattern = {re.escape(name): rank for name in experts}
 
 
 def note_parts(model: Any, spec: AdapterSpec, adapter: str = "") -> tuple[Text, ...]:
@@ -98,7 +111,7 @@ def _device_of(model: torch.nn.Module) -> torch.device:
 def measure_reach(model: Any) -> float:
     """Return the share of a language model's weights between embeddings and head that have an adapter; 1.0 without any.
 
-    Experts are no linears, and get none.
+    Experts in 4 bits are no parameters.
     """
     outside = list_outside(unwrap(model))
     prefix = "base_model.model." if isinstance(model, PeftModel) else ""
@@ -113,7 +126,9 @@ def measure_reach(model: Any) -> float:
         size = math.prod(state.shape) if state is not None else parameter.numel()
         total += size
         reached += size if ".base_layer." in name else 0
-    total += sum(math.prod(stack.shape) for _, stack in list_stacks(model))
+    for name, stack in list_stacks(model):
+        total += math.prod(stack.shape)
+        reached += math.prod(stack.shape) if ".base_layer." in name else 0
     return reached / total if reached else 1.0
 
 
@@ -158,7 +173,7 @@ def load_adapter(model: Any, folder: Path, *, trainable: bool = False) -> Any:
             text("adapter.missing.fix"),
         )
     try:
-        with _device_of(model):
+        with _device_of(model), stacks_as_parameters(model):
             return PeftModel.from_pretrained(model, folder, is_trainable=trainable, local_files_only=True)
     except (ValueError, RuntimeError, OSError, KeyError) as error:
         raise StudioError(

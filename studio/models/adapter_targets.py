@@ -1,7 +1,8 @@
 """Which linear maps of a model get an adapter: every one of the language model that can carry it, by exact name.
 
 peft's own "all-linear" sits on towers for pictures, fails on Mamba's output projections and on routers, and gives the
-experts of some families a billion parameters while it skips those of others.
+experts of some families a billion parameters while it skips those of others. Experts get one each, of a rank of their
+own (expert_adapters.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
 from studio.core.i18n import Text, text
+from studio.models.expert_adapters import list_expert_weights, name_targets
 from studio.models.language_model import find_language_model, is_composite, is_outside, list_outside
+from studio.models.nf4_experts import list_stacks
 
 ALL = "all-linear"
 ROUTER = re.compile(r"(?:^|\.)[^.]*router[^.]*(?:\.|$)")
@@ -61,6 +64,8 @@ class Targets:
 
     names: tuple[str, ...]
     left_out: tuple[LeftOut, ...]
+    experts: tuple[str, ...] = ()
+    """The stacks of experts' matrices that get one for each, by the ends of their names."""
 
 
 def find_targets(model: nn.Module, config: LoraConfig) -> Targets:
@@ -84,7 +89,13 @@ def find_targets(model: nn.Module, config: LoraConfig) -> Targets:
     rewritten = _find_rewritten(model, config, names)
     reasons |= dict.fromkeys(rewritten, "rewritten")
     chosen = tuple(name for name in names if name not in rewritten)
-    return Targets(chosen, _sum_up(model, chosen, reasons, (*outside, *ends)))
+    stacks = list_expert_weights(model)
+    mine = [name for name in stacks if not is_outside(name, outside)]
+    if config.lora_dropout or config.use_dora:  # which peft cannot do with stacks
+        mine = []
+    experts = tuple(name_targets(mine, [name for name in stacks if name not in mine]))
+    left_out = _sum_up(model, (*chosen, *mine), reasons, (*outside, *ends))
+    return Targets(chosen, left_out, experts)
 
 
 def restrict_targets(model: nn.Module, names: Sequence[str]) -> list[str]:
@@ -213,7 +224,7 @@ def _sum_up(
         if len(shape) < 2 or isinstance(modules[owner], nn.Embedding):
             continue
         total += math.prod(shape)
-        if owner in taken:
+        if owner in taken or name in taken:
             continue
         why = reasons.get(owner) or ("expert" if len(shape) == 3 and shape[1] > 1 else "no_linear")
         if why == "no_linear" and (ROUTER.search(owner) or owner.rpartition(".")[2] in GATES):
@@ -221,5 +232,12 @@ def _sum_up(
         sizes[why] = sizes.get(why, 0) + math.prod(shape)
         last = owner.rpartition(".")[2]
         names.setdefault(why, {})[last if leaf == "weight" else f"{last}.{leaf}"] = None
+    for name, stack in list_stacks(model):
+        if is_outside(name, tuple(skipped)):
+            continue
+        total += math.prod(stack.shape)
+        if name not in taken:
+            sizes["expert"] = sizes.get("expert", 0) + math.prod(stack.shape)
+            names.setdefault("expert", {})[".".join(name.split(".")[-2:])] = None
     left = [LeftOut(why, tuple(names[why]), size / total) for why, size in sizes.items()]
     return tuple(sorted(left, key=lambda one: -one.share))

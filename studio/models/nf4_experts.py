@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from studio_kernels.grouped_matmul import PackedExperts
 from torch import Tensor, nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -35,6 +36,8 @@ class Nf4Stack(nn.Module):
 
         super().__init__()
         self.shape, self.dtype = tuple(weight.shape), weight.dtype
+        self.adapters: tuple[tuple[Tensor, Tensor, float], ...] = ()
+        """A (E, K, in), B (E, out, K) and scale of each adapter of rank K that joins in, while a wrapper says so."""
         parts: dict[str, Tensor] = {}
         for expert, matrix in enumerate(weight):
             packed, state = quantize_4bit(matrix.contiguous(), compress_statistics=True, quant_type="nf4")
@@ -57,6 +60,19 @@ class Nf4Stack(nn.Module):
     def size_bytes(self) -> int:
         """Return what the weights take, their scales included."""
         return sum(part.nbytes for part in (self.packed, self.scales, self.nested, self.offsets))
+
+    def as_nf4(self) -> PackedExperts:
+        """Return the matrices as our kernels read them; they share their memory."""
+        return PackedExperts(
+            packed=self.packed,
+            absmax=self.scales,
+            code=self._code,
+            nested_absmax=self.nested,
+            nested_code=self._nested_code,
+            offset=self.offsets,
+            shape=self.shape,
+            dtype=self.dtype,
+        )
 
     def open(self, expert: int, dtype: torch.dtype) -> Tensor:
         """Return the matrix (R, C) of one expert in `dtype`."""
@@ -88,12 +104,16 @@ class Nf4Stack(nn.Module):
     def multiply(self, rows: Tensor, expert: int, *, transposed: bool) -> Tensor:
         """Return rows (S, C) W^T of one expert's W (R, C), or rows (S, R) W where it is stored `transposed`.
 
-        Differentiable in `rows`. Nothing is kept for that: the matrix is opened again.
+        Differentiable in `rows`. Nothing is kept for that: the matrix is opened again. With `adapters`, plus theirs.
         """
         kind = rows.device.type
         if torch.is_autocast_enabled(kind):
             rows = rows.to(torch.get_autocast_dtype(kind))
-        return _Product.apply(rows, self, expert, transposed)
+        product = _Product.apply(rows, self, expert, transposed)
+        for a, b, scale in self.adapters:
+            inner = rows @ a[expert].to(rows.dtype).T
+            product = product + inner @ b[expert].to(rows.dtype).T * scale
+        return product
 
 
 class _Product(torch.autograd.Function):

@@ -14,6 +14,7 @@ from studio.core.i18n import Text, text
 from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.decoder.activation_offload import Offload
 from studio.models.decoder.batch_layout import BatchLayout
+from studio.models.decoder.blocks.block import StreamRows
 from studio.models.decoder.embedding import Embedding
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.flat_weights import WholeStore, explain_unlike, list_parameters
@@ -49,6 +50,7 @@ class Decoder:
         kernels: Kernels,
         policy: MemoryPolicy,
         scratch: Scratch,
+        stream: StreamRows,
     ) -> None:
         self.spec = spec
         self.layers = tuple(layers)
@@ -57,10 +59,12 @@ class Decoder:
         table = getattr(spec.embedding, "weight", None)
         self.embedding = Embedding(
             spec.embedding,
-            self.layers[0].attention.qkv.weights.dtype,
+            stream.dtype,
             store.find_gradient(table),
             spec.embedding_scale,
         )
+        self.dtype = stream.dtype
+        """Of the arithmetic."""
         self._scratch = scratch
         self._offload = Offload(store.weights.device)
         self._rotary = RotaryTables(spec.rotary, {layer.spec.rotary for layer in self.layers})
@@ -178,7 +182,10 @@ class Decoder:
                 one.move_in(self._offload.take(len(away)))
                 self._offload.fetch(len(away) - 1)  # while this layer is computed
             last = i == 0 and self.embedding.gradient is None  # below it nothing is trained
-            upstream.append(self.layers[i].backward(one, upstream, rows, self.kernels, last=last))
+            below = self.layers[i - 1].mlp.outer if i else None
+            dx = self.layers[i].backward(one, upstream, rows, self.kernels, last=last, below=below)
+            upstream.append(dx)
+            del dx
         if self.embedding.gradient is not None:
             self.embedding.backward(token_ids, upstream.pop()[:, : self.spec.hidden_size])
 
@@ -261,8 +268,8 @@ class Decoder:
             if judge is not None:
                 dhidden.mul_(judge(losses)[:, None])
         del hidden
-        norm, width, down = self.spec.norm, x.shape[1], self.layers[-1].mlp.down
-        dx = down.widen_gradient(x.shape[0]) if out is None else out
+        norm, width, outer = self.spec.norm, x.shape[1], self.layers[-1].mlp.outer
+        dx = outer.widen_gradient(x.shape[0]) if out is None else out
         dw = self.store.find_gradient(norm.module.weight)
         given = (dhidden, picked, norm.weight, r, norm.offset)
         if picks is None:
@@ -303,15 +310,17 @@ def take_over(
     if unknown:
         return text("model.decoder.unlike", part=unknown[0])
     ours = [p for layer in parts for group in layer.values() for p in _in_order(group)]
+    ours += [p for layer in spec.layers if layer.experts for p in layer.experts.trained]
     trained = {id(p) for p in model.parameters() if p.requires_grad}
     whole = not ours and trained == set(map(id, list_parameters(spec)))
     if not whole and (not ours or {id(p) for p in ours} != trained):
         return text("model.decoder.trained")
     if whole and (part := explain_unlike(spec)):
         return text("model.decoder.unlike", part=part)
-    if not whole and (reason := _refuse_base(adapted, dtype)):
+    if not whole and (reason := _refuse_base(adapted, dtype) or _refuse_experts(spec, parts, dtype)):
         return reason
     store, scratch = WholeStore(spec, dtype) if whole else FlatStore([ours]), Scratch()
+    stream = StreamRows(spec.hidden_size, dtype, store.weights.device)
     attentions: dict[tuple, Attention] = {}
     flash = kernels.implementations["flash"] == "triton"
     layers = [
@@ -320,11 +329,12 @@ def take_over(
             _group(groups, store, scratch, dtype, number),
             _attention(layer, store.weights.device, dtype, capability, flash, attentions),
             store,
+            stream,
         )
         for number, (layer, groups) in enumerate(zip(spec.layers, parts, strict=True))
     ]
     policy = policy or MemoryPolicy(layers=(LayerPolicy(),) * len(layers))
-    return Decoder(spec, layers, store, kernels, policy, scratch)
+    return Decoder(spec, layers, store, kernels, policy, scratch, stream)
 
 
 def _read_parts(layer: LayerSpec) -> dict[str, list[LinearPart | str]]:
@@ -347,6 +357,21 @@ def _refuse_base(parts: Sequence[LinearPart], dtype: torch.dtype) -> Text | None
             )
         if state is not None and (state.quant_type != "nf4" or state.blocksize != 64):
             return text("model.decoder.weights", kind=state.quant_type, dtype=str(state.blocksize))
+    return None
+
+
+def _refuse_experts(
+    spec: DecoderSpec, parts: Sequence[Mapping[str, Sequence[LinearPart]]], dtype: torch.dtype
+) -> Text | None:
+    """Return why the experts of a layer cannot be computed here, or None."""
+    for layer, groups in zip(spec.layers, parts, strict=True):
+        if layer.experts is None:
+            continue
+        for part in (layer.experts.gate_up, layer.experts.down):
+            if part.weight.dtype != dtype and not part.packed:
+                return text("model.decoder.weights", kind=part.name, dtype=str(part.weight.dtype))
+        if any(part.dropout for name in ("gate_up", "down") for part in groups.get(name, ())):
+            return text("model.decoder.unlike", part="lora_dropout")
     return None
 
 

@@ -15,6 +15,7 @@ from studio_kernels.dispatch import Kernels
 from torch import Tensor, nn
 from torch.nn import functional
 
+from studio.models.decoder.blocks.routed_mlp import RoutedMLP, widen_routed
 from studio.models.decoder.frozen_weights import FrozenWeights
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.layer import Layer
@@ -191,7 +192,13 @@ def widen_layer(layer: Layer, kernels: Kernels, wide_kernels: Kernels, *, fp8: b
     """
     twin = copy.copy(layer)
     twin.attention, twin.mlp = copy.copy(layer.attention), copy.copy(layer.mlp)
-    for block, names in ((twin.attention, ("qkv", "output")), (twin.mlp, ("gate_up", "down"))):
+    blocks = [(twin.attention, ("qkv", "output"))]
+    if isinstance(layer.mlp, RoutedMLP):
+        groups = [_widen_group(group, kernels, wide_kernels, fp8) for group in layer.mlp.groups]
+        twin.mlp = widen_routed(layer.mlp, groups)
+    else:
+        blocks.append((twin.mlp, ("gate_up", "down")))
+    for block, names in blocks:
         for name in names:
             setattr(block, name, _widen_group(getattr(block, name), kernels, wide_kernels, fp8))
     norms = {

@@ -18,8 +18,9 @@ from torch import Tensor
 from studio.core.memory_policy import KEEP_LEVELS, Keep
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.attention import SavedAttention, SelfAttention
-from studio.models.decoder.blocks.block import LayerBlock
+from studio.models.decoder.blocks.block import LayerBlock, StreamRows
 from studio.models.decoder.blocks.gated_mlp import GatedMLP, SavedMLP
+from studio.models.decoder.blocks.routed_mlp import RoutedMLP, SavedRoutedMLP, build_routed_mlp
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.flat_weights import norms_of
 from studio.models.decoder.fused_lora_linear import LinearGroup
@@ -31,7 +32,7 @@ class SavedLayer:
     """What the blocks of one layer keep between its forward and its backward pass."""
 
     attention: SavedAttention
-    mlp: SavedMLP
+    mlp: SavedMLP | SavedRoutedMLP
 
     def move_out(self) -> dict[str, Tensor]:
         """Return the large tensors by name, and let go of them."""
@@ -49,15 +50,26 @@ class Layer:
     """Computes one layer of `spec` with the bound `kernels` (read anew at each call: an op may go to its twin)."""
 
     def __init__(
-        self, spec: LayerSpec, groups: dict[str, LinearGroup], kernel: Attention, store: FlatStore
+        self,
+        spec: LayerSpec,
+        groups: dict[str, LinearGroup],
+        kernel: Attention,
+        store: FlatStore,
+        stream: StreamRows,
     ) -> None:
+        """`stream`: the form of the rows between layers."""
         self.store = store
         self.norm_gradients = {
             name: store.find_gradient(norm.module.weight) for name, norm in norms_of(spec).items()
         }
         """Where each norm's gradient is added, None where it is frozen."""
         self.attention = SelfAttention(spec, groups["qkv"], groups["output"], kernel, self.norm_gradients)
-        self.mlp = GatedMLP(spec, groups["gate_up"], groups["down"], self.norm_gradients)
+        self.mlp: GatedMLP | RoutedMLP
+        if spec.experts is None:
+            self.mlp = GatedMLP(spec, groups["gate_up"], groups["down"], self.norm_gradients)
+        else:
+            shared = [groups[name] for name in ("gate_up", "down") if name in groups]
+            self.mlp = build_routed_mlp(spec, shared, store, stream, self.norm_gradients)
         self._version = -1
 
     @property
@@ -73,7 +85,7 @@ class Layer:
     @property
     def groups(self) -> tuple[LinearGroup, ...]:
         """The groups of linears of all blocks."""
-        return tuple(group for block in self.blocks for group in (block.inner, block.outer))
+        return tuple(group for block in self.blocks for group in block.groups)
 
     def forward(
         self, x: Tensor, rows: BatchLayout, kernels: Kernels, keep: Keep | None
@@ -92,6 +104,8 @@ class Layer:
         if self._version != self.store.version:
             for group in self.groups:
                 group.refresh()
+            if isinstance(self.mlp, RoutedMLP):
+                self.mlp.refresh()
             self._version = self.store.version
 
     def backward(
@@ -102,8 +116,11 @@ class Layer:
         kernels: Kernels,
         *,
         last: bool = False,
+        below: LinearGroup | StreamRows | None = None,
     ) -> Tensor | None:
         """Return dx, wide for the layer below (None for the `last` that has one, below which nothing is trained).
+
+        `below`: what joins that layer's result to the stream; None: as in this one.
 
         `upstream`: dy, wide rows (T, H + tail of the down group) whose tail is free, in a list from which it is
         taken, so that its memory goes half-way. Uses `saved` up.
@@ -112,7 +129,7 @@ class Layer:
         dy = upstream.pop()
         dmiddle = self.mlp.backward(dy, saved.mlp, rows, kernels, self.attention.outer)
         del dy
-        below = None if last else self.mlp.outer
+        below = None if last else below or self.mlp.outer
         return self.attention.backward(dmiddle, saved.attention, rows, kernels, below)
 
 

@@ -131,8 +131,8 @@ class _Probe:
     ) -> None:
         self.model, self.decoder, self.autocast, self.device = model, decoder, autocast, decoder.device
         self.config = config = model.config.get_text_config()
-        weights = decoder.layers[0].attention.qkv.weights
-        self.dtype, self.exact = weights.dtype, weights.exact
+        self.dtype = decoder.dtype
+        self.exact = all(group.weights.exact for layer in decoder.layers for group in layer.groups)
         self.judge = Judge(self.dtype, self.exact)
         self.wide_kernels = bind({})
         tokens = max(LENGTHS) + 1
@@ -292,7 +292,7 @@ class _Probe:
             store.gradient(parameter).zero_()
         with torch.no_grad(), without_tf32() if fp32 else nullcontext():
             y, kept = layer.forward(x.float() if fp32 else x, rows, kernels, keep)
-            upstream = layer.mlp.down.widen_gradient(x.shape[0])
+            upstream = layer.mlp.outer.widen_gradient(x.shape[0])
             upstream[:, : x.shape[1]] = dy
             dx = layer.backward(kept, [upstream], rows, kernels)[:, : x.shape[1]]
         return [y, dx, *(store.gradient(p).clone() for p in parameters)]

@@ -15,9 +15,17 @@ import torch
 from torch import nn
 
 from studio.core.i18n import Text, text
+from studio.models.decoder.experts_spec import ExpertsSpec, find_mixture, find_shared, read_experts
 from studio.models.decoder.rotary import NO_ROTARY
 from studio.models.decoder.rotary_probe import Turning, find_turning
-from studio.models.decoder.structure import GROUPS, HEAD_NORM_FORMS, MLPS, find_placement, name_parts
+from studio.models.decoder.structure import (
+    GROUPS,
+    HEAD_NORM_FORMS,
+    MLPS,
+    SHARED_MLPS,
+    find_placement,
+    name_parts,
+)
 from studio.models.module_swaps import name_activation
 from studio.models.norm_probe import Norm, is_rms_norm, read_norm
 
@@ -49,8 +57,11 @@ class LayerSpec:
     """Linears that give query, key and value, or one that gives all three."""
     output: nn.Module
     gate_up: tuple[nn.Module, ...]
-    down: nn.Module
+    """Of the MLP, or of the expert that all tokens pass; () where there are routed ones alone."""
+    down: nn.Module | None
     activation: str
+    experts: ExpertsSpec | None
+    """In the place of the MLP."""
     query_heads: int
     key_heads: int
     head_dim: int
@@ -69,7 +80,8 @@ class LayerSpec:
     def constants(self) -> tuple[Any, ...]:
         """All fields but modules and norms: layers that differ in one of them are of another kind."""
         values = (getattr(self, one.name) for one in fields(self))
-        return tuple(one for one in values if not isinstance(one, (nn.Module, Norm, tuple)))
+        found = tuple(one for one in values if not isinstance(one, (nn.Module, Norm, tuple, ExpertsSpec)))
+        return found if self.experts is None else (*found, self.experts.kind)
 
     @property
     def fuses_head_norms(self) -> bool:
@@ -85,7 +97,8 @@ class LayerSpec:
     @property
     def groups(self) -> dict[str, tuple[nn.Module, ...]]:
         """The linears that read the same rows, by the name of their group."""
-        return {"qkv": self.qkv, "output": (self.output,), "gate_up": self.gate_up, "down": (self.down,)}
+        groups = {"qkv": self.qkv, "output": (self.output,)}
+        return groups if self.down is None else groups | {"gate_up": self.gate_up, "down": (self.down,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +177,13 @@ def _read_layer(
     layer: nn.Module, config: Any, kind: str, rotary: nn.Module, known: dict[tuple, Turning]
 ) -> LayerSpec:
     attention = _child(layer, "self_attn")
-    mlp = next(
-        (getattr(layer, name) for name in MLPS if isinstance(getattr(layer, name, None), nn.Module)), None
-    )
-    if mlp is None:
+    owners = [found for name in MLPS if isinstance(found := getattr(layer, name, None), nn.Module)]
+    if not owners:
         raise _Unlike("mlp")
+    mixture = find_mixture(owners)
+    mlp = owners[0] if mixture is None else find_shared(mixture)
+    if mlp is None:
+        mlp = next((one for one in owners if one is not mixture), None)
     _refuse_dropout(layer)
     _refuse_strangers(layer, attention, mlp)
     head_dim = int(attention.head_dim)
@@ -205,9 +220,10 @@ def _read_layer(
         key_norm=key_norm,
         qkv=qkv,
         output=output,
-        gate_up=_linears(layer, "gate_up"),
-        down=_linears(layer, "down")[0],
-        activation=_activation(mlp),
+        gate_up=() if mlp is None else _linears(layer, "gate_up"),
+        down=None if mlp is None else _linears(layer, "down")[0],
+        activation="" if mlp is None else _activation(mlp),
+        experts=None if mixture is None else _experts(mixture, config.hidden_size),
         query_heads=heads[0],
         key_heads=heads[1],
         head_dim=head_dim,
@@ -246,13 +262,22 @@ ACTIVATIONS = ("act_fn", "activation_fn", "activation")
 PARTS = {
     "layer": {"self_attn", *MLPS, "resid_attn_dropout", "resid_mlp_dropout"} | name_parts(),
     "attention": name_parts("self_attn"),
-    "mlp": {name for owner in MLPS for name in name_parts(owner)} | {*ACTIVATIONS},
+    "mlp": {name for owner in (*MLPS, *SHARED_MLPS) for name in name_parts(owner)} | {*ACTIVATIONS},
 }
 """Every child that a layer of the known form may have: a further one would be left out of our arithmetic."""
 
 
-def _refuse_strangers(layer: nn.Module, attention: nn.Module, mlp: nn.Module) -> None:
+def _experts(mixture: nn.Module, hidden: int) -> ExpertsSpec:
+    found = read_experts(mixture, hidden)
+    if isinstance(found, str):
+        raise _Unlike(found)
+    return found
+
+
+def _refuse_strangers(layer: nn.Module, attention: nn.Module, mlp: nn.Module | None) -> None:
     for known, module in zip(PARTS.values(), (layer, attention, mlp), strict=True):
+        if module is None:
+            continue
         strangers = {name for name, _ in module.named_children()} - known
         own = [name for name, _ in module.named_parameters(recurse=False)]
         if strangers or own:

@@ -6,7 +6,8 @@ The one description that all read who ask what a layer is: the decoder, which fi
     norm, query/key/value, (head norms), rotary, attention, output, (branch norm), +,
     norm, gate and up, down, (branch norm), +
 
-and where its norms stand is one of PLACEMENTS. A family may multiply its embeddings, each branch and its logits.
+and where its norms stand is one of PLACEMENTS. In the place of its MLP it may have experts, of which a router gives each
+token some, and beside them a shared one that all pass. A family may multiply its embeddings, each branch and its logits.
 
 H: hidden width   I: width inside the MLP   Q, K: width of all query heads, of all key heads
 """
@@ -19,16 +20,33 @@ from typing import Any
 
 Shape = tuple[int, ...]
 
+EXPERTS = "experts"
+"""What a mixture calls the module of its experts, which transformers holds as stacks of matrices."""
+ROUTERS = ("gate", "router")
+"""What it calls that which chooses among them."""
+SHARED, SHARED_GATES = ("shared_expert", "shared_experts", "shared_mlp"), ("shared_expert_gate",)
+"""What it calls an expert that all tokens pass, and the linear by which that one is weighed."""
+SHARED_MLPS = tuple(f"mlp.{name}" for name in SHARED)
 GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("self_attn.qkv_proj",)),
     "output": (("self_attn.o_proj",),),
-    "gate_up": (("mlp.gate_proj", "mlp.up_proj"), ("mlp.gate_up_proj",), ("shared_mlp.input_linear",)),
-    "down": (("mlp.down_proj",), ("mlp.down_proj",), ("shared_mlp.output_linear",)),
+    "gate_up": (
+        ("mlp.gate_proj", "mlp.up_proj"),
+        ("mlp.gate_up_proj",),
+        ("shared_mlp.input_linear",),
+        *(tuple(f"{owner}.{name}" for name in ("gate_proj", "up_proj")) for owner in SHARED_MLPS),
+    ),
+    "down": (
+        ("mlp.down_proj",),
+        ("mlp.down_proj",),
+        ("shared_mlp.output_linear",),
+        *((f"{owner}.down_proj",) for owner in SHARED_MLPS),
+    ),
 }
 """Linears of a layer that read the same rows, each group in the forms that the decoder knows: apart, as one, or as one
-by another name."""
-MLPS = ("mlp", "shared_mlp")
-"""What layers call the module of their MLP."""
+by another name; the last forms are those of an expert that all tokens pass."""
+MLPS = ("mlp", "shared_mlp", "block_sparse_moe")
+"""What layers call the module of their MLP or of their experts."""
 PLACEMENTS: tuple[Mapping[str, str], ...] = (
     {"input_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
     {

@@ -27,7 +27,8 @@ from transformers.models.olmoe.modeling_olmoe import OlmoeSparseMoeBlock
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBlock
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock, load_balancing_loss_func
 
-from studio.models.decoder.blocks.experts import ClampedGate, Experts, GatedExperts, GroupedLinear, PlainGate
+from studio.models.decoder.blocks.experts import Experts, GatedExperts, GroupedLinear
+from studio.models.decoder.blocks.gates import ClampedGate, PlainGate
 from studio.models.decoder.blocks.router import CHOSEN_SOFTMAX, SIGMOID, BalanceLoss, Router
 
 HIDDEN, INNER, EXPERTS, CHOSEN, RANK, SCALE = 24, 20, 8, 3, 4, 0.7

@@ -16,12 +16,12 @@ from typing import ClassVar
 
 import torch
 from studio_kernels.dispatch import Kernels
-from studio_kernels.grouped_matmul import Groups
+from studio_kernels.grouped_matmul import Groups, Weight
 from studio_kernels.matmul import multiply_into
-from studio_kernels.nf4 import Nf4
 from torch import Tensor
 
 from studio.models.decoder.blocks.block import Saved
+from studio.models.decoder.blocks.gates import ClampedGate, PlainGate
 from studio.models.decoder.blocks.router import Router, Routes
 
 
@@ -29,29 +29,33 @@ from studio.models.decoder.blocks.router import Router, Routes
 class GroupedLinear:
     """One linear of every expert, with an adapter of each where `a` is given."""
 
-    weight: Tensor | Nf4
-    """(E, out, in) of any strides, or (E out, in) packed."""
+    weight: Weight
+    """(E, out, in) of any strides, or packed."""
     bias: Tensor | None = None
     """(E, out), frozen."""
     a: Tensor | None = None
-    """(E, R, in)"""
+    """(E, R, in), as it multiplies: in the rows' dtype."""
     b: Tensor | None = None
-    """(E, out, R)"""
+    """(E, out, R), likewise."""
     scale: float = 1.0
     da: Tensor | None = None
-    """As `a`, float32 (float64 in comparisons): added to. Likewise `db` and `dweight`; None: frozen."""
+    """Shaped as `a`, float32 (float64 in comparisons): added to. Likewise `db` and `dweight`; None: frozen."""
     db: Tensor | None = None
     dweight: Tensor | None = None
+
+    def project(self, x: Tensor, groups: Groups, kernels: Kernels) -> Tensor | None:
+        """Return U (S, R), None without adapters."""
+        if self.a is None:
+            return None
+        return kernels.grouped_matmul.product(x, self.a, groups, scale=self.scale)
 
     def forward(
         self, x: Tensor, experts: Tensor, groups: Groups, kernels: Kernels
     ) -> tuple[Tensor, Tensor | None]:
         """Return Y (S, out) and U (S, R), s x A^T, of rows x (S, in)."""
-        op, u, tail = kernels.grouped_matmul, None, None
-        if self.a is not None:
-            u = op.product(x, self.a.to(x.dtype), groups, scale=self.scale)
-            tail = u, self.b.to(x.dtype)
-        y = op.product(x, self.weight, groups, tail=tail)
+        u = self.project(x, groups, kernels)
+        tail = None if u is None else (u, self.b)
+        y = kernels.grouped_matmul.product(x, self.weight, groups, tail=tail)
         if self.bias is not None:
             y.add_(self.bias.index_select(0, experts))
         return y, u
@@ -60,8 +64,8 @@ class GroupedLinear:
         """Return dX (S, in) and G (S, R)."""
         op, g, tail = kernels.grouped_matmul, None, None
         if self.a is not None:
-            g = op.product(dy, self.b.to(dy.dtype), groups, transposed=True, scale=self.scale)
-            tail = g, self.a.to(dy.dtype).transpose(1, 2)
+            g = op.product(dy, self.b, groups, transposed=True, scale=self.scale)
+            tail = g, self.a.transpose(1, 2)
         return op.product(dy, self.weight, groups, transposed=True, tail=tail), g
 
     def add_gradients(
@@ -82,47 +86,6 @@ class GroupedLinear:
             op.gradient(dy, u if weights is None else (u * weights).to(u.dtype), groups, out=self.db)
         if self.dweight is not None:
             op.gradient(dy, x if weights is None else (x * weights).to(x.dtype), groups, out=self.dweight)
-
-
-@dataclass(frozen=True, slots=True)
-class PlainGate:
-    """act(g) u of one of the op's kinds; gate and up are the halves of their rows."""
-
-    kind: str
-
-    def forward(self, gate_up: Tensor, kernels: Kernels) -> Tensor:
-        """Return h (S, I) of (S, 2 I)."""
-        return kernels.glu.forward(*gate_up.chunk(2, 1), self.kind)
-
-    def backward(self, dh: Tensor, gate_up: Tensor, kernels: Kernels) -> Tensor:
-        """Return the gradient of `gate_up`, in its place."""
-        gate, up = gate_up.chunk(2, 1)
-        kernels.glu.backward(dh, gate, up, self.kind, dgate=gate, dup=up)
-        return gate_up
-
-
-@dataclass(frozen=True, slots=True)
-class ClampedGate:
-    """(u' + 1) g' sigma(alpha g') with g' = min(g, limit), u' = clamp(u, -limit, limit); gate and up alternate."""
-
-    alpha: float
-    limit: float
-
-    def forward(self, gate_up: Tensor, kernels: Kernels) -> Tensor:
-        """See PlainGate."""
-        gate = gate_up[:, ::2].clamp(max=self.limit)
-        up = gate_up[:, 1::2].clamp(-self.limit, self.limit)
-        return (up + 1) * (gate * torch.sigmoid(gate * self.alpha))
-
-    def backward(self, dh: Tensor, gate_up: Tensor, kernels: Kernels) -> Tensor:
-        """See PlainGate."""
-        gate, up = gate_up[:, ::2].clamp(max=self.limit), gate_up[:, 1::2].clamp(-self.limit, self.limit)
-        share = torch.sigmoid(gate * self.alpha)
-        dgate = dh * (up + 1) * share * (1 + self.alpha * gate * (1 - share))
-        dup = dh * gate * share
-        gate_up[:, ::2] = dgate.masked_fill_(gate_up[:, ::2] > self.limit, 0)
-        gate_up[:, 1::2] = dup.masked_fill_(gate_up[:, 1::2].abs() > self.limit, 0)
-        return gate_up
 
 
 @dataclass(slots=True)
@@ -166,8 +129,8 @@ class GatedExperts:
         down, dweights = self.down, None
         h = self.gate.forward(kept.gate_up, kernels)
         dh, g = down.gradient_x(dy, groups, kernels)
-        if down.a is not None and kept.u_down is None:
-            kept.u_down = kernels.grouped_matmul.product(h, down.a.to(h.dtype), groups, scale=down.scale)
+        if kept.u_down is None:
+            kept.u_down = down.project(h, groups, kernels)
         down.add_gradients(dy, h, kept.u_down, g, groups, kernels, weights)
         if weights is not None:
             wide = torch.promote_types(dh.dtype, torch.float32)
