@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from peft.helpers import disable_input_dtype_casting
+from safetensors.torch import load_file
 
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, literal, load_catalogue, text
@@ -149,7 +150,10 @@ def _refuse_targets(targets: str, why: Text, linears: Sequence[str]) -> StudioEr
 def load_adapter(model: Any, folder: Path, *, trainable: bool = False) -> Any:
     """Return `model` with the adapter in `folder` on it. Raises StudioError when it is absent or does not fit.
 
-    peft itself would take a pickled adapter_model.bin, or ask the hub, where there are no safetensors.
+    peft itself would take a pickled adapter_model.bin, or ask the hub, where there are no safetensors. And it renames
+    the tensors as transformers does those of the family's first files (0.21, set_peft_model_state_dict), also where a
+    name is the model's already: of Laguna's mlp.shared_experts it makes mlp.shared_experts., which nothing has, and
+    the adapter is silently left as it was made. What bears a name of the model's own is taken by it.
     """
     if not (folder / "adapter_config.json").is_file() or not (folder / "adapter_model.safetensors").is_file():
         raise StudioError(
@@ -159,11 +163,21 @@ def load_adapter(model: Any, folder: Path, *, trainable: bool = False) -> Any:
         )
     try:
         with _device_of(model):
-            return PeftModel.from_pretrained(model, folder, is_trainable=trainable, local_files_only=True)
+            adapted = PeftModel.from_pretrained(model, folder, is_trainable=trainable, local_files_only=True)
+        _take_by_name(adapted, load_file(folder / "adapter_model.safetensors"))
     except (ValueError, RuntimeError, OSError, KeyError) as error:
         raise StudioError(
             text("adapter.misfit", name=folder.name), literal(last_line(error)), text("adapter.misfit.fix")
         ) from error
+    return adapted
+
+
+@torch.no_grad()
+def _take_by_name(adapted: PeftModel, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Copy those of `tensors` that bear a name under which peft would save a tensor of `adapted`."""
+    own = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    for name in own.keys() & tensors.keys():
+        own[name].copy_(tensors[name])
 
 
 def unwrap(model: Any) -> torch.nn.Module:
