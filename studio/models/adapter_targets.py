@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from peft import LoraConfig
@@ -70,6 +71,7 @@ def find_targets(model: nn.Module, config: LoraConfig) -> Targets:
     names: list[str] = []
     reasons: dict[str, str] = {}  # name of a module or parameter -> why it gets none
     modules = dict(model.named_modules())
+    linear: dict[tuple[Any, ...], bool] = {}  # class and shape -> whether it computes what a linear does
     for name, module in modules.items():
         if name in ends or is_outside(name, outside) or not is_adaptable(module):
             continue
@@ -77,7 +79,7 @@ def find_targets(model: nn.Module, config: LoraConfig) -> Targets:
             reasons[name] = "pictures"
         elif why := _find_reason(name, modules, model.config.model_type):
             reasons[name] = why
-        elif not _is_linear_map(module):
+        elif not _is_linear_map(module, linear):
             reasons[name] = "own_forward"
         else:
             names.append(name)
@@ -108,16 +110,28 @@ def is_adaptable(module: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def _is_linear_map(module: nn.Module) -> bool:
+def _is_linear_map(module: nn.Module, known: dict[tuple[Any, ...], bool]) -> bool:
     """Return whether a family's own subclass of a linear computes what a linear does: some take groups of the input.
 
-    Falcon's does; DeepSeek-V4's grouped one does not, and a router that returns a tuple does not.
+    Falcon's does; DeepSeek-V4's grouped one does not, and a router that returns a tuple does not. `known`: what was
+    found of its class in that shape. Of a model without weights a copy gets some.
     """
     own = type(module).forward is not nn.Linear.forward and type(module).__module__.startswith(
         "transformers.models"
     )
-    if not own or module.weight.is_meta or not module.weight.is_floating_point():
+    if not own or not module.weight.is_floating_point():
         return True
+    kind = type(module), module.weight.shape
+    if kind not in known:
+        known[kind] = _computes_linear(module)
+    return known[kind]
+
+
+def _computes_linear(module: nn.Module) -> bool:
+    if module.weight.is_meta:
+        module = copy.deepcopy(module).to_empty(device="cpu")
+        for parameter in module.parameters():
+            parameter.normal_(std=0.02)
     x = torch.ones(1, 1, module.in_features, dtype=module.weight.dtype, device=module.weight.device)
     try:
         found = module(x)

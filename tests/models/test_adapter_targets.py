@@ -27,6 +27,21 @@ KINDS = {
     "gpt2": {"n_embd": 32, "n_head": 4, "n_layer": 2},
     "falcon": {"new_decoder_architecture": False},
     "mamba2": {"num_heads": 8, "head_dim": 8, "state_size": 16, "n_groups": 1, "expand": 2, "chunk_size": 8},
+    "deepseek_v4": {
+        "num_hidden_layers": 3,
+        "head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "q_lora_rank": 16,
+        "o_lora_rank": 16,
+        "o_groups": 2,
+        "index_head_dim": 16,
+        "index_n_heads": 2,
+        "index_topk": 8,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+    },
     "deepseek_v3": {
         "n_routed_experts": 4,
         "n_group": 1,
@@ -105,6 +120,15 @@ def test_a_kernel_that_reads_a_weight_keeps_its_linear_without_adapter():
     found, left = targets_of(make("mamba2"))
     assert left["past"].names == ("out_proj",)
     assert {name.rpartition(".")[2] for name in found.names} == {"in_proj"}
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_a_model_without_weights_tells_the_same(family):
+    """As `plan` draws it: also where a class has to be tried to know whether it is a linear map."""
+    real = make(family)
+    with torch.device("meta"):
+        drawn = type(real)(real.config)
+    assert targets_of(drawn)[0] == targets_of(real)[0]
 
 
 def test_a_model_that_sees_is_adapted_in_its_language_model_alone():
