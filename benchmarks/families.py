@@ -79,6 +79,8 @@ class Studio:
 
 def examine(family: Family, work: Path, warm: Path) -> dict:
     """Return the row of one kind. `warm`: a workspace that knows this machine."""
+    from studio.models.architectures import judge_config
+
     row: dict = {"name": family.name, "model_type": family.model_type, "class": family.architecture}
     row |= {"reads": family.reads, "rank": family.rank}
     folder = work / "model"
@@ -86,6 +88,9 @@ def examine(family: Family, work: Path, warm: Path) -> dict:
     try:
         build_model(family, folder)
     except Exception as error:  # noqa: BLE001  whatever transformers raises for sizes that make no model
+        verdict = judge_config({"model_type": family.model_type}, family.architecture, "none")
+        if not verdict.ok:  # by its config alone: what it would be is never looked at
+            return row | {"state": "refused", "built": False, "check": False, "said": say_reason(verdict)}
         return row | {"state": "not built", "built": False, "said": tell(error)}
     row["built"] = True
     shutil.copytree(warm, work / "workspace")
@@ -129,6 +134,13 @@ def examine(family: Family, work: Path, warm: Path) -> dict:
         row["said"] = f"export: {json.dumps(answer.get('error'))}"
     row["state"] = judge(row)
     return row
+
+
+def say_reason(verdict) -> str:  # noqa: ANN001
+    """Return why a model is not trained, in words."""
+    from studio.core.i18n import load_catalogue
+
+    return load_catalogue("en").say(verdict.reason)
 
 
 def judge(row: dict) -> str:
