@@ -284,7 +284,11 @@ OVER: dict[str, dict] = {
     "zamba": {"attention_hidden_size": 128, "attention_head_dim": 32, "num_key_value_heads": 4},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "attn_pdrop": 0.0, "clip_qkv": 8.0}},
     "bamba": {"attn_layer_indices": [1, 3]},
-    "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "num_key_value_heads": 4},
+    "zamba2": {
+        "tie_word_embeddings": True,
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "num_key_value_heads": 4,
+    },
     "reformer": {"is_decoder": True, "axial_pos_shape": [16, 32], "axial_pos_embds_dim": [32, 32]},
     "qwen2_vl": {"text_config": MROPE},
     "qwen2_5_vl": {"text_config": MROPE},

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from peft.helpers import disable_input_dtype_casting
+from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file
 
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, literal, load_catalogue, text
 from studio.core.recipe import AdapterSpec
-from studio.models.adapter_targets import ALL, find_targets, restrict_targets
+from studio.models.adapter_targets import ALL, find_targets, list_shared, restrict_targets
 from studio.models.language_model import is_outside, list_outside
 from studio.models.load import set_evaluation
 from studio.models.nf4_experts import list_stacks
@@ -178,6 +179,21 @@ def _take_by_name(adapted: PeftModel, tensors: Mapping[str, torch.Tensor]) -> No
     own = get_peft_model_state_dict(adapted, save_embedding_layers=False)
     for name in own.keys() & tensors.keys():
         own[name].copy_(tensors[name])
+
+
+def merge(adapted: PeftModel) -> torch.nn.Module:
+    """Return the model with the adapter's corrections added into its weights.
+
+    Raises StudioError where layers that share a weight have each learned a correction: peft adds all of them to it, and
+    the model computes what none of its layers did.
+    """
+    modules = dict(adapted.named_modules())
+    held = [name for name in list_shared(adapted) if isinstance(modules[name], BaseTunerLayer)]
+    if held:
+        names = ", ".join(sorted({name.rpartition(".")[2] for name in held}))
+        why = text("export.shared.why", names=names)
+        raise StudioError(text("export.shared"), why, text("export.shared.fix"))
+    return adapted.merge_and_unload()
 
 
 def unwrap(model: Any) -> torch.nn.Module:

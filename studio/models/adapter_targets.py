@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig
+from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 from torch import nn
 from torch.nn import functional
@@ -67,7 +68,7 @@ class Targets:
 def find_targets(model: nn.Module, config: LoraConfig) -> Targets:
     """Return what "all-linear" means for `model` (without adapters). `config`: that of the adapter, without targets."""
     outside, ends = list_outside(model), _name_ends(model)
-    crossing = _list_crossing(model)
+    crossing, shared = _list_crossing(model), list_shared(model)
     names: list[str] = []
     reasons: dict[str, str] = {}  # name of a module or parameter -> why it gets none
     modules = dict(model.named_modules())
@@ -77,6 +78,8 @@ def find_targets(model: nn.Module, config: LoraConfig) -> Targets:
             continue
         if is_outside(name, crossing):
             reasons[name] = "pictures"
+        elif name in shared:
+            reasons[name] = "shared"
         elif why := _find_reason(name, modules, model.config.model_type):
             reasons[name] = why
         elif not _is_linear_map(module, linear):
@@ -87,6 +90,20 @@ def find_targets(model: nn.Module, config: LoraConfig) -> Targets:
     reasons |= dict.fromkeys(rewritten, "rewritten")
     chosen = tuple(name for name in names if name not in rewritten)
     return Targets(chosen, _sum_up(model, chosen, reasons, (*outside, *ends)))
+
+
+def list_shared(model: nn.Module) -> frozenset[str]:
+    """Return the linears whose weight another linear holds, too: Zamba 2's blocks return in several layers.
+
+    An adapter on each is a correction of its own, and merging adds them all to the one weight. Of the blocks' own
+    adapters each layer calls one, and holds all.
+    """
+    holders: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
+        layer = module.get_base_layer() if isinstance(module, BaseTunerLayer) else module
+        if is_adaptable(layer) and not name.endswith(".base_layer"):
+            holders.setdefault(id(layer.weight), []).append(name)
+    return frozenset(name for names in holders.values() if len(names) > 1 for name in names)
 
 
 def restrict_targets(model: nn.Module, names: Sequence[str]) -> list[str]:

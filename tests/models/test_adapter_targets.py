@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma3ForConditionalGeneration
 
+from studio.core.errors import StudioError
 from studio.core.recipe import AdapterSpec
-from studio.models.adapt import adapt, make_config, note_parts
+from studio.models.adapt import adapt, make_config, merge, note_parts
 from studio.models.adapter_targets import find_targets
 from studio.models.language_model import find_language_model, list_outside
 
@@ -129,6 +130,38 @@ def test_a_model_without_weights_tells_the_same(family):
     with torch.device("meta"):
         drawn = type(real)(real.config)
     assert targets_of(drawn)[0] == targets_of(real)[0]
+
+
+def make_zamba2() -> torch.nn.Module:
+    """With one block in two layers; its weights are tied when it is loaded, as in the real one."""
+    config = CONFIG_MAPPING["zamba2"](
+        **{name: value for name, value in TEXT.items() if name != "head_dim"} | {"num_hidden_layers": 4},
+        layers_block_type=["linear_attention", "hybrid"] * 2,
+        mamba_d_state=8,
+        mamba_headdim=8,
+        n_mamba_heads=8,
+        mamba_ngroups=1,
+        num_mem_blocks=1,
+        chunk_size=8,
+        adapter_rank=4,
+    )
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config)
+
+
+def test_what_layers_share_gets_no_adapter_and_is_not_merged():
+    """Merged, the corrections of both layers were added to the one weight."""
+    model = make_zamba2()
+    one, other = (model.model.layers[i].shared_transformer.feed_forward.gate_up_proj for i in (1, 3))
+    assert one.weight is other.weight
+    found, left = targets_of(model)
+    assert {"q_proj", "gate_up_proj", "down_proj"} <= set(left["shared"].names)
+    assert found.names and not any("shared_transformer" in name for name in found.names)
+    adapted = adapt(make_zamba2(), AdapterSpec(rank=2))
+    assert merge(adapted) is adapted.get_base_model()
+    with pytest.raises(StudioError) as refused:
+        merge(adapt(make_zamba2(), AdapterSpec(rank=2, target_modules="gate_up_proj")))
+    assert refused.value.why.values["names"] == "gate_up_proj"
 
 
 def test_a_model_that_sees_is_adapted_in_its_language_model_alone():
