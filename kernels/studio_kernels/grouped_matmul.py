@@ -40,7 +40,7 @@ TOGETHER = 8
 """Tiles of rows that meet the same columns of a weight one after the other."""
 DECODED_ROWS = 16
 """From so many rows an expert a packed weight is decoded once, apart, and not anew for each tile of rows."""
-DECODED_BYTES = 256 * 2**20
+DECODED_BYTES = 512 * 2**20
 """Of a packed weight that lie decoded at a time."""
 ALIGNED = 8
 """Elements in 16 bytes: PyTorch's own grouped product wants whole ones in every row."""

@@ -53,13 +53,14 @@ class Nf4:
     shape: tuple[int, int]
     dtype: torch.dtype
     """What the weight was before it was packed."""
-    pairs: Tensor = field(init=False, repr=False)
-    """(256,) complex64: the two elements of every byte, for the reference: one look-up a byte, not two."""
+    pairs: Tensor | None = field(default=None, repr=False)
+    """(256,) complex64: the two elements of every byte, for the reference: one look-up a byte, not two. Made of `code`
+    where it is not given."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "pairs", torch.complex(self.code.repeat_interleave(16), self.code.repeat(16))
-        )
+        if self.pairs is None:
+            pairs = torch.complex(self.code.repeat_interleave(16), self.code.repeat(16))
+            object.__setattr__(self, "pairs", pairs)
 
     @classmethod
     def of(cls, quant_state: Any, packed: Tensor) -> Nf4:
