@@ -213,6 +213,7 @@ VISION = dict(
     encoder_ffn_dim=64,
     encoder_attention_heads=4,
     adapter_in_dim=32,
+    adapter_input_size=32,
     adapter_out_dim=64,
     projector_input_dim=64,
     projector_output_dim=64,
@@ -352,7 +353,10 @@ OVER: dict[str, dict] = {
     "deepseek_v4": {"compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8}},
     "dots3_note": {"vision_config": {"pyramid_num_routed": [0, 4]}},
     "emu3": {"vocabulary_map": {"<image>": 4, "<|extra_200|>": 5}},
-    "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
+    "nemotron_h_omni": {
+        "vision_config": {"video_temporal_patch_size": 2},
+        "audio_config": {"projection_hidden_size": 64, "projection_bias": False},
+    },
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "cohere_compass": {
         "text_config": {
