@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from studio_kernels.grouped_matmul import PackedExperts
+from studio_kernels.nf4 import Nf4
 from torch import Tensor, nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -22,76 +22,87 @@ BLOCK, NESTED_BLOCK = 64, 256
 
 
 class Nf4Stack(nn.Module):
-    """E frozen matrices (R, C) in NF4 with double quantisation, each packed by itself in bitsandbytes' layout."""
+    """E frozen matrices (R, C) in NF4 with double quantisation, one below the other in bitsandbytes' layout."""
 
-    packed: Tensor  # (E, ceil(R C / 2)) uint8
-    scales: Tensor  # (E, ceil(R C / 64)) uint8
-    nested: Tensor  # (E, ceil(R C / 16384)) fp32
-    offsets: Tensor  # (E,) fp32, the mean that was taken from the scales
+    packed: Tensor  # (E R C / 2,) uint8
+    scales: Tensor  # (ceil(E R C / 64),) uint8
+    nested: Tensor  # (ceil(E R C / 16384),) fp32
+    offset: Tensor  # () fp32, the mean that was taken from the scales
 
     def __init__(self, weight: Tensor) -> None:
         """Quantise `weight` (E, R, C) in fp32, bf16 or fp16 where it lies, one matrix after another."""
         # Here and in open(), so that list_stacks() can be asked where bitsandbytes is not installed.
-        from bitsandbytes.functional import create_dynamic_map, get_4bit_type, quantize_4bit
+        from bitsandbytes.functional import get_4bit_type, quantize_4bit, quantize_blockwise
 
         super().__init__()
         self.shape, self.dtype = tuple(weight.shape), weight.dtype
         self.adapters: tuple[tuple[Tensor, Tensor, float], ...] = ()
         """A (E, K, in), B (E, out, K) and scale of each adapter of rank K that joins in, while a wrapper says so."""
-        parts: dict[str, Tensor] = {}
-        for expert, matrix in enumerate(weight):
-            packed, state = quantize_4bit(matrix.contiguous(), compress_statistics=True, quant_type="nf4")
-            one = {
-                "packed": packed.view(-1),
-                "scales": state.absmax,
-                "nested": state.state2.absmax,
-                "offsets": state.offset,
-            }
-            for name, part in one.items():
-                if name not in parts:
-                    parts[name] = part.new_empty((len(weight), *part.shape))
-                parts[name][expert] = part
-        for name, part in parts.items():
-            self.register_buffer(name, part)
+        # A matrix that ends inside a block (in tiny models alone) cannot be packed by itself.
+        parts = weight if self._is_whole else weight.reshape(1, -1, self.shape[2])
+        packed = torch.empty(weight.numel() // 2, dtype=torch.uint8, device=weight.device)
+        absmax = torch.empty(-(-weight.numel() // BLOCK), dtype=torch.float32, device=weight.device)
+        for matrix, place, largest in zip(
+            parts, packed.chunk(len(parts)), absmax.chunk(len(parts)), strict=True
+        ):
+            one, state = quantize_4bit(matrix.contiguous(), compress_statistics=False, quant_type="nf4")
+            place.copy_(one.view(-1))
+            largest.copy_(state.absmax)
+        offset = absmax.mean()
+        scales, nested = quantize_blockwise(absmax.sub_(offset), blocksize=NESTED_BLOCK)
+        self.register_buffer("packed", packed)
+        self.register_buffer("scales", scales)
+        self.register_buffer("nested", nested.absmax)
+        self.register_buffer("offset", offset)
         self.register_buffer("_code", get_4bit_type("nf4", device=weight.device), persistent=False)
-        self.register_buffer("_nested_code", create_dynamic_map().to(weight.device), persistent=False)
+        self.register_buffer("_nested_code", nested.code.to(weight.device), persistent=False)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether every matrix begins with a block of its own."""
+        return self.shape[1] * self.shape[2] % BLOCK == 0
 
     @property
     def size_bytes(self) -> int:
         """Return what the weights take, their scales included."""
-        return sum(part.nbytes for part in (self.packed, self.scales, self.nested, self.offsets))
+        return sum(part.nbytes for part in (self.packed, self.scales, self.nested, self.offset))
 
-    def as_nf4(self) -> PackedExperts:
-        """Return the matrices as our kernels read them; they share their memory."""
-        return PackedExperts(
+    def as_nf4(self) -> Nf4:
+        """Return the matrices (E R, C) as our kernels read them; they share their memory."""
+        return Nf4(
             packed=self.packed,
             absmax=self.scales,
             code=self._code,
             nested_absmax=self.nested,
             nested_code=self._nested_code,
-            offset=self.offsets,
-            shape=self.shape,
+            offset=self.offset,
+            block=BLOCK,
+            nested_block=NESTED_BLOCK,
+            shape=(self.shape[0] * self.shape[1], self.shape[2]),
             dtype=self.dtype,
         )
 
     def open(self, expert: int, dtype: torch.dtype) -> Tensor:
-        """Return the matrix (R, C) of one expert in `dtype`."""
+        """Return the matrix (R, C) of one expert in `dtype`; where that is wider than the stack's, rounded to that."""
         from bitsandbytes.functional import QuantState, dequantize_4bit
 
-        nested = QuantState(
-            absmax=self.nested[expert], code=self._nested_code, blocksize=NESTED_BLOCK, dtype=torch.float32
-        )
+        count, rows, columns = self.shape
+        first, last = (expert, expert + 1) if self._is_whole else (0, count)
+        size = rows * columns
+        blocks = torch.arange(first * size // BLOCK, -(-last * size // BLOCK), device=self.packed.device)
+        inner = self._nested_code[self.scales[first * size // BLOCK : -(-last * size // BLOCK)].int()]
+        direct = self.packed.is_cuda and dtype == self.dtype
         state = QuantState(
-            absmax=self.scales[expert],
-            shape=torch.Size(self.shape[1:]),
+            absmax=inner * self.nested[blocks // NESTED_BLOCK] + self.offset,
+            shape=torch.Size(((last - first) * rows, columns)),
             code=self._code,
             blocksize=BLOCK,
             quant_type="nf4",
-            dtype=dtype,
-            offset=self.offsets[expert],
-            state2=nested,
+            dtype=dtype if direct else torch.float32,
         )
-        return dequantize_4bit(self.packed[expert].view(-1, 1), state)
+        weight = dequantize_4bit(self.packed[first * size // 2 : last * size // 2].view(-1, 1), state)
+        weight = weight.view(last - first, rows, columns)[expert - first]
+        return weight if direct else weight.to(self.dtype).to(dtype)
 
     def open_all(self, dtype: torch.dtype) -> Tensor:
         """Return all matrices (E, R, C) in `dtype`."""
@@ -156,7 +167,7 @@ def apply_experts(
     if not results:
         return torch.zeros_like(hidden_states)
     product = torch.cat(results)
-    if self.has_post_expert_norm:
+    if getattr(self, "has_post_expert_norm", False):  # transformers 5.17 has none
         product = self.post_expert_norm(product)
     back = torch.empty_like(order)
     back[order] = torch.arange(len(order), device=order.device)

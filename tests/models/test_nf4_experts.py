@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
+from studio_kernels.nf4 import reference_forward
 
 from studio.models.catalog import inspect_model
 from studio.models.load import load_model
@@ -101,14 +102,17 @@ def test_forward_and_gradient_are_those_of_the_opened_weights(tmp_path, family):
     torch.testing.assert_close(inputs[0].grad, inputs[1].grad, rtol=1e-3, atol=1e-4)
 
 
-def test_a_stack_holds_what_bitsandbytes_makes_of_each_matrix():
+@pytest.mark.parametrize("shape", [(3, 24, 40), (5, 64, 128)], ids=["ends inside a block", "whole blocks"])
+def test_a_stack_holds_what_bitsandbytes_makes_of_its_matrices_as_one(shape):
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
-    weight = torch.randn(3, 24, 40, generator=torch.Generator().manual_seed(1))
-    stack = Nf4Stack(weight)
-    for expert, matrix in enumerate(weight):
-        theirs = dequantize_4bit(*quantize_4bit(matrix, compress_statistics=True, quant_type="nf4"))
-        assert torch.equal(stack[expert], theirs)
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    stack, flat = Nf4Stack(weight), weight.reshape(-1, shape[2])
+    theirs = dequantize_4bit(*quantize_4bit(flat, compress_statistics=True, quant_type="nf4"))
+    for expert, matrix in enumerate(theirs.view(shape)):
+        torch.testing.assert_close(stack[expert], matrix, rtol=1e-6, atol=1e-7)
+    ours = reference_forward(stack.as_nf4(), torch.empty(flat.shape))
+    assert torch.equal(ours.view(shape), torch.stack([stack[expert] for expert in range(shape[0])]))
 
 
 def test_experts_without_tokens_stay_closed(tmp_path, monkeypatch):

@@ -16,8 +16,9 @@ from typing import ClassVar
 
 import torch
 from studio_kernels.dispatch import Kernels
-from studio_kernels.grouped_matmul import Groups, Weight
+from studio_kernels.grouped_matmul import Groups
 from studio_kernels.matmul import multiply_into
+from studio_kernels.nf4 import Nf4
 from torch import Tensor
 
 from studio.models.decoder.blocks.block import Saved
@@ -29,8 +30,8 @@ from studio.models.decoder.blocks.router import Router, Routes
 class GroupedLinear:
     """One linear of every expert, with an adapter of each where `a` is given."""
 
-    weight: Weight
-    """(E, out, in) of any strides, or packed."""
+    weight: Tensor | Nf4
+    """(E, out, in) of any strides, or (E out, in) packed."""
     bias: Tensor | None = None
     """(E, out), frozen."""
     a: Tensor | None = None

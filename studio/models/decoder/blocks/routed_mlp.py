@@ -14,7 +14,9 @@ from typing import ClassVar
 
 import torch
 from studio_kernels.dispatch import Kernels
-from studio_kernels.grouped_matmul import Groups, PackedExperts, decode_experts
+from studio_kernels.grouped_matmul import Groups
+from studio_kernels.nf4 import Nf4
+from studio_kernels.nf4 import reference_forward as decode
 from torch import Tensor
 
 from studio.models.decoder.batch_layout import BatchLayout
@@ -253,8 +255,9 @@ def widen_routed(block: RoutedMLP, shared: Sequence[LinearGroup]) -> RoutedMLP:
 
     def widen(linear: GroupedLinear) -> GroupedLinear:
         weight = linear.weight
-        if isinstance(weight, PackedExperts):
-            weight = decode_experts(weight, block.outer.dtype)
+        if isinstance(weight, Nf4):
+            opened = torch.empty(weight.shape, dtype=block.outer.dtype, device=rows.device)
+            weight = decode(weight, opened).unflatten(0, (block.experts.router.weight.shape[0], -1))
         twin = replace(linear, weight=weight.float(), bias=None if linear.bias is None else linear.bias.float())
         if linear.a is not None:
             twin.a, twin.b = torch.empty_like(linear.a, dtype=rows.dtype), torch.empty_like(linear.b, dtype=rows.dtype)
