@@ -1,8 +1,8 @@
 """Adapters on the experts of a mixture: one of low rank for each matrix of a stack, in peft's own form.
 
-peft adapts a parameter of three dimensions by its `target_parameters`: A (E R, in) and B (out, R E) stand for E adapters
-of rank R, and are saved so. A stack in 4 bits is no parameter; here it stands in for one while peft looks, and its
-wrapper then adds the adapter to each expert's product, where peft would add B A to all weights.
+peft adapts a parameter of three dimensions by its `target_parameters`: A (E R, in) and B (out, R E) stand for E
+adapters of rank R, and are saved so. A stack in 4 bits is no parameter; here it stands in for one while peft looks, and
+its wrapper then adds the adapter to each expert's product, where peft would add B A to all weights.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def name_targets(names: Sequence[str], others: Sequence[str] = ()) -> list[str]:
 def share_rank(rank: int, model: nn.Module) -> int:
     """Return the rank of each expert's adapter where a token's adapters are to have `rank` together.
 
-    Of k experts that a token passes, each has its part: so do adapters keep their share of the weights, and a mixture of
-    128 experts does not train a billion numbers. Source: Schulman et al. 2025, "LoRA Without Regret".
+    Of k experts that a token passes, each has its part: so do adapters keep their share of the weights, and a mixture
+    of 128 experts does not train a billion numbers. Source: Schulman et al. 2025, "LoRA Without Regret".
     """
     chosen = getattr(model.config.get_text_config(), "num_experts_per_tok", None)
     return max(1, rank // int(chosen or 1))
@@ -76,7 +76,9 @@ class StackWrapper(ParamWrapper):
         stack: Nf4Stack = getattr(self.get_base_layer(), self.parameter_name)
         before = stack.adapters
         stack.adapters = tuple(
-            (*split_adapter(self, name), self.scaling[name]) for name in active_adapters if name in self.lora_A
+            (*split_adapter(self, name), self.scaling[name])
+            for name in active_adapters
+            if name in self.lora_A
         )
         try:
             yield

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from studio.core.i18n import Text, text
 from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.decoder.activation_offload import Offload
+from studio.models.decoder.base_weights import refuse_base, refuse_experts
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.block import StreamRows
 from studio.models.decoder.embedding import Embedding
@@ -317,7 +318,7 @@ def take_over(
         return text("model.decoder.trained")
     if whole and (part := explain_unlike(spec)):
         return text("model.decoder.unlike", part=part)
-    if not whole and (reason := _refuse_base(adapted, dtype) or _refuse_experts(spec, parts, dtype)):
+    if not whole and (reason := refuse_base(adapted, dtype) or refuse_experts(spec, parts, dtype)):
         return reason
     store, scratch = WholeStore(spec, dtype) if whole else FlatStore([ours]), Scratch()
     stream = StreamRows(spec.hidden_size, dtype, store.weights.device)
@@ -345,34 +346,6 @@ def _in_order(group: Sequence[LinearPart]) -> list[nn.Parameter]:
     """Return a group's adapter weights as the store wants them: every A, which lie below each other, then every B."""
     adapted = [part for part in group if part.rank]
     return [part.a for part in adapted] + [part.b for part in adapted]
-
-
-def _refuse_base(parts: Sequence[LinearPart], dtype: torch.dtype) -> Text | None:
-    """Return why a base layer cannot be computed here, or None."""
-    for part in parts:
-        state = getattr(part.base.weight, "quant_state", None)
-        if state is None and (type(part.base) is not nn.Linear or part.base.weight.dtype != dtype):
-            return text(
-                "model.decoder.weights", kind=type(part.base).__name__, dtype=str(part.base.weight.dtype)
-            )
-        if state is not None and (state.quant_type != "nf4" or state.blocksize != 64):
-            return text("model.decoder.weights", kind=state.quant_type, dtype=str(state.blocksize))
-    return None
-
-
-def _refuse_experts(
-    spec: DecoderSpec, parts: Sequence[Mapping[str, Sequence[LinearPart]]], dtype: torch.dtype
-) -> Text | None:
-    """Return why the experts of a layer cannot be computed here, or None."""
-    for layer, groups in zip(spec.layers, parts, strict=True):
-        if layer.experts is None:
-            continue
-        for part in (layer.experts.gate_up, layer.experts.down):
-            if part.weight.dtype != dtype and not part.packed:
-                return text("model.decoder.weights", kind=part.name, dtype=str(part.weight.dtype))
-        if any(part.dropout for name in ("gate_up", "down") for part in groups.get(name, ())):
-            return text("model.decoder.unlike", part="lora_dropout")
-    return None
 
 
 def _group(

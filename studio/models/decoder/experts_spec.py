@@ -80,6 +80,8 @@ class ExpertsSpec:
     """With the weights of the model's own."""
     module: nn.Module
     """The model's own router."""
+    wrapped: nn.Module
+    """The model's own experts, with their adapters."""
     gate_up: StackPart
     down: StackPart
     gate: PlainGate | ClampedGate
@@ -94,10 +96,7 @@ class ExpertsSpec:
     def kind(self) -> tuple[Any, ...]:
         """All that experts of one kind have in common, but for the numbers in their weights."""
         bare = replace(self.router, weight=None, bias=None, correction=None)
-        stacks = tuple(
-            (part.shape, part.rank, part.scale, part.packed)
-            for part in (self.gate_up, self.down)
-        )
+        stacks = tuple((part.shape, part.rank, part.scale, part.packed) for part in (self.gate_up, self.down))
         has = self.router.bias is not None, self.router.correction is not None, self.shared_gate is not None
         return repr(bare), self.gate, stacks, has
 
@@ -117,7 +116,9 @@ def read_experts(mixture: nn.Module, hidden: int) -> ExpertsSpec | str:
     children = dict(mixture.named_children())
     strangers = set(children) - {EXPERTS, *ROUTERS, *SHARED, *SHARED_GATES}
     own = [name for name, _ in mixture.named_parameters(recurse=False)]
-    noisy = [name for part in mixture.modules() for name, value in vars(part).items() if "jitter" in name and value]
+    noisy = [
+        name for part in mixture.modules() for name, value in vars(part).items() if "jitter" in name and value
+    ]
     if strangers or own or noisy:
         return ", ".join(sorted({*strangers, *own, *noisy}))
     experts, adapters = _unwrap(mixture.get_submodule(EXPERTS))
@@ -128,7 +129,9 @@ def read_experts(mixture: nn.Module, hidden: int) -> ExpertsSpec | str:
     found = [name for name in ROUTERS if name in children]
     if len(found) != 1:
         return ROUTERS[0]
-    parts = {name: StackPart(experts, name, *adapters.get(name, (None, None, 0.0))) for name in (GATE_UP, DOWN)}
+    parts = {
+        name: StackPart(experts, name, *adapters.get(name, (None, None, 0.0))) for name in (GATE_UP, DOWN)
+    }
     device = next(children[found[0]].parameters()).device
     gate = _find_gate(experts, device)
     if gate is None:
@@ -140,7 +143,9 @@ def read_experts(mixture: nn.Module, hidden: int) -> ExpertsSpec | str:
     shared_gate = next((children[name] for name in SHARED_GATES if name in children), None)
     if shared_gate is not None and (type(shared_gate) is not nn.Linear or shared_gate.bias is not None):
         return "shared_expert_gate"
-    return ExpertsSpec(router, children[found[0]], parts[GATE_UP], parts[DOWN], gate, shared_gate)
+    return ExpertsSpec(
+        router, children[found[0]], children[EXPERTS], parts[GATE_UP], parts[DOWN], gate, shared_gate
+    )
 
 
 Adapters = dict[str, tuple[nn.Parameter, nn.Parameter, float]]
@@ -204,7 +209,10 @@ def find_routing(router: nn.Module, hidden: int, dtype: torch.dtype) -> Router |
         router.training = training
     tensors = [one for one in found if isinstance(one, Tensor)] if isinstance(found, tuple) else []
     chosen = next((one for one in tensors if not one.is_floating_point()), None)
-    weights = next((one for one in tensors if chosen is not None and one.shape == chosen.shape and one is not chosen), None)
+    weights = next(
+        (one for one in tensors if chosen is not None and one.shape == chosen.shape and one is not chosen),
+        None,
+    )
     if weights is None or chosen.shape[0] != TRIED_ROWS:
         return None
     errors = []
@@ -212,7 +220,9 @@ def find_routing(router: nn.Module, hidden: int, dtype: torch.dtype) -> Router |
         routes = form.forward(rows)
         same = (routes.chosen.sort(1)[0] == chosen.sort(1)[0]).all(1)
         difference = _spread(routes.chosen, routes.weights, experts) - _spread(chosen, weights, experts)
-        errors.append((same.float().mean(), difference[same].abs().max() if same.any() else same.sum() + 1.0, form))
+        errors.append(
+            (same.float().mean(), difference[same].abs().max() if same.any() else same.sum() + 1.0, form)
+        )
     largest = weights.abs().max().item()
     fit = [(error.item(), form) for share, error, form in errors if share.item() >= SAME_CHOICE]
     error, form = min(fit, key=lambda one: one[0], default=(float("inf"), None))
@@ -230,7 +240,9 @@ def _forms(router: nn.Module, weight: Tensor, rest: list[Tensor], top_k: int) ->
     bias = next((p for p in rest if p is getattr(router, "bias", None)), None)
     correction = next((p.detach().reshape(-1) for p in rest if p is not bias), None)
     groups = [(1, 1)]
-    count = next((int(getattr(router, name)) for name in ("num_group", "n_group") if hasattr(router, name)), 1)
+    count = next(
+        (int(getattr(router, name)) for name in ("num_group", "n_group") if hasattr(router, name)), 1
+    )
     if count > 1:
         groups.insert(0, (count, int(router.topk_group)))
     scalings = {float(getattr(router, "routed_scaling_factor", None) or 1.0), 1.0}
@@ -239,7 +251,9 @@ def _forms(router: nn.Module, weight: Tensor, rest: list[Tensor], top_k: int) ->
         (False, True), (True, False), (correction, None) if correction is not None else (None,),
     )  # fmt: skip
     for scores, normalised, scaling, (group_count, groups_chosen), wide, rounded, corrected in choices:
-        if scores == CHOSEN_SOFTMAX and (normalised or scaling != 1.0 or group_count > 1 or corrected is not None):
+        if scores == CHOSEN_SOFTMAX and (
+            normalised or scaling != 1.0 or group_count > 1 or corrected is not None
+        ):
             continue  # none of them has a place there
         yield Router(
             weight=weight.detach(),

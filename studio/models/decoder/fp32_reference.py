@@ -20,7 +20,11 @@ from studio.models.decoder.frozen_weights import FrozenWeights
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.layer import Layer
 from studio.models.decoder.spec import DecoderSpec
+from studio.models.nf4_experts import is_experts
 from studio.models.norm_probe import Norm
+
+EXPERTS_FORM = "_experts_implementation"
+"""Where a config says by which of transformers' ways experts multiply."""
 
 
 def widen(
@@ -45,6 +49,13 @@ def widen(
         name: None if child is None else widen(child, dtype, twins, to)
         for name, child in module._modules.items()
     }
+    if (
+        to == torch.float64
+        and is_experts(module)
+        and getattr(module.config, EXPERTS_FORM, "") == "grouped_mm"
+    ):
+        twin.config = copy.copy(module.config)  # PyTorch's grouped product has no fp64
+        setattr(twin.config, EXPERTS_FORM, "eager")
     return twin
 
 
@@ -77,6 +88,14 @@ class Wide:
     def __init__(self, module: nn.Module, dtype: torch.dtype, to: torch.dtype = torch.float32) -> None:
         self._twins: dict[int, nn.Parameter] = {}
         self._module = widen(module, dtype, self._twins, to)
+
+    def part(self, name: str) -> nn.Module:
+        """Return the twin of one of its modules."""
+        return self._module.get_submodule(name)
+
+    def twin(self, parameter: nn.Parameter) -> nn.Parameter:
+        """Return what stands in the place of one of its parameters."""
+        return self._twins[id(parameter)]
 
     def forward(self, x: Tensor, given: dict[str, Any]) -> Tensor:
         """Return y (D, S, H)."""

@@ -10,7 +10,7 @@ Two questions, each about a layer's result, its input's gradient and every gradi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -35,8 +35,10 @@ from studio.models.decoder.fp32_reference import (
     without_tf32,
 )
 from studio.models.decoder.layer import Layer, kind_of
+from studio.models.decoder.probe_adapters import leave_gradients, stir_adapters
 from studio.models.decoder.probe_states import LENGTHS, Stream, make_ids, read
 from studio.models.decoder.rotary import NO_ROTARY, to_halves
+from studio.models.decoder.route_check import compare_experts, find_agreed, judge_routes
 from studio.models.decoder.tolerance import (
     TIMES_FINER,
     TIMES_LOOSE,
@@ -89,34 +91,14 @@ def measure(
     """Give all comparisons, one after another."""
     device, store = decoder.device, decoder.store
     devices = range(torch.cuda.device_count()) if device.type == "cuda" else ()
-    held = store.holding(store.rounded) if isinstance(store, WholeStore) else _stirred(decoder)
-    with torch.random.fork_rng(devices=devices), evaluation_mode(model), _untouched(store.gradients), held:
+    held = store.holding(store.rounded) if isinstance(store, WholeStore) else stir_adapters(decoder)
+    with (
+        torch.random.fork_rng(devices=devices),
+        evaluation_mode(model),
+        leave_gradients(store.gradients),
+        held,
+    ):
         yield from _Probe(model, decoder, autocast, texts).compare()
-
-
-@contextmanager
-def _untouched(gradients: Tensor) -> Iterator[None]:
-    """Leave `gradients` as they are; without any, as before a run's first step, no copy of them is taken."""
-    before = gradients.clone() if gradients.any() else None
-    gradients.zero_()
-    try:
-        yield
-    finally:
-        gradients.zero_() if before is None else gradients.copy_(before)
-
-
-@contextmanager
-def _stirred(decoder: Decoder) -> Iterator[None]:
-    """Random numbers in every adapter inside: fresh ones are half zeros, through which no gradient flows."""
-    before = decoder.store.weights.clone()
-    generator = torch.Generator(decoder.device).manual_seed(0)
-    decoder.store.weights.normal_(0.0, 0.02, generator=generator)
-    decoder.note_change()
-    try:
-        yield
-    finally:
-        decoder.store.weights.copy_(before)
-        decoder.note_change()
 
 
 class _Probe:
@@ -133,7 +115,8 @@ class _Probe:
         self.config = config = model.config.get_text_config()
         self.dtype = decoder.dtype
         self.exact = all(group.weights.exact for layer in decoder.layers for group in layer.groups)
-        self.judge = Judge(self.dtype, self.exact)
+        routed = any(layer.experts is not None for layer in decoder.spec.layers)
+        self.judge = Judge(self.dtype, self.exact, routed)
         self.wide_kernels = bind({})
         tokens = max(LENGTHS) + 1
         ids = make_ids(texts, config.vocab_size, tokens).to(self.device)
@@ -174,7 +157,7 @@ class _Probe:
                     number, layer, wide, self.long, given, replace(long_rows, mlp_rows=0)
                 )
             if not self.exact:
-                like = self._widen(layer, fp8=True).forward(like, self.rows, self.wide_kernels, None)[0]
+                like = self.widen(layer, fp8=True).forward(like, self.rows, self.wide_kernels, None)[0]
         yield from self._compare_head()
         yield from self._compare_all(self.text.cut(x), None if self.exact else like)
 
@@ -238,7 +221,8 @@ class _Probe:
 
     # -- layers --------------------------------------------------------------------------------------------------
 
-    def _widen(self, layer: Layer, fp8: bool = False) -> Layer:
+    def widen(self, layer: Layer, fp8: bool = False) -> Layer:
+        """Return our layer in fp32."""
         return widen_layer(layer, self.decoder.kernels, self.wide_kernels, fp8=fp8)
 
     def _compare_layer(
@@ -249,29 +233,39 @@ class _Probe:
         names, parameters = ["y", "dx", *(name for name, _ in trained)], [p for _, p in trained]
         generator = torch.Generator().manual_seed(number)
         dy = torch.randn(sum(stream.lengths), x.shape[2], generator=generator).to(self.device)
+        shown: Tensor | float = 1.0
+        if layer.spec.experts is not None:
+            yield from compare_experts(self, number, layer, wide, stream.cut(x), parameters, names)
+            agreed = find_agreed(self, layer, wide, stream, x, given, rows)
+            yield from judge_routes(number, agreed, self.dtype)
+            # A row whose scores are equal but for rounding may go either way: it says nothing of the arithmetic.
+            dy *= agreed.all_ways[:, None]
+            shown = agreed.all_ways[:, None]
         with without_tf32():
             truth = wide.run(x.float(), stream.spread(dy), given[1], parameters)
-        truth = [stream.cut(truth[0]), stream.cut(truth[1]), *truth[2:]]
+        truth = [stream.cut(truth[0]) * shown, stream.cut(truth[1]), *truth[2:]]
         factor = 1.0
         if self.dtype == torch.float16:  # as a loss scale does: no gradient beyond its numbers
             factor = 2.0 ** (FP16_LARGEST - max(t.abs().max() for t in truth[1:]).log2().ceil()).item()
             dy, truth = dy * factor, [truth[0], *(t * factor for t in truth[1:])]
         rows_of_x = stream.cut(x)
         if not self.exact:
-            eight = self._run(self._widen(layer, fp8=True), rows_of_x, dy, rows, "all", parameters, fp32=True)
-            plain = self._run_model(layer.spec.module, stream, x, dy, given[0], parameters)
+            eight = self._run(
+                self.widen(layer, fp8=True), rows_of_x, dy, rows, "all", parameters, shown, fp32=True
+            )
+            plain = self._run_model(layer.spec.module, stream, x, dy, given[0], parameters, shown)
             own = further(eight, plain, truth)
         elif self.dtype == torch.float32 and self.device.type == "cpu":
             own = truth
         else:
-            own = self._run_model(layer.spec.module, stream, x, dy, given[0], parameters)
+            own = self._run_model(layer.spec.module, stream, x, dy, given[0], parameters, shown)
         if self.dtype != torch.float32 or not self.exact:
-            ours = self._run(self._widen(layer), rows_of_x, dy, rows, "all", parameters, fp32=True)
+            ours = self._run(self.widen(layer), rows_of_x, dy, rows, "all", parameters, shown, fp32=True)
             equal = list(self.judge.compare(number, names, ours, truth, truth, torch.float32))
             if not all(one.ok for one in equal) and self.device.type in ("cpu", "cuda"):
                 spread = stream.spread(dy / factor)
                 finer = run_finer(layer.spec.module, self.dtype, x, spread, given[1], parameters)
-                y, *gradients = stream.cut(finer[0]), stream.cut(finer[1]), *finer[2:]
+                y, *gradients = stream.cut(finer[0]) * shown, stream.cut(finer[1]), *finer[2:]
                 finer = [y, *(gradient * factor for gradient in gradients)]
                 judge = Judge(torch.float32, exact=True)
                 equal = list(judge.compare(number, names, ours, truth, finer, torch.float32, TIMES_FINER))
@@ -279,14 +273,14 @@ class _Probe:
             yield from equal
             del ours
         for keep in ("all", "input"):
-            ours = self._run(layer, rows_of_x, dy, rows, keep, parameters)
+            ours = self._run(layer, rows_of_x, dy, rows, keep, parameters, shown)
             yield from self.judge.compare(number, names, ours, own, truth, self.dtype)
 
     def _run(
         self, layer: Layer, x: Tensor, dy: Tensor, rows: BatchLayout, keep: str, parameters: list[nn.Parameter],
-        *, fp32: bool = False,
+        shown: Tensor | float, *, fp32: bool = False,
     ) -> list[Tensor]:  # fmt: skip
-        """Return y, dx and the gradients by our code."""
+        """Return y, dx and the gradients by our code; of y what `shown`, 1 or 0, leaves of its rows."""
         store, kernels = self.decoder.store, self.wide_kernels if fp32 else self.decoder.kernels
         for parameter in parameters:
             store.gradient(parameter).zero_()
@@ -295,16 +289,16 @@ class _Probe:
             upstream = layer.mlp.outer.widen_gradient(x.shape[0])
             upstream[:, : x.shape[1]] = dy
             dx = layer.backward(kept, [upstream], rows, kernels)[:, : x.shape[1]]
-        return [y, dx, *(store.gradient(p).clone() for p in parameters)]
+        return [y * shown, dx, *(store.gradient(p).clone() for p in parameters)]
 
     def _run_model(
         self, module: nn.Module, stream: Stream, x: Tensor, dy: Tensor, given: dict,
-        parameters: list[nn.Parameter],
+        parameters: list[nn.Parameter], shown: Tensor | float,
     ) -> list[Tensor]:  # fmt: skip
         """Return the same by the model's own code, as a step without our decoder runs it."""
-        with self._autocast():
+        with self.autocasting():
             y, dx, *rest = run_module(module, x, stream.spread(dy), given, parameters)
-        return [stream.cut(y), stream.cut(dx), *rest]
+        return [stream.cut(y) * shown, stream.cut(dx), *rest]
 
     # -- head and whole ------------------------------------------------------------------------------------------
 
@@ -314,7 +308,7 @@ class _Probe:
         x, picks, targets = self._picked()
         with without_tf32():
             truth = run_head(decoder.spec, x[picks].float(), targets, HEAD_SCALE, wide=True)
-        with self._autocast():
+        with self.autocasting():
             own = run_head(decoder.spec, x[picks], targets, HEAD_SCALE, wide=False)
         seen = self.text.cut(self.text.logits)[picks]
         error = errors_of([seen], [truth.logits])[0][0]
@@ -379,9 +373,7 @@ class _Probe:
         yield Measured(number, "model", trust, TRUSTED_DEPTH, trust <= TRUSTED_DEPTH)
         with torch.no_grad():
             logits = decoder.logits(decoder.hidden(ids, self.rows)[picks])
-        yield from self.judge.compare(
-            number, ["all logits"], [logits], [own_logits], [truth.logits], self.dtype, TIMES_LOOSE, deep=True
-        )
+        yield from self.judge.deep(number, "all logits", logits, own_logits, truth.logits)
         decoder.store.clear_gradients()
         loss = decoder.add_gradients(ids, self.rows, picks, targets, 1.0).sum()
         yield self.judge.loss(number, loss, own_loss, truth.loss)
@@ -395,7 +387,7 @@ class _Probe:
         weights = [spec.embedding.weight, first.module.weight]
         with store.holding(store.weights), without_tf32():
             truth = self._run_whole(weights)
-        with self._autocast():
+        with self.autocasting():
             own = self._run_whole(weights)
         yield from self.judge.compare(
             0, ["all embed_tokens.weight", f"all {norm}.weight"], [store.gradient(p) for p in weights], own,
@@ -410,7 +402,8 @@ class _Probe:
             loss = functional.cross_entropy(logits.float(), targets, reduction="sum")
             return list(torch.autograd.grad(loss, weights))
 
-    def _autocast(self) -> torch.autocast:
+    def autocasting(self) -> torch.autocast:
+        """Lower inside what the run's autocast lowers."""
         return torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None)
 
     def _picked(self) -> tuple[Tensor, Tensor, Tensor]:

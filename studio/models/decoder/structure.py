@@ -6,8 +6,9 @@ The one description that all read who ask what a layer is: the decoder, which fi
     norm, query/key/value, (head norms), rotary, attention, output, (branch norm), +,
     norm, gate and up, down, (branch norm), +
 
-and where its norms stand is one of PLACEMENTS. In the place of its MLP it may have experts, of which a router gives each
-token some, and beside them a shared one that all pass. A family may multiply its embeddings, each branch and its logits.
+and where its norms stand is one of PLACEMENTS. In the place of its MLP it may have experts, of which a router gives
+each token some, and beside them a shared one that all pass. A family may multiply its embeddings, each branch and its
+logits.
 
 H: hidden width   I: width inside the MLP   Q, K: width of all query heads, of all key heads
 """

@@ -37,6 +37,8 @@ TRUSTED, TRUSTED_DEPTH = 0.1, 0.5
 """Where the model's own head, or all of it, is further from our reading of it in fp32, that reading is wrong."""
 LOSS = 1e-2
 """What a loss may be off by in 16 bits whatever the model's own is: errors of many tokens cancel by chance."""
+LOSS_ROUTED = 5e-2
+"""Likewise where tokens pass experts: equal scores send a few of them elsewhere, in each layer others."""
 FP8 = 0.5
 """Largest error of a layer with products in 8 bits, as a root mean square: 2.6 % each on random weights."""
 LEAST_RATIO = 1e-30
@@ -66,6 +68,8 @@ class Judge:
 
     dtype: torch.dtype
     exact: bool
+    routed: bool = False
+    """Whether some layers have experts."""
 
     def compare(
         self, number: int, names: Sequence[str], ours: Sequence[Tensor], own: Sequence[Tensor],
@@ -96,9 +100,27 @@ class Judge:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         yield Measured(number, ", ".join(names[:3]), mean, 1.0, mean <= times)
 
+    def deep(self, number: int, name: str, ours: Tensor, own: Tensor, truth: Tensor) -> Iterator[Measured]:
+        """Yield what all layers together are off by, each of which was looked at by itself.
+
+        Where tokens pass experts chance decides which equal scores send elsewhere, in the own code as in ours.
+        """
+        if not self.routed:
+            yield from self.compare(
+                number, [name], [ours], [own], [truth], self.dtype, TIMES_LOOSE, deep=True
+            )
+            return
+        (error, _), (their, _) = errors_of([ours, own], [truth, truth])
+        floor = EQUAL if self.dtype == torch.float32 else TRUSTED_DEPTH
+        yield Measured(number, name, error, their, error <= max(TIMES_LOOSE * their, floor))
+
+    @property
+    def _least_loss(self) -> float:
+        return LOSS_ROUTED if self.routed else LOSS
+
     def loss(self, number: int, ours: Tensor, own: Tensor, truth: Tensor) -> Measured:
         error, their = (abs(one.item() / truth.item() - 1) for one in (ours, own))
-        floor = EQUAL if self.dtype == torch.float32 else LOSS if self.exact else FP8
+        floor = EQUAL if self.dtype == torch.float32 else self._least_loss if self.exact else FP8
         return Measured(number, "loss", error, their, error <= max(TIMES * their, floor))
 
 

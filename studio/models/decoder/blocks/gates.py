@@ -1,6 +1,6 @@
 """What stands between the two products of an expert: h of gate and up, forward and backward.
 
-    h = act(g) u        or, clamped (gpt-oss), h = (u' + 1) g' sigma(alpha g')
+h = act(g) u        or, clamped (gpt-oss), h = (u' + 1) g' sigma(alpha g')
 """
 
 from __future__ import annotations

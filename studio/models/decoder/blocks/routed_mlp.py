@@ -129,7 +129,12 @@ class RoutedMLP:
         return self.forward(saved.x, rows, kernels, -1)[0] if y is None else y
 
     def backward(
-        self, dy: Tensor, saved: SavedRoutedMLP, rows: BatchLayout, kernels: Kernels, below: LinearGroup | None
+        self,
+        dy: Tensor,
+        saved: SavedRoutedMLP,
+        rows: BatchLayout,
+        kernels: Kernels,
+        below: LinearGroup | None,
     ) -> Tensor:
         """See LayerBlock."""
         spec, hidden = self.spec, saved.x.shape[1]
@@ -172,9 +177,7 @@ class WholeLinear:
         u = torch.empty(x.shape[0], self.group.tail, dtype=x.dtype, device=x.device)
         return self.group.project(x, u, kernels, STILL)
 
-    def forward(
-        self, x: Tensor, experts: Tensor, groups: Groups, kernels: Kernels
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, experts: Tensor, groups: Groups, kernels: Kernels) -> tuple[Tensor, Tensor]:
         """Return Y (T, out) and U (T, tail)."""
         u = self.project(x, groups, kernels)
         return self.group.forward_apart(x, u, kernels), u
@@ -231,7 +234,9 @@ def build_routed_mlp(
     return RoutedMLP(spec, experts, rows, adapters, shared, norm_gradients)
 
 
-def _stack(part: StackPart, store: FlatStore, rows: StreamRows, adapters: list[StackAdapter]) -> GroupedLinear:
+def _stack(
+    part: StackPart, store: FlatStore, rows: StreamRows, adapters: list[StackAdapter]
+) -> GroupedLinear:
     """Return the GroupedLinear of `part`; its adapter, where it has one, joins `adapters`."""
     weight, bias = part.weight, part.bias
     weight = weight.as_nf4() if isinstance(weight, Nf4Stack) else weight.detach()
@@ -258,9 +263,14 @@ def widen_routed(block: RoutedMLP, shared: Sequence[LinearGroup]) -> RoutedMLP:
         if isinstance(weight, Nf4):
             opened = torch.empty(weight.shape, dtype=block.outer.dtype, device=rows.device)
             weight = decode(weight, opened).unflatten(0, (block.experts.router.weight.shape[0], -1))
-        twin = replace(linear, weight=weight.float(), bias=None if linear.bias is None else linear.bias.float())
+        twin = replace(
+            linear, weight=weight.float(), bias=None if linear.bias is None else linear.bias.float()
+        )
         if linear.a is not None:
-            twin.a, twin.b = torch.empty_like(linear.a, dtype=rows.dtype), torch.empty_like(linear.b, dtype=rows.dtype)
+            twin.a, twin.b = (
+                torch.empty_like(linear.a, dtype=rows.dtype),
+                torch.empty_like(linear.b, dtype=rows.dtype),
+            )
             adapters.append(replace(known[id(linear)], linear=twin))
         return twin
 
@@ -270,7 +280,9 @@ def widen_routed(block: RoutedMLP, shared: Sequence[LinearGroup]) -> RoutedMLP:
         router=replace(
             router, weight=router.weight.float(), bias=None if router.bias is None else router.bias.float()
         ),
-        routed=replace(experts.routed, gate_up=widen(experts.routed.gate_up), down=widen(experts.routed.down)),
+        routed=replace(
+            experts.routed, gate_up=widen(experts.routed.gate_up), down=widen(experts.routed.down)
+        ),
     )
     if shared:
         gate_up, down = map(WholeLinear, shared)

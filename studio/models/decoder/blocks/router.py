@@ -41,6 +41,14 @@ class Routes:
     """(S,): the expert of each sorted row."""
     groups: Groups
 
+    @classmethod
+    def of(cls, logits: Tensor, chosen: Tensor, weights: Tensor) -> Routes:
+        """The Routes of tokens whose `chosen` experts (T, k) and `weights` (T, k) are given."""
+        experts, order = torch.sort(chosen.reshape(-1), stable=True)
+        places = torch.empty_like(order)
+        places[order] = torch.arange(order.shape[0], device=order.device)
+        return cls(logits, chosen, weights, order, places, experts, Groups.of(experts, logits.shape[1]))
+
     @property
     def tokens(self) -> Tensor:
         """(S,): the token of each sorted row."""
@@ -86,13 +94,7 @@ class Router:
     def forward(self, x: Tensor) -> Routes:
         """Return the Routes of x (T, H); nothing waits for the GPU."""
         logits = self._logits(x)
-        chosen, weights = self._choose(logits)
-        flat = chosen.reshape(-1)
-        experts, order = torch.sort(flat, stable=True)
-        places = torch.empty_like(order)
-        places[order] = torch.arange(order.shape[0], device=order.device)
-        groups = Groups.of(experts, self.weight.shape[0])
-        return Routes(logits, chosen, weights, order, places, experts, groups)
+        return Routes.of(logits, *self._choose(logits))
 
     def backward(
         self, dweights: Tensor, x: Tensor, routes: Routes, *, dx: Tensor, balance: Tensor | None = None

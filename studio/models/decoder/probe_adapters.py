@@ -1,0 +1,36 @@
+"""What the probe does to a decoder's adapters and gradients, and takes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from studio.models.decoder.decoder import Decoder
+
+
+@contextmanager
+def leave_gradients(gradients: Tensor) -> Iterator[None]:
+    """Leave `gradients` as they are; without any, as before a run's first step, no copy of them is taken."""
+    before = gradients.clone() if gradients.any() else None
+    gradients.zero_()
+    try:
+        yield
+    finally:
+        gradients.zero_() if before is None else gradients.copy_(before)
+
+
+@contextmanager
+def stir_adapters(decoder: Decoder) -> Iterator[None]:
+    """Random numbers in every adapter inside: fresh ones are half zeros, through which no gradient flows."""
+    before = decoder.store.weights.clone()
+    generator = torch.Generator(decoder.device).manual_seed(0)
+    decoder.store.weights.normal_(0.0, 0.02, generator=generator)
+    decoder.note_change()
+    try:
+        yield
+    finally:
+        decoder.store.weights.copy_(before)
+        decoder.note_change()
