@@ -382,6 +382,5 @@ GROUPED_MATMUL = Op(
     triton=GroupedImplementation(forward=fused_product, backward=fused_gradient),
     supports=supports,
     sample=sample,
-    used=False,  # until a decoder's layer has experts
     needs_dots=True,
 )

@@ -305,9 +305,8 @@ class ModelFacts:
     key_heads: int = 0
     head_dim: int = 0
     sliding_window: int = 0
-    """Tokens that a token sees in a windowed layer; 0: no layer has a window."""
     windowed_layers: tuple[bool, ...] = ()
-    """Whether each layer has that window; () where all layers are alike."""
+    """Tokens that a token sees in a windowed layer, 0: none has a window; and whether each layer is one, (): all."""
     tied_embeddings: bool | None = None
     """Whether output and input embeddings are the same weights; None when unknown."""
     scores_capped: bool = False
@@ -319,10 +318,11 @@ class ModelFacts:
     linear_parameters: int = 0
     expert_parameters: int = 0
     """Weights of all layers' linears, experts and routers left out; of their experts, biases left out."""
+    experts: tuple[int, int, int] = (0, 0, 0)
+    """Layers with experts, how many each of them has, and how many of those a token passes."""
     linears: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Name inside a layer, such as `self_attn.q_proj` -> (outputs, inputs)."""
     norms: Mapping[str, int] = field(default_factory=dict)
-    """Name inside a layer, such as `input_layernorm` -> its width."""
+    """Name inside a layer, such as `self_attn.q_proj` -> (outputs, inputs), or of a norm -> its width."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -39,8 +39,7 @@ class DecoderStep:
         self.decayed = _as_parameter(store.weights[:middle], store.gradients[:middle])
         self.undecayed = _as_parameter(store.weights[middle:], store.gradients[middle:])
         self._drops = any(group.dropout for layer in decoder.layers for group in layer.groups)
-        linear = sum(group.inputs * group.outputs for layer in decoder.layers for group in layer.groups)
-        self._operations_a_token = 6 * linear
+        self._operations_a_token = 6 * sum(layer.weights_a_token for layer in decoder.layers)
         self._windows: Sequence[RowSizes] = ()
         self._steps = 0
         self._shapes: tuple[int, Shapes | None] = (0, None)
@@ -177,7 +176,7 @@ class DecoderStep:
         shapes, decoder = self._shapes[1], self.decoder
         if shapes is None or any(policy.offload for policy in decoder.policy.layers):
             return None
-        if any(layer.attention.kernel.packed.name == "math" for layer in decoder.layers):
+        if not decoder.recordable:
             return None
         now = hash((decoder.policy, tuple(decoder.kernels.implementations.items())))
         if self._graphs is None or self._graphs[0] != now:

@@ -165,8 +165,7 @@ def calibrate(
 
 def _choose_sizes(shape: DecoderShape, model: ModelFacts, recipe: Recipe) -> tuple[Recipe, Recipe] | None:
     """Return the recipe with micro-batches of T and of 2 T tokens; None where they are too short for that."""
-    linear = shape.layers * sum(group.inputs * group.outputs for group in shape.groups.values())
-    most = min(count_tokens(model, recipe), int(TRY_OPERATIONS / (6 * linear)))
+    most = min(count_tokens(model, recipe), int(TRY_OPERATIONS / (6 * shape.weights_a_token)))
     length = min(longest(model, recipe), most) // LENGTH_STEP * LENGTH_STEP
     if not length:
         return None

@@ -20,7 +20,7 @@ from studio.core.errors import StudioError
 from studio.core.i18n import Text, literal, load_catalogue, text
 from studio.core.recipe import AdapterSpec
 from studio.models.adapter_targets import ALL, find_targets, list_shared, restrict_targets
-from studio.models.expert_adapters import share_rank, stacks_as_parameters
+from studio.models.expert_adapters import list_expert_weights, share_rank, stacks_as_parameters
 from studio.models.language_model import is_outside, list_outside
 from studio.models.load import set_evaluation
 from studio.models.nf4_experts import list_stacks
@@ -98,8 +98,20 @@ def note_parts(model: Any, spec: AdapterSpec, adapter: str = "") -> tuple[Text, 
     outside = list_outside(model)
     notes = [text("run.towers", names=", ".join(outside))] if outside else []
     if spec.method == "lora" and spec.target_modules.strip() == ALL and not adapter:
-        notes += [one.describe() for one in find_targets(model, make_config(spec)).left_out]
+        found = find_targets(model, make_config(spec))
+        notes += _note_experts(model, found.experts, share_rank(spec.rank, model))
+        notes += [one.describe() for one in found.left_out]
     return tuple(notes)
+
+
+def _note_experts(model: Any, ends: Sequence[str], rank: int) -> list[Text]:
+    """Return in words what the experts of stacks with these ends of names get."""
+    stacks = {name: shape for name, shape in list_expert_weights(model).items() if name.endswith(tuple(ends))}
+    if not ends:
+        return []
+    numbers = rank * sum(experts * (rows + columns) for experts, rows, columns in stacks.values())
+    layers = len({name.rpartition(".")[0] for name in stacks})
+    return [text("run.experts", rank=rank, millions=f"{numbers / 1e6:,.1f}", layers=layers)]
 
 
 def _device_of(model: torch.nn.Module) -> torch.device:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from studio.models.decoder.structure import (
+    CHOSEN_COUNTS,
+    EXPERT_COUNTS,
     caps_scores,
     first_int,
     list_scaled,
@@ -17,6 +19,7 @@ from studio.models.decoder.structure import (
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)\.weight$")
 """A weight of one layer: `model.layers.3.self_attn.q_proj.weight`."""
+LAYER_NUMBER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 EXPERT = re.compile(r"(?:^|\.)experts\.")
 """A weight of experts, one by one or together. transformers 5 holds them as parameters of three dimensions."""
 EXPERT_BIAS = re.compile(r"bias$")
@@ -53,6 +56,9 @@ def read_shapes(
     linears, norms, linear_parameters = _read_layers(
         shapes, shape_linears(hidden, heads * head_dim, key_heads * head_dim, mlp_width)
     )
+    experts = {
+        name: shape for name, shape in shapes.items() if EXPERT.search(name) and not EXPERT_BIAS.search(name)
+    }
     tied = not any(HEADS.search(name) for name in shapes)
     return {
         "hidden_size": hidden,
@@ -71,10 +77,11 @@ def read_shapes(
         "scaled_branches": list_scaled(config),
         "tied_embeddings": tied if shapes else None,
         "linear_parameters": linear_parameters,
-        "expert_parameters": sum(
-            math.prod(shape)
-            for name, shape in shapes.items()
-            if EXPERT.search(name) and not EXPERT_BIAS.search(name)
+        "expert_parameters": sum(math.prod(shape) for shape in experts.values()),
+        "experts": (
+            len({match[1] for name in experts if (match := LAYER_NUMBER.search(name))}),
+            first_int(config, *EXPERT_COUNTS) if experts else 0,
+            first_int(config, *CHOSEN_COUNTS) if experts else 0,
         ),
         "linears": linears,
         "norms": norms,

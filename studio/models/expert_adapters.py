@@ -15,6 +15,7 @@ from peft.tuners.lora.layer import ParamWrapper
 from torch import Tensor, nn
 from transformers.quantizers.quantizers_utils import get_module_from_name
 
+from studio.models.decoder.structure import CHOSEN_COUNTS, first_int
 from studio.models.nf4_experts import STACKS, Nf4Stack, is_experts, list_stacks
 
 TAIL_PARTS = 3
@@ -44,8 +45,8 @@ def share_rank(rank: int, model: nn.Module) -> int:
     Of k experts that a token passes, each has its part: so do adapters keep their share of the weights, and a mixture
     of 128 experts does not train a billion numbers. Source: Schulman et al. 2025, "LoRA Without Regret".
     """
-    chosen = getattr(model.config.get_text_config(), "num_experts_per_tok", None)
-    return max(1, rank // int(chosen or 1))
+    chosen = first_int(model.config.get_text_config().to_dict(), *CHOSEN_COUNTS)
+    return max(1, rank // max(1, chosen))
 
 
 @contextmanager

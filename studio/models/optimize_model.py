@@ -38,6 +38,8 @@ class Fast:
         """The ops that Triton computes."""
         if self.decoder is not None:
             found = {op for op, name in self.decoder.kernels.implementations.items() if name == "triton"}
+            if all(layer.experts is None for layer in self.decoder.spec.layers):
+                found.discard("grouped_matmul")
             ours = any(layer.attention.kernel.packed.name == "triton" for layer in self.decoder.layers)
             return (
                 found if ours else found - {"flash"}
@@ -82,7 +84,10 @@ class Fast:
         return (*done, *kept)
 
 
-USED = {"rms_norm", "glu", "rope", "dropout", "nf4", "lora", "linear_cross_entropy", "adamw", "fp8", "flash"}
+USED = {
+    "rms_norm", "glu", "rope", "dropout", "nf4", "lora", "linear_cross_entropy", "adamw", "fp8", "flash",
+    "grouped_matmul",
+}  # fmt: skip
 """The ops of which the decoder and its optimizer consist."""
 
 

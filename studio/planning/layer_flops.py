@@ -56,6 +56,9 @@ def measure_work(shape: DecoderShape, window: int, document_tokens: int) -> Laye
         2 * shape.groups[name].inputs * shape.groups[name].outputs
         for name in ("output", "qkv", "gate_up", "down")
     )
+    if shape.routed is not None:
+        gate_up += 4 * shape.routed.chosen * shape.hidden * shape.routed.width
+        down += 2 * shape.routed.chosen * shape.hidden * shape.routed.width
     linear = output + qkv + gate_up + down
     return LayerWork(
         forward=linear + attention,
@@ -91,6 +94,8 @@ def micro_step_work(shape: DecoderShape, *, opened: bool) -> float:
     """
     reading = READING_OPERATIONS * (3 if shape.whole else 1)
     weights = shape.layers * sum(group.inputs * group.outputs for group in shape.groups.values())
+    if shape.routed is not None:  # all of them, of however few tokens
+        weights += shape.routed.layers * shape.routed.experts * shape.routed.weights
     return weights * (reading + OPENING_OPERATIONS * opened) + shape.layers * LAYER_OPERATIONS
 
 

@@ -7,7 +7,7 @@ Q, K: width of all query heads, of all key heads   tail: the columns in which a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from studio_kernels.ce_chunks import LEAST_ROWS, LOGITS_PER_PROCESSOR, MOST_ROWS
@@ -16,15 +16,15 @@ from studio_kernels.op import SCORES_BYTES
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import Text, text
 from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
-from studio.core.recipe import Recipe
+from studio.core.recipe import AdapterSpec, Recipe
 from studio.models.decoder.structure import (
     HEAD_NORMS,
     Group,
     find_placement,
     find_strange,
     group_linears,
-    is_target,
 )
+from studio.planning.layer_kinds import Routed, count_adapted, count_outside, list_kinds, read_routed
 
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 HEAD_LOGITS = 132 * LOGITS_PER_PROCESSOR
@@ -66,6 +66,8 @@ class DecoderShape:
     element_bytes: int
     windows: tuple[int, ...]
     """Of each layer: the tokens that a token sees; 0: all before it."""
+    routed: Routed | None = None
+    """Experts, where layers have some: those without are taken to be like them."""
 
     @property
     def queries(self) -> int:
@@ -76,6 +78,13 @@ class DecoderShape:
     def keys(self) -> int:
         """K."""
         return self.key_heads * self.head_dim
+
+    @property
+    def weights_a_token(self) -> int:
+        """Weights of all layers that a token meets."""
+        linear = self.layers * sum(group.inputs * group.outputs for group in self.groups.values())
+        routed = self.routed
+        return linear + (routed.layers * routed.chosen * routed.weights if routed else 0)
 
 
 def explain_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Text | None:
@@ -88,7 +97,8 @@ def explain_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Text 
         return text("plan.stock.dora")
     if stored not in ("none", "nf4"):
         return text("plan.stock.quantization", value=stored)
-    strange = find_strange(model.linears, model.norms, model.head_dim, model.query_heads, model.key_heads)
+    linears = {name for kind in list_kinds(model) for name in kind.linears}
+    strange = find_strange(linears, model.norms, model.head_dim, model.query_heads, model.key_heads)
     if strange:
         return text("model.decoder.unlike", part=", ".join(strange[:3]))
     if not model.query_heads or _read_groups(model, recipe) is None:
@@ -102,8 +112,8 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         return None
     spec, groups = recipe.adapter, _read_groups(model, recipe)
     whole = spec.method == "full"
-    adapted = [shape for name, shape in model.linears.items() if is_target(name, spec.target_modules)]
-    adapters = model.layers * spec.rank * sum(map(sum, adapted))
+    routed = read_routed(model, spec)
+    adapters = count_adapters(model, spec)
     windowed = model.windowed_layers or (True,) * model.layers
     return DecoderShape(
         layers=model.layers,
@@ -124,6 +134,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         composed=not all(_by_triton(plan, op) for op in COMPOSED if op in plan.kernels),
         fp8=bool(plan.fp8.value),
         element_bytes=DTYPE_BYTES[plan.dtype.value],
+        routed=routed,
         windows=tuple(model.sliding_window if is_windowed else 0 for is_windowed in windowed),
     )
 
@@ -134,24 +145,51 @@ def _by_triton(plan: BackendPlan, op: str) -> bool:
 
 def _read_groups(model: ModelFacts, recipe: Recipe) -> dict[str, Group] | None:
     rank = recipe.adapter.rank if recipe.adapter.method == "lora" else 0
-    groups = group_linears(model.linears, rank, recipe.adapter.target_modules)
-    if groups is None:
+    kinds, found = list_kinds(model), []
+    if model.expert_parameters and (
+        read_routed(model, recipe.adapter) is None or recipe.adapter.method == "full"
+    ):
         return None
-    weights = model.layers * sum(group.inputs * group.outputs for group in groups.values())
-    # Layers of different shapes are another structure.
-    return groups if weights == model.linear_parameters else None
+    for kind in kinds:
+        alone = kind.routed and not any("mlp" in name.lower() for name in kind.linears)
+        linears = kind.linears | (_no_mlp(model.hidden_size) if alone else {})
+        groups = group_linears(linears, rank, recipe.adapter.target_modules)
+        if groups is None:
+            return None
+        if alone:
+            groups |= {name: replace(groups[name], tail=0) for name in ("gate_up", "down")}
+        found.append(groups)
+    weights = count_outside(model) + sum(
+        kind.count * sum(group.inputs * group.outputs for group in groups.values())
+        for kind, groups in zip(kinds, found, strict=True)
+    )
+    # Layers of shapes that differ otherwise are another structure.
+    return found[0] if weights == model.linear_parameters else None
+
+
+def _no_mlp(hidden: int) -> dict[str, tuple[int, int]]:
+    """Return the linears of an MLP of no width, as beside experts of which none is shared."""
+    return {"mlp.gate_up_proj": (0, hidden), "mlp.down_proj": (hidden, 0)}
+
+
+def count_adapters(model: ModelFacts, spec: AdapterSpec) -> int:
+    """Return the parameters of the adapters on linears and experts."""
+    routed = read_routed(model, spec)
+    linear = sum(kind.count * count_adapted(kind, spec.target_modules) for kind in list_kinds(model))
+    return spec.rank * linear + (routed.adapter_parameters if routed else 0)
 
 
 def kept_bytes(shape: DecoderShape, keep: str) -> int:
     """Return what a layer at the level `keep` holds until its backward pass, bytes a token (SavedLayer)."""
-    e, groups = shape.element_bytes, shape.groups
+    e, groups, routed = shape.element_bytes, shape.groups, shape.routed
     levels = (
-        # The layer's input; the MLP's result where a norm follows it.
-        e * shape.hidden * (1 + shape.branch_norms),
+        # The layer's input; the MLP's result where a norm follows it; which experts a token passes.
+        e * shape.hidden * (1 + shape.branch_norms) + (routed.kept_bytes(e) if routed else 0),
         _attention_state(shape)
         + e * shape.hidden,  # and the residual stream after it, or what a norm makes it from
         e * (shape.queries + 2 * shape.keys + groups["qkv"].tail),
-        e * (2 * shape.mlp_width + 2 * groups["gate_up"].tail + groups["down"].tail),
+        e * (2 * shape.mlp_width + 2 * groups["gate_up"].tail + groups["down"].tail)
+        + (routed.opened_bytes(e) + routed.tail_bytes(e) if routed else 0),
     )
     return sum(levels[: KEEP_LEVELS.index(keep) + 1])
 
@@ -161,13 +199,13 @@ def moved_bytes(shape: DecoderShape, keep: str) -> int:
 
     All but the adapters' narrow parts and the log-sums, which stay on the card.
     """
-    e, groups = shape.element_bytes, shape.groups
+    e, groups, routed = shape.element_bytes, shape.groups, shape.routed
     level = KEEP_LEVELS.index(keep)
     stays = (
-        0,
+        routed.kept_bytes(e) if routed else 0,
         e * groups["output"].tail + 4 * shape.query_heads,
         e * groups["qkv"].tail,
-        e * (groups["gate_up"].tail + groups["down"].tail),
+        e * (groups["gate_up"].tail + groups["down"].tail) + (routed.tail_bytes(e) if routed else 0),
     )
     return kept_bytes(shape, keep) - sum(stays[: level + 1])
 
@@ -205,6 +243,11 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     given_back = e * hidden * ((level > 0) + shape.branch_norms)
     if level == 3:
         given_back += e * (2 * width + groups["gate_up"].tail)
+    experts = 0
+    if shape.routed is not None:
+        opened = shape.routed.opened_bytes(e)
+        experts = shape.routed.backward_bytes(e) + (opened if level < 3 else 0)
+        given_back += opened if level == 3 else 0
     gradients = (
         e * (2 * shape.queries + 2 * shape.keys)  # of attention's result, query, key and value
         + 4 * shape.queries + 8 * shape.query_heads  # sums in fp32: the query's gradient, and each head's
@@ -216,7 +259,7 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     # A branch that is multiplied has a gradient of its own, wide for its product, beside the gradient of attention.
     scaled = tokens * (2 * below + state + qkv + e * shape.queries - given_back)
     return {
-        "mlp": tokens * (above + below + state + qkv + middle) + at_once * e * portion,
+        "mlp": tokens * (above + below + state + qkv + middle + experts) + at_once * e * portion,
         "attention": max(0, attention) + SCORE_BLOCKS * SCORES_BYTES * shape.composed_attention,
         "join": max(0, scaled) * ("attention" in shape.scaled_branches),
     }
@@ -229,7 +272,10 @@ def forward_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens:
     portion = shape.mlp_width * (1 + shape.composed) + groups["down"].tail
     if level < 3:
         portion += 2 * shape.mlp_width + groups["gate_up"].tail
-    return e * (tokens * shape.hidden * (1 + (level < 1)) + at_once * portion)
+    experts = 0
+    if shape.routed is not None:
+        experts = shape.routed.forward_bytes(e) + (shape.routed.opened_bytes(e) if level < 3 else 0)
+    return e * (tokens * shape.hidden * (1 + (level < 1)) + at_once * portion) + tokens * experts
 
 
 def head_bytes(shape: DecoderShape, tokens: int, head_rows: int = 0, head_columns: int = 0) -> int:

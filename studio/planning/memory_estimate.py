@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from studio.core.atomic_files import add_spare
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.memory_policy import Calibration, MemoryPolicy
-from studio.core.recipe import Recipe, change_recipe
-from studio.models.decoder.structure import is_target
+from studio.core.recipe import AdapterSpec, Recipe, change_recipe
+from studio.planning.layer_kinds import DECODED_BYTES
 from studio.planning.layer_memory import (
     DTYPE_BYTES,
     LIBRARY_BYTES,
     DecoderShape,
+    count_adapters,
     peak_of_layers,
     read_decoder,
 )
@@ -98,18 +99,23 @@ def predict_decoder(
     if quantized:
         opened = sum(rows * columns for rows, columns in {group.shape for group in groups})
         opened += policy.cached_layers * sum(rows * columns for rows, columns in (g.shape for g in groups))
+    routed = shape.routed
+    decoded = DECODED_BYTES if quantized and routed else 0
+    copies_of_experts = width * routed.adapter_parameters if routed else 0
     library = LIBRARY_BYTES if _device(plan) == "cuda" else 0
     linear = count_linear_parameters(model)
     copies = 2 * linear if plan.fp8.value else 0  # each weight in 8 bits twice, for both directions
     weights = _weight_bytes(plan, model, linear, _trained_width(width) if shape.whole else width)
     parts = {
         "weights": weights + copies,
-        "adapters": 0 if shape.whole else 4 * trained + width * shape.layers * (rounded + corners),
+        "adapters": 0
+        if shape.whole
+        else 4 * trained + width * shape.layers * (rounded + corners) + copies_of_experts,
         "gradients": 4 * trained,
         "optimizer": OPTIMIZER_BYTES[plan.optimizer.value] * trained,
         "activations": kept,
         "workspace": needed + library,
-        "dequantization": width * opened,
+        "dequantization": width * opened + decoded,
     }
     lost = int((calibration.fragmentation - 1) * sum(parts.values()))
     return parts | {"fragmentation": lost, "context": calibration.context_bytes}
@@ -122,8 +128,7 @@ def is_small(operations_a_token: float, tokens: int) -> bool:
 
 def is_recorded(shape: DecoderShape, tokens: int, policy: MemoryPolicy) -> bool:
     """Return whether micro-steps of so many tokens are recorded as graphs."""
-    linear = shape.layers * sum(group.inputs * group.outputs for group in shape.groups.values())
-    small = is_small(6 * linear, tokens)
+    small = is_small(6 * shape.weights_a_token, tokens)
     away = any(layer.offload for layer in policy.layers)
     return small and not away and not shape.composed_attention
 
@@ -209,18 +214,17 @@ def count_linear_parameters(model: ModelFacts) -> int:
     return max(0, model.parameters - model.expert_parameters - copies * model.vocabulary * model.hidden_size)
 
 
-def count_adapter_parameters(model: ModelFacts, rank: int, targets: str = "all-linear") -> int:
+def count_adapter_parameters(model: ModelFacts, spec: AdapterSpec) -> int:
     """Return the parameters of a low-rank adapter on each target: rank x (inputs + outputs).
 
     For a model whose linears are not known, of one on every linear, with keys and values of H/4 (grouped queries).
     """
     if model.linears:
-        adapted = (shape for name, shape in model.linears.items() if is_target(name, targets))
-        return model.layers * rank * sum(map(sum, adapted))
+        return count_adapters(model, spec)
     hidden = model.hidden_size
     attention = 2 * (2 * hidden) + 2 * (hidden + hidden // 4)
     mlp = 3 * (hidden + _mlp_width(model))
-    return model.layers * rank * (attention + mlp)
+    return model.layers * spec.rank * (attention + mlp)
 
 
 def checkpoint_bytes(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> int:
@@ -241,11 +245,7 @@ def count_disk(plan: BackendPlan, model: ModelFacts, recipe: Recipe, keep: int |
 
 def _count_trained(model: ModelFacts, recipe: Recipe) -> int:
     spec = recipe.adapter
-    return (
-        model.parameters
-        if spec.method == "full"
-        else count_adapter_parameters(model, spec.rank, spec.target_modules)
-    )
+    return model.parameters if spec.method == "full" else count_adapter_parameters(model, spec)
 
 
 def _device(plan: BackendPlan) -> str:

@@ -197,7 +197,7 @@ def count_operations(
     Of a weight that is not trained two products, of a trained one three, each of 2 operations (Kaplan et al. 2020).
     """
     linear, head = (
-        count_linear_parameters(model) + model.expert_parameters,
+        count_linear_parameters(model) + round(model.expert_parameters * share_chosen(model)),
         model.hidden_size * model.vocabulary,
     )
     seen = document_tokens / 2
@@ -213,6 +213,12 @@ def count_operations(
         again = slowdown(shape, plan.memory, round(document_tokens)) if shape and plan.memory else 0.0
         return operations * (1 + again)
     return operations + (2 * linear + attention) * bool(plan.checkpointing.value)
+
+
+def share_chosen(model: ModelFacts) -> float:
+    """Return the share of its experts that a token passes; 1.0 where that is not known."""
+    _, experts, chosen = model.experts
+    return chosen / experts if experts and chosen else 1.0
 
 
 def measure_twins(plan: BackendPlan, model: ModelFacts) -> float:

@@ -90,7 +90,7 @@ def test_every_adapter_is_heard(family):
     model(input_ids=tokens, labels=tokens, use_cache=False).loss.backward()
     adapters = {name: p for name, p in model.named_parameters() if "lora_B" in name}
     assert adapters and all(p.grad is not None and p.grad.any() for p in adapters.values())
-    assert not any("router" in name or ".experts." in name for name in adapters)
+    assert not any("router" in name or ".gate." in name for name in adapters)
 
 
 def test_dense_models_leave_nothing_out():
@@ -99,14 +99,33 @@ def test_dense_models_leave_nothing_out():
     assert len(targets_of(make("qwen3"))[0].names) == 14
 
 
-def test_experts_and_routers_are_left_out_with_their_share():
+def test_experts_get_an_adapter_each_of_their_part_of_the_rank():
     model = make("qwen3_moe")
     found, left = targets_of(model)
+    assert found.experts == ("mlp.experts.down_proj", "mlp.experts.gate_up_proj") and "expert" not in left
+    notes = {one.id: one for one in note_parts(model, AdapterSpec(rank=8))}
+    adapted = adapt(model, AdapterSpec(rank=8))
+    config = adapted.config
+    mine = {name: p for name, p in adapted.named_parameters() if p.requires_grad and ".experts." in name}
+    rank = 8 // config.num_experts_per_tok
+    assert {p.shape[0] for name, p in mine.items() if "lora_A" in name} == {rank * config.num_experts}
+    assert notes["run.experts"].values["rank"] == rank
+    millions = sum(p.numel() for p in mine.values()) / 1e6
+    assert notes["run.experts"].values["millions"] == f"{millions:,.1f}"
+
+
+@pytest.mark.parametrize("spec", [AdapterSpec(dropout=0.1), AdapterSpec(dora=True)], ids=["dropout", "dora"])
+def test_experts_and_routers_are_left_out_with_their_share(spec):
+    """peft cannot drop what goes into a parameter's adapter, nor give it a magnitude."""
+    model = make("qwen3_moe")
+    found = find_targets(model, make_config(spec))
+    left = {one.why: one for one in found.left_out}
     assert {name.rpartition(".")[2] for name in found.names} == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    assert not found.experts
     experts = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name)
     matrices = sum(p.numel() for name, p in model.named_parameters() if p.ndim > 1 and ".layers." in name)
     assert left["expert"].share == pytest.approx(experts / matrices) and left["router"].names == ("gate",)
-    assert targets_of(make("phimoe"))[1].keys() >= {"expert", "router"}
+    assert targets_of(make("phimoe"))[1].keys() >= {"router"}
 
 
 def test_what_peft_takes_for_experts_is_left_out_and_said():
@@ -114,7 +133,9 @@ def test_what_peft_takes_for_experts_is_left_out_and_said():
     assert set(left["rewritten"].names) == {"gate_proj", "up_proj", "down_proj"}
     assert any(name.endswith("q_b_proj") for name in found.names)
     adapted = adapt(make("deepseek_v3"), AdapterSpec(rank=4))
-    assert not adapted.peft_config["default"].target_parameters, "no adapter on the experts by surprise"
+    config = adapted.peft_config["default"]
+    assert set(config.target_parameters) == set(found.experts), "and no router by surprise"
+    assert not any(name.endswith(("gate_proj", "up_proj", "down_proj")) for name in config.target_modules)
 
 
 def test_a_kernel_that_reads_a_weight_keeps_its_linear_without_adapter():

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.make_model import SHAPES
 from studio.core.memory_policy import Calibration, LayerPolicy, MemoryPolicy
+from studio.core.recipe import AdapterSpec
 from studio.planning.layer_memory import head_bytes, kept_bytes, phase_bytes, read_decoder
 from studio.planning.memory_estimate import (
     checkpoint_bytes,
@@ -56,11 +57,13 @@ def test_weights_of_an_8b_model(quantization, gigabytes):
 
 
 def test_adapter_of_an_8b_model_has_42_million_parameters_at_rank_16():
-    assert count_adapter_parameters(make_decoder(), 16) == 41_943_040
+    assert count_adapter_parameters(make_decoder(), AdapterSpec(rank=16)) == 41_943_040
     assert count_linear_parameters(make_decoder()) == 6_979_321_856
-    assert count_adapter_parameters(make_decoder(), 8, "q_proj, v_proj") == 32 * 8 * (8192 + 5120)
+    assert count_adapter_parameters(
+        make_decoder(), AdapterSpec(rank=8, target_modules="q_proj, v_proj")
+    ) == 32 * 8 * (8192 + 5120)
     # Without the shapes of its linears the same comes out of its size.
-    assert count_adapter_parameters(make_model(), 16) == pytest.approx(41_943_040, rel=0.01)
+    assert count_adapter_parameters(make_model(), AdapterSpec(rank=16)) == pytest.approx(41_943_040, rel=0.01)
     assert count_linear_parameters(make_model()) == pytest.approx(6_979_321_856, rel=0.01)
 
 
@@ -335,7 +338,7 @@ def test_length_is_capped_by_what_the_model_reads():
 
 def test_checkpoint_holds_what_is_trained():
     recipe, model = make_recipe(), make_model()
-    adapter = count_adapter_parameters(model, 16)
+    adapter = count_adapter_parameters(model, AdapterSpec(rank=16))
     assert checkpoint_bytes(plan(MACHINE, recipe, model), model, recipe) == 12 * adapter
     recipe = make_recipe({"adapter.method": "full"})
     assert checkpoint_bytes(plan(MACHINE, recipe, model), model, recipe) == 12 * model.parameters

@@ -76,6 +76,13 @@ class Decoder:
         """Where it computes."""
         return self.store.weights.device
 
+    @property
+    def recordable(self) -> bool:
+        """Whether a micro-step can be recorded as a graph: its launches hang on the sizes of its rows alone."""
+        grouped = self.kernels.implementations["grouped_matmul"] == "triton"
+        plain = all(layer.attention.kernel.packed.name != "math" for layer in self.layers)
+        return plain and (grouped or all(layer.experts is None for layer in self.spec.layers))
+
     def follow(self, policy: MemoryPolicy) -> None:
         """Keep what `policy` says from the next micro-step on; without room for opened weights, none stay open."""
         self.policy = policy

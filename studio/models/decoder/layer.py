@@ -8,7 +8,7 @@ adapters or all linears, biases and norms, are added on the way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from studio_kernels.attention import Attention
@@ -21,6 +21,7 @@ from studio.models.decoder.blocks.attention import SavedAttention, SelfAttention
 from studio.models.decoder.blocks.block import LayerBlock, StreamRows
 from studio.models.decoder.blocks.gated_mlp import GatedMLP, SavedMLP
 from studio.models.decoder.blocks.routed_mlp import RoutedMLP, SavedRoutedMLP, build_routed_mlp
+from studio.models.decoder.blocks.router import Router
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.flat_weights import norms_of
 from studio.models.decoder.fused_lora_linear import LinearGroup
@@ -86,6 +87,22 @@ class Layer:
     def groups(self) -> tuple[LinearGroup, ...]:
         """The groups of linears of all blocks."""
         return tuple(group for block in self.blocks for group in block.groups)
+
+    @property
+    def weights(self) -> int:
+        """Weights of all linears and experts."""
+        return self._count(lambda router: router.weight.shape[0])
+
+    @property
+    def weights_a_token(self) -> int:
+        """Those of them that a token meets."""
+        return self._count(lambda router: router.top_k)
+
+    def _count(self, experts: Callable[[Router], int]) -> int:
+        linear = sum(group.inputs * group.outputs for group in self.groups)
+        if isinstance(self.mlp, RoutedMLP):
+            linear += experts(self.mlp.experts.router) * self.mlp.expert_weights
+        return linear
 
     def forward(
         self, x: Tensor, rows: BatchLayout, kernels: Kernels, keep: Keep | None

@@ -167,7 +167,7 @@ class _Probe:
         for number, layer in enumerate(layers):
             kinds.setdefault(kind_of(layer), number)
         first = set(kinds.values())
-        if sum(group.inputs * group.outputs for layer in layers for group in layer.groups) <= ALL_WEIGHTS:
+        if sum(layer.weights for layer in layers) <= ALL_WEIGHTS:
             return set(range(len(layers))), first
         sizes = torch.stack([x.abs().max() for x in self.text.inputs[:-1]])
         largest = sizes.topk(min(LARGEST_LAYERS, len(layers))).indices.tolist()

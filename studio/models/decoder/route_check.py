@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from studio_kernels.dispatch import Kernels
@@ -18,14 +18,28 @@ from torch import Tensor, nn
 
 from studio.models.decoder.blocks.routed_mlp import RoutedMLP
 from studio.models.decoder.blocks.router import Routes
+from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.fp32_reference import Wide, without_tf32
 from studio.models.decoder.layer import Layer
 from studio.models.decoder.probe_states import Stream
-from studio.models.decoder.tolerance import Measured
+from studio.models.decoder.tolerance import Judge, Measured
 
-if TYPE_CHECKING:
-    from studio.models.decoder.parity_check import _Probe
+
+class Probe(Protocol):
+    """What is asked of the probe that compares whole layers."""
+
+    decoder: Decoder
+    dtype: torch.dtype
+    judge: Judge
+    wide_kernels: Kernels
+
+    def autocasting(self) -> torch.autocast:
+        """Lower inside what the run's autocast lowers."""
+
+    def widen(self, layer: Layer) -> Layer:
+        """Return our layer in fp32."""
+
 
 ROWS_EACH = 2
 """Rows that every expert is held against its model on."""
@@ -51,7 +65,7 @@ class Agreed:
 
 
 def find_agreed(
-    probe: _Probe, layer: Layer, wide: Wide, stream: Stream, x: Tensor, given: tuple[Any, Any], rows: Any
+    probe: Probe, layer: Layer, wide: Wide, stream: Stream, x: Tensor, given: tuple[Any, Any], rows: Any
 ) -> Agreed:
     """Return which rows of x (D, S, H) agree."""
     router, cut = layer.spec.experts.module, stream.cut(x)
@@ -95,7 +109,7 @@ def judge_routes(number: int, agreed: Agreed, dtype: torch.dtype) -> Iterator[Me
 
 
 def compare_experts(
-    probe: _Probe, number: int, layer: Layer, wide: Wide, x: Tensor, parameters: list[nn.Parameter],
+    probe: Probe, number: int, layer: Layer, wide: Wide, x: Tensor, parameters: list[nn.Parameter],
     names: list[str],
 ) -> Iterator[Measured]:  # fmt: skip
     """Hold every expert of a layer against the model's own, on rows that look like those of x (T, H)."""

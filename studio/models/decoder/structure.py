@@ -27,6 +27,9 @@ ROUTERS = ("gate", "router")
 """What it calls that which chooses among them."""
 SHARED, SHARED_GATES = ("shared_expert", "shared_experts", "shared_mlp"), ("shared_expert_gate",)
 """What it calls an expert that all tokens pass, and the linear by which that one is weighed."""
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+CHOSEN_COUNTS = ("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token")
+"""What configs call the number of experts, and how many of them a token passes."""
 SHARED_MLPS = tuple(f"mlp.{name}" for name in SHARED)
 GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("self_attn.qkv_proj",)),

@@ -8,6 +8,7 @@ computed again; which experts a token passes never is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -105,6 +106,11 @@ class RoutedMLP:
         """Round changed adapters of the routed experts; those of `groups` are their own matter."""
         for adapter in self.adapters:
             adapter.refresh()
+
+    @property
+    def expert_weights(self) -> int:
+        """Weights of one of the routed experts."""
+        return sum(math.prod(part.shape[1:]) for part in (self.spec.experts.gate_up, self.spec.experts.down))
 
     def forward(
         self, x: Tensor, rows: BatchLayout, kernels: Kernels, level: int

@@ -1,0 +1,121 @@
+"""The kinds of layers that a model has, from its facts: all alike, or some with experts in the place of their MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from studio.core.facts import ModelFacts
+from studio.core.recipe import AdapterSpec
+from studio.models.config_shapes import EXPERT, ROUTER
+from studio.models.decoder.structure import SHARED_GATES, SHARED_MLPS, is_target
+
+MATRICES = 3
+"""Gate, up and down of an expert."""
+ROUTE_BYTES = 8 + 4 + 3 * 8
+"""What is kept of one expert of a token: its number and weight, and three orders of the rows."""
+DECODED_BYTES = 256 * 2**20
+"""Room in which 4-bit experts are opened, some at a time (studio_kernels.grouped_matmul)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """So many layers with these linears, name -> (outputs, inputs), experts and what chooses them left out."""
+
+    count: int
+    linears: Mapping[str, tuple[int, int]]
+    routed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Routed:
+    """The experts of each of `layers` layers; E experts of I columns for rows of H, k of which a token passes."""
+
+    layers: int
+    experts: int
+    chosen: int
+    width: int
+    hidden: int
+    rank: int
+    """Of each expert's adapters; 0: none."""
+
+    @property
+    def weights(self) -> int:
+        """Of one expert."""
+        return MATRICES * self.hidden * self.width
+
+    @property
+    def adapter_parameters(self) -> int:
+        """Of all layers."""
+        each = self.rank * (self.hidden + 2 * self.width + self.width + self.hidden)
+        return self.layers * self.experts * each
+
+    def kept_bytes(self, element_bytes: int) -> int:
+        """Return what is always kept of a token's routes."""
+        return element_bytes * self.experts + self.chosen * ROUTE_BYTES
+
+    def opened_bytes(self, element_bytes: int) -> int:
+        """Return what gate and up of a token's experts take."""
+        return element_bytes * self.chosen * 2 * self.width
+
+    def tail_bytes(self, element_bytes: int) -> int:
+        """Return what the adapters' narrow parts take beside them."""
+        return element_bytes * self.chosen * 2 * self.rank
+
+    def backward_bytes(self, element_bytes: int) -> int:
+        """Return what the backward pass of a token needs beside gate and up (blocks/experts.py)."""
+        rows, product = element_bytes * self.hidden, element_bytes * self.width
+        # Spread gradient and input, h and its gradient; then either their product in fp32, or the gradient of the rows.
+        return self.chosen * (
+            2 * rows + 2 * product + max(8 * self.width, rows) + element_bytes * 4 * self.rank
+        )
+
+    def forward_bytes(self, element_bytes: int) -> int:
+        """Return what a token's forward pass needs beside gate and up: the rows, sorted and back in their places."""
+        return element_bytes * self.chosen * (2 * self.hidden + 2 * self.rank)
+
+
+def list_kinds(model: ModelFacts) -> tuple[LayerKind, ...]:
+    """Return the kinds of a model's layers, the one with experts first."""
+    if not model.expert_parameters:
+        return (LayerKind(model.layers, model.linears),)
+    plain = {
+        name: shape
+        for name, shape in model.linears.items()
+        if not (EXPERT.search(name) or ROUTER.search(name) or name.rpartition(".")[2] in SHARED_GATES)
+    }
+    routed = {name: shape for name, shape in plain.items() if name.rpartition(".")[0] != "mlp"}
+    dense = {name: shape for name, shape in plain.items() if name.rpartition(".")[0] not in SHARED_MLPS}
+    layers = model.experts[0]
+    kinds = LayerKind(layers, routed, True), LayerKind(model.layers - layers, dense)
+    return tuple(kind for kind in kinds if kind.count)
+
+
+def count_outside(model: ModelFacts) -> int:
+    """Return the linear parameters of all layers that list_kinds() leaves out: gates of shared experts."""
+    gates = (shape for name, shape in model.linears.items() if name.rpartition(".")[2] in SHARED_GATES)
+    return sum(model.experts[0] * outputs * inputs for outputs, inputs in gates)
+
+
+def read_routed(model: ModelFacts, adapter: AdapterSpec) -> Routed | None:
+    """Return a model's experts, None where it has none or where their shapes do not add up."""
+    layers, experts, chosen = model.experts
+    if not (model.expert_parameters and layers and experts and chosen and model.hidden_size):
+        return None
+    # peft cannot do either of these with stacks (models/adapter_targets.py).
+    reached = adapter.method == "lora" and adapter.target_modules.strip() == "all-linear"
+    reached = reached and not adapter.dropout and not adapter.dora
+    routed = Routed(
+        layers=layers,
+        experts=experts,
+        chosen=chosen,
+        width=model.expert_parameters // (layers * experts * MATRICES * model.hidden_size),
+        hidden=model.hidden_size,
+        rank=max(1, adapter.rank // chosen) if reached else 0,
+    )
+    return routed if routed.layers * routed.experts * routed.weights == model.expert_parameters else None
+
+
+def count_adapted(kind: LayerKind, targets: str) -> int:
+    """Return the inputs and outputs of all linears of a kind of layer that get an adapter."""
+    return sum(sum(shape) for name, shape in kind.linears.items() if is_target(name, targets))
