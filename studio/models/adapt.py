@@ -62,9 +62,7 @@ def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
     if not names:
         raise _refuse_targets(targets, text("adapter.targets.none"), linears)
     try:
-        with _device_of(model), stacks_as_parameters(model), warnings.catch_warnings():
-            # peft looks for ranks of parameters among modules, and says that it found none.
-            warnings.filterwarnings("ignore", message="The following rank_pattern keys")
+        with _device_of(model), stacks_as_parameters(model), _without_false_alarm():
             adapted = get_peft_model(model, config)
     except ValueError as error:
         raise _refuse_targets(targets, literal(last_line(error)), linears) from error
@@ -112,6 +110,14 @@ def _note_experts(model: Any, ends: Sequence[str], rank: int) -> list[Text]:
     numbers = rank * sum(experts * (rows + columns) for experts, rows, columns in stacks.values())
     layers = len({name.rpartition(".")[0] for name in stacks})
     return [text("run.experts", rank=rank, millions=f"{numbers / 1e6:,.1f}", layers=layers)]
+
+
+@contextmanager
+def _without_false_alarm() -> Iterator[None]:
+    """Inside, peft does not say that ranks of parameters, which it uses, match no module (0.21)."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The following (rank|alpha)_pattern keys")
+        yield
 
 
 def _device_of(model: torch.nn.Module) -> torch.device:
@@ -190,7 +196,7 @@ def load_adapter(model: Any, folder: Path, *, trainable: bool = False) -> Any:
             text("adapter.missing.fix"),
         )
     try:
-        with _device_of(model), stacks_as_parameters(model):
+        with _device_of(model), stacks_as_parameters(model), _without_false_alarm():
             adapted = PeftModel.from_pretrained(model, folder, is_trainable=trainable, local_files_only=True)
         _take_by_name(adapted, load_file(folder / "adapter_model.safetensors"))
     except (ValueError, RuntimeError, OSError, KeyError) as error:
