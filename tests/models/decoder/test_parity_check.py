@@ -203,7 +203,7 @@ def test_every_kind_of_layer_is_chosen_of_a_large_model(monkeypatch):
     assert first == {0, 1} and {0, 1, 2} == chosen
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 @pytest.mark.parametrize("name", DTYPES)
 def test_the_trained_demo_model_is_accepted_and_a_fault_in_it_refused(name):
     model = load(DEMO, name)
