@@ -21,13 +21,14 @@ Shape = tuple[int, ...]
 
 GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("self_attn.qkv_proj",)),
-    "output": (("self_attn.o_proj",),),
-    "gate_up": (("mlp.gate_proj", "mlp.up_proj"), ("mlp.gate_up_proj",), ("shared_mlp.input_linear",)),
-    "down": (("mlp.down_proj",), ("mlp.down_proj",), ("shared_mlp.output_linear",)),
-}
+    "output": (("self_attn.o_proj",), ("self_attn.out_proj",)),
+    "gate_up": (("mlp.gate_proj", "mlp.up_proj"), ("mlp.gate_up_proj",), ("shared_mlp.input_linear",),
+                ("feed_forward.w1", "feed_forward.w3")),
+    "down": (("mlp.down_proj",), ("mlp.down_proj",), ("shared_mlp.output_linear",), ("feed_forward.w2",)),
+}  # fmt: skip
 """Linears of a layer that read the same rows, each group in the forms that the decoder knows: apart, as one, or as one
 by another name."""
-MLPS = ("mlp", "shared_mlp")
+MLPS = ("mlp", "shared_mlp", "feed_forward")
 """What layers call the module of their MLP."""
 PLACEMENTS: tuple[Mapping[str, str], ...] = (
     {"input_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
@@ -44,12 +45,16 @@ PLACEMENTS: tuple[Mapping[str, str], ...] = (
         "output_norm": "post_mlp_layernorm",
     },
     {"attention_norm": "post_attention_layernorm", "output_norm": "post_feedforward_layernorm"},
+    {"input_norm": "operator_norm", "mlp_norm": "ffn_norm"},
 )
 """Where norms of H columns stand, and by which names: before attention and before the MLP, on what each of them adds to
-the residual stream (`attention_norm`, `output_norm`), or both. Of Llama, Gemma 2, GLM-4 and OLMo 2, for instance."""
+the residual stream (`attention_norm`, `output_norm`), or both. Of Llama, Gemma 2, GLM-4, OLMo 2, LFM2, for instance."""
+FINAL_NORMS = ("norm", "embedding_norm", "final_layernorm")
+"""What decoders call the norm after their last layer."""
 HEAD_NORM_FORMS = (
     ("self_attn.q_norm", "self_attn.k_norm"),
     ("self_attn.query_layernorm", "self_attn.key_layernorm"),
+    ("self_attn.q_layernorm", "self_attn.k_layernorm"),
 )
 """Norms of query and key, of each head or of all heads at once."""
 HEAD_NORMS = tuple(name for names in HEAD_NORM_FORMS for name in names)
@@ -193,6 +198,10 @@ def shape_linears(hidden: int, queries: int, keys: int, mlp_width: int) -> dict[
         "mlp.down_proj": (hidden, mlp_width),
         "shared_mlp.input_linear": (2 * mlp_width, hidden),
         "shared_mlp.output_linear": (hidden, mlp_width),
+        "self_attn.out_proj": (hidden, queries),
+        "feed_forward.w1": (mlp_width, hidden),
+        "feed_forward.w3": (mlp_width, hidden),
+        "feed_forward.w2": (hidden, mlp_width),
     }
 
 

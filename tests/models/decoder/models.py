@@ -25,6 +25,13 @@ GRANITE = {
     "embedding_multiplier": 4.0,
     "logits_scaling": 3.0,
 }
+DELTA = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"], "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1],
+    },
+}  # fmt: skip
 FAMILIES = {
     "llama": (transformers.LlamaConfig, {}),
     "llama3": (
@@ -77,6 +84,34 @@ FAMILIES = {
     "hunyuan": (transformers.HunYuanDenseV1Config, TOKENS),
     "ernie4_5": (transformers.Ernie4_5Config, TOKENS),
     "helium": (transformers.HeliumConfig, TOKENS),
+    "qwen3_5": (transformers.Qwen3_5TextConfig, DELTA | TOKENS),
+    "lfm2": (
+        transformers.Lfm2Config,
+        TOKENS | {"layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
+    ),
+    "gemma4": (
+        transformers.Gemma4TextConfig,
+        TOKENS | MIXED | {
+            "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1, "global_head_dim": 32, "final_logit_softcapping": 30.0,
+        },
+    ),
+    "granite_hybrid": (
+        transformers.GraniteMoeHybridConfig,
+        GRANITE | {
+            "num_local_experts": 0, "shared_intermediate_size": 96,
+            "layer_types": ["mamba", "attention", "mamba"], "position_embedding_type": "rope",
+            "mamba_d_state": 16, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 1,
+            "mamba_chunk_size": 16,
+        },
+    ),
+    "latent": (  # DeepSeek-V3's attention, in a model without experts
+        transformers.DeepseekV3Config,
+        TOKENS | {
+            "first_k_dense_replace": 3, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 16, "v_head_dim": 16, "num_key_value_heads": 4, "head_dim": 8,
+        },
+    ),
 }  # fmt: skip
 TARGETS = "all-linear"
 
@@ -103,6 +138,8 @@ def make_model(
                 parameter.normal_(0.0, 0.2)
             elif "lora_" in name:
                 parameter.normal_(0.0, 0.1)
+            elif name.endswith(("A_log", "dt_bias")):
+                parameter.normal_(-1.0, 0.3)  # a state that lasts for some tokens
             else:
                 parameter.mul_(4.0)  # fresh weights are so small that attention is nearly even
     adapted.config.use_cache = False
