@@ -25,7 +25,14 @@ from studio.models.decoder.frozen_weights import (
     Scratch,
     TrainedWeights,
 )
-from studio.models.decoder.fused_lora_linear import Drops, LinearGroup, LinearPart, read_part
+from studio.models.decoder.fused_lora_linear import (
+    Drops,
+    LinearGroup,
+    LinearPart,
+    order_parameters,
+    read_part,
+    refuse_base,
+)
 from studio.models.decoder.layer import Layer, SavedLayer
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.spec import DecoderSpec, LayerSpec, read_decoder
@@ -320,7 +327,7 @@ def take_over(
         return text("model.decoder.unlike", part=unknown[0])
     if reason := next((m.unknown for layer in spec.layers if (m := layer.mixer) and m.unknown), None):
         return text("model.decoder.unlike", part=reason)
-    ours = [p for layer in parts for group in layer.values() for p in _in_order(group)]
+    ours = [p for layer in parts for group in layer.values() for p in order_parameters(group)]
     ours += [p for layer in spec.layers if layer.mixer for p in layer.mixer.trained]
     trained = {id(p) for p in model.parameters() if p.requires_grad}
     whole = not ours and trained == set(map(id, list_parameters(spec)))
@@ -328,7 +335,7 @@ def take_over(
         return text("model.decoder.trained")
     if whole and (part := explain_unlike(spec)):
         return text("model.decoder.unlike", part=part)
-    if not whole and (reason := _refuse_base(adapted, dtype)):
+    if not whole and (reason := refuse_base(adapted, dtype)):
         return reason
     store, scratch = WholeStore(spec, dtype) if whole else FlatStore([ours]), Scratch()
     stream = StreamRows(spec.hidden_size, dtype, store.weights.device)
@@ -350,25 +357,6 @@ def take_over(
 
 def _read_parts(layer: LayerSpec) -> dict[str, list[LinearPart | str]]:
     return {name: [read_part(module) for module in modules] for name, modules in layer.groups.items()}
-
-
-def _in_order(group: Sequence[LinearPart]) -> list[nn.Parameter]:
-    """Return a group's adapter weights as the store wants them: every A, which lie below each other, then every B."""
-    adapted = [part for part in group if part.rank]
-    return [part.a for part in adapted] + [part.b for part in adapted]
-
-
-def _refuse_base(parts: Sequence[LinearPart], dtype: torch.dtype) -> Text | None:
-    """Return why a base layer cannot be computed here, or None."""
-    for part in parts:
-        state = getattr(part.base.weight, "quant_state", None)
-        if state is None and (type(part.base) is not nn.Linear or part.base.weight.dtype != dtype):
-            return text(
-                "model.decoder.weights", kind=type(part.base).__name__, dtype=str(part.base.weight.dtype)
-            )
-        if state is not None and (state.quant_type != "nf4" or state.blocksize != 64):
-            return text("model.decoder.weights", kind=state.quant_type, dtype=str(state.blocksize))
-    return None
 
 
 def _group(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from studio.models.decoder.padded_rows import RowBlock, cut_blocks
 
 PROBE_TOKENS = 5
+Container = MutableMapping | MutableSequence
 Given = dict[str, Any]
 """Arguments by their name."""
 
@@ -135,7 +136,7 @@ def find_wiring(layer: nn.Module, name: str, given: Given, x: Tensor) -> Wiring 
     if len(rows) != 1:
         return None
     wiring = Wiring(rows[0], passed, fixed)
-    containers = [given[source] for source in passed.values() if isinstance(given[source], (dict, list))]
+    containers = [given[source] for source in passed.values() if isinstance(given[source], Container)]
     sizes = list(map(len, containers))
     if containers:
         wiring.call(getattr(layer, name), x, given)
@@ -148,6 +149,8 @@ class OwnInputs:
 
     decoder: nn.Module
     hidden_size: int
+    like: Tensor
+    """Rows come to layers in its dtype, on its device: the embedding's weight."""
     _asked: tuple = ()
     _found: list[tuple[RowBlock, list[Given]]] = field(default_factory=list)
 
@@ -210,14 +213,15 @@ def _is_number(value: Any) -> bool:
 
 def read_mixer(layer: nn.Module, name: str, number: int, inputs: OwnInputs, given: Given) -> Mixer | None:
     """Return the child `name` of a layer as a Mixer, None where it is unclear what it is called with."""
-    first = next(p for p in layer.parameters() if p.is_floating_point())
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(1, PROBE_TOKENS, inputs.hidden_size, generator=generator).to(first.device, first.dtype)
+    x = torch.randn(1, PROBE_TOKENS, inputs.hidden_size, generator=generator)
+    x = x.to(inputs.like.device, inputs.like.dtype)
     wiring = find_wiring(layer, name, given, x)
     return None if wiring is None else Mixer(getattr(layer, name), name, number, wiring, inputs)
 
 
-def probe_layers(inputs: OwnInputs, like: nn.Parameter) -> list[Given]:
+def probe_layers(inputs: OwnInputs) -> list[Given]:
     """Return what each layer is given with a few tokens, as find_wiring() takes it."""
+    like = inputs.like
     x = torch.zeros(1, PROBE_TOKENS, inputs.hidden_size, device=like.device, dtype=like.dtype)
     return ask_layers(inputs.decoder, x)

@@ -203,11 +203,9 @@ class _Probe:
         assert len(self.text.inputs) == last + 1, "the model computes other layers than it shows"
 
     def _compare_constants(self, number: int, layer: Layer, given: dict) -> Iterator[Measured]:
-        """The window and the rotary tables: neither shows in every text. The model's own module brings its own."""
-        if layer.spec.mixer is not None:
-            return
-        ours, window = layer.attention.kernel.heads.window, self._window(number)
-        if window is not None:
+        """The window and the rotary tables: neither shows in every text."""
+        if layer.spec.mixer is None and (window := self._window(number)) is not None:
+            ours = layer.attention.kernel.heads.window
             yield Measured(number, "window", float(ours), float(window), ours == window)
         table = given.get("position_embeddings")
         if table is None or layer.spec.rotary == NO_ROTARY:

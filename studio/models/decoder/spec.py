@@ -4,6 +4,7 @@ Covers the layer of Llama, Mistral, Qwen2, Qwen3, Gemma 2 and 3, Phi-3, SmolLM3,
 whatever else is built of the same parts: (norm), query/key/value, (query and key norm), (rotary embedding), causal
 attention, output, (norm), sum, (norm), gated MLP, (norm), sum. Names of classes are never looked at: how keys are
 turned is found by trying (rotary_probe.py), and parity_check.py proves that a layer computes what its parts suggest.
+Where attention alone is another one, the model's own module stays in its place (own_inputs.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
+from studio_kernels.dispatch import ERRORS
 from torch import nn
 
 from studio.core.i18n import Text, text
@@ -149,13 +151,15 @@ def _read(model: nn.Module) -> DecoderSpec:
         raise _Unlike("use_bidirectional_attention")
     kinds = getattr(config, "layer_types", None)
     layers, rotary = _child(decoder, "layers"), getattr(decoder, "rotary_emb", None)
-    reading = _Reading(config, kinds or (), rotary, OwnInputs(decoder, config.hidden_size))
+    embedding = _child(decoder, "embed_tokens")
+    inputs = OwnInputs(decoder, config.hidden_size, next(embedding.parameters()))
+    reading = _Reading(config, kinds or (), rotary, inputs)
     found = tuple(_read_layer(layer, number, reading) for number, layer in enumerate(layers))
     head = model.get_output_embeddings()
     if head is None or type(head) is not nn.Linear or _known(head) != {"weight"}:
         raise _Unlike("lm_head")
     return DecoderSpec(
-        embedding=_child(decoder, "embed_tokens"),
+        embedding=embedding,
         layers=found,
         norm=_norm(decoder, next((name for name in FINAL_NORMS if hasattr(decoder, name)), FINAL_NORMS[0])),
         rotary=rotary,
@@ -275,26 +279,23 @@ def _read_attention(layer: nn.Module, number: int, reading: _Reading) -> dict[st
     }
 
 
-NO_ATTENTION: dict[str, Any] = {
-    "query_norm": None, "key_norm": None, "qkv": (), "output": None, "query_heads": 0, "key_heads": 0,
-    "head_dim": 0, "scale": 0.0, "window": 0, "softcap": 0.0, "rotary": NO_ROTARY, "turning": Turning(),
-    "query_scale": None,
-}  # fmt: skip
+NO_ATTENTION = dict.fromkeys(("query_norm", "key_norm", "output", "query_scale"))
+NO_ATTENTION |= dict.fromkeys(("query_heads", "key_heads", "head_dim", "scale", "window", "softcap"), 0)
+NO_ATTENTION |= {"qkv": (), "rotary": NO_ROTARY, "turning": Turning()}
 """What is told of attention in a layer whose mixer is the model's own module."""
 
 
 def _read_mixer(layer: nn.Module, number: int, reading: _Reading, unlike: _Unlike) -> dict[str, Any]:
-    """Return LayerSpec's fields where the one child that is neither norm nor MLP computes as it is.
-
-    Raises `unlike`, why it is not computed by us, where there is no such child or it is unclear what it is given.
-    """
-    known = PARTS["layer"] | NORMS
-    names = [name for name, _ in layer.named_children() if name not in known or name == "self_attn"]
+    """Return LayerSpec's fields where the one child that is neither norm nor MLP runs as it is; else raise `unlike`."""
+    known = (PARTS["layer"] | NORMS) - {"self_attn"}
+    names = [name for name, _ in layer.named_children() if name not in known]
     if len(names) != 1 or any(True for _ in layer.named_parameters(recurse=False)):
         raise unlike
-    if reading.given is None:
-        reading.given = probe_layers(reading.inputs, next(layer.parameters()))
-    mixer = read_mixer(layer, names[0], number, reading.inputs, reading.given[number])
+    try:
+        reading.given = reading.given or probe_layers(reading.inputs)
+        mixer = read_mixer(layer, names[0], number, reading.inputs, reading.given[number])
+    except ERRORS as error:  # the model's own code, asked for a part of itself, fails in its own ways
+        raise _Unlike(f"{names[0]} ({type(error).__name__}: {error})") from error
     if mixer is None:
         raise unlike
     return NO_ATTENTION | {"mixer": mixer}

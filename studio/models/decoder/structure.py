@@ -184,6 +184,32 @@ def group_linears(
     return groups if known == len(linears) else None
 
 
+def split_mixers(
+    linears: Mapping[str, tuple[int, int]],
+) -> tuple[dict[str, tuple[int, int]], dict[str, dict[str, tuple[int, int]]]]:
+    """Return the linears of the MLP, and those of each mixer by its name: a layer's child that is no MLP."""
+    mlp, mixers = {}, {}
+    for name, shape in linears.items():
+        owner = name.partition(".")[0]
+        if owner in MLPS:
+            mlp[name] = shape
+        else:
+            mixers.setdefault(owner, {})[name] = shape
+    return mlp, mixers
+
+
+def has_mixers(linears: Collection[str], norms: Collection[str]) -> bool:
+    """Return whether layers of such parts have mixers that run as the model's own modules, and all else is known.
+
+    Of one kind or of several: what a layer's children are called decides, as in spec.py. `linears` and `norms`: of all
+    layers together.
+    """
+    own = {name for name in linears if name.partition(".")[0] not in MLPS}
+    outside = {name for name in norms if "." not in name}
+    known = any(set(names) <= set(linears) for names in GROUPS["down"]) and bool(find_placement(outside))
+    return known and all("." in name for name in own) and not own <= LINEARS
+
+
 def shape_linears(hidden: int, queries: int, keys: int, mlp_width: int) -> dict[str, tuple[int, int]]:
     """Return (outputs, inputs) of every linear of LINEARS, for widths H, Q, K and I."""
     return {

@@ -84,6 +84,8 @@ FAMILIES = {
     "hunyuan": (transformers.HunYuanDenseV1Config, TOKENS),
     "ernie4_5": (transformers.Ernie4_5Config, TOKENS),
     "helium": (transformers.HeliumConfig, TOKENS),
+}  # fmt: skip
+FOREIGN = {
     "qwen3_5": (transformers.Qwen3_5TextConfig, DELTA | TOKENS),
     "lfm2": (
         transformers.Lfm2Config,
@@ -108,11 +110,12 @@ FAMILIES = {
     "latent": (  # DeepSeek-V3's attention, in a model without experts
         transformers.DeepseekV3Config,
         TOKENS | {
-            "first_k_dense_replace": 3, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
+            "first_k_dense_replace": 3, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 8,
             "qk_nope_head_dim": 16, "v_head_dim": 16, "num_key_value_heads": 4, "head_dim": 8,
         },
     ),
 }  # fmt: skip
+"""Families of which some layers mix tokens by the model's own module."""
 TARGETS = "all-linear"
 
 
@@ -121,9 +124,12 @@ def make_model(
 ) -> nn.Module:
     """Return a PeftModel in evaluation mode whose norms, biases and adapters are all drawn at random."""
     torch.manual_seed(0)
-    config_class, extra = FAMILIES[family]
+    config_class, extra = (FAMILIES | FOREIGN)[family]
     config = config_class(**(SHAPE | extra | shape))
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
+    for name, scalar in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            scalar.fill_(0.625)
     adapted = get_peft_model(
         model,
         LoraConfig(
@@ -149,7 +155,7 @@ def make_model(
 def make_whole_model(family: str, *, dtype: torch.dtype = torch.float32, **shape) -> nn.Module:
     """Return a model of which every weight is trained, in evaluation mode; norms and biases are drawn at random."""
     torch.manual_seed(0)
-    config_class, extra = FAMILIES[family]
+    config_class, extra = (FAMILIES | FOREIGN)[family]
     config = config_class(**(SHAPE | extra | shape))
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
     with torch.no_grad():
