@@ -603,8 +603,8 @@ def shrink(config_class, over=None, small=SMALL):
     return config
 
 
-def build_model(family: Family, folder: Path) -> int:
-    """Save a tiny random model of `family` with tokenizer and template in `folder`; return its parameters' count."""
+def make_tiny(family: Family):  # noqa: ANN201
+    """Return a tiny random model of `family` in fp32."""
     import torch
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -613,6 +613,14 @@ def build_model(family: Family, folder: Path) -> int:
     config = shrink(CONFIG_MAPPING[family.model_type], _merge(OVER.get(family.model_type, {}), family.over))
     model = getattr(transformers, family.architecture)(config)
     randomise(model)
+    return model
+
+
+def build_model(family: Family, folder: Path) -> int:
+    """Save a tiny random model of `family` with tokenizer and template in `folder`; return its parameters' count."""
+    import torch
+
+    model = make_tiny(family)
     model.generation_config.eos_token_id = model.generation_config.pad_token_id = None
     model.to(torch.bfloat16).save_pretrained(
         folder
