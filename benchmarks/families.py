@@ -18,6 +18,7 @@ import csv
 import io
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -78,6 +79,8 @@ class Studio:
 
 def examine(family: Family, work: Path, warm: Path) -> dict:
     """Return the row of one kind. `warm`: a workspace that knows this machine."""
+    from studio.models.architectures import judge_config
+
     row: dict = {"name": family.name, "model_type": family.model_type, "class": family.architecture}
     row |= {"reads": family.reads, "rank": family.rank}
     folder = work / "model"
@@ -85,6 +88,9 @@ def examine(family: Family, work: Path, warm: Path) -> dict:
     try:
         build_model(family, folder)
     except Exception as error:  # noqa: BLE001  whatever transformers raises for sizes that make no model
+        verdict = judge_config({"model_type": family.model_type}, family.architecture, "none")
+        if not verdict.ok:  # by its config alone: what it would be is never looked at
+            return row | {"state": "refused", "built": False, "check": False, "said": say_reason(verdict)}
         return row | {"state": "not built", "built": False, "said": tell(error)}
     row["built"] = True
     shutil.copytree(warm, work / "workspace")
@@ -110,7 +116,7 @@ def examine(family: Family, work: Path, warm: Path) -> dict:
         row["leftovers"] = list_leftovers(run)
         row["state"] = "fails"
         return row
-    plain = guard(lambda: compare_twice(folder, run))
+    plain = guard(lambda: compare_losses(folder, run))
     row["loss_off"], row["plain_off"] = plain.get("off", plain.get("error")), plain.get("own")
     row["early_off"] = plain.get("early")
     row["still"] = guard(lambda: count_still(run)).get("still")
@@ -130,15 +136,21 @@ def examine(family: Family, work: Path, warm: Path) -> dict:
     return row
 
 
+def say_reason(verdict) -> str:  # noqa: ANN001
+    """Return why a model is not trained, in words."""
+    from studio.core.i18n import load_catalogue
+
+    return load_catalogue("en").say(verdict.reason)
+
+
 def judge(row: dict) -> str:
     """Return `trains` when everything holds, else what falls short first."""
 
     def within(name: str, limit: float) -> bool:
         return isinstance(row[name], float) and row[name] <= limit
 
-    # Where the plain loop is not within the tolerance of itself, routes of experts flip: the first steps speak.
-    flips = (row["plain_off"] or 0.0) > LOSS_TOLERANCE
-    if not within("early_off" if flips else "loss_off", LOSS_TOLERANCE):
+    # Where routes of experts flip, the plain loop is off from itself by as much.
+    if not within("loss_off", max(LOSS_TOLERANCE, row["plain_off"] or 0.0)):
         return "other losses"
     if not row["untouched"]:
         return "base changed"
@@ -222,14 +234,16 @@ def load_plain(folder: Path):  # noqa: ANN201
         return cls.from_pretrained(folder, dtype=torch.float32)
 
 
-def compare_losses(folder: Path, run: Path, reverse: bool = False) -> dict:
-    """Train a plain model with peft and PyTorch's AdamW on the run's rows; return how far its losses are off at most.
+def train_plainly(folder: Path, run: Path, way: str = "rows") -> list[float]:
+    """Train a plain model with peft and PyTorch's AdamW on the run's rows; return its losses.
 
-    One row at a time, without padding, logits and cross entropy, attention as the run planned it.
+    One row at a time, without padding, logits and cross entropy. `way`: rows, reverse (the last row first), or padded
+    (the rows of a step as one batch).
     """
     import torch
     import torch.nn.functional as F
     from peft import LoraConfig, get_peft_model
+    from torch.nn.utils.rnn import pad_sequence
     from transformers import AutoTokenizer
 
     from studio.core.codec import from_json
@@ -247,7 +261,6 @@ def compare_losses(folder: Path, run: Path, reverse: bool = False) -> dict:
     base = load_plain(folder)
     settings = {"r": spec.rank, "lora_alpha": spec.alpha, "target_modules": saved["target_modules"]}
     model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **settings)).train()
-    more = read_token_types(base)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, weight_decay=optim.weight_decay, eps=optim.epsilon)
     order = StepOrder(len(data.train), optim.batch_size, recipe.seed)
@@ -257,11 +270,16 @@ def compare_losses(folder: Path, run: Path, reverse: bool = False) -> dict:
         count = sum(int(torch.tensor(row.trained)[1:].sum()) for row in rows)
         optimizer.zero_grad()
         total = 0.0
-        for row in reversed(rows) if reverse else rows:
-            ids, counts = torch.tensor(row.token_ids).long(), torch.tensor(row.trained)[1:]
-            inputs = {name: torch.zeros_like(ids)[None] for name in more}
-            logits = model(input_ids=ids[None], use_cache=False, **inputs).logits[0, :-1].float()
-            loss = F.cross_entropy(logits[counts], ids[1:][counts], reduction="sum") / count
+        batches = (
+            [rows] if way == "padded" else [[row] for row in (reversed(rows) if way == "reverse" else rows)]
+        )
+        for batch in batches:
+            ids, mask, counts = (
+                pad_sequence(one, batch_first=True) for one in zip(*map(read_row, batch), strict=True)
+            )
+            logits = forward(model, ids, mask, counts).logits[:, :-1].float()
+            picked = counts[:, 1:]
+            loss = F.cross_entropy(logits[picked], ids[:, 1:][picked], reduction="sum") / count
             loss.backward()
             total += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(trained, optim.max_grad_norm)
@@ -269,8 +287,34 @@ def compare_losses(folder: Path, run: Path, reverse: bool = False) -> dict:
             group["lr"] = learning_rate(optim, step, STEPS)
         optimizer.step()
         losses.append(total)
-    found = [one.loss for one in read_events(run) if one.kind == "step_logged"]
-    return {"losses": losses, "off": differ(losses, found), "early": differ(losses[:2], found[:2])}
+    return losses
+
+
+def read_row(row):  # noqa: ANN001, ANN201
+    """Return a row's ids, its attention mask and which tokens are trained, (S,) each."""
+    import torch
+
+    ids = torch.tensor(row.token_ids).long()
+    return ids, torch.ones_like(ids), torch.tensor(row.trained).bool()
+
+
+def forward(model, ids, mask, counts):  # noqa: ANN001, ANN201
+    """Return what a whole model computes; where it refuses to train without token types, all are of text.
+
+    To PaliGemma 0 is the prompt, which sees itself from both sides, and 1 the answer: so its processor tells them.
+    """
+    import torch
+
+    inputs = {"input_ids": ids, "use_cache": False} | ({} if bool(mask.all()) else {"attention_mask": mask})
+    if model.config.model_type == "paligemma":
+        return model(**inputs, token_type_ids=(counts.cumsum(1) > 0).long())
+    try:
+        return model(**inputs)
+    except ValueError as error:
+        named = re.search(r"\b(mm_)?token_type_ids", str(error))
+        if named is None:
+            raise
+        return model(**inputs, **{named[0]: torch.zeros_like(ids)})
 
 
 def differ(first: list[float], second: list[float]) -> float:
@@ -278,25 +322,19 @@ def differ(first: list[float], second: list[float]) -> float:
     return max(abs(a - b) for a, b in zip(first, second, strict=True))
 
 
-def compare_twice(folder: Path, run: Path) -> dict:
-    """Compare the losses; where they differ, add how far the plain loop is off from itself with its rows in reverse.
+def compare_losses(folder: Path, run: Path) -> dict:
+    """Return how far the plain loop's losses are off at most, and those of the first two steps.
 
-    Sums in another order differ in the last bit, which can send a token to another expert.
+    Where they differ, also how far the plain loop is off from itself in other orders: sums in another order differ in
+    the last bit, which can send a token to another expert.
     """
-    first = compare_losses(folder, run)
-    if first["off"] > LOSS_TOLERANCE:
-        second = compare_losses(folder, run, reverse=True)
-        first["own"] = differ(first["losses"], second["losses"])
-    return first
-
-
-def read_token_types(model) -> list[str]:  # noqa: ANN001
-    """Return what the forward of a model that reads pictures wants to hear of which tokens are none."""
-    if model.config.get_text_config() is model.config:
-        return []
-    code = model.forward.__code__
-    taken = code.co_varnames[: code.co_argcount]
-    return [name for name in ("token_type_ids", "mm_token_type_ids") if name in taken]
+    found = [one.loss for one in read_events(run) if one.kind == "step_logged"]
+    plain = train_plainly(folder, run)
+    result = {"off": differ(plain, found), "early": differ(plain[:2], found[:2])}
+    if result["off"] > LOSS_TOLERANCE:
+        others = [train_plainly(folder, run, way) for way in ("reverse", "padded")]
+        result["own"] = max(differ(plain, one) for one in others)
+    return result
 
 
 def count_still(run: Path) -> dict:
@@ -313,7 +351,7 @@ def compare_merged(folder: Path, run: Path, merged: Path) -> dict:
     Plain transformers loads both. Both are rounded to bf16 by the same random numbers, and computed in fp32.
     """
     import torch
-    from peft import PeftModel
+    from peft import PeftModel, get_peft_model_state_dict
     from safetensors.torch import load_file
 
     from studio.core.codec import from_json
@@ -326,7 +364,11 @@ def compare_merged(folder: Path, run: Path, merged: Path) -> dict:
     with torch.no_grad():
         base = load_plain(folder).eval()
         before = base(input_ids=ids, use_cache=False).logits
-        plain = PeftModel.from_pretrained(base, run / "adapter").merge_and_unload()
+        tuned = PeftModel.from_pretrained(base, run / "adapter")
+        own = get_peft_model_state_dict(tuned, save_embedding_layers=False)
+        for name, tensor in load_file(run / "adapter" / "adapter_model.safetensors").items():
+            own[name].copy_(tensor)  # what peft's loading renames and then loses
+        plain = tuned.merge_and_unload()
         cast_weights(plain, torch.bfloat16, recipe.seed)
         cast_weights(plain, torch.float32, recipe.seed)
         expected = plain.eval()(input_ids=ids, use_cache=False).logits

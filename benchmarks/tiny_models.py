@@ -7,7 +7,9 @@ chat template.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import re
 from pathlib import Path
 
 VOCAB = 384
@@ -182,6 +184,7 @@ SMALL = dict(
     indexer_head_dim=16,
     indexer_budget=64,
     indexer_compress_ratio=4,
+    qk_dim_factor=1.0,
 )
 VISION = dict(
     hidden_size=32,
@@ -210,6 +213,7 @@ VISION = dict(
     encoder_ffn_dim=64,
     encoder_attention_heads=4,
     adapter_in_dim=32,
+    adapter_input_size=32,
     adapter_out_dim=64,
     projector_input_dim=64,
     projector_output_dim=64,
@@ -281,7 +285,11 @@ OVER: dict[str, dict] = {
     "zamba": {"attention_hidden_size": 128, "attention_head_dim": 32, "num_key_value_heads": 4},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "attn_pdrop": 0.0, "clip_qkv": 8.0}},
     "bamba": {"attn_layer_indices": [1, 3]},
-    "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "num_key_value_heads": 4},
+    "zamba2": {
+        "tie_word_embeddings": True,
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "num_key_value_heads": 4,
+    },
     "reformer": {"is_decoder": True, "axial_pos_shape": [16, 32], "axial_pos_embds_dim": [32, 32]},
     "qwen2_vl": {"text_config": MROPE},
     "qwen2_5_vl": {"text_config": MROPE},
@@ -325,7 +333,7 @@ OVER: dict[str, dict] = {
         }
     },
     "muse_spark": {
-        "vision_config": {"num_hidden_layers": 4, "hidden_sizes": [32, 32, 32, 32], "depths": [1, 1, 1, 1]}
+        "audio_config": {"num_hidden_layers": 4, "hidden_sizes": [32, 32, 32, 32], "depths": [1, 1, 1, 1]}
     },
     "molmo2": {
         "vision_config": {"image_size": [28, 28]},
@@ -340,6 +348,15 @@ OVER: dict[str, dict] = {
         },
     },
     "cosmos3_edge": {"text_config": MROPE},
+    "chameleon": {"vocabulary_map": {"<image>": 4}},
+    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense"] + ["sparse"] * 3}},
+    "deepseek_v4": {"compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8}},
+    "dots3_note": {"vision_config": {"pyramid_num_routed": [0, 4]}},
+    "emu3": {"vocabulary_map": {"<image>": 4, "<|extra_200|>": 5}},
+    "nemotron_h_omni": {
+        "vision_config": {"video_temporal_patch_size": 2},
+        "audio_config": {"projection_hidden_size": 64, "projection_bias": False},
+    },
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "cohere_compass": {
         "text_config": {
@@ -561,7 +578,7 @@ def shrink(config_class, over=None, small=SMALL):
         if name in small:
             kwargs[name] = small[name]
         elif name.endswith(("_token_id", "_token_index")) and isinstance(field.default, int):
-            kwargs[name] = 300 + sum(map(ord, name)) % 80
+            kwargs[name] = _number(name)
     if "kv_lora_rank" in fields and "num_key_value_heads" in fields:
         kwargs["num_key_value_heads"] = 4
     subs = dict(getattr(config_class, "sub_configs", None) or {}) | dict(
@@ -611,7 +628,9 @@ def make_tiny(family: Family):  # noqa: ANN201
 
     torch.manual_seed(0)
     config = shrink(CONFIG_MAPPING[family.model_type], _merge(OVER.get(family.model_type, {}), family.over))
-    model = getattr(transformers, family.architecture)(config)
+    cls = getattr(transformers, family.architecture)
+    name_tokens(config, cls)
+    model = cls(config)
     randomise(model)
     return model
 
@@ -627,6 +646,22 @@ def build_model(family: Family, folder: Path) -> int:
     )  # a merge stores 16 bits: what it must leave is the same to the bit
     make_tokenizer(folder)
     return sum(p.numel() for p in model.parameters())
+
+
+def name_tokens(config, cls) -> None:
+    """Give `config` the special tokens that the code of `cls` reads and its config class does not list.
+
+    Qwen's Omni models keep some in the files of the hub alone.
+    """
+    code = inspect.getsource(inspect.getmodule(cls))
+    for name in sorted(set(re.findall(r"\bself\.config\.(\w+_token_id)\b", code))):
+        if not hasattr(config, name):
+            setattr(config, name, _number(name))
+
+
+def _number(name: str) -> int:
+    """Return an id of its own for a special token, among those that no text has."""
+    return 300 + sum(map(ord, name)) % 80
 
 
 def _merge(first: dict, second: dict) -> dict:
@@ -651,6 +686,8 @@ def randomise(model) -> None:
                 p.add_(torch.randn(p.shape, generator=generator) * 0.1)
             elif p.ndim == 1 and name.endswith("bias") and "dt" not in name:
                 p.copy_(torch.randn(p.shape, generator=generator) * 0.05)
+            elif p.ndim == 1 and p.numel() > 1 and p.float().std() == 0:  # scales of 0 let nothing through
+                p.add_(torch.randn(p.shape, generator=generator) * 0.1)
             elif p.ndim >= 2 and "A_log" not in name and "conv" not in name:
                 spread = p.float().std()
                 if 0 < spread < 0.08:

@@ -54,6 +54,10 @@ FAMILIES = {
     ),
     "olmo2": ("Olmo2Config", {}),
     "glm4": ("Glm4Config", {"head_dim": 8}),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    ),
     "hunyuan": ("HunYuanDenseV1Config", {"head_dim": 8}),
 }
 

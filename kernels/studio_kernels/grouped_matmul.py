@@ -4,8 +4,8 @@
 
 S rows, those of expert e in one piece from offsets[e] to offsets[e + 1], which may be none; E experts; X (S, K);
 W (E, N, K) of any strides, so that dX = dY W is the same product of W's transpose; or W packed in 4 bits as nf4.py
-describes, (E N, K) in all, decoded tile by tile. U (S, R) and B (E, N, R) are an adapter's tail: with A (E, R, K) and
-scale s
+describes, (E N, K) in all: decoded tile by tile or, for many rows, some experts at a time. U (S, R) and B (E, N, R)
+are an adapter's tail: with A (E, R, K) and scale s
 
     U = s X A^T    Y = X W^T + U B^T    G = s dY B    dX = dY W + G A    dA = G^T X    dB = dY^T U
 
@@ -18,7 +18,7 @@ arXiv:2106.09685; checked against autograd in float64.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -29,12 +29,19 @@ from studio_kernels.grouped_matmul_kernels import _gradient_kernel, _product_ker
 from studio_kernels.matmul import multiply_into
 from studio_kernels.nf4 import Nf4
 from studio_kernels.nf4 import reference_forward as decode
+from studio_kernels.nf4 import triton_forward as fused_decode
 from studio_kernels.op import Implementation, Op, Support
 from studio_kernels.test_inputs import Draws
 
 DTYPES = (torch.float16, torch.bfloat16)
 TILE = 64
-"""Rows of one program's tile: 4,096 tokens on 8 of 128 experts are 256 rows an expert."""
+"""Rows of one program's tile, the least; 4,096 tokens on 8 of 128 experts are 256 rows an expert."""
+TOGETHER = 8
+"""Tiles of rows that meet the same columns of a weight one after the other."""
+DECODED_ROWS = 16
+"""From so many rows an expert a packed weight is decoded once, apart, and not anew for each tile of rows."""
+DECODED_BYTES = 512 * 2**20
+"""Of a packed weight that lie decoded at a time."""
 ALIGNED = 8
 """Elements in 16 bytes: PyTorch's own grouped product wants whole ones in every row."""
 
@@ -68,16 +75,24 @@ class Groups:
         ]
 
     @cached_property
-    def tiles(self) -> Tensor:
-        """(tiles, 3) int32: expert, first row, end of its rows; as many tiles as any routes of S rows can need."""
-        starts, ends = self.offsets[:-1], self.offsets[1:]
-        last = torch.cumsum((ends - starts + TILE - 1) // TILE, 0)
-        tile = torch.arange(-(-self.rows // TILE) + self.count - 1, device=last.device)
-        expert = torch.searchsorted(last, tile, right=True).clamp_max_(self.count - 1)
-        before = torch.where(expert > 0, last[expert - 1], 0)
-        # Of the tiles that are not needed the first row lies behind the end.
-        first = starts[expert] + (tile - before) * TILE
-        return torch.stack([expert, first, ends[expert]], 1).int()
+    def _tiles(self) -> dict[int, Tensor]:
+        return {}
+
+    def tiles(self, rows: int) -> Tensor:
+        """(tiles, 3) int32: expert, first row, end of its rows; as many tiles as any routes of S rows can need.
+
+        `rows`: of a tile.
+        """
+        if rows not in self._tiles:
+            starts, ends = self.offsets[:-1], self.offsets[1:]
+            last = torch.cumsum((ends - starts + rows - 1) // rows, 0)
+            tile = torch.arange(-(-self.rows // rows) + self.count - 1, device=last.device)
+            expert = torch.searchsorted(last, tile, right=True).clamp_max_(self.count - 1)
+            before = torch.where(expert > 0, last[expert - 1], 0)
+            # Of the tiles that are not needed the first row lies behind the end.
+            first = starts[expert] + (tile - before) * rows
+            self._tiles[rows] = torch.stack([expert, first, ends[expert]], 1).int()
+        return self._tiles[rows]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,22 +160,11 @@ def _matrix(weight: Tensor | Nf4, expert: int, count: int, like: Tensor) -> Tens
     """W_e, (N, K), in the dtype of `like`."""
     if not isinstance(weight, Nf4):
         return weight[expert]
-    rows, columns = weight.shape[0] // count, weight.shape[1]
-    size = rows * columns
-    if size % (weight.block * weight.nested_block):  # an expert begins inside a block
+    rows = weight.shape[0] // count
+    if not weight.can_begin(expert * rows):
         whole = like.new_empty(weight.shape)
         return decode(weight, whole).unflatten(0, (count, rows))[expert]
-    blocks, nested = size // weight.block, size // weight.block // weight.nested_block
-    part = replace(
-        weight,
-        packed=weight.packed[expert * size // 2 : (expert + 1) * size // 2],
-        absmax=weight.absmax[expert * blocks : (expert + 1) * blocks],
-        nested_absmax=None
-        if weight.nested_absmax is None
-        else weight.nested_absmax[expert * nested : (expert + 1) * nested],
-        shape=(rows, columns),
-    )
-    return decode(part, like.new_empty(rows, columns))
+    return decode(weight.rows(expert * rows, (expert + 1) * rows), like.new_empty(rows, weight.shape[1]))
 
 
 def _is_grouped_by_torch(x: Tensor, weight: Tensor) -> bool:
@@ -198,6 +202,28 @@ def block_shape(columns: int, largest: int) -> int:
     return max(16, min(largest, 1 << (columns - 1).bit_length()))
 
 
+def tile_shape(
+    device: torch.device, outputs: int, rows_per_expert: float, transposed: bool
+) -> dict[str, int]:
+    """ROWS, COLUMNS, INNER, warps and stages of a program, as measured on an H200 with 1,024 to 16,384 tokens.
+
+    Hopper and Blackwell's server cards have 227 KB of shared memory, sm_75 has 64 and the others 99 or more.
+    """
+    roomy = not interpreted() and torch.version.hip is None and device.type == "cuda"
+    roomy = roomy and torch.cuda.get_device_capability(device)[0] in (9, 10)
+    if not roomy or outputs <= 128:
+        return {
+            "ROWS": TILE,
+            "COLUMNS": block_shape(outputs, 128),
+            "INNER": 64,
+            "num_warps": 4,
+            "num_stages": 2,
+        }
+    if transposed or rows_per_expert < 2 * TILE:
+        return {"ROWS": TILE, "COLUMNS": 256, "INNER": 64, "num_warps": 4, "num_stages": 4}
+    return {"ROWS": 2 * TILE, "COLUMNS": 256, "INNER": 64, "num_warps": 8, "num_stages": 4}
+
+
 def fused_product(
     x: Tensor,  # (S, K)
     weight: Tensor | Nf4,  # (E, N, K), any strides; packed: (E N, K)
@@ -207,14 +233,41 @@ def fused_product(
     scale: float = 1.0,
     tail: tuple[Tensor, Tensor] | None = None,  # U (S, R), B (E, N, R)
 ) -> Tensor:  # (S, N)
-    """`reference_product` in one kernel."""
+    """`reference_product` in one kernel; a packed weight with many rows in a few, each with some of its experts."""
     packed = isinstance(weight, Nf4)
     if groups.count == 1 and not packed:  # a plain product, in which a matrix library is faster
         return reference_product(x, weight, groups, transposed=transposed, scale=scale, tail=tail)
-    outputs = outputs_of(weight, groups, transposed)
-    y = x.new_empty(x.shape[0], outputs)
+    y = x.new_empty(x.shape[0], outputs_of(weight, groups, transposed))
     if not x.shape[0]:
         return y
+    if not packed or x.shape[0] < DECODED_ROWS * groups.count:
+        _launch(x, weight, groups, transposed, scale, tail, y, (0, groups.count))
+        return y
+    rows, columns = weight.shape[0] // groups.count, weight.shape[1]
+    step = max(1, min(groups.count, DECODED_BYTES // (rows * columns * x.element_size())))
+    if not weight.can_begin(step * rows):
+        step = groups.count
+    buffer = x.new_empty(step * rows, columns)
+    for low in range(0, groups.count, step):
+        high = min(low + step, groups.count)
+        part = buffer[: (high - low) * rows]
+        fused_decode(weight.rows(low * rows, high * rows), part)
+        _launch(x, part.unflatten(0, (-1, rows)), groups, transposed, scale, tail, y, (low, high))
+    return y
+
+
+def _launch(
+    x: Tensor,
+    weight: Tensor | Nf4,
+    groups: Groups,
+    transposed: bool,
+    scale: float,
+    tail: tuple[Tensor, Tensor] | None,
+    y: Tensor,
+    experts: tuple[int, int],
+) -> None:
+    """Write the rows of `y` that belong to `experts`, of which an unpacked `weight` holds the matrices."""
+    packed, outputs = isinstance(weight, Nf4), y.shape[1]
     if packed:
         rows, columns = weight.shape
         strides = (rows // groups.count * columns, columns, 1)
@@ -226,21 +279,23 @@ def fused_product(
         strides, nested, tensors = weight.stride(), False, (weight, *(x,) * 5)
     expert_stride, row_stride, column_stride = (strides[0], strides[2], strides[1]) if transposed else strides
     u, b = tail or (x, x[None])
-    shape = {
-        "COLUMNS": block_shape(outputs, 128),
-        "INNER": block_shape(x.shape[1], 64),
-        "RANKS": block_shape(u.shape[1], u.shape[1] * 2) if tail else 0,
-    }
-    # In two stages a packed tile and its scales take 120 KB of shared memory, of the 99 that sm_86 to sm_120 have.
+    shape = tile_shape(x.device, outputs, x.shape[0] / groups.count, transposed)
+    if (
+        packed
+    ):  # in two stages such a tile and its scales take 120 KB of shared memory, of the 99 of sm_86 to sm_120
+        shape |= {"ROWS": TILE, "COLUMNS": block_shape(outputs, 128), "num_warps": 4, "num_stages": 1}
+    shape["INNER"] = block_shape(x.shape[1], shape["INNER"])
+    tiles = groups.tiles(shape["ROWS"])
     with torch.cuda.device_of(x):
-        _product_kernel[(groups.tiles.shape[0], -(-outputs // shape["COLUMNS"]))](
-            x, *tensors, u, b, y, groups.tiles, x.shape[1], outputs, u.shape[1], scale, x.stride(0), expert_stride,
-            row_stride, column_stride, u.stride(0), *b.stride(), y.stride(0), PACKED=packed, NESTED=nested,
-            BLOCK_BITS=weight.block.bit_length() - 1 if packed else 0,
+        _product_kernel[(tiles.shape[0] * -(-outputs // shape["COLUMNS"]),)](
+            x, *tensors, u, b, y, tiles, tiles.shape[0], *experts, x.shape[1], outputs, u.shape[1], scale, x.stride(0),
+            expert_stride, row_stride, column_stride, u.stride(0), *b.stride(), y.stride(0), PACKED=packed,
+            NESTED=nested, BLOCK_BITS=weight.block.bit_length() - 1 if packed else 0,
             NESTED_BITS=weight.nested_block.bit_length() - 1 if packed else 0,
-            WIDE=interpreted(), ROWS=TILE, num_warps=4, num_stages=1 if packed else 2, **shape,
+            RANKS=block_shape(u.shape[1], u.shape[1] * 2) if tail else 0, WIDE=interpreted(),
+            WHOLE_STEPS=x.shape[1] % shape["INNER"] == 0, WHOLE_COLUMNS=outputs % shape["COLUMNS"] == 0,
+            TOGETHER=TOGETHER, **shape,
         )  # fmt: skip
-    return y
 
 
 def fused_gradient(

@@ -21,60 +21,70 @@ def _decode_tile(
     return tl.where(mask, tl.load(code_pointer + nibble) * scale, 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles", "low", "high"])
 def _product_kernel(
     x_pointer, weight_pointer, absmax_pointer, code_pointer, nested_absmax_pointer, nested_code_pointer, offset_pointer,
-    u_pointer, b_pointer, y_pointer, tiles_pointer, inputs, outputs, rank, scale, x_stride, expert_stride, row_stride,
-    column_stride, u_stride, b_expert_stride, b_row_stride, b_column_stride, y_stride,
+    u_pointer, b_pointer, y_pointer, tiles_pointer, tiles, low, high, inputs, outputs, rank, scale, x_stride,
+    expert_stride, row_stride, column_stride, u_stride, b_expert_stride, b_row_stride, b_column_stride, y_stride,
     PACKED: tl.constexpr, NESTED: tl.constexpr, BLOCK_BITS: tl.constexpr, NESTED_BITS: tl.constexpr,
-    RANKS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
+    RANKS: tl.constexpr, WIDE: tl.constexpr, WHOLE_STEPS: tl.constexpr, WHOLE_COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """A tile of rows of one expert times a tile of the rows of its matrix."""
-    entry = tiles_pointer + tl.program_id(0) * 3
-    expert = tl.load(entry).to(tl.int64)
+    """A tile of rows of one expert, of those from `low` to `high`, times a tile of the rows of its matrix.
+
+    TOGETHER tiles of rows meet the same columns before the next ones: both are read from the L2 cache then.
+    """
+    columns = tl.cdiv(outputs, COLUMNS)
+    first_tile = tl.program_id(0) // (TOGETHER * columns) * TOGETHER
+    size = min(tiles - first_tile, TOGETHER)
+    place = tl.program_id(0) % (TOGETHER * columns)
+    entry = tiles_pointer + (first_tile + place % size) * 3
+    expert = tl.load(entry)
     first, end = tl.load(entry + 1), tl.load(entry + 2)
-    if first >= end:
+    if (first >= end) | (expert < low) | (expert >= high):
         return
-    row = first.to(tl.int64) + tl.arange(0, ROWS)
-    inside = row < end
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    row, column = first + tl.arange(0, ROWS), place // size * COLUMNS + tl.arange(0, COLUMNS)
+    # In the place of rows and columns behind the last one that one is read again, and not written: a mask in the loop
+    # costs more (0.80 for 0.45 ms, 32,768 rows, 128 experts of 1,536 x 2,048 on an H200).
+    near_row = tl.minimum(row, end - 1).to(tl.int64)
+    near_column = (column if WHOLE_COLUMNS else tl.minimum(column, outputs - 1)).to(tl.int64)
+    x_at = x_pointer + near_row[:, None] * x_stride
+    weight_at = near_column[None, :] * row_stride + (expert - low).to(tl.int64) * expert_stride
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     for start in range(0, inputs, INNER):
         inner = start + tl.arange(0, INNER)
-        mask = inside[:, None] & (inner < inputs)[None, :]
-        x = tl.load(x_pointer + row[:, None] * x_stride + inner[None, :], mask=mask, other=0.0)
-        mask = (inner < inputs)[:, None] & (column < outputs)[None, :]
-        at = (
-            expert * expert_stride + inner[:, None].to(tl.int64) * column_stride
-            + column[None, :].to(tl.int64) * row_stride
-        )  # fmt: skip
+        at = weight_at + inner[:, None] * column_stride
+        if WHOLE_STEPS:
+            x = tl.load(x_at + inner[None, :])
+        else:
+            x = tl.load(x_at + inner[None, :], mask=(inner < inputs)[None, :], other=0.0)
         if PACKED:
+            mask = (inner < inputs)[:, None] & (column < outputs)[None, :]
             weight = _decode_tile(
                 at, mask, weight_pointer, absmax_pointer, code_pointer, nested_absmax_pointer, nested_code_pointer,
                 offset_pointer, NESTED, BLOCK_BITS, NESTED_BITS,
             ).to(x_pointer.dtype.element_ty)  # fmt: skip
+        elif WHOLE_STEPS:
+            weight = tl.load(weight_pointer + at)
         else:
-            weight = tl.load(weight_pointer + at, mask=mask, other=0.0)
+            weight = tl.load(weight_pointer + at, mask=(inner < inputs)[:, None], other=0.0)
         if WIDE:
             x, weight = x.to(tl.float32), weight.to(tl.float32)
         total = tl.dot(x, weight, total)
     total *= scale
     if RANKS:
-        place = tl.arange(0, RANKS)
-        mask = inside[:, None] & (place < rank)[None, :]
-        u = tl.load(u_pointer + row[:, None] * u_stride + place[None, :], mask=mask, other=0.0)
-        mask = (place < rank)[:, None] & (column < outputs)[None, :]
-        b_at = (
-            expert * b_expert_stride
-            + place[:, None] * b_column_stride
-            + column[None, :].to(tl.int64) * b_row_stride
+        rung = tl.arange(0, RANKS)
+        u = tl.load(
+            u_pointer + near_row[:, None] * u_stride + rung[None, :], mask=(rung < rank)[None, :], other=0.0
         )
-        b = tl.load(b_pointer + b_at, mask=mask, other=0.0)
+        b_at = rung[:, None] * b_column_stride + near_column[None, :] * b_row_stride
+        b_at += expert.to(tl.int64) * b_expert_stride
+        b = tl.load(b_pointer + b_at, mask=(rung < rank)[:, None], other=0.0)
         if WIDE:
             u, b = u.to(tl.float32), b.to(tl.float32)
         total = tl.dot(u, b, total)
-    mask = inside[:, None] & (column < outputs)[None, :]
-    y_at = y_pointer + row[:, None] * y_stride + column[None, :]
+    mask = (row < end)[:, None] & (column < outputs)[None, :]
+    y_at = y_pointer + row.to(tl.int64)[:, None] * y_stride + column[None, :]
     tl.store(y_at, total.to(y_pointer.dtype.element_ty), mask=mask)
 
 

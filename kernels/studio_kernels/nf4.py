@@ -11,7 +11,7 @@ multiply-add), and w is rounded once, to the output's dtype. Source: Dettmers et
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any
 
@@ -53,13 +53,14 @@ class Nf4:
     shape: tuple[int, int]
     dtype: torch.dtype
     """What the weight was before it was packed."""
-    pairs: Tensor = field(init=False, repr=False)
-    """(256,) complex64: the two elements of every byte, for the reference: one look-up a byte, not two."""
+    pairs: Tensor | None = field(default=None, repr=False)
+    """(256,) complex64: the two elements of every byte, for the reference: one look-up a byte, not two. Made of `code`
+    where it is not given."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "pairs", torch.complex(self.code.repeat_interleave(16), self.code.repeat(16))
-        )
+        if self.pairs is None:
+            pairs = torch.complex(self.code.repeat_interleave(16), self.code.repeat(16))
+            object.__setattr__(self, "pairs", pairs)
 
     @classmethod
     def of(cls, quant_state: Any, packed: Tensor) -> Nf4:
@@ -84,6 +85,23 @@ class Nf4:
             nested_block=nested.blocksize if nested else 256,
             shape=(rows, columns),
             dtype=quant_state.dtype,
+        )
+
+    def can_begin(self, row: int) -> bool:
+        """Whether a block and its nested block begin with `row`, so that `rows()` may start there."""
+        return row * self.shape[1] % (self.block * self.nested_block) == 0
+
+    def rows(self, first: int, last: int) -> Nf4:
+        """The rows from `first` to `last`, a view. `first` is one of those of can_begin()."""
+        start, end = first * self.shape[1], last * self.shape[1]
+        blocks = slice(start // self.block, -(-end // self.block))
+        outer = slice(blocks.start // self.nested_block, -(-blocks.stop // self.nested_block))
+        return replace(
+            self,
+            packed=self.packed[start // 2 : -(-end // 2)],
+            absmax=self.absmax[blocks],
+            nested_absmax=None if self.nested_absmax is None else self.nested_absmax[outer],
+            shape=(last - first, self.shape[1]),
         )
 
     @classmethod

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from studio.cli.console import Console
-from studio.core.facts import BackendPlan, Slower
+from studio.core.facts import BackendPlan, ModelFacts, Slower
 from studio.core.i18n import Text, text
 from studio.core.memory_policy import MemoryPolicy, list_runs
+from studio.core.recipe import Recipe
 from studio.machine.workspace import Workspace
+from studio.services.preload import import_libraries
 from studio.services.recipes import read_recipe
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
                 )
             )
         )
+    untouched = _list_untouched(model, recipe)
+    lines += map(say, untouched)
     for offer in plan.offers:
         lines += [say(text("doctor.offer", title=offer.title, why=offer.why)), *filter(None, [offer.command])]
     data = {
@@ -73,9 +77,19 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
         "peak_bytes": peak,
         "policy": _policy_data(plan),
         "slower": list_slower(plan.slower),
+        "untouched": untouched,
     }
     console.answer(data | {"time": _time_data(duration)}, lines)
     return 0
+
+
+def _list_untouched(model: ModelFacts, recipe: Recipe) -> tuple[Text, ...]:
+    """Return what of the model nothing is learned in, as `train` says it; () for a model that is not here."""
+    if not model.folder:
+        return ()
+    adapt = import_libraries("studio.models.adapt")
+    draw_model = import_libraries("studio.models.load").draw_model
+    return adapt.note_parts(draw_model(model), recipe.adapter, recipe.model.adapter)
 
 
 def list_slower(slower: Iterable[Slower]) -> list[dict[str, Any]]:

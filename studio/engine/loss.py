@@ -25,7 +25,7 @@ class LossHead:
 
     `model` is the model without adapter wrapper (adapters sit inside its layers). The head is probed once against
     the model's own logits; where they differ (a family that scales its logits in its own way) the model's forward is
-    used instead, and `note` says so.
+    used instead, and `note` says so. So it is for a prefix language model, which has to be told where answers begin.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -36,8 +36,9 @@ class LossHead:
         weight = self.projection.weight
         plain = type(self.projection) is torch.nn.Linear and self.projection.bias is None
         self.frozen = plain and not weight.requires_grad and weight.is_floating_point()
-        self.own = self._matches()
-        self.note: Text | None = None if self.own else text("run.full_logits")
+        self.prefixed = self._sees_ahead()
+        self.own = not self.prefixed and self._matches()
+        self.note: Text | None = None if self.own or self.prefixed else text("run.full_logits")
 
     def token_losses(self, batch: Batch) -> torch.Tensor:
         """Return -log p of the tokens of `batch` that count, (N,) float32."""
@@ -51,6 +52,7 @@ class LossHead:
         }
         if not self.own:
             more = text_inputs(self.model, batch.input_ids.shape, batch.input_ids.device)
+            more |= {"token_type_ids": mark_answers(batch)} if self.prefixed else {}
             logits = self.model(**inputs, **more).logits
             rows = logits.reshape(-1, logits.shape[-1]).index_select(0, batch.picks)
             return F.cross_entropy(rows.float(), batch.targets, reduction="none")
@@ -87,7 +89,36 @@ class LossHead:
         with evaluation_mode(self.model):
             stock = self.model(input_ids=ids, use_cache=False).logits.float()
             hidden = getattr(self.decoder(input_ids=ids, use_cache=False), "last_hidden_state", None)
-            if hidden is None or hidden.shape[-1] != getattr(self.projection, "in_features", None):
-                return False
-            own = self._logits(hidden).float()
-        return own.shape == stock.shape and torch.allclose(own, stock, rtol=1e-3, atol=1e-3)
+            if hidden is not None and hidden.shape[-1] == getattr(self.projection, "in_features", None):
+                own = self._logits(hidden).float()
+                if own.shape == stock.shape and torch.allclose(own, stock, rtol=1e-3, atol=1e-3):
+                    return True
+        return False
+
+    @torch.no_grad()
+    def _sees_ahead(self) -> bool:
+        """Return whether the words that are to be learned are seen where every token has the type 0."""
+        device = self.projection.weight.device
+        ids = torch.arange(2, 10, device=device).remainder(self.projection.weight.shape[0])[None]
+        more = text_inputs(self.model, ids.shape, device)
+        if "token_type_ids" not in more:
+            return False
+        other = ids.clone()
+        other[0, -1] = ids[0, 0]
+        with evaluation_mode(self.model):
+            first, second = (
+                self.model(input_ids=one, use_cache=False, **more).logits[0, 0] for one in (ids, other)
+            )
+        return not torch.allclose(first, second, rtol=1e-3, atol=1e-3)
+
+
+def mark_answers(batch: Batch) -> torch.Tensor:
+    """Return (B, S) int64: 0 for the tokens up to the first that counts, which see each other, 1 for those behind it.
+
+    A prefix language model (PaliGemma, Beyer et al., 2024) reads its prompt from both sides and writes from left to
+    right.
+    """
+    rows, length = batch.input_ids.shape
+    first = torch.full((rows,), length, device=batch.picks.device)
+    first.scatter_reduce_(0, batch.picks // length, batch.picks % length, "amin")
+    return (torch.arange(length, device=first.device)[None] > first[:, None]).long()

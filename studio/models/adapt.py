@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from peft.helpers import disable_input_dtype_casting
+from peft.tuners.tuners_utils import BaseTunerLayer
+from safetensors.torch import load_file
 
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, literal, load_catalogue, text
 from studio.core.recipe import AdapterSpec
-from studio.models.adapter_targets import ALL, find_targets, restrict_targets
+from studio.models.adapter_targets import ALL, find_targets, list_shared, restrict_targets
 from studio.models.language_model import is_outside, list_outside
 from studio.models.load import set_evaluation
 from studio.models.nf4_experts import list_stacks
@@ -149,7 +151,10 @@ def _refuse_targets(targets: str, why: Text, linears: Sequence[str]) -> StudioEr
 def load_adapter(model: Any, folder: Path, *, trainable: bool = False) -> Any:
     """Return `model` with the adapter in `folder` on it. Raises StudioError when it is absent or does not fit.
 
-    peft itself would take a pickled adapter_model.bin, or ask the hub, where there are no safetensors.
+    peft itself would take a pickled adapter_model.bin, or ask the hub, where there are no safetensors. And it renames
+    the tensors as transformers does those of the family's first files (0.21, set_peft_model_state_dict), also where a
+    name is the model's already: of Laguna's mlp.shared_experts it makes mlp.shared_experts., which nothing has, and
+    the adapter is silently left as it was made. What bears a name of the model's own is taken by it.
     """
     if not (folder / "adapter_config.json").is_file() or not (folder / "adapter_model.safetensors").is_file():
         raise StudioError(
@@ -159,11 +164,36 @@ def load_adapter(model: Any, folder: Path, *, trainable: bool = False) -> Any:
         )
     try:
         with _device_of(model):
-            return PeftModel.from_pretrained(model, folder, is_trainable=trainable, local_files_only=True)
+            adapted = PeftModel.from_pretrained(model, folder, is_trainable=trainable, local_files_only=True)
+        _take_by_name(adapted, load_file(folder / "adapter_model.safetensors"))
     except (ValueError, RuntimeError, OSError, KeyError) as error:
         raise StudioError(
             text("adapter.misfit", name=folder.name), literal(last_line(error)), text("adapter.misfit.fix")
         ) from error
+    return adapted
+
+
+@torch.no_grad()
+def _take_by_name(adapted: PeftModel, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Copy those of `tensors` that bear a name under which peft would save a tensor of `adapted`."""
+    own = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    for name in own.keys() & tensors.keys():
+        own[name].copy_(tensors[name])
+
+
+def merge(adapted: PeftModel) -> torch.nn.Module:
+    """Return the model with the adapter's corrections added into its weights.
+
+    Raises StudioError where layers that share a weight have each learned a correction: peft adds all of them to it, and
+    the model computes what none of its layers did.
+    """
+    modules = dict(adapted.named_modules())
+    held = [name for name in list_shared(adapted) if isinstance(modules[name], BaseTunerLayer)]
+    if held:
+        names = ", ".join(sorted({name.rpartition(".")[2] for name in held}))
+        why = text("export.shared.why", names=names)
+        raise StudioError(text("export.shared"), why, text("export.shared.fix"))
+    return adapted.merge_and_unload()
 
 
 def unwrap(model: Any) -> torch.nn.Module:

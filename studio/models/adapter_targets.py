@@ -13,9 +13,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from peft import LoraConfig
+from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 from torch import nn
 from torch.nn import functional
@@ -66,18 +68,21 @@ class Targets:
 def find_targets(model: nn.Module, config: LoraConfig) -> Targets:
     """Return what "all-linear" means for `model` (without adapters). `config`: that of the adapter, without targets."""
     outside, ends = list_outside(model), _name_ends(model)
-    crossing = _list_crossing(model)
+    crossing, shared = _list_crossing(model), list_shared(model)
     names: list[str] = []
     reasons: dict[str, str] = {}  # name of a module or parameter -> why it gets none
     modules = dict(model.named_modules())
+    linear: dict[tuple[Any, ...], bool] = {}  # class and shape -> whether it computes what a linear does
     for name, module in modules.items():
         if name in ends or is_outside(name, outside) or not is_adaptable(module):
             continue
         if is_outside(name, crossing):
             reasons[name] = "pictures"
+        elif name in shared:
+            reasons[name] = "shared"
         elif why := _find_reason(name, modules, model.config.model_type):
             reasons[name] = why
-        elif not _is_linear_map(module):
+        elif not _is_linear_map(module, linear):
             reasons[name] = "own_forward"
         else:
             names.append(name)
@@ -85,6 +90,20 @@ def find_targets(model: nn.Module, config: LoraConfig) -> Targets:
     reasons |= dict.fromkeys(rewritten, "rewritten")
     chosen = tuple(name for name in names if name not in rewritten)
     return Targets(chosen, _sum_up(model, chosen, reasons, (*outside, *ends)))
+
+
+def list_shared(model: nn.Module) -> frozenset[str]:
+    """Return the linears whose weight another linear holds, too: Zamba 2's blocks return in several layers.
+
+    An adapter on each is a correction of its own, and merging adds them all to the one weight. Of the blocks' own
+    adapters each layer calls one, and holds all.
+    """
+    holders: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
+        layer = module.get_base_layer() if isinstance(module, BaseTunerLayer) else module
+        if is_adaptable(layer) and not name.endswith(".base_layer"):
+            holders.setdefault(id(layer.weight), []).append(name)
+    return frozenset(name for names in holders.values() if len(names) > 1 for name in names)
 
 
 def restrict_targets(model: nn.Module, names: Sequence[str]) -> list[str]:
@@ -108,16 +127,28 @@ def is_adaptable(module: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def _is_linear_map(module: nn.Module) -> bool:
+def _is_linear_map(module: nn.Module, known: dict[tuple[Any, ...], bool]) -> bool:
     """Return whether a family's own subclass of a linear computes what a linear does: some take groups of the input.
 
-    Falcon's does; DeepSeek-V4's grouped one does not, and a router that returns a tuple does not.
+    Falcon's does; DeepSeek-V4's grouped one does not, and a router that returns a tuple does not. `known`: what was
+    found of its class in that shape. Of a model without weights a copy gets some.
     """
     own = type(module).forward is not nn.Linear.forward and type(module).__module__.startswith(
         "transformers.models"
     )
-    if not own or module.weight.is_meta or not module.weight.is_floating_point():
+    if not own or not module.weight.is_floating_point():
         return True
+    kind = type(module), module.weight.shape
+    if kind not in known:
+        known[kind] = _computes_linear(module)
+    return known[kind]
+
+
+def _computes_linear(module: nn.Module) -> bool:
+    if module.weight.is_meta:
+        module = copy.deepcopy(module).to_empty(device="cpu")
+        for parameter in module.parameters():
+            parameter.normal_(std=0.02)
     x = torch.ones(1, 1, module.in_features, dtype=module.weight.dtype, device=module.weight.device)
     try:
         found = module(x)

@@ -30,11 +30,11 @@ HALVES = frozenset(
 )
 """Families of an encoder and a decoder: what writes is one half, which reads the other's result."""
 OTHER_AIMS = frozenset(
-    "blt cpmant diffusion_gemma evolla gemma4_assistant gemma4_unified_assistant pi0 reformer".split()
+    "blt cpmant diffusion_gemma evolla gemma4_assistant gemma4_unified_assistant pi0 reformer shieldgemma2".split()
 )
 """Families that do not learn to write the next token of the text in front of them: drafters for another model, noise
-taken away, proteins, a robot's movements, bytes in patches, or texts of one length only."""
-NEED_PICTURES = frozenset({"blip", "blip-2", "instructblip", "instructblipvideo"})
+taken away, proteins, a robot's movements, verdicts on pictures, bytes in patches, or texts of one length only."""
+NEED_PICTURES = frozenset("blip blip-2 idefics instructblip instructblipvideo kosmos-2".split())
 """Families whose forward asks for a picture: there is no text of theirs without one."""
 PACKAGES = {"timm_wrapper": "timm", "timm_backbone": "timm", "gemma3n_vision": "timm"}
 """model_type of a part -> the package without which transformers cannot make that part."""

@@ -30,8 +30,10 @@ TOWER = re.compile(
 """Names of parts that read pictures or sound, and of what leads from them to the language model."""
 HEADS = re.compile(r"^(lm_head|output|embed_out)\.weight$|\.lm_head\.weight$")
 """Output embeddings with weights of their own."""
-LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
-"""What configs call the number of layers."""
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers")
+HIDDEN = ("hidden_size", "n_embd", "d_model", "embed_dim")
+QUERY_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
+"""What configs call the number of layers, the width and the number of heads: attribute_map of transformers' configs."""
 
 
 def read_shapes(
@@ -42,8 +44,8 @@ def read_shapes(
     `config`: that of the language model. `shapes`: every parameter's, by its full name; (n, 1) for one whose n
     weights are packed. What cannot be told is left at 0 or empty.
     """
-    hidden = first_int(config, "hidden_size", "n_embd", "d_model")
-    heads = first_int(config, "num_attention_heads", "n_head")
+    hidden = first_int(config, *HIDDEN)
+    heads = first_int(config, *QUERY_HEADS)
     key_heads = first_int(config, "num_key_value_heads") or heads
     head_dim = first_int(config, "head_dim") or (hidden // heads if heads else 0)
     mlp_width = first_int(config, "intermediate_size", "n_inner", "ffn_dim")

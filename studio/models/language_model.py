@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -67,6 +69,6 @@ def text_inputs(model: nn.Module, shape: torch.Size, device: torch.device) -> di
     """
     if not is_composite(model):
         return {}
-    taken = model.forward.__code__.co_varnames[: model.forward.__code__.co_argcount]
+    taken = inspect.signature(model.forward).parameters  # also behind a decorator, as Molmo 2's
     names = [name for name in ("token_type_ids", "mm_token_type_ids") if name in taken]
     return {name: torch.zeros(shape, dtype=torch.long, device=device) for name in names}

@@ -110,6 +110,25 @@ def _load(
     return model
 
 
+def draw_model(facts: ModelFacts) -> torch.nn.Module:
+    """Return the model of `facts.folder` without its weights, on PyTorch's meta device: names and shapes, no memory.
+
+    Raises StudioError for a config of which transformers makes no model.
+    """
+    try:
+        config = AutoConfig.from_pretrained(facts.folder, trust_remote_code=False, local_files_only=True)
+        return _draw(config, find_class(config))
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        raise StudioError(
+            text("model.load", name=facts.name), literal(last_line(error)), text("model.load.fix")
+        ) from error
+
+
+def _draw(config: Any, cls: Any) -> torch.nn.Module:
+    with torch.device("meta"):
+        return cls(config)
+
+
 def find_class(config: Any) -> Any:
     """Return the class that a model's config names, if transformers has it for writing text; else the one that it has.
 
@@ -163,8 +182,7 @@ def _list_kept(config: Any, cls: Any) -> list[str] | None:
     """
     if cls is None or config.get_text_config() is config:
         return None
-    with torch.device("meta"):
-        model = cls(config)
+    model = _draw(config, cls)
     if not is_composite(model):
         return None
     head = model.get_output_embeddings()

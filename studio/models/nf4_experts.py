@@ -136,7 +136,7 @@ def apply_experts(
     if not results:
         return torch.zeros_like(hidden_states)
     product = torch.cat(results)
-    if self.has_post_expert_norm:
+    if getattr(self, "has_post_expert_norm", False):  # transformers 5.17 has none
         product = self.post_expert_norm(product)
     back = torch.empty_like(order)
     back[order] = torch.arange(len(order), device=order.device)

@@ -13,7 +13,7 @@ from studio.machine.matmul_speeds import rate_card
 from studio.planning.layer_flops import slowdown
 from studio.planning.layer_memory import explain_stock, read_decoder
 from studio.planning.memory_estimate import longest
-from studio.planning.speed_estimate import RowFigures, measure_twins, reckon_speed
+from studio.planning.speed_estimate import RowFigures, is_reckonable, measure_twins, reckon_speed
 
 LEAST_FACTOR = 1.5
 """What costs less is told where it is decided, and is no warning."""
@@ -35,7 +35,7 @@ def find_slower(
     decoder_pays: whether the studio's own decoder is used on this device where it knows the model. What turns out only
     when the model is loaded comes with note_loading().
     """
-    if not (model.parameters and model.layers and model.hidden_size):
+    if not is_reckonable(model):
         return ()
     run = _Run(plan, machine, recipe, model)
     found = [*_waste_card(run, gpu)]

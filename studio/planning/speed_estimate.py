@@ -101,6 +101,11 @@ def row_tokens(recipe: Recipe, model: ModelFacts, rows: RowFigures) -> float:
     return min(most, rows.mean_tokens) if rows.mean_tokens else MEAN_SHARE * most
 
 
+def is_reckonable(model: ModelFacts) -> bool:
+    """Return whether enough of a model is known to reckon its speed: a config may name its numbers in its own way."""
+    return bool(model.parameters and model.layers and model.hidden_size)
+
+
 def predict_duration(
     plan: BackendPlan,
     machine: MachineFacts,
@@ -111,7 +116,7 @@ def predict_duration(
 ) -> Duration | None:
     """Return how long the run trains; None where its tokens or the model's shape are not known."""
     tokens = count_run_tokens(recipe, model, rows)
-    if not (tokens and model.parameters and model.layers and model.hidden_size):
+    if not (tokens and is_reckonable(model)):
         return None
     speed = predict_speed(plan, machine, model, recipe, gpu, rows)
     return Duration(seconds=tokens / speed.tokens_per_s, tokens=tokens, speed=speed)
@@ -158,7 +163,7 @@ def reckon_speed(
     *,
     at_once: float = 0,
 ) -> float:
-    """Return the tokens a second, padding not counted, without any measurement of this machine.
+    """Return the tokens a second, padding not counted, of an is_reckonable() model, without any measurement here.
 
     `path`: decoder or stock. `at_once`: rows of a micro-step; 0: the recipe's.
     """

@@ -19,7 +19,7 @@ from studio.engine.run_folder import RunFolder
 from studio.models.catalog import inspect_model
 from studio.planning.learned_limits import Remembered
 from studio.planning.run_plan import choose_device, memory_share
-from studio.planning.speed_estimate import name_path, read_rows, reckon_speed
+from studio.planning.speed_estimate import is_reckonable, name_path, read_rows, reckon_speed
 from studio.services.machine_state import MachineState, hide_broken_triton
 from studio.services.preload import import_libraries
 from studio.services.throughput_history import read_pace
@@ -114,6 +114,8 @@ def _learn_speed(
         StudioError, OSError
     ):  # a model that was taken away, a full disk: the next one does without
         facts = inspect_model(recipe.model.source, revision=recipe.model.revision)
+        if not is_reckonable(facts):
+            return
         rows = read_rows(prepared.facts if prepared else None)
         one = MeasuredSpeed(
             run=folder.run,

@@ -18,6 +18,7 @@ import pytest
 from studio.cli.arguments import build_parser
 from studio.cli.console import Console
 from studio.cli.main import main
+from studio.core.codec import event_from_json
 from studio.core.events import RunPlanned
 from studio.core.facts import BackendPlan, Choice
 from studio.core.i18n import load_catalogue, text
@@ -197,12 +198,27 @@ def test_a_warning_does_not_refuse(ask, shop, tmp_path, tiny_models):
 
 def test_plan_says_what_would_be_used(ask, read, shop):
     answer = ask("plan", shop / "recipe.json")
-    assert answer.keys() == {"plan", "peak_bytes", "policy", "slower", "time"}
+    assert answer.keys() == {"plan", "peak_bytes", "policy", "slower", "time", "untouched"}
     assert {"device", "dtype", "attention", "quantization", "optimizer", "kernels"} <= answer["plan"].keys()
     assert all(isinstance(size, int) and size >= 0 for size in answer["peak_bytes"].values())
     assert answer["plan"]["device"].keys() == {"value", "reason"} and answer["plan"]["device"]["reason"]
     said = read("plan", shop / "recipe.json")
     assert "precision" in said and "False" not in said
+
+
+def test_plan_says_what_gets_no_adapter_in_the_words_of_train(ask, read, shop, tiny_models, tmp_path):
+    assert ask("plan", shop / "recipe.json")["untouched"] == []
+    recipe = write_recipe(tmp_path, tiny_models("qwen3_moe"), shop / "chats.jsonl", optim={"max_steps": 1})
+    told = ask("plan", recipe)["untouched"]
+    assert any("experts.gate_up_proj" in one and "%" in one for one in told)
+    assert all(one in read("plan", recipe) for one in told)
+    run = ask("train", recipe)["run"]
+    events = (shop / "workspace" / "runs" / run / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    planned = next(
+        event for line in events if isinstance(event := event_from_json(json.loads(line)), RunPlanned)
+    )
+    say = load_catalogue("en").say
+    assert [say(one) for one in planned.swaps if one.id == "run.left_out"] == told
 
 
 def test_data_says_what_it_is(ask, read, shop, tmp_path):

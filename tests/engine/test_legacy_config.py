@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from studio.engine.legacy_config import add_older_spelling
 
@@ -58,6 +58,27 @@ def test_the_rope_is_spelled_both_ways(tmp_path, rope, added):
     assert spell(tmp_path, "config.json", whole)["text_config"] == config | added | {
         "torch_dtype": "bfloat16"
     }
+
+
+@pytest.mark.parametrize(
+    ("family", "rope"),
+    [
+        (
+            "mellum",
+            {"full_attention": PLAIN, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}},
+        ),
+        ("beam", {"full_attention": None, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}),
+        ("zaya", {"hybrid": PLAIN, "hybrid_sliding": {"rope_type": "default", "rope_theta": 1e4}}),
+    ],
+)
+def test_a_rope_that_the_older_names_would_hide_keeps_its_own_alone(tmp_path, family, rope):
+    if family not in CONFIG_MAPPING:
+        pytest.skip(f"transformers has no {family}")
+    CONFIG_MAPPING[family](rope_parameters=rope).save_pretrained(tmp_path)
+    before = AutoConfig.from_pretrained(tmp_path).rope_parameters
+    add_older_spelling(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).rope_parameters == before
+    assert before is not None
 
 
 def test_what_is_spelled_already_stays(tmp_path):

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from transformers import CONFIG_MAPPING, PaliGemmaForConditionalGeneration
 
 from studio.engine import loss as loss_file
 from studio.engine.batches import Batch
-from studio.engine.loss import LossHead
+from studio.engine.loss import LossHead, mark_answers
 from tests.models.decoder.models import make_model
 
 
@@ -48,6 +49,35 @@ def test_a_head_in_portions_gives_the_plain_loss_and_gradients(family, trained, 
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_a_prefix_language_model_does_not_see_the_words_that_it_is_to_learn():
+    """PaliGemma's attention is open to both sides but where token types say that an answer has begun."""
+    text = {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "head_dim": 8,
+    }
+    vision = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = CONFIG_MAPPING["paligemma"](
+        text_config=text | {"model_type": "gemma", "num_key_value_heads": 2, "intermediate_size": 64},
+        vision_config=vision | {"model_type": "siglip_vision_model", "image_size": 28, "patch_size": 14},
+        projection_dim=32,
+    )
+    torch.manual_seed(0)
+    head, batch = LossHead(PaliGemmaForConditionalGeneration(config)), make_batch(64)
+    assert head.note is None
+    assert mark_answers(batch).sum(1).tolist() == [
+        24 - 1 - 5,
+        24 - 1 - 2,
+    ]  # the first that count: 5, and 26 - 24
+    before = head.token_losses(batch)
+    batch.input_ids[1, -8:] += 1  # behind all that count but one: at 38 is the last
+    assert torch.equal(head.token_losses(batch), before)
+    batch.input_ids[1, 2] += 1  # the prompt
+    assert not torch.equal(head.token_losses(batch), before)
 
 
 class Spy:

@@ -21,14 +21,15 @@ def groups_of(*counts: int) -> Groups:
 @pytest.mark.parametrize(
     "counts", [(3, 0, 5), (0, 0, 0), (TILE, TILE + 1, 0, 1), (0, 2 * TILE), (1,) * 40, (200,)], ids=str
 )
-def test_tiles_cover_every_row_once_and_their_count_is_known_beforehand(counts):
+@pytest.mark.parametrize("size", [TILE, 2 * TILE])
+def test_tiles_cover_every_row_once_and_their_count_is_known_beforehand(counts, size):
     groups = groups_of(*counts)
     found = []
-    for expert, first, end in groups.tiles.tolist():
-        found += [(expert, row) for row in range(first, min(first + TILE, end))]
+    for expert, first, end in groups.tiles(size).tolist():
+        found += [(expert, row) for row in range(first, min(first + size, end))]
     expected = [(e, row) for e, start, end in groups.filled for row in range(start, end)]
     assert sorted(found) == expected and len(expected) == sum(counts)
-    assert groups.tiles.shape[0] == -(-sum(counts) // TILE) + len(counts) - 1
+    assert groups.tiles(size).shape[0] == -(-sum(counts) // size) + len(counts) - 1
 
 
 def test_products_equal_one_product_a_row():

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
+from peft import get_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
-from transformers import AutoModelForCausalLM, MambaConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, MambaConfig, PreTrainedModel
 
 from studio.core.errors import StudioError
 from studio.core.recipe import AdapterSpec
-from studio.models.adapt import adapt, cast_by_autocast, cast_weights, note_parts, round_stochastically
+from studio.models.adapt import (
+    adapt,
+    cast_by_autocast,
+    cast_weights,
+    load_adapter,
+    note_parts,
+    round_stochastically,
+)
 
 
 def test_casting_by_autocast_gives_the_same_and_keeps_less(tiny_models):
@@ -111,6 +119,39 @@ def test_a_target_that_names_no_layer_is_refused_also_beside_others(tiny_models,
     assert refusal.value.what.values["targets"] == missed
     named = refusal.value.fix.values["names"]
     assert "q_proj" in named and "down_proj" in named and "embed_tokens" not in named
+
+
+def test_an_adapter_is_read_back_where_peft_renames_what_it_wrote(tmp_path):
+    """transformers' renaming of mlp.shared_expert. matches Laguna's mlp.shared_experts, too."""
+    shape = {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "head_dim": 8,
+    }
+    config = CONFIG_MAPPING["laguna"](
+        **shape,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+    )
+    torch.manual_seed(0)
+    base = AutoModelForCausalLM.from_config(config)
+    written = adapt(base, AdapterSpec(rank=2, target_modules="q_proj,shared_experts.gate_proj"))
+    for name, parameter in written.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    written.save_pretrained(tmp_path)
+    expected = get_peft_model_state_dict(written, save_embedding_layers=False)
+    read = load_adapter(AutoModelForCausalLM.from_config(config), tmp_path)
+    found = get_peft_model_state_dict(read, save_embedding_layers=False)
+    assert any("shared_experts" in name for name in expected)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
 
 
 class Bare(PreTrainedModel):

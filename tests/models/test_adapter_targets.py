@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma3ForConditionalGeneration
 
+from studio.core.errors import StudioError
 from studio.core.recipe import AdapterSpec
-from studio.models.adapt import adapt, make_config, note_parts
+from studio.models.adapt import adapt, make_config, merge, note_parts
 from studio.models.adapter_targets import find_targets
 from studio.models.language_model import find_language_model, list_outside
 
@@ -27,6 +28,21 @@ KINDS = {
     "gpt2": {"n_embd": 32, "n_head": 4, "n_layer": 2},
     "falcon": {"new_decoder_architecture": False},
     "mamba2": {"num_heads": 8, "head_dim": 8, "state_size": 16, "n_groups": 1, "expand": 2, "chunk_size": 8},
+    "deepseek_v4": {
+        "num_hidden_layers": 3,
+        "head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "q_lora_rank": 16,
+        "o_lora_rank": 16,
+        "o_groups": 2,
+        "index_head_dim": 16,
+        "index_n_heads": 2,
+        "index_topk": 8,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+    },
     "deepseek_v3": {
         "n_routed_experts": 4,
         "n_group": 1,
@@ -105,6 +121,47 @@ def test_a_kernel_that_reads_a_weight_keeps_its_linear_without_adapter():
     found, left = targets_of(make("mamba2"))
     assert left["past"].names == ("out_proj",)
     assert {name.rpartition(".")[2] for name in found.names} == {"in_proj"}
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_a_model_without_weights_tells_the_same(family):
+    """As `plan` draws it: also where a class has to be tried to know whether it is a linear map."""
+    real = make(family)
+    with torch.device("meta"):
+        drawn = type(real)(real.config)
+    assert targets_of(drawn)[0] == targets_of(real)[0]
+
+
+def make_zamba2() -> torch.nn.Module:
+    """With one block in two layers; its weights are tied when it is loaded, as in the real one."""
+    config = CONFIG_MAPPING["zamba2"](
+        **{name: value for name, value in TEXT.items() if name != "head_dim"} | {"num_hidden_layers": 4},
+        layers_block_type=["linear_attention", "hybrid"] * 2,
+        mamba_d_state=8,
+        mamba_headdim=8,
+        n_mamba_heads=8,
+        mamba_ngroups=1,
+        num_mem_blocks=1,
+        chunk_size=8,
+        adapter_rank=4,
+    )
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config)
+
+
+def test_what_layers_share_gets_no_adapter_and_is_not_merged():
+    """Merged, the corrections of both layers were added to the one weight."""
+    model = make_zamba2()
+    one, other = (model.model.layers[i].shared_transformer.feed_forward.gate_up_proj for i in (1, 3))
+    assert one.weight is other.weight
+    found, left = targets_of(model)
+    assert {"q_proj", "gate_up_proj", "down_proj"} <= set(left["shared"].names)
+    assert found.names and not any("shared_transformer" in name for name in found.names)
+    adapted = adapt(make_zamba2(), AdapterSpec(rank=2))
+    assert merge(adapted) is adapted.get_base_model()
+    with pytest.raises(StudioError) as refused:
+        merge(adapt(make_zamba2(), AdapterSpec(rank=2, target_modules="gate_up_proj")))
+    assert refused.value.why.values["names"] == "gate_up_proj"
 
 
 def test_a_model_that_sees_is_adapted_in_its_language_model_alone():

@@ -35,6 +35,18 @@ def test_real_models_agree_with_transformers(tiny_models, family):
     assert facts.tied_embeddings == shared
 
 
+def test_a_config_with_names_of_its_own_is_understood():
+    """Kosmos-2.5 and MPT: with 0 layers the speed of a run was a division by zero."""
+    for names in (("layers", "embed_dim", "attention_heads"), ("n_layers", "d_model", "n_heads")):
+        found = read_shapes("x", dict(zip(names, (3, 64, 4), strict=True)), {})
+        assert (found["layers"], found["hidden_size"], found["query_heads"], found["head_dim"]) == (
+            3,
+            64,
+            4,
+            16,
+        )
+
+
 def config_of(**values):
     return {"hidden_size": 8, "num_hidden_layers": 4, "num_attention_heads": 2} | values
 

@@ -12,6 +12,7 @@ from studio.planning.run_time import LONG_S, check_duration, describe, say_durat
 from studio.planning.speed_estimate import (
     RowFigures,
     count_run_tokens,
+    is_reckonable,
     predict_duration,
     predict_speed,
     read_rows,
@@ -214,6 +215,12 @@ def test_tokens_of_a_run():
 )
 def test_cards_by_name(name, known):
     assert find_card(Gpu(name=name, vram_bytes=2**34, capability=(8, 0))) == (known and pytest.approx(known))
+
+
+def test_a_model_whose_config_names_its_numbers_in_its_own_way_is_not_reckoned():
+    assert is_reckonable(LLAMA)
+    for name in ("layers", "hidden_size", "parameters"):
+        assert not is_reckonable(dataclasses.replace(LLAMA, **{name: 0}))
 
 
 def test_an_unknown_card_is_reckoned_by_generation_and_memory():

@@ -58,7 +58,7 @@ def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
 
     from studio.engine.artifact import fingerprint, strip_path
     from studio.engine.stop_tokens import set_ends
-    from studio.models.adapt import cast_weights, load_adapter
+    from studio.models.adapt import cast_weights, load_adapter, merge
     from studio.models.load import DTYPES, load_model
 
     job.begin(text("export.phase.load"))
@@ -70,7 +70,7 @@ def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
         plain = base.dequantize() if quantized else base
         tuned = load_adapter(plain, job.run_folder / job.record.artifact)
         job.begin(text("export.phase.merge"))
-        model = tuned.merge_and_unload()
+        model = merge(tuned)
         model = _plain_copy(model) if quantized else model
     else:
         saved = dataclasses.replace(

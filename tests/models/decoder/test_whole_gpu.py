@@ -44,8 +44,13 @@ def test_every_gradient_is_as_exact_as_its_own_code(family, dtype):
     assert find_difference(model, decoder, dtype) is None
     found = run_ours(model, decoder, PACKED)
     assert found.pop("loss").item() == pytest.approx(exact.pop("loss").item(), rel=2e-2)
-    both = [torch.cat([one[name].float().flatten() for name in exact]) for one in (found, exact)]
-    assert functional.cosine_similarity(*both, dim=0) > 0.99
+    own = run_stock(model, PACKED, dtype)
+    ours, theirs, true = (
+        torch.cat([one[name].float().flatten() for name in exact]) for one in (found, own, exact)
+    )
+    # Ministral's queries grow with their position: in bf16 its own code is off by more than the others', too.
+    limit = max(0.01, 1.5 * (1 - functional.cosine_similarity(theirs, true, dim=0).item()))
+    assert 1 - functional.cosine_similarity(ours, true, dim=0) < limit
 
 
 def test_what_is_kept_does_not_change_the_gradients():
