@@ -21,8 +21,9 @@ def read_table() -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", list_popular(CURRENT), ids=lambda family: family.name)
-def test_each_of_todays_kinds_goes_the_way_that_the_table_says(family):
+@pytest.mark.parametrize("rank", range(1, CURRENT + 1))
+def test_each_of_todays_kinds_goes_the_way_that_the_table_says(rank):
+    family = list_popular(CURRENT)[rank - 1]
     row = read_table()[family.name]
     if family.name in UNBUILT:
         assert row["fast"] == "no"

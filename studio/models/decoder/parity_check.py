@@ -212,7 +212,7 @@ class _Probe:
             return
         mine = self.rows.tables[layer.spec.rotary]
         for name, one, theirs in zip(("cos", "sin"), mine, table, strict=True):
-            theirs = to_halves(theirs[-1])
+            theirs = to_halves(theirs[-1])[: len(one)]  # longrope makes no table longer than the documents
             yield judge_equal(number, name, one[: theirs.shape[0]], theirs)
 
     def _window(self, number: int) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 import transformers
 from peft import LoraConfig, get_peft_model
@@ -54,6 +56,16 @@ FAMILIES = {
         {
             "sliding_window": None,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "phi4_mini": (
+        transformers.Phi3Config,
+        {
+            "sliding_window": None, "max_position_embeddings": 512, "original_max_position_embeddings": 256,
+            "rope_parameters": {
+                "rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
+                "short_factor": [1.0] * 6, "long_factor": [2.0] * 6, "original_max_position_embeddings": 256,
+            },
         },
     ),
     "smollm3": (transformers.SmolLM3Config, {"no_rope_layers": [1, 0, 1], **TOKENS}),
@@ -125,7 +137,7 @@ def make_model(
     """Return a PeftModel in evaluation mode whose norms, biases and adapters are all drawn at random."""
     torch.manual_seed(0)
     config_class, extra = (FAMILIES | FOREIGN)[family]
-    config = config_class(**(SHAPE | extra | shape))
+    config = config_class(**copy.deepcopy(SHAPE | extra | shape))  # Gemma 4's changes its layer_types
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
     for name, scalar in model.named_buffers():
         if name.endswith("layer_scalar"):
@@ -156,7 +168,7 @@ def make_whole_model(family: str, *, dtype: torch.dtype = torch.float32, **shape
     """Return a model of which every weight is trained, in evaluation mode; norms and biases are drawn at random."""
     torch.manual_seed(0)
     config_class, extra = (FAMILIES | FOREIGN)[family]
-    config = config_class(**(SHAPE | extra | shape))
+    config = config_class(**copy.deepcopy(SHAPE | extra | shape))  # Gemma 4's changes its layer_types
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
