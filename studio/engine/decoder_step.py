@@ -177,7 +177,7 @@ class DecoderStep:
         shapes, decoder = self._shapes[1], self.decoder
         if shapes is None or any(policy.offload for policy in decoder.policy.layers):
             return None
-        if any(layer.attention.kernel.packed.name == "math" for layer in decoder.layers):
+        if not decoder.recordable:
             return None
         now = hash((decoder.policy, tuple(decoder.kernels.implementations.items())))
         if self._graphs is None or self._graphs[0] != now:

@@ -106,7 +106,7 @@ def _input_bytes(decoder: Decoder) -> int:
     """Return what a layer that keeps its input alone moves out, bytes a token (moved_bytes, layer_memory.py)."""
     layer = decoder.layers[0]
     kept = 1 + (layer.spec.output_norm is not None)
-    return decoder.spec.hidden_size * kept * layer.attention.qkv.weights.dtype.itemsize
+    return decoder.spec.hidden_size * kept * decoder.dtype.itemsize
 
 
 def climb(

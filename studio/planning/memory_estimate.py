@@ -125,7 +125,7 @@ def is_recorded(shape: DecoderShape, tokens: int, policy: MemoryPolicy) -> bool:
     linear = shape.layers * sum(group.inputs * group.outputs for group in shape.groups.values())
     small = is_small(6 * linear, tokens)
     away = any(layer.offload for layer in policy.layers)
-    return small and not away and not shape.composed_attention
+    return small and not away and not shape.composed_attention and not shape.record_bytes
 
 
 def count_allocated(parts: Mapping[str, int]) -> int:

@@ -14,6 +14,7 @@ from studio.core.i18n import Text, text
 from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.decoder.activation_offload import Offload
 from studio.models.decoder.batch_layout import BatchLayout
+from studio.models.decoder.blocks.block import StreamRows
 from studio.models.decoder.embedding import Embedding
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.flat_weights import WholeStore, explain_unlike, list_parameters
@@ -24,11 +25,18 @@ from studio.models.decoder.frozen_weights import (
     Scratch,
     TrainedWeights,
 )
-from studio.models.decoder.fused_lora_linear import Drops, LinearGroup, LinearPart, read_part
+from studio.models.decoder.fused_lora_linear import (
+    Drops,
+    LinearGroup,
+    LinearPart,
+    order_parameters,
+    read_part,
+    refuse_base,
+)
 from studio.models.decoder.layer import Layer, SavedLayer
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.spec import DecoderSpec, LayerSpec, read_decoder
-from studio.models.decoder.structure import round_tail
+from studio.models.decoder.structure import GROUPS, round_tail
 
 Judge = Callable[[Tensor], Tensor]
 """Given what the head computed of each picked row (N,), says how strongly its gradient counts, (N,) fp32."""
@@ -49,6 +57,7 @@ class Decoder:
         kernels: Kernels,
         policy: MemoryPolicy,
         scratch: Scratch,
+        stream: StreamRows,
     ) -> None:
         self.spec = spec
         self.layers = tuple(layers)
@@ -57,19 +66,32 @@ class Decoder:
         table = getattr(spec.embedding, "weight", None)
         self.embedding = Embedding(
             spec.embedding,
-            self.layers[0].attention.qkv.weights.dtype,
+            stream.dtype,
             store.find_gradient(table),
             spec.embedding_scale,
         )
+        self.dtype = stream.dtype
+        """Of the arithmetic."""
         self._scratch = scratch
         self._offload = Offload(store.weights.device)
-        self._rotary = RotaryTables(spec.rotary, {layer.spec.rotary for layer in self.layers})
+        kinds = {layer.rotary for layer in spec.layers if layer.mixer is None}
+        self._rotary = RotaryTables(spec.rotary, kinds)
         self.follow(policy)
 
     @property
     def device(self) -> torch.device:
         """Where it computes."""
         return self.store.weights.device
+
+    @property
+    def attentions(self) -> list[Attention]:
+        """The attention of every layer in which it is ours."""
+        return [layer.attention.kernel for layer in self.layers if layer.spec.mixer is None]
+
+    @property
+    def recordable(self) -> bool:
+        """Whether a micro-step can be recorded as a graph: its launches hang on the sizes of its rows alone."""
+        return not self.spec.mixers and all(kernel.packed.name != "math" for kernel in self.attentions)
 
     def follow(self, policy: MemoryPolicy) -> None:
         """Keep what `policy` says from the next micro-step on; without room for opened weights, none stay open."""
@@ -92,7 +114,8 @@ class Decoder:
         self.kernels = bind({**self.kernels.implementations, **choices})
         if self.kernels.implementations["flash"] != "triton":
             for layer in self.layers:
-                layer.attention.kernel = layer.attention.kernel.without_triton()
+                if layer.spec.mixer is None:
+                    layer.attention.kernel = layer.attention.kernel.without_triton()
 
     def note_change(self) -> None:
         """Say that what is trained has changed: each layer takes over its own when it is next computed."""
@@ -302,16 +325,20 @@ def take_over(
     ]
     if unknown:
         return text("model.decoder.unlike", part=unknown[0])
-    ours = [p for layer in parts for group in layer.values() for p in _in_order(group)]
+    if reason := next((m.unknown for layer in spec.layers if (m := layer.mixer) and m.unknown), None):
+        return text("model.decoder.unlike", part=reason)
+    ours = [p for layer in parts for group in layer.values() for p in order_parameters(group)]
+    ours += [p for layer in spec.layers if layer.mixer for p in layer.mixer.trained]
     trained = {id(p) for p in model.parameters() if p.requires_grad}
     whole = not ours and trained == set(map(id, list_parameters(spec)))
     if not whole and (not ours or {id(p) for p in ours} != trained):
         return text("model.decoder.trained")
     if whole and (part := explain_unlike(spec)):
         return text("model.decoder.unlike", part=part)
-    if not whole and (reason := _refuse_base(adapted, dtype)):
+    if not whole and (reason := refuse_base(adapted, dtype)):
         return reason
     store, scratch = WholeStore(spec, dtype) if whole else FlatStore([ours]), Scratch()
+    stream = StreamRows(spec.hidden_size, dtype, store.weights.device)
     attentions: dict[tuple, Attention] = {}
     flash = kernels.implementations["flash"] == "triton"
     layers = [
@@ -320,34 +347,16 @@ def take_over(
             _group(groups, store, scratch, dtype, number),
             _attention(layer, store.weights.device, dtype, capability, flash, attentions),
             store,
+            stream,
         )
         for number, (layer, groups) in enumerate(zip(spec.layers, parts, strict=True))
     ]
     policy = policy or MemoryPolicy(layers=(LayerPolicy(),) * len(layers))
-    return Decoder(spec, layers, store, kernels, policy, scratch)
+    return Decoder(spec, layers, store, kernels, policy, scratch, stream)
 
 
 def _read_parts(layer: LayerSpec) -> dict[str, list[LinearPart | str]]:
     return {name: [read_part(module) for module in modules] for name, modules in layer.groups.items()}
-
-
-def _in_order(group: Sequence[LinearPart]) -> list[nn.Parameter]:
-    """Return a group's adapter weights as the store wants them: every A, which lie below each other, then every B."""
-    adapted = [part for part in group if part.rank]
-    return [part.a for part in adapted] + [part.b for part in adapted]
-
-
-def _refuse_base(parts: Sequence[LinearPart], dtype: torch.dtype) -> Text | None:
-    """Return why a base layer cannot be computed here, or None."""
-    for part in parts:
-        state = getattr(part.base.weight, "quant_state", None)
-        if state is None and (type(part.base) is not nn.Linear or part.base.weight.dtype != dtype):
-            return text(
-                "model.decoder.weights", kind=type(part.base).__name__, dtype=str(part.base.weight.dtype)
-            )
-        if state is not None and (state.quant_type != "nf4" or state.blocksize != 64):
-            return text("model.decoder.weights", kind=state.quant_type, dtype=str(state.blocksize))
-    return None
 
 
 def _group(
@@ -364,7 +373,7 @@ def _group(
             weights: FrozenWeights = TrainedWeights(linears, store)
         else:
             weights = _weights(linears, round_tail(rank), dtype, scratch)
-        groups[name] = LinearGroup(group, weights, store, stream=number * len(parts) + place)
+        groups[name] = LinearGroup(group, weights, store, stream=number * len(GROUPS) + place)
     return groups
 
 
@@ -375,8 +384,13 @@ def _attention(
     capability: tuple[int, int] | None,
     flash: bool,
     known: dict[tuple, Attention],
-) -> Attention:
-    """Return the attention of a layer's kind; each kind is chosen once, by trying. `flash`: ours may be, too."""
+) -> Attention | None:
+    """Return the attention of a layer's kind; each kind is chosen once, by trying. `flash`: ours may be, too.
+
+    None where the model's own module mixes.
+    """
+    if spec.mixer is not None:
+        return None
     kind = (spec.head_dim, spec.query_heads, spec.key_heads, spec.scale, spec.window, spec.softcap)
     if kind not in known:
         known[kind] = choose_attention(

@@ -1,6 +1,6 @@
 """One decoder layer: its blocks on one residual stream, forward and backward by hand.
 
-    m = attention(x)        y = mlp(m)
+    m = attention(x)        y = mlp(m)        or y = s mlp(m) (Gemma 4)
 
 What a layer keeps, and so what it computes again, is a level of the memory policy. The gradients of what is trained,
 adapters or all linears, biases and norms, are added on the way.
@@ -18,7 +18,8 @@ from torch import Tensor
 from studio.core.memory_policy import KEEP_LEVELS, Keep
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.attention import SavedAttention, SelfAttention
-from studio.models.decoder.blocks.block import LayerBlock
+from studio.models.decoder.blocks.block import LayerBlock, StreamRows
+from studio.models.decoder.blocks.foreign_mixer import ForeignMixer, SavedMixer
 from studio.models.decoder.blocks.gated_mlp import GatedMLP, SavedMLP
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.flat_weights import norms_of
@@ -30,7 +31,7 @@ from studio.models.decoder.spec import LayerSpec, scalars_of
 class SavedLayer:
     """What the blocks of one layer keep between its forward and its backward pass."""
 
-    attention: SavedAttention
+    attention: SavedAttention | SavedMixer
     mlp: SavedMLP
 
     def move_out(self) -> dict[str, Tensor]:
@@ -49,14 +50,25 @@ class Layer:
     """Computes one layer of `spec` with the bound `kernels` (read anew at each call: an op may go to its twin)."""
 
     def __init__(
-        self, spec: LayerSpec, groups: dict[str, LinearGroup], kernel: Attention, store: FlatStore
+        self,
+        spec: LayerSpec,
+        groups: dict[str, LinearGroup],
+        kernel: Attention | None,
+        store: FlatStore,
+        stream: StreamRows,
     ) -> None:
+        """`kernel`: None where the model's own module mixes; `stream`: the form of the rows between layers."""
         self.store = store
         self.norm_gradients = {
             name: store.find_gradient(norm.module.weight) for name, norm in norms_of(spec).items()
         }
         """Where each norm's gradient is added, None where it is frozen."""
-        self.attention = SelfAttention(spec, groups["qkv"], groups["output"], kernel, self.norm_gradients)
+        self.attention: SelfAttention | ForeignMixer
+        if spec.mixer is None:
+            self.attention = SelfAttention(spec, groups["qkv"], groups["output"], kernel, self.norm_gradients)
+        else:
+            trained = [(parameter, store.gradient(parameter)) for parameter in spec.mixer.trained]
+            self.attention = ForeignMixer(spec, spec.mixer.module, trained, stream, self.norm_gradients)
         self.mlp = GatedMLP(spec, groups["gate_up"], groups["down"], self.norm_gradients)
         self._version = -1
 
@@ -73,7 +85,7 @@ class Layer:
     @property
     def groups(self) -> tuple[LinearGroup, ...]:
         """The groups of linears of all blocks."""
-        return tuple(group for block in self.blocks for group in (block.inner, block.outer))
+        return tuple(group for block in self.blocks for group in block.groups)
 
     def forward(
         self, x: Tensor, rows: BatchLayout, kernels: Kernels, keep: Keep | None
@@ -85,6 +97,8 @@ class Layer:
         y, second = self.mlp.forward(middle, rows, kernels, level)
         if first.branch is not None:  # the stream between the blocks is had again from it for next to nothing
             second.x = None
+        if self.spec.output_scale != 1.0:
+            y.mul_(self.spec.output_scale)
         return y, SavedLayer(first, second) if level >= 0 else None
 
     def _take_over_changes(self) -> None:
@@ -110,6 +124,8 @@ class Layer:
         """
         saved.mlp.x = self.attention.recompute(saved.attention, saved.mlp.x, rows, kernels)
         dy = upstream.pop()
+        if self.spec.output_scale != 1.0:
+            dy.mul_(self.spec.output_scale)
         dmiddle = self.mlp.backward(dy, saved.mlp, rows, kernels, self.attention.outer)
         del dy
         below = None if last else self.mlp.outer
@@ -129,5 +145,5 @@ def kind_of(layer: Layer) -> tuple:
     )
     return (
         spec.constants, scalars_of(spec.module), tuple(norm and norm.options for norm in norms), groups,
-        layer.attention.kernel.name, tuple(type(part) for part in spec.module.modules()),
+        layer.attention.kernel and layer.attention.kernel.name, tuple(type(part) for part in spec.module.modules()),
     )  # fmt: skip

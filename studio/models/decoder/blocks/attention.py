@@ -61,9 +61,9 @@ class SelfAttention:
         self.norm_gradients = norm_gradients
 
     @property
-    def inner(self) -> LinearGroup:
+    def groups(self) -> tuple[LinearGroup, ...]:
         """See LayerBlock."""
-        return self.qkv
+        return self.qkv, self.output
 
     @property
     def outer(self) -> LinearGroup:

@@ -9,8 +9,10 @@ gradients are wide, [dY | G] as in fused_lora_linear.py, for the group of linear
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+import torch
 from studio_kernels.dispatch import Kernels
 from torch import Tensor
 
@@ -39,14 +41,27 @@ class Saved:
             setattr(self, name, tensor)
 
 
+@dataclass(frozen=True, slots=True)
+class StreamRows:
+    """Rows of the residual stream that no group of ours takes: of H `outputs`, without a tail."""
+
+    outputs: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def widen_gradient(self, count: int) -> Tensor:
+        """Return an empty (count, H), as LinearGroup does with its tail."""
+        return torch.empty(count, self.outputs, dtype=self.dtype, device=self.device)
+
+
 class LayerBlock(Protocol):
     """One block of a layer; `S` is its own Saved."""
 
     spec: LayerSpec
-    inner: LinearGroup
-    """The group that reads the block's input."""
-    outer: LinearGroup
-    """The group whose result joins the stream."""
+    groups: tuple[LinearGroup, ...]
+    """The block's groups of linears; none where the model's own module computes."""
+    outer: LinearGroup | StreamRows
+    """The group whose result joins the stream, or the form of the rows that join it."""
 
     def forward(self, x: Tensor, rows: BatchLayout, kernels: Kernels, level: int) -> tuple[Tensor, Saved]:
         """Return y (T, H) and what is kept at `level`, a place in KEEP_LEVELS; -1: nothing (evaluation)."""

@@ -58,9 +58,9 @@ class GatedMLP:
         self.norm_gradients = norm_gradients
 
     @property
-    def inner(self) -> LinearGroup:
+    def groups(self) -> tuple[LinearGroup, ...]:
         """See LayerBlock."""
-        return self.gate_up
+        return self.gate_up, self.down
 
     @property
     def outer(self) -> LinearGroup:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from studio_kernels.dispatch import Kernels
 from torch import Tensor, add, empty_like, mul
 
+from studio.models.decoder.blocks.block import StreamRows
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.norm_probe import Norm
 
@@ -48,7 +49,7 @@ def join(norm: Norm | None, scale: float, branch: Tensor, stream: Tensor, kernel
 
 
 def join_backward(
-    norm: Norm | None, scale: float, dy: Tensor, branch: Tensor | None, group: LinearGroup,
+    norm: Norm | None, scale: float, dy: Tensor, branch: Tensor | None, group: LinearGroup | StreamRows,
     gradient: Tensor | None, kernels: Kernels,
 ) -> Tensor:  # fmt: skip
     """Return the gradient of `branch`, wide for `group`, whose result it is; adds the norm's to `gradient`."""
