@@ -79,14 +79,14 @@ def patiently(
 
 
 def say(port: int, words: bytes, *, wait_s: float = 3.0, close: bool = True, until: bytes = b"") -> bytes:
-    """Return all that comes back for raw bytes within `wait_s`, or as far as `until`."""
+    """Return all that comes back for raw bytes within `wait_s`, or until the pattern `until` is in it."""
     with socket.create_connection(("127.0.0.1", port), timeout=wait_s) as connection:
         heard = b""
         try:
             connection.sendall(words)
             if close:
                 connection.shutdown(socket.SHUT_WR)
-            while not (until and until in heard) and (part := connection.recv(65536)):
+            while not (until and re.search(until, heard, re.DOTALL)) and (part := connection.recv(65536)):
                 heard += part
         except OSError:
             pass

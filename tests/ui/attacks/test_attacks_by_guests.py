@@ -142,7 +142,7 @@ def read_outputs(browser: Browser, session: str, wait_s: float = 6.0) -> str:
         f"{head}Cookie: {browser.cookie}\r\n\r\n".encode(),
         wait_s=wait_s,
         close=False,
-        until=b"process_completed",
+        until=rb"process_completed.*?\n\n",  # what came of it stands behind the word
     )
     return heard.decode("utf-8", "replace")
 
@@ -337,5 +337,5 @@ def test_many_at_once(ways, judge):
 def test_the_studio_is_well(shared, ways, tried):
     """Last."""
     print(dict(tried.kinds))
-    assert sum(tried.kinds.values()) >= 1
+    assert sum(tried.kinds.values()) >= 700
     check_the_studio(shared, ways)
