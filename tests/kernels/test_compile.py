@@ -17,7 +17,9 @@ LENGTHS = (1, 2, 15, 16, 63, 64, 65, 1000, 2048)
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_the_op_launches_every_kernel_that_it_ships(launches, op):
     made = {launch.name for kind in ("COMPILE", "EDGES") for launch in launches(op, kind, torch.bfloat16)}
-    assert made and made == {name for name in SHIPPED if name.startswith(f"{op.triton.forward.__module__}.")}
+    own = f"{op.triton.forward.__module__}."  # a grouped product also decodes by the kernel of another op
+    shipped = {name for name in SHIPPED if name.startswith(own)}
+    assert shipped and shipped == {name for name in made if name.startswith(own)}
 
 
 @pytest.mark.parametrize(("op", "target"), pairs(fast=True))

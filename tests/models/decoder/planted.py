@@ -322,7 +322,13 @@ def is_felt(fault: Callable[[Decoder, Layer], None], layer: Layer) -> bool:
         ignore_query_scale: spec.query_scale is not None,
         normalise_before_the_mlp: spec.mlp_norm is None,
         normalise_each_head: spec.query_norm is not None and spec.query_norm.weight.numel() != spec.head_dim,
-        normalise_before_turning: spec.turning.norm_last,
-        turn_halves: spec.turning.interleaved,
+        normalise_before_turning: spec.mixer is None and spec.turning.norm_last,
+        turn_halves: spec.mixer is None and spec.turning.interleaved,
+        let_state_leak: spec.mixer is not None,
+        drop_the_mixers_rotary: spec.mixer is not None,
+        lose_a_mixers_gradient: spec.mixer is not None,
+        mix_late: False,  # of one family's first layer
+        ignore_output_scale: spec.output_scale != 1.0,
+        shift_the_mixers_norm: spec.attention_norm is not None and spec.mlp_norm is not None,
     }
     return has.get(fault, True)
