@@ -620,8 +620,8 @@ def shrink(config_class, over=None, small=SMALL):
     return config
 
 
-def build_model(family: Family, folder: Path) -> int:
-    """Save a tiny random model of `family` with tokenizer and template in `folder`; return its parameters' count."""
+def make_tiny(family: Family):  # noqa: ANN201
+    """Return a tiny random model of `family` in fp32."""
     import torch
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -632,6 +632,14 @@ def build_model(family: Family, folder: Path) -> int:
     name_tokens(config, cls)
     model = cls(config)
     randomise(model)
+    return model
+
+
+def build_model(family: Family, folder: Path) -> int:
+    """Save a tiny random model of `family` with tokenizer and template in `folder`; return its parameters' count."""
+    import torch
+
+    model = make_tiny(family)
     model.generation_config.eos_token_id = model.generation_config.pad_token_id = None
     model.to(torch.bfloat16).save_pretrained(
         folder

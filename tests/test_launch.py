@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = ("quick", "slow", "long")
+KINDS = ("computing", "slow", "long")
 EARLY = (
     "launch.py",
     *(
@@ -65,8 +65,9 @@ def checkout(tmp_path_factory):
     shutil.copy(ROOT / "tests" / "run.py", folder / "tests" / "run.py")
     (folder / "tests" / "test_it.py").write_text(
         '"""Tests."""\n\nimport pytest\n\n\ndef test_quick():\n    pass\n\n\n'
-        "@pytest.mark.slow\ndef test_slow():\n    pass\n\n\n@pytest.mark.slow\n@pytest.mark.long\n"
-        "def test_long():\n    pass\n\n\n@pytest.mark.gpu\ndef test_gpu():\n    raise SystemExit\n",
+        "@pytest.mark.computing\ndef test_computing():\n    pass\n\n\n"
+        "@pytest.mark.slow\ndef test_slow():\n    pass\n\n\n@pytest.mark.long\ndef test_long():\n    pass\n\n\n"
+        "@pytest.mark.gpu\ndef test_gpu():\n    raise SystemExit\n",
         encoding="utf-8",
     )
     return folder
@@ -146,11 +147,11 @@ def test_the_test_command_runs_ruff_and_the_chosen_tests(checkout, tmp_path):
     assert list(answer["folders"]) == ["tests"] and "test_quick" in fast.stderr
     everything = launch(checkout, "--here", "test", "--all", "--report", str(tmp_path), *calm)
     assert everything.returncode == 0
-    assert everything.stdout.count("1 passed, 3 deselected") == 2, "what ran beside has its words too"
+    assert everything.stdout.count("1 passed, 4 deselected") == 2, "what ran beside has its words too"
     named = [
         re.findall(r'testcase [^>]*name="(\w+)"', (tmp_path / f"{kind}.xml").read_text()) for kind in KINDS
     ]
-    assert named == [["test_quick"], ["test_slow"], ["test_long"]]
+    assert named == [["test_quick", "test_computing"], ["test_slow"], ["test_long"]]
     # What one set has none of may be in the other; what no set has is a mistake.
     assert launch(checkout, "--here", "test", "--all", *calm, "-k", "long").returncode == 0
     failed = launch(checkout, "--here", "test", *calm, "-k", "nothing")

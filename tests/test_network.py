@@ -87,7 +87,6 @@ def test_the_listener_hears(listener):
         judge(lines(), "-c")
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_train_chat_and_export_stay_at_home(listener, tmp_path, tiny_models, chat_file):
     folder, lines = listener
@@ -106,7 +105,6 @@ def test_train_chat_and_export_stay_at_home(listener, tmp_path, tiny_models, cha
     judge(lines(), "--here train", *(f"studio.cli {command}" for command in commands))
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_the_demo_stays_at_home(listener, tmp_path):
     folder, lines = listener

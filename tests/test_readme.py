@@ -87,7 +87,6 @@ def test_the_test_command_collects(tmp_path):
     assert "test_codec" in done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_the_demo_command_teaches_the_model(tmp_path):
     done = launch(["--here", "demo", "--json"], FINETUNE_STUDIO_WORKSPACE=str(tmp_path))

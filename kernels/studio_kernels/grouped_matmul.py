@@ -4,7 +4,7 @@
 
 S rows, those of expert e in one piece from offsets[e] to offsets[e + 1], which may be none; E experts; X (S, K);
 W (E, N, K) of any strides, so that dX = dY W is the same product of W's transpose; or W packed in 4 bits as nf4.py
-describes, (E N, K) in all: decoded tile by tile or, for many rows, some experts at a time. U (S, R) and B (E, N, R)
+describes, (E N, K) in all: decoded some experts at a time. U (S, R) and B (E, N, R)
 are an adapter's tail: with A (E, R, K) and scale s
 
     U = s X A^T    Y = X W^T + U B^T    G = s dY B    dX = dY W + G A    dA = G^T X    dB = dY^T U
@@ -38,10 +38,9 @@ TILE = 64
 """Rows of one program's tile, the least; 4,096 tokens on 8 of 128 experts are 256 rows an expert."""
 TOGETHER = 8
 """Tiles of rows that meet the same columns of a weight one after the other."""
-DECODED_ROWS = 16
-"""From so many rows an expert a packed weight is decoded once, apart, and not anew for each tile of rows."""
 DECODED_BYTES = 512 * 2**20
-"""Of a packed weight that lie decoded at a time."""
+"""Of a packed weight that lie decoded at a time. Decoded anew for each tile of rows it is slower from 128 rows on:
+1.23 ms, not 0.40, with 128 experts of 1,536 x 2,048 on an H200, 7.6 and 0.71 with 32,768 rows."""
 ALIGNED = 8
 """Elements in 16 bytes: PyTorch's own grouped product wants whole ones in every row."""
 
@@ -202,12 +201,11 @@ def block_shape(columns: int, largest: int) -> int:
     return max(16, min(largest, 1 << (columns - 1).bit_length()))
 
 
-def tile_shape(
-    device: torch.device, outputs: int, rows_per_expert: float, transposed: bool
-) -> dict[str, int]:
+def tile_shape(device: torch.device, outputs: int, transposed: bool) -> dict[str, int]:
     """ROWS, COLUMNS, INNER, warps and stages of a program, as measured on an H200 with 1,024 to 16,384 tokens.
 
-    Hopper and Blackwell's server cards have 227 KB of shared memory, sm_75 has 64 and the others 99 or more.
+    The same for any count of rows: a batch of another length needs no other kernel. Hopper and Blackwell's server
+    cards have 227 KB of shared memory, sm_75 has 64 and the others 99 or more.
     """
     roomy = not interpreted() and torch.version.hip is None and device.type == "cuda"
     roomy = roomy and torch.cuda.get_device_capability(device)[0] in (9, 10)
@@ -219,7 +217,7 @@ def tile_shape(
             "num_warps": 4,
             "num_stages": 2,
         }
-    if transposed or rows_per_expert < 2 * TILE:
+    if transposed:
         return {"ROWS": TILE, "COLUMNS": 256, "INNER": 64, "num_warps": 4, "num_stages": 4}
     return {"ROWS": 2 * TILE, "COLUMNS": 256, "INNER": 64, "num_warps": 8, "num_stages": 4}
 
@@ -233,14 +231,14 @@ def fused_product(
     scale: float = 1.0,
     tail: tuple[Tensor, Tensor] | None = None,  # U (S, R), B (E, N, R)
 ) -> Tensor:  # (S, N)
-    """`reference_product` in one kernel; a packed weight with many rows in a few, each with some of its experts."""
+    """`reference_product` in one kernel; with a packed weight in a few, each with some of its experts."""
     packed = isinstance(weight, Nf4)
     if groups.count == 1 and not packed:  # a plain product, in which a matrix library is faster
         return reference_product(x, weight, groups, transposed=transposed, scale=scale, tail=tail)
     y = x.new_empty(x.shape[0], outputs_of(weight, groups, transposed))
     if not x.shape[0]:
         return y
-    if not packed or x.shape[0] < DECODED_ROWS * groups.count:
+    if not packed:
         _launch(x, weight, groups, transposed, scale, tail, y, (0, groups.count))
         return y
     rows, columns = weight.shape[0] // groups.count, weight.shape[1]
@@ -258,7 +256,7 @@ def fused_product(
 
 def _launch(
     x: Tensor,
-    weight: Tensor | Nf4,
+    weight: Tensor,
     groups: Groups,
     transposed: bool,
     scale: float,
@@ -266,32 +264,17 @@ def _launch(
     y: Tensor,
     experts: tuple[int, int],
 ) -> None:
-    """Write the rows of `y` that belong to `experts`, of which an unpacked `weight` holds the matrices."""
-    packed, outputs = isinstance(weight, Nf4), y.shape[1]
-    if packed:
-        rows, columns = weight.shape
-        strides = (rows // groups.count * columns, columns, 1)
-        nested = weight.nested_absmax is not None
-        # Where the scales are not nested nothing is read through these pointers: any tensor will do.
-        scales = (weight.nested_absmax, weight.nested_code, weight.offset) if nested else (weight.code,) * 3
-        tensors = (weight.packed, weight.absmax, weight.code, *scales)
-    else:
-        strides, nested, tensors = weight.stride(), False, (weight, *(x,) * 5)
+    """Write the rows of `y` that belong to `experts`, whose matrices `weight` holds."""
+    strides, outputs = weight.stride(), y.shape[1]
     expert_stride, row_stride, column_stride = (strides[0], strides[2], strides[1]) if transposed else strides
     u, b = tail or (x, x[None])
-    shape = tile_shape(x.device, outputs, x.shape[0] / groups.count, transposed)
-    if (
-        packed
-    ):  # in two stages such a tile and its scales take 120 KB of shared memory, of the 99 of sm_86 to sm_120
-        shape |= {"ROWS": TILE, "COLUMNS": block_shape(outputs, 128), "num_warps": 4, "num_stages": 1}
+    shape = tile_shape(x.device, outputs, transposed)
     shape["INNER"] = block_shape(x.shape[1], shape["INNER"])
     tiles = groups.tiles(shape["ROWS"])
     with torch.cuda.device_of(x):
         _product_kernel[(tiles.shape[0] * -(-outputs // shape["COLUMNS"]),)](
-            x, *tensors, u, b, y, tiles, tiles.shape[0], *experts, x.shape[1], outputs, u.shape[1], scale, x.stride(0),
-            expert_stride, row_stride, column_stride, u.stride(0), *b.stride(), y.stride(0), PACKED=packed,
-            NESTED=nested, BLOCK_BITS=weight.block.bit_length() - 1 if packed else 0,
-            NESTED_BITS=weight.nested_block.bit_length() - 1 if packed else 0,
+            x, weight, u, b, y, tiles, tiles.shape[0], *experts, x.shape[1], outputs, u.shape[1], scale, x.stride(0),
+            expert_stride, row_stride, column_stride, u.stride(0), *b.stride(), y.stride(0),
             RANKS=block_shape(u.shape[1], u.shape[1] * 2) if tail else 0, WIDE=interpreted(),
             WHOLE_STEPS=x.shape[1] % shape["INNER"] == 0, WHOLE_COLUMNS=outputs % shape["COLUMNS"] == 0,
             TOGETHER=TOGETHER, **shape,

@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 from studio_kernels._triton import tl, triton
-from studio_kernels.nf4 import _scale
-
-
-@triton.jit
-def _decode_tile(
-    at, mask, packed_pointer, absmax_pointer, code_pointer, nested_absmax_pointer, nested_code_pointer, offset_pointer,
-    NESTED: tl.constexpr, BLOCK_BITS: tl.constexpr, NESTED_BITS: tl.constexpr,
-):  # fmt: skip
-    """float32 elements, by their number in the whole weight, of a 4-bit weight."""
-    byte = tl.load(packed_pointer + (at >> 1), mask=mask, other=0).to(tl.int32)
-    nibble = (byte >> ((1 - (at & 1)) * 4).to(tl.int32)) & 15
-    scale = _scale(
-        at >> BLOCK_BITS, mask, absmax_pointer, nested_absmax_pointer, nested_code_pointer, offset_pointer,
-        NESTED, NESTED_BITS,
-    )  # fmt: skip
-    return tl.where(mask, tl.load(code_pointer + nibble) * scale, 0.0)
 
 
 @triton.jit(do_not_specialize=["tiles", "low", "high"])
 def _product_kernel(
-    x_pointer, weight_pointer, absmax_pointer, code_pointer, nested_absmax_pointer, nested_code_pointer, offset_pointer,
-    u_pointer, b_pointer, y_pointer, tiles_pointer, tiles, low, high, inputs, outputs, rank, scale, x_stride,
-    expert_stride, row_stride, column_stride, u_stride, b_expert_stride, b_row_stride, b_column_stride, y_stride,
-    PACKED: tl.constexpr, NESTED: tl.constexpr, BLOCK_BITS: tl.constexpr, NESTED_BITS: tl.constexpr,
+    x_pointer, weight_pointer, u_pointer, b_pointer, y_pointer, tiles_pointer, tiles, low, high, inputs, outputs, rank,
+    scale, x_stride, expert_stride, row_stride, column_stride, u_stride, b_expert_stride, b_row_stride,
+    b_column_stride, y_stride,
     RANKS: tl.constexpr, WIDE: tl.constexpr, WHOLE_STEPS: tl.constexpr, WHOLE_COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
@@ -56,17 +39,9 @@ def _product_kernel(
         at = weight_at + inner[:, None] * column_stride
         if WHOLE_STEPS:
             x = tl.load(x_at + inner[None, :])
-        else:
-            x = tl.load(x_at + inner[None, :], mask=(inner < inputs)[None, :], other=0.0)
-        if PACKED:
-            mask = (inner < inputs)[:, None] & (column < outputs)[None, :]
-            weight = _decode_tile(
-                at, mask, weight_pointer, absmax_pointer, code_pointer, nested_absmax_pointer, nested_code_pointer,
-                offset_pointer, NESTED, BLOCK_BITS, NESTED_BITS,
-            ).to(x_pointer.dtype.element_ty)  # fmt: skip
-        elif WHOLE_STEPS:
             weight = tl.load(weight_pointer + at)
         else:
+            x = tl.load(x_at + inner[None, :], mask=(inner < inputs)[None, :], other=0.0)
             weight = tl.load(weight_pointer + at, mask=(inner < inputs)[:, None], other=0.0)
         if WIDE:
             x, weight = x.to(tl.float32), weight.to(tl.float32)

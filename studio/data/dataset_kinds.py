@@ -21,7 +21,10 @@ REMARKS = frozenset(
 CHANGES = frozenset("patch diff hunk mods change changes code snippet oldf old function method func".split())
 """Words in the names of code that somebody says something of."""
 DIFFS = frozenset("patch diff hunk mods changes".split())
-WORKERS = frozenset("student learner pupil candidate submission essay schüler estudiante élève 学生".split())
+WORKERS = frozenset(
+    "student learner pupil candidate submission essay provided submitted attempted schüler estudiante élève "
+    "学生".split()
+)
 """Words in the names of a piece of work that is judged."""
 ENTRIES = frozenset(
     "term word phrase terme mot begriff wort palabra término termino termine parola termo слово термин 术语 词语 "

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from studio.data.columns import Column, joins, measure_columns
-from studio.data.dataset_kinds import find_named
+from studio.data.dataset_kinds import WORKERS, find_named, find_remark
 from studio.data.evidence import has_answer, is_judged, is_sentence
 from studio.data.formats.aliases import LABEL, QUESTIONS
 from studio.data.formats.cells import Values
+from studio.data.formats.column_names import part_name
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped, Score
 from studio.data.likelihood import order_answers
@@ -41,6 +42,8 @@ def doubt_roles(
         first = order_answers([*known.values()], asked)[:1] if "prompt" in chosen else ()
         if any(one.name != said and hints(one, LABEL) for one in first):
             half, asked_for = True, dict(chosen)  # a label of two texts, of which one is called an answer
+        elif _is_remarked(chosen.get("prompt"), said, [*known.values()]):
+            half, asked_for = True, dict(chosen)
         elif is_outdone(said, asked, [*known.values()]):
             half, asked_for = True, {"prompt": asked, **chosen} if asked else dict(chosen)
         elif not chosen and asked in known and said in known and _holds_example(said, asked, known, rows):
@@ -53,6 +56,17 @@ def doubt_roles(
             beside = [known[match.mapping[role]] for role in MATERIALS if match.mapping.get(role) in known]
             half = half or is_one_of_several(known[asked], beside)
     return half, asked_for
+
+
+def _is_remarked(asked: str | None, said: str, known: Sequence[Column]) -> bool:
+    """Return whether feedback on a learner's work stands there, and something else would be learned.
+
+    asked: what the person said is read; None for nothing.
+    """
+    remark = find_remark(known)
+    if remark is None or asked not in (None, remark[0].name):
+        return False
+    return bool({*part_name(remark[0].name)} & WORKERS) and said != remark[1].name
 
 
 def _holds_example(said: str, asked: str, known: dict[str, Column], rows: Sequence[Values]) -> bool:

@@ -40,6 +40,7 @@ from studio.data.likelihood import (
 from studio.data.open_question import Question
 from studio.data.ranking import (
     DECISIONS,
+    GRADED,
     JUDGED,
     MADE,
     MOSTLY,
@@ -54,7 +55,7 @@ from studio.data.ranking import (
 )
 from studio.data.related_names import OLD, RENEWED, are_twins, hints, is_half, is_language, is_renewed
 from studio.data.unused_columns import ORDERS
-from studio.data.whole_examples import is_part
+from studio.data.whole_examples import REVIEWED, is_part
 
 LIKELY = 0.75
 """So likely is a pair that needs no asking, where the names of one side say the same and no column competes."""
@@ -199,6 +200,8 @@ def _weigh_pair(
     if asked not in known or learned not in known:
         return None
     question, answer = known[asked], known[learned]
+    if not _is_written(answer) and any(holds_turns(row.get(asked)) for row in rows[:LOOKED_AT]):
+        return None  # who asks in turns says what answers them
     texts = [one for name, one in known.items() if name not in (asked, learned) and one.distinct > 1]
     if {*part_name(asked)} ^ {*part_name(learned)} == {"good", "bad"}:
         return None  # compared, perhaps
@@ -325,6 +328,8 @@ def _competes(one: Column, answer: Column, question: Column) -> bool:
         return True  # what a query gives, perhaps
     if one.is_labels and {*part_name(one.name)} & DECISIONS:
         return True
+    if one.is_labels and {*part_name(one.name)} & GRADED and {*part_name(question.name)} & REVIEWED:
+        return True  # of a review its rating may be learned as well as its headline
     if not (one.is_prose or one.coded):
         # Short words, numbers and flags beside sentences sort the rows; an answer to be checked would be named so.
         return not one.counted and one.spoken and is_answer(one) and not one.is_labels and not is_noted(one)

@@ -42,7 +42,7 @@ WRITTEN = MADE | frozenset(
     "targ tgt simplifications lexs rewritten paraphrased summarized summarised shortened ref simple simpler "
     "simplification neutral formal fluent clean polished revised edited reworded rephrased rephrase "
     "normalized normalised layman laymen cmd command bash shell regex snippet program implementation highlights "
-    "tldr gist "
+    "tldr gist gt "
     "directions expected explanation translated translations summaries abstract answer_text assistant bot "
     "antwort antworten ausgabe lösung loesung übersetzung uebersetzung zusammenfassung respuesta salida "
     "solución solucion traducción traduccion resumen réponse reponse sortie traduction résumé risposta "
@@ -59,8 +59,8 @@ BESIDE = frozenset(
 """Words in the names of what stands beside a question to be read."""
 NOTED = frozenset(
     "metadata meta source sources url urls link links license licence copyright attribution tags tag annotation "
-    "annotations annotator annotators raw test tests check checks verification extra info comments notes created "
-    "updated disclaimer generations stats statistics usage timestamp embedding embeddings version setup seed "
+    "annotated annotations annotator annotators raw test tests check checks verification extra info comments notes "
+    "created updated disclaimer generations stats statistics usage timestamp embedding embeddings version setup seed "
     "seeds decomposition mask masks".split()
 )
 """Words in the names of what was noted about a row."""

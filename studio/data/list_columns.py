@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from studio.core.i18n import Text, text
-from studio.data.formats.aliases import ANSWERS, QUESTIONS
+from studio.data.formats.aliases import ANSWERS, CHOSEN, QUESTIONS, REJECTED
 from studio.data.formats.answer_lists import ALTERNATIVES, RANKS, SCORES
 from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.choices import find_key
@@ -24,6 +24,9 @@ WORDINGS = frozenset("patterns phrases paraphrases wordings".split())
 """Those that say that the entries mean the same."""
 SAID_WORDS = frozenset("answer answers response responses reply replies output outputs completion".split())
 NUMBERED = frozenset((*SCORES, *RANKS))
+MARK_KEYS = ("label", "type", "preference", "status", "kind")
+"""Keys under which an answer says whether it was chosen."""
+SAID_KEYS = ("messages", "content", "text", "response", "answer", "output", "completion", "message", "value")
 LEAST = 2
 MARKED = re.compile(r"(.+?)_?([a-h]|\d)")
 """The name of one of several answers: `response_a`, `answer2`."""
@@ -118,6 +121,60 @@ class Ranked:
                 values = {name: cell for name, cell in row.values.items() if name not in self.consumed}
                 row = Row(row.line, {**values, "answers": found}, None, row.row, row.offset, row.raw)
             yield row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Labelled:
+    """Lists of answers that say themselves which was chosen and which was not: a column each."""
+
+    column: str
+    key: str
+
+    @property
+    def consumed(self) -> tuple[str, ...]:
+        """Columns that are gone in what it yields."""
+        return (self.column,)
+
+    @property
+    def note(self) -> Text:
+        """What a person should know."""
+        return text("data.reshape.labelled", column=shorten(self.column), key=shorten(self.key))
+
+    def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield each Row with the columns `chosen` and `rejected` in place of the list."""
+        for row in rows:
+            sides = _label_sides(row.values.get(self.column), self.key)
+            if row.problem is None and len(sides) > 1:
+                values = {name: cell for name, cell in row.values.items() if name != self.column}
+                row = Row(row.line, {**values, **sides}, None, row.row, row.offset, row.raw)
+            yield row
+
+
+def find_labelled(columns: Sequence[str], rows: Sequence[Values]) -> Labelled | None:
+    """Return the list of answers that are marked as chosen and rejected; None where there is none."""
+    for name in columns:
+        cells = [row[name] for row in rows if not is_empty(row.get(name))]
+        for key in MARK_KEYS:
+            if cells and all(len(_label_sides(cell, key)) > 1 for cell in cells):
+                return Labelled(column=name, key=key)
+    return None
+
+
+def _label_sides(cell: object, key: str) -> dict[str, object]:
+    """Return the first answer that `key` marks as chosen, and the first as rejected; {} for other lists."""
+    found: dict[str, object] = {}
+    for one in cell if isinstance(cell, (list, tuple)) else ():
+        mark = one.get(key) if isinstance(one, Mapping) else None
+        side = "chosen" if _is_called(mark, CHOSEN) else "rejected" if _is_called(mark, REJECTED) else ""
+        said = next((one[name] for name in SAID_KEYS if not is_empty(one.get(name))), None) if side else None
+        if said is None:
+            return {}
+        found.setdefault(side, said)
+    return found
+
+
+def _is_called(mark: object, names: Sequence[str]) -> bool:
+    return isinstance(mark, str) and simplify(mark) in names
 
 
 def find_ranked(columns: Sequence[str], rows: Sequence[Values]) -> Ranked | None:

@@ -15,10 +15,12 @@ from studio.data.formats.cells import Values, is_blank, is_empty, shorten
 from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.pairs import find_pair
 from studio.data.list_columns import (
+    Labelled,
     Languages,
     Ranked,
     Rated,
     Spread,
+    find_labelled,
     find_languages,
     find_ranked,
     find_rated,
@@ -225,8 +227,8 @@ def follow(rows: Sequence[Row], own_id: str, reply: str) -> Iterator[list[Row]]:
 
 
 Reshape = (
-    Lift | Annotated | Spread | Rated | Ranked | Languages | Nested | Talks | Headed | Threads | Chain | Transcript
-    | Speakers
+    Lift | Annotated | Spread | Rated | Ranked | Labelled | Languages | Nested | Talks | Headed | Threads | Chain
+    | Transcript | Speakers
 )  # fmt: skip
 TALK_FORMATS = ("auto", "messages", "sharegpt")
 PLAIN_FORMATS = ("text", "alpaca", "pretokenized")
@@ -263,6 +265,7 @@ def find_reshapes(
     if find_pair(list_columns(sample), [row.values for row in sample[:JUDGED_ROWS]]):
         return (), ()  # answers that are compared, whose lists are no talks
     plain = spec.format in PLAIN_FORMATS
+    look(find_labelled)
     look(find_spread)
     if not plain and not steps:
         look(give_turns)
@@ -365,6 +368,7 @@ def _say(cell: object) -> object:
     if not isinstance(cell, list):
         return cell
     parts = [part.get("text") if isinstance(part, Mapping) else part for part in cell]
+    parts = [part.get("value") if isinstance(part, Mapping) else part for part in parts]
     return "".join(parts) if all(isinstance(part, str) for part in parts) else cell
 
 

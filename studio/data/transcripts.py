@@ -254,18 +254,19 @@ class Transcript:
                 pieces.append(cell)
         if first is None:
             return
-        number, last_s, talk = 0, None, []
+        last_s, talks = None, [[]]
         for who, when, words in part_transcript("\n".join(pieces), self._style):
             now_s = read_time_s(when)
-            if talk and now_s is not None and last_s is not None and now_s - last_s > GAP_S:
-                number += 1
-                yield self._make_row(first, talk, number)
-                talk = []
+            if talks[-1] and now_s is not None and last_s is not None and now_s - last_s > GAP_S:
+                talks.append([])
             last_s = now_s if now_s is not None else last_s
             if not is_blank(words):
-                talk.append({"speaker": who, "content": words})
-        if talk:
-            yield self._make_row(first, talk, number + 1)
+                talks[-1].append({"speaker": who, "content": words})
+        answered = [talk for talk in talks if len({turn["speaker"] for turn in talk}) > 1]
+        if 2 * len(answered) < len(talks):  # people who write once a day answer each other all the same
+            talks = [[turn for talk in talks for turn in talk]]
+        for number, talk in enumerate(filter(None, talks), start=1):
+            yield self._make_row(first, talk, number)
 
 
 def _join_beside(turns: Sequence[Turn]) -> list[dict[str, str]]:

@@ -101,6 +101,10 @@ def _has_address(cell: Mapping[str, object]) -> bool:
     return len(values) <= FEW and any(is_address(line) for value in values for line in say_lines(value))
 
 
+REVIEWED = frozenset("review reviews comment comments feedback".split())
+"""Words in the names of texts whose ratings were given together with them."""
+
+
 def find_alone(columns: Sequence[Column], rows: Sequence[Values]) -> Column | None:
     """Return the only text, or code, of a table whose other columns tell where it is from; None for any other table.
 
@@ -121,10 +125,12 @@ def find_alone(columns: Sequence[Column], rows: Sequence[Values]) -> Column | No
     rest = [one for one in rest if not repeats(texts[0].name, [one.name], rows)]
     origins = [one for one in rest if _tells_of(one) and not HEADINGS & {*part_name(one.name)}]
     # A rating of a document whose origin is told only sorts it.
-    judged = JUDGED if len(origins) > RICH else JUDGED | GRADED
+    reviewed = bool({*part_name(texts[0].name)} & REVIEWED)
+    judged = JUDGED if len(origins) > RICH and not reviewed else JUDGED | GRADED
     rest = [one for one in rest if one.spoken or {*part_name(one.name)} & judged]
     read = {*part_name(texts[0].name)} & MADE and not {*part_name(texts[0].name)} & WORKS
-    others = any(not _tells_of(one) or {*part_name(one.name)} & JUDGED for one in rest)
+    found = JUDGED | GRADED if reviewed else JUDGED
+    others = any(not _tells_of(one) or {*part_name(one.name)} & found for one in rest)
     return texts[0] if long and len(origins) >= 2 and not read and not others else None
 
 

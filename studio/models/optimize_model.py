@@ -38,9 +38,9 @@ class Fast:
         """The ops that Triton computes."""
         if self.decoder is not None:
             found = {op for op, name in self.decoder.kernels.implementations.items() if name == "triton"}
-            if all(layer.experts is None for layer in self.decoder.spec.layers):
+            if not self.decoder.routed:
                 found.discard("grouped_matmul")
-            ours = any(layer.attention.kernel.packed.name == "triton" for layer in self.decoder.layers)
+            ours = any(kernel.packed.name == "triton" for kernel in self.decoder.attentions)
             return (
                 found if ours else found - {"flash"}
             )  # where libraries compute attention, it is only allowed
@@ -64,8 +64,9 @@ class Fast:
         """Return in words what was done, and what was not and why."""
         if self.decoder is not None:
             names = [op.name for op in OPS if op.name in self.ops & USED]
-            attention = self.decoder.layers[0].attention.kernel.name
-            said = [text("run.decoder", layers=len(self.decoder.layers), attention=attention)]
+            kinds = list(dict.fromkeys(kernel.name for kernel in self.decoder.attentions))
+            kinds += list(dict.fromkeys(type(mixer.module).__name__ for mixer in self.decoder.spec.mixers))
+            said = [text("run.decoder", layers=len(self.decoder.layers), attention=", ".join(kinds))]
             if names:
                 said.append(text("run.decoder.ops", ops=", ".join(names)))
             if self.fp8:

@@ -116,6 +116,13 @@ def read_routed(model: ModelFacts, adapter: AdapterSpec) -> Routed | None:
     return routed if routed.layers * routed.experts * routed.weights == model.expert_parameters else None
 
 
-def count_adapted(kind: LayerKind, targets: str) -> int:
+def count_adapters(model: ModelFacts, spec: AdapterSpec) -> int:
+    """Return the parameters of the adapters on linears and experts."""
+    routed = read_routed(model, spec)
+    linear = sum(kind.count * _count_adapted(kind, spec.target_modules) for kind in list_kinds(model))
+    return spec.rank * linear + (routed.adapter_parameters if routed else 0)
+
+
+def _count_adapted(kind: LayerKind, targets: str) -> int:
     """Return the inputs and outputs of all linears of a kind of layer that get an adapter."""
     return sum(sum(shape) for name, shape in kind.linears.items() if is_target(name, targets))

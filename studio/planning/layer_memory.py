@@ -16,15 +16,17 @@ from studio_kernels.op import SCORES_BYTES
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import Text, text
 from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
-from studio.core.recipe import AdapterSpec, Recipe
+from studio.core.recipe import Recipe
 from studio.models.decoder.structure import (
     HEAD_NORMS,
     Group,
     find_placement,
     find_strange,
     group_linears,
+    has_mixers,
+    split_mixers,
 )
-from studio.planning.layer_kinds import Routed, count_adapted, count_outside, list_kinds, read_routed
+from studio.planning.layer_kinds import Routed, count_adapters, count_outside, list_kinds, read_routed
 
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 HEAD_LOGITS = 132 * LOGITS_PER_PROCESSOR
@@ -33,6 +35,12 @@ SCORE_BLOCKS = 3
 """Of SCORES_BYTES each, where attention is composed of matrix products."""
 COMPOSED = ("glu", "dropout", "linear_cross_entropy")
 """Ops whose PyTorch twins need room that their kernels do not."""
+RECORD_BYTES = {"self_attn": 5, "conv": 5}
+OTHER_RECORD_BYTES = 24
+"""What autograd holds of a mixer, by the name of its module, bytes for each input and output of its linears: of
+attention 3.1 to 4.7, of LFM2's convolution 2.4, of a gated delta rule 14.3, of Mamba 2 23.1, as transformers composes
+them in bf16 (at the widths of Qwen3.5 4B, Gemma 4, DeepSeek-V2 Lite, LFM2 1.2B, Granite 4-H; libraries' kernels hold
+less). A bound, and no measurement of the model at hand."""
 LIBRARY_BYTES = 32 * 2**20
 """The matrix library's own workspace on Hopper; 8 MiB elsewhere."""
 
@@ -66,6 +74,8 @@ class DecoderShape:
     element_bytes: int
     windows: tuple[int, ...]
     """Of each layer: the tokens that a token sees; 0: all before it."""
+    record_bytes: int = 0
+    """What autograd holds of the model's own mixer while it runs back, bytes a token; 0: attention is ours."""
     routed: Routed | None = None
     """Experts, where layers have some: those without are taken to be like them."""
 
@@ -99,6 +109,8 @@ def explain_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Text 
         return text("plan.stock.quantization", value=stored)
     linears = {name for kind in list_kinds(model) for name in kind.linears}
     strange = find_strange(linears, model.norms, model.head_dim, model.query_heads, model.key_heads)
+    if strange and spec.method == "lora" and not spec.dropout and _has_mixers(model):
+        strange = []
     if strange:
         return text("model.decoder.unlike", part=", ".join(strange[:3]))
     if not model.query_heads or _read_groups(model, recipe) is None:
@@ -136,6 +148,23 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         element_bytes=DTYPE_BYTES[plan.dtype.value],
         routed=routed,
         windows=tuple(model.sliding_window if is_windowed else 0 for is_windowed in windowed),
+        record_bytes=_count_record(model),
+    )
+
+
+def _has_mixers(model: ModelFacts) -> bool:
+    """Return whether the model's own mixers run in layers whose MLP is ours: beside experts that is not planned."""
+    return not model.expert_parameters and has_mixers(model.linears, model.norms)
+
+
+def _count_record(model: ModelFacts) -> int:
+    """Return DecoderShape.record_bytes: of the mixer that holds most, where layers have several kinds."""
+    if not _has_mixers(model):
+        return 0
+    _, mixers = split_mixers(model.linears)
+    return max(
+        RECORD_BYTES.get(name, OTHER_RECORD_BYTES) * sum(map(sum, linears.values()))
+        for name, linears in mixers.items()
     )
 
 
@@ -145,6 +174,8 @@ def _by_triton(plan: BackendPlan, op: str) -> bool:
 
 def _read_groups(model: ModelFacts, recipe: Recipe) -> dict[str, Group] | None:
     rank = recipe.adapter.rank if recipe.adapter.method == "lora" else 0
+    if _has_mixers(model):
+        return _group_mixers(model, rank, recipe.adapter.target_modules)
     kinds, found = list_kinds(model), []
     if model.expert_parameters and (
         read_routed(model, recipe.adapter) is None or recipe.adapter.method == "full"
@@ -172,11 +203,22 @@ def _no_mlp(hidden: int) -> dict[str, tuple[int, int]]:
     return {"mlp.gate_up_proj": (0, hidden), "mlp.down_proj": (hidden, 0)}
 
 
-def count_adapters(model: ModelFacts, spec: AdapterSpec) -> int:
-    """Return the parameters of the adapters on linears and experts."""
-    routed = read_routed(model, spec)
-    linear = sum(kind.count * count_adapted(kind, spec.target_modules) for kind in list_kinds(model))
-    return spec.rank * linear + (routed.adapter_parameters if routed else 0)
+def _group_mixers(model: ModelFacts, rank: int, targets: str) -> dict[str, Group] | None:
+    """Return the Groups of layers with the model's own mixers: `qkv` is the mean mixer as one matrix, without a tail.
+
+    Its adapters are multiplied one by one.
+    """
+    mlp, _ = split_mixers(model.linears)
+    stand_ins = {"self_attn.qkv_proj": (0, model.hidden_size), "self_attn.o_proj": (model.hidden_size, 0)}
+    groups = group_linears(mlp | stand_ins, rank, targets)
+    if groups is None or not model.layers:
+        return None
+    own = sum(groups[name].inputs * groups[name].outputs for name in ("gate_up", "down"))
+    mixing = model.linear_parameters // model.layers - own
+    if mixing <= 0:
+        return None
+    qkv = Group(inputs=model.hidden_size, outputs=-(-mixing // model.hidden_size), tail=0)
+    return groups | {"qkv": qkv, "output": Group(inputs=0, outputs=model.hidden_size, tail=0)}
 
 
 def kept_bytes(shape: DecoderShape, keep: str) -> int:
@@ -191,6 +233,8 @@ def kept_bytes(shape: DecoderShape, keep: str) -> int:
         e * (2 * shape.mlp_width + 2 * groups["gate_up"].tail + groups["down"].tail)
         + (routed.opened_bytes(e) + routed.tail_bytes(e) if routed else 0),
     )
+    if shape.record_bytes:  # the record alone, and that at the highest level (blocks/foreign_mixer.py)
+        levels = (levels[0], e * shape.hidden, 0, levels[3] + shape.record_bytes)
     return sum(levels[: KEEP_LEVELS.index(keep) + 1])
 
 
@@ -207,6 +251,8 @@ def moved_bytes(shape: DecoderShape, keep: str) -> int:
         e * groups["qkv"].tail,
         e * (groups["gate_up"].tail + groups["down"].tail) + (routed.tail_bytes(e) if routed else 0),
     )
+    if shape.record_bytes:
+        stays = (0, 0, 0, stays[3] + shape.record_bytes)
     return kept_bytes(shape, keep) - sum(stays[: level + 1])
 
 
@@ -227,6 +273,8 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     above, below = e * (hidden + groups["down"].tail), e * (hidden + groups["output"].tail)
     state = _attention_state(shape) if level < 1 else 0
     qkv = e * (shape.queries + 2 * shape.keys + groups["qkv"].tail) if level < 2 else 0
+    if shape.record_bytes:  # made again before the MLP where its result is needed, else after it
+        state, qkv = shape.record_bytes * (level < 1), 0
     middle = e * hidden * ((level < 1) + shape.branch_norms)
     # The product takes its gradient's place, gate's and up's gradients theirs; then the norm and its gradient.
     # Composed of PyTorch's operations the gate takes three more of its width, and dropout 12 bytes an element to draw.
@@ -255,6 +303,8 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
         + (2 * e * shape.queries if shape.key_heads < shape.query_heads else 0)
         + (e * (shape.queries + shape.keys) if shape.head_norms else 0)  # query and key after their norms
     )  # fmt: skip
+    if shape.record_bytes:  # and, while autograd runs back, at most as much in gradients
+        gradients = shape.record_bytes * (1 + (0 < level < 3))
     attention = tokens * (below + state + qkv + gradients - given_back)
     # A branch that is multiplied has a gradient of its own, wide for its product, beside the gradient of attention.
     scaled = tokens * (2 * below + state + qkv + e * shape.queries - given_back)
@@ -275,7 +325,8 @@ def forward_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens:
     experts = 0
     if shape.routed is not None:
         experts = shape.routed.forward_bytes(e) + (shape.routed.opened_bytes(e) if level < 3 else 0)
-    return e * (tokens * shape.hidden * (1 + (level < 1)) + at_once * portion) + tokens * experts
+    needed = e * (tokens * shape.hidden * (1 + (level < 1)) + at_once * portion) + tokens * experts
+    return max(needed, tokens * shape.record_bytes)
 
 
 def head_bytes(shape: DecoderShape, tokens: int, head_rows: int = 0, head_columns: int = 0) -> int:

@@ -11,12 +11,11 @@ from studio.core.atomic_files import add_spare
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.memory_policy import Calibration, MemoryPolicy
 from studio.core.recipe import AdapterSpec, Recipe, change_recipe
-from studio.planning.layer_kinds import DECODED_BYTES
+from studio.planning.layer_kinds import DECODED_BYTES, count_adapters
 from studio.planning.layer_memory import (
     DTYPE_BYTES,
     LIBRARY_BYTES,
     DecoderShape,
-    count_adapters,
     peak_of_layers,
     read_decoder,
 )
@@ -130,7 +129,7 @@ def is_recorded(shape: DecoderShape, tokens: int, policy: MemoryPolicy) -> bool:
     """Return whether micro-steps of so many tokens are recorded as graphs."""
     small = is_small(6 * shape.weights_a_token, tokens)
     away = any(layer.offload for layer in policy.layers)
-    return small and not away and not shape.composed_attention
+    return small and not away and not shape.composed_attention and not shape.record_bytes
 
 
 def count_allocated(parts: Mapping[str, int]) -> int:

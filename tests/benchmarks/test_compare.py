@@ -180,7 +180,7 @@ def test_plan_names_what_would_run_and_what_does_not_fit(tmp_path, capsys):
     assert "small.qlora.unsloth.none" in told and "row 2 left out" in told and "qlora.liger" not in told
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_stacks_are_measured_in_processes_of_their_own(tmp_path, capsys):
     words = [
         "--rows",
@@ -210,7 +210,7 @@ def test_stacks_are_measured_in_processes_of_their_own(tmp_path, capsys):
     assert not (tmp_path / "m" / "tiny").exists()  # made here, so removed here
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_what_computes_something_else_is_not_timed(tmp_path):
     one = session(tmp_path, "--device", "cpu", seconds=200)
     one.references[TRY[0].setting] = {"loss0": 7.0, "gradient_norm": 1.0}

@@ -56,7 +56,7 @@ def test_a_row_holds_both_sides(folder, keep):
     assert "weights=" in row["parts"] and float(row["loss"]) == pytest.approx(5.95, abs=0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_each_case_runs_in_a_process_of_its_own(tmp_path):
     words = ["--models", str(tmp_path), "--device", "cpu", "--out", str(tmp_path / "m.csv")]
     assert memory.main(words, (TINY,)) == 0

@@ -99,7 +99,6 @@ def test_the_score_is_the_mean_over_all_trained_tokens_however_rows_are_padded(r
     assert score(loaded, examples) == pytest.approx(total / tokens, abs=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.computing
 @pytest.mark.timeout(900)
 def test_loop_and_studio_come_to_the_same_loss(rows, model, tmp_path, capfd):

@@ -389,7 +389,7 @@ def test_a_disk_that_is_full_from_the_start(short_of_room, namespace, small):
     assert after.is_dir() and not any(path.is_file() for path in after.rglob("*"))
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_a_disk_that_fills_up_in_mid_run(short_of_room, namespace, small, tmp_path):
     site = tmp_path / "site"
     site.mkdir()

@@ -162,7 +162,7 @@ def test_without_a_graphics_card_tuning_is_refused(tmp_path):
     assert not open_workspace(str(tmp_path / "w")).tuned.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_this_machine_is_measured(tmp_path):
     done = launch(tmp_path / "w", "bench", "--tiny", "--json", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stderr

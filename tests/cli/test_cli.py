@@ -327,7 +327,7 @@ def on_a_terminal(*words: object, workspace: Path, columns: int = 80) -> tuple[i
     return process.wait(), drawn.decode("utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_a_person_at_a_terminal_sees_a_moving_bar_and_plain_words(shop):
     code, drawn = on_a_terminal("train", shop / "recipe.json", workspace=shop / "screen", columns=60)
     assert code == 0, drawn
@@ -341,7 +341,7 @@ def test_a_person_at_a_terminal_sees_a_moving_bar_and_plain_words(shop):
         assert noise not in drawn, drawn
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_a_real_process_prints_one_object_in_chinese(shop):
     done = launch(shop / "chinese", "train", shop / "recipe.json", "--json", FINETUNE_STUDIO_LANGUAGE="zh-CN")
     assert done.returncode == 0 and read_answer(done.stdout)["state"] == "finished"

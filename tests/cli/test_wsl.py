@@ -309,7 +309,7 @@ sys.exit(run_wsl(options, open_workspace(), Console(words, as_json=True), machin
 """
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 @pytest.mark.parametrize("end", ["Ctrl-C", "killed"])
 def test_the_real_studio_behind_the_fake_wsl_with_a_stand_in_for_installation(workspace, tmp_path, end):
     program = FakeWsl().make(tmp_path / "windows")

@@ -209,7 +209,7 @@ def test_a_reader_that_goes_away(workspace):
     assert process.wait(LIMIT_S) in (0, 1) and "Traceback" not in errors
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 @pytest.mark.skipif(os.name == "nt", reason="only on POSIX: a signal")
 def test_an_end_in_the_middle_leaves_nothing_that_is_taken_for_whole(tmp_path, workspace):
     path = write_large(tmp_path / "large.jsonl", 300_000)  # read by several processes
@@ -238,7 +238,7 @@ def _children(process: int) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_two_at_once(tmp_path, workspace):
     path = write_large(tmp_path / "large.jsonl")
     with ThreadPoolExecutor(2) as pool:
@@ -247,7 +247,7 @@ def test_two_at_once(tmp_path, workspace):
     assert len(list((workspace / "cache" / "data").glob("*/manifest.json"))) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 @pytest.mark.skipif(os.name == "nt", reason="only on POSIX: a limit of file sizes")
 def test_a_full_disk(tmp_path, workspace):
     path = write_large(tmp_path / "large.jsonl")
@@ -277,7 +277,7 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path):
     assert cut and not list(cache.glob("*/manifest.json"))
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_a_file_that_changed_since_is_read_again(tmp_path, workspace):
     path = tmp_path / "rows.jsonl"
     for name, format in (("kto", "kto"), ("rl", "rl")):

@@ -100,7 +100,7 @@ def test_stretches_of_a_file_give_the_same_as_the_whole(tmp_path, monkeypatch):
     assert parted.understanding.mapping["tools"] == "tools"
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_several_processes_give_the_same_as_one(tmp_path, monkeypatch):
     spec = write(tmp_path / "a.jsonl", chats(3000, broken=(5, 2500)))
     monkeypatch.setattr(convert_part, "RANGE_BYTES", 50_000)

@@ -3,6 +3,8 @@
 import pytest
 
 from studio.core.errors import StudioError
+from studio.core.recipe import DatasetSpec
+from studio.data.dataset_report import describe
 
 SHIPS = "Alma Bruna Cosima Dora Elba Fides Greta Hulda Irma Jutta Klara Luna".split()
 TOLD = [
@@ -522,3 +524,69 @@ def test_a_row_whose_weight_is_no_number_is_set_aside(tell):
     weights = ["0.5", "1", *["2"] * 9, "much"]
     report = tell(prompt=ASKED, response=TOLD, sample_weight=weights)
     assert report["rows_used"] == 11 and report["problems"][0]["code"] == "E135"
+
+
+def test_turns_beside_a_column_that_is_called_no_answer_are_asked_about(tell):
+    report = tell(prompt=[[{"role": "user", "content": one}] for one in ASKED], note=SAID)
+    assert asked(report)["completion"][0] == "note"
+
+
+def test_texts_that_were_found_are_no_answers_to_choose_from(tell):
+    found = [[{"title": "Quay", "text": one, "score": 9}, {"title": "Mill", "text": two, "score": 2}]
+             for one, two in zip(TOLD, SAID, strict=True)]  # fmt: skip
+    rows = [{"question": ASKED[n], "answers": [f"{n} days"], "ctxs": found[n]} for n in range(12)]
+    report = tell(rows)
+    assert report["format"] != "preference"
+
+
+def test_feedback_is_learned_also_beside_a_model_answer_and_a_verdict(tell):
+    columns = {"question": ASKED, "reference_answer": TOLD, "provided_answer": SAID, "answer_feedback": WISH,
+               "verification_feedback": ["Correct", "Incorrect", "Partially correct"] * 4}  # fmt: skip
+    report = first_choices(tell, **columns)
+    assert report["format"] == "prompt_completion" and report["mapping"]["prompt"] == "provided_answer"
+    assert (
+        report["mapping"]["completion"] == "answer_feedback" and report["mapping"]["material"] == "question"
+    )
+
+
+def test_a_review_with_stars_and_a_headline_is_asked_about(tell):
+    report = tell(
+        id=[*range(12)],
+        product=["tent", "sail"] * 6,
+        star_rating=[1, 2, 3, 4, 5, 1] * 2,
+        review_headline=[f"Nice {ship}" for ship in SHIPS],
+        review_body=[f"{one} {two}" for one, two in zip(TOLD, SAID, strict=True)],
+        review_date=[f"2015-08-{n + 10}" for n in range(12)],
+    )
+    assert report["needs_answer"]
+
+
+def test_the_words_of_classes_are_learned_and_not_their_numbers(tell, tmp_path):
+    kinds = ["drama", "comedy", "thriller"]
+    rows = [{"text": TOLD[n % 12], "genre": kinds[n % 3], "label": n % 3} for n in range(24)]
+    tell(rows)
+    report = describe(DatasetSpec(source=str(tmp_path / "rows.jsonl"), format="prompt_completion"), rows=1)
+    assert report["mapping"]["completion"] == "genre"
+
+
+def test_questions_and_nested_answers_in_turn_are_a_talk(tell):
+    rows = [
+        {
+            "context": TOLD[n],
+            "questions": [ASKED[n], "And then?"],
+            "answers": {"texts": [[SAID[n]], [WISH[n]]], "answer_starts": [[0], [9]]},
+        }
+        for n in range(12)
+    ]
+    assert [words for role, words in turns(tell(rows)) if role == "assistant"] == [SAID[0], WISH[0]]
+
+
+def test_small_letters_mark_options(tell):
+    report = tell(
+        Problem=ASKED,
+        Rationale=[f"{one} So it is so." for one in SAID],
+        options=[f"a ) {n} , b ) {n + 9} , c ) {n + 30} , d ) none of these" for n in range(12)],
+        correct=["a", "b", "c", "b"] * 3,
+        annotated_formula=[f"multiply({n}, 9)" for n in range(12)],
+    )
+    assert report["mapping"]["completion"] == "correct" and turns(report)[-1][1] == "0"

@@ -5,7 +5,7 @@ import pytest
 from studio.core.recipe import DatasetSpec
 from studio.data.format_detection import understand
 from studio.data.formats.question_answer import say_answer
-from studio.data.list_columns import find_languages, find_ranked, find_rated, find_spread
+from studio.data.list_columns import find_labelled, find_languages, find_ranked, find_rated, find_spread
 from studio.data.reshape import find_reshapes
 from studio.data.row import Row, RowError, list_columns
 from studio.data.talks.selection import find_talks
@@ -153,3 +153,24 @@ def test_an_answer_with_fields_of_its_own_is_learned_as_json(cell, words):
 def test_fields_that_are_all_empty_are_no_answer():
     with pytest.raises(RowError):
         say_answer({"text": [], "answer_start": []}, "answers")
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "said"), [("chosen", "rejected", "messages"), ("winner", "loser", "text")]
+)
+def test_answers_that_say_which_was_chosen_are_a_column_each(good, bad, said):
+    turns = [[{"role": "assistant", "content": one}] if said == "messages" else one for one in SAID]
+    asked = [{"role": "user", "content": ASKED[0][0]}]
+    rows = [
+        {"messages": asked, "candidates": [{"label": bad, said: turns[1]}, {"label": good, said: turns[0]}]}
+    ] * 5
+    found, read_rows = read(rows)
+    assert found.format.name == "preference"
+    assert [row.chosen[0].content for row in read_rows] == [SAID[0]] * 5
+    assert read_rows[0].rejected[0].content == SAID[1] and read_rows[0].messages[0].content == ASKED[0][0]
+
+
+@pytest.mark.parametrize("labels", [("noun", "verb"), ("chosen", "chosen"), ("chosen", 3)])
+def test_other_labels_choose_nothing(labels):
+    row = {"candidates": [{"label": one, "text": said} for one, said in zip(labels, SAID, strict=True)]}
+    assert find_labelled(tuple(row), [row] * 5) is None

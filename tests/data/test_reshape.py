@@ -213,3 +213,19 @@ def test_speakers_in_square_brackets(tell):
     report = tell([{"conversation": words.format(i)} for i in range(8)])
     assert [role for role, _ in turns(report)] == [*ROLES, *ROLES]
     assert turns(report)[1] == ("assistant", "Two miles.")
+
+
+def test_messages_in_parts_are_talks_of_their_thread(tell):
+    rows = [{"id": f"m{n}", "object": "thread.message", "thread_id": "t1", "role": ("user", "assistant")[n % 2],
+             "content": [{"type": "text", "text": {"value": f"Line {n} of the talk.", "annotations": []}}],
+             "created_at": 1700 + n} for n in range(6)]  # fmt: skip
+    report = tell(rows)
+    assert turns(report) == [(("user", "assistant")[n % 2], f"Line {n} of the talk.") for n in range(6)]
+
+
+def test_people_who_write_once_a_day_talk_all_the_same(tell):
+    lines = [
+        f"{n + 1:02}/03/2023, 14:00 - {('Ilka', 'Jonas')[n % 2]}: Day {n} was calm.\n" for n in range(20)
+    ]
+    report = tell("".join(lines), "chat.txt", speaker="Jonas")
+    assert report["rows_used"] == 1 and len(turns(report)) == 20

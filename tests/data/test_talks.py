@@ -476,3 +476,68 @@ def test_the_same_talk_in_another_spelling_is_left_out(tell):
         for n in range(8)
     ]
     assert not tell(rows)["needs_answer"]
+
+
+def version(*said):
+    """An answer as a program keeps it that lets its person ask again; the last version was kept."""
+    steps = [
+        {"type": "contentBlock", "content": [{"type": "text", "text": one, "tokensCount": 3}]} for one in said
+    ]
+    thought = {
+        "type": "contentBlock",
+        "style": {"type": "thinking", "ended": True},
+        "content": [{"text": "Far?"}],
+    }
+    note = {"type": "debugInfoBlock", "debugInfo": "named the chat"}
+    return [{"type": "multiStep", "role": "assistant", "steps": [thought, one, note]} for one in steps]
+
+
+def test_the_version_of_an_answer_that_was_kept_is_read():
+    asked = {"versions": [{"type": "singleStep", "role": "user", "content": [{"type": "text", "text": Q}]}],
+             "currentlySelected": 0}  # fmt: skip
+    row = {"messages": [asked, {"versions": version("No idea.", A), "currentlySelected": 1}]}
+    (found,) = recast(row)
+    said = found["messages"]
+    assert [turn["role"] for turn in said] == ["user", "assistant"]
+    assert said[1]["content"] == [{"type": "thinking", "thinking": "Far?"}, {"type": "text", "text": A}]
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl"])
+def test_a_file_of_versions_is_one_talk(tmp_path, suffix):
+    asked = {"versions": [{"role": "user", "content": [{"type": "text", "text": Q}]}], "currentlySelected": 0}
+    talk = {"name": "c", "messages": [asked, {"versions": version(A), "currentlySelected": 0}], "notes": []}
+    path = tmp_path / f"talk.{suffix}"
+    path.write_text(json.dumps(talk), encoding="utf-8")
+    report = describe(DatasetSpec(source=str(path)), rows=1)
+    assert report["rows_used"] == 1
+    assert [turn["content"] for turn in report["preview"][0]["messages"]] == [Q, A]
+
+
+def test_words_in_pieces_are_read():
+    turns = [
+        {"role": role, "fragments": [{"ft": "content", "part": {"pt": "text", "text": words}}]}
+        for role, words in FOUR
+    ]
+    assert show({"messages": turns}) == FOUR
+
+
+def test_a_program_that_speaks_first_has_no_question():
+    assert show({"chat": [["<|BEGIN-CHAT|>", "Hello."], [Q, A], [Q2, A2]]}) == [
+        ("assistant", "Hello."),
+        *FOUR,
+    ]
+
+
+def test_who_is_silent_in_the_first_round_answers():
+    rounds = [
+        ("", "I would like a cheap room, please."),
+        ("In the east or the west?", "In the west of the town."),
+    ]
+    talk = [
+        {"system_transcript": one, "turn_idx": n, "transcript": two} for n, (one, two) in enumerate(rounds)
+    ]
+    assert show({"dialogue": talk}) == [
+        ("user", rounds[0][1]),
+        ("assistant", rounds[1][0]),
+        ("user", rounds[1][1]),
+    ]

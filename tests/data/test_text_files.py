@@ -102,3 +102,27 @@ def test_a_piece_too_long_is_passed_in_little_memory():
 
 def test_names():
     assert TXT.accepts(b"x", ".txt") and not TXT.accepts(b"x", ".md") and MD.accepts(b"x", ".md")
+
+
+@pytest.mark.parametrize("sign", [" +++$+++ ", "|||", " @@@ "])
+def test_a_run_of_signs_in_every_line_parts_cells(sign):
+    lines = [sign.join((f"u{n % 2}", "Ilka", f"The ferry goes at {n}.")) for n in range(8)]
+    rows = [row.values for row in read("\n".join(lines) + "\n")]
+    assert len(rows) == 8
+    assert rows[1] == {"column_1": "u1", "column_2": "Ilka", "column_3": "The ferry goes at 1."}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "It went on ...",
+        "https://ferry.example",
+        "***late***",
+        "if a === b: go",
+        "x ||| y ||| z",
+        '<b id="a"/>x',
+    ],
+)
+def test_signs_of_prose_links_and_code_part_nothing(line):
+    lines = [line] * 7 + ["a line without any of them"] * line.startswith("x |||")
+    assert len(texts("\n".join(lines) + "\n")) == 1

@@ -98,7 +98,7 @@ def test_the_played_kernels_are_at_work_and_differ_from_the_twin_in_their_bits(g
     assert any(not torch.equal(weights(played)[name], weights(stock)[name]) for name in weights(played))
 
 
-@pytest.mark.parametrize("recompute", ["off", pytest.param("on", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("recompute", ["off", pytest.param("on", marks=pytest.mark.computing)])
 @pytest.mark.parametrize("kernel", ["forward", "backward"])
 @pytest.mark.parametrize("op", ["rms_norm", "glu"])
 def test_a_failure_in_the_middle_of_a_window_loses_nothing(go, op, kernel, recompute):
@@ -114,7 +114,7 @@ def test_a_failure_in_the_middle_of_a_window_loses_nothing(go, op, kernel, recom
     assert_same_weights(fell, go(switch=(op, 7), changes=changes))
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 @pytest.mark.parametrize("step", [1, 9])
 def test_the_first_and_the_last_step(go, step):
     fault = Fault("glu", "backward", at("train", step))
@@ -122,7 +122,7 @@ def test_the_first_and_the_last_step(go, step):
     assert fault.raised == 1
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_both_ops_in_one_window(go):
     faults = [Fault("rms_norm", "forward", at("train", 4, 1)), Fault("glu", "backward", at("train", 4))]
     fell = go(faults)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 # 20 s: test_recovery.py shows the same with stand-ins for the kernels.
-pytestmark = [pytest.mark.slow, pytest.mark.computing]
+pytestmark = pytest.mark.computing
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -39,7 +39,7 @@ def test_three_kills(tiny_models, chat_file, tmp_path):
     assert answer["kills"] == 3 and answer["equal"]
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_twenty_kills(tiny_models, chat_file, tmp_path):
     answer = kill_and_resume(tiny_models("llama"), chat_file, tmp_path, 20)
     assert answer["kills"] == 20 and answer["equal"]

@@ -69,7 +69,7 @@ def windows(seen: list[list[int]], per_step: int) -> list[list[int]]:
     "error",
     [
         torch.cuda.OutOfMemoryError,
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in (RuntimeError, MemoryError)),
+        *(pytest.param(kind, marks=pytest.mark.computing) for kind in (RuntimeError, MemoryError)),
     ],
 )
 def test_too_many_rows_are_halved_until_they_fit(go, error):
@@ -150,7 +150,7 @@ def test_an_evaluation_of_one_row_that_does_not_fit_says_so(go):
     assert ended.failure == "memory_exhausted" and ended.record.steps == 2
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 @pytest.mark.parametrize("training", [False, True])
 def test_the_end_of_the_ladder_keeps_what_was_learned(go, training):
     """With no checkpoint asked for: memory is out for good after some steps, and is there again for the resume."""
@@ -197,7 +197,7 @@ def test_saving_is_tried_once_more(go, monkeypatch, times, state):
         (1, 0, "finished"),
         (3, 3, "failed"),
         *(
-            pytest.param(step, applied, "failed", marks=pytest.mark.slow)
+            pytest.param(step, applied, "failed", marks=pytest.mark.computing)
             for step, applied in ((1, 3), (3, 0))
         ),
     ],
@@ -254,7 +254,7 @@ def test_the_next_run_starts_where_this_one_fitted(go, tmp_path):
     assert not small.of(Warned), "what was asked for fits"
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_recomputing_is_remembered_too(go, tmp_path):
     store = Remembered(tmp_path / "remembered.json")
     full = lambda rows, training, recomputing: training and not recomputing  # noqa: E731

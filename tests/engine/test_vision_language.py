@@ -66,7 +66,7 @@ def test_the_shapes_are_those_of_the_language_model(folder):
     assert facts.parameters == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 @pytest.mark.parametrize("method", ["lora", "full"])
 def test_pictures_parts_stay_and_the_result_loads_whole(ran, tmp_path, machine, folder, method):
     facts = inspect_model(str(folder))
@@ -93,7 +93,7 @@ def test_pictures_parts_stay_and_the_result_loads_whole(ran, tmp_path, machine, 
         assert effect > 0.01 and off < 0.2 * effect, "the adapter works on the whole model"
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_four_bits_leave_the_tower_as_it_is(folder):
     from studio.models.load import load_model
 

@@ -208,7 +208,7 @@ def test_model_comes_with_progress_and_without_what_can_run(hub):
     assert inspect_model("good/tiny").folder == facts.folder  # chat and export find it later, offline
 
 
-@pytest.mark.parametrize("how", ["close", pytest.param("reset", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["close", pytest.param("reset", marks=pytest.mark.computing)])
 def test_cut_line_goes_on_where_it_stopped(hub, how):
     hub.cuts = [how]
     events = []
@@ -247,7 +247,7 @@ def test_stop_before_the_first_byte(hub):
     assert not hub.asked
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_file_that_is_not_what_the_hub_announced_is_fetched_anew(hub, tmp_path):
     blobs = tmp_path / "hf" / "hub" / "models--good--tiny" / "blobs"
     blobs.mkdir(parents=True)
@@ -281,7 +281,7 @@ def test_a_mirror_gets_the_token_only_where_it_is_allowed(hub, monkeypatch):
     assert fetch(mirror=Mirror(address, token=True)).parameters == WEIGHT_BYTES // 4
 
 
-@pytest.mark.parametrize("token", ["", pytest.param("good-token", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("token", ["", pytest.param("good-token", marks=pytest.mark.computing)])
 def test_unknown_model(hub, monkeypatch, token):
     if token:
         monkeypatch.setenv("HF_TOKEN", token)
@@ -289,7 +289,7 @@ def test_unknown_model(hub, monkeypatch, token):
     assert (error.what.id, error.exit_code) == ("download.missing", 2)
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_revision(hub):
     error = refused(revision="v9")
     assert (error.what.id, error.exit_code) == ("download.revision", 2)
@@ -442,7 +442,7 @@ def test_model_that_cannot_be_trained_is_refused_before_it_is_loaded(hub):
     assert (error.what.id, error.exit_code) == ("download.not_trainable", 2)
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_same_folder_name_of_two_owners(hub):
     hub.repos["other/tiny"] = make_files(b"\1", hidden_size=16)
     mine, theirs = fetch("good/tiny"), fetch("other/tiny")
@@ -451,7 +451,7 @@ def test_same_folder_name_of_two_owners(hub):
     assert (mine.hidden_size, theirs.hidden_size) == (8, 16)
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_child_that_dies_says_why(hub, monkeypatch):
     monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "not a number")
     error = refused()
@@ -459,7 +459,7 @@ def test_child_that_dies_says_why(hub, monkeypatch):
     assert "ValueError" in load_catalogue("en").say(error.why)
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_cached_model_needs_no_child(hub, monkeypatch):
     folder = fetch().folder
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a child was started"))

@@ -262,7 +262,7 @@ def test_what_a_virus_scanner_holds_is_tried_again_three_times(tmp_path, monkeyp
     assert refusal.value.id == "install.held" and refusal.value.code == 1 and len(tries) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_rebuild_starts_over_and_empties_our_caches(checkout):
     (checkout / ".venv" / "mine").write_bytes(b"")
     kernel = checkout.parent / "workspace" / "cache" / "triton" / "kernel.so"

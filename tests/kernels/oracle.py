@@ -1,7 +1,8 @@
 """The judge of every kernel: each output and gradient of an op's sample against float64, beside the error of its twin.
 
 An op's cases stand in `tests/kernels/cases_<op>.py`: `CASES` for the interpreter and a GPU, `LARGE` for a GPU alone,
-and `COMPILE` and `EDGES` for test_compile.py; each is a tuple of options of the op's `sample`, dtypes by their names.
+and `COMPILE` and `EDGES` for test_compile.py and test_compile_edges.py; each is a tuple of options of the op's
+`sample`, dtypes by their names.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def test_several_buffers_share_one_norm():
 def test_no_kernel_fuses_what_torch_rounds_twice(monkeypatch, tmp_path):
     import triton
 
-    from tests.kernels.test_compile import TARGETS, Launch, Recorder
+    from tests.kernels.launches import TARGETS, Launch, Recorder
 
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
     launches: list[Launch] = []

@@ -8,7 +8,7 @@ import triton
 from studio_kernels import flash
 from studio_kernels.dispatch import op_named
 
-from tests.kernels.test_compile import Launch, Recorder, check
+from tests.kernels.launches import Launch, Recorder, check
 
 KERNELS = ("_forward_kernel", "_query_kernel", "_key_kernel")
 CARDS = {
@@ -48,7 +48,6 @@ def test_tiles_fit_the_large_cards(launches, monkeypatch, head_dim, card):
     fits(launches, monkeypatch, head_dim, card)
 
 
-@pytest.mark.slow
 @pytest.mark.computing
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize("card", CARDS)

@@ -101,7 +101,7 @@ def test_rows_that_no_program_holds_are_refused():
 def test_the_instruction_compiles_where_it_is_used(monkeypatch, tmp_path, target):
     import triton
 
-    from tests.kernels.test_compile import TARGETS, Launch, Recorder
+    from tests.kernels.launches import TARGETS, Launch, Recorder
 
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
     monkeypatch.setattr(fp8, "_native", lambda device: True)

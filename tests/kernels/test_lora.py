@@ -8,8 +8,8 @@ from studio_kernels import lora, lora_tiling
 from studio_kernels.dispatch import op_named
 from studio_kernels.lora import LORA, Diagonal
 
+from tests.kernels.launches import Launch, Recorder, check
 from tests.kernels.oracle import measure
-from tests.kernels.test_compile import Launch, Recorder, check
 
 SIZES, RANKS, SCALES = (24, 8, 12), (4, 2, 4), (2.0, 0.5, 1.5)
 BLOCKS = ((0, 24, 0, 4), (24, 32, 4, 6), (32, 44, 6, 10))

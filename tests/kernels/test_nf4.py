@@ -115,7 +115,7 @@ def test_products_and_sums_are_not_fused(monkeypatch, tmp_path, columns):
     """A fused multiply-add in the scale would differ from bitsandbytes in the last bit."""
     import triton
 
-    from tests.kernels.test_compile import TARGETS, Launch, Recorder
+    from tests.kernels.launches import TARGETS, Launch, Recorder
 
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
     launches: list[Launch] = []

@@ -15,7 +15,7 @@ from studio_kernels import tuned_configs
 from studio_kernels.dispatch import op_named
 
 from studio.machine.workspace import Workspace, child_environment
-from tests.kernels.test_compile import check, half, launches  # noqa: F401 (a fixture)
+from tests.kernels.launches import check, half
 
 ROOT = Path(__file__).resolve().parents[2]
 CARD = torch.device("cuda", 0)
@@ -202,7 +202,7 @@ def test_candidates_are_right_in_the_interpreter():
 
 
 @pytest.fixture
-def compile_with(launches, monkeypatch):  # noqa: F811
+def compile_with(launches, monkeypatch):
     """A function that compiles what an op launches for rows of one bucket with these options; returns the launches."""
 
     def compile_(op: str, target: str, bucket: int, options: dict[str, int]) -> list:
@@ -218,7 +218,9 @@ def compile_with(launches, monkeypatch):  # noqa: F811
     return compile_
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize(
+    "target", ["sm_90", *(pytest.param(name, marks=pytest.mark.computing) for name in ("sm_80", "sm_120"))]
+)
 @pytest.mark.parametrize("op", ["rms_norm", "glu"])
 def test_the_extreme_candidates_compile(compile_with, op, target):
     """The smallest tile and the largest, forward and backward."""
@@ -227,7 +229,6 @@ def test_the_extreme_candidates_compile(compile_with, op, target):
         assert len({launch.name for launch in compile_with(op, target, 4096, options)}) == 2
 
 
-@pytest.mark.slow
 @pytest.mark.computing
 @pytest.mark.parametrize("target", ["sm_75", "sm_90", "sm_120"])
 @pytest.mark.parametrize("op", ["rms_norm", "glu", "rope", "dropout", "nf4", "adamw"])
@@ -240,7 +241,6 @@ def test_every_candidate_compiles(compile_with, op, target):
     assert sum(map(bool, made)) >= 2
 
 
-@pytest.mark.slow
 @pytest.mark.computing
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_120"])
 def test_every_candidate_for_the_loss_compiles(compile_with, target):

@@ -33,7 +33,7 @@ def losses(desk: Desk, run: str) -> list[float]:  # noqa: F811
     return [event.loss for event in desk.runs.events(run) if isinstance(event, StepLogged)]
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_a_paused_run_stands_still_alive_and_goes_on_as_if_nothing_was(shop, desk):  # noqa: F811
     recipe = change_recipe(shop[1], {"optim.max_steps": 30, "run.save_every": 0, "run.trial": False})
     calm = desk.queue.start(recipe)
@@ -79,7 +79,7 @@ def test_a_paused_run_can_be_stopped_and_is_resumed_running(shop, desk, endless)
     assert not desk.runs.paused, "nothing is on"
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_a_restart_leaves_a_paused_run_paused(shop, endless):  # noqa: F811
     first = Desk(shop[0])
     run = first.queue.start(endless)
@@ -179,7 +179,7 @@ def test_a_run_whose_folder_is_taken_away_says_so(shop, desk, endless):  # noqa:
     desk.queue.drop(item.id)
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_a_run_whose_folder_is_taken_away_ends_and_the_queue_goes_on(shop, desk, endless):  # noqa: F811
     desk.queue.set_keep_going(True)
     desk.queue.clear()
@@ -218,7 +218,7 @@ def test_the_queue_runs_by_itself_and_a_stop_holds_it(shop, desk, endless):  # n
     desk.queue.set_keep_going(False)
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_a_direct_start_and_the_queue_never_run_two(shop, desk):  # noqa: F811
     short = change_recipe(shop[1], {"optim.max_steps": 1, "run.trial": False})
     refused = []
@@ -242,7 +242,7 @@ def test_a_direct_start_and_the_queue_never_run_two(shop, desk):  # noqa: F811
     assert all(item.state == "done" for item in desk.queue.items()[: 6 - len(refused)])
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_a_run_teaches_the_next_one_its_speed(shop, desk):  # noqa: F811
     recipe = change_recipe(shop[1], {"optim.max_steps": 6, "run.trial": False})
     run = desk.queue.start(recipe)

@@ -13,7 +13,7 @@ from studio.supervisor import supervise as supervisor
 from tests.launched import environment, launch, processes_of, read_answer, read_events, start, wait_for
 from tests.supervisor.test_crash import calm, recipe, room, site, weights  # noqa: F401 - fixtures
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 """Three stalls are four starts of torch and transformers: 140 s on two quiet cores."""
 BUDGETS = json.dumps({"floor": 1.0, "first": 8.0, "check": 0.1, "answer": 1.0, "start": 60.0, "save": 5.0})
 

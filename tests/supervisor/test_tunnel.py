@@ -14,11 +14,14 @@ from studio.services.share_files import link_file, state_file
 from studio.supervisor import tunnels as tunnel
 from studio.supervisor.tunnels import Tunnels
 from studio.ui.tunnel import TUNNEL_VARIABLE, find_link
-from tests import test_share
 from tests.launched import wait_for
-from tests.test_share import is_alive, read_note
+from tests.shared_studio import is_alive, make_relay, read_note
 
-relay = test_share.relay
+
+@pytest.fixture(scope="module")
+def relay(tmp_path_factory):
+    """The relay's program, and the folder of its notes."""
+    return make_relay(tmp_path_factory.mktemp("relay"))
 
 
 @pytest.mark.parametrize(

@@ -260,7 +260,7 @@ def site(tmp_path):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_a_studio_by_program_killed_and_started_anew(tmp_path, site, tiny_models, chat_file):
     room = tmp_path / "workspace"
     room.mkdir()

@@ -15,7 +15,7 @@ from tests.ui.browser import PATIENCE_MS, show_tab, wait_for_state
 from tests.ui.focus import tab_to
 from tests.ui.launched_studio import LaunchedStudio
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 STEP = 7
 STALL_S = 30
 """Long enough for the question to be seen and answered on a busy machine; "wait" waits for its end."""

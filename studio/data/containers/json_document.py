@@ -33,6 +33,8 @@ CLOSERS = re.compile(rb"[\]},\s]*")
 GOES_ON = re.compile(rb"[\]}\s]*,\s*\{")
 OBJECTS = re.compile(rb"\[\s*\{")
 TURN_KEYS = {"role", "from"}
+VERSION_KEYS = {"versions", "currentlySelected"}
+"""Keys of a turn that was written several times."""
 
 
 def accept(head: bytes, suffix: str) -> bool:
@@ -139,7 +141,7 @@ def _find_wrapped(data: bytes) -> int | None:
                 first = parse_json(data[place + span[0] : place + span[1]])
             except ValueError:
                 first = {}
-            if isinstance(first, dict) and TURN_KEYS & first.keys():
+            if isinstance(first, dict) and (TURN_KEYS & first.keys() or VERSION_KEYS <= first.keys()):
                 return None
         found = place if found is None else found
     return found

@@ -26,6 +26,10 @@ BLANK_LINE = re.compile(r"\S[^\n]*\n[ \t]*\n\s*\S")
 DIVIDER = re.compile(r"[ \t]*(?:<\|endoftext\|>|<\|end_of_text\|>|</s>|<eos>|<EOS>)[ \t]*")
 """A line of its own between two documents of a corpus."""
 DIVIDERS = re.compile(rf"^{DIVIDER.pattern}$", re.MULTILINE)
+SIGNS = re.compile(r"[ \t]*(?<![|+$@#&§^~])(?=[+#&~]*[|$@§^])([|+$@#&§^~]{3,12})[ \t]*")
+"""What may stand between the cells of a line: `|||`, ` +++$+++ `."""
+SIGN_LINES = 5
+"""So many lines at least have as many such signs, and all that are looked at, where they are a table."""
 FENCE = re.compile(r" {0,3}(```|~~~)")
 
 
@@ -62,10 +66,30 @@ def iterate(
     Lines within a row are joined by LF, blank lines around it left out; all else stays as it is.
     """
     start = stream.read(HEAD_BYTES)
-    pieces = choose_pieces(read_head(io.BytesIO(start), encoding), options, markdown=markdown).value
+    head = read_head(io.BytesIO(start), encoding)
+    sign = "" if markdown or options.pieces else find_sign(head)
+    pieces = "lines" if sign else choose_pieces(head, options, markdown=markdown).value
     lines = LineReader(JoinedBytes(start, stream), encoding)
     for row, piece in enumerate(_gather(lines, pieces, markdown), start=1):
-        yield piece.make_row(row, get_codec(lines.encoding))
+        found = piece.make_row(row, get_codec(lines.encoding))
+        yield _part_cells(found, sign) if sign and found.problem is None else found
+
+
+def find_sign(head: bytes) -> str:
+    """Return the run of signs that parts every line into as many cells; "" where the text is no such table."""
+    words = head.decode("utf-8", "replace")
+    whole = words if words.endswith("\n") else words.rpartition("\n")[0]  # the head may end within a line
+    lines = [line for line in whole.splitlines() if line.strip()]
+    found = {tuple(SIGNS.findall(line)) for line in lines}
+    signs = found.pop() if len(found) == 1 and len(lines) >= SIGN_LINES else ()
+    return signs[0] if len({*signs}) == 1 and not all(SIGNS.fullmatch(line) for line in lines) else ""
+
+
+def _part_cells(row: Row, sign: str) -> Row:
+    """Return a line as a row of the cells between its signs, which have no names."""
+    cells = [cell.strip() for cell in row.values[COLUMN].split(sign)]
+    values = {f"column_{place}": cell for place, cell in enumerate(cells, start=1)}
+    return Row(row.line, values, None, row.row, row.offset, row.raw)
 
 
 class _Piece:

@@ -30,6 +30,9 @@ LETTERED = re.compile(
     r"(?:^|[\n,;|]|\s{1,3}|(?<=\s))\s*[(\[]?([A-H])\s?[).:\]]\s*(.+?)(?=(?:[\n,;|]|\s+)\s*[(\[]?[A-H]\s?[).:\]]\s|$)",
     re.S,
 )
+SMALL_LETTERED = re.compile(
+    r"(?:^|[\n,;|]|\s)\s*\(?([a-h])\s?\)\s*(.+?)(?=[\n,;|\s]\s*\(?[a-h]\s?\)\s|$)", re.S
+)
 LETTER = re.compile(r"[(\[]?([A-Za-z])[)\].:]?")
 MOST = 12
 LOOKED_AT = 200
@@ -85,6 +88,10 @@ def part_options(cell: object) -> Options:
         lettered = [(mark, words.strip(" \n,;|")) for mark, words in LETTERED.findall(cell)]
         marks = [mark for mark, _ in lettered]
         if len(marks) >= 2 and marks == list(string.ascii_uppercase[: len(marks)]):
+            return tuple(lettered)
+        lettered = [(mark, words.strip(" \n,;|")) for mark, words in SMALL_LETTERED.findall(cell)]
+        marks = [mark for mark, _ in lettered]
+        if len(marks) >= 2 and marks == list(string.ascii_lowercase[: len(marks)]):
             return tuple(lettered)
         for sign in ("\n", "|", ";"):
             parts = [part.strip() for part in cell.split(sign)]

@@ -16,6 +16,7 @@ from studio.data.formats.cells import (
     require_words,
     shorten,
 )
+from studio.data.formats.column_names import part_name
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import finish_chat, holds_turns, read_turns
@@ -84,7 +85,12 @@ def find_label(cell: object) -> bool | None:
 
 
 def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
-    """Return 0.5 where less than half of the labels are yes or no, or all are numbers of classes."""
+    """Return 0.5 where less than half of the labels are yes or no, all are numbers of classes, or feedback is learned.
+
+    A verdict beside feedback is of the work that both are about.
+    """
+    if {"feedback", "critique"} & {*part_name(mapping.get("completion", ""))}:
+        return 0.5
     found = [row.get(mapping["label"]) for row in sample if not is_empty(row.get(mapping["label"]))]
     good = sum(find_label(cell) is not None for cell in found)
     classes = {str(cell) for cell in found}

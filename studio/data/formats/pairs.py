@@ -41,6 +41,8 @@ SCORE_KEYS = (
 """Numbers of which the highest is the best."""
 SCORE_WORDS = frozenset("score scores rating reward votes winner wins won".split())
 """Words in the names of numbers of two answers, the higher for the better."""
+FOUND_KEYS = ("has_answer", "hasanswer", "title", "docid", "doc_id", "passage_id", "pid")
+"""Keys of a text that was found for a question, with a score for how well it fits."""
 RATED_KEYS = ("response", "answer", "text", "output", "completion", "content", "summary")
 
 
@@ -105,6 +107,8 @@ def _number(cell: object) -> float | None:
 def _rate(cell: Sequence[object]) -> tuple[object, object] | None:
     """Return the best and the worst answer of a list with scores or ranks; None where it is no such list."""
     if len(cell) < 2 or not all(isinstance(one, Mapping) for one in cell):
+        return None
+    if any(key in one for one in cell for key in FOUND_KEYS):
         return None
     words = next((key for key in RATED_KEYS if all(not is_empty(one.get(key)) for one in cell)), None)
     for keys, best in ((RANK_KEYS, min), (SCORE_KEYS, max)):

@@ -94,6 +94,20 @@ def _lists(column: str, sample: Sequence[Values]) -> bool:
     return bool(cells) and all(isinstance(cell, (list, tuple)) and len(cell) > 1 for cell in cells)
 
 
+def _find_named(answer: str, free: Sequence[str], sample: Sequence[Values]) -> str:
+    """Return the column of words that name the numbers of the column `answer`, one by one; else `answer` itself."""
+    numbers = [row.get(answer) for row in sample[:200]]
+    if not all(isinstance(one, int) or (isinstance(one, str) and one.isdigit()) for one in numbers):
+        return answer
+    for name in free:
+        pairs = {(str(row.get(answer)), str(row.get(name))) for row in sample[:200]}
+        words = {word for _, word in pairs}
+        named = all(word.strip() and not word.strip().isdigit() for word in words)
+        if named and 1 < len(pairs) == len(words) == len({*map(str, numbers)}) <= len(numbers) / 2:
+            return name
+    return answer
+
+
 def settle(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> dict[str, str]:
     """Return `mapping` with the column that names the right one of its options, and how that counts them."""
     found = dict(mapping)
@@ -107,6 +121,8 @@ def settle(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) ->
     ):
         # A list of answers beside the number of the right one is a list of options.
         found["choices"], found["completion"] = answer, key
+    if answer and "choices" not in found:
+        found["completion"] = _find_named(answer, free, sample)
     if "choices" in found:
         if not (answer or "completion_from_1" in found) and (key := find_key(free, found["choices"], sample)):
             found["completion"] = key

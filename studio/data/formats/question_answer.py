@@ -42,6 +42,7 @@ HISTORY = (
 )
 TEXT_KEYS = (
     "text",
+    "texts",
     "spans",
     "human_readable",
     "input_text",
@@ -165,6 +166,8 @@ def list_words(cell: object) -> list[str]:
         lists = [one for one in cell.values() if isinstance(one, (list, tuple)) and _are_texts(one)]
         only = lists[0] if len(lists) == 1 else None
         cell = next((cell[key] for key in TEXT_KEYS if isinstance(cell.get(key), (list, tuple))), only)
+        if isinstance(cell, (list, tuple)) and all(isinstance(one, (list, tuple)) and one for one in cell):
+            cell = [one[0] for one in cell]  # wordings of each answer, of which the first is learned
     if not isinstance(cell, (list, tuple)) or not all(isinstance(one, str) for one in cell):
         return []
     return list(cell)

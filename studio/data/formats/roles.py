@@ -10,6 +10,7 @@ SPELLINGS: Mapping[str, Role] = {
     "system": "system",
     "developer": "system",
     "系统": "system",
+    "available_tools": "system",
     "user": "user",
     "human": "user",
     "prompter": "user",

@@ -8,6 +8,7 @@ from typing import Literal
 
 from studio.data.formats.cells import is_coded
 from studio.data.formats.column_names import part_name, simplify
+from studio.data.formats.content_parts import THOUGHT_TYPES
 from studio.data.formats.roles import read_role
 
 Side = Literal["", "user", "assistant", "system"]
@@ -47,6 +48,10 @@ WORD_KEYS = (
     "tool_calls",
     "function_call",
 )
+BLOCK_KEYS = ("steps", "fragments", "blocks")
+"""Keys of the pieces that a turn is written in, each with its words inside of it."""
+SELECTED = ("currentlySelected", "selected_version", "selectedVersion", "selected", "current")
+"""Keys of the number of the version that was kept, where an answer was written several times."""
 
 
 @lru_cache(maxsize=4096)
@@ -93,8 +98,41 @@ def _find_named(turn: Mapping[str, object]) -> object:
     return None
 
 
+def choose_version(turn: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the version of a turn that was kept; the turn itself where it has no versions, or none is marked."""
+    versions = turn.get("versions")
+    place = next((turn[key] for key in SELECTED if type(turn.get(key)) is int), -1)
+    if isinstance(versions, (list, tuple)) and 0 <= place < len(versions):
+        return versions[place] if isinstance(versions[place], Mapping) else turn
+    return turn
+
+
+def _join_blocks(turn: Mapping[str, object]) -> list[object]:
+    """Return the parts of all pieces that a turn is written in; [] where it is written otherwise.
+
+    A piece whose style says so holds thoughts; one without content is a note of the program.
+    """
+    blocks = next((turn[key] for key in BLOCK_KEYS if isinstance(turn.get(key), (list, tuple))), ())
+    found: list[object] = []
+    for block in blocks:
+        inner = block.get("content", block.get("part")) if isinstance(block, Mapping) else None
+        parts = inner if isinstance(inner, (list, tuple)) else [inner] if inner else []
+        style = block.get("style") if parts else None
+        thoughts = isinstance(style, Mapping) and style.get("type") in THOUGHT_TYPES
+        for part in parts:
+            words = part.get("text") if isinstance(part, Mapping) else part
+            if isinstance(words, str):
+                kind = "thinking" if thoughts else "text"
+                found.append({"type": kind, kind: words})
+            else:
+                found.append(part)
+    return found
+
+
 def find_words(turn: Mapping[str, object]) -> object:
     """Return the words of a turn, as text or parts; None where it has none."""
+    if parts := _join_blocks(turn):
+        return parts
     for key in WORD_KEYS:
         cell = turn.get(key)
         if key == "data":

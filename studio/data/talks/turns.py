@@ -16,7 +16,15 @@ from studio.data.formats.flags import find_sense
 from studio.data.formats.message_parsing import CONTENT_KEYS
 from studio.data.formats.roles import read_role
 from studio.data.speakers import guess_role
-from studio.data.talks.sides import SPEAKER_KEYS, WORD_KEYS, find_side, find_speaker, find_words
+from studio.data.talks.sides import (
+    BLOCK_KEYS,
+    SPEAKER_KEYS,
+    WORD_KEYS,
+    choose_version,
+    find_side,
+    find_speaker,
+    find_words,
+)
 
 Turn = dict[str, Any]
 Turns = list[Turn]
@@ -25,6 +33,7 @@ LEAD = re.compile(
     r"\s*[<\[*#]*\|?\s*([A-Za-z][A-Za-z _-]{0,24}?|[\u4e00-\u9fff]{1,4})\s*\|?[>\]*]*\s*[:：]\s*"
 )
 """How words begin that name their speaker: `User: `, `<|Human|>: `, `**Bot**: `."""
+SIGN = re.compile(r"<\|[A-Za-z_ -]+\|>")
 END = re.compile(r"\s*<(?:eo[a-z]|\|end[a-z_]*\|)>\s*\Z")
 NOTHING = frozenset(("none", "null", "n/a", "na", "nan", "-"))
 PROSE_WORDS = 3
@@ -107,6 +116,7 @@ def to_turn(value: object) -> Turn | None:
     """Return one object with a speaker and words as a turn, with its other keys; None for another object."""
     if not isinstance(value, Mapping):
         return None
+    value = choose_version(value)
     kind = value.get("type")
     if kind in CALL_TYPES or kind in RESULT_TYPES:
         return {"role": "assistant" if kind in CALL_TYPES else "tool", "content": [dict(value)]}
@@ -116,7 +126,8 @@ def to_turn(value: object) -> Turn | None:
     rest = {
         key: cell
         for key, cell in value.items()
-        if key not in (*SPEAKER_KEYS, *WORD_KEYS, "is_user") or key in ("tool_calls", "function_call")
+        if key not in (*SPEAKER_KEYS, *WORD_KEYS, *BLOCK_KEYS, "is_user")
+        or key in ("tool_calls", "function_call")
     }
     name = value.get("name")
     if isinstance(name, str) and name != speaker:
@@ -184,10 +195,17 @@ def _from_doubles(cell: Sequence[Mapping[str, object]]) -> Turns | None:
     if len(cell) > 1 and all(isinstance(one, str) for one in words) and {*map(len, keys)} <= {0, 1}:
         if not any(key in one for one in cell for key in SPEAKER_KEYS):
             return [{"role": ("user", "assistant")[i % 2], "content": one} for i, one in enumerate(words)]
-    if len(keys[0]) != 2 or any(one != keys[0] for one in keys):
+    both = max(keys, key=len)
+    if len(both) != 2 or any(not {*one} <= {*both} for one in keys):
         return None
-    sides = tuple(zip(("user", "assistant"), keys[0], strict=True))
-    return [{"role": role, "content": one[key]} for one in cell for role, key in sides]
+    order = (("user", both[0]), ("assistant", both[1]))
+    if keys[0] == both[1:] and is_blank(str(cell[0].get(both[0]) or "")):
+        # Who answers is silent in the first round, and speaks first in all others.
+        order = (("assistant", both[0]), ("user", both[1]))
+    elif any(one != both for one in keys):
+        return None
+    said = [(role, one.get(key)) for one in cell for role, key in order]
+    return [{"role": role, "content": words} for role, words in said if words and not is_blank(str(words))]
 
 
 def _from_keyed(cell: Sequence[Mapping[str, object]]) -> Turns | None:
@@ -275,7 +293,12 @@ def _from_pairs(cell: Sequence[Sequence[object]], named: bool) -> Turns | None:
     if not named:
         return None
     sides = [side for pair in cell for side in zip(("user", "assistant"), pair, strict=True)]
-    return [{"role": role, "content": words} for role, words in sides if words]
+    # A program that speaks first writes a sign in place of the question.
+    return [
+        {"role": role, "content": words}
+        for role, words in sides
+        if words and not SIGN.fullmatch(words.strip())
+    ]
 
 
 def _from_texts(cell: Sequence[str], named: bool) -> Turns | None:

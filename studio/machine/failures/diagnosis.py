@@ -31,6 +31,7 @@ from studio.machine.failures.causes import (
     network,
     numerics,
     other_devices,
+    package_checks,
     peft_trl,
     pip_install,
     plain_messages,
@@ -86,6 +87,7 @@ CATALOGUE: tuple[Failure, ...] = (
     *unspecific.FAILURES,
     *torch_operations.FAILURES,
     *plain_messages.FAILURES,
+    *package_checks.FAILURES,
 )
 """Of equal evidence the first one wins: what stops everything stands before what may follow from it."""
 ENTRIES: Mapping[str, Failure] = {failure.id: failure for failure in CATALOGUE}
@@ -98,6 +100,8 @@ STAMPS = re.compile(
     re.MULTILINE,
 )
 """What a logger or torchrun writes before each line."""
+TWICE = re.compile(r"\b(\w{1,40}(?:Error|Exception))\1: : ?")
+"""An exception's name that two processes wrote at once."""
 CURLY = re.compile(r"\u2018([\w./-]{1,80})\u2019")
 """A name in the marks that a text program puts in place of plain ones."""
 TROUBLE = re.compile(
@@ -251,7 +255,7 @@ def refuse_system(error: OSError) -> StudioError:
 def clean(words: str) -> str:
     """Return `words` without colours and time stamps, with plain line ends; a progress bar's every state is a line."""
     plain = COLOURS.sub("", words).replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
-    return STAMPS.sub("", CURLY.sub(r"'\1'", plain))
+    return STAMPS.sub("", CURLY.sub(r"'\1'", TWICE.sub(r"\1: ", plain)))
 
 
 def telling_line(words: str) -> str:

@@ -174,7 +174,8 @@ def read_attribute(reading: Reading) -> Values:
         named = root in LIBRARIES or (
             raised.packages[:1] not in ((), ("",), ("python",)) and root not in OWN_MODULES
         )
-        return values_of(raised, module["name"], root) if named and not read_mixed(reading) else None
+        other = read_mixed(reading) or read_hollow(reading)
+        return values_of(raised, module["name"], root) if named and not other else None
     member = MEMBER.fullmatch(raised.message.partition("\n")[0].strip())
     if member:
         return values_of(raised, member["name"], "")

@@ -13,24 +13,24 @@ from torch import Tensor, nn
 from studio.core.i18n import Text, text
 from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.decoder.activation_offload import Offload
-from studio.models.decoder.base_weights import refuse_base, refuse_experts
+from studio.models.decoder.base_weights import refuse_experts
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.block import StreamRows
 from studio.models.decoder.embedding import Embedding
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.flat_weights import WholeStore, explain_unlike, list_parameters
-from studio.models.decoder.frozen_weights import (
-    FrozenWeights,
-    OpenedWeights,
-    ResidentWeights,
-    Scratch,
-    TrainedWeights,
+from studio.models.decoder.frozen_weights import Scratch
+from studio.models.decoder.fused_lora_linear import (
+    Drops,
+    LinearPart,
+    order_parameters,
+    read_part,
+    refuse_base,
 )
-from studio.models.decoder.fused_lora_linear import Drops, LinearGroup, LinearPart, read_part
 from studio.models.decoder.layer import Layer, SavedLayer
+from studio.models.decoder.linear_groups import build_groups
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.spec import DecoderSpec, LayerSpec, read_decoder
-from studio.models.decoder.structure import round_tail
 
 Judge = Callable[[Tensor], Tensor]
 """Given what the head computed of each picked row (N,), says how strongly its gradient counts, (N,) fp32."""
@@ -68,7 +68,8 @@ class Decoder:
         """Of the arithmetic."""
         self._scratch = scratch
         self._offload = Offload(store.weights.device)
-        self._rotary = RotaryTables(spec.rotary, {layer.spec.rotary for layer in self.layers})
+        kinds = {layer.rotary for layer in spec.layers if layer.mixer is None}
+        self._rotary = RotaryTables(spec.rotary, kinds)
         self.follow(policy)
 
     @property
@@ -77,11 +78,21 @@ class Decoder:
         return self.store.weights.device
 
     @property
+    def attentions(self) -> list[Attention]:
+        """The attention of every layer in which it is ours."""
+        return [layer.attention.kernel for layer in self.layers if layer.spec.mixer is None]
+
+    @property
+    def routed(self) -> bool:
+        """Whether layers have experts."""
+        return any(layer.experts for layer in self.spec.layers)
+
+    @property
     def recordable(self) -> bool:
         """Whether a micro-step can be recorded as a graph: its launches hang on the sizes of its rows alone."""
-        grouped = self.kernels.implementations["grouped_matmul"] == "triton"
-        plain = all(layer.attention.kernel.packed.name != "math" for layer in self.layers)
-        return plain and (grouped or all(layer.experts is None for layer in self.spec.layers))
+        if self.routed and self.kernels.implementations["grouped_matmul"] != "triton":
+            return False
+        return not self.spec.mixers and all(kernel.packed.name != "math" for kernel in self.attentions)
 
     def follow(self, policy: MemoryPolicy) -> None:
         """Keep what `policy` says from the next micro-step on; without room for opened weights, none stay open."""
@@ -104,7 +115,8 @@ class Decoder:
         self.kernels = bind({**self.kernels.implementations, **choices})
         if self.kernels.implementations["flash"] != "triton":
             for layer in self.layers:
-                layer.attention.kernel = layer.attention.kernel.without_triton()
+                if layer.spec.mixer is None:
+                    layer.attention.kernel = layer.attention.kernel.without_triton()
 
     def note_change(self) -> None:
         """Say that what is trained has changed: each layer takes over its own when it is next computed."""
@@ -317,8 +329,10 @@ def take_over(
     ]
     if unknown:
         return text("model.decoder.unlike", part=unknown[0])
-    ours = [p for layer in parts for group in layer.values() for p in _in_order(group)]
-    ours += [p for layer in spec.layers if layer.experts for p in layer.experts.trained]
+    if reason := next((m.unknown for layer in spec.layers if (m := layer.mixer) and m.unknown), None):
+        return text("model.decoder.unlike", part=reason)
+    ours = [p for layer in parts for group in layer.values() for p in order_parameters(group)]
+    ours += [p for layer in spec.layers for own in (layer.mixer, layer.experts) if own for p in own.trained]
     trained = {id(p) for p in model.parameters() if p.requires_grad}
     whole = not ours and trained == set(map(id, list_parameters(spec)))
     if not whole and (not ours or {id(p) for p in ours} != trained):
@@ -334,7 +348,7 @@ def take_over(
     layers = [
         Layer(
             layer,
-            _group(groups, store, scratch, dtype, number),
+            build_groups(groups, store, scratch, dtype, number),
             _attention(layer, store.weights.device, dtype, capability, flash, attentions),
             store,
             stream,
@@ -349,30 +363,6 @@ def _read_parts(layer: LayerSpec) -> dict[str, list[LinearPart | str]]:
     return {name: [read_part(module) for module in modules] for name, modules in layer.groups.items()}
 
 
-def _in_order(group: Sequence[LinearPart]) -> list[nn.Parameter]:
-    """Return a group's adapter weights as the store wants them: every A, which lie below each other, then every B."""
-    adapted = [part for part in group if part.rank]
-    return [part.a for part in adapted] + [part.b for part in adapted]
-
-
-def _group(
-    parts: Mapping[str, Sequence[LinearPart]],
-    store: FlatStore,
-    scratch: Scratch,
-    dtype: torch.dtype,
-    number: int,
-) -> dict[str, LinearGroup]:
-    groups = {}
-    for place, (name, group) in enumerate(parts.items()):
-        linears, rank = [part.base for part in group], sum(part.rank for part in group)
-        if isinstance(store, WholeStore):
-            weights: FrozenWeights = TrainedWeights(linears, store)
-        else:
-            weights = _weights(linears, round_tail(rank), dtype, scratch)
-        groups[name] = LinearGroup(group, weights, store, stream=number * len(parts) + place)
-    return groups
-
-
 def _attention(
     spec: LayerSpec,
     device: torch.device,
@@ -380,8 +370,13 @@ def _attention(
     capability: tuple[int, int] | None,
     flash: bool,
     known: dict[tuple, Attention],
-) -> Attention:
-    """Return the attention of a layer's kind; each kind is chosen once, by trying. `flash`: ours may be, too."""
+) -> Attention | None:
+    """Return the attention of a layer's kind; each kind is chosen once, by trying. `flash`: ours may be, too.
+
+    None where the model's own module mixes.
+    """
+    if spec.mixer is not None:
+        return None
     kind = (spec.head_dim, spec.query_heads, spec.key_heads, spec.scale, spec.window, spec.softcap)
     if kind not in known:
         known[kind] = choose_attention(
@@ -402,9 +397,3 @@ def _attention(
 def read_capability(device: torch.device) -> tuple[int, int] | None:
     """Return a card's compute capability, None elsewhere."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-
-
-def _weights(linears: Sequence[nn.Module], tail: int, dtype: torch.dtype, scratch: Scratch) -> FrozenWeights:
-    if getattr(linears[0].weight, "quant_state", None) is None:
-        return ResidentWeights(linears, tail)
-    return OpenedWeights(linears, tail, dtype, scratch)

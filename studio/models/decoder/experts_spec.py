@@ -106,9 +106,10 @@ def find_mixture(owners: list[nn.Module]) -> nn.Module | None:
     return next((one for one in owners if _unwrap(getattr(one, EXPERTS, None))[0] is not None), None)
 
 
-def find_shared(mixture: nn.Module) -> nn.Module | None:
-    """Return the MLP inside `mixture` that all tokens pass, or None."""
-    return next((child for name, child in mixture.named_children() if name in SHARED), None)
+def find_shared(mixture: nn.Module, owners: list[nn.Module]) -> nn.Module | None:
+    """Return the MLP inside `mixture`, or beside it among `owners`, that all tokens pass; None without one."""
+    inside = [child for name, child in mixture.named_children() if name in SHARED]
+    return next(iter([*inside, *(one for one in owners if one is not mixture)]), None)
 
 
 def read_experts(mixture: nn.Module, hidden: int) -> ExpertsSpec | str:

@@ -104,6 +104,8 @@ def norms_of(layer: LayerSpec) -> dict[str, Norm]:
 def explain_unlike(spec: DecoderSpec) -> str | None:
     """Return which part keeps all weights of `spec` from being trained here, or None."""
     for layer in spec.layers:
+        if layer.mixer is not None:
+            return layer.mixer.name
         for name, group in layer.groups.items():
             if any(type(module) is not nn.Linear for module in group):
                 return name

@@ -15,6 +15,7 @@ from studio_kernels.dispatch import Kernels
 from torch import Tensor, nn
 from torch.nn import functional
 
+from studio.models.decoder.blocks.foreign_mixer import ForeignMixer
 from studio.models.decoder.blocks.routed_mlp import RoutedMLP, widen_routed
 from studio.models.decoder.frozen_weights import FrozenWeights
 from studio.models.decoder.fused_lora_linear import LinearGroup
@@ -211,12 +212,18 @@ def widen_layer(layer: Layer, kernels: Kernels, wide_kernels: Kernels, *, fp8: b
     """
     twin = copy.copy(layer)
     twin.attention, twin.mlp = copy.copy(layer.attention), copy.copy(layer.mlp)
-    blocks = [(twin.attention, ("qkv", "output"))]
+    blocks = []
     if isinstance(layer.mlp, RoutedMLP):
-        groups = [_widen_group(group, kernels, wide_kernels, fp8) for group in layer.mlp.groups]
-        twin.mlp = widen_routed(layer.mlp, groups)
+        twin.mlp = widen_routed(
+            layer.mlp, [_widen_group(group, kernels, wide_kernels, fp8) for group in layer.mlp.groups]
+        )
     else:
         blocks.append((twin.mlp, ("gate_up", "down")))
+    if isinstance(twin.attention, ForeignMixer):
+        _widen_mixer(twin.attention, layer.attention.outer.dtype)
+    else:
+        blocks.append((twin.attention, ("qkv", "output")))
+        twin.attention.kernel = replace(layer.attention.kernel, packed=MATH, equal=None)
     for block, names in blocks:
         for name in names:
             setattr(block, name, _widen_group(getattr(block, name), kernels, wide_kernels, fp8))
@@ -227,9 +234,16 @@ def widen_layer(layer: Layer, kernels: Kernels, wide_kernels: Kernels, *, fp8: b
         name: replace(norm, module=widen(norm.module, norm.weight.dtype, {})) for name, norm in norms.items()
     }
     twin.attention.spec = twin.mlp.spec = replace(layer.spec, **wide)
-    twin.attention.kernel = replace(layer.attention.kernel, packed=MATH, equal=None)
     twin._version = -1
     return twin
+
+
+def _widen_mixer(block: ForeignMixer, dtype: torch.dtype) -> None:
+    """Let `block` run its module in fp32; its gradients go where they went."""
+    twins: dict[int, nn.Parameter] = {}
+    block.module = widen(block.module, dtype, twins)
+    block.trained = tuple((twins[id(parameter)], place) for parameter, place in block.trained)
+    block.outer = replace(block.outer, dtype=torch.float32)
 
 
 def _widen_group(group: LinearGroup, kernels: Kernels, wide_kernels: Kernels, fp8: bool) -> LinearGroup:

@@ -21,6 +21,7 @@ from studio_kernels.lora import Diagonal
 from studio_kernels.matmul import multiply_into
 from torch import Tensor, nn
 
+from studio.core.i18n import Text, text
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.flat_weights import WIDE, WholeStore
 from studio.models.decoder.frozen_weights import FrozenWeights
@@ -57,6 +58,25 @@ def read_part(module: nn.Module) -> LinearPart | str:
     return LinearPart(
         module.base_layer, a.weight, b.weight, float(module.scaling[name]), getattr(dropout, "p", 0.0)
     )
+
+
+def order_parameters(group: Sequence[LinearPart]) -> list[nn.Parameter]:
+    """Return a group's adapter weights as the store wants them: every A, which lie below each other, then every B."""
+    adapted = [part for part in group if part.rank]
+    return [part.a for part in adapted] + [part.b for part in adapted]
+
+
+def refuse_base(parts: Sequence[LinearPart], dtype: torch.dtype) -> Text | None:
+    """Return why a base layer cannot be computed here, or None."""
+    for part in parts:
+        state = getattr(part.base.weight, "quant_state", None)
+        if state is None and (type(part.base) is not nn.Linear or part.base.weight.dtype != dtype):
+            return text(
+                "model.decoder.weights", kind=type(part.base).__name__, dtype=str(part.base.weight.dtype)
+            )
+        if state is not None and (state.quant_type != "nf4" or state.blocksize != 64):
+            return text("model.decoder.weights", kind=state.quant_type, dtype=str(state.blocksize))
+    return None
 
 
 class LinearGroup:

@@ -1,6 +1,6 @@
 """One decoder layer: its blocks on one residual stream, forward and backward by hand.
 
-    m = attention(x)        y = mlp(m)
+    m = attention(x)        y = mlp(m)        or y = s mlp(m) (Gemma 4)
 
 What a layer keeps, and so what it computes again, is a level of the memory policy. The gradients of what is trained,
 adapters or all linears, biases and norms, are added on the way.
@@ -19,6 +19,7 @@ from studio.core.memory_policy import KEEP_LEVELS, Keep
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.attention import SavedAttention, SelfAttention
 from studio.models.decoder.blocks.block import LayerBlock, StreamRows
+from studio.models.decoder.blocks.foreign_mixer import ForeignMixer, SavedMixer
 from studio.models.decoder.blocks.gated_mlp import GatedMLP, SavedMLP
 from studio.models.decoder.blocks.routed_mlp import RoutedMLP, SavedRoutedMLP, build_routed_mlp
 from studio.models.decoder.blocks.router import Router
@@ -32,7 +33,7 @@ from studio.models.decoder.spec import LayerSpec, scalars_of
 class SavedLayer:
     """What the blocks of one layer keep between its forward and its backward pass."""
 
-    attention: SavedAttention
+    attention: SavedAttention | SavedMixer
     mlp: SavedMLP | SavedRoutedMLP
 
     def move_out(self) -> dict[str, Tensor]:
@@ -54,17 +55,22 @@ class Layer:
         self,
         spec: LayerSpec,
         groups: dict[str, LinearGroup],
-        kernel: Attention,
+        kernel: Attention | None,
         store: FlatStore,
         stream: StreamRows,
     ) -> None:
-        """`stream`: the form of the rows between layers."""
+        """`kernel`: None where the model's own module mixes; `stream`: the form of the rows between layers."""
         self.store = store
         self.norm_gradients = {
             name: store.find_gradient(norm.module.weight) for name, norm in norms_of(spec).items()
         }
         """Where each norm's gradient is added, None where it is frozen."""
-        self.attention = SelfAttention(spec, groups["qkv"], groups["output"], kernel, self.norm_gradients)
+        self.attention: SelfAttention | ForeignMixer
+        if spec.mixer is None:
+            self.attention = SelfAttention(spec, groups["qkv"], groups["output"], kernel, self.norm_gradients)
+        else:
+            trained = [(parameter, store.gradient(parameter)) for parameter in spec.mixer.trained]
+            self.attention = ForeignMixer(spec, spec.mixer.module, trained, stream, self.norm_gradients)
         self.mlp: GatedMLP | RoutedMLP
         if spec.experts is None:
             self.mlp = GatedMLP(spec, groups["gate_up"], groups["down"], self.norm_gradients)
@@ -114,6 +120,8 @@ class Layer:
         y, second = self.mlp.forward(middle, rows, kernels, level)
         if first.branch is not None:  # the stream between the blocks is had again from it for next to nothing
             second.x = None
+        if self.spec.output_scale != 1.0:
+            y.mul_(self.spec.output_scale)
         return y, SavedLayer(first, second) if level >= 0 else None
 
     def _take_over_changes(self) -> None:
@@ -144,6 +152,8 @@ class Layer:
         """
         saved.mlp.x = self.attention.recompute(saved.attention, saved.mlp.x, rows, kernels)
         dy = upstream.pop()
+        if self.spec.output_scale != 1.0:
+            dy.mul_(self.spec.output_scale)
         dmiddle = self.mlp.backward(dy, saved.mlp, rows, kernels, self.attention.outer)
         del dy
         below = None if last else below or self.mlp.outer
@@ -163,5 +173,5 @@ def kind_of(layer: Layer) -> tuple:
     )
     return (
         spec.constants, scalars_of(spec.module), tuple(norm and norm.options for norm in norms), groups,
-        layer.attention.kernel.name, tuple(type(part) for part in spec.module.modules()),
+        layer.attention.kernel and layer.attention.kernel.name, tuple(type(part) for part in spec.module.modules()),
     )  # fmt: skip

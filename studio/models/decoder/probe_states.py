@@ -45,7 +45,7 @@ class LayerReading:
     """One forward pass of a model over (D, S) ids: what its parts were given."""
 
     ids: Tensor
-    rotary: nn.Module
+    rotary: nn.Module | None
     inputs: list[Tensor] = field(default_factory=list)
     """(D, S, H) of each layer, and at last that of the last norm."""
     options: list[dict[str, Any]] = field(default_factory=list)
@@ -141,8 +141,9 @@ def _watched(spec: DecoderSpec, reading: LayerReading) -> Iterator[None]:
     hooks = [
         *(layer.module.register_forward_pre_hook(note_layer, with_kwargs=True) for layer in spec.layers),
         spec.norm.module.register_forward_pre_hook(note_norm),
-        spec.rotary.register_forward_hook(note_rotary, with_kwargs=True),
     ]
+    if spec.rotary is not None:
+        hooks.append(spec.rotary.register_forward_hook(note_rotary, with_kwargs=True))
     try:
         yield
     finally:

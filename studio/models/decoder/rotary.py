@@ -16,7 +16,7 @@ LENGTH_DEPENDENT = ("dynamic", "longrope")
 class RotaryTables:
     """cos and sin (P, d_r) fp32 of every kind of layer; `kinds` are the names under which layers ask for theirs."""
 
-    def __init__(self, module: nn.Module, kinds: set[str]) -> None:
+    def __init__(self, module: nn.Module | None, kinds: set[str]) -> None:
         self.module = module
         self.kinds = kinds
         types = getattr(module, "rope_type", "default")

@@ -69,6 +69,8 @@ def find_turning(
     try:
         with evaluation_mode(attention):  # dropout would draw
             keys, tables = _hand_over(attention, rotary, kind, int(qkv[0].in_features), norm, weight)
+    except (IndexError, RuntimeError, TypeError, ValueError):
+        return None  # called in another way, as Qwen 3.5 in transformers 5.17, which wants positions on three axes
     finally:
         for hook in hooks:
             hook.remove()

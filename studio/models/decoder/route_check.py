@@ -82,7 +82,14 @@ def find_agreed(
     with without_tf32():
         equal = ask(probe.widen(layer), cut.float(), probe.wide_kernels)
     ours = ask(layer, cut, probe.decoder.kernels)
-    return Agreed(*((one == theirs[0]).all(-1) for one in (equal, theirs[1], ours)))
+    return Agreed(*(_equal_rows(one, theirs[0]) for one in (equal, theirs[1], ours)))
+
+
+def _equal_rows(one: Tensor, other: Tensor) -> Tensor:
+    """Return which rows hold the same experts; none where they are of other numbers."""
+    if one.shape != other.shape:
+        return torch.zeros(len(other), dtype=torch.bool, device=other.device)
+    return (one == other).all(-1)
 
 
 @contextmanager

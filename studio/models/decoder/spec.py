@@ -4,38 +4,38 @@ Covers the layer of Llama, Mistral, Qwen2, Qwen3, Gemma 2 and 3, Phi-3, SmolLM3,
 whatever else is built of the same parts: (norm), query/key/value, (query and key norm), (rotary embedding), causal
 attention, output, (norm), sum, (norm), gated MLP, (norm), sum. Names of classes are never looked at: how keys are
 turned is found by trying (rotary_probe.py), and parity_check.py proves that a layer computes what its parts suggest.
+Where attention alone is another one, the model's own module stays in its place (own_inputs.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
+from studio_kernels.dispatch import ERRORS
 from torch import nn
 
 from studio.core.i18n import Text, text
 from studio.models.decoder.experts_spec import ExpertsSpec, find_mixture, find_shared, read_experts
+from studio.models.decoder.own_inputs import Given, Mixer, OwnInputs, probe_layers, read_mixer
+from studio.models.decoder.query_scale import QueryScale, read_query_scale
 from studio.models.decoder.rotary import NO_ROTARY
 from studio.models.decoder.rotary_probe import Turning, find_turning
 from studio.models.decoder.structure import (
+    FINAL_NORMS,
     GROUPS,
     HEAD_NORM_FORMS,
     MLPS,
+    NORMS,
     SHARED_MLPS,
     find_placement,
     name_parts,
 )
+from studio.models.gate_probe import find_gate
 from studio.models.module_swaps import name_activation
 from studio.models.norm_probe import Norm, is_rms_norm, read_norm
-
-
-@dataclass(frozen=True, slots=True)
-class QueryScale:
-    """Queries grow with their position p (Ministral 3): s(p) = 1 + beta log(1 + floor(p / period))."""
-
-    beta: float
-    period: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,16 @@ class LayerSpec:
     query_norm: Norm | None
     """Of each head, or of all heads at once (OLMo 2)."""
     key_norm: Norm | None
+    mixer: Mixer | None
+    """The model's own module in the place of an attention that we know; then all that is told of one is empty."""
     qkv: tuple[nn.Module, ...]
     """Linears that give query, key and value, or one that gives all three."""
-    output: nn.Module
+    output: nn.Module | None
     gate_up: tuple[nn.Module, ...]
     """Of the MLP, or of the expert that all tokens pass; () where there are routed ones alone."""
     down: nn.Module | None
     activation: str
     experts: ExpertsSpec | None
-    """In the place of the MLP."""
     query_heads: int
     key_heads: int
     head_dim: int
@@ -75,13 +76,17 @@ class LayerSpec:
     query_scale: QueryScale | None
     residual_scale: float
     """By which attention's and MLP's results are multiplied before they join the stream (Granite)."""
+    output_scale: float
+    """By which the layer's result is multiplied (Gemma 4)."""
 
     @property
     def constants(self) -> tuple[Any, ...]:
         """All fields but modules and norms: layers that differ in one of them are of another kind."""
         values = (getattr(self, one.name) for one in fields(self))
-        found = tuple(one for one in values if not isinstance(one, (nn.Module, Norm, tuple, ExpertsSpec)))
-        return found if self.experts is None else (*found, self.experts.kind)
+        plain = tuple(
+            one for one in values if not isinstance(one, (nn.Module, Norm, Mixer, tuple, ExpertsSpec))
+        )
+        return plain if self.experts is None else (*plain, self.experts.kind)
 
     @property
     def fuses_head_norms(self) -> bool:
@@ -97,8 +102,8 @@ class LayerSpec:
     @property
     def groups(self) -> dict[str, tuple[nn.Module, ...]]:
         """The linears that read the same rows, by the name of their group."""
-        groups = {"qkv": self.qkv, "output": (self.output,)}
-        return groups if self.down is None else groups | {"gate_up": self.gate_up, "down": (self.down,)}
+        mlp = {"gate_up": self.gate_up, "down": (self.down,)} if self.down is not None else {}
+        return mlp if self.mixer else {"qkv": self.qkv, "output": (self.output,)} | mlp
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,8 @@ class DecoderSpec:
     embedding: nn.Module
     layers: tuple[LayerSpec, ...]
     norm: Norm
-    rotary: nn.Module
+    rotary: nn.Module | None
+    """None where the model has none, or hides it inside its layers."""
     hidden_size: int
     head: nn.Module
     """The output embeddings."""
@@ -116,6 +122,11 @@ class DecoderSpec:
     logit_scale: float
     embedding_scale: float
     """By which the decoder multiplies the rows of its embedding; what the embedding's own code does is not in it."""
+
+    @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """The mixers that are the model's own modules."""
+        return tuple(layer.mixer for layer in self.layers if layer.mixer is not None)
 
 
 class _Unlike(Exception):
@@ -136,21 +147,21 @@ def read_decoder(model: nn.Module) -> DecoderSpec | Text:
 
 def _read(model: nn.Module) -> DecoderSpec:
     decoder, config = model.get_decoder(), model.config.get_text_config()
-    if getattr(config, "use_bidirectional_attention", False):
+    if getattr(config, "use_bidirectional_attention", None) not in (None, False, "vision"):
         raise _Unlike("use_bidirectional_attention")
     kinds = getattr(config, "layer_types", None)
-    layers, rotary = _child(decoder, "layers"), _child(decoder, "rotary_emb")
-    known: dict[tuple, Turning] = {}
-    found = tuple(
-        _read_layer(layer, config, kinds[i] if kinds else "", rotary, known) for i, layer in enumerate(layers)
-    )
+    layers, rotary = _child(decoder, "layers"), getattr(decoder, "rotary_emb", None)
+    embedding = _child(decoder, "embed_tokens")
+    inputs = OwnInputs(decoder, config.hidden_size, next(embedding.parameters()))
+    reading = _Reading(config, kinds or (), rotary, inputs)
+    found = tuple(_read_layer(layer, number, reading) for number, layer in enumerate(layers))
     head = model.get_output_embeddings()
     if head is None or type(head) is not nn.Linear or _known(head) != {"weight"}:
         raise _Unlike("lm_head")
     return DecoderSpec(
-        embedding=_child(decoder, "embed_tokens"),
+        embedding=embedding,
         layers=found,
-        norm=_norm(decoder, "norm"),
+        norm=_norm(decoder, next((name for name in FINAL_NORMS if hasattr(decoder, name)), FINAL_NORMS[0])),
         rotary=rotary,
         hidden_size=config.hidden_size,
         head=head,
@@ -166,26 +177,67 @@ def _logit_scale(config: Any) -> float:
     return float(scale or 1.0) / float(divisor or 1.0)
 
 
-def read_query_scale(config: Any) -> QueryScale | None:
-    """Return how queries grow with their position, or None."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    beta, period = rope.get("llama_4_scaling_beta"), rope.get("original_max_position_embeddings")
-    return QueryScale(float(beta), int(period)) if beta and period else None
+@dataclass(slots=True)
+class _Reading:
+    """What is known while a model's layers are read, one after another."""
+
+    config: Any
+    kinds: Sequence[str]
+    rotary: nn.Module | None
+    inputs: OwnInputs
+    turnings: dict[tuple, Turning] = field(default_factory=dict)
+    given: list[Given] | None = None
+    """What the model's own decoder gives its layers; asked for where one of them has a mixer that we do not know."""
+
+    def kind(self, number: int) -> str:
+        """Return what the config calls a layer, "" where it has no names."""
+        return self.kinds[number] if self.kinds else ""
 
 
-def _read_layer(
-    layer: nn.Module, config: Any, kind: str, rotary: nn.Module, known: dict[tuple, Turning]
-) -> LayerSpec:
-    attention = _child(layer, "self_attn")
+def _read_layer(layer: nn.Module, number: int, reading: _Reading) -> LayerSpec:
     owners = [found for name in MLPS if isinstance(found := getattr(layer, name, None), nn.Module)]
     if not owners:
         raise _Unlike("mlp")
     mixture = find_mixture(owners)
-    mlp = owners[0] if mixture is None else find_shared(mixture)
-    if mlp is None:
-        mlp = next((one for one in owners if one is not mixture), None)
+    mlp = owners[0] if mixture is None else find_shared(mixture, owners)
     _refuse_dropout(layer)
-    _refuse_strangers(layer, attention, mlp)
+    if mlp is not None:
+        _refuse_strangers(mlp, "mlp")
+    norms = _norms(layer)
+    residual_scale = float(getattr(layer, "residual_multiplier", 1.0))
+    if residual_scale != 1.0 and {"attention_norm", "output_norm"} & norms.keys():
+        raise _Unlike("residual_multiplier")
+    try:
+        _refuse_strangers(layer, "layer")
+        mixing = _read_attention(layer, number, reading)
+    except _Unlike as unlike:
+        mixing = _read_mixer(layer, number, reading, unlike)
+    experts = None if mixture is None else read_experts(mixture, reading.config.hidden_size)
+    if isinstance(experts, str):
+        raise _Unlike(experts)
+    gate_up, (down,) = ((), (None,)) if mlp is None else (_linears(layer, "gate_up"), _linears(layer, "down"))
+    return LayerSpec(
+        module=layer,
+        input_norm=norms.get("input_norm"),
+        attention_norm=norms.get("attention_norm"),
+        mlp_norm=norms.get("mlp_norm"),
+        output_norm=norms.get("output_norm"),
+        gate_up=gate_up,
+        down=down,
+        activation="" if mlp is None else _activation(mlp, gate_up, down),
+        experts=experts,
+        residual_scale=residual_scale,
+        output_scale=float(getattr(layer, "layer_scalar", 1.0)),
+        **mixing,
+    )
+
+
+def _read_attention(layer: nn.Module, number: int, reading: _Reading) -> dict[str, Any]:
+    """Return LayerSpec's fields of an attention that we compute by ourselves."""
+    attention, config, kind = _child(layer, "self_attn"), reading.config, reading.kind(number)
+    _refuse_strangers(attention, "attention")
+    if reading.rotary is None:
+        raise _Unlike("rotary_emb")
     head_dim = int(attention.head_dim)
     qkv = _linears(layer, "qkv")
     (output,) = _linears(layer, "output")
@@ -196,45 +248,55 @@ def _read_layer(
         raise _Unlike("self_attn")
     if getattr(attention, "attention_dropout", 0.0) or getattr(config, "attention_dropout", 0.0):
         raise _Unlike("attention_dropout")
-    norms = _norms(layer)
     heads = query_width // head_dim, key_width // head_dim
     query_norm, key_norm = _head_norms(layer, (query_width, key_width), head_dim)
-    residual_scale = float(getattr(layer, "residual_multiplier", 1.0))
-    if residual_scale != 1.0 and {"attention_norm", "output_norm"} & norms.keys():
-        raise _Unlike("residual_multiplier")
     per_layer = isinstance(getattr(config, "rope_parameters", None), dict) and kind in config.rope_parameters
     table = kind if per_layer else ""
     likeness = (table, scalars_of(attention), key_norm and key_norm.options)
-    if likeness not in known:
-        turning = find_turning(attention, rotary, table, qkv, key_norm, (*heads, head_dim))
+    if likeness not in reading.turnings:
+        turning = find_turning(attention, reading.rotary, table, qkv, key_norm, (*heads, head_dim))
         if turning is None:
             raise _Unlike("rotary_emb")
-        known[likeness] = turning
-    return LayerSpec(
-        module=layer,
-        input_norm=norms.get("input_norm"),
-        attention_norm=norms.get("attention_norm"),
-        mlp_norm=norms.get("mlp_norm"),
-        output_norm=norms.get("output_norm"),
-        query_norm=query_norm,
-        key_norm=key_norm,
-        qkv=qkv,
-        output=output,
-        gate_up=() if mlp is None else _linears(layer, "gate_up"),
-        down=None if mlp is None else _linears(layer, "down")[0],
-        activation="" if mlp is None else _activation(mlp),
-        experts=None if mixture is None else _experts(mixture, config.hidden_size),
-        query_heads=heads[0],
-        key_heads=heads[1],
-        head_dim=head_dim,
-        scale=float(attention.scaling),
-        window=_window(attention, config, kind),
-        softcap=float(getattr(attention, "attn_logit_softcapping", None) or 0.0),
-        rotary=table if known[likeness].rotated else NO_ROTARY,
-        turning=known[likeness],
-        query_scale=read_query_scale(config),
-        residual_scale=residual_scale,
-    )
+        reading.turnings[likeness] = turning
+    turning = reading.turnings[likeness]
+    return {
+        "mixer": None,
+        "query_norm": query_norm,
+        "key_norm": key_norm,
+        "qkv": qkv,
+        "output": output,
+        "query_heads": heads[0],
+        "key_heads": heads[1],
+        "head_dim": head_dim,
+        "scale": float(attention.scaling),
+        "window": _window(attention, config, kind),
+        "softcap": float(getattr(attention, "attn_logit_softcapping", None) or 0.0),
+        "rotary": table if turning.rotated else NO_ROTARY,
+        "turning": turning,
+        "query_scale": read_query_scale(config),
+    }
+
+
+NO_ATTENTION = dict.fromkeys(("query_norm", "key_norm", "output", "query_scale"))
+NO_ATTENTION |= dict.fromkeys(("query_heads", "key_heads", "head_dim", "scale", "window", "softcap"), 0)
+NO_ATTENTION |= {"qkv": (), "rotary": NO_ROTARY, "turning": Turning()}
+"""What is told of attention in a layer whose mixer is the model's own module."""
+
+
+def _read_mixer(layer: nn.Module, number: int, reading: _Reading, unlike: _Unlike) -> dict[str, Any]:
+    """Return LayerSpec's fields where the one child that is neither norm nor MLP runs as it is; else raise `unlike`."""
+    known = (PARTS["layer"] | NORMS) - {"self_attn"}
+    names = [name for name, _ in layer.named_children() if name not in known]
+    if len(names) != 1 or any(True for _ in layer.named_parameters(recurse=False)):
+        raise unlike
+    try:
+        reading.given = reading.given or probe_layers(reading.inputs)
+        mixer = read_mixer(layer, names[0], number, reading.inputs, reading.given[number])
+    except ERRORS as error:  # the model's own code, asked for a part of itself, fails in its own ways
+        raise _Unlike(f"{names[0]} ({type(error).__name__}: {error})") from error
+    if mixer is None:
+        raise unlike
+    return NO_ATTENTION | {"mixer": mixer}
 
 
 def scalars_of(module: nn.Module) -> tuple[tuple[str, str, Any], ...]:
@@ -267,21 +329,12 @@ PARTS = {
 """Every child that a layer of the known form may have: a further one would be left out of our arithmetic."""
 
 
-def _experts(mixture: nn.Module, hidden: int) -> ExpertsSpec:
-    found = read_experts(mixture, hidden)
-    if isinstance(found, str):
-        raise _Unlike(found)
-    return found
-
-
-def _refuse_strangers(layer: nn.Module, attention: nn.Module, mlp: nn.Module | None) -> None:
-    for known, module in zip(PARTS.values(), (layer, attention, mlp), strict=True):
-        if module is None:
-            continue
-        strangers = {name for name, _ in module.named_children()} - known
-        own = [name for name, _ in module.named_parameters(recurse=False)]
-        if strangers or own:
-            raise _Unlike(", ".join(sorted([*strangers, *own])))
+def _refuse_strangers(module: nn.Module, kind: str) -> None:
+    """Raise _Unlike for a child that PARTS[kind] lacks, or a parameter of the module's own."""
+    strangers = {name for name, _ in module.named_children()} - PARTS[kind]
+    own = [name for name, _ in module.named_parameters(recurse=False)]
+    if strangers or own:
+        raise _Unlike(", ".join(sorted([*strangers, *own])))
 
 
 def _refuse_dropout(layer: nn.Module) -> None:
@@ -352,9 +405,10 @@ def _features(linear: nn.Module) -> tuple[int, int]:
     return int(linear.in_features), int(linear.out_features)
 
 
-def _activation(mlp: nn.Module) -> str:
+def _activation(mlp: nn.Module, gate_up: Sequence[nn.Module], down: nn.Module) -> str:
     function = next((getattr(mlp, name) for name in ACTIVATIONS if hasattr(mlp, name)), None)
     kind = name_activation(function, torch.device("cpu")) if callable(function) else None
+    kind = find_gate(mlp, gate_up, down) if function is None else kind
     if kind is None:
         raise _Unlike("act_fn")
     return kind

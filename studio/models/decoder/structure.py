@@ -33,23 +33,16 @@ CHOSEN_COUNTS = ("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_to
 SHARED_MLPS = tuple(f"mlp.{name}" for name in SHARED)
 GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("self_attn.qkv_proj",)),
-    "output": (("self_attn.o_proj",),),
-    "gate_up": (
-        ("mlp.gate_proj", "mlp.up_proj"),
-        ("mlp.gate_up_proj",),
-        ("shared_mlp.input_linear",),
-        *(tuple(f"{owner}.{name}" for name in ("gate_proj", "up_proj")) for owner in SHARED_MLPS),
-    ),
-    "down": (
-        ("mlp.down_proj",),
-        ("mlp.down_proj",),
-        ("shared_mlp.output_linear",),
-        *((f"{owner}.down_proj",) for owner in SHARED_MLPS),
-    ),
-}
+    "output": (("self_attn.o_proj",), ("self_attn.out_proj",)),
+    "gate_up": (("mlp.gate_proj", "mlp.up_proj"), ("mlp.gate_up_proj",), ("shared_mlp.input_linear",),
+                ("feed_forward.w1", "feed_forward.w3"),
+                *(tuple(f"{owner}.{name}" for name in ("gate_proj", "up_proj")) for owner in SHARED_MLPS)),
+    "down": (("mlp.down_proj",), ("mlp.down_proj",), ("shared_mlp.output_linear",), ("feed_forward.w2",),
+             *((f"{owner}.down_proj",) for owner in SHARED_MLPS)),
+}  # fmt: skip
 """Linears of a layer that read the same rows, each group in the forms that the decoder knows: apart, as one, or as one
 by another name; the last forms are those of an expert that all tokens pass."""
-MLPS = ("mlp", "shared_mlp", "block_sparse_moe")
+MLPS = ("mlp", "shared_mlp", "feed_forward", "block_sparse_moe")
 """What layers call the module of their MLP or of their experts."""
 PLACEMENTS: tuple[Mapping[str, str], ...] = (
     {"input_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
@@ -66,12 +59,16 @@ PLACEMENTS: tuple[Mapping[str, str], ...] = (
         "output_norm": "post_mlp_layernorm",
     },
     {"attention_norm": "post_attention_layernorm", "output_norm": "post_feedforward_layernorm"},
+    {"input_norm": "operator_norm", "mlp_norm": "ffn_norm"},
 )
 """Where norms of H columns stand, and by which names: before attention and before the MLP, on what each of them adds to
-the residual stream (`attention_norm`, `output_norm`), or both. Of Llama, Gemma 2, GLM-4 and OLMo 2, for instance."""
+the residual stream (`attention_norm`, `output_norm`), or both. Of Llama, Gemma 2, GLM-4, OLMo 2, LFM2, for instance."""
+FINAL_NORMS = ("norm", "embedding_norm", "final_layernorm")
+"""What decoders call the norm after their last layer."""
 HEAD_NORM_FORMS = (
     ("self_attn.q_norm", "self_attn.k_norm"),
     ("self_attn.query_layernorm", "self_attn.key_layernorm"),
+    ("self_attn.q_layernorm", "self_attn.k_layernorm"),
 )
 """Norms of query and key, of each head or of all heads at once."""
 HEAD_NORMS = tuple(name for names in HEAD_NORM_FORMS for name in names)
@@ -201,6 +198,32 @@ def group_linears(
     return groups if known == len(linears) else None
 
 
+def split_mixers(
+    linears: Mapping[str, tuple[int, int]],
+) -> tuple[dict[str, tuple[int, int]], dict[str, dict[str, tuple[int, int]]]]:
+    """Return the linears of the MLP, and those of each mixer by its name: a layer's child that is no MLP."""
+    mlp, mixers = {}, {}
+    for name, shape in linears.items():
+        owner = name.partition(".")[0]
+        if owner in MLPS:
+            mlp[name] = shape
+        else:
+            mixers.setdefault(owner, {})[name] = shape
+    return mlp, mixers
+
+
+def has_mixers(linears: Collection[str], norms: Collection[str]) -> bool:
+    """Return whether layers of such parts have mixers that run as the model's own modules, and all else is known.
+
+    Of one kind or of several: what a layer's children are called decides, as in spec.py. `linears` and `norms`: of all
+    layers together.
+    """
+    own = {name for name in linears if name.partition(".")[0] not in MLPS}
+    outside = {name for name in norms if "." not in name}
+    known = any(set(names) <= set(linears) for names in GROUPS["down"]) and bool(find_placement(outside))
+    return known and all("." in name for name in own) and not own <= LINEARS
+
+
 def shape_linears(hidden: int, queries: int, keys: int, mlp_width: int) -> dict[str, tuple[int, int]]:
     """Return (outputs, inputs) of every linear of LINEARS, for widths H, Q, K and I."""
     return {
@@ -215,6 +238,10 @@ def shape_linears(hidden: int, queries: int, keys: int, mlp_width: int) -> dict[
         "mlp.down_proj": (hidden, mlp_width),
         "shared_mlp.input_linear": (2 * mlp_width, hidden),
         "shared_mlp.output_linear": (hidden, mlp_width),
+        "self_attn.out_proj": (hidden, queries),
+        "feed_forward.w1": (mlp_width, hidden),
+        "feed_forward.w3": (mlp_width, hidden),
+        "feed_forward.w2": (hidden, mlp_width),
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 import transformers
 from peft import LoraConfig, get_peft_model
@@ -25,6 +27,13 @@ GRANITE = {
     "embedding_multiplier": 4.0,
     "logits_scaling": 3.0,
 }
+DELTA = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"], "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1],
+    },
+}  # fmt: skip
 FAMILIES = {
     "llama": (transformers.LlamaConfig, {}),
     "llama3": (
@@ -47,6 +56,16 @@ FAMILIES = {
         {
             "sliding_window": None,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "phi4_mini": (
+        transformers.Phi3Config,
+        {
+            "sliding_window": None, "max_position_embeddings": 512, "original_max_position_embeddings": 256,
+            "rope_parameters": {
+                "rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
+                "short_factor": [1.0] * 6, "long_factor": [2.0] * 6, "original_max_position_embeddings": 256,
+            },
         },
     ),
     "smollm3": (transformers.SmolLM3Config, {"no_rope_layers": [1, 0, 1], **TOKENS}),
@@ -78,6 +97,37 @@ FAMILIES = {
     "ernie4_5": (transformers.Ernie4_5Config, TOKENS),
     "helium": (transformers.HeliumConfig, TOKENS),
 }  # fmt: skip
+FOREIGN = {
+    "qwen3_5": (transformers.Qwen3_5TextConfig, DELTA | TOKENS),
+    "lfm2": (
+        transformers.Lfm2Config,
+        TOKENS | {"layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
+    ),
+    "gemma4": (
+        transformers.Gemma4TextConfig,
+        TOKENS | MIXED | {
+            "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1, "global_head_dim": 32, "final_logit_softcapping": 30.0,
+        },
+    ),
+    "granite_hybrid": (
+        transformers.GraniteMoeHybridConfig,
+        GRANITE | {
+            "num_local_experts": 0, "shared_intermediate_size": 96,
+            "layer_types": ["mamba", "attention", "mamba"], "position_embedding_type": "rope",
+            "mamba_d_state": 16, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 1,
+            "mamba_chunk_size": 16,
+        },
+    ),
+    "latent": (  # DeepSeek-V3's attention, in a model without experts
+        transformers.DeepseekV3Config,
+        TOKENS | {
+            "first_k_dense_replace": 3, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 16, "v_head_dim": 16, "num_key_value_heads": 4, "head_dim": 8,
+        },
+    ),
+}  # fmt: skip
+"""Families of which some layers mix tokens by the model's own module."""
 TARGETS = "all-linear"
 
 
@@ -86,9 +136,12 @@ def make_model(
 ) -> nn.Module:
     """Return a PeftModel in evaluation mode whose norms, biases and adapters are all drawn at random."""
     torch.manual_seed(0)
-    config_class, extra = FAMILIES[family]
-    config = config_class(**(SHAPE | extra | shape))
+    config_class, extra = (FAMILIES | FOREIGN)[family]
+    config = config_class(**copy.deepcopy(SHAPE | extra | shape))  # Gemma 4's changes its layer_types
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
+    for name, scalar in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            scalar.fill_(0.625)
     adapted = get_peft_model(
         model,
         LoraConfig(
@@ -103,6 +156,8 @@ def make_model(
                 parameter.normal_(0.0, 0.2)
             elif "lora_" in name:
                 parameter.normal_(0.0, 0.1)
+            elif name.endswith(("A_log", "dt_bias")):
+                parameter.normal_(-1.0, 0.3)  # a state that lasts for some tokens
             else:
                 parameter.mul_(4.0)  # fresh weights are so small that attention is nearly even
     adapted.config.use_cache = False
@@ -112,8 +167,8 @@ def make_model(
 def make_whole_model(family: str, *, dtype: torch.dtype = torch.float32, **shape) -> nn.Module:
     """Return a model of which every weight is trained, in evaluation mode; norms and biases are drawn at random."""
     torch.manual_seed(0)
-    config_class, extra = FAMILIES[family]
-    config = config_class(**(SHAPE | extra | shape))
+    config_class, extra = (FAMILIES | FOREIGN)[family]
+    config = config_class(**copy.deepcopy(SHAPE | extra | shape))  # Gemma 4's changes its layer_types
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -242,6 +242,53 @@ def turn_halves(decoder: Decoder, layer: Layer) -> None:
     change_spec(layer, turning=replace(layer.spec.turning, interleaved=False))
 
 
+def let_state_leak(decoder: Decoder, layer: Layer) -> None:
+    """Let the model's own modules read all documents as one."""
+    leak_between_documents(decoder, layer)
+
+
+def change_inputs(layer: Layer, change) -> None:
+    """Let the model's own module of one layer be given something else."""
+    inputs = layer.spec.mixer.inputs
+
+    class Changed:
+        def ask(self, *given):
+            return [(block, [change(one) for one in found]) for block, found in inputs.ask(*given)]
+
+    change_spec(layer, mixer=replace(layer.spec.mixer, inputs=Changed()))
+
+
+def drop_the_mixers_rotary(decoder: Decoder, layer: Layer) -> None:
+    def still(given):
+        cos, sin = given["position_embeddings"]
+        return given | {"position_embeddings": (torch.ones_like(cos), torch.zeros_like(sin))}
+
+    change_inputs(layer, still)
+
+
+def lose_a_mixers_gradient(decoder: Decoder, layer: Layer) -> None:
+    layer.attention.trained = layer.attention.trained[1:]
+
+
+def ignore_output_scale(decoder: Decoder, layer: Layer) -> None:
+    change_spec(layer, output_scale=1.0)
+
+
+def mix_late(decoder: Decoder, layer: Layer) -> None:
+    """Let a Mamba's result be one token late: the first layer's, as the second's is our attention."""
+    mixer = decoder.layers[0].attention
+
+    def late(self, starts, rows):
+        return tuple(y.roll(1, 1) for y in type(mixer).__mro__[1]._run(self, starts, rows))
+
+    override(mixer, _run=late)
+
+
+def shift_the_mixers_norm(decoder: Decoder, layer: Layer) -> None:
+    spec = layer.spec
+    change_spec(layer, attention_norm=spec.mlp_norm, mlp_norm=spec.attention_norm)
+
+
 def _stretch(tables: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> dict[str, tuple[torch.Tensor, ...]]:
     return {
         kind: tuple(table[torch.arange(len(table), device=table.device) // 2] for table in pair)
@@ -259,6 +306,8 @@ FAULTS = {
     interleave_rotary: "llama", take_wrong_table: "gemma3", turn_a_still_layer: "smollm3",
     ignore_residual_scale: "granite", ignore_query_scale: "ministral3", normalise_before_the_mlp: "olmo2",
     normalise_each_head: "olmo3", normalise_before_turning: "hunyuan", turn_halves: "glm4",
+    let_state_leak: "qwen3_5", drop_the_mixers_rotary: "latent", lose_a_mixers_gradient: "latent",
+    ignore_output_scale: "gemma4", mix_late: "granite_hybrid", shift_the_mixers_norm: "gemma4",
 }  # fmt: skip
 """And a family of models.py in which each shows most."""
 
@@ -273,7 +322,13 @@ def is_felt(fault: Callable[[Decoder, Layer], None], layer: Layer) -> bool:
         ignore_query_scale: spec.query_scale is not None,
         normalise_before_the_mlp: spec.mlp_norm is None,
         normalise_each_head: spec.query_norm is not None and spec.query_norm.weight.numel() != spec.head_dim,
-        normalise_before_turning: spec.turning.norm_last,
-        turn_halves: spec.turning.interleaved,
+        normalise_before_turning: spec.mixer is None and spec.turning.norm_last,
+        turn_halves: spec.mixer is None and spec.turning.interleaved,
+        let_state_leak: spec.mixer is not None,
+        drop_the_mixers_rotary: spec.mixer is not None,
+        lose_a_mixers_gradient: spec.mixer is not None,
+        mix_late: False,  # of one family's first layer
+        ignore_output_scale: spec.output_scale != 1.0,
+        shift_the_mixers_norm: spec.attention_norm is not None and spec.mlp_norm is not None,
     }
     return has.get(fault, True)

@@ -18,7 +18,7 @@ from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.decoder.frozen_weights import ResidentWeights
 from studio.models.decoder.parity_check import find_difference
 from tests.models.decoder.double import in_double
-from tests.models.decoder.models import FAMILIES, make_model
+from tests.models.decoder.models import FAMILIES, FOREIGN, make_model
 
 LENGTHS = (11, 1, 20)
 
@@ -69,14 +69,14 @@ def assert_equal(mine: tuple, theirs: tuple) -> None:
         assert worst < 2e-4, (name, worst.item())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES | FOREIGN)
 def test_every_family_gives_the_stock_models_loss_and_gradients(family):
     model = make_model(family)
     theirs = stock(model, 0.37)
     assert_equal(ours(model, take(model), 0.37), theirs)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES | FOREIGN)
 def test_in_float64_loss_and_gradients_are_the_stock_models_to_the_last_digits(family):
     """At most 5e-15 apart, where 1e-9 is asked for: no term of any gradient is missing, however small."""
     model = make_model(family, dtype=torch.float64).double()
@@ -90,7 +90,7 @@ def test_in_float64_loss_and_gradients_are_the_stock_models_to_the_last_digits(f
         assert (mine[1][name] - gradient).norm() < 1e-9 * gradient.norm(), name
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3", "granite", "olmo2", "hunyuan"])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "granite", "olmo2", "hunyuan", *FOREIGN])
 @pytest.mark.parametrize("chunk", [0, 8])
 def test_what_is_kept_does_not_change_the_numbers(family, chunk):
     model = make_model(family)
@@ -122,7 +122,7 @@ def test_evaluation_gives_the_same_loss():
     assert decoder.token_losses(ids, rows, picks, targets).sum().item() == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES | FOREIGN)
 def test_the_probe_finds_no_difference_and_leaves_all_as_it_was(family):
     model = make_model(family)
     decoder = take(model)

@@ -22,7 +22,7 @@ from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.decoder.parity_check import find_difference
 from studio.models.load import quantization_config
 from tests.conftest import make_model as make_stored_model
-from tests.models.decoder.models import FAMILIES, make_model
+from tests.models.decoder.models import FAMILIES, FOREIGN, make_model
 
 pytestmark = pytest.mark.gpu
 
@@ -109,7 +109,7 @@ def check_family(family: str, dtype: torch.dtype, lengths: tuple[int, ...], devi
 
 @pytest.mark.parametrize("lengths", [EQUAL, PACKED], ids=["equal", "packed"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES | FOREIGN)
 def test_every_family_is_as_exact_as_its_own_code(family, dtype, lengths):
     check_family(family, dtype, lengths, "cuda")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from studio.core.i18n import Text
 from studio.models.adapt import unwrap
 from studio.models.decoder.rotary import NO_ROTARY, to_halves
 from studio.models.decoder.spec import read_decoder
@@ -35,11 +34,11 @@ def test_the_turning_of_every_familys_keys_is_found(family, dtype):
             parameter.data.fill_(1.0)
     state = torch.get_rng_state()
     spec = read_decoder(unwrap(model))
-    assert [name(layer) for layer in spec.layers] == FOUND[family]
+    assert [name(layer) for layer in spec.layers] == FOUND[family] and not spec.mixers
     assert torch.equal(torch.get_rng_state(), state) and all(module.training for module in model.modules())
 
 
-def test_keys_that_are_turned_otherwise_are_refused():
+def test_keys_that_are_turned_otherwise_are_left_to_the_models_own_module():
     model = unwrap(make_model("llama"))
     attention = model.get_decoder().layers[1].self_attn
     attention.slow = True  # a plain value of its own: another kind of layer
@@ -51,7 +50,7 @@ def test_keys_that_are_turned_otherwise_are_refused():
 
     attention.forward = turn_back
     found = read_decoder(model)
-    assert isinstance(found, Text) and found.values["part"] == "rotary_emb"
+    assert [layer.mixer is not None for layer in found.layers] == [False, True, False]
 
 
 def test_tables_of_neighbours_become_tables_of_halves():

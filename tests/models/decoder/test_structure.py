@@ -15,10 +15,12 @@ from studio.models.decoder.structure import (
     find_placement,
     find_strange,
     group_linears,
+    has_mixers,
     is_target,
     list_windowed,
     round_tail,
     shape_layer,
+    split_mixers,
 )
 
 SMALL = {
@@ -111,3 +113,22 @@ def test_what_the_decoder_does_not_know_is_named():
 def test_targets_are_read_as_peft_reads_them():
     assert is_target("self_attn.q_proj", "q_proj, v_proj") and is_target("mlp.down_proj", "all-linear")
     assert not is_target("self_attn.q_proj", "k_proj") and not is_target("self_attn.qq_proj", "q_proj")
+
+
+def test_layers_with_mixers_of_the_models_own_are_known_by_their_other_parts():
+    mlp = {"mlp.gate_proj": (96, 64), "mlp.up_proj": (96, 64), "mlp.down_proj": (64, 96)}
+    mixers = {"linear_attn.out_proj": (64, 64), "self_attn.q_proj": (128, 64), "self_attn.o_proj": (64, 64)}
+    norms = dict.fromkeys([*PLACEMENTS[0].values(), "linear_attn.norm", "self_attn.q_norm"], 64)
+    assert has_mixers(mlp | mixers, norms)
+    own = {name: (8, 8) for name in LINEARS}
+    assert not has_mixers(own, norms), "attention that is ours is none"
+    assert not has_mixers(mixers, norms), "no MLP"
+    assert not has_mixers(mlp | mixers, {"some_norm": 64}), "norms elsewhere"
+    assert not has_mixers(mlp | mixers | {"per_layer_input_gate": (8, 8)}, norms), (
+        "a linear of the layer's own"
+    )
+    found, by_mixer = split_mixers(mlp | mixers)
+    assert found == mlp
+    assert {name: set(part) for name, part in by_mixer.items()} == {
+        "linear_attn": {"linear_attn.out_proj"}, "self_attn": {"self_attn.q_proj", "self_attn.o_proj"},
+    }  # fmt: skip

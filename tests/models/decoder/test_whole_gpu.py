@@ -38,7 +38,10 @@ def take(model: nn.Module, dtype: torch.dtype, policy: MemoryPolicy | None = Non
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_gradient_is_as_exact_as_its_own_code(family, dtype):
     """The probe holds each against fp32; all together point where those of the model's own code in fp32 do."""
-    model = make_whole_model(family, **SMALL).cuda()
+    shape = (
+        {} if family == "phi4_mini" else SMALL
+    )  # its tables have one factor for each pair of a narrower head
+    model = make_whole_model(family, **shape).cuda()
     exact = run_stock(model, PACKED, None)
     decoder = take(model, dtype)
     assert find_difference(model, decoder, dtype) is None

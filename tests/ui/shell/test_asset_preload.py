@@ -130,7 +130,7 @@ def test_a_page_is_drawn_in_the_chosen_colours_from_the_beginning(tmp_path, quer
     assert dict(answer["headers"]).get(b"location", b"").decode() == (place or "")
 
 
-@pytest.mark.slow
+@pytest.mark.computing
 def test_gradio_is_imported_whole_and_writes_nothing(tmp_path):
     code = """
 import sys, pathlib

@@ -71,6 +71,23 @@ FAILURES = (
         ),
     ),
     Failure(
+        # As argparse says it; which command's own options these are stands before "error:".
+        "argument_value",
+        said(
+            r"error: argument (?P<name>-[^:\n]{1,80}): (?P<says>(?:invalid (?:choice|[\w.<>]+ value)|"
+            r"expected (?:one|at least one|\d+) arguments?|not allowed with argument|ignored explicit argument)[^\n]*)"
+        ),
+        (Remedy("option_help"), Remedy("newer_options")),
+        code="K70",
+    ),
+    Failure(
+        "path_signs",
+        said(r"WinError 123\b", r"os error 123\b"),
+        (Remedy("other_signs"),),
+        code="K71",
+        unless=said(r"WinError 123\b[^\n]*[\\/.]triton", r"cc_cmd"),
+    ),
+    Failure(
         "python_alias",
         said(
             r"Python (?:was not found|wurde nicht gefunden)[^\n]*Microsoft Store",

@@ -43,6 +43,7 @@ FAILURES = (
         said(r"jinja2\.", r"\bTemplateError\b", r"roles must alternate", r"\bUndefinedError\b"),
         (CHECK_DATA, Remedy("other_model")),
         code="D31",
+        unless=said(r"TemplateSyntaxError", r"UndefinedError: [^\n]* is undefined"),
     ),
     Failure(
         "not_utf8",
@@ -75,7 +76,7 @@ FAILURES = (
             r"Batch does not contain any data \(`None`\)",
             r"No \(supported\) data files found",
             r"num_samples should be a positive integer",
-            r"EmptyDatasetError",
+            r"EmptyDatasetError|Please pass `features` or at least one example",
             r"doesn't contain any data files",
             r"Instruction \"?train\"? corresponds to no data",
         ),
@@ -86,7 +87,7 @@ FAILURES = (
         "dataset_saved",
         said(
             r"Couldn't cast\s+_data_files",
-            r"You are trying to load a dataset that was saved using `?save_to_disk",
+            r"dataset that was saved using `?save_to_disk|Expected to load a `Dataset(?:Dict)?` object",
         ),
         (Remedy("load_from_disk"),),
         code="D80",
@@ -119,7 +120,7 @@ FAILURES = (
             r"[Ee]xpected (?:a )?(?:bytes|list|object|struct|int|float|bool|string)|tried to convert|cast)",
             r"\bCastError\b",
             r"[Ff]eatures can't be aligned|Features are incompatible|features of the datasets? (?:can't|do not)",
-            r"Couldn't cast(?: array of type)?\b",
+            r"Couldn't (?:cast(?: array of type)?|write column)\b",
         ),
         (Remedy("same_columns"), CHECK_DATA),
         code="D36",
@@ -266,7 +267,7 @@ FAILURES = (
         "source_gone",
         said(
             r"FileNotFoundError: (?P<name>https?://[^\s'\"]+)",
-            r"Couldn't find file at (?P<name>https?://[^\s'\"]+)",
+            r"Couldn't find file at (?P<name>https?://(?!\S+/datasets/\S+\.py)[^\s'\"]+)",
         ),
         (Remedy("other_source"),),
         code="D140",

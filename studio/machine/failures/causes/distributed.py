@@ -18,6 +18,8 @@ FAILURES = (
             r"no socket interface)",
             r"NCCL WARN Bootstrap : no socket interface found",
             r"\bRendezvous(?:Connection|Timeout|Closed)Error\b",
+            r"client socket has (?:timed out after|failed to connect)|\bDistNetworkError\b",
+            r"TCP client failed to connect",
         ),
         (Remedy("nccl_interface"), Remedy("open_ports")),
         code="D164",

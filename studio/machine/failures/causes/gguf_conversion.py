@@ -148,7 +148,7 @@ FAILURES = (
             r"invalid (?:gguf |file )?magic|unknown \(magic, version\) combination",
             r"tensor '[^'\n]+' data is not within the file bounds|GGUF.{0,60}(?:corrupt|truncat)",
             r"failed to read (?:magic|tensor data|key-value pairs)",
-            r"creating model layer +Error: invalid version",
+            r"creating model layer +Error: invalid version|unsupported file version",
             # llama-cpp-python says why on the lines above only where verbose is on.
             r"llama_cpp[\w]*[\\/][^\n]*\n(?:[^\n]*\n){0,2}?\s*assert self\.(?:model|ctx|"
             r"_?model\.model) is not None\s+"

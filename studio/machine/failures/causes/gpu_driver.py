@@ -177,7 +177,7 @@ FAILURES = (
         "driver_silent",
         said(
             r"CUDA driver error: unknown error",
-            r"couldn't communicate with the NVIDIA driver",
+            r"couldn't communicate with the NVIDIA driver|CUDA Version: ERR!",
             r"nvidia-smi.{0,60}(?:timed out|did not answer|no answer)",
             r"Unable to determine the device handle for GPU",
             r"Failed to initialize NVML: Driver Not Loaded",

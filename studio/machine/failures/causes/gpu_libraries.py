@@ -178,6 +178,7 @@ FAILURES = (
             r"argument of type 'WindowsPath' is not iterable",
             r"'NoneType' object has no attribute 'cquantize",
             r"compiled without GPU support",
+            r"name 'str2optimizer\w+' is not defined",
         ),
         (NO_BITSANDBYTES, INSTALL),
         code="B1",
@@ -249,7 +250,8 @@ FAILURES = (
         said(
             r"CUDA error \(\S*(?:xformers|flash[-_]attention)[^)\n]*\): (?:no kernel image|invalid argument|"
             r"invalid device function)",
-            r"requires device with capability <= \(\d+, \d+\) but your GPU has capability \(\d+, \d+\) \(too new\)",
+            r"requires device with capability (?:<=|==) \(\d+, \d+\) but your GPU has capability "
+            r"\(\d+, \d+\) \(too new\)",
         ),
         (Remedy("no_xformers"), Remedy("no_flash_attention")),
         code="F8",

@@ -22,6 +22,13 @@ FAILURES = (
         code="N42",
     ),
     Failure(
+        # Until 2.x a dataset of the hub had to bring a program that reads it.
+        "dataset_program",
+        said(r"Couldn't find file at https?://\S+/datasets/\S+/resolve/[^/\s]+/(?P<name>[\w.-]+\.py)"),
+        (Remedy("upgrade_datasets"), Remedy("other_source")),
+        code="D201",
+    ),
+    Failure(
         "hf_transfer",
         said(
             r"HF_HUB_ENABLE_HF_TRANSFER=1[^\n]*not available",
@@ -104,6 +111,8 @@ FAILURES = (
             r"don't have the rights to|don't have (?:write )?(?:access|permission)",
             r"403 Forbidden: (?:Authorization error|This authentication token does not have)",
             r"fine-grained token",
+            r"DENIED update refs/",
+            r"403 Forbidden\), domain: \S+/xet-write-token",
             r"403 Client Error: Forbidden for url: \S+\.git/info/lfs",
         ),
         (Remedy("write_token"),),
@@ -256,6 +265,8 @@ FAILURES = (
         ),
         (Remedy("go_online"), LOCAL_MODEL),
         code="N34",
-        unless=said(r"offline mode is enabled|OfflineModeIsEnabled|has been disabled"),
+        unless=said(
+            r"offline mode is enabled|OfflineModeIsEnabled|has been disabled|Cannot pass 'force_download"
+        ),
     ),
 )

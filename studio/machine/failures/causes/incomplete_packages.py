@@ -24,6 +24,21 @@ LASTING = re.compile(
     r"(?:Bert|GPT2|T5)(?:Model|Config|Tokenizer|LMHeadModel|ForConditionalGeneration|ForSequenceClassification)"
 )
 """Names of transformers that no version since 4.0 lacks."""
+ALWAYS_THERE = {
+    "bitsandbytes": "optim nn functional",
+    "torch": "nn cuda Tensor tensor float32 float16 device load save utils version no_grad",
+    "datasets": "load_dataset Dataset",
+    "peft": "LoraConfig get_peft_model PeftModel",
+    "accelerate": "Accelerator",
+    "triton": "jit language runtime",
+    "gradio": "Blocks Interface",
+    "numpy": "array ndarray",
+    "pandas": "DataFrame",
+    "deepspeed": "initialize init_distributed",
+    "yaml": "load safe_load",
+    "wandb": "init login",
+}
+"""What every version of a package has: where it lacks that, not the package was loaded."""
 COMPILED = re.compile(r"(?:^|\.)(?:_\w+|lib|C)$")
 """What packages call the part that is compiled, beside the part in Python that asks for its names."""
 
@@ -31,8 +46,14 @@ COMPILED = re.compile(r"(?:^|\.)(?:_\w+|lib|C)$")
 def read_hollow(reading: Reading) -> Values:
     """A package of which Python finds a folder alone, without the code in it."""
     raised = reading.last
-    found = IMPORT.search(raised.message) if raised and raised.type == "ImportError" else None
-    if raised is None or found is None or "(unknown location)" not in raised.message:
+    if raised is not None and raised.type == "AttributeError":
+        found = MODULE_ATTRIBUTE.search(raised.message)
+        hollow = found is not None and found["name"] in ALWAYS_THERE.get(found["module"], "").split()
+        hollow = hollow and "partially initialized" not in raised.message
+    else:
+        found = IMPORT.search(raised.message) if raised and raised.type == "ImportError" else None
+        hollow = found is not None and "(unknown location)" in raised.message
+    if raised is None or found is None or not hollow:
         return None
     root = found["module"].partition(".")[0]
     if root in OWN_MODULES or root in NAMESPACES:
@@ -102,6 +123,20 @@ def read_module_lacks(reading: Reading) -> Values:
     return {"name": found["name"], "module": found["module"], "package": pip_name(root), "root": root}
 
 
+IMPORT_FAILED = re.compile(
+    r"Failed to import (?P<module>\w[\w.]*) because of the following error[^\n]*:\s*\n(?P<says>(?!Failed to)[^\n]+)"
+)
+
+
+def _read_import_failed(reading: Reading) -> Values:
+    """A package that tells of the error for which it could not be loaded, where nothing knows that error."""
+    found = [match for match in IMPORT_FAILED.finditer(reading.words)]
+    if not found or reading.last is None or not reading.last.wraps:
+        return None
+    says = found[-1]["says"].strip()
+    return {"package": pip_name(found[-1]["module"].partition(".")[0]), "says": says, "line": says}
+
+
 FAILURES = (
     Failure(
         "package_incomplete",
@@ -109,6 +144,14 @@ FAILURES = (
         (Remedy("install_again", needs=("package",)), Remedy("python_312")),
         code="V31",
         reader=read_incomplete,
+    ),
+    Failure(
+        "import_failed",
+        None,
+        (Remedy("upgrade_package", needs=("package",)), Remedy("above_it")),
+        code="V68",
+        reader=_read_import_failed,
+        last_resort=True,
     ),
     Failure(
         "package_hollow",

@@ -94,8 +94,17 @@ FAILURES = (
         code="D196",
     ),
     Failure(
+        "template_broken",
+        said(r"TemplateSyntaxError\b"),
+        (Remedy("template_of_maker"), Remedy("newer_template")),
+        code="D200",
+    ),
+    Failure(
         "template_lacks",
-        said(r"Object of type Undefined is not JSON serializable"),
+        said(
+            r"Object of type Undefined is not JSON serializable",
+            r"UndefinedError: [^\n]{1,80} is undefined",
+        ),
         (Remedy("keys_of_template"), Remedy("newer_template")),
         code="D189",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
-from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.probes import Values, found
 from studio.machine.failures.remedies import (
     CLOSE_PROGRAMS,
@@ -124,13 +124,16 @@ FAILURES = (
             r"unable to write to file </torch_\d+",
             r"No space left on device[^\n]{0,80}/dev/shm|/dev/shm[^\n]{0,200}No space left on device",
             r"ncclSystemError[\s\S]{0,600}(?:/dev/shm|shared memory)",
-            r"Bus error",
+            r"(?<=[^\n])Bus error",
             r"\bSIGBUS\b",
             r"(?:terminated|shutdown|killed|exited) (?:with|by) signal 7\b",
             r"multiprocessing\.SemLock[\s\S]{0,200}?No space left on device",
+            # Alone it can as well be a file that was mapped and is cut, or lies on a disk that fails.
+            r"^(?P<doubtful>Bus error)",
         ),
         (Remedy("shared_memory"),),
         code="M7",
+        doubt=Doubt("disk_error", "df", asked=True),
         probe=_small_shared_memory,
         subject="memory",
     ),

@@ -47,7 +47,7 @@ FAILURES = (
             r"does not recognize this architecture",
             # A rule of a newer family: Llama 3.1 needs transformers 4.43.
             r"`?rope_scaling`? must (?:be a dictionary with|contain keys)",
-            r"Model architectures? \[?\S+ (?:are|is) not supported",
+            r"Model architecture \S+ is not supported",
         ),
         (Remedy("upgrade_transformers"), Remedy("other_model")),
         code="D50",
@@ -55,7 +55,11 @@ FAILURES = (
     ),
     Failure(
         "config_untyped",
-        said(r"Unrecognized model in (?P<path>[^\n]{1,200}?)\. Should have a `?model_type"),
+        said(
+            r"Unrecognized model in (?P<path>[^\n]{1,200}?)\. Should have a `?model_type",
+            # Where no file names it, transformers looks for a model's name in the path.
+            r"configurati?on of type [\w-]+ cannot be instantiated",
+        ),
         (Remedy("look_at_config"), Remedy("upgrade_transformers")),
         code="D149",
         doubt=Doubt("architecture_unknown", "model_type"),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from studio.machine.failures.error_text import Reading
-from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 
 VLLM_LORA = re.compile(r"[\\/]vllm[\\/]lora[\\/]")
 
@@ -20,16 +20,30 @@ def _read_served_adapter(reading: Reading) -> Mapping[str, str] | None:
 
 FAILURES = (
     Failure(
+        # Another process, whose own words stand in its own log.
+        "server_failed",
+        said(
+            r"\b500:?,? (?:\w+ )?(?:Internal )?Server Error",
+            r"Error code: 500\b",
+            r"(?:llama|model) runner (?:process )?(?:has )?(?:unexpectedly stopped|"
+            r"terminated)(?:: exit status \d+)?\s*$",
+        ),
+        (Remedy("server_log"), Remedy("newer_server")),
+        code="K69",
+        strength=0.5,
+    ),
+    Failure(
         "adapter_parts",
         said(
             r"Not a lora_A or lora_B tensor",
             r"unrecognized tensor base_model\.[\w.]+",
             r"LoRA tensor '[^'\n]+' has unexpected suffix",
-            r"failed to apply lora adapter",
+            r"(?P<doubtful>failed to apply lora adapter)",
             r"Embeddings is present in the adapter",
         ),
         (Remedy("merge_in_16_bits"), Remedy("newer_llama_cpp")),
         code="K60",
+        doubt=Doubt("gguf_damaged", "first_line", asked=True),
     ),
     Failure(
         "server_prompt",
@@ -50,6 +64,15 @@ FAILURES = (
         ),
         (Remedy("newer_mlx"), Remedy("convert_mlx")),
         code="K62",
+    ),
+    Failure(
+        "server_architecture",
+        said(
+            r"Model architectures? \[(?P<name>[^\]\n]{1,200})\] (?:are not supported|failed to be inspected)",
+            r"(?P<name>\w+) has no vLLM implementation",
+        ),
+        (Remedy("newer_vllm"), Remedy("causal_architecture")),
+        code="K68",
     ),
     Failure(
         "served_adapter",

@@ -7,6 +7,13 @@ from studio.machine.failures.remedies import REBUILD
 
 PREBUILT = Remedy("prebuilt")
 
+STANDARD_HEADERS = (
+    r"(?:c(?:string|std\w+|math|assert|limits|float|ctype)|algorithm|array|vector|memory|type_traits|complex|utility|"
+    r"(?:stdio|stddef|stdint|stdlib|stdbool|string|math|io|float|assert|limits|crtdbg|crtdefs|corecrt|vcruntime|"
+    r"windows|excpt|omp)\.h)"
+)
+"""Header files that come with Microsoft's compiler and the Windows SDK."""
+
 FAILURES = (
     Failure(
         "msvc_missing",
@@ -82,7 +89,6 @@ FAILURES = (
             r"No such file or directory: '[^'\n]*[\\/]?nvcc(?:\.exe)?'",
             r"[\\/]bin[\\/]+nvcc['\"][\s\S]{0,1500}?(?:WinError [23]\]|\[Errno (?:2|13)\])",
             r"CUDA::\w+\s+but the target was not found",
-            r"cannot find -l(?:cudart|cublas|nvrtc|curand|cusparse)\b",
         ),
         (PREBUILT, Remedy("cuda_toolkit")),
         code="K25",
@@ -128,13 +134,30 @@ FAILURES = (
         doubt=Doubt("libcuda_missing", "compile_by_hand"),
     ),
     Failure(
+        "compiler_fails",
+        said(
+            r"is not able to compile a simple test program",
+            r"Check for working [\w+]+ compiler: (?P<path>[^\n]+?) - broken",
+        ),
+        (Remedy("unset_compiler"), Remedy("native_prompt")),
+        code="K73",
+        strength=0.8,
+    ),
+    Failure(
+        "compiler_headers",
+        said(rf"C1083:? [^\n]{{0,80}}?['\"](?P<header>{STANDARD_HEADERS})['\"]"),
+        (Remedy("native_prompt"),),
+        code="K72",
+    ),
+    Failure(
         "header_missing",
         said(
             r"fatal error: (?P<header>[\w./+-]+\.h(?:pp)?): No such file",
-            r"C1083:? [^\n]{0,60}'?(?P<header>[\w./+-]+\.h(?:pp)?)'?",
+            r"C1083:? [^\n]{0,60}?['\"]?(?P<header>[\w./+-]+\.h(?:pp)?)\b['\"]?",
         ),
         (Remedy("install_header", needs=("header",)), PREBUILT),
         code="K28",
+        unless=said(rf"C1083:? [^\n]{{0,80}}?['\"]{STANDARD_HEADERS}['\"]", r"[\"' ]Python\.h\b"),
     ),
     Failure(
         "linker_library",

@@ -161,6 +161,7 @@ FAILURES = (
         "wheel_other",
         said(
             r"(?P<wheel>\S+\.whl) is not a supported wheel on this platform",
+            r"dependency is incompatible with the current platform: (?P<wheel>\S+)",
         ),
         (Remedy("fitting_wheel"), Remedy("python_312")),
         code="K10",

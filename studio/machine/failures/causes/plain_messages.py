@@ -57,7 +57,7 @@ UNTOLD = re.compile(
 """Messages whose advice is for whoever looks for the cause, not the cause."""
 
 
-def _message(reading: Reading) -> tuple[str, str]:
+def read_message(reading: Reading) -> tuple[str, str]:
     """Return (the type, the message) of what ended it; ("", "") where nothing can be told from it."""
     raised = reading.last
     if raised is not None:
@@ -83,7 +83,7 @@ def _sentence(message: str, pattern: re.Pattern[str]) -> str:
 
 def _reader(pattern: re.Pattern[str], *, of_tensors: bool = True) -> Callable[[Reading], Values]:
     def read(reading: Reading) -> Values:
-        kind, message = _message(reading)
+        kind, message = read_message(reading)
         if not message or (kind == "torch" and not of_tensors):
             return None
         says = _sentence(message, pattern)
@@ -94,7 +94,7 @@ def _reader(pattern: re.Pattern[str], *, of_tensors: bool = True) -> Callable[[R
 
 def _read_report(reading: Reading) -> Values:
     """An exception whose own message calls it a fault of the package that raised it."""
-    _, message = _message(reading)
+    _, message = read_message(reading)
     raised = reading.last
     if raised is None or not REPORT.search(message):
         return None
@@ -104,6 +104,7 @@ def _read_report(reading: Reading) -> Values:
     known = places[:1] + known
     found = re.match(r"(?P<name>Unsloth|vLLM|DeepSpeed|Axolotl|TRL|PEFT)\b", message, re.IGNORECASE)
     package = known[0] if known else found["name"].lower() if found else ""
+    package = "torch" if "bug to PyTorch" in message and not places[:1] else package
     says = _sentence(message, re.compile(r"\S"))
     return {"says": says, "package": pip_name(package)} if package and package != MODEL_CODE else None
 

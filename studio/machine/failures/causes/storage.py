@@ -106,12 +106,19 @@ FAILURES = (
         ),
         (Remedy("permission"), Remedy("other_workspace")),
         code="D21",
+        unless=said(r"can't overwrite itself"),
         probe=_unwritable_workspace,
         subject="python",
         severity="blocked",
     ),
     # A path that is not there says nothing of why: whoever knows that it was the run's own folder names this entry.
     Failure("run_folder_gone", None, (Remedy("leave_folder"),), code="D25"),
+    Failure(
+        "dataset_overwrites",
+        said(r"a dataset can't overwrite itself"),
+        (Remedy("new_or_overwrite"),),
+        code="D203",
+    ),
     Failure(
         "exists_already",
         said(

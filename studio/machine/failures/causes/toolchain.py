@@ -127,7 +127,7 @@ FAILURES = (
     ),
     Failure(
         "compiler_path",
-        said(r"tcc: error: (?:could not create|file '[^'\n]*\?\?)", r"WinError 123\b"),
+        said(r"tcc: error: (?:could not create|file '[^'\n]*\?\?)", r"WinError 123\b[^\n]*[\\/.]triton"),
         (Remedy("short_workspace"), PYTORCH_KERNELS),
         code="T4",
         probe=unless_right(_unreadable_path),
@@ -203,6 +203,8 @@ FAILURES = (
             r"[^'\n]*(?:gcc|g\+\+|clang|cc)(?:\.exe)?', '[^\n]{0,300}(?:cuda_utils|__triton_launcher|main)\.c",
             r"sorry, unimplemented: 64-bit mode not compiled in",
             r"PermissionError: \[WinError 5\][^\n]*\n[^\n]*cc_cmd",
+            # A folder, or several paths, where one compiler belongs.
+            r"cc_cmd: \['(?![^'\n;]*(?:cl|cc|gcc|g\+\+|clang|clang\+\+|zig)(?:-\d+)?(?:\.exe)?',)",
         ),
         (Remedy("unset_compiler"), Remedy("compiler_off_path"), PYTORCH_KERNELS),
         code="T3",

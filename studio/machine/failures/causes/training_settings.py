@@ -78,6 +78,7 @@ FAILURES = (
         said(
             r"`\.to` is not supported for `?(?:4-bit|8-bit)",
             r"`\.(?:to|cuda|half|float)\(?\)?` is not supported for",
+            r"cannot cast a (?:bitsandbytes|GPTQ|quantized) model in a new",
             r"Calling `(?:cuda|to|half|float)\(?\)?` is not supported for `?(?:4-bit|8-bit|GPTQ)",
         ),
         (Remedy("leave_in_place"),),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 from studio.core.facts import Gpu, MachineFacts, Tool
 from studio.installer.windows import RUNTIME_FOR_TRITON
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.probes import (
     Values,
@@ -164,6 +168,16 @@ def _unpaired_triton(machine: MachineFacts) -> Values | None:
     triton, torch = installed_triton(machine), machine.packages["torch"]
     wanted = f"; it needs {pin(machine)}" if pin(machine) else ""
     return found(f"Triton {triton} beside torch {torch}{wanted}")
+
+
+def _read_pair(reading: Reading) -> Mapping[str, str] | None:
+    """What PyTorch, or nobody knows who, asks of a Triton that lacks it."""
+    raised = reading.last
+    lacks = raised is not None and re.match(r"module 'triton(?:\.\w+)*' has no attribute", raised.message)
+    asking = raised.packages[:1] if raised is not None else ()
+    if not lacks or asking not in ((), ("torch",), ("triton",)):
+        return None
+    return {} if asking else {"doubtful": "1"}
 
 
 FAILURES = (
@@ -356,13 +370,14 @@ FAILURES = (
             r"cannot import name '(?:triton_key|AttrsDescriptor|attrs_descriptor)'",
             r"unexpected keyword argument 'num_ctas'",
             r"Unknown key: \W{0,5}(?:cubin|hsaco|ptx)\b",
-            r"(?<!initialized )module 'triton(?:\.\w+)*' has no attribute",
             # Python names a part with its package only where it found the package.
             r"No module named 'triton\.(?!ops\b)[\w.]+'(?!; 'triton' is not)",
             r"cannot import name '(?!intel')\w+' from 'triton(?:\.\w+)*'",
         ),
         (Remedy("triton_windows"), INSTALL, PYTORCH_KERNELS),
         code="P9",
+        reader=_read_pair,
+        doubt=Doubt("api_attribute", "versions", asked=True),
         probe=unless_right(_unpaired_triton),
         subject="triton",
     ),

@@ -66,7 +66,7 @@ FAILURES = (
         # A file of the program itself that lacks the name.
         unless=said(
             r"cannot import name '\w+' from '(?!(?:torch|transformers|trl|peft|accelerate|datasets|unsloth|swift|"
-            r"llamafactory|vllm|deepspeed|huggingface_hub)\b)[\w.]+' "
+            r"llamafactory|llmtuner|axolotl|vllm|deepspeed|huggingface_hub)\b)[\w.]+' "
             r"\((?![^)\n]*(?:(?:site|dist)-packages|[Pp]ython3?[\d.]*[\\/]))[^)\n]+\.py\)"
         ),
     ),
@@ -166,7 +166,6 @@ FAILURES = (
             r"NCCL (?:operations? have|communicator was) (?:failed|aborted)",
             r"[Cc]aught collective operation timeout",
             r"ProcessGroupNCCL[^\n]*(?:Heartbeat monitor timed out|watchdog got stuck)",
-            r"client socket has timed out after|\bDistNetworkError\b",
             r"communication broadband via P2P or IB",
             r"peer access is not supported between these two devices",
             r"ret(?:rie|rei)ving ncclUniqueId from[^\n]{0,120}(?:Timeout|Connection|error)",
@@ -234,6 +233,7 @@ FAILURES = (
             r"can't open file '?(?P<path>[^'\n]+)'?: \[Errno 2\]",
             r"Couldn't find a dataset script at|Couldn't find any data file at",
             r"does not exist(?: or is not a directory)?: ?'?(?P<path>[^'\n]+)",
+            r"Unable to (?:resolve any data file|find)\b[^\n]{0,200}? at (?P<path>[^\n]{1,200}?) with any",
             r"failed to open (?:GGUF file )?'?(?P<path>[^'\n]{1,200}\.(?:gguf|safetensors|bin))\b",
             # As programs written in Go say it.
             r"\bopen (?P<path>[^\n]{1,200}?): (?:The system cannot find the (?:file|path)|"
@@ -246,6 +246,8 @@ FAILURES = (
         # What a package's own build misses is a fault of the build.
         unless=said(
             r"metadata-generation-failed|subprocess-exited-with-error|egg_info",
+            r"fatal error C1083",
+            r"Expected to load a `Dataset(?:Dict)?` object",
             r"Long Path support|LongPathsEnabled",
         ),
         strength=0.9,

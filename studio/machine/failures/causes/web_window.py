@@ -77,6 +77,33 @@ FAILURES = (
         doubt=Doubt("port_taken", "port_holder"),
     ),
     Failure(
+        # What a server listens at is no address that a browser can ask for.
+        "address_of_all",
+        said(
+            r"\b0\.0\.0\.0\b[^\n]{0,120}(?:HTTP ERROR|unable to handle|refused to connect)|ERR_ADDRESS_INVALID"
+        ),
+        (Remedy("open_this_computer"),),
+        code="W10",
+    ),
+    Failure(
+        "address_absent",
+        said(r"\[Errno (?:99|49)\]", r"WinError 10049\b", r"[Cc](?:annot|an't) assign requested address"),
+        (Remedy("address_of_this"),),
+        code="W8",
+        strength=0.95,
+    ),
+    Failure(
+        # A page that was open, or settings that were saved, before the list became another one.
+        "choice_absent",
+        said(
+            r"Value: (?P<name>[^\n]{0,80}?) is not in the list of choices",
+            r"self\.choices[^\n]*\n(?:[^\n]*\n){0,2}?[^\n]{0,20}ValueError: (?P<name>[^\n]{0,80}?) is not in list",
+        ),
+        (Remedy("reload_page"), Remedy("choose_anew")),
+        code="W9",
+        unless=said(r"UserWarning: The value passed into"),
+    ),
+    Failure(
         "chat_form",
         said(r"Data incompatible with (?:the )?(?P<name>messages|tuples) format"),
         (Remedy("message_form"), Remedy("window_upgrade")),

@@ -22,7 +22,8 @@ from studio.models.decoder.blocks.block import Saved, own_memory
 from studio.models.decoder.blocks.head_norms import normalise_heads, normalise_heads_backward
 from studio.models.decoder.blocks.residual import join, join_backward, joins_apart, leave, leave_backward
 from studio.models.decoder.fused_lora_linear import LinearGroup
-from studio.models.decoder.spec import LayerSpec, QueryScale
+from studio.models.decoder.query_scale import QueryScale
+from studio.models.decoder.spec import LayerSpec
 
 
 @dataclass(slots=True)

@@ -290,7 +290,7 @@ def widen_routed(block: RoutedMLP, shared: Sequence[LinearGroup]) -> RoutedMLP:
             experts.routed, gate_up=widen(experts.routed.gate_up), down=widen(experts.routed.down)
         ),
     )
-    if shared:
+    if experts.shared is not None:
         gate_up, down = map(WholeLinear, shared)
         twin.shared = replace(experts.shared, gate_up=gate_up, down=down)
     if experts.shared_gate is not None:

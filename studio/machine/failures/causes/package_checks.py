@@ -1,0 +1,44 @@
+"""Failures that a package raises on purpose, in words that no other entry understands: the sentence is quoted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from studio.machine.failures.causes.plain_messages import read_message
+from studio.machine.failures.error_text import MODEL_CODE, Reading
+from studio.machine.failures.failure import Failure, Remedy
+from studio.machine.failures.package_frames import LONGEST
+from studio.machine.failures.package_names import KNOWN, LIBRARIES, pip_name
+
+FEWEST_WORDS = 4
+"""A message of fewer words names no condition."""
+NO_CHECKS = frozenset(("", "python", "torch", "triton", "numpy", "pandas", "pyarrow", MODEL_CODE))
+"""What is called with everybody's values: its words say what broke there, not what was asked for."""
+
+
+def _read_check(reading: Reading) -> Mapping[str, str] | None:
+    """A condition that a package checks and tells of, by its own `raise` in a traceback."""
+    raised = reading.last
+    if raised is None or not raised.frames or not raised.source.lstrip("-> 0123456789").startswith("raise "):
+        return None
+    package = raised.packages[0]
+    if package in NO_CHECKS or (package not in LIBRARIES and package not in KNOWN):
+        return None
+    says = " ".join(read_message(reading)[1].split())
+    if len(says.split()) < FEWEST_WORDS:
+        return None
+    if len(says) > LONGEST:
+        says = says[:LONGEST].rsplit(" ", 1)[0] + " ..."
+    return {"package": pip_name(package), "says": says}
+
+
+FAILURES = (
+    Failure(
+        "package_checks",
+        None,
+        (Remedy("named_setting"), Remedy("search_sentence"), Remedy("newer_program")),
+        code="D202",
+        reader=_read_check,
+        last_resort=True,
+    ),
+)

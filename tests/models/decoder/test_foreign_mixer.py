@@ -1,0 +1,173 @@
+"""A mixer that runs as the model's own module: what it is given, what is refused, and what is held meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from peft import LoraConfig, get_peft_model
+from studio_kernels.attention import Documents
+from studio_kernels.dispatch import bind
+from torch import nn
+
+from studio.core.i18n import Text
+from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
+from studio.models.adapt import unwrap
+from studio.models.decoder.blocks.foreign_mixer import ForeignMixer, Record
+from studio.models.decoder.decoder import Decoder, take_over
+from studio.models.decoder.own_inputs import ask_layers
+from studio.models.decoder.padded_rows import LEAST_FILLED, cut_blocks
+from studio.planning.layer_memory import OTHER_RECORD_BYTES, RECORD_BYTES
+from tests.models.decoder.models import FOREIGN, SHAPE, make_model, make_whole_model
+
+
+def take(model: nn.Module) -> Decoder | Text:
+    return take_over(unwrap(model), bind({}), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("lengths", [(5,), (4, 4, 4), (11, 1, 20), (3, 64, 33, 31, 2, 1)], ids=str)
+def test_rows_of_a_batch_are_the_documents_and_come_back(lengths):
+    documents = Documents.of(lengths, "cpu")
+    stream = torch.randn(sum(lengths), 3)
+    back, gradient = torch.full_like(stream, torch.nan), torch.full_like(stream, torch.nan)
+    for block in cut_blocks(documents):
+        rows, zeros = block.spread(stream), block.spread_gradient(stream)
+        assert rows.shape == zeros.shape == (block.documents, block.length, 3)
+        positions = block.positions(documents.positions + 7)
+        assert torch.equal(positions, torch.arange(7, 7 + block.length).expand(block.documents, -1))
+        for row, padded, first in zip(rows, zeros, block.first.tolist(), strict=True):
+            count = lengths[documents.starts.tolist().index(first)]
+            assert count >= LEAST_FILLED * block.length
+            assert torch.equal(row[:count], stream[first : first + count])
+            assert torch.equal(row[count:], row[count - 1].expand(block.length - count, 3))
+            assert not padded[count:].any()
+        block.cut(rows, back)
+        block.cut(zeros, gradient)
+    assert torch.equal(back, stream) and torch.equal(gradient, stream)
+
+
+def test_the_model_is_asked_and_left_as_it_is():
+    model = unwrap(make_model("qwen3_5"))
+    before = [(name, id(part)) for name, part in model.named_modules()]
+    decoder = model.get_decoder()
+    given = ask_layers(decoder, torch.zeros(2, 6, 64))
+    assert len(given) == len(decoder.layers)
+    assert [tuple(one["position_embeddings"][0].shape[:2]) for one in given] == [(2, 6)] * 3
+    assert [(name, id(part)) for name, part in model.named_modules()] == before
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+
+
+def test_layers_of_both_kinds_stand_in_one_model():
+    found = take(make_model("lfm2"))
+    assert [isinstance(layer.attention, ForeignMixer) for layer in found.layers] == [True, False, True]
+    assert [mixer.name for mixer in found.spec.mixers] == ["conv", "conv"]
+    assert not found.recordable, "the rows of a batch hang on the documents' lengths"
+
+
+@pytest.mark.parametrize("family", FOREIGN)
+def test_all_weights_are_left_to_the_models_own_code(family):
+    reason = take(make_whole_model(family))
+    assert isinstance(reason, Text) and reason.id == "model.decoder.unlike"
+
+
+def test_dropout_inside_is_refused():
+    """A layer is computed again in the backward pass, and would draw other numbers there."""
+    reason = take(make_model("latent", dropout=0.1))
+    assert isinstance(reason, Text) and "self_attn" in reason.values["part"]
+    assert isinstance(take(make_model("latent", attention_dropout=0.1)), Text)
+
+
+def test_what_a_mixer_leaves_for_another_layer_is_refused():
+    """Gemma 4 E2B: later layers read keys and values that earlier ones put into a shared container."""
+    reason = take(make_model("gemma4", num_kv_shared_layers=1))
+    assert isinstance(reason, Text) and reason.id == "model.decoder.unlike"
+
+
+def test_a_layer_that_makes_its_mixers_arguments_itself_is_refused(monkeypatch):
+    model = make_model("latent")
+    kind = type(unwrap(model).get_decoder().layers[0])
+    forward = kind.forward
+
+    class Making(kind):
+        def forward(self, hidden_states, position_embeddings=None, **rest):
+            made = tuple(table * 1.0 for table in position_embeddings)
+            return forward(self, hidden_states, position_embeddings=made, **rest)
+
+    for layer in unwrap(model).get_decoder().layers:
+        layer.__class__ = Making
+    assert isinstance(take(model), Text)
+
+
+@pytest.mark.parametrize("family", FOREIGN)
+def test_what_is_kept_is_what_the_policy_says(family):
+    decoder = take(make_model(family))
+    rows = decoder.make_rows(Documents.of((6, 3), "cpu"))
+    ids = torch.arange(9)
+    for keep in KEEP_LEVELS:
+        decoder.follow(MemoryPolicy(layers=(LayerPolicy(keep=keep),) * 3))
+        _, kept = decoder.forward_layers(ids, rows)
+        for layer, one in zip(decoder.layers, kept, strict=True):
+            if isinstance(layer.attention, ForeignMixer):
+                assert (one.attention.record is not None) == (keep == "all")
+                assert (one.mlp.x is not None or one.attention.branch is not None) == (keep != "input")
+
+
+WIDE = SHAPE | {
+    "hidden_size": 256, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 64, "num_hidden_layers": 1,
+}  # fmt: skip
+LAYERS = {
+    "delta": transformers.Qwen3_5TextConfig(
+        **WIDE, layer_types=["linear_attention"], linear_num_key_heads=2, linear_num_value_heads=4,
+        linear_key_head_dim=64, linear_value_head_dim=64,
+    ),
+    "gated attention": transformers.Qwen3_5TextConfig(**WIDE, layer_types=["full_attention"]),
+    "convolution": transformers.Lfm2Config(**WIDE, layer_types=["conv"], block_auto_adjust_ff_dim=False),
+    "mamba": transformers.GraniteMoeHybridConfig(
+        **WIDE, layer_types=["mamba"], num_local_experts=0, shared_intermediate_size=64, mamba_n_heads=8,
+        mamba_d_head=64, mamba_d_state=64, mamba_chunk_size=64,
+    ),
+    "latent": transformers.DeepseekV3Config(
+        **WIDE | {"head_dim": 32, "num_key_value_heads": 4}, first_k_dense_replace=1, q_lora_rank=128,
+        kv_lora_rank=64, qk_rope_head_dim=32, qk_nope_head_dim=64, v_head_dim=64,
+    ),
+    "gemma 4": transformers.Gemma4TextConfig(
+        **WIDE, layer_types=["full_attention"], hidden_size_per_layer_input=0, num_kv_shared_layers=0,
+        attention_k_eq_v=True, num_global_key_value_heads=1, global_head_dim=128,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_autograd_holds_no_more_of_a_mixer_than_is_planned(kind):
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(LAYERS[kind], attn_implementation="sdpa")
+    model = get_peft_model(
+        model.bfloat16(), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    decoder = take_over(unwrap(model), bind({}), dtype=torch.bfloat16)
+    assert isinstance(decoder, Decoder), decoder
+    (mixer,), (layer,), tokens = decoder.spec.mixers, decoder.layers, 256
+    assert isinstance(layer.attention, ForeignMixer)
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    held: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            held[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    rows = decoder.make_rows(Documents.of((tokens,), "cpu"))
+    x = torch.randn(tokens, 256).bfloat16()
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        record = layer.attention._record(x, rows)
+    assert isinstance(record, Record)
+    widths = sum(
+        part.in_features + part.out_features for part in mixer.module.modules() if hasattr(part, "base_layer")
+    )
+    planned = RECORD_BYTES.get(mixer.name, OTHER_RECORD_BYTES) * widths * tokens
+    assert 0.1 * planned < sum(held.values()) <= planned
