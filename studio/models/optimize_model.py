@@ -116,6 +116,8 @@ def make_fast(
     if policy is not None:
         device = next(model.parameters()).device
         capability = read_capability(device) if capability is None else capability
+        # Where nobody decided on it, experts are multiplied as adapters are.
+        kernels = {"grouped_matmul": kernels.get("lora", "reference"), **kernels}
         if fp8:  # where nobody decided on it, rows are quantised as they are normalised
             kernels = {"fp8": kernels.get("rms_norm", "reference"), **kernels}
 

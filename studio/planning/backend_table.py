@@ -119,7 +119,7 @@ def choose_backend(machine: MachineFacts, gpu: Gpu | None, forced: str = "") -> 
 
 def runs_fast(policy: Kernels, op: str) -> bool:
     """Return whether `op` may run as a Triton kernel under a row's policy."""
-    return policy == "all" or (policy == "elementwise" and not NEEDS_DOTS[op])
+    return policy == "all" or (policy == "elementwise" and not NEEDS_DOTS.get(op, True))
 
 
 # The table -----------------------------------------------------------------------------------------------------------

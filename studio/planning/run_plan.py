@@ -58,10 +58,10 @@ def plan(
         backend=backend.row,
     )
     fp8 = _choose_fp8(draft, recipe, model, gpu)
-    if fp8.value:
-        fast = choose_kernel("fp8", machine, backend, gpu, recipe.run.kernels)
-        kernels = {**draft.kernels, "fp8": fast}
-        draft = dataclasses.replace(draft, kernels=kernels)
+    for op, asked in {"fp8": fp8.value, "grouped_matmul": model.expert_parameters}.items():
+        if asked:
+            fast = choose_kernel(op, machine, backend, gpu, recipe.run.kernels)
+            draft = dataclasses.replace(draft, kernels={**draft.kernels, op: fast})
     done = plan_memory(dataclasses.replace(draft, fp8=fp8), machine, recipe, model, gpu, rows)
     slower = find_slower(done, machine, recipe, model, gpu, decoder_pays=decoder_pays(gpu))
     return dataclasses.replace(done, slower=slower)
