@@ -39,8 +39,8 @@ from studio.core.events import (
 from studio.core.i18n import Catalogue, Text, text
 
 BAR_WIDTH = 24
-UNTOUCHED = ("run.towers", "run.left_out")
-"""What is told of a run's swaps: parts of the model that nothing is learned in."""
+UNTOUCHED = ("run.towers", "run.experts", "run.left_out")
+"""What is told of a run's swaps: parts of the model that nothing is learned in, and how little in each expert."""
 
 
 class Console:
