@@ -97,7 +97,7 @@ def test_packed_weights_are_unpacked_by_what_the_config_says():
 
 def test_other_configs_leave_what_they_do_not_tell_at_nothing(tmp_path, tiny_models):
     found = read_shapes("strange", {"intermediate_size": [1, 2], "num_attention_heads": "many"}, {})
-    assert not any(found.values())
+    assert not any(any(value) if isinstance(value, tuple) else value for value in found.values())
     assert json.loads(json.dumps(found)) is not None
     assert inspect_model("some/model").linears == {}
 
