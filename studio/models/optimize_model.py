@@ -157,7 +157,12 @@ def _take_over(
         for op, name in kernels.items()
         if op in USED and _supported(op, name, device, capability, dtype, width)
     }
-    decoder = take_over(model, bind(chosen), dtype=dtype, policy=policy, capability=capability)
+    try:
+        decoder = take_over(model, bind(chosen), dtype=dtype, policy=policy, capability=capability)
+    except torch.OutOfMemoryError:
+        raise  # smaller settings help, the model's own code does not
+    except ERRORS as error:  # parts of a model are tried, and one may want to be called in another way
+        decoder = text("model.fuse.failed", error=literal(f"{type(error).__name__}: {error}"))
     if isinstance(decoder, Text):
         return None, decoder
     return decoder, _attempt(lambda: find(decoder))

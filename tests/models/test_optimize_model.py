@@ -76,3 +76,19 @@ def test_attention_is_chosen_for_the_given_capability(monkeypatch):
     make(capability=TURING)
     make()
     assert asked == [TURING, None]
+
+
+def test_a_part_that_cannot_be_tried_leaves_the_model_to_its_own_code():
+    model = make_model("llama")
+    unwrap(model).model.layers[1].self_attn.head_dim = None
+    found = make_fast(unwrap(model), {}, POLICY, dtype=torch.float32, autocast=None)
+    assert found.decoder is None and "TypeError" in found.refused.values["error"].values["words"]
+
+
+def test_memory_that_runs_out_at_the_take_over_is_not_taken_for_a_part_that_is_unknown(monkeypatch):
+    def run_out(*given, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(fast, "take_over", run_out)
+    with pytest.raises(torch.OutOfMemoryError):
+        make_fast(unwrap(make_model("llama")), {}, POLICY, dtype=torch.float32, autocast=None)

@@ -83,12 +83,17 @@ class Stream:
         for options in reading.options:
             given = {name: _cast(value, dtype) for name, value in options.items()}
             for call, table in zip(reading.calls, tables, strict=True):
-                if (options.get("position_embeddings") or (None,))[0] is call[2][0]:
+                if _first(options.get("position_embeddings")) is _first(call[2]):
                     given["position_embeddings"] = table
             if positions is not None and given.get("position_ids") is not None:
                 given["position_ids"] = positions
             found.append(given)
         return found
+
+
+def _first(table: Any) -> Any:
+    """Return the cosines of a rotary module's result, or all of it where that is one tensor (DeepSeek-V2)."""
+    return table[0] if isinstance(table, tuple) else table
 
 
 def _call_again(
