@@ -4,7 +4,8 @@
     python benchmarks/fast_path.py [--first 32] [--out benchmarks/results/fast_path_cpu.csv]
 
 Each is a tiny random model (tiny_models.py) in fp32 with LoRA on all linears, as the studio attaches it. The decoder
-reads its structure and is held against the model's own code, layer by layer, forward and backward; only then it counts.
+reads its structure and is held against the model's own code, layer by layer, forward and backward; only then, and where
+the planner chooses it for such a model, it counts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import csv
 import os
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels"), str(ROOT / "benchmarks")]
 
-from tiny_models import Family, list_families, make_tiny  # noqa: E402
+from tiny_models import Family, build_model, list_families, make_tiny  # noqa: E402
 
 CURRENT = 32
 """The first so many of the popular kinds are those of today."""
@@ -63,8 +65,21 @@ def try_decoder(family: Family) -> Outcome:
     if isinstance(decoder, Text):
         return Outcome(False, (), say(decoder))
     mixers = tuple(dict.fromkeys(type(mixer.module).__name__ for mixer in decoder.spec.mixers))
-    wrong = find_difference(unwrap(model), decoder, None, TEXTS)
+    wrong = find_difference(unwrap(model), decoder, None, TEXTS) or ask_planner(family)
     return Outcome(wrong is None, mixers, "" if wrong is None else say(wrong))
+
+
+def ask_planner(family: Family):  # noqa: ANN201
+    """Return why the planner leaves the model of `family` to its own code, None where it chooses the decoder."""
+    from benchmarks.draft import draft_run
+    from studio.models.catalog import inspect_model
+    from studio.planning.layer_memory import explain_stock
+
+    with tempfile.TemporaryDirectory() as folder:
+        build_model(family, Path(folder))
+        facts = inspect_model(folder)
+    plan, recipe = draft_run(facts, bits=16, batch=1, tokens=96, device="cpu", dtype="fp32")
+    return explain_stock(plan, facts, recipe)
 
 
 def list_popular(first: int) -> list[Family]:

@@ -30,7 +30,7 @@ from studio_kernels.matmul import multiply_into
 from studio_kernels.nf4 import Nf4
 from studio_kernels.nf4 import reference_forward as decode
 from studio_kernels.nf4 import triton_forward as fused_decode
-from studio_kernels.op import Implementation, Op, Support
+from studio_kernels.op import DECODED_BYTES, Implementation, Op, Support
 from studio_kernels.test_inputs import Draws
 
 DTYPES = (torch.float16, torch.bfloat16)
@@ -38,9 +38,6 @@ TILE = 64
 """Rows of one program's tile, the least; 4,096 tokens on 8 of 128 experts are 256 rows an expert."""
 TOGETHER = 8
 """Tiles of rows that meet the same columns of a weight one after the other."""
-DECODED_BYTES = 512 * 2**20
-"""Of a packed weight that lie decoded at a time. Decoded anew for each tile of rows it is slower from 128 rows on:
-1.23 ms, not 0.40, with 128 experts of 1,536 x 2,048 on an H200, 7.6 and 0.71 with 32,768 rows."""
 ALIGNED = 8
 """Elements in 16 bytes: PyTorch's own grouped product wants whole ones in every row."""
 

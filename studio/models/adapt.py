@@ -20,7 +20,7 @@ from studio.core.errors import StudioError
 from studio.core.i18n import Text, literal, load_catalogue, text
 from studio.core.recipe import AdapterSpec
 from studio.models.adapter_targets import ALL, find_targets, list_shared, restrict_targets
-from studio.models.expert_adapters import list_expert_weights, share_rank, stacks_as_parameters
+from studio.models.expert_adapters import list_expert_weights, read_rank, stacks_as_parameters
 from studio.models.language_model import is_outside, list_outside
 from studio.models.load import set_evaluation
 from studio.models.nf4_experts import list_stacks
@@ -53,7 +53,7 @@ def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
     if targets == ALL:
         found = find_targets(model, config)
         names = wanted = list(found.names)
-        target_experts(config, found.experts, share_rank(spec.rank, model))
+        target_experts(config, found.experts, read_rank(spec.rank, model))
     else:
         wanted = [name.strip() for name in targets.split(",") if name.strip()]
         names = restrict_targets(model, wanted)
@@ -97,7 +97,7 @@ def note_parts(model: Any, spec: AdapterSpec, adapter: str = "") -> tuple[Text, 
     notes = [text("run.towers", names=", ".join(outside))] if outside else []
     if spec.method == "lora" and spec.target_modules.strip() == ALL and not adapter:
         found = find_targets(model, make_config(spec))
-        notes += _note_experts(model, found.experts, share_rank(spec.rank, model))
+        notes += _note_experts(model, found.experts, read_rank(spec.rank, model))
         notes += [one.describe() for one in found.left_out]
     return tuple(notes)
 

@@ -15,7 +15,7 @@ from peft.tuners.lora.layer import ParamWrapper
 from torch import Tensor, nn
 from transformers.quantizers.quantizers_utils import get_module_from_name
 
-from studio.models.decoder.structure import CHOSEN_COUNTS, first_int
+from studio.models.decoder.structure import CHOSEN_COUNTS, first_int, share_rank
 from studio.models.nf4_experts import STACKS, Nf4Stack, is_experts, list_stacks
 
 TAIL_PARTS = 3
@@ -39,14 +39,9 @@ def name_targets(names: Sequence[str], others: Sequence[str] = ()) -> list[str]:
     return sorted(names) if unclear else ends
 
 
-def share_rank(rank: int, model: nn.Module) -> int:
-    """Return the rank of each expert's adapter where a token's adapters are to have `rank` together.
-
-    Of k experts that a token passes, each has its part: so do adapters keep their share of the weights, and a mixture
-    of 128 experts does not train a billion numbers. Source: Schulman et al. 2025, "LoRA Without Regret".
-    """
-    chosen = first_int(model.config.get_text_config().to_dict(), *CHOSEN_COUNTS)
-    return max(1, rank // max(1, chosen))
+def read_rank(rank: int, model: nn.Module) -> int:
+    """Return the rank of each expert's adapter in `model`; see share_rank()."""
+    return share_rank(rank, first_int(model.config.get_text_config().to_dict(), *CHOSEN_COUNTS))
 
 
 @contextmanager

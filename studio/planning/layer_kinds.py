@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from studio_kernels.op import DECODED_BYTES
+
 from studio.core.facts import ModelFacts
 from studio.core.recipe import AdapterSpec
 from studio.models.config_shapes import EXPERT, ROUTER
-from studio.models.decoder.structure import SHARED_GATES, SHARED_MLPS, is_target
+from studio.models.decoder.structure import SHARED_GATES, SHARED_MLPS, is_target, share_rank
 
 MATRICES = 3
 """Gate, up and down of an expert."""
 ROUTE_BYTES = 8 + 4 + 3 * 8
 """What is kept of one expert of a token: its number and weight, and three orders of the rows."""
-DECODED_BYTES = 256 * 2**20
-"""Room in which 4-bit experts are opened, some at a time (studio_kernels.grouped_matmul)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,10 @@ class Routed:
     def tail_bytes(self, element_bytes: int) -> int:
         """Return what the adapters' narrow parts take beside them."""
         return element_bytes * self.chosen * 2 * self.rank
+
+    def decoded_bytes(self, element_bytes: int) -> int:
+        """Return the room in which 4-bit experts are decoded: all gates and ups of a layer, or as many as it holds."""
+        return min(DECODED_BYTES, element_bytes * self.experts * 2 * self.width * self.hidden)
 
     def backward_bytes(self, element_bytes: int) -> int:
         """Return what the backward pass of a token needs beside gate and up (blocks/experts.py)."""
@@ -111,7 +115,7 @@ def read_routed(model: ModelFacts, adapter: AdapterSpec) -> Routed | None:
         chosen=chosen,
         width=model.expert_parameters // (layers * experts * MATRICES * model.hidden_size),
         hidden=model.hidden_size,
-        rank=max(1, adapter.rank // chosen) if reached else 0,
+        rank=share_rank(adapter.rank, chosen) if reached else 0,
     )
     return routed if routed.layers * routed.experts * routed.weights == model.expert_parameters else None
 

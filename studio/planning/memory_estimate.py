@@ -11,7 +11,7 @@ from studio.core.atomic_files import add_spare
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.memory_policy import Calibration, MemoryPolicy
 from studio.core.recipe import AdapterSpec, Recipe, change_recipe
-from studio.planning.layer_kinds import DECODED_BYTES, count_adapters
+from studio.planning.layer_kinds import count_adapters
 from studio.planning.layer_memory import (
     DTYPE_BYTES,
     LIBRARY_BYTES,
@@ -99,7 +99,7 @@ def predict_decoder(
         opened = sum(rows * columns for rows, columns in {group.shape for group in groups})
         opened += policy.cached_layers * sum(rows * columns for rows, columns in (g.shape for g in groups))
     routed = shape.routed
-    decoded = DECODED_BYTES if quantized and routed else 0
+    decoded = routed.decoded_bytes(width) if quantized and routed else 0
     copies_of_experts = width * routed.adapter_parameters if routed else 0
     library = LIBRARY_BYTES if _device(plan) == "cuda" else 0
     linear = count_linear_parameters(model)

@@ -151,6 +151,15 @@ def round_tail(rank: int) -> int:
     return -(-rank // TAIL_STEP) * TAIL_STEP
 
 
+def share_rank(rank: int, chosen: int) -> int:
+    """Return the rank of each expert's adapter where those of the `chosen` that a token passes have `rank` together.
+
+    So adapters keep their share of the weights, and a mixture of 128 experts does not train a billion numbers.
+    Source: Schulman et al. 2025, "LoRA Without Regret".
+    """
+    return max(1, rank // max(1, chosen))
+
+
 def is_target(name: str, targets: str) -> bool:
     """Return whether the linear `name` of a layer gets an adapter (peft's rule for a list of names)."""
     wanted = [word.strip() for word in targets.split(",")]

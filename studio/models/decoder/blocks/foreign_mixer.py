@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.block import Saved, StreamRows
-from studio.models.decoder.blocks.residual import join, join_backward, joins_apart, leave_backward
+from studio.models.decoder.blocks.residual import join, join_backward, joins_apart, leave_backward, normalise
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.spec import LayerSpec
 
@@ -77,7 +77,7 @@ class ForeignMixer:
     ) -> tuple[Tensor, SavedMixer]:
         """See LayerBlock."""
         saved = SavedMixer(x if level >= 0 else None)
-        normal, _ = self._normalise(x, kernels)
+        normal, _ = normalise(self.spec.input_norm, x, kernels)
         if level >= RECORDED_LEVEL:
             saved.record = self._record(normal, rows)
             branch = self._collect(saved.record.results, rows)
@@ -92,7 +92,9 @@ class ForeignMixer:
         if y is not None:
             return y
         if saved.branch is None:
-            saved.record = saved.record or self._record(self._normalise(saved.x, kernels)[0], rows)
+            saved.record = saved.record or self._record(
+                normalise(self.spec.input_norm, saved.x, kernels)[0], rows
+            )
             saved.branch = self._collect(saved.record.results, rows)
         return self._join(saved.branch, saved.x, kernels)
 
@@ -101,7 +103,7 @@ class ForeignMixer:
     ) -> Tensor | None:
         """See LayerBlock."""
         spec, hidden = self.spec, saved.x.shape[1]
-        normal, r = self._normalise(saved.x, kernels)
+        normal, r = normalise(self.spec.input_norm, saved.x, kernels)
         record = saved.record or self._record(normal, rows)
         del normal
         dbranch = dy[:, :hidden]
@@ -124,13 +126,6 @@ class ForeignMixer:
         )
         saved.x = None
         return dx
-
-    def _normalise(self, x: Tensor, kernels: Kernels) -> tuple[Tensor, Tensor | None]:
-        norm = self.spec.input_norm
-        if norm is None:
-            return x, None
-        y, _, r = kernels.rms_norm.forward(x, norm.weight, *norm.options, out=torch.empty_like(x))
-        return y, r
 
     def _join(self, branch: Tensor, x: Tensor, kernels: Kernels) -> Tensor:
         """Return y (T, H); the branch stays as it is: it may be kept."""

@@ -24,6 +24,14 @@ def leave(norm: Norm | None, x: Tensor, group: LinearGroup, kernels: Kernels) ->
     return wide, kernels.rms_norm.forward(x, norm.weight, *norm.options, out=place)[2]
 
 
+def normalise(norm: Norm | None, x: Tensor, kernels: Kernels) -> tuple[Tensor, Tensor | None]:
+    """Return n (T, H) as rows of their own, `x` itself without a norm, and the norm's 1/rms (T,), None without one."""
+    if norm is None:
+        return x, None
+    n, _, r = kernels.rms_norm.forward(x, norm.weight, *norm.options, out=empty_like(x))
+    return n, r
+
+
 def leave_backward(
     norm: Norm | None, dn: Tensor, x: Tensor, r: Tensor | None, dy: Tensor, gradient: Tensor | None,
     kernels: Kernels, out: Tensor,

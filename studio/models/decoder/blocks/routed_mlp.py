@@ -24,7 +24,7 @@ from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.block import Saved, StreamRows
 from studio.models.decoder.blocks.experts import Experts, GatedExperts, GroupedLinear, SavedExperts
 from studio.models.decoder.blocks.gates import PlainGate
-from studio.models.decoder.blocks.residual import join, join_backward, joins_apart, leave_backward
+from studio.models.decoder.blocks.residual import join, join_backward, joins_apart, leave_backward, normalise
 from studio.models.decoder.experts_spec import StackPart
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.fused_lora_linear import Drops, LinearGroup
@@ -117,7 +117,7 @@ class RoutedMLP:
     ) -> tuple[Tensor, SavedRoutedMLP]:
         """See LayerBlock."""
         norm, scale = self.spec.output_norm, self.spec.residual_scale
-        normal, _ = self._normalise(x, kernels)
+        normal, _ = normalise(self.spec.mlp_norm, x, kernels)
         branch, inner = self.experts.forward(normal, kernels, level)
         del normal
         inner.x = None
@@ -151,7 +151,7 @@ class RoutedMLP:
                 spec.output_norm, spec.residual_scale, dy, saved.down, self.outer, gradient, kernels
             )
         saved.down = None
-        normal, r = self._normalise(saved.x, kernels)
+        normal, r = normalise(self.spec.mlp_norm, saved.x, kernels)
         saved.inner.x = normal
         dnormal = self.experts.backward(dbranch, saved.inner, kernels)
         del dbranch, normal
@@ -160,14 +160,6 @@ class RoutedMLP:
         leave_backward(spec.mlp_norm, dnormal, saved.x, r, dy, gradient, kernels, dx[:, :hidden])
         saved.x = None
         return dx
-
-    def _normalise(self, x: Tensor, kernels: Kernels) -> tuple[Tensor, Tensor | None]:
-        """Return n, and the norm's 1/rms (T,), None without a norm."""
-        norm = self.spec.mlp_norm
-        if norm is None:
-            return x, None
-        normal, _, r = kernels.rms_norm.forward(x, norm.weight, *norm.options, out=torch.empty_like(x))
-        return normal, r
 
 
 class WholeLinear:
