@@ -56,7 +56,7 @@ SOURCE = re.compile(
 )
 TROUBLE = re.compile(
     r"\b(?:error|fatal|failed|cannot|can't|could not|unable|not found|missing|denied|mismatch|conflict|abort|killed|"
-    r"unsupported|not supported|is required|nothing provides|forbidden|unauthorized)",
+    r"unsupported|not supported|is required|unmet dependenc|held broken|nothing provides|forbidden|unauthorized)",
     re.IGNORECASE,
 )
 LINK = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)")

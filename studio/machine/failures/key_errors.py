@@ -29,6 +29,10 @@ COLUMNS = re.compile(
     r"system|history|train|test|"
     r"validation|none"
 )
+TENSOR = re.compile(
+    r"[\w-]+(?:\.[\w-]+){1,12}\.(?:weight|bias|alpha|lora_(?:A|B|down|up)(?:\.\w+)?)(?:\.\w+)?"
+)
+"""The name of a model's tensor."""
 FROM_ROW = re.compile(r"\b(?:inputs|batch|features?|rows?|examples?|samples?|items?|records?)\[")
 """A line of code that takes a key out of a row or a batch."""
 SETTINGS = re.compile(
@@ -75,6 +79,7 @@ def read_column(reading: Reading) -> Values:
         key in ("input_ids", "attention_mask")
         or in_studio(reading)
         or MADE_KEY.fullmatch(key)
+        or TENSOR.fullmatch(key)
         or SETTINGS.search(raised.source)
         or in_converter(reading)
     ):

@@ -81,6 +81,12 @@ FAILURES = (
         code="K44",
     ),
     Failure(
+        "conda_gone",
+        said(r"CondaHTTPError: HTTP (?:404|403)\b"),
+        (Remedy("conda_clean"), Remedy("conda_other_system")),
+        code="K82",
+    ),
+    Failure(
         # uv takes a package from the first index that has it, and looks in no other one.
         "index_lacks",
         said(

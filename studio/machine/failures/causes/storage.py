@@ -45,6 +45,13 @@ FAILURES = (
         subject="disk",
         unless=said(r"/dev/shm|</torch_\d|multiprocessing\.SemLock|shared memory|inotify|file watch"),
     ),
+    Failure(
+        "save_unopened",
+        said(r"RuntimeError: File (?P<path>[^\n]{1,300}?) cannot be opened"),
+        (Remedy("make_folder"), FREE_DISK),
+        code="M44",
+        doubt=Doubt("disk_full", "df_folder"),
+    ),
     Failure("quota", said(r"[Qq]uota exceeded", r"\[Errno 122\]"), (Remedy("quota"),), code="M11"),
     Failure(
         "watch_limit",
@@ -187,6 +194,8 @@ FAILURES = (
         said(
             r"\[Errno 107\]",
             r"\[Errno 116\]|Stale file handle",
+            # A disk that is full behind the network's says no more.
+            r"(?P<doubtful>write\(\): fd \d+ failed with) Input/output error",
             r"Input/output error",
             r"\[Errno 5\]",
             r"WinError 1117\b",
@@ -195,6 +204,7 @@ FAILURES = (
         ),
         (Remedy("other_workspace"), RESUME),
         code="D24",
+        doubt=Doubt("disk_full", "df", asked=True),
         unless=said(
             r"Failed to rename: [^\n]*Access is denied|No space left|StorageFull|os error (?:28|"
             r"122)\)|[Qq]uota exceeded"

@@ -78,7 +78,8 @@ FAILURES = (
             r"module)[^\n]{0,60}"
             r"(?:was not found|not installed|to be installed|pip install|but)",
             r"requires? `?(?P<module>[\w-]+)`?:? [^\n]{0,60}`?pip install",
-            r"(?P<module>[A-Za-z][\w.-]+) is not installed",
+            r"\b(?!(?:it|this|that|which|one|driver|compiler|CUDA)\b)(?P<module>[A-Za-z][\w.-]+) is not installed"
+            r"(?! on\b)",
             r"[Pp]lease (?:first )?install `?(?!it\b|them\b|the\b|this\b|with\b|from\b)(?P<module>[A-Za-z][\w-]+)",
             r"[Pp]lease (?:run|install|do)? ?(?:it )?(?:with |via |using )?:? ?[`'\"]?pip3? install (?:-U |"
             r"--upgrade )?(?P<module>[A-Za-z][\w.\[\]-]+)",

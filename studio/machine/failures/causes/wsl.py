@@ -106,9 +106,31 @@ FAILURES = (
         said(
             r"\bwsl[^\n]{0,60}0x(?:80070422|8007041d|800703fa|80070426)\b",
             r"\b0x(?:80070422|8007041d|800703fa|80070426)\b[^\n]{0,60}\bwsl",
+            r"Distribution Name: [^\n]{1,80}\b0x(?:80070422|8007041d|800703fa|80070426)\b",
         ),
         (Remedy("start_wsl_service"), Remedy("restart_wsl")),
         code="L16",
+    ),
+    Failure(
+        "apps_elsewhere",
+        said(
+            r"because it is not installed on a system volume", r"Linux\w*_[\d.]+_x64[^\n]{0,80}0x80070032\b"
+        ),
+        (Remedy("apps_on_system"), Remedy("wsl_by_hand")),
+        code="L29",
+    ),
+    Failure(
+        # The name of the program with its version, and on the next line "Catastrophic failure" in any language.
+        "wsl_install",
+        said(
+            r"\bLinux(?: de Windows)? \d+\.\d+\.\d+(?:\.\d+)?\s*\n\s*(?:Catastrophic|Falha|Fallo|D\u00e9faillance|"
+            r"Schwerwiegend|Errore irr|Error catastr|\u707e\u96be|\u30a8\u30e9\u30fc|\uce58\uba85)",
+            r"\bwsl(?:\.exe)? +--(?:install|update)\b[\s\S]{0,400}?(?:Catastrophic failure|0x8000FFFF)",
+            r"Wsl/(?:UpdatePackage|CallMsi/Install)/\S+",
+        ),
+        (Remedy("wsl_by_hand"), Remedy("apps_on_system"), Remedy("wsl_distro_anew")),
+        code="L28",
+        unless=said(r"Wsl/InstallDistro/"),
     ),
     Failure(
         # Windows translates all but the code.
