@@ -109,6 +109,12 @@ FAILURES = (
         unless=said(r"JSON parse error: Column\(\) changed(?![\s\S]*ArrowTypeError)"),
     ),
     Failure(
+        "arrow_operation",
+        said(r"Function '(?P<name>\w+)' has no kernel matching input types \((?P<has>[^)\n]{1,120})"),
+        (Remedy("plain_column"), Remedy("in_python")),
+        code="D205",
+    ),
+    Failure(
         "map_lengths",
         said(
             r"expected length \d+ but got length \d+",

@@ -325,6 +325,7 @@ FAILURES = (
         ),
         (Remedy("clean_library_path"), REBUILD),
         code="C8",
+        unless=said(r"Could not load libtorchcodec"),
         probe=unless_right(_shadowed),
         subject="torch",
         repair="clean_library_path",

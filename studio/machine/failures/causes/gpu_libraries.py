@@ -155,6 +155,7 @@ FAILURES = (
         ),
         (Remedy("nf4_not_int8", {"model.quantization": "nf4"}), NO_BITSANDBYTES),
         code="B4",
+        unless=said(r"hipblaslt|rocblaslt|\bgfx\d|[\\/]rocm"),
     ),
     Failure(
         # Its paged optimizers live in memory that the driver moves, which WSL, some cards and resumed runs lack.
@@ -293,6 +294,16 @@ FAILURES = (
         probe=_native_kernels,
         subject="python",
         severity="note",
+    ),
+    Failure(
+        "amd_int8",
+        said(
+            r"hipblaslt[^\n]{0,200}gfx\w+|HIPBLASLT_TENSILE_LIBPATH",
+            r"hipBLASLt on an unsupported architecture",
+        ),
+        (Remedy("nf4_not_int8", {"model.quantization": "nf4"}), Remedy("no_hipblaslt")),
+        code="A8",
+        unless=said(r"(?:overriding|Overriding) [^\n]{0,60}hipblas"),
     ),
     Failure(
         "amd_unsupported",

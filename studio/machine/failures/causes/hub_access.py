@@ -221,41 +221,6 @@ FAILURES = (
         unless=said(r"do(?:es)? not have permission to access the requested"),
     ),
     Failure(
-        "git_transport",
-        said(
-            r"fatal: unable to access '",
-            r"fatal: Could not read from remote repository",
-            r"fatal: early EOF|RPC failed; curl|fetch-pack: (?:unexpected disconnect|invalid index-pack)",
-            r"fatal: (?:could not read (?:Username|Password)|Authentication failed)",
-            r"git clone[^\n]{0,200}did not run successfully",
-        ),
-        (Remedy("git_again"), LOCAL_MODEL),
-        code="N32",
-    ),
-    Failure(
-        "push_failed",
-        said(
-            r"Your push was rejected because it contains files larger",
-            r"error: failed to push some refs to '[^'\n]*(?:huggingface|hf-mirror|modelscope)",
-        ),
-        (Remedy("upload_without_git"), Remedy("pull_first")),
-        code="N39",
-        unless=said(
-            r"fatal: (?:Authentication|could not read)|(?:pre-receive hook|remote) (?:declined|rejected)"
-        ),
-    ),
-    Failure(
-        "lfs_pointer",
-        said(
-            r"cloned a repository without having git-lfs installed",
-            r"invalid load key, 'v'",
-            r"version https://git-lfs\.github\.com/spec",
-            r"git-lfs.{0,40}(?:not found|not installed|is not a git command)",
-        ),
-        (Remedy("git_lfs_pull"), FETCH_AGAIN),
-        code="N33",
-    ),
-    Failure(
         "cache_missing",
         said(
             r"Cannot find an appropriate cached snapshot folder",

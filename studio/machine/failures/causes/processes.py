@@ -84,6 +84,7 @@ FAILURES = (
         said(
             r"could not connect to (?:a running )?ollama|ollama app, is it running",
             r"(?:localhost|127\.0\.0\.1)[^\n]{0,200}(?:Connection refused|actively refused|WinError 10061|Errno 111)",
+            r"ECONNREFUSED (?:127\.0\.0\.1|::1|localhost)",
             r"dial tcp (?:127\.0\.0\.1|\[::1\]):\d+: connect",
         ),
         (Remedy("start_server"),),
