@@ -59,6 +59,11 @@ TROUBLE = re.compile(
     r"unsupported|not supported|is required|unmet dependenc|held broken|nothing provides|forbidden|unauthorized)",
     re.IGNORECASE,
 )
+WARNED = re.compile(
+    r"^(?![^\n]*Retrying \()(?:\W{0,3}(?:WARN(?:ING)?\b|[Ww]arning: )|W\d{4} |[^\n]{0,80}\[WARN(?:ING)?\]|"
+    r"[^\n]{0,200}\b[A-Z]\w{2,30}Warning: )"
+)
+"""A line that the program itself calls a warning: it went on. What pip says of its retries is why it ended."""
 LINK = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)")
 PLACE = re.compile(r"[\\/](?:site|dist)-packages[\\/](?P<package>\w+)")
 CHECKOUT = re.compile(r"[\\/](?:src[\\/]|(?P<same>\w+)[\\/](?=(?P=same)[\\/]))(?P<package>\w+)[\\/]")
@@ -246,7 +251,7 @@ class Reading:
                 found[-1] = _extend(found[-1], bare.strip())
             elif (source_next and bare[:1].isspace()) or SOURCE.match(bare):
                 weight, source_next = NOTHING, False
-            elif TROUBLE.search(bare):
+            elif TROUBLE.search(bare) and not WARNED.search(line):
                 weight = TOLD
             self._weights.append(weight)
             self._blocks.append(block)

@@ -23,6 +23,7 @@ FAILURES = (
         None,
         (Remedy("above_it"), CHECK_DATA),
         code="D204",
+        strength=0.5,
         reader=_read_rows_failed,
         last_resort=True,
     ),

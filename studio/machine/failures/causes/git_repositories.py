@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
 
 LOGIN = (
@@ -50,13 +50,14 @@ FAILURES = (
         "git_transport",
         said(
             r"fatal: unable to access '",
-            r"fatal: Could not read from remote repository",
+            r"(?P<doubtful>fatal: Could not read from remote repository)",
             r"fatal: early EOF|RPC failed; curl|fetch-pack: (?:unexpected disconnect|invalid index-pack)",
             r"git clone[^\n]{0,200}did not run successfully",
         ),
         (Remedy("git_again"), LOCAL_MODEL),
         code="N32",
         unless=said(*LOGIN, *LFS),
+        doubt=Doubt("git_login", "ssh_greets", asked=True),
     ),
     Failure(
         "push_failed",

@@ -292,7 +292,10 @@ FAILURES = (
     ),
     Failure(
         "mixed_dlls",
-        said(r"WinError 127\b", r"procedure entry point .{0,80}could not be located"),
+        said(
+            r"WinError 127\b",
+            r"procedure entry point .{0,80}could not be located",
+        ),
         (REBUILD,),
         code="C7b",
     ),

@@ -204,7 +204,7 @@ FAILURES = (
             r"(?:was|were) (?:built|compiled) (?:for|with|against) (?:a different|"
             r"another) (?:version of )?(?:PyTorch|torch)",
             r"PyTorch and (?:torchvision|torchaudio) (?:has|have|were) (?:different|been compiled)",
-            r"Could not load this library: \S+torch\w*",
+            r"Could not load this library: \S+torch(?!codec)\w*",
         ),
         (Remedy("torch_family"), REBUILD),
         code="K30",

@@ -31,7 +31,8 @@ FAILURES = (
             r"No space left on device",
             r"\bErrno 28\b",
             # A limit of a file's size, and a quota, as Rust says them: `File too large (os error 27)`.
-            r"\(os error (?:27|28|122)\)",
+            r"\(os error (?:27|28|112|122)\)",
+            r"\bStorageFull\b|not enough space on the disk",
             r"WinError 112\b",
             r"Not enough (?:free )?disk space(?!\. Needed: Unknown size)",
             # torch.save on a full disk (measured): no word of a disk.

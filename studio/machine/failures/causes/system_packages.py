@@ -9,6 +9,7 @@ FAILURES = (
         "apt_rights",
         said(
             r"are you root\?",
+            r"Could not open lock file /var/\S+ - open \(13: ",
             r"This command has to be run (?:with superuser privileges|under the root user)",
         ),
         (Remedy("with_sudo"),),

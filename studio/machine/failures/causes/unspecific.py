@@ -123,12 +123,15 @@ FAILURES = (
         "library_load",
         said(
             r"INTEL MKL ERROR[^\n]*\.dll",
+            # "The system cannot run %1", as Windows says it in its own languages: an older library was found first.
+            r"(?P<doubtful>DLL load failed)(?![^\n]*Win32)[^\n]{0,120}%1",
             r"DLL load failed\b",
             r"\bWinError (?:126|1114)\b",
             r"LoadLibrary failed with error (?:126|127|1114)\b",
         ),
         (Remedy("visual_runtime"), REBUILD),
         code="C17",
+        doubt=Doubt("mixed_dlls", "try_first", asked=True),
     ),
     Failure(
         "cublas_start",
