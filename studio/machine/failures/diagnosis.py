@@ -40,6 +40,7 @@ from studio.machine.failures.causes import (
     pip_install,
     plain_messages,
     processes,
+    program_settings,
     python_environment,
     resuming,
     storage,
@@ -96,6 +97,7 @@ CATALOGUE: tuple[Failure, ...] = (
     *incomplete_packages.FAILURES,
     *unspecific.FAILURES,
     *torch_operations.FAILURES,
+    *program_settings.FAILURES,
     *plain_messages.FAILURES,
     *package_checks.FAILURES,
 )

@@ -43,6 +43,7 @@ FAILURES = (
             r"(?:dkms|DKMS)[^\n]{0,120}(?:bad exit status|[Bb]uild failed|failed to build)",
             r"An error occurred while performing the step: \"Building kernel modules\"",
             r"[Uu]nable to build the NVIDIA kernel module",
+            r"The nvidia\S* kernel module (?:was not created|failed to build)",
         ),
         (Remedy("driver_for_kernel"), Remedy("kernel_headers")),
         code="C45",

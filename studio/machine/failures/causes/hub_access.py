@@ -5,6 +5,9 @@ from __future__ import annotations
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
 
+ACCOUNT = r"(?:api[_ ]?key|log(?:ged)? ?in\b|log ?in|authent|unauthori|\b40[13]\b|anonymous)"
+"""What a service says that wants to know who asks."""
+
 FAILURES = (
     Failure(
         "name_none",
@@ -192,6 +195,8 @@ FAILURES = (
     Failure(
         "wandb_unreachable",
         said(
+            r"wandb backend process has shutdown|SockClientClosedError|MailboxClosedError",
+            r"[\\/]wandb[\\/]sdk[\\/][\s\S]{0,1500}?^(?:BrokenPipeError|ConnectionResetError|ConnectionRefusedError)",
             r"Error communicating with wandb process|wandb: (?:W&B API |)?[Nn]etwork error",
             r"CommError[^\n]*(?:timed? ?out|[Cc]onnection|[Uu]nable to|retry)",
             r"wandb[\\/][\w\\/]+\.py[^\n]*\n(?:[^\n]*\n){0,3}?ConnectionRefusedError",
@@ -211,9 +216,9 @@ FAILURES = (
     Failure(
         "hub_account",
         said(
-            r"wandb[^\n]{0,40}(?:UsageError: (?!Error communicating)|api_key not configured)",
+            rf"wandb[^\n]{{0,40}}(?:UsageError: [^\n]*{ACCOUNT}|api_key not configured)",
             r"api_key not configured \(no-tty\)",
-            r"wandb: ERROR (?!Error communicating|For more info)",
+            rf"wandb: ERROR [^\n]*{ACCOUNT}",
             r"CommError[^\n]*401",
         ),
         (Remedy("wandb_off"),),

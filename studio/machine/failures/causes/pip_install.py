@@ -148,7 +148,7 @@ FAILURES = (
         said(
             r"No module named '?(?:pip|ensurepip|venv)\b",
             r"\bpip3?(?:\.exe)?'? ?(?:: command not found|is not recognized|: not found)",
-            r"ensurepip is not available",
+            r"ensurepip is not\s+available",
         ),
         (Remedy("ensure_pip"),),
         code="K8",

@@ -46,7 +46,7 @@ SHOWN = re.compile(r"^assert [^\n]{1,200}, \(?f['\"]")
 UNPACKED = re.compile(r"(?:too many|not enough) values to unpack")
 UNTOLD = re.compile(
     r"^(?:CUDA (?:error|kernel)|CUBLAS|CUDNN|NCCL|HIP error|element 0 of|'\w+' object|module '|name '|"
-    r"cannot import|invalid load key|\[(?:Errno|WinError) \d+\])|\btensor a\b",
+    r"(?:too many|not enough) values to unpack|cannot import|invalid load key|\[(?:Errno|WinError) \d+\])|\btensor a\b",
     re.IGNORECASE,
 )
 """Messages whose advice is for whoever looks for the cause, not the cause."""

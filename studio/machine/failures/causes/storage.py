@@ -53,6 +53,19 @@ FAILURES = (
         code="M44",
         doubt=Doubt("disk_full", "df_folder"),
     ),
+    Failure(
+        # As programs say it of their own, whatever the reason was.
+        "file_unloaded",
+        said(
+            r"(?:[Cc]ould not|[Cc]annot|[Ff]ailed to|[Uu]nable to) load (?:the )?(?:base )?"
+            r"(?:model|checkpoint|weights|vae|file):? "
+            r"(?:from )?['\"]?(?P<path>[^\s'\":]*[\\/:][^\s'\"]*\.(?:safetensors|ckpt|pth?|bin|gguf))"
+        ),
+        (Remedy("check_path"), FETCH_AGAIN),
+        code="M46",
+        strength=0.8,
+        doubt=Doubt("weights_damaged", "size_of_file"),
+    ),
     Failure("quota", said(r"[Qq]uota exceeded", r"\[Errno 122\]"), (Remedy("quota"),), code="M11"),
     Failure(
         "watch_limit",
