@@ -79,6 +79,8 @@ def find_doubt(reading: Reading, start: int, end: int, strength: float) -> str:
     """
     if strength < 1:
         return "what"
+    if reading.cut:
+        return "cut"
     if trains_on(reading, end):
         return "went_on"
     raised = _raised_at(reading, start)

@@ -165,6 +165,8 @@ class Reading:
         self.words = words
         self.lower = words.lower()
         self.raised: tuple[Raised, ...] = ()
+        self.cut = False
+        """Whether it ends in places that an exception went through which is not in it any more."""
         self._starts: list[int] = []
         self._weights: list[float] = []
         self._blocks: list[int] = []
@@ -264,6 +266,7 @@ class Reading:
         if not found and (quoted := _quoted(self.words)) is not None:
             found.append(quoted)
             self._blocks[self._line_at(quoted.start)] = 0
+        self.cut = linked and bool(found) and bool(frames)
         self.raised = tuple(found)
         weights = _weigh_raised(self.raised)
         heads = {

@@ -93,7 +93,7 @@ def read_table(reading: Reading) -> Values:
     told = TABLE.search(raised.source)
     if told is None or COLUMNS.fullmatch(key.lower()) or FROM_ROW.search(raised.source):
         return None
-    return {"name": key, "table": told["table"]}
+    return {"name": key, "kind": told["table"]}
 
 
 def read_column(reading: Reading) -> Values:

@@ -62,7 +62,7 @@ def read_use(reading: Reading) -> Mapping[str, str] | None:
     package = owner_of(used["kind"]) if used else ""
     if raised is None or used is None or not package or in_studio(reading):
         return None
-    return {"kind": used["kind"], "package": pip_name(package), "use": used["use"]}
+    return {"kind": used["kind"], "package": pip_name(package), "says": used["use"]}
 
 
 def read_override(reading: Reading) -> Mapping[str, str] | None:
