@@ -322,7 +322,7 @@ class ModelFacts:
     """Layers with experts, how many each of them has, and how many of those a token passes."""
     linears: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     norms: Mapping[str, int] = field(default_factory=dict)
-    """Name inside a layer, such as `self_attn.q_proj` -> (outputs, inputs), or of a norm -> its width."""
+    """Name inside a layer, such as `self_attn.q_proj` -> (outputs, inputs), or of a norm or a vector -> its width."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
