@@ -80,15 +80,30 @@ def ask_columns(
             return (ask_choice("text", "data.ask.text", spoken),)
     if not chosen and (document := find_alone(known, rows)):
         return (ask_choice("text", "data.ask.text", [document]),)
+    if not chosen and _is_alone(question, answers, rows):
+        return (ask_choice("text", "data.ask.text", [one for one in questions if one.is_prose or one.coded]),)
     if not chosen and _is_whole(question, known, rows):
         return (ask_choice("text", "data.ask.text", [one for one in questions if one.is_prose]),)
     asked = []
+    # What is a name, or a kind, is put last; only the person knows that it is none.
+    questions += [one for one in spoken if one.distinct > 1 and one not in questions]
     if "prompt" not in chosen:
         asked.append(ask_choice("prompt", "data.ask.prompt", questions))
         answers += [one for one in questions if one.name == question]
     if "completion" not in chosen:
         asked.append(ask_choice("completion", "data.ask.completion", answers))
     return tuple(one for one in asked if one.choices)
+
+
+def _is_alone(question: str, answers: Sequence[Column], rows: Sequence[Values]) -> bool:
+    """Return whether all that could be learned beside a text is the text once more, or the same in all rows."""
+    texts = [one for one in answers if one.is_prose or one.coded]
+    others = [one for one in answers if one not in texts]
+    return (
+        bool(texts)
+        and all(one.coded and repeats(one.name, [question], rows) for one in texts)
+        and not any(one.distinct > 1 and (one.spoken or is_answer(one)) for one in others)
+    )
 
 
 def _is_whole(question: str, known: Sequence[Column], rows: Sequence[Values]) -> bool:

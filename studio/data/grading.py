@@ -12,6 +12,7 @@ from studio.data.formats.cells import Values, shorten
 from studio.data.formats.choices import counts_from, read_options
 from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.format import Format, Mapped
+from studio.data.formats.kto import find_label
 from studio.data.open_question import Question
 from studio.data.ranking import GRADED, JUDGED, is_answer, rank_answers
 from studio.data.related_names import hints
@@ -31,6 +32,7 @@ VERDICTS = frozenset(
 FITTING = (
     "label",
     "labels",
+    "target",
     "relevance",
     "relevant",
     "match",
@@ -130,10 +132,10 @@ def ask_verdicts(
         told = [cell for cell in cells if cell is not None]
         judged = {*part_name(name)} & VERDICTS and not {*part_name(name)} & {"prompt", "question"}
         judged = judged and {*map(type, told)} == {bool}
-        # A label of 0 and 1 beside a question and its answer says whether they belong together.
-        judged = judged or (simplify(name) in FITTING and {*map(str, told)} == {"0", "1"})
+        # A label of yes and no beside a question and its answer says whether they belong together.
+        judged = judged or (simplify(name) in FITTING and None not in {*map(find_label, told)})
         if name not in used and judged and len({*told}) == 2:
-            bad = sum(str(cell) in ("0", "False") for cell in told)
+            bad = sum(find_label(cell) is False for cell in told)
             what = text("data.ask.verdict", column=shorten(name), bad=bad, all=len(told))
             return (ask_format(what, (format.name, "kto")),)
     return ()

@@ -39,6 +39,8 @@ MADE = frozenset(
     "fixed ideal new after cypher latex formula cause diagnosis plain".split()
 )
 """Words in the names of what was written for a text."""
+TOLD = (*ANSWERS, *EXPECTED, *LABEL, "targets", "solutions")
+"""Names of what is learned wherever it stands."""
 MACHINES = frozenset("gpt chatgpt llm model ai bot generated predicted prediction synthetic machine".split())
 """Words in the names of what a program wrote."""
 REVISED = frozenset("corrected revised improved refined".split())
@@ -302,6 +304,7 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
             not is_renewed(one.name, question),
             bool(words & OLD),
             bool(thinkers) and part_name(one.name)[:1] not in thinkers,
+            bool(words & THINKING) and not sure and not alone,
             finding and not words & JUDGED,
             not (spoken and is_language(one.name)),
             _is_heading(one, free),

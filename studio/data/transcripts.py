@@ -117,6 +117,8 @@ LOOKED_CHARACTERS = 8000
 """Of each text: whether it is a talk shows at its beginning."""
 SHARE = 0.8
 """Of the sample's rows so many are talks, else the column is text that quotes some."""
+SENTENCE_CHARACTERS = 20
+"""An average cell with fewer is a name or a kind."""
 GAP_S = 8 * 3600.0
 """Silence in a messenger after which another talk begins."""
 MOST_NAMES = 6
@@ -343,7 +345,9 @@ def find_transcript(columns: Sequence[str], rows: Sequence[Values], container: s
         if isinstance(row.get(long[0]), str) and not is_blank(row[long[0]])
     ]
     style = find_style(cells, alone=len(texts) == 1)
-    if style is None or sum(repeats(name, long, rows) for name in texts if name not in long) > 1:
+    # Sentences of two columns that stand in it are its question and its answer; a name and the like are not.
+    others = [name for name in texts if name not in long and lengths[name] >= SENTENCE_CHARACTERS]
+    if style is None or sum(repeats(name, long, rows) for name in others) > 1:
         return None
     return Transcript(column=long[0], style=style.name, apart=style.single and container in ("txt", "md"))
 

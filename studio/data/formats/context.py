@@ -76,6 +76,13 @@ def holds_material(cell: object) -> bool:
     return not is_empty(cell) and any(not is_blank(line) for line in say_lines(cell))
 
 
+def holds_thoughts(cell: object) -> bool:
+    """Return whether a cell holds thoughts: sentences, at any depth; a flag or a word is a fact of the row."""
+    return (
+        holds_material(cell) and any(not is_word(line) for line in say_lines(cell)) and not is_numbers(cell)
+    )
+
+
 def is_numbers(cell: object) -> bool:
     """Return whether a list or an object holds nothing but numbers, such as an embedding."""
     if isinstance(cell, Mapping):

@@ -31,15 +31,6 @@ from studio.data.formats.message_parsing import find_turns, holds_turns, is_turn
 from studio.data.formats.prompt_answer import holds_side
 from studio.data.row import RowError
 
-HISTORY = (
-    "history",
-    "chat_history",
-    "conversation_history",
-    "dialogue_history",
-    "previous_turns",
-    "past_turns",
-    "历史",
-)
 TEXT_KEYS = (
     "text",
     "texts",

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from studio.data.formats.aliases import ANSWERS, CHOSEN, INSTRUCTION, LISTS, QUESTIONS, REJECTED, SYSTEM
+from studio.data.formats.aliases import (
+    ANSWERS,
+    CHOSEN,
+    HISTORY,
+    INSTRUCTION,
+    LISTS,
+    QUESTIONS,
+    REJECTED,
+    SYSTEM,
+)
 from studio.data.formats.cells import count_words, is_blank
 from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.flags import find_sense
-from studio.data.formats.question_answer import HISTORY
 from studio.data.formats.roles import read_role
 from studio.data.speakers import guess_role
 from studio.data.talks.sides import find_side, is_list_name

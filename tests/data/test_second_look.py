@@ -1,0 +1,127 @@
+"""A reading that asks nothing is looked at once more: what it leaves out must not speak against it."""
+
+SHIPS = "Alma Bruna Cosima Dora Elba Fides Greta Hulda Irma Jutta Klara Luna".split()
+ASKED = [f"How long did the {ship} lie at the quay of Brenn?" for ship in SHIPS]
+SAID = [f"The {ship} lay {n + 2} days there with a torn sail." for n, ship in enumerate(SHIPS)]
+LOGS = [
+    f"Day {n + 1}: the {ship} came in at noon. Day {n + 3}: the sail was mended, and the crew ate on board. "
+    f"Day {n + 4}: the {ship} went out with the tide and forty barrels of herring, says the keeper."
+    for n, ship in enumerate(SHIPS)
+]
+
+
+def choices(report):
+    return {one["field"].removeprefix("data.mapping."): one["choices"] for one in report["needs_answer"]}
+
+
+def test_what_is_called_an_answer_goes_before_what_has_a_word_of_one(tell):
+    report = tell(question=ASKED, gold=[f"{n + 2} days" for n in range(12)], tool_output=LOGS)
+    assert choices(report)["completion"][0] == "gold"
+    assert tell(question=ASKED, response=SAID)["needs_answer"] == []
+
+
+def test_a_label_beside_a_headline_is_asked_about(tell):
+    labels = [("Fake", "Authentic")[n % 3 % 2] for n in range(12)]
+    report = tell(headline=SAID, content=LOGS, label=labels)
+    assert choices(report)["completion"] == ["label", "headline"]
+
+
+def test_a_yes_or_no_beside_an_answer_is_a_verdict(tell):
+    report = tell(question=ASKED, response=SAID, match=[("yes", "no")[n % 3 % 2] for n in range(12)])
+    assert report["needs_answer"][0]["choices"] == ["prompt_completion", "kto"]
+
+
+def test_a_kind_of_answers_is_asked_about(tell):
+    report = tell(prompt=ASKED, response=SAID, label=[("sec", "pc", "dc")[n % 3] for n in range(12)])
+    assert choices(report)["completion"] == ["response", "label"]
+
+
+def test_signs_that_nobody_reads_are_asked_about_where_the_answers_are_signs(tell):
+    boards = ["".join("." if (n * n + k) % 3 else str((n + k) % 7) for k in range(30)) for n in range(12)]
+    solved = ["".join(str((n * k) % 6 + 1) for k in range(30)) for n in range(12)]
+    report = tell(title=[f"The {ship}" for ship in SHIPS], rules=LOGS, board=boards, solution=solved)
+    assert "board" in choices(report)["material_2"]
+
+
+def test_a_flag_that_is_called_reasoning_holds_no_thoughts(tell):
+    report = tell(question=ASKED, answer=SAID, reasoning=[n % 2 == 0 for n in range(12)])
+    assert "reasoning" not in report["mapping"]
+    report = tell(
+        question=ASKED, answer=SAID, reasoning=[("deductive", "inductive")[n % 2] for n in range(12)]
+    )
+    assert "reasoning" not in report["mapping"]
+
+
+def test_thoughts_beside_several_answers_are_asked_about(tell):
+    talks = [
+        [
+            {"role": "user", "content": asked},
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": "And then?"},
+            {"role": "assistant", "content": "It went out."},
+        ]
+        for asked, said in zip(ASKED, SAID, strict=True)
+    ]
+    assert choices(tell(conversation=talks, reasoning_steps=LOGS))["reasoning"][0] == ""
+    single = [talk[:2] for talk in talks]
+    assert tell(conversation=single, reasoning=LOGS)["needs_answer"] == []
+
+
+def test_a_talk_under_any_name_is_one_where_it_is_the_only_one(tell):
+    talks = [
+        [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]
+        for asked, said in zip(ASKED, SAID, strict=True)
+    ]
+    report = tell(id=[*range(12)], source=["mix"] * 12, chosen=talks)
+    assert (report["format"], report["mapping"]) == ("messages", {"messages": "chosen"})
+
+
+def test_the_same_as_columns_and_as_a_talk_needs_no_question(tell):
+    talks = [
+        [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]
+        for asked, said in zip(ASKED, SAID, strict=True)
+    ]
+    report = tell(instruction=ASKED, output=SAID, conversations=talks, instruction_ori=LOGS)
+    assert report["format"] == "messages"
+
+
+def test_rows_that_are_numbered_in_their_talk_are_joined(tell):
+    report = tell(
+        C_ID=[n // 2 for n in range(12)], T_ID=[n % 2 for n in range(12)], Text=ASKED, Completion=SAID
+    )
+    assert report["rows_used"] == 6
+    assert [turn["content"] for turn in report["preview"][0]["messages"]] == [
+        ASKED[0],
+        SAID[0],
+        ASKED[1],
+        SAID[1],
+    ]
+
+
+def test_questions_that_are_numbered_in_their_test_are_no_talk(tell):
+    report = tell(
+        test=[n // 3 for n in range(12)], no=[n % 3 for n in range(12)], question=ASKED, answer=SAID
+    )
+    assert report["rows_used"] == 12
+
+
+def test_code_and_the_same_with_its_imports_is_text(tell):
+    code = [f"def load_{n}(boxes):\n    total = boxes * {n}\n    return total\n" for n in range(12)]
+    report = tell(
+        language=["python"] * 12,
+        original_code=code,
+        code_with_imports=[f"import os\n\n{one}" for one in code],
+    )
+    assert "text" in choices(report)
+
+
+def test_thoughts_are_not_offered_first_as_the_answer(tell):
+    report = tell(prompt=ASKED, reasoning=LOGS, ift=SAID)
+    assert choices(report)["completion"][0] == "ift"
+
+
+def test_a_text_before_its_revision_is_not_read_with_it(tell):
+    first = [f"{asked} Please." for asked in ASKED]
+    report = tell(**{"Pre-Revision Question": first, "Question": ASKED, "Correct Answer": SAID})
+    assert report["mapping"].get("prompt") == "Question"
+    assert choices(report).get("material", [""])[0] == ""
