@@ -47,13 +47,13 @@ from studio.data.whole_examples import are_documents
 from studio.data.wrapped_rows import Lift, find_lift
 
 SPEAKER = ("role", "inbound", "is_inbound", "sender_type", "author_type", "author_role", "speaker_role", "speaker",
-           "author", "sender", "from", "author_id", "user", "username", "user_name", "sender_name", "speaker_id",
+           "author", "sender", "from", "author_id", "user", "username", "user_name", "sender_name", "speaker_id", "spk",
            "speaker_idx", "speaker_name", "participant", "participant_id", "who", "party", "name", "character",
            "agent", "from_user", "userid", "user_id", "message_from", "actor", "sprecher", "absender", "autor",
            "说话人", "发言人", "发送者", "角色")  # fmt: skip
 WORDS = ("text", "message", "content", "utterance", "body", "msg", "message_text", "turn_text", "sentence", "line",
          "dialogue_text", "comment", "post", "transcript", "nachricht", "mensaje", "内容", "消息", "文本",
-         "mes")  # fmt: skip
+         "mes", "utt")  # fmt: skip
 GROUP = ("conversation_id", "dialogue_id", "dialog_id", "thread_id", "conv_id", "session_id", "chat_id", "ticket_id",
          "message_tree_id", "conversationid", "dialogueid", "dialogid", "threadid", "sessionid", "convid", "chatid",
          "topic_id", "case_id", "call_id", "thread", "conversation", "dialogue", "dialog", "ticket", "session",
@@ -68,6 +68,7 @@ ONE_SIDED = ("is_user", "is_bot", "is_human", "is_customer", "is_me", "from_me",
 """Flags that tell two speakers apart, in a file that is one talk."""
 HELPING = ("bot", "me", "assistant", "agent")
 """Words in the names of flags that are true for the one who answers."""
+REVIEWING = frozenset("review reviews reviewer stars".split())
 LEAST_TURNS = 1.5
 """Messages in an average talk from which on a column is taken to group them."""
 JUDGED_ROWS = 1000
@@ -256,6 +257,8 @@ def _find_threads(columns: Sequence[str], rows: Sequence[Values]) -> Threads | N
     )
     if not words or not speaker or are_documents(words, columns, rows):
         return None
+    if any(REVIEWING & {*part_name(name)} for name in columns):
+        return None  # what different people wrote of the same thing, and not to each other
     taken = {words, speaker}
     if any(
         name in named and named[name] not in taken and _is_words(named[name], rows)

@@ -13,13 +13,15 @@ from studio.data.column_questions import ANSWERING, ask_choice, ask_role
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.context_evidence import is_noted
 from studio.data.formats.cells import Values, is_address, is_hash
+from studio.data.formats.column_names import part_name
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import find_turns
 from studio.data.formats.roles import read_role
+from studio.data.grading import ask_labels
 from studio.data.open_question import Question
-from studio.data.ranking import MOSTLY, TOLD, is_answer
-from studio.data.related_names import hints
+from studio.data.ranking import GRADED, MOSTLY, TOLD, is_answer
+from studio.data.related_names import hints, is_renewed
 from studio.data.unused_columns import ASKED, VARIED
 
 TALKED = ("messages", "sharegpt")
@@ -36,6 +38,8 @@ def look_again(
     """
     if format.name in TALKED:
         return _ask_thoughts(format, mapping, columns, rows, chosen)
+    if format.name == "text":
+        return _ask_grades(mapping, columns, rows) if "text" not in chosen else ()
     role = next((role for role in ANSWERING if role in mapping), "")
     asked = next((mapping[role] for role in ASKED if role in mapping), "")
     known = measure_columns(columns, rows)
@@ -44,7 +48,9 @@ def look_again(
     answer = known[mapping[role]]
     rest = [one for name, one in known.items() if name not in mapping.values()]
     rest = [one for one in rest if one.filled >= MOSTLY and one.distinct > 1]
-    if role not in chosen and (told := find_told(answer, rest, rows)):
+    # What became of a text is learned, whatever somebody found out about it.
+    renewed = is_renewed(answer.name, asked)
+    if role not in chosen and not renewed and (told := find_told(answer, rest, rows)):
         names = [one.name for one in told]
         names = [answer.name, *names] if hints(answer, TOLD) else [*names, answer.name]
         return (ask_role(role, names, rows),)
@@ -54,6 +60,13 @@ def look_again(
         if unread:
             return (ask_choice(free[0], "data.ask.material", unread, none=True),)
     return ()
+
+
+def _ask_grades(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> tuple[Question, ...]:
+    """Return the question whether grades, or labels, of texts are learned; a tag in words only sorts the texts."""
+    known = measure_columns(columns, rows)
+    sorting = [one.name for one in known.values() if one.spoken and GRADED & {*part_name(one.name)}]
+    return ask_labels(mapping, [name for name in columns if name not in sorting], rows, sure=True)
 
 
 def _ask_thoughts(

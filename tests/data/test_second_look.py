@@ -125,3 +125,91 @@ def test_a_text_before_its_revision_is_not_read_with_it(tell):
     report = tell(**{"Pre-Revision Question": first, "Question": ASKED, "Correct Answer": SAID})
     assert report["mapping"].get("prompt") == "Question"
     assert choices(report).get("material", [""])[0] == ""
+
+
+def test_what_asks_is_read_whatever_it_is_called(tell):
+    report = tell(Name=ASKED, Answer=SAID, Tags=["harbour"] * 12)
+    assert (choices(report).get("prompt") or [report["mapping"]["prompt"]])[0] == "Name"
+
+
+def test_a_kind_beside_question_and_answer_sorts_them(tell):
+    report = tell(Q=ASKED, A=SAID, label=[n % 3 for n in range(12)])
+    assert report["mapping"].get("completion") == "A" or choices(report)["completion"][0] == "A"
+
+
+def test_grades_and_flags_of_texts_are_asked_about_and_their_tags_are_not(tell):
+    assert tell(text=LOGS, generated=[float(n % 2) for n in range(12)])["needs_answer"]
+    assert (
+        tell(essay_id=[*range(12)], essay=LOGS, rater1_domain1=[n % 4 for n in range(12)])["needs_answer"]
+        == []
+    )
+    assert tell(essay_id=[*range(12)], essay=LOGS, domain1_score=[n % 4 for n in range(12)])["needs_answer"]
+    songs = {"title": [f"The {ship}" for ship in SHIPS], "artist": SHIPS, "tag": ["rock", "pop", "rap"] * 4}
+    assert tell(**songs, year=[1980 + n for n in range(12)], lyrics=LOGS)["needs_answer"] == []
+
+
+def test_an_answer_that_is_the_same_everywhere_is_none(tell):
+    specs = [f'{{"mark": "bar", "x": "{ship}", "y": "count of boxes"}}' for ship in SHIPS]
+    report = tell(query=ASKED, spec=specs, solution=["[]"] * 12)
+    assert report["mapping"].get("completion") != "solution"
+
+
+def test_two_columns_that_make_up_a_third_are_question_and_answer(tell):
+    front = [f"def load_{n}(boxes):\n    total = {n}\n" for n in range(12)]
+    after = [f"    return total * boxes + {n}\n" for n in range(12)]
+    whole = [one + other for one, other in zip(front, after, strict=True)]
+    snippets = [f"class Box{n}:\n    size = {n}\n" for n in range(12)]
+    report = tell(repo=["a/b"] * 12, snippet=snippets, cropped=front, everything=whole, next_line=after)
+    found = choices(report)
+    assert (found["prompt"][0], found["completion"][0]) == ("cropped", "next_line")
+
+
+def test_a_table_is_learned_as_a_whole(tell):
+    tables = [{"header": ["House", "Name"], "rows": [["1", ship], ["2", "Nobody"]]} for ship in SHIPS]
+    report = tell(
+        puzzle=ASKED, solution=tables, answers={"prompt": "puzzle", "completion": "solution"}.items()
+    )
+    assert "Nobody" in report["preview"][0]["messages"][-1]["content"]
+
+
+def test_turns_that_their_keys_mark_and_number_are_a_talk(tell):
+    talks = [
+        {
+            "id": {"talk-id": n},
+            "content": {"HS01": ASKED[n], "SS01": SAID[n], "HS02": "And who saw it?", "SS02": ""},
+        }
+        for n in range(12)
+    ]
+    report = tell(profile=[{"type": "E18"}] * 12, talk=talks)
+    assert [turn["role"] for turn in report["preview"][0]["messages"]] == ["user", "assistant", "user"]
+
+
+def test_reviews_of_the_same_thing_are_no_talk(tell):
+    report = tell(
+        review_id=[*range(12)],
+        business_id=[n // 4 for n in range(12)],
+        review_stars=[n % 5 for n in range(12)],
+        text=LOGS,
+        date=["2018-01-01"] * 12,
+        name=SHIPS[:6] * 2,
+    )
+    assert report["format"] != "messages"
+
+
+def test_documents_in_lines_are_texts(tell):
+    poems = [
+        [f"The {ship} goes out", *("with the tide at night", "and nobody waves from the quay") * 3]
+        for ship in SHIPS
+    ]
+    report = tell(
+        author=SHIPS, paragraphs=poems, title=[f"To the {ship} at sea" for ship in SHIPS], id=[*range(12)]
+    )
+    assert "text" in choices(report) or report["format"] == "text"
+    report = tell(author=SHIPS, paragraphs=poems, answers={"text": "paragraphs"}.items())
+    assert report["preview"][0]["text"] == "\n".join(poems[0])
+
+
+def test_people_with_marks_of_their_own_are_asked_about(tell):
+    rows = {"dialog_id": [n // 4 for n in range(12)], "turn": [n % 4 for n in range(12)], "utt": SAID}
+    assert tell(spk=[f"SPK_{n % 2 + 1}" for n in range(12)], **rows)["needs_answer"]
+    assert tell(speaker=[f"#Person{n % 2 + 1}#" for n in range(12)], **rows)["needs_answer"] == []

@@ -77,10 +77,8 @@ def holds_material(cell: object) -> bool:
 
 
 def holds_thoughts(cell: object) -> bool:
-    """Return whether a cell holds thoughts: sentences, at any depth; a flag or a word is a fact of the row."""
-    return (
-        holds_material(cell) and any(not is_word(line) for line in say_lines(cell)) and not is_numbers(cell)
-    )
+    """Return whether a cell holds thoughts: words, at any depth; a flag or a number is a fact of the row."""
+    return holds_material(cell) and not is_numbers(cell)
 
 
 def is_numbers(cell: object) -> bool:

@@ -115,6 +115,10 @@ def _find_inner(cell: Mapping[str, object]) -> object:
     texts = [one for one in cell.values() if isinstance(one, str) and not is_blank(one)]
     if len(texts) == 1:
         return texts[0]
+    if any(
+        isinstance(one, (list, tuple)) and one and isinstance(one[0], (list, tuple)) for one in cell.values()
+    ):
+        return None  # a table, whose header is no answer
     lists = [
         one for one in cell.values() if isinstance(one, (list, tuple)) and one and isinstance(one[0], str)
     ]
