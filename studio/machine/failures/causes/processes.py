@@ -17,8 +17,8 @@ CHILD = re.compile(
     r"ExecuteUserScriptError"
 )
 ENDED = re.compile(
-    r"\b(?:exits? with return code|exited with (?:exit |return )?(?:code|status)|terminated with exit code)"
-    r"(?: =|:)? ?(?:[1-9]\d{0,2}|-6)\s*$",
+    r"(?:\bexits? with return code|\b(?:[Pp]rocess|[Ww]orker|[Cc]ommand|[Jj]ob|[Ss]ubprocess|pid)\b[^\n]{0,120}"
+    r"(?:exited with (?:exit |return )?(?:code|status)|terminated with exit code))(?: =|:)? ?(?:[1-9]\d{0,2}|-6)\s*$",
     re.MULTILINE,
 )
 """What a launcher writes last: the number says only that it was no success."""
