@@ -14,16 +14,23 @@ from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.context_evidence import is_noted
 from studio.data.formats.cells import Values, is_address, is_hash
 from studio.data.formats.column_names import part_name
-from studio.data.formats.context import MATERIALS
+from studio.data.formats.context import MATERIALS, TECHNICAL
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import find_turns
 from studio.data.formats.roles import read_role
-from studio.data.grading import ask_labels
+from studio.data.grading import ORIGINS, ask_labels
 from studio.data.open_question import Question
-from studio.data.ranking import GRADED, MOSTLY, TOLD, is_answer
+from studio.data.ranking import DATED, GRADED, MOSTLY, TOLD, is_answer
 from studio.data.related_names import hints, is_renewed
 from studio.data.unused_columns import ASKED, VARIED
 
+ASIDE = (
+    ORIGINS
+    | DATED
+    | TECHNICAL
+    | {"type", "difficulty", "level", "topic", "genre", "tag", "tags", "locale", "style"}
+)
+"""Words in the names of labels that only say where a row is from, or of what kind it is."""
 TALKED = ("messages", "sharegpt")
 SIGNS_CHARACTERS = 12
 """Letters of an average cell from which on signs without words are more than a name or a number."""
@@ -52,7 +59,8 @@ def look_again(
     renewed = is_renewed(answer.name, asked)
     if role not in chosen and not renewed and (told := find_told(answer, rest, rows)):
         names = [one.name for one in told]
-        names = [answer.name, *names] if hints(answer, TOLD) else [*names, answer.name]
+        named = not hints(answer, TOLD) and any(hints(one, TOLD) for one in told)
+        names = [*names, answer.name] if named else [answer.name, *names]
         return (ask_role(role, names, rows),)
     free = [one for one in MATERIALS if one in format.roles and one not in mapping]
     if free and not any(chosen.get(one) == "" for one in MATERIALS):
@@ -94,7 +102,10 @@ def find_told(answer: Column, rest: Sequence[Column], rows: Sequence[Values]) ->
     if hints(answer, TOLD):
         # What people found of an answer is a lesson of its own; with a yes or no it is asked about as a verdict.
         return [one for one in told if hints(one, ("label", "标签")) and one.is_labels and one.spoken]
-    told = [one for one in told if hints(one, TOLD) and not is_noted(one)]
+    sorting = [one for one in told if one.is_labels and one.spoken and not {*part_name(one.name)} & ASIDE]
+    named = [one for one in told if hints(one, TOLD) and not is_noted(one)]
+    # One kind sorts the rows; several were found out about each of them.
+    told = named or (sorting if len(sorting) > 1 else [])
     return [one for one in told if not repeats(one.name, [answer.name], rows) or one.is_labels]
 
 

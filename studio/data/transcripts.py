@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
 from studio.core.i18n import Text, text
 from studio.data.columns import repeats
@@ -106,6 +107,7 @@ STYLES: tuple[Style, ...] = (
         ),
         single=True,
     ),
+    Style(name="ends", mark=re.compile(r"\s*(?P<who>__eou__|<eou>|\[eou\]|<utt>)\s*(?:__eot__\s*)?", re.I)),
     Style(
         name="names",
         mark=re.compile(rf"^[ \t]*[*]{{0,2}}(?P<who>{NAME})[*]{{0,2}}[:：][*]{{0,2}}[ \t]+", re.M),
@@ -134,6 +136,11 @@ def part_transcript(words: str, style: Style) -> list[Turn]:
     marks = list(style.mark.finditer(words))
     if not marks:
         return []
+    if style.name == "ends":  # two people speak in turn, and a mark ends what each says
+        pieces = [
+            words[here:there] for here, there in pairwise([0, *(n for one in marks for n in one.span())])
+        ]
+        return [(str(n % 2 + 1), "", said.strip()) for n, said in enumerate(pieces[::2]) if said.strip()]
     turns: list[Turn] = []
     before = ENDS.sub("", words[: marks[0].start()]).strip()
     if before and not style.timed:
@@ -170,7 +177,7 @@ def find_style(cells: Sequence[str], *, alone: bool) -> Style | None:
     alone: whether the column is all that the rows hold: only then a name before a colon is taken for a speaker.
     """
     for style in STYLES:
-        if style.name == "names" and not alone:
+        if style.name in ("names", "ends") and not alone:
             continue
         if sum(_is_talk(cell, style) for cell in cells) >= SHARE * len(cells):
             return style
@@ -189,6 +196,8 @@ def _is_talk(words: str, style: Style) -> bool:
         return repeated and len({*speakers}) >= 2 and marked >= 0.6 * len(lines)
     if style.timed:
         return len(turns) >= 1
+    if style.name == "ends":
+        return len(turns) >= 2
     if not {"user", "assistant"} <= known:
         return False
     # Marks that are plain words must open the text, or nearly: else it is a text that quotes a talk.

@@ -189,7 +189,8 @@ def ask_rest(
         sums = measure_columns([words, *(one.name for one in rest)], rows)[words].sums
         asking = any({*part_name(one.name)} & TASKS or words in one.sums or one.name in sums for one in rest)
         asking = asking or any(
-            (one.asks > 0.5 and one.plain) or {*part_name(one.name)} & (MADE | THOUGHTS) for one in rest
+            (one.asks > 0.5 and one.plain) or {*part_name(one.name)} & (MADE | THOUGHTS | JUDGED)
+            for one in rest
         )
         formats = ("text", "prompt_completion")
         return (ask_format(what, formats[::-1] if asking else formats),)

@@ -31,6 +31,8 @@ ORIGINS = frozenset(
     "autor verfasser auteur автор 作者 出版社 来源 朝代".split()
 )
 """Words in the names of what tells where a text is from."""
+OWN_TITLES = 0.6
+"""Of the rows, so many have a title of their own; the messages of a thread share one."""
 DOCUMENT_WORDS = 50
 """More words than a message of a talk has on average."""
 
@@ -179,6 +181,8 @@ def _tells_of(one: Column) -> bool:
 
 
 def are_documents(words: str, columns: Sequence[str], rows: Sequence[Values]) -> bool:
-    """Return whether texts are long, and have titles: an author wrote them, and nobody answers."""
-    titled = any({*part_name(name)} & {"title", "headline"} for name in columns)
-    return titled and measure_columns([words], rows)[words].words >= DOCUMENT_WORDS
+    """Return whether texts have titles, each another one, or are long besides: nobody answers what has a title."""
+    titled = [name for name in columns if {*part_name(name)} & {"title", "headline"}]
+    known = measure_columns([words, *titled], rows)
+    own = any(known[name].rows and known[name].distinct > OWN_TITLES * known[name].rows for name in titled)
+    return bool(titled) and (own or known[words].words >= DOCUMENT_WORDS)

@@ -213,3 +213,44 @@ def test_people_with_marks_of_their_own_are_asked_about(tell):
     rows = {"dialog_id": [n // 4 for n in range(12)], "turn": [n % 4 for n in range(12)], "utt": SAID}
     assert tell(spk=[f"SPK_{n % 2 + 1}" for n in range(12)], **rows)["needs_answer"]
     assert tell(speaker=[f"#Person{n % 2 + 1}#" for n in range(12)], **rows)["needs_answer"] == []
+
+
+def test_several_findings_beside_a_summary_are_asked_about(tell):
+    kinds = [("REFILL", "LAB", "VISIT")[n % 3] for n in range(12)]
+    report = tell(
+        data=LOGS,
+        summary=SAID,
+        categories=kinds,
+        sub_categories=[("NEW", "CANCEL")[n % 2] for n in range(12)],
+    )
+    assert choices(report)["completion"][0] == "summary"
+    assert tell(data=LOGS, summary=SAID, category=kinds)["needs_answer"] == []
+
+
+def test_stretches_of_a_text_are_learned_with_what_they_are(tell):
+    found = [[{"start": 4, "end": 4 + len(ship), "label": "SHIP", "text": ship}] for ship in SHIPS]
+    report = tell(text=SAID, entities=found)
+    assert report["needs_answer"][0]["choices"][0] == "prompt_completion"
+    report = tell(text=SAID, entities=found, answers={"prompt": "text", "completion": "entities"}.items())
+    assert '"label": "SHIP"' in report["preview"][0]["messages"][-1]["content"]
+
+
+def test_what_has_a_title_of_its_own_is_no_message(tell):
+    report = tell(
+        title=[f"Mend the {ship}" for ship in SHIPS],
+        user=["Ada", "Bo", "Cy"] * 4,
+        created_at=[f"2025-01-01T{n:02}:00:00Z" for n in range(12)],
+        body=SAID,
+    )
+    assert report["format"] != "messages"
+
+
+def test_calls_beside_an_open_talk_are_its_answer(tell):
+    asked = [f'[{{"role": "user", "content": "{one}"}}]' for one in ASKED]
+    calls = [
+        f'{{"tool_calls": [{{"name": "find_ship", "arguments": {{"name": "{ship}"}}}}]}}' for ship in SHIPS
+    ]
+    tools = ['[{"name": "find_ship", "description": "Find a ship.", "parameters": {"type": "object"}}]'] * 12
+    report = tell(tools_json=tools, messages_json=asked, target_json=calls)
+    assert report["format"] == "messages" and report["rows_used"] == 12
+    assert report["preview"][0]["messages"][-1]["tool_calls"][0]["function"]["name"] == "find_ship"

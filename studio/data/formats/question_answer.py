@@ -48,6 +48,9 @@ TEXT_KEYS = (
 )
 
 
+MARKS = frozenset(("label", "labels", "type", "entity", "entity_type", "entity_group", "tag"))
+PLACES = frozenset(("start", "end", "offset", "offsets", "span", "start_offset", "end_offset"))
+"""Keys of what stands where in a text."""
 ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=\w+)?\)", re.S)
 WRITTEN = ("{'", "[{'", "['", "array([")
 """How lists and objects begin in Python's own notation."""
@@ -109,6 +112,8 @@ def _say_object(cell: object, column: str) -> str:
 
 def _find_inner(cell: Mapping[str, object]) -> object:
     """Return what an object holds of words: a field that is called so, or its only text; None for neither."""
+    if MARKS & {*cell} and PLACES & {*cell}:
+        return None  # a stretch of a text and what it is
     inner = next((cell[key] for key in TEXT_KEYS if not is_empty(cell.get(key))), None)
     if inner is not None:
         return sort_rated(cell, inner) if isinstance(inner, (list, tuple)) else inner
