@@ -24,8 +24,9 @@ def data(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     facts = None
     if options.model:
         from studio.models.catalog import inspect_model
+        from studio.models.resolve import open_packed
 
-        facts = inspect_model(options.model)
+        facts = open_packed(inspect_model(options.model))
     model = Path(facts.folder) if facts and facts.folder else None
     found = None
     answer = read_report(cache, name_report(spec, cache, model, options.rows))
