@@ -21,6 +21,8 @@ TALKING = frozenset(
     "talk c t 对话 会话 轮次 轮".split()
 )
 """Words in the names of what numbers talks, or what is said in one."""
+MOST_TALKING = 8
+"""A table may have thousands of columns."""
 LEAST_ROWS = 4
 """Fewer rows prove nothing."""
 SAID = (*ANSWERS, "assistant", "gpt", "bot")
@@ -141,10 +143,12 @@ def find_rounds(columns: Sequence[str], rows: Sequence[Values]) -> Rounds | None
     free = [name for name in columns if name not in (question, answer)]
     if not (question and answer):
         return None
-    for group in free:
-        order = next((name for name in free if name != group and _counts(group, name, rows)), "")
-        if order and TALKING & {*part_name(group), *part_name(order)}:
-            return Rounds(question=question, answer=answer, group=group, order=order)
+    talking = [name for name in free if TALKING & {*part_name(name)}][:MOST_TALKING]
+    for named_so in talking:
+        for other in free:
+            for group, order in ((named_so, other), (other, named_so)):
+                if group != order and _counts(group, order, rows):
+                    return Rounds(question=question, answer=answer, group=group, order=order)
     return None
 
 

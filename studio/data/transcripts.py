@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from studio.core.i18n import Text, text
 from studio.data.columns import repeats
-from studio.data.formats.aliases import ANSWERS
+from studio.data.formats.aliases import ANSWERS, INSTRUCTION, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, shorten
 from studio.data.formats.column_names import simplify
 from studio.data.row import Row
@@ -355,7 +355,12 @@ def find_transcript(columns: Sequence[str], rows: Sequence[Values], container: s
     ]
     style = find_style(cells, alone=len(texts) == 1)
     # Sentences of two columns that stand in it are its question and its answer; a name and the like are not.
-    others = [name for name in texts if name not in long and lengths[name] >= SENTENCE_CHARACTERS]
+    others = [
+        name
+        for name in texts
+        if name not in long
+        and (lengths[name] >= SENTENCE_CHARACTERS or simplify(name) in (*ANSWERS, *INSTRUCTION, *QUESTIONS))
+    ]
     if style is None or sum(repeats(name, long, rows) for name in others) > 1:
         return None
     return Transcript(column=long[0], style=style.name, apart=style.single and container in ("txt", "md"))

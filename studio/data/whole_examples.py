@@ -19,6 +19,8 @@ PART = 0.3
 """An answer with more than this share of the letters it was found in is a part of the example, and no finding of it."""
 END_CHARACTERS = 60
 """So far from the end of a text its last words stand."""
+MOST_TEXTS = 12
+"""A table of more texts is not searched for two that make up a third."""
 FEW = 3
 FEW_ASKING = 0.3
 SHORTER, RICH = 4, 2
@@ -107,6 +109,8 @@ def _has_address(cell: Mapping[str, object]) -> bool:
 def find_halves(columns: Sequence[Column], rows: Sequence[Values]) -> tuple[str, str] | None:
     """Return two columns that make up a third, one behind the other: what was cut off, and what follows it."""
     texts = [one.name for one in columns if one.plain and (one.is_prose or one.coded) and one.distinct > 1]
+    if len(texts) > MOST_TEXTS:
+        return None
     for whole in texts:
         fronts = [name for name in texts if name != whole and _begins(name, whole, "", rows)]
         for front in fronts:
