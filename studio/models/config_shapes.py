@@ -37,6 +37,8 @@ TOWER = re.compile(
 """Names of parts that read pictures or sound, and of what leads from them to the language model."""
 HEADS = re.compile(r"^(lm_head|output|embed_out)\.weight$|\.lm_head\.weight$")
 """Output embeddings with weights of their own."""
+CONFIG_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+"""What configs call a dtype, and the facts of a model."""
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers")
 HIDDEN = ("hidden_size", "n_embd", "d_model", "embed_dim")
 QUERY_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
