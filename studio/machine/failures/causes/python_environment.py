@@ -123,6 +123,12 @@ FAILURES = (
         subject="python",
         severity="note",
     ),
+    Failure(
+        "torch_source",
+        said(r"Failed to load PyTorch C extensions"),
+        (Remedy("outside_source"), REBUILD),
+        code="P27",
+    ),
     Failure("two_openmp", said(r"OMP: Error #15"), (REBUILD,), code="P4"),
     Failure(
         "mixed_installers",
