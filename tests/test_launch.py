@@ -137,6 +137,7 @@ def test_another_studio_never_comes_first(checkout, tmp_path):
     ]
 
 
+@pytest.mark.computing
 def test_the_test_command_runs_ruff_and_the_chosen_tests(checkout, tmp_path):
     calm = ("-p", "no:cacheprovider")
     fast = launch(checkout, "--here", "test", "--json", *calm)

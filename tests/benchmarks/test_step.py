@@ -84,6 +84,7 @@ def test_what_is_kept_does_not_change_the_numbers(folder, stock):
     assert take(build_step(folder, policy=lean, **build), HF) == take(build_step(folder, **build), HF)
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize("bits", [16, 4])
 def test_without_triton_the_decoder_trains_within_a_budget(folder, bits):
     """A process of its own: Triton is out of reach before anything is imported, as for measure.py."""

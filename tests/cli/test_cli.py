@@ -83,6 +83,7 @@ def trained(shop):
     return read_answer(out.getvalue()), err.getvalue().splitlines()
 
 
+@pytest.mark.computing
 def test_train_answers_by_the_contract(trained, shop):
     answer, _ = trained
     assert answer.keys() == RUN_KEYS

@@ -86,6 +86,7 @@ def test_every_recorded_machine_through_the_command(path, workspace, capsys, mon
     assert all(set(problem) >= {"title", "evidence", "fix", "auto"} for problem in answer["problems"])
 
 
+@pytest.mark.computing
 def test_what_was_found_holds_until_it_is_asked_for_anew(ask, monkeypatch):
     from studio.machine import detect
 

@@ -107,6 +107,7 @@ def recipe(tiny_models, chat_file) -> Recipe:
     )
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize("first", [True, False], ids=["a first start", "a later start"])
 def test_rows_are_prepared_while_the_machine_is_looked_at(workspace, monkeypatch, recipe, first):
     """The run finds them: nothing is converted or cut again."""

@@ -85,6 +85,7 @@ def test_no_route_of_gradio_is_open_but_those_that_pages_need(owners):
     assert opened["owner"] <= known, opened["owner"] - known
 
 
+@pytest.mark.computing
 def test_no_number_of_a_handler_is_the_guests_but_their_own(context, owners, keys, sharing):
     """Every handler of the window by its number, at both ports, with a guest's cookie and with none."""
     owners.queue(api_open=False)
