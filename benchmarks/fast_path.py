@@ -73,7 +73,7 @@ def ask_planner(family: Family):  # noqa: ANN201
     """Return why the planner leaves the model of `family` to its own code, None where it chooses the decoder."""
     from benchmarks.draft import draft_run
     from studio.models.catalog import inspect_model
-    from studio.planning.layer_memory import explain_stock
+    from studio.planning.decoder_shape import explain_stock
 
     with tempfile.TemporaryDirectory() as folder:
         build_model(family, Path(folder))

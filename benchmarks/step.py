@@ -33,7 +33,7 @@ from studio.models.catalog import inspect_model
 from studio.models.load import AUTOCAST_DTYPES, DTYPES, load_model
 from studio.models.optimize_model import Fast, make_fast
 from studio.planning.backend_table import NEEDS_DOTS
-from studio.planning.layer_memory import read_decoder
+from studio.planning.decoder_shape import read_decoder
 from studio.planning.memory_planner import choose_policy
 from studio.planning.run_plan import USABLE_VRAM
 

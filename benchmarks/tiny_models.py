@@ -446,7 +446,19 @@ POPULAR = (
     ("Qwen2.5-VL (text)", "qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", {}),
     ("Gemma 2", "gemma2", "Gemma2ForCausalLM", {}),
     ("Llama 2 / SmolLM2 / TinyLlama", "llama", "LlamaForCausalLM", {"num_key_value_heads": 4}),
-    ("Gemma 4 12B (unified)", "gemma4_unified", "Gemma4UnifiedForConditionalGeneration", {}),
+    (
+        "Gemma 4 12B (unified)",
+        "gemma4_unified",
+        "Gemma4UnifiedForConditionalGeneration",
+        {
+            "text_config": {  # as google/gemma-4-12B has it: no layer reads another's keys and values
+                "num_kv_shared_layers": 0,
+                "attention_k_eq_v": True,
+                "num_global_key_value_heads": 1,
+                "final_logit_softcapping": 30.0,
+            },
+        },
+    ),
     ("SmolLM3", "smollm3", "SmolLM3ForCausalLM", {"tie_word_embeddings": True}),
     (
         "Granite 3",

@@ -355,7 +355,7 @@ def text_files():
     for path in tracked_files():
         if path.is_relative_to(ROOT / "tests" / "data" / "fixtures"):  # data in every encoding, and in none
             continue
-        if path.suffix not in (".safetensors", ".png", ".jpg", ".ico", ".woff2", ".gz", ".parquet"):
+        if path.suffix not in (".safetensors", ".png", ".jpg", ".ico", ".woff2", ".gz", ".parquet", ".gguf"):
             yield path, path.read_text(encoding="utf-8")
 
 

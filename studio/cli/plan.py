@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def plan(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.planning.decoder_shape import describe_steps
     from studio.planning.memory_estimate import count_tokens, predict, settle_rows
     from studio.planning.memory_planner import longest_context
     from studio.planning.run_plan import choose_calibration, choose_device, memory_budget
@@ -50,6 +51,8 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
         )
     ]
     lines += [f"{op:14} {choice.value}: {say(choice.reason)}" for op, choice in plan.kernels.items()]
+    steps = describe_steps(plan, model, recipe)
+    lines.append(f"{say(text('plan.label.decoder')):14} {_word(plan.memory is not None, say)}: {say(steps)}")
     duration = predict_duration(plan, machine, model, recipe, gpu, desk.recipes.count_rows(recipe))
     lines.append(f"{say(text('plan.label.time')):14} {say(describe(duration))}")
     lines += [say(text("event.warned", message=say_slower(one))) for one in plan.slower]
@@ -74,6 +77,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
         lines += [say(text("doctor.offer", title=offer.title, why=offer.why)), *filter(None, [offer.command])]
     data = {
         "plan": plan,
+        "decoder": {"value": plan.memory is not None, "reason": steps},
         "peak_bytes": peak,
         "policy": _policy_data(plan),
         "slower": list_slower(plan.slower),

@@ -313,8 +313,7 @@ class ModelFacts:
     """Whether attention caps its scores (Gemma 2), which PyTorch's fused attention cannot do."""
     scaled_branches: tuple[str, ...] = ()
     """Which results, of `attention` and `mlp`, are multiplied before they join the residual stream (Granite)."""
-    sdpa: bool = True
-    """Whether transformers can compute its attention by PyTorch's fused one."""
+    sdpa: bool = True  # transformers can compute its attention by PyTorch's fused one
     linear_parameters: int = 0
     expert_parameters: int = 0
     """Weights of all layers' linears, experts and routers left out; of their experts, biases left out."""
@@ -322,7 +321,8 @@ class ModelFacts:
     """Layers with experts, how many each of them has, and how many of those a token passes."""
     linears: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     norms: Mapping[str, int] = field(default_factory=dict)
-    """Name inside a layer, such as `self_attn.q_proj` -> (outputs, inputs), or of a norm -> its width."""
+    """Name inside a layer, such as `self_attn.q_proj` -> (outputs, inputs), or of a norm or a vector -> its width."""
+    packed: bool = False  # a GGUF file that is not opened yet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

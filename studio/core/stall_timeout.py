@@ -23,6 +23,7 @@ BUDGETS_S: Mapping[str, float] = {
     "start": 600.0,  # torch and transformers are imported: 10 s, minutes from a slow disk with a virus scanner
     "load": 900.0,
     "download": 600.0,  # without a byte: each progress line is a sign of life
+    "open": 600.0,  # as the weights are written, it says so every few seconds
     "prepare": 600.0,
     "reference": 600.0,  # compiles the kernels that evaluate
     "first": 600.0,  # the first step of a process compiles kernels and loads libraries

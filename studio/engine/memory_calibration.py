@@ -24,7 +24,7 @@ from studio.engine.decoder_step import DecoderStep
 from studio.engine.oom_fallback import is_out_of_memory, let_go, release_memory
 from studio.engine.trainer import Trainer, read_generators, write_generators
 from studio.models.decoder.decoder import Decoder
-from studio.planning.layer_memory import DecoderShape, read_decoder
+from studio.planning.decoder_shape import DecoderShape, read_decoder
 from studio.planning.memory_estimate import (
     CALIBRATIONS,
     count_allocated,

@@ -148,8 +148,8 @@ class Watch:
         self._emit(event)
         if isinstance(event, RunPlanned) and event.plan.device.value.startswith("cuda"):
             self._gpu = int(event.plan.device.value.partition(":")[2] or 0)
-        elif isinstance(event, PhaseStarted) and event.phase == "download":
-            self.beat("download", event.step)
+        elif isinstance(event, PhaseStarted) and event.phase in ("download", "open"):
+            self.beat(event.phase, event.step)
         elif isinstance(event, StepLogged):
             self._note_memory(event)
 

@@ -12,9 +12,9 @@ import re
 import sys
 from pathlib import Path
 
-SOMETIMES = ("gradio", "keyring", "trl", "datasets", "openpyxl", "zstandard", "charset-normalizer")
+SOMETIMES = ("gradio", "keyring", "trl", "datasets", "openpyxl", "zstandard", "charset-normalizer", "gguf")
 """What a command does without until it is needed: the window, a token kept for the hub, steps filled to the brim,
-spreadsheets, .zst files, text in an old encoding. studio/core/packages.py says then which one is missing."""
+spreadsheets, .zst files, text in an old encoding, GGUF files. studio/core/packages.py then says which is missing."""
 LINE = re.compile(r"^([A-Za-z0-9._-]+)\s*([^;#]*)(?:;\s*sys_platform == \"(\w+)\")?")
 
 

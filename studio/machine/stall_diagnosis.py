@@ -25,7 +25,7 @@ GROWTH_STEPS = 50
 WORKING_BYTES_PER_S = 1e6
 """A process that moves this much is at work: a big model from a slow disk takes longer than any budget."""
 WORKING_TIMES = 4.0
-MOVING_PHASES = ("start", "load", "download", "prepare", "save", "verify")
+MOVING_PHASES = ("start", "load", "download", "open", "prepare", "save", "verify")
 HEADER = "=== "
 """Begins the line above each set of stacks of ours; faulthandler's own timer writes `Timeout (0:01:00)!`."""
 

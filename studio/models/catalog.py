@@ -17,7 +17,8 @@ from studio.core.i18n import Text, text
 from studio.core.json_file import TooDeep, parse_json
 from studio.hub import modelscope
 from studio.models.architectures import judge_config
-from studio.models.config_shapes import read_shapes
+from studio.models.config_shapes import CONFIG_DTYPES, read_shapes
+from studio.models.gguf.facts import describe_gguf, find_gguf, name_gguf, read_gguf
 from studio.models.sdpa import supports_sdpa
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
@@ -39,7 +40,6 @@ LOADED_LATER = (
     "added_tokens.json",
 )
 """What transformers reads beside config.json, long after a run has begun."""
-CONFIG_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 # What bitsandbytes stores beside a quantised weight: scales and code books, no parameters of the model.
 QUANTIZATION_STATE = re.compile(
     r"\.(absmax|quant_map|nested_absmax|nested_quant_map|SCB|weight_format)$|\.quant_state\.bitsandbytes"
@@ -69,15 +69,18 @@ class StoredTensor:
 
 
 def inspect_model(source: str, *, revision: str = "", cache_lookup: bool = True) -> ModelFacts:
-    """Return what `source` is: `demo`, a local folder, or a hub id (looked up in the local caches, never downloaded).
+    """Return what `source` is: `demo`, a folder, a GGUF file, or a hub id (looked up in the caches, never downloaded).
 
     The caches are the hub library's and, without a revision, ModelScope's. A hub model that is not (wholly) in them
-    has folder "" and no shape. Raises StudioError when there is no such folder, or it is no model, or its weights are
-    incomplete, damaged or stored as pickles.
+    has folder "" and no shape, a GGUF file that is not opened yet folder "" alone. Raises StudioError when there is no
+    such folder, or it is no model, or its weights are incomplete, damaged or stored as pickles.
     """
     if source == "demo":
         return _inspect_folder(DEMO_MODEL, source, "demo")
     folder = Path(os.path.expanduser(source))  # Path's own raises RuntimeError for a person who is not there
+    file = find_gguf(source, folder) if source else None
+    if file is not None:
+        return _inspect_gguf(file, source)
     if source and folder.exists():
         return _inspect_folder(folder, source, folder.resolve().name)
     if not HUB_ID.fullmatch(source):
@@ -211,6 +214,13 @@ def _inspect_folder(folder: Path, source: str, name: str) -> ModelFacts:
     )
 
 
+def _inspect_gguf(file: Path, source: str) -> ModelFacts:
+    model, name = read_gguf(file), name_gguf(source, file)
+    return (
+        _inspect_folder(model.folder, source, name) if model.is_open else describe_gguf(model, source, name)
+    )
+
+
 def _not_downloaded(hub_id: str) -> ModelFacts:
     return ModelFacts(
         source=hub_id,
@@ -233,13 +243,13 @@ def _not_downloaded(hub_id: str) -> ModelFacts:
 
 def _read_config(folder: Path, name: str) -> dict[str, Any]:
     if folder.is_file():
-        part = "model.gguf" if folder.suffix.lower() == ".gguf" else "model.is_file"
-        raise _refusal(part, name=folder.name)
+        raise _refusal(
+            "gguf.damaged" if folder.suffix.lower() == ".gguf" else "model.is_file", name=folder.name
+        )
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         raise _refusal("model.adapter", name=name)
     if not (folder / "config.json").is_file():
-        part = "model.gguf" if any(folder.glob("*.gguf")) else "model.no_config"
-        raise _refusal(part, name=name)
+        raise _refusal("model.no_config", name=name)
     config = _read_json(folder / "config.json")
     if not isinstance(config, dict):
         raise _refusal("model.config_damaged", name=name)

@@ -8,8 +8,8 @@ from typing import Any
 
 from studio.core.facts import ModelFacts
 from studio.models.architectures import judge_config
-from studio.models.catalog import CONFIG_DTYPES, name_quantization
-from studio.models.config_shapes import LAYERS, read_shapes
+from studio.models.catalog import name_quantization
+from studio.models.config_shapes import CONFIG_DTYPES, LAYERS, read_shapes
 from studio.models.decoder.structure import TRAITS, FamilyTraits, Shape, first_int, shape_layer
 
 MOST_LAYERS = 1000

@@ -10,6 +10,8 @@ from typing import Any
 from studio.models.decoder.structure import (
     CHOSEN_COUNTS,
     EXPERT_COUNTS,
+    MLPS,
+    ROUTERS,
     caps_scores,
     first_int,
     list_scaled,
@@ -19,11 +21,13 @@ from studio.models.decoder.structure import (
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)\.weight$")
 """A weight of one layer: `model.layers.3.self_attn.q_proj.weight`."""
+VECTOR = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.\d+\.([^.]+\.[^.]+)(?<!weight)(?<!bias)$")
+"""Another parameter of a part of a layer, such as `model.layers.3.self_attn.sinks`."""
 LAYER_NUMBER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 EXPERT = re.compile(r"(?:^|\.)experts\.")
 """A weight of experts, one by one or together. transformers 5 holds them as parameters of three dimensions."""
 EXPERT_BIAS = re.compile(r"bias$")
-ROUTER = re.compile(r"(?:^|\.)(?:gate|router)$")
+ROUTER = re.compile(r"(?:^|\.)(?:gate|router)(?:\.proj)?$")
 """The matrix that scores a layer's experts: in transformers 5 a parameter of its own class, which stays as it is."""
 TOWER = re.compile(
     r"(?:^|\.)(?:vision|visual|audio|speech|image|img|vit|vpm|sam|qformer|siglip|resampler|perceiver)[^.]*\."
@@ -33,6 +37,8 @@ TOWER = re.compile(
 """Names of parts that read pictures or sound, and of what leads from them to the language model."""
 HEADS = re.compile(r"^(lm_head|output|embed_out)\.weight$|\.lm_head\.weight$")
 """Output embeddings with weights of their own."""
+CONFIG_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+"""What configs call a dtype, and the facts of a model."""
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers")
 HIDDEN = ("hidden_size", "n_embd", "d_model", "embed_dim")
 QUERY_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
@@ -91,7 +97,9 @@ def read_shapes(
 def _read_layers(
     shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, tuple[int, int]]
 ) -> tuple[dict[str, tuple[int, int]], dict[str, int], int]:
-    """Return a layer's linears and norms, and the parameters of all layers' linears, experts and routers left out.
+    """Return a layer's linears, its norms and other vectors, and the parameters of all layers' linears.
+
+    Experts and routers are left out of these.
 
     `known`: (outputs, inputs) by the names that linears have in most families: packed weights do not tell theirs.
     """
@@ -100,8 +108,12 @@ def _read_layers(
     norms: dict[str, int] = {}
     count = 0
     for name, shape in shapes.items():
-        match = LAYER.search(name)
-        if match is None or TOWER.search(name):
+        if TOWER.search(name):
+            continue
+        match, vector = LAYER.search(name), VECTOR.search(name)
+        if vector is not None and len(shape) == 1 and vector[1].partition(".")[0] not in (*MLPS, *ROUTERS):
+            norms[vector[1]] = shape[0]
+        if match is None:
             continue
         inner = match[2]
         if len(shape) == 1:

@@ -1,17 +1,24 @@
-"""The files of the model that a recipe names: those on this disk, else fetched from the hub."""
+"""The files of the model that a recipe names: those on this disk, opened where they are packed, else fetched."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 from studio.core.events import PhaseStarted, RunEvent
 from studio.core.facts import ModelFacts
 from studio.core.i18n import literal, text
 from studio.hub.access_token import NO_MIRROR, Mirror
+from studio.hub.child import DownloadStopped
 from studio.hub.model_download import download_model, refuse
 from studio.hub.offline import wants_offline
 from studio.models.catalog import inspect_model
+from studio.models.gguf.facts import find_gguf, read_gguf
+from studio.models.gguf.opened import open_model
+
+TOLD_S = 5.0
 
 
 def resolve_model(
@@ -21,7 +28,7 @@ def resolve_model(
     should_stop: Callable[[], bool],
     mirror: Mirror = NO_MIRROR,
 ) -> ModelFacts:
-    """Return the facts of a model whose files are on this disk, downloading a hub model that is not.
+    """Return the facts of a model whose files are on this disk: a GGUF file is opened, a hub model downloaded.
 
     Raises DownloadStopped when the person stops it; StudioError when the model does not exist, is gated, has no
     safetensors or cannot be trained, the disk is full, the hub does not answer, or the person wants no network.
@@ -29,6 +36,9 @@ def resolve_model(
     facts = inspect_model(source, revision=revision)
     if facts.folder:
         return facts
+    file = find_gguf(source, Path(os.path.expanduser(source)))
+    if file is not None:
+        return _open_file(file, facts, emit, should_stop)
     if wants_offline(os.environ):
         raise refuse("offline", source)
     emit(PhaseStarted(phase="download", detail=text("download.start", name=source)))
@@ -44,3 +54,24 @@ def resolve_model(
     if not facts.trainable.ok:
         raise refuse("not_trainable", source, facts.trainable.reason or literal(facts.architecture))
     return facts
+
+
+def _open_file(
+    file: Path, facts: ModelFacts, emit: Callable[[RunEvent], None], should_stop: Callable[[], bool]
+) -> ModelFacts:
+    """Open a GGUF file and return the facts of its folder; how far it is, is told every TOLD_S."""
+    if not facts.trainable.ok:
+        raise refuse("not_trainable", facts.name, facts.trainable.reason or literal(facts.architecture))
+    emit(PhaseStarted(phase="open", detail=text("gguf.opening", name=facts.name)))
+    told_s = time.monotonic()
+
+    def report(done_bytes: int, total_bytes: int) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s > TOLD_S:
+            told_s = time.monotonic()
+            megabytes = {"done_mb": round(done_bytes / 1e6), "total_mb": round(total_bytes / 1e6)}
+            emit(PhaseStarted(phase="open", detail=text("gguf.progress", name=facts.name, **megabytes)))
+
+    if open_model(read_gguf(file), report, should_stop) is None:
+        raise DownloadStopped(*(text(f"gguf.stopped{end}", name=facts.name) for end in ("", ".why", ".fix")))
+    return inspect_model(facts.source)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
-from studio.planning.layer_memory import DecoderShape, moved_bytes
+from studio.planning.decoder_shape import DecoderShape
+from studio.planning.layer_memory import moved_bytes
 
 OPERATIONS_A_BYTE = 15_000
 """Operations in the time in which a byte crosses PCIe, taken high, so that a planned copy is a hidden one: an H200

@@ -10,7 +10,13 @@ from studio_kernels.op import DECODED_BYTES
 from studio.core.facts import ModelFacts
 from studio.core.recipe import AdapterSpec
 from studio.models.config_shapes import EXPERT, ROUTER
-from studio.models.decoder.structure import SHARED_GATES, SHARED_MLPS, is_target, share_rank
+from studio.models.decoder.structure import (
+    SHARED_GATES,
+    SHARED_MLPS,
+    find_placement,
+    is_target,
+    share_rank,
+)
 
 MATRICES = 3
 """Gate, up and down of an expert."""
@@ -88,11 +94,17 @@ def list_kinds(model: ModelFacts) -> tuple[LayerKind, ...]:
         for name, shape in model.linears.items()
         if not (EXPERT.search(name) or ROUTER.search(name) or name.rpartition(".")[2] in SHARED_GATES)
     }
-    routed = {name: shape for name, shape in plain.items() if name.rpartition(".")[0] != "mlp"}
+    beside = stand_beside(model)  # then the MLP is no other kind of layer's
+    routed = {n: shape for n, shape in plain.items() if beside or n.rpartition(".")[0] != "mlp"}
     dense = {name: shape for name, shape in plain.items() if name.rpartition(".")[0] not in SHARED_MLPS}
     layers = model.experts[0]
     kinds = LayerKind(layers, routed, True), LayerKind(model.layers - layers, dense)
     return tuple(kind for kind in kinds if kind.count)
+
+
+def stand_beside(model: ModelFacts) -> bool:
+    """Return whether a layer's experts stand beside its MLP (Gemma 4), and not in its place."""
+    return "routed_norm" in find_placement({name for name in model.norms if "." not in name})
 
 
 def count_outside(model: ModelFacts) -> int:

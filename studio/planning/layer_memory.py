@@ -6,219 +6,22 @@ Q, K: width of all query heads, of all key heads   tail: the columns in which a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from studio_kernels.ce_chunks import LEAST_ROWS, LOGITS_PER_PROCESSOR, MOST_ROWS
 from studio_kernels.op import SCORES_BYTES
 
-from studio.core.facts import BackendPlan, ModelFacts
-from studio.core.i18n import Text, text
 from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
-from studio.core.recipe import Recipe
-from studio.models.decoder.structure import (
-    HEAD_NORMS,
-    Group,
-    find_placement,
-    find_strange,
-    group_linears,
-    has_mixers,
-    split_mixers,
-)
-from studio.planning.layer_kinds import Routed, count_adapters, count_outside, list_kinds, read_routed
+from studio.planning.decoder_shape import DecoderShape
 
-DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 HEAD_LOGITS = 132 * LOGITS_PER_PROCESSOR
 """The loss head's own choice of a portion on an H200, fewer elsewhere."""
 SCORE_BLOCKS = 3
 """Of SCORES_BYTES each, where attention is composed of matrix products."""
-COMPOSED = ("glu", "dropout", "linear_cross_entropy")
-"""Ops whose PyTorch twins need room that their kernels do not."""
-RECORD_BYTES = {"self_attn": 5, "conv": 5}
-OTHER_RECORD_BYTES = 24
-"""What autograd holds of a mixer, by the name of its module, bytes for each input and output of its linears: of
-attention 3.1 to 4.7, of LFM2's convolution 2.4, of a gated delta rule 14.3, of Mamba 2 23.1, as transformers composes
-them in bf16 (at the widths of Qwen3.5 4B, Gemma 4, DeepSeek-V2 Lite, LFM2 1.2B, Granite 4-H; libraries' kernels hold
-less). A bound, and no measurement of the model at hand."""
 LIBRARY_BYTES = 32 * 2**20
 """The matrix library's own workspace on Hopper; 8 MiB elsewhere."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DecoderShape:
-    """A decoder of equal layers, with what one recipe trains of it."""
-
-    layers: int
-    hidden: int
-    vocabulary: int
-    mlp_width: int
-    query_heads: int
-    key_heads: int
-    head_dim: int
-    groups: Mapping[str, Group]
-    trained_parameters: int
-    """Of the adapters of all layers, or of the whole model."""
-    whole: bool
-    """Whether all weights are trained, and no adapters."""
-    head_norms: bool
-    branch_norms: bool
-    scaled_branches: tuple[str, ...]
-    dropout: bool
-    composed_attention: bool
-    """Whether attention is composed of matrix products, because its scores are capped."""
-    composed: bool
-    """Whether gate and loss head are composed of PyTorch's operations."""
-    fp8: bool
-    """Whether frozen weights are multiplied in 8 bits, from copies of their own."""
-    element_bytes: int
-    windows: tuple[int, ...]
-    """Of each layer: the tokens that a token sees; 0: all before it."""
-    record_bytes: int = 0
-    """What autograd holds of the model's own mixer while it runs back, bytes a token; 0: attention is ours."""
-    routed: Routed | None = None
-    """Experts, where layers have some: those without are taken to be like them."""
-
-    @property
-    def queries(self) -> int:
-        """Q."""
-        return self.query_heads * self.head_dim
-
-    @property
-    def keys(self) -> int:
-        """K."""
-        return self.key_heads * self.head_dim
-
-    @property
-    def weights_a_token(self) -> int:
-        """Weights of all layers that a token meets."""
-        linear = self.layers * sum(group.inputs * group.outputs for group in self.groups.values())
-        routed = self.routed
-        return linear + (routed.layers * routed.chosen * routed.weights if routed else 0)
-
-
-def explain_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Text | None:
-    """Return why the model's own forward trains and not the studio's own decoder; None where the decoder does.
-
-    That is so for DoRA, 8-bit weights, and layers of another structure.
-    """
-    spec, stored = recipe.adapter, plan.quantization.value
-    if spec.dora and spec.method == "lora":
-        return text("plan.stock.dora")
-    if stored not in ("none", "nf4"):
-        return text("plan.stock.quantization", value=stored)
-    linears = {name for kind in list_kinds(model) for name in kind.linears}
-    strange = find_strange(linears, model.norms, model.head_dim, model.query_heads, model.key_heads)
-    if strange and spec.method == "lora" and not spec.dropout and _has_mixers(model):
-        strange = []
-    if strange:
-        return text("model.decoder.unlike", part=", ".join(strange[:3]))
-    if not model.query_heads or _read_groups(model, recipe) is None:
-        return text("plan.stock.structure", architecture=model.architecture)
-    return None
-
-
-def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> DecoderShape | None:
-    """Return the shape of the studio's own decoder for this run; None where explain_stock() has a reason."""
-    if explain_stock(plan, model, recipe) is not None:
-        return None
-    spec, groups = recipe.adapter, _read_groups(model, recipe)
-    whole = spec.method == "full"
-    routed = read_routed(model, spec)
-    adapters = count_adapters(model, spec)
-    windowed = model.windowed_layers or (True,) * model.layers
-    return DecoderShape(
-        layers=model.layers,
-        hidden=model.hidden_size,
-        vocabulary=model.vocabulary,
-        mlp_width=groups["down"].inputs,
-        query_heads=model.query_heads,
-        key_heads=model.key_heads,
-        head_dim=model.head_dim,
-        groups=groups,
-        trained_parameters=model.parameters if whole else adapters,
-        whole=whole,
-        head_norms=not model.norms.keys().isdisjoint(HEAD_NORMS),
-        scaled_branches=model.scaled_branches,
-        branch_norms="output_norm" in find_placement(model.norms),
-        dropout=spec.dropout > 0 and not whole,
-        composed_attention=plan.attention.value == "eager" and not _by_triton(plan, "flash"),
-        composed=not all(_by_triton(plan, op) for op in COMPOSED if op in plan.kernels),
-        fp8=bool(plan.fp8.value),
-        element_bytes=DTYPE_BYTES[plan.dtype.value],
-        routed=routed,
-        windows=tuple(model.sliding_window if is_windowed else 0 for is_windowed in windowed),
-        record_bytes=_count_record(model),
-    )
-
-
-def _has_mixers(model: ModelFacts) -> bool:
-    """Return whether the model's own mixers run in layers whose MLP is ours: beside experts that is not planned."""
-    return not model.expert_parameters and has_mixers(model.linears, model.norms)
-
-
-def _count_record(model: ModelFacts) -> int:
-    """Return DecoderShape.record_bytes: of the mixer that holds most, where layers have several kinds."""
-    if not _has_mixers(model):
-        return 0
-    _, mixers = split_mixers(model.linears)
-    return max(
-        RECORD_BYTES.get(name, OTHER_RECORD_BYTES) * sum(map(sum, linears.values()))
-        for name, linears in mixers.items()
-    )
-
-
-def _by_triton(plan: BackendPlan, op: str) -> bool:
-    return op in plan.kernels and plan.kernels[op].value == "triton"
-
-
-def _read_groups(model: ModelFacts, recipe: Recipe) -> dict[str, Group] | None:
-    rank = recipe.adapter.rank if recipe.adapter.method == "lora" else 0
-    if _has_mixers(model):
-        return _group_mixers(model, rank, recipe.adapter.target_modules)
-    kinds, found = list_kinds(model), []
-    if model.expert_parameters and (
-        read_routed(model, recipe.adapter) is None or recipe.adapter.method == "full"
-    ):
-        return None
-    for kind in kinds:
-        alone = kind.routed and not any("mlp" in name.lower() for name in kind.linears)
-        linears = kind.linears | (_no_mlp(model.hidden_size) if alone else {})
-        groups = group_linears(linears, rank, recipe.adapter.target_modules)
-        if groups is None:
-            return None
-        if alone:
-            groups |= {name: replace(groups[name], tail=0) for name in ("gate_up", "down")}
-        found.append(groups)
-    weights = count_outside(model) + sum(
-        kind.count * sum(group.inputs * group.outputs for group in groups.values())
-        for kind, groups in zip(kinds, found, strict=True)
-    )
-    # Layers of shapes that differ otherwise are another structure.
-    return found[0] if weights == model.linear_parameters else None
-
-
-def _no_mlp(hidden: int) -> dict[str, tuple[int, int]]:
-    """Return the linears of an MLP of no width, as beside experts of which none is shared."""
-    return {"mlp.gate_up_proj": (0, hidden), "mlp.down_proj": (hidden, 0)}
-
-
-def _group_mixers(model: ModelFacts, rank: int, targets: str) -> dict[str, Group] | None:
-    """Return the Groups of layers with the model's own mixers: `qkv` is the mean mixer as one matrix, without a tail.
-
-    Its adapters are multiplied one by one.
-    """
-    mlp, _ = split_mixers(model.linears)
-    stand_ins = {"self_attn.qkv_proj": (0, model.hidden_size), "self_attn.o_proj": (model.hidden_size, 0)}
-    groups = group_linears(mlp | stand_ins, rank, targets)
-    if groups is None or not model.layers:
-        return None
-    own = sum(groups[name].inputs * groups[name].outputs for name in ("gate_up", "down"))
-    mixing = model.linear_parameters // model.layers - own
-    if mixing <= 0:
-        return None
-    qkv = Group(inputs=model.hidden_size, outputs=-(-mixing // model.hidden_size), tail=0)
-    return groups | {"qkv": qkv, "output": Group(inputs=0, outputs=model.hidden_size, tail=0)}
 
 
 def kept_bytes(shape: DecoderShape, keep: str) -> int:
@@ -226,7 +29,7 @@ def kept_bytes(shape: DecoderShape, keep: str) -> int:
     e, groups, routed = shape.element_bytes, shape.groups, shape.routed
     levels = (
         # The layer's input; the MLP's result where a norm follows it; which experts a token passes.
-        e * shape.hidden * (1 + shape.branch_norms) + (routed.kept_bytes(e) if routed else 0),
+        e * shape.hidden * (1 + shape.branch_norms + shape.paired) + (routed.kept_bytes(e) if routed else 0),
         _attention_state(shape)
         + e * shape.hidden,  # and the residual stream after it, or what a norm makes it from
         e * (shape.queries + 2 * shape.keys + groups["qkv"].tail),
@@ -276,6 +79,9 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     if shape.record_bytes:  # made again before the MLP where its result is needed, else after it
         state, qkv = shape.record_bytes * (level < 1), 0
     middle = e * hidden * ((level < 1) + shape.branch_norms)
+    middle += (
+        4 * e * hidden * shape.paired
+    )  # their sum, its gradient, the MLP's, and what comes back by the router
     # The product takes its gradient's place, gate's and up's gradients theirs; then the norm and its gradient.
     # Composed of PyTorch's operations the gate takes three more of its width, and dropout 12 bytes an element to draw.
     dropped = shape.dropout * (1 + 12 // e * shape.composed)
@@ -288,7 +94,7 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     )
     if level < 3:
         portion += 2 * width + 2 * groups["gate_up"].tail
-    given_back = e * hidden * ((level > 0) + shape.branch_norms)
+    given_back = e * hidden * ((level > 0) + shape.branch_norms + shape.paired)
     if level == 3:
         given_back += e * (2 * width + groups["gate_up"].tail)
     experts = 0

@@ -11,14 +11,9 @@ from studio.core.atomic_files import add_spare
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.memory_policy import Calibration, MemoryPolicy
 from studio.core.recipe import AdapterSpec, Recipe, change_recipe
+from studio.planning.decoder_shape import DTYPE_BYTES, DecoderShape, longest, read_decoder
 from studio.planning.layer_kinds import count_adapters
-from studio.planning.layer_memory import (
-    DTYPE_BYTES,
-    LIBRARY_BYTES,
-    DecoderShape,
-    peak_of_layers,
-    read_decoder,
-)
+from studio.planning.layer_memory import LIBRARY_BYTES, peak_of_layers
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / 16384
 """4 bits a weight, a one-byte scale for 64 weights, a four-byte scale for 256 of those scales."""
@@ -173,11 +168,6 @@ def settle_rows(plan: BackendPlan, recipe: Recipe) -> Recipe:
     return (
         change_recipe(recipe, {"optim.micro_batch": min(planned, count_rows(recipe))}) if planned else recipe
     )
-
-
-def longest(model: ModelFacts, recipe: Recipe) -> int:
-    """Return the most tokens that an example may have."""
-    return min(recipe.data.max_length, model.max_positions or recipe.data.max_length)
 
 
 def loaded_bytes(plan: BackendPlan, model: ModelFacts) -> int:

@@ -11,13 +11,13 @@ from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import Text, text
 from studio.core.memory_policy import KEEP_LEVELS, Calibration, Keep, LayerPolicy, MemoryPolicy
 from studio.core.recipe import Recipe, change_recipe
+from studio.planning.decoder_shape import DecoderShape, longest, read_decoder
 from studio.planning.layer_flops import slowdown
-from studio.planning.layer_memory import DecoderShape, peak_of_layers, read_decoder
+from studio.planning.layer_memory import peak_of_layers
 from studio.planning.memory_estimate import (
     CALIBRATIONS,
     count_allocated,
     count_tokens,
-    longest,
     predict,
     predict_decoder,
     settle_rows,

@@ -14,9 +14,9 @@ from studio.core.facts import BackendPlan, Choice, ModelFacts, RowLengths
 from studio.core.i18n import Text, text
 from studio.core.memory_policy import Calibration
 from studio.core.recipe import Recipe, change_recipe
+from studio.planning.decoder_shape import DecoderShape, longest
 from studio.planning.layer_flops import head_work, measure_work, micro_step_work, slowdown
-from studio.planning.layer_memory import DecoderShape
-from studio.planning.memory_estimate import count_rows, longest, predict
+from studio.planning.memory_estimate import count_rows, predict
 from studio.planning.memory_planner import MemoryChoice, choose_policy
 
 CPU_TOKENS = 512

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
+from studio.planning.decoder_shape import DecoderShape
 from studio.planning.layer_flops import (
     HEAD_SHARES,
     OPENING_OPERATIONS,
@@ -19,14 +20,7 @@ from studio.planning.layer_flops import (
     head_work,
     measure_work,
 )
-from studio.planning.layer_memory import (
-    DecoderShape,
-    head_bytes,
-    moved_bytes,
-    peak_of_runs,
-    size_layer,
-    tables_bytes,
-)
+from studio.planning.layer_memory import head_bytes, moved_bytes, peak_of_runs, size_layer, tables_bytes
 
 LEAST_CHUNK_TOKENS = 1024
 """Fewer tokens at a time leave a GPU's processors idle."""

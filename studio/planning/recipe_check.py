@@ -187,7 +187,11 @@ def _check_model(recipe: Recipe, model: ModelFacts) -> Iterator[Problem]:
         reason = model.trainable.reason or literal(model.architecture)
         message = text("check.not_trainable", name=model.name, reason=reason)
         yield Problem(field="model.source", message=message, fix=_name_way(model.trainable.reason))
-    if not model.folder:
+    if model.packed and model.trainable.reason is not None:
+        # What its opening takes and costs is told before it happens.
+        fix = text("gguf.opened_later.fix")
+        yield Problem(field="model.source", message=model.trainable.reason, fix=fix, severity="warning")
+    if not model.folder and not model.packed:
         return
     if model.max_positions and recipe.data.max_length > model.max_positions:
         values = {"length": recipe.data.max_length, "most": model.max_positions}

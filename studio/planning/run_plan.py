@@ -13,7 +13,7 @@ from studio.machine.capabilities import dotted, has_bf16, has_fp8, old_driver, t
 from studio.machine.cards import choose_card, explain_card, gigabytes, number_card
 from studio.machine.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE
 from studio.planning.backend_table import NEEDS_DOTS, Backend, choose_backend, runs_fast
-from studio.planning.layer_memory import read_decoder
+from studio.planning.decoder_shape import read_decoder
 from studio.planning.memory_estimate import (
     count_linear_parameters,
     count_quantized,

@@ -10,9 +10,8 @@ from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
 from studio.machine.capabilities import broken_ops
 from studio.machine.matmul_speeds import rate_card
+from studio.planning.decoder_shape import explain_stock, longest, read_decoder
 from studio.planning.layer_flops import slowdown
-from studio.planning.layer_memory import explain_stock, read_decoder
-from studio.planning.memory_estimate import longest
 from studio.planning.speed_estimate import RowFigures, is_reckonable, measure_twins, reckon_speed
 
 LEAST_FACTOR = 1.5

@@ -13,9 +13,9 @@ from studio.core.facts import BackendPlan, DataFacts, Gpu, MachineFacts, Measure
 from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe, share_held_out
 from studio.machine.matmul_speeds import find_card, rate_card, rate_processor, read_speeds, share_of_wide
+from studio.planning.decoder_shape import longest, read_decoder
 from studio.planning.layer_flops import ATTENTION_SLOWNESS, slowdown
-from studio.planning.layer_memory import read_decoder
-from studio.planning.memory_estimate import count_linear_parameters, count_rows, longest
+from studio.planning.memory_estimate import count_linear_parameters, count_rows
 
 MEAN_SHARE = 0.5
 """A row's tokens as a share of the longest that is kept, where nothing is known of the rows: chats of at most 1,024

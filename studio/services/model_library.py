@@ -48,7 +48,8 @@ class FoundModel:
     """What a recipe's `model.source` takes."""
     name: str
     origin: str
-    """demo, folder, cache (the hub library's), modelscope, pick (advised, not here) or hub (found there)."""
+    """demo, folder, cache (the hub library's), modelscope, ollama, lmstudio, llama.cpp, pick (advised, not here) or hub
+    (found there)."""
     facts: ModelFacts | None = None
     """None for one that cannot be read."""
     weight_bytes: int = 0
@@ -130,7 +131,7 @@ class ModelLibrary:
     def find(self, source: str, revision: str = "") -> FoundModel:
         """Return the model that a recipe names, judged; what was asked of the hub before counts. Raises StudioError."""
         facts = inspect_model(source, revision=revision)
-        if facts.folder:
+        if facts.folder or facts.packed:
             return self._judge_found(_describe(facts, "demo" if source == "demo" else "folder"))
         known = self._outlines.get(source)
         if known is None and source in outline_picks():
@@ -241,7 +242,7 @@ def _inspect(place: ModelPlace) -> FoundModel:
     if place.problem is not None:
         return found
     try:
-        facts = inspect_model(place.source if place.origin in ("demo", "cache") else str(place.path))
+        facts = inspect_model(str(place.path) if place.origin in ("folder", "modelscope") else place.source)
     except StudioError as error:
         problem = text("sentence.two", first=error.what, second=error.why)
         return dataclasses.replace(found, problem=problem)

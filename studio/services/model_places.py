@@ -1,4 +1,4 @@
-"""Where models may lie on this machine: the demo, the person's own folders, the hub library's cache, ModelScope's."""
+"""Where models may lie on this machine: the demo, own folders, the caches of the hub and ModelScope, other programs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from studio.core.i18n import Text, text
 from studio.hub import modelscope
 from studio.models.catalog import DEMO_MODEL, find_cached
+from studio.models.gguf.opened import list_model_files
+from studio.models.gguf.programs import list_program_models
 
 FOLDERS_READ = 3000
 """Of one folder of the person's, no more folders below it are looked into: somebody may name a whole disk."""
@@ -18,13 +20,13 @@ PARTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelPlace:
-    """A folder that may hold a model."""
+    """A folder or a file that may hold a model."""
 
     source: str
     """What a recipe's `model.source` takes: `demo`, a path, or a hub id."""
     name: str
     origin: str
-    """demo, folder, cache or modelscope"""
+    """demo, folder, cache, modelscope, or the program that keeps it: ollama, lmstudio, llama.cpp"""
     path: Path
     problem: Text | None = field(default=None, compare=False)
     """Why it cannot be trained, where its listing alone tells."""
@@ -38,12 +40,17 @@ def list_places(folders: Iterable[str]) -> Iterator[ModelPlace]:
     yield from _list_cache()
     for hub_id, path in modelscope.list_folders():
         yield ModelPlace(source=hub_id, name=hub_id, origin="modelscope", path=path)
+    for model in list_program_models():
+        yield ModelPlace(source=model.source, name=model.name, origin=model.program, path=model.file)
 
 
 def read_stamp(path: Path) -> tuple[int, int, int]:
-    """Return what changes when a folder's files do: their number, their bytes, the newest time of change."""
+    """Return what changes when a folder's files do, or a file: their number, their bytes, the newest time of change."""
     count = size_bytes = newest = 0
     try:
+        if path.is_file():
+            facts = path.stat()
+            return 1, facts.st_size, facts.st_mtime_ns
         with os.scandir(path) as entries:
             for entry in entries:
                 facts = entry.stat()
@@ -62,11 +69,21 @@ def _list_folder(folder: Path) -> Iterator[ModelPlace]:
         path, depth = waiting.pop(0)
         read += 1
         files, below = _read_folder(path)
-        if "config.json" in files or any(name.endswith(PARTS) for name in files):
-            name = path.relative_to(folder).as_posix() if path != folder else path.name
+        name = path.relative_to(folder).as_posix() if path != folder else path.name
+        if _holds_gguf_alone(files):
+            for file in list_model_files(path):
+                yield ModelPlace(source=str(file), name=file.stem, origin="folder", path=file)
+        elif "config.json" in files or any(name.endswith(PARTS) for name in files):
             yield ModelPlace(source=str(path), name=name, origin="folder", path=path)
         elif depth < 2:
             waiting += [(one, depth + 1) for one in below]
+
+
+def _holds_gguf_alone(files: set[str]) -> bool:
+    """Return whether the models among a folder's files are GGUF files."""
+    return any(name.endswith(".gguf") for name in files) and not any(
+        name.endswith(".safetensors") for name in files
+    )
 
 
 def _read_folder(path: Path) -> tuple[set[str], list[Path]]:
@@ -97,16 +114,16 @@ def _list_cache() -> Iterator[ModelPlace]:
             continue
         for snapshot in _snapshots(repository):
             files, _ = _read_folder(snapshot)
-            if any(name.endswith(".gguf") for name in files):
-                problem = text(
-                    "sentence.two", first=text("model.gguf", name=hub_id), second=text("model.gguf.why")
-                )
-            elif "config.json" in files:
+            if _holds_gguf_alone(files):
+                for file in list_model_files(snapshot):
+                    yield ModelPlace(
+                        source=str(file), name=f"{hub_id}/{file.name}", origin="cache", path=file
+                    )
+                break
+            if "config.json" in files:
                 problem = text("fit.incomplete")
-            else:
-                continue  # a tokenizer alone, or another library's files
-            yield ModelPlace(source=hub_id, name=hub_id, origin="cache", path=snapshot, problem=problem)
-            break
+                yield ModelPlace(source=hub_id, name=hub_id, origin="cache", path=snapshot, problem=problem)
+                break
 
 
 def _snapshots(repository: Path) -> list[Path]:

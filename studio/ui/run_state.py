@@ -44,7 +44,10 @@ LOG_STEPS = 10
 PACE_STEPS = 20
 """The time left is reckoned from the pace of the last PACE_STEPS steps."""
 SAMPLES = 400
-BEFORE = {"prepare": (("download",), ("load",)), "load": (("download",), ("prepare",))}
+BEFORE = {
+    "prepare": (("download",), ("open",), ("load",)),
+    "load": (("download",), ("open",), ("prepare",)),
+}
 """Behind these a phase goes on with an attempt, else it begins one; runs of older studios loaded first."""
 """Answers that are kept: 50 evaluations of 8 prompts."""
 

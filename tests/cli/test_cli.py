@@ -199,7 +199,8 @@ def test_a_warning_does_not_refuse(ask, shop, tmp_path, tiny_models):
 
 def test_plan_says_what_would_be_used(ask, read, shop):
     answer = ask("plan", shop / "recipe.json")
-    assert answer.keys() == {"plan", "peak_bytes", "policy", "slower", "time", "untouched"}
+    assert answer.keys() == {"plan", "decoder", "peak_bytes", "policy", "slower", "time", "untouched"}
+    assert answer["decoder"]["value"] is False and "processor" in answer["decoder"]["reason"]
     assert {"device", "dtype", "attention", "quantization", "optimizer", "kernels"} <= answer["plan"].keys()
     assert all(isinstance(size, int) and size >= 0 for size in answer["peak_bytes"].values())
     assert answer["plan"]["device"].keys() == {"value", "reason"} and answer["plan"]["device"]["reason"]

@@ -8,8 +8,10 @@ import pytest
 from studio.core.i18n import load_catalogue, text
 from studio.machine.failures import CATALOGUE, weigh_text
 from studio.machine.failures.certainty import TELLS
+from studio.machine.failures.diagnosis import clean, leave_out_harmless
 from studio.machine.failures.explanation import REASONS, explain_words
 from studio.ui.tabs.doctor.report import cause_card
+from tests.machine.recorded_texts import failures as recorded
 
 PLACE = 'Traceback (most recent call last):\n  File "/home/u/{path}", line 3, in run\n    do(x)\n'
 OWN, LIBRARY = PLACE.format(path="mine.py"), PLACE.format(path="site-packages/trl/trainer.py")
@@ -138,3 +140,47 @@ def test_the_unknown_says_which_package_raised_it():
     own = explain_words(OWN + "ValueError: the moon is full\n", catalogue)
     assert own["what"] == "The studio does not know this error yet."
     assert own["line"] == "ValueError: the moon is full"
+
+
+ENGLISH = load_catalogue("en").words
+SOME = recorded()[::7]
+STATES = "".join(f"step {state}/90 loss 1.{state}\n" for state in range(9))
+UNKNOWN_END = PLACE.format(path="site-packages/oddlib/core.py") + "ValueError: the moon is full\n"
+WARNINGS = (
+    "UserWarning: CUDA_HOME is not set, some features are off\n",
+    "[    3.1] nouveau 0000:01:00.0: DRM: VRAM: 8192 MiB\n",
+    "A matching Triton is not available, some optimizations will not be enabled.\n",
+    "WARNING:bitsandbytes.cextension:Could not find the bitsandbytes CUDA binary at PosixPath('/x.so')\n",
+    "[W socket.cpp:697] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 99).\n",
+    "WARNING: Running pip as the 'root' user can result in broken permissions\n",
+)
+
+
+def certain_cause(words: str) -> str:
+    """Return the id of the one cause that is told without a doubt; "" for none."""
+    verdict = weigh_text(words)
+    if verdict is None or verdict.second or verdict.doubt:
+        return ""
+    id = verdict.first.entry.id
+    return "" if REASONS.search(ENGLISH[f"failure.{id}.why"]) else id
+
+
+@pytest.mark.parametrize(("id", "text"), SOME)
+def test_without_the_line_that_names_it_no_other_cause_is_certain(id, text):
+    words, _ = leave_out_harmless(clean(text))
+    found = weigh_text(words).first
+    start, end = words.rfind("\n", 0, found.position) + 1, words.find("\n", found.end)
+    rest = words[:start] + (words[end + 1 :] if end >= 0 else "")
+    assert certain_cause(rest) in ("", id)
+
+
+@pytest.mark.parametrize("text", [text for _, text in SOME])
+def test_what_went_by_is_not_certain_where_the_end_is_unknown(text):
+    assert certain_cause(f"{text}\n\n{UNKNOWN_END}") == ""
+    assert certain_cause(f"{text}\n{STATES}ERROR: the moon is full, giving up\n") == ""
+
+
+@pytest.mark.parametrize(("id", "text"), SOME)
+def test_a_warning_before_the_error_is_never_certain(id, text):
+    for warning in WARNINGS:
+        assert certain_cause(warning + text) in ("", id), warning

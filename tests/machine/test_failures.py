@@ -173,7 +173,7 @@ def test_an_exception_can_name_its_entry():
 
 
 def test_a_refusal_speaks_for_itself():
-    what, why, fix = text("model.gguf", name="x"), text("model.gguf.why"), text("model.gguf.fix")
+    what, why, fix = text("model.adapter", name="x"), text("model.adapter.why"), text("model.adapter.fix")
     diagnosis = diagnose(StudioError(what, why, fix))
     assert (diagnosis.id, diagnosis.what, diagnosis.why, diagnosis.fixes[0].title) == (
         "refused",

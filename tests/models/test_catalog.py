@@ -179,10 +179,11 @@ def test_no_such_folder(tmp_path):
 def test_not_a_model_folder(folder):
     (folder / "config.json").unlink()
     assert refused(folder) == "model.no_config"
-    (folder / "model.gguf").write_bytes(b"GGUF")
-    assert refused(folder) == "model.gguf"
-    assert refused(folder / "model.gguf") == "model.gguf"
     assert refused(folder / "model.safetensors") == "model.is_file"
+    (folder / "model.gguf").write_bytes(b"GGUF")
+    assert refused(folder / "model.gguf") == "gguf.damaged"
+    (folder / "model.gguf").write_bytes(b"none")
+    assert refused(folder / "model.gguf") == "gguf.damaged"
     (folder / "adapter_config.json").write_text("{}", encoding="utf-8")
     assert refused(folder) == "model.adapter"
 

@@ -11,8 +11,9 @@ import transformers
 from studio.core.recipe import AdapterSpec
 from studio.models.adapt import adapt
 from studio.models.catalog import inspect_model
+from studio.planning.decoder_shape import explain_stock, read_decoder
 from studio.planning.layer_kinds import list_kinds, read_routed
-from studio.planning.layer_memory import explain_stock, kept_bytes, moved_bytes, read_decoder, size_layer
+from studio.planning.layer_memory import kept_bytes, moved_bytes, size_layer
 from studio.planning.memory_estimate import count_adapter_parameters, predict
 from studio.planning.run_plan import plan
 from tests.conftest import make_tokenizer

@@ -9,7 +9,8 @@ import pytest
 from benchmarks.make_model import SHAPES
 from studio.core.memory_policy import Calibration, LayerPolicy, MemoryPolicy
 from studio.core.recipe import AdapterSpec
-from studio.planning.layer_memory import head_bytes, kept_bytes, phase_bytes, read_decoder
+from studio.planning.decoder_shape import read_decoder
+from studio.planning.layer_memory import head_bytes, kept_bytes, phase_bytes
 from studio.planning.memory_estimate import (
     checkpoint_bytes,
     count_adapter_parameters,

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from studio.core.facts import Choice
 from studio.core.i18n import literal, load_catalogue
 from studio.core.memory_policy import KEEP_LEVELS, Calibration, LayerPolicy, MemoryPolicy, list_runs
+from studio.planning.decoder_shape import read_decoder
 from studio.planning.layer_flops import HEAD_SHARES, OPENING_OPERATIONS, head_work, slowdown
-from studio.planning.layer_memory import moved_bytes, peak_of_layers, read_decoder
+from studio.planning.layer_memory import moved_bytes, peak_of_layers
 from studio.planning.memory_estimate import count_rows, predict
 from studio.planning.memory_planner import choose_policy, longest_context, step_down
 from studio.planning.policy_search import HEAD_PORTIONS, PINNED_SHARE, MemoryLoad, list_candidates

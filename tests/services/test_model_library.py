@@ -159,14 +159,12 @@ def shelf(tmp_path):
 
 def test_every_model_of_a_folder_is_found_with_what_is_wrong_with_it(fits, shelf):
     found = {model.name: model for model in fits.models([str(shelf), str(shelf / "not there")])}
-    assert set(found) == {"demo", "owner/good", "pickles", "unfinished", "ollama"}
+    assert set(found) == {"demo", "owner/good", "pickles", "unfinished", "model"}
     good = found["owner/good"]
     assert (good.trainable, good.fit.verdict, good.licence) == (True, "fits", "mit")
     assert good.source == str(shelf / "owner" / "good") and good.weight_bytes > 0
     said = {name: SAYS["en"].say(model.problem) for name, model in found.items() if not model.trainable}
-    assert (
-        "any program" in said["pickles"] and "no weights" in said["unfinished"] and "GGUF" in said["ollama"]
-    )
+    assert "any program" in said["pickles"] and "no weights" in said["unfinished"] and "GGUF" in said["model"]
     assert found["demo"].here and found["demo"].fit.verdict == "fits"
 
 
@@ -207,7 +205,7 @@ def test_downloads_that_are_not_whole_are_told(fits, tmp_path):
     found = {model.source: model for model in fits.models([])}
     assert found["good/whole"].trainable and found["good/whole"].origin == "cache"
     assert found["good/half"].problem.id == "fit.incomplete"
-    assert "some/gguf" in SAYS["en"].say(found["some/gguf"].problem)
+    assert "m.gguf is damaged" in SAYS["en"].say(found[str(gguf / "m.gguf")].problem)
 
 
 def test_model_is_judged_anew_when_the_machine_is_another(fits, desk):

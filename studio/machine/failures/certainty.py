@@ -9,11 +9,19 @@ from __future__ import annotations
 import builtins
 import re
 
-from studio.machine.failures.error_text import TROUBLE, Raised, Reading
+from studio.machine.failures.error_text import TROUBLE, WARNED, Raised, Reading
 from studio.machine.failures.package_names import NAMESPACES
 
 FEW = 2
 """So many ordinary lines after an error's show that the program went on."""
+PROGRESS = re.compile(
+    r"\b\d+/\d+ \[|\{'(?:loss|eval_loss)': [^,}]{1,20}|"
+    r"^\W{0,3}(?:\w+ ){0,2}(?:step|iter(?:ation)?|epoch)\W{1,3}\d+",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A state of training, in a bar or a line of its own."""
+STATES = 3
+"""So many different states of training after an error show that training went on after it."""
 WORDS_OF_A_TYPE = re.compile(r"[A-Z][a-z]+|[A-Z]+(?![a-z])")
 TYPE_ENDS = ("Error", "Exception", "Failed", "Warning")
 OF_A_FILE = re.compile(
@@ -71,13 +79,17 @@ def find_doubt(reading: Reading, start: int, end: int, strength: float) -> str:
     """
     if strength < 1:
         return "what"
+    if reading.cut:
+        return "cut"
+    if trains_on(reading, end):
+        return "went_on"
     raised = _raised_at(reading, start)
     if raised is None:
         raised = reading.last if start == end else None
     if _names_no_file(reading, raised, start, end):
         return "file"
     if raised is None:
-        return "went_on" if _goes_on(reading, end) else ""
+        return "went_on" if _goes_on(reading, end) or _is_warning(reading, start, end) else ""
     if not raised.frames and UNPLACED.search(f"{raised.type}: {raised.message}"):
         return "place"
     if start == end:
@@ -126,6 +138,28 @@ def _names_no_file(reading: Reading, raised: Raised | None, start: int, end: int
     if said is None and raised is not None and _is_builtin(raised.type):
         said = OF_A_FILE.match(raised.message) if end <= raised.start + len(raised.type) + 40 else None
     return said is not None and A_PATH.search(line.replace(said[0], " ")) is None
+
+
+def trains_on(reading: Reading, end: int) -> bool:
+    """Return whether training goes on after `end`, in states that it was not in before, and ends in other words."""
+    after = reading.words[end:]
+    states = {match[0] for match in PROGRESS.finditer(after)} - {
+        match[0] for match in PROGRESS.finditer(reading.words[:end])
+    }
+    if len(states) < STATES:
+        return False
+    last = max(match.end() for match in PROGRESS.finditer(after))
+    return TROUBLE.search(after[last:]) is not None
+
+
+def _is_warning(reading: Reading, start: int, end: int) -> bool:
+    """Return whether a program only warned in that line, and said something else after it."""
+    begin, stop = reading.words.rfind("\n", 0, start) + 1, reading.words.find("\n", end)
+    if stop < 0 or not WARNED.match(reading.words[begin:stop]):
+        return False
+    # Indented is the line of code that Python shows below its own warnings.
+    after = [line for line in reading.words[stop:].split("\n") if line.strip() and not line[0].isspace()]
+    return any(not WARNED.match(line) for line in after)
 
 
 def _goes_on(reading: Reading, end: int) -> bool:

@@ -14,10 +14,14 @@ from studio.core.facts import MachineFacts
 from studio.core.i18n import literal, text
 from studio.core.recipe import Recipe
 from studio.machine.failures.causes import (
+    chat_templates,
     command_line,
+    containers,
     data_files,
     distributed,
+    driver_modules,
     gguf_conversion,
+    git_repositories,
     gpu_driver,
     gpu_libraries,
     harmless,
@@ -36,9 +40,11 @@ from studio.machine.failures.causes import (
     pip_install,
     plain_messages,
     processes,
+    program_settings,
     python_environment,
     resuming,
     storage,
+    system_packages,
     tensor_shapes,
     toolchain,
     torch_operations,
@@ -67,25 +73,31 @@ CATALOGUE: tuple[Failure, ...] = (
     *gpu_libraries.FAILURES,
     *toolchain.FAILURES,
     *other_devices.FAILURES,
+    *driver_modules.FAILURES,
     *gpu_driver.FAILURES,
+    *containers.FAILURES,
     *wsl.FAILURES,
+    *system_packages.FAILURES,
     *command_line.FAILURES,
     *pip_install.FAILURES,
     *python_environment.FAILURES,
     *native_builds.FAILURES,
     *model_serving.FAILURES,
     *gguf_conversion.FAILURES,
+    *git_repositories.FAILURES,
     *hub_access.FAILURES,
     *network.FAILURES,
     *storage.FAILURES,
     *numerics.FAILURES,
     *model_loading.FAILURES,
+    *chat_templates.FAILURES,
     *data_files.FAILURES,
     *literal_values.FAILURES,
     *version_drift.FAILURES,
     *incomplete_packages.FAILURES,
     *unspecific.FAILURES,
     *torch_operations.FAILURES,
+    *program_settings.FAILURES,
     *plain_messages.FAILURES,
     *package_checks.FAILURES,
 )
@@ -116,7 +128,7 @@ TELLING = re.compile(
     "unrecognized|undefined|no such|does not exist|exceeded|corrupt|core dumped|stack trace|"
     "exit(?:ed)? (?:with )?(?:code|"
     "status):? -?[1-9]|did not run success|returned non-zero|"
-    "0x[8c][0-9a-f]{7}|\\bnan\\b|fehl|unerwartet|erreur|errore|erro\\b|"
+    "0x[8c][0-9a-f]{7}|\\bnan\\b|fehl|unerwartet|erreur|errore|erro\\b|falha|fallo\\b|\u00e9chec|"
     "\u043e\u0448\u0438\u0431\u043a|"
     "\u9519\u8bef|\u5931\u8d25|\u5f02\u5e38|\u65e0\u6cd5|\u627e\u4e0d\u5230|"
     "\u62a5\u9519|\u62d2\u7edd|\u30a8\u30e9\u30fc|\uc624\ub958",

@@ -56,9 +56,14 @@ SOURCE = re.compile(
 )
 TROUBLE = re.compile(
     r"\b(?:error|fatal|failed|cannot|can't|could not|unable|not found|missing|denied|mismatch|conflict|abort|killed|"
-    r"unsupported|not supported|is required|nothing provides|forbidden|unauthorized)",
+    r"unsupported|not supported|is required|unmet dependenc|held broken|nothing provides|forbidden|unauthorized)",
     re.IGNORECASE,
 )
+WARNED = re.compile(
+    r"^(?![^\n]*Retrying \()(?:\W{0,3}(?:WARN(?:ING)?\b|[Ww]arning: )|W\d{4} |[^\n]{0,80}\[WARN(?:ING)?\]|"
+    r"[^\n]{0,200}\b[A-Z]\w{2,30}Warning: )"
+)
+"""A line that the program itself calls a warning: it went on. What pip says of its retries is why it ended."""
 LINK = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)")
 PLACE = re.compile(r"[\\/](?:site|dist)-packages[\\/](?P<package>\w+)")
 CHECKOUT = re.compile(r"[\\/](?:src[\\/]|(?P<same>\w+)[\\/](?=(?P=same)[\\/]))(?P<package>\w+)[\\/]")
@@ -160,6 +165,8 @@ class Reading:
         self.words = words
         self.lower = words.lower()
         self.raised: tuple[Raised, ...] = ()
+        self.cut = False
+        """Whether it ends in places that an exception went through which is not in it any more."""
         self._starts: list[int] = []
         self._weights: list[float] = []
         self._blocks: list[int] = []
@@ -246,7 +253,7 @@ class Reading:
                 found[-1] = _extend(found[-1], bare.strip())
             elif (source_next and bare[:1].isspace()) or SOURCE.match(bare):
                 weight, source_next = NOTHING, False
-            elif TROUBLE.search(bare):
+            elif TROUBLE.search(bare) and not WARNED.search(line):
                 weight = TOLD
             self._weights.append(weight)
             self._blocks.append(block)
@@ -259,6 +266,7 @@ class Reading:
         if not found and (quoted := _quoted(self.words)) is not None:
             found.append(quoted)
             self._blocks[self._line_at(quoted.start)] = 0
+        self.cut = linked and bool(found) and bool(frames)
         self.raised = tuple(found)
         weights = _weigh_raised(self.raised)
         heads = {

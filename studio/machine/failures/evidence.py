@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from studio.machine.failures.certainty import find_doubt, tell_apart
+from studio.machine.failures.certainty import find_doubt, tell_apart, trains_on
 from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Failure
 
@@ -86,7 +86,8 @@ def _take_message(reading: Reading, entries: Iterable[Failure]) -> CauseVerdict 
             if entry.doubt is not None:
                 other = Evidence(known[entry.doubt.other], 0.0, start, start, found.values)
                 return CauseVerdict(found, other, entry.doubt.tell)
-            return CauseVerdict(found, doubt="what" if entry.strength < 1 else "")
+            went_on = "went_on" if trains_on(reading, start) else ""
+            return CauseVerdict(found, doubt="what" if entry.strength < 1 else went_on)
     return None
 
 

@@ -29,6 +29,10 @@ COLUMNS = re.compile(
     r"system|history|train|test|"
     r"validation|none"
 )
+TENSOR = re.compile(
+    r"[\w-]+(?:\.[\w-]+){1,12}\.(?:weight|bias|alpha|lora_(?:A|B|down|up)(?:\.\w+)?)(?:\.\w+)?"
+)
+"""The name of a model's tensor."""
 FROM_ROW = re.compile(r"\b(?:inputs|batch|features?|rows?|examples?|samples?|items?|records?)\[")
 """A line of code that takes a key out of a row or a batch."""
 SETTINGS = re.compile(
@@ -36,6 +40,12 @@ SETTINGS = re.compile(
     r"_config(?:_dict)?\["
 )
 """A line of code that takes a value out of one of a model's own files of settings."""
+TABLE = re.compile(
+    r"\b(?P<table>\w*(?:params|config|cfg|conf|args|settings|options|opts|hparams|specs?)|"
+    r"\w+_(?:table|map|mapping|dict|registry|presets?|lookup))\[(?:f?['\"][\w.-]+['\"]|\w+)\]",
+    re.IGNORECASE,
+)
+"""A line of code that takes a value out of a program's own settings or out of one of its tables."""
 STEPS = re.compile(r"(?<![\d/])[1-9]\d*/\d+ \[\d+:[^\]\n]{1,60}\]\s{0,4}Traceback")
 """A bar of progress that is past its first step, just where the error comes."""
 DATA_CODE = re.compile(
@@ -49,6 +59,15 @@ def _key(reading: Reading) -> tuple[Raised, str] | None:
         return None
     found = KEY.match(raised.message.partition("\n")[0].strip())
     return (raised, found["key"]) if found else None
+
+
+def _raised_key(reading: Reading) -> tuple[Raised, str] | None:
+    """Return the exception and its key, a number's too."""
+    raised = reading.last
+    number = (
+        re.fullmatch(r"-?\d{1,12}", raised.message.strip()) if raised and raised.type == "KeyError" else None
+    )
+    return (raised, number[0]) if raised is not None and number else _key(reading)
 
 
 def read_model_key(reading: Reading) -> Values:
@@ -65,6 +84,18 @@ def read_model_key(reading: Reading) -> Values:
     return {"name": key} if told or bare else None
 
 
+def read_table(reading: Reading) -> Values:
+    """A name that the program's own settings, or a table of its own, do not hold."""
+    found = _raised_key(reading)
+    if found is None or not found[0].frames or found[0].packages[0] != "" or in_studio(reading):
+        return None
+    raised, key = found
+    told = TABLE.search(raised.source)
+    if told is None or COLUMNS.fullmatch(key.lower()) or FROM_ROW.search(raised.source):
+        return None
+    return {"name": key, "kind": told["table"]}
+
+
 def read_column(reading: Reading) -> Values:
     """A column, or a key in a row, that the data do not have."""
     found = _key(reading)
@@ -75,6 +106,8 @@ def read_column(reading: Reading) -> Values:
         key in ("input_ids", "attention_mask")
         or in_studio(reading)
         or MADE_KEY.fullmatch(key)
+        or TENSOR.fullmatch(key)
+        or read_table(reading)
         or SETTINGS.search(raised.source)
         or in_converter(reading)
     ):

@@ -17,6 +17,9 @@ BREAKS = frozenset(
 GROUNDS = frozenset(("", "python", "torch", "numpy", "pandas", "pyarrow", MODEL_CODE))
 """What everybody calls: the package above it is the one to look at."""
 LONGEST = 240
+USED = re.compile(
+    r"'(?P<kind>\w+)' object (?P<use>is not (?:subscriptable|iterable|callable|a mapping)|does not support item \w+)"
+)
 SAVED = re.compile(r"\bcls\(\s*\*\*|\*\*_?(?:cls_|init_|saved_|hparams|config_)\w*")
 """A call whose arguments all come from what was saved."""
 HOOKS = frozenset(
@@ -50,6 +53,16 @@ def read_inside(reading: Reading) -> Mapping[str, str] | None:
         return None
     says = raised.message.partition("\n")[0] or raised.source
     return {"package": package, "caller": caller, "says": f"{raised.type}: {says}"[:LONGEST]}
+
+
+def read_use(reading: Reading) -> Mapping[str, str] | None:
+    """An object of a known package's class that is used in a way that it does not allow."""
+    raised = reading.last
+    used = USED.match(raised.message) if raised is not None and raised.type == "TypeError" else None
+    package = owner_of(used["kind"]) if used else ""
+    if raised is None or used is None or not package or in_studio(reading):
+        return None
+    return {"kind": used["kind"], "package": pip_name(package), "says": used["use"]}
 
 
 def read_override(reading: Reading) -> Mapping[str, str] | None:

@@ -16,9 +16,10 @@ from studio_kernels.glu import KINDS, activate
 from torch import Tensor, nn
 
 from studio.models.decoder.blocks.gates import ClampedGate, PlainGate
-from studio.models.decoder.blocks.router import CHOSEN_SOFTMAX, SIGMOID, SOFTMAX, Router
-from studio.models.decoder.structure import EXPERTS, ROUTERS, SHARED, SHARED_GATES
+from studio.models.decoder.blocks.router import CHOSEN_SOFTMAX, SIGMOID, SOFTMAX, Router, RouterEntry
+from studio.models.decoder.structure import EXPERTS, MLPS, ROUTERS, SHARED, SHARED_GATES
 from studio.models.nf4_experts import Nf4Stack, is_experts
+from studio.models.norm_probe import epsilon
 
 GATE_UP, DOWN = "gate_up_proj", "down_proj"
 """What transformers calls the two stacks."""
@@ -47,9 +48,14 @@ class StackPart:
 
     @property
     def weight(self) -> Tensor | Nf4Stack:
-        """(E, out, in) of any strides, or 4-bit matrices of these shapes."""
+        """(E, out, in) of any strides, or 4-bit matrices of these shapes, (E, in, out) where `flipped`."""
         weight = getattr(self.holder, self.name)
-        return weight.transpose(1, 2) if self.holder.is_transposed else weight
+        return weight.transpose(1, 2) if self.holder.is_transposed and not self.packed else weight
+
+    @property
+    def flipped(self) -> bool:
+        """Whether 4-bit matrices are stored as the model has them, (E, in, out): they have no strides (gpt-oss)."""
+        return self.packed and self.holder.is_transposed
 
     @property
     def packed(self) -> bool:
@@ -64,7 +70,8 @@ class StackPart:
     @property
     def shape(self) -> tuple[int, int, int]:
         """E, out, in."""
-        return tuple(self.weight.shape)
+        count, rows, columns = self.weight.shape
+        return (count, columns, rows) if self.flipped else (count, rows, columns)
 
     @property
     def rank(self) -> int:
@@ -95,9 +102,11 @@ class ExpertsSpec:
     @property
     def kind(self) -> tuple[Any, ...]:
         """All that experts of one kind have in common, but for the numbers in their weights."""
-        bare = replace(self.router, weight=None, bias=None, correction=None)
+        router = self.router
+        entry = router.entry and replace(router.entry, scale=None)
+        bare = replace(router, weight=None, bias=None, correction=None, expert_scale=None, entry=entry)
         stacks = tuple((part.shape, part.rank, part.scale, part.packed) for part in (self.gate_up, self.down))
-        has = self.router.bias is not None, self.router.correction is not None, self.shared_gate is not None
+        has = router.bias is not None, router.correction is not None, self.shared_gate is not None
         return repr(bare), self.gate, stacks, has
 
 
@@ -112,10 +121,16 @@ def find_shared(mixture: nn.Module, owners: list[nn.Module]) -> nn.Module | None
     return next(iter([*inside, *(one for one in owners if one is not mixture)]), None)
 
 
+def find_mlp(mixture: nn.Module) -> nn.Module | None:
+    """Return the MLP that stands in the module of the experts itself, as in a layer of Gemma 4."""
+    return next((child for name, child in mixture.named_children() if name in MLPS), None)
+
+
 def read_experts(mixture: nn.Module, hidden: int) -> ExpertsSpec | str:
     """Return the ExpertsSpec of a module that holds experts for rows of H columns, or the name of what is not known."""
-    children = dict(mixture.named_children())
-    strangers = set(children) - {EXPERTS, *ROUTERS, *SHARED, *SHARED_GATES}
+    children, beside = dict(mixture.named_children()), find_mlp(mixture) is not None
+    # Of a layer whose experts stand beside its MLP, spec.py looks at the other parts.
+    strangers = set() if beside else set(children) - {EXPERTS, *ROUTERS, *SHARED, *SHARED_GATES}
     own = [name for name, _ in mixture.named_parameters(recurse=False)]
     noisy = [
         name for part in mixture.modules() for name, value in vars(part).items() if "jitter" in name and value
@@ -198,7 +213,9 @@ def find_routing(router: nn.Module, hidden: int, dtype: torch.dtype) -> Router |
         return None
     (weight,) = matrices
     experts = weight.shape[0]
-    rest = [p for p in (*router.parameters(), *router.buffers()) if p is not weight]
+    entry, expert_scale = _read_entry(router), getattr(router, "per_expert_scale", None)
+    apart = (weight, expert_scale, entry and router.scale)
+    rest = [p for p in (*router.parameters(), *router.buffers()) if not any(p is one for one in apart)]
     if any(p.numel() != experts for p in rest) or len(rest) > 2:
         return None
     generator = torch.Generator().manual_seed(0)
@@ -220,6 +237,8 @@ def find_routing(router: nn.Module, hidden: int, dtype: torch.dtype) -> Router |
         return None
     errors = []
     for form in _forms(router, weight, rest, chosen.shape[1]):
+        form.entry = entry
+        form.expert_scale = None if expert_scale is None else expert_scale.detach()
         routes = form.forward(rows)
         same = (routes.chosen.sort(1)[0] == chosen.sort(1)[0]).all(1)
         difference = _spread(routes.chosen, routes.weights, experts) - _spread(chosen, weights, experts)
@@ -230,6 +249,15 @@ def find_routing(router: nn.Module, hidden: int, dtype: torch.dtype) -> Router |
     fit = [(error.item(), form) for share, error, form in errors if share.item() >= SAME_CHOICE]
     error, form = min(fit, key=lambda one: one[0], default=(float("inf"), None))
     return form if error <= TOLERANCE[dtype] * largest else None
+
+
+def _read_entry(router: nn.Module) -> RouterEntry | None:
+    """Return how `router` normalises its rows before it scores them, None where it has no norm (Gemma 4's has one)."""
+    norm, scale = getattr(router, "norm", None), getattr(router, "scale", None)
+    eps = None if norm is None else epsilon(norm)
+    if not isinstance(eps, float) or any(True for _ in norm.parameters()) or scale is None:
+        return None
+    return RouterEntry(eps, scale.detach(), float(getattr(router, "scalar_root_size", 1.0)))
 
 
 def _spread(chosen: Tensor, weights: Tensor, experts: int) -> Tensor:

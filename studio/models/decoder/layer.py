@@ -21,6 +21,7 @@ from studio.models.decoder.blocks.attention import SavedAttention, SelfAttention
 from studio.models.decoder.blocks.block import LayerBlock, StreamRows
 from studio.models.decoder.blocks.foreign_mixer import ForeignMixer, SavedMixer
 from studio.models.decoder.blocks.gated_mlp import GatedMLP, SavedMLP
+from studio.models.decoder.blocks.paired_mlp import PairedMLP
 from studio.models.decoder.blocks.routed_mlp import RoutedMLP, SavedRoutedMLP, build_routed_mlp
 from studio.models.decoder.blocks.router import Router
 from studio.models.decoder.flat_parameters import FlatStore
@@ -76,7 +77,8 @@ class Layer:
             self.mlp = GatedMLP(spec, groups["gate_up"], groups["down"], self.norm_gradients)
         else:
             shared = [groups[name] for name in ("gate_up", "down") if name in groups]
-            self.mlp = build_routed_mlp(spec, shared, store, stream, self.norm_gradients)
+            kind = RoutedMLP if spec.routed_norm is None else PairedMLP
+            self.mlp = build_routed_mlp(kind, spec, shared, store, stream, self.norm_gradients)
         self._version = -1
 
     @property
@@ -165,6 +167,7 @@ def kind_of(layer: Layer) -> tuple:
     spec = layer.spec
     norms = (
         spec.input_norm, spec.attention_norm, spec.mlp_norm, spec.output_norm, spec.query_norm, spec.key_norm,
+        spec.shared_norm, spec.routed_norm, spec.experts_norm,
     )  # fmt: skip
     groups = tuple(
         (group.weights.sizes, group.inputs, group.bias is not None, type(group.weights), group.dropout)

@@ -36,7 +36,7 @@ from studio.models.decoder.fp32_reference import (
 )
 from studio.models.decoder.layer import Layer, kind_of
 from studio.models.decoder.probe_adapters import leave_gradients, stir_adapters
-from studio.models.decoder.probe_states import LENGTHS, Stream, make_ids, read
+from studio.models.decoder.probe_states import LENGTHS, Stream, find_window, make_ids, read
 from studio.models.decoder.rotary import NO_ROTARY, to_halves
 from studio.models.decoder.route_check import compare_experts, find_agreed, judge_routes
 from studio.models.decoder.tolerance import (
@@ -49,6 +49,7 @@ from studio.models.decoder.tolerance import (
     errors_of,
     further,
     judge_equal,
+    nudge,
 )
 
 ALL_WEIGHTS = 2 * 10**9
@@ -186,7 +187,8 @@ class _Probe:
 
     def _compare_constants(self, number: int, layer: Layer, given: dict) -> Iterator[Measured]:
         """The window and the rotary tables: neither shows in every text."""
-        if layer.spec.mixer is None and (window := self._window(number)) is not None:
+        if layer.spec.mixer is None:
+            window = find_window((self.long, self.text), self.config, number)
             ours = layer.attention.kernel.heads.window
             yield Measured(number, "window", float(ours), float(window), ours == window)
         table = given.get("position_embeddings")
@@ -196,27 +198,6 @@ class _Probe:
         for name, one, theirs in zip(("cos", "sin"), mine, table, strict=True):
             theirs = to_halves(theirs[-1])[: len(one)]  # longrope makes no table longer than the documents
             yield judge_equal(number, name, one[: theirs.shape[0]], theirs)
-
-    def _window(self, number: int) -> int | None:
-        """Return the window that the model's own mask shows, or where no text exceeds it, that its config names."""
-        for stream in (self.long, self.text):
-            if stream is None:
-                continue
-            mask = stream.options[number].get("attention_mask")
-            if isinstance(mask, Tensor) and mask.dim() == 4:
-                row = mask[0, 0, -1]
-                seen = int((row if row.dtype == torch.bool else row == 0).sum())
-                if seen < row.numel():
-                    return seen
-        kinds, window = (
-            getattr(self.config, "layer_types", None),
-            getattr(self.config, "sliding_window", None),
-        )
-        if kinds and "sliding" not in kinds[number]:
-            return 0
-        tokens = 0 if self.long is None else self.long.ids.shape[1]
-        # A window that a text would have exceeded and that its mask does not show is not there.
-        return 0 if not window or window < tokens else window
 
     # -- layers --------------------------------------------------------------------------------------------------
 
@@ -258,22 +239,35 @@ class _Probe:
             own = truth
         else:
             own = self._run_model(layer.spec.module, stream, x, dy, given[0], parameters, shown)
-        if self.dtype != torch.float32 or not self.exact:
+
+        def judge_in_fp32(ours: list[Tensor], own: list[Tensor]) -> list[Measured]:
+            found = list(self.judge.compare(number, names, ours, own, truth, torch.float32))
+            if all(one.ok for one in found) or self.device.type not in ("cpu", "cuda"):
+                return found
+            spread = stream.spread(dy / factor)
+
+            def fit(results: list[Tensor]) -> list[Tensor]:
+                y, *gradients = stream.cut(results[0]) * shown, stream.cut(results[1]), *results[2:]
+                return [y, *(gradient * factor for gradient in gradients)]
+
+            finer = fit(run_finer(layer.spec.module, self.dtype, x, spread, given[1], parameters))
+            for nudged in nudge(x.float()):
+                with without_tf32():
+                    own = further(own, fit(wide.run(nudged, spread, given[1], parameters)), finer)
+            judge = Judge(torch.float32, exact=True)
+            return list(judge.compare(number, names, ours, own, finer, torch.float32, TIMES_FINER))
+
+        plainly = self.dtype == torch.float32 and self.exact
+        if not plainly:
             ours = self._run(self.widen(layer), rows_of_x, dy, rows, "all", parameters, shown, fp32=True)
-            equal = list(self.judge.compare(number, names, ours, truth, truth, torch.float32))
-            if not all(one.ok for one in equal) and self.device.type in ("cpu", "cuda"):
-                spread = stream.spread(dy / factor)
-                finer = run_finer(layer.spec.module, self.dtype, x, spread, given[1], parameters)
-                y, *gradients = stream.cut(finer[0]) * shown, stream.cut(finer[1]), *finer[2:]
-                finer = [y, *(gradient * factor for gradient in gradients)]
-                judge = Judge(torch.float32, exact=True)
-                equal = list(judge.compare(number, names, ours, truth, finer, torch.float32, TIMES_FINER))
-                del finer
-            yield from equal
+            yield from judge_in_fp32(ours, truth)
             del ours
         for keep in ("all", "input"):
             ours = self._run(layer, rows_of_x, dy, rows, keep, parameters, shown)
-            yield from self.judge.compare(number, names, ours, own, truth, self.dtype)
+            if plainly:
+                yield from judge_in_fp32(ours, own)
+            else:
+                yield from self.judge.compare(number, names, ours, own, truth, self.dtype)
 
     def _run(
         self, layer: Layer, x: Tensor, dy: Tensor, rows: BatchLayout, keep: str, parameters: list[nn.Parameter],

@@ -91,6 +91,26 @@ class Stream:
         return found
 
 
+def find_window(streams: Sequence[Stream | None], config: Any, number: int) -> int:
+    """Return the window that a layer's own mask shows in the longest of `streams`, or where no text exceeds it, that
+    `config` names; 0 for none.
+    """
+    there = [stream for stream in streams if stream is not None]
+    for stream in there:
+        mask = stream.options[number].get("attention_mask")
+        if isinstance(mask, Tensor) and mask.dim() == 4:
+            row = mask[0, 0, -1]
+            seen = int((row if row.dtype == torch.bool else row == 0).sum())
+            if seen < row.numel():
+                return seen
+    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
+    if kinds and "sliding" not in kinds[number]:
+        return 0
+    tokens = 0 if streams[0] is None else streams[0].ids.shape[1]
+    # A window that a text would have exceeded and that its mask does not show is not there.
+    return 0 if not window or window < tokens else window
+
+
 def _first(table: Any) -> Any:
     """Return the cosines of a rotary module's result, or all of it where that is one tensor (DeepSeek-V2)."""
     return table[0] if isinstance(table, tuple) else table

@@ -13,29 +13,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import torch
 from studio_kernels.dispatch import ERRORS
 from torch import nn
 
 from studio.core.i18n import Text, text
 from studio.models.decoder.experts_spec import ExpertsSpec, find_mixture, find_shared, read_experts
+from studio.models.decoder.layer_parts import (
+    PARTS,
+    Unlike,
+    count_features,
+    find_activation,
+    find_child,
+    find_head_norms,
+    find_linears,
+    find_norm,
+    find_norms,
+    name_parameters,
+    refuse_dropout,
+    refuse_strangers,
+)
 from studio.models.decoder.own_inputs import Given, Mixer, OwnInputs, probe_layers, read_mixer
 from studio.models.decoder.query_scale import QueryScale, read_query_scale
 from studio.models.decoder.rotary import NO_ROTARY
 from studio.models.decoder.rotary_probe import Turning, find_turning
 from studio.models.decoder.structure import (
+    EXPERTS,
     FINAL_NORMS,
-    GROUPS,
-    HEAD_NORM_FORMS,
     MLPS,
     NORMS,
-    SHARED_MLPS,
-    find_placement,
-    name_parts,
 )
-from studio.models.gate_probe import find_gate
-from studio.models.module_swaps import name_activation
-from studio.models.norm_probe import Norm, is_rms_norm, read_norm
+from studio.models.norm_probe import Norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,12 @@ class LayerSpec:
     mlp_norm: Norm | None
     output_norm: Norm | None
     """On the MLP's result, likewise."""
+    shared_norm: Norm | None
+    """On the MLP's result, where experts stand beside it (Gemma 4), before their results are added."""
+    routed_norm: Norm | None
+    """Before these experts."""
+    experts_norm: Norm | None
+    """On their result."""
     query_norm: Norm | None
     """Of each head, or of all heads at once (OLMo 2)."""
     key_norm: Norm | None
@@ -129,39 +142,33 @@ class DecoderSpec:
         return tuple(layer.mixer for layer in self.layers if layer.mixer is not None)
 
 
-class _Unlike(Exception):
-    """The structure is another one; carries the reason."""
-
-    def __init__(self, part: str) -> None:
-        self.part = part
-        super().__init__(part)
-
-
 def read_decoder(model: nn.Module) -> DecoderSpec | Text:
     """Return the DecoderSpec of `model` (a causal language model, adapters attached), or why there is none."""
     try:
         return _read(model)
-    except _Unlike as unlike:
+    except Unlike as unlike:
         return text("model.decoder.unlike", part=unlike.part)
 
 
 def _read(model: nn.Module) -> DecoderSpec:
     decoder, config = model.get_decoder(), model.config.get_text_config()
     if getattr(config, "use_bidirectional_attention", None) not in (None, False, "vision"):
-        raise _Unlike("use_bidirectional_attention")
+        raise Unlike("use_bidirectional_attention")
     kinds = getattr(config, "layer_types", None)
-    layers, rotary = _child(decoder, "layers"), getattr(decoder, "rotary_emb", None)
-    embedding = _child(decoder, "embed_tokens")
+    layers, rotary = find_child(decoder, "layers"), getattr(decoder, "rotary_emb", None)
+    embedding = find_child(decoder, "embed_tokens")
     inputs = OwnInputs(decoder, config.hidden_size, next(embedding.parameters()))
     reading = _Reading(config, kinds or (), rotary, inputs)
     found = tuple(_read_layer(layer, number, reading) for number, layer in enumerate(layers))
     head = model.get_output_embeddings()
-    if head is None or type(head) is not nn.Linear or _known(head) != {"weight"}:
-        raise _Unlike("lm_head")
+    if head is None or type(head) is not nn.Linear or name_parameters(head) != {"weight"}:
+        raise Unlike("lm_head")
     return DecoderSpec(
         embedding=embedding,
         layers=found,
-        norm=_norm(decoder, next((name for name in FINAL_NORMS if hasattr(decoder, name)), FINAL_NORMS[0])),
+        norm=find_norm(
+            decoder, next((name for name in FINAL_NORMS if hasattr(decoder, name)), FINAL_NORMS[0])
+        ),
         rotary=rotary,
         hidden_size=config.hidden_size,
         head=head,
@@ -197,34 +204,41 @@ class _Reading:
 def _read_layer(layer: nn.Module, number: int, reading: _Reading) -> LayerSpec:
     owners = [found for name in MLPS if isinstance(found := getattr(layer, name, None), nn.Module)]
     if not owners:
-        raise _Unlike("mlp")
-    mixture = find_mixture(owners)
+        raise Unlike("mlp")
+    mixture = find_mixture([*owners, layer])
     mlp = owners[0] if mixture is None else find_shared(mixture, owners)
-    _refuse_dropout(layer)
+    refuse_dropout(layer)
     if mlp is not None:
-        _refuse_strangers(mlp, "mlp")
-    norms = _norms(layer)
+        refuse_strangers(mlp, "mlp")
+    norms = find_norms(layer)
+    if (mixture is layer) != ("routed_norm" in norms):
+        raise Unlike(EXPERTS)
     residual_scale = float(getattr(layer, "residual_multiplier", 1.0))
     if residual_scale != 1.0 and {"attention_norm", "output_norm"} & norms.keys():
-        raise _Unlike("residual_multiplier")
+        raise Unlike("residual_multiplier")
     try:
-        _refuse_strangers(layer, "layer")
+        refuse_strangers(layer, "layer")
         mixing = _read_attention(layer, number, reading)
-    except _Unlike as unlike:
+    except Unlike as unlike:
         mixing = _read_mixer(layer, number, reading, unlike)
     experts = None if mixture is None else read_experts(mixture, reading.config.hidden_size)
     if isinstance(experts, str):
-        raise _Unlike(experts)
-    gate_up, (down,) = ((), (None,)) if mlp is None else (_linears(layer, "gate_up"), _linears(layer, "down"))
+        raise Unlike(experts)
+    gate_up, (down,) = (
+        ((), (None,)) if mlp is None else (find_linears(layer, "gate_up"), find_linears(layer, "down"))
+    )
     return LayerSpec(
         module=layer,
         input_norm=norms.get("input_norm"),
         attention_norm=norms.get("attention_norm"),
         mlp_norm=norms.get("mlp_norm"),
         output_norm=norms.get("output_norm"),
+        shared_norm=norms.get("shared_norm"),
+        routed_norm=norms.get("routed_norm"),
+        experts_norm=norms.get("experts_norm"),
         gate_up=gate_up,
         down=down,
-        activation="" if mlp is None else _activation(mlp, gate_up, down),
+        activation="" if mlp is None else find_activation(mlp, gate_up, down),
         experts=experts,
         residual_scale=residual_scale,
         output_scale=float(getattr(layer, "layer_scalar", 1.0)),
@@ -234,29 +248,29 @@ def _read_layer(layer: nn.Module, number: int, reading: _Reading) -> LayerSpec:
 
 def _read_attention(layer: nn.Module, number: int, reading: _Reading) -> dict[str, Any]:
     """Return LayerSpec's fields of an attention that we compute by ourselves."""
-    attention, config, kind = _child(layer, "self_attn"), reading.config, reading.kind(number)
-    _refuse_strangers(attention, "attention")
+    attention, config, kind = find_child(layer, "self_attn"), reading.config, reading.kind(number)
+    refuse_strangers(attention, "attention")
     if reading.rotary is None:
-        raise _Unlike("rotary_emb")
+        raise Unlike("rotary_emb")
     head_dim = int(attention.head_dim)
-    qkv = _linears(layer, "qkv")
-    (output,) = _linears(layer, "output")
-    query_width = _features(output)[0]
-    together = sum(_features(module)[1] for module in qkv)
+    qkv = find_linears(layer, "qkv")
+    (output,) = find_linears(layer, "output")
+    query_width = count_features(output)[0]
+    together = sum(count_features(module)[1] for module in qkv)
     key_width = (together - query_width) // 2
     if query_width % head_dim or key_width % head_dim or query_width + 2 * key_width != together:
-        raise _Unlike("self_attn")
+        raise Unlike("self_attn")
     if getattr(attention, "attention_dropout", 0.0) or getattr(config, "attention_dropout", 0.0):
-        raise _Unlike("attention_dropout")
+        raise Unlike("attention_dropout")
     heads = query_width // head_dim, key_width // head_dim
-    query_norm, key_norm = _head_norms(layer, (query_width, key_width), head_dim)
+    query_norm, key_norm = find_head_norms(layer, (query_width, key_width), head_dim)
     per_layer = isinstance(getattr(config, "rope_parameters", None), dict) and kind in config.rope_parameters
     table = kind if per_layer else ""
     likeness = (table, scalars_of(attention), key_norm and key_norm.options)
     if likeness not in reading.turnings:
         turning = find_turning(attention, reading.rotary, table, qkv, key_norm, (*heads, head_dim))
         if turning is None:
-            raise _Unlike("rotary_emb")
+            raise Unlike("rotary_emb")
         reading.turnings[likeness] = turning
     turning = reading.turnings[likeness]
     return {
@@ -283,7 +297,7 @@ NO_ATTENTION |= {"qkv": (), "rotary": NO_ROTARY, "turning": Turning()}
 """What is told of attention in a layer whose mixer is the model's own module."""
 
 
-def _read_mixer(layer: nn.Module, number: int, reading: _Reading, unlike: _Unlike) -> dict[str, Any]:
+def _read_mixer(layer: nn.Module, number: int, reading: _Reading, unlike: Unlike) -> dict[str, Any]:
     """Return LayerSpec's fields where the one child that is neither norm nor MLP runs as it is; else raise `unlike`."""
     known = (PARTS["layer"] | NORMS) - {"self_attn"}
     names = [name for name, _ in layer.named_children() if name not in known]
@@ -293,7 +307,7 @@ def _read_mixer(layer: nn.Module, number: int, reading: _Reading, unlike: _Unlik
         reading.given = reading.given or probe_layers(reading.inputs)
         mixer = read_mixer(layer, names[0], number, reading.inputs, reading.given[number])
     except ERRORS as error:  # the model's own code, asked for a part of itself, fails in its own ways
-        raise _Unlike(f"{names[0]} ({type(error).__name__}: {error})") from error
+        raise Unlike(f"{names[0]} ({type(error).__name__}: {error})") from error
     if mixer is None:
         raise unlike
     return NO_ATTENTION | {"mixer": mixer}
@@ -317,102 +331,3 @@ def _window(attention: nn.Module, config: Any, kind: str) -> int:
         return 0
     holder = attention if hasattr(attention, "sliding_window") else config
     return int(getattr(holder, "sliding_window", None) or 0)
-
-
-ACTIVATIONS = ("act_fn", "activation_fn", "activation")
-"""What MLPs call the function of their gate."""
-PARTS = {
-    "layer": {"self_attn", *MLPS, "resid_attn_dropout", "resid_mlp_dropout"} | name_parts(),
-    "attention": name_parts("self_attn"),
-    "mlp": {name for owner in (*MLPS, *SHARED_MLPS) for name in name_parts(owner)} | {*ACTIVATIONS},
-}
-"""Every child that a layer of the known form may have: a further one would be left out of our arithmetic."""
-
-
-def _refuse_strangers(module: nn.Module, kind: str) -> None:
-    """Raise _Unlike for a child that PARTS[kind] lacks, or a parameter of the module's own."""
-    strangers = {name for name, _ in module.named_children()} - PARTS[kind]
-    own = [name for name, _ in module.named_parameters(recurse=False)]
-    if strangers or own:
-        raise _Unlike(", ".join(sorted([*strangers, *own])))
-
-
-def _refuse_dropout(layer: nn.Module) -> None:
-    """Dropout of the model's own (not of an adapter) is left to the stock forward."""
-    for name, module in layer.named_modules():
-        if isinstance(module, nn.Dropout) and module.p and ".lora_dropout." not in f".{name}.":
-            raise _Unlike(name)
-
-
-def _child(module: nn.Module, name: str) -> nn.Module:
-    child = getattr(module, name, None)
-    if not isinstance(child, nn.Module):
-        raise _Unlike(name)
-    return child
-
-
-def _norm(module: nn.Module, name: str) -> Norm:
-    child = _child(module, name)
-    norm = read_norm(child) if is_rms_norm(child) else None
-    if not isinstance(norm, Norm):
-        raise _Unlike(name)
-    return norm
-
-
-def _norms(layer: nn.Module) -> dict[str, Norm]:
-    """Return the norms of a layer's stream and branches by their place."""
-    children = {name for name, _ in layer.named_children()}
-    places = find_placement(children)
-    if not places:
-        raise _Unlike(", ".join(sorted(children & name_parts())) or "input_layernorm")
-    return {place: _norm(layer, name) for place, name in places.items()}
-
-
-def _head_norms(
-    layer: nn.Module, widths: tuple[int, int], head_dim: int
-) -> tuple[Norm, Norm] | tuple[None, None]:
-    """Return the norms of query and key, of each head or of all; `widths`: of all query and all key heads."""
-    for names in HEAD_NORM_FORMS:
-        found = [_find(layer, name) for name in names]
-        if found == [None, None]:
-            continue
-        owner = [name.partition(".")[2] for name in names]
-        query, key = (_norm(layer.self_attn, name) for name in owner)
-        sizes = query.weight.numel(), key.weight.numel()
-        if sizes not in ((head_dim, head_dim), widths):
-            raise _Unlike(owner[0])
-        return query, key
-    return None, None
-
-
-def _linears(layer: nn.Module, group: str) -> tuple[nn.Module, ...]:
-    """Return the linears of a group, in the first of its forms that the layer has."""
-    for names in GROUPS[group]:
-        found = [_find(layer, name) for name in names]
-        if all(isinstance(module, nn.Module) for module in found):
-            return tuple(found)
-    raise _Unlike(GROUPS[group][0][0])
-
-
-def _find(layer: nn.Module, name: str) -> Any:
-    for part in name.split("."):
-        layer = getattr(layer, part, None)
-    return layer
-
-
-def _features(linear: nn.Module) -> tuple[int, int]:
-    """Inputs and outputs of a linear layer, inside an adapter or not."""
-    return int(linear.in_features), int(linear.out_features)
-
-
-def _activation(mlp: nn.Module, gate_up: Sequence[nn.Module], down: nn.Module) -> str:
-    function = next((getattr(mlp, name) for name in ACTIVATIONS if hasattr(mlp, name)), None)
-    kind = name_activation(function, torch.device("cpu")) if callable(function) else None
-    kind = find_gate(mlp, gate_up, down) if function is None else kind
-    if kind is None:
-        raise _Unlike("act_fn")
-    return kind
-
-
-def _known(module: nn.Module) -> set[str]:
-    return {name for name, _ in module.named_parameters()}

@@ -28,7 +28,7 @@ ROUTERS = ("gate", "router")
 SHARED, SHARED_GATES = ("shared_expert", "shared_experts", "shared_mlp"), ("shared_expert_gate",)
 """What it calls an expert that all tokens pass, and the linear by which that one is weighed."""
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-CHOSEN_COUNTS = ("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token")
+CHOSEN_COUNTS = ("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token", "top_k_experts")
 """What configs call the number of experts, and how many of them a token passes."""
 SHARED_MLPS = tuple(f"mlp.{name}" for name in SHARED)
 GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -60,9 +60,19 @@ PLACEMENTS: tuple[Mapping[str, str], ...] = (
     },
     {"attention_norm": "post_attention_layernorm", "output_norm": "post_feedforward_layernorm"},
     {"input_norm": "operator_norm", "mlp_norm": "ffn_norm"},
+    {
+        "input_norm": "input_layernorm",
+        "attention_norm": "post_attention_layernorm",
+        "mlp_norm": "pre_feedforward_layernorm",
+        "output_norm": "post_feedforward_layernorm",
+        "shared_norm": "post_feedforward_layernorm_1",
+        "routed_norm": "pre_feedforward_layernorm_2",
+        "experts_norm": "post_feedforward_layernorm_2",
+    },
 )
 """Where norms of H columns stand, and by which names: before attention and before the MLP, on what each of them adds to
-the residual stream (`attention_norm`, `output_norm`), or both. Of Llama, Gemma 2, GLM-4, OLMo 2, LFM2, for instance."""
+the residual stream (`attention_norm`, `output_norm`), or both. Of Llama, Gemma 2, GLM-4, OLMo 2, LFM2, and of
+Gemma 4, whose experts stand beside its MLP, with a norm before them and one after each of both."""
 FINAL_NORMS = ("norm", "embedding_norm", "final_layernorm")
 """What decoders call the norm after their last layer."""
 HEAD_NORM_FORMS = (
@@ -221,16 +231,19 @@ def split_mixers(
     return mlp, mixers
 
 
-def has_mixers(linears: Collection[str], norms: Collection[str]) -> bool:
-    """Return whether layers of such parts have mixers that run as the model's own modules, and all else is known.
+def find_mixers(
+    linears: Collection[str], norms: Collection[str], strange: Collection[str]
+) -> tuple[str, ...]:
+    """Return the children by which layers mix tokens, where all that is `strange` (find_strange) lies inside them.
 
-    Of one kind or of several: what a layer's children are called decides, as in spec.py. `linears` and `norms`: of all
-    layers together.
+    Then they run as the model's own modules, beside an MLP that is known. () where nothing is strange, or more is: what
+    a layer's children are called decides, as in spec.py. `linears` and `norms`: of all layers together.
     """
-    own = {name for name in linears if name.partition(".")[0] not in MLPS}
-    outside = {name for name in norms if "." not in name}
-    known = any(set(names) <= set(linears) for names in GROUPS["down"]) and bool(find_placement(outside))
-    return known and all("." in name for name in own) and not own <= LINEARS
+    owners = {name.partition(".")[0] for name in linears if "." in name} - set(MLPS)
+    known = any(set(names) <= set(linears) for names in GROUPS["down"])
+    known = known and bool(find_placement({name for name in norms if "." not in name}))
+    inside = all("." in name and name.partition(".")[0] in owners for name in strange)
+    return tuple(sorted(owners)) if strange and known and inside else ()
 
 
 def shape_linears(hidden: int, queries: int, keys: int, mlp_width: int) -> dict[str, tuple[int, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 import transformers
 from torch import nn
@@ -9,7 +11,7 @@ from torch import nn
 from studio.core.recipe import AdapterSpec
 from studio.models.adapt import adapt
 from studio.models.nf4_experts import IMPLEMENTATION, STACKS, Nf4Stack, is_experts, register_implementation
-from tests.models.decoder.models import GRANITE, SHAPE, TOKENS
+from tests.models.decoder.models import DELTA, GRANITE, MIXED, SHAPE, TOKENS
 
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
 GROUPED = {
@@ -32,6 +34,40 @@ FAMILIES = {
     "granitemoe": (transformers.GraniteMoeConfig, {"num_local_experts": 8, "num_experts_per_tok": 3} | GRANITE),
 }  # fmt: skip
 
+FOREIGN = {
+    "deepseek_v3": (
+        transformers.DeepseekV3Config,
+        TOKENS | GROUPED | {
+            "num_experts_per_tok": 3, "moe_intermediate_size": 32, "q_lora_rank": 64, "kv_lora_rank": 64,
+            "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16, "num_key_value_heads": 4, "head_dim": 8,
+        },
+    ),
+    "qwen3_next": (
+        transformers.Qwen3NextConfig,
+        EXPERTS | DELTA | TOKENS | {"shared_expert_intermediate_size": 64, "norm_topk_prob": True},
+    ),
+    "qwen3_5_moe": (
+        transformers.Qwen3_5MoeTextConfig, EXPERTS | DELTA | TOKENS | {"shared_expert_intermediate_size": 64},
+    ),
+    "gpt_oss": (
+        transformers.GptOssConfig,
+        TOKENS | {
+            "num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
+    "gemma4_moe": (
+        transformers.Gemma4TextConfig,
+        TOKENS | MIXED | {
+            "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1, "global_head_dim": 32, "final_logit_softcapping": 30.0,
+            "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 32,
+        },
+    ),
+}  # fmt: skip
+"""Families whose layers mix tokens by the model's own module, beside experts."""
+
 
 def make_routed(
     family: str,
@@ -43,14 +79,14 @@ def make_routed(
 ) -> nn.Module:
     """Return a PeftModel in evaluation mode whose corrections and adapters are drawn; `packed`: experts in NF4."""
     torch.manual_seed(0)
-    config_class, extra = FAMILIES[family]
-    config = config_class(**(SHAPE | extra | shape))
+    config_class, extra = (FAMILIES | FOREIGN)[family]
+    config = config_class(**copy.deepcopy(SHAPE | extra | shape))  # Gemma 4's changes its layer_types
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
     with torch.no_grad():
         for name, values in [*model.named_parameters(), *model.named_buffers()]:
             if "correction" in name:
                 values.normal_(0.0, 0.1)
-            elif "norm" in name:
+            elif "norm" in name or "sinks" in name or name.endswith("scale"):
                 values.add_(torch.randn_like(values) * 0.2)
             elif values.dim() > 1:
                 values.mul_(4.0)  # fresh weights are so small that all experts score alike

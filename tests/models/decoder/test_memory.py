@@ -12,7 +12,8 @@ from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
 from studio.models.adapt import adapt
 from studio.models.catalog import inspect_model
 from studio.models.decoder.decoder import take_over
-from studio.planning.layer_memory import kept_bytes, moved_bytes, peak_of_layers, phase_bytes, read_decoder
+from studio.planning.decoder_shape import read_decoder
+from studio.planning.layer_memory import kept_bytes, moved_bytes, peak_of_layers, phase_bytes
 from studio.planning.run_plan import plan
 from tests.conftest import make_model
 from tests.machine.facts import make_machine, make_recipe

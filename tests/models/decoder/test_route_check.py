@@ -11,9 +11,11 @@ from studio_kernels.dispatch import bind
 
 from studio.models.adapt import unwrap
 from studio.models.decoder.blocks.gates import PlainGate
+from studio.models.decoder.blocks.router import Router
 from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.decoder.parity_check import find_difference
-from tests.models.decoder.routed_models import make_routed
+from tests.models.decoder.planted import change_spec
+from tests.models.decoder.routed_models import FOREIGN, make_routed
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 MANY = {"num_experts": 32, "num_experts_per_tok": 4, "hidden_size": 128}
@@ -82,12 +84,44 @@ def lose_an_experts_gradient(decoder: Decoder, layer) -> None:
     down.db = torch.zeros_like(down.db)
 
 
+def score_rows_as_they_are(decoder: Decoder, layer) -> None:
+    change_router(decoder, layer, entry=None)
+
+
+def weigh_all_experts_alike(decoder: Decoder, layer) -> None:
+    change_router(decoder, layer, expert_scale=None)
+
+
+def swap_the_norms_of_mlp_and_experts(decoder: Decoder, layer) -> None:
+    spec = layer.spec
+    change_spec(layer, shared_norm=spec.experts_norm, experts_norm=spec.shared_norm)
+
+
+def give_experts_the_mlps_rows(decoder: Decoder, layer) -> None:
+    change_spec(layer, routed_norm=layer.spec.mlp_norm)
+
+
+def lose_the_routers_gradient(decoder: Decoder, layer) -> None:
+    """Of the rows that it scores."""
+
+    class Silent(Router):
+        def backward(self, dweights, x, routes, *, dx, balance=None):
+            return dx
+
+    router = layer.mlp.experts.router
+    fields = {one.name: getattr(router, one.name) for one in dataclasses.fields(router)}
+    layer.mlp.experts.router = Silent(**fields)
+
+
 FAULTS: dict[Callable, str] = {
     swap_two_experts: "qwen3_moe", change_one_expert_that_few_reach: "qwen3_moe",
     leave_weights_as_they_are: "qwen3_moe", choose_one_expert_less: "qwen3_moe",
     leave_the_correction_out: "glm4_moe", leave_the_scaling_out: "glm4_moe",
     leave_the_shared_expert_out: "glm4_moe", open_the_shared_gate: "qwen2_moe", take_another_gate: "qwen3_moe",
     swap_two_adapters: "qwen3_moe", keep_stale_adapters: "qwen3_moe", lose_an_experts_gradient: "qwen3_moe",
+    score_rows_as_they_are: "gemma4_moe", weigh_all_experts_alike: "gemma4_moe",
+    swap_the_norms_of_mlp_and_experts: "gemma4_moe", give_experts_the_mlps_rows: "gemma4_moe",
+    lose_the_routers_gradient: "gemma4_moe",
 }  # fmt: skip
 
 
@@ -104,7 +138,9 @@ def ask(model: torch.nn.Module, decoder: Decoder, name: str):
 
 @pytest.mark.parametrize("packed", [False, True], ids=["16 bits", "nf4"])
 @pytest.mark.parametrize("name", DTYPES)
-@pytest.mark.parametrize("family", ["qwen3_moe", "qwen2_moe", "glm4_moe", "ernie4_5_moe", "mixtral"])
+@pytest.mark.parametrize(
+    "family", ["qwen3_moe", "qwen2_moe", "glm4_moe", "ernie4_5_moe", "mixtral", *FOREIGN]
+)
 def test_what_is_right_is_accepted(family, name, packed):
     assert ask(*take(family, name, packed), name) is None
 

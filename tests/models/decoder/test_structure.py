@@ -12,10 +12,10 @@ from studio.models.decoder.structure import (
     TAIL_STEP,
     TRAITS,
     caps_scores,
+    find_mixers,
     find_placement,
     find_strange,
     group_linears,
-    has_mixers,
     is_target,
     list_windowed,
     round_tail,
@@ -119,14 +119,20 @@ def test_layers_with_mixers_of_the_models_own_are_known_by_their_other_parts():
     mlp = {"mlp.gate_proj": (96, 64), "mlp.up_proj": (96, 64), "mlp.down_proj": (64, 96)}
     mixers = {"linear_attn.out_proj": (64, 64), "self_attn.q_proj": (128, 64), "self_attn.o_proj": (64, 64)}
     norms = dict.fromkeys([*PLACEMENTS[0].values(), "linear_attn.norm", "self_attn.q_norm"], 64)
-    assert has_mixers(mlp | mixers, norms)
-    own = {name: (8, 8) for name in LINEARS}
-    assert not has_mixers(own, norms), "attention that is ours is none"
-    assert not has_mixers(mixers, norms), "no MLP"
-    assert not has_mixers(mlp | mixers, {"some_norm": 64}), "norms elsewhere"
-    assert not has_mixers(mlp | mixers | {"per_layer_input_gate": (8, 8)}, norms), (
-        "a linear of the layer's own"
-    )
+
+    def find(linears, norms):
+        return find_mixers(linears, norms, find_strange(linears, norms, 16, 4, 2))
+
+    heads = {"self_attn.q_norm": 16, "self_attn.k_norm": 16}
+    assert find(mlp | mixers, norms | heads) == ("linear_attn", "self_attn")
+    ours = mlp | {name: (8, 8) for name in GROUPS["qkv"][0] + GROUPS["output"][0]}
+    around = dict.fromkeys(PLACEMENTS[0].values(), 64)
+    assert find(ours, around | heads) == (), "attention that is ours is none"
+    assert find(ours, around | heads | {"self_attn.q_norm": 32}) == ("self_attn",), "heads of another width"
+    assert find(ours, around | {"self_attn.gains": 4}) == ("self_attn",), "a vector of its own"
+    assert find(mixers, norms) == (), "no MLP"
+    assert find(mlp | mixers, {"some_norm": 64}) == (), "norms elsewhere"
+    assert find(mlp | mixers | {"per_layer_input_gate": (8, 8)}, norms) == (), "a linear of the layer's own"
     found, by_mixer = split_mixers(mlp | mixers)
     assert found == mlp
     assert {name: set(part) for name, part in by_mixer.items()} == {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from studio.models.decoder.tolerance import ASIDE, Judge, further
+from studio.models.decoder.tolerance import ASIDE, NUDGES, Judge, further, nudge
 
 HALF = torch.bfloat16
 CHANNELS = 9 * ASIDE
@@ -65,3 +65,13 @@ def test_of_two_own_errors_the_larger_one_counts():
     truth = [torch.ones(4), torch.ones(4)]
     near, far = [torch.full((4,), 1.1), torch.full((4,), 1.3)], [torch.full((4,), 0.8), torch.full((4,), 1.2)]
     assert [float(one[0]) for one in further(near, far, truth)] == pytest.approx([0.8, 1.3])
+
+
+def test_a_nudge_changes_last_bits_alone():
+    x = torch.randn(500, generator=torch.Generator().manual_seed(1)).abs() + 0.1
+    nudged = list(nudge(x))
+    assert len(nudged) == NUDGES
+    for one in nudged:
+        off = (one - x).abs() / x
+        assert 0 < off.max() <= 3e-7 and (off > 0).float().mean() > 0.4
+    assert not torch.equal(nudged[0], nudged[1])

@@ -41,6 +41,17 @@ FAILURES = (
         code="K19",
     ),
     Failure(
+        # A bare < or > belongs to the shell: it reads or writes a file of that name.
+        "sign_for_shell",
+        said(
+            r"pip3? install [^\n\"']*\w[<>]=?\d[^\n]*\n"
+            r"[^\n]{0,80}(?:cannot find the file specified|No such file or directory)",
+            r"\b(?:ba|z)?sh: (?:line \d+: )?(?:=?\d[\d.]*: No such file or directory|no such file or directory: =?\d)",
+        ),
+        (Remedy("quote_requirement"),),
+        code="K86",
+    ),
+    Failure(
         "command_missing",
         said(
             r"'(?P<command>[\w.-]+)' is not recognized as (?:an internal|the name|a name)",

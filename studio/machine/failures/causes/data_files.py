@@ -1,49 +1,31 @@
-"""Failures of reading and rendering a data set."""
+"""Failures of reading a data set."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.key_errors import read_column, read_one_row
 from studio.machine.failures.remedies import CHECK_DATA
 
+
+def _read_rows_failed(reading: Reading) -> Mapping[str, str] | None:
+    """A report that rows could not be made, with nothing of why."""
+    raised = reading.last
+    alone = raised is not None and raised.type == "DatasetGenerationError" and raised.wraps
+    return {} if alone else None
+
+
 FAILURES = (
     Failure(
-        "no_template",
-        said(
-            r"tokenizer\.chat_template is not set",
-            r"no chat template",
-            r"does not have a chat template",
-            r"default chat template is no longer allowed",
-            r"must (?:provide|set) a chat template",
-        ),
-        (Remedy("chat_model"),),
-        code="D30",
-    ),
-    Failure(
-        "template_unknown",
-        said(r"\bTemplate (?P<name>[\w.-]+) does not exist"),
-        (Remedy("template_name"), Remedy("template_newer")),
-        code="D177",
-    ),
-    Failure(
-        "template_prompt",
-        said(r"does not have a \{% if add_generation_prompt"),
-        (Remedy("newer_template"), Remedy("chat_model")),
-        code="D141",
-    ),
-    Failure(
-        "template_content",
-        said(
-            r"(?:top-level template code|jinja2[\\/])[\s\S]{0,800}?TypeError: (?:can only concatenate (?:list|str)|"
-            r"can't concat|unsupported operand type\(s\) for \+)",
-        ),
-        (Remedy("content_form"), Remedy("newer_template")),
-        code="D150",
-    ),
-    Failure(
-        "template_refused",
-        said(r"jinja2\.", r"\bTemplateError\b", r"roles must alternate", r"\bUndefinedError\b"),
-        (CHECK_DATA, Remedy("other_model")),
-        code="D31",
-        unless=said(r"TemplateSyntaxError", r"UndefinedError: [^\n]* is undefined"),
+        "rows_failed",
+        None,
+        (Remedy("above_it"), CHECK_DATA),
+        code="D204",
+        strength=0.5,
+        reader=_read_rows_failed,
+        last_resort=True,
     ),
     Failure(
         "not_utf8",
@@ -118,13 +100,20 @@ FAILURES = (
             r"\bArrow(?:Invalid|TypeError|NotImplementedError)\b[^\n]*(?:changed from|"
             r"[Cc]ould not convert|cannot mix|"
             r"[Ee]xpected (?:a )?(?:bytes|list|object|struct|int|float|bool|string)|tried to convert|cast)",
-            r"\bCastError\b",
+            r"\bCastError\b|\bDatasetGenerationCastError\b",
+            r"All the data files must have the same columns",
             r"[Ff]eatures can't be aligned|Features are incompatible|features of the datasets? (?:can't|do not)",
             r"Couldn't (?:cast(?: array of type)?|write column)\b",
         ),
         (Remedy("same_columns"), CHECK_DATA),
         code="D36",
         unless=said(r"JSON parse error: Column\(\) changed(?![\s\S]*ArrowTypeError)"),
+    ),
+    Failure(
+        "arrow_operation",
+        said(r"Function '(?P<name>\w+)' has no kernel matching input types \((?P<has>[^)\n]{1,120})"),
+        (Remedy("plain_column"), Remedy("in_python")),
+        code="D205",
     ),
     Failure(
         "map_lengths",

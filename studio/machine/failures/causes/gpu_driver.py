@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from studio.core.facts import Gpu, MachineFacts
 from studio.installer.windows import TORCH_WITH_THREADS_DLL
-from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.probes import (
     Values,
     describe,
@@ -177,7 +177,7 @@ FAILURES = (
         "driver_silent",
         said(
             r"CUDA driver error: unknown error",
-            r"couldn't communicate with the NVIDIA driver|CUDA Version: ERR!",
+            r"(?P<doubtful>couldn't communicate with the NVIDIA driver)|CUDA Version: ERR!",
             r"nvidia-smi.{0,60}(?:timed out|did not answer|no answer)",
             r"Unable to determine the device handle for GPU",
             r"Failed to initialize NVML: Driver Not Loaded",
@@ -190,6 +190,11 @@ FAILURES = (
         ),
         (Remedy("reboot"), UPDATE_DRIVER),
         code="C5",
+        # What the kernel says of the module names the reason.
+        unless=said(
+            r"modprobe: (?:FATAL|ERROR)[^\n]*nvidia", r"module build on kernel", r"obtained ownership of"
+        ),
+        doubt=Doubt("module_absent", "ask_module", asked=True),
         probe=_silent_driver,
         subject="driver",
     ),
@@ -287,7 +292,10 @@ FAILURES = (
     ),
     Failure(
         "mixed_dlls",
-        said(r"WinError 127\b", r"procedure entry point .{0,80}could not be located"),
+        said(
+            r"WinError 127\b",
+            r"procedure entry point .{0,80}could not be located",
+        ),
         (REBUILD,),
         code="C7b",
     ),
@@ -320,6 +328,7 @@ FAILURES = (
         ),
         (Remedy("clean_library_path"), REBUILD),
         code="C8",
+        unless=said(r"Could not load libtorchcodec"),
         probe=unless_right(_shadowed),
         subject="torch",
         repair="clean_library_path",

@@ -149,12 +149,15 @@ FAILURES = (
     Failure(
         "int8_gpu_old",
         said(
-            r"cublasLt ran into an error",
+            # The card is older, or newer than this bitsandbytes.
+            r"(?P<doubtful>cublasLt ran into an error)",
             r"Your GPU does not support Int8 Matmul",
             r"int8 matmul.{0,60}not supported",
         ),
         (Remedy("nf4_not_int8", {"model.quantization": "nf4"}), NO_BITSANDBYTES),
         code="B4",
+        unless=said(r"hipblaslt|rocblaslt|\bgfx\d|[\\/]rocm"),
+        doubt=Doubt("bitsandbytes_gpu_old", "card_of_int8", asked=True),
     ),
     Failure(
         # Its paged optimizers live in memory that the driver moves, which WSL, some cards and resumed runs lack.
@@ -293,6 +296,16 @@ FAILURES = (
         probe=_native_kernels,
         subject="python",
         severity="note",
+    ),
+    Failure(
+        "amd_int8",
+        said(
+            r"hipblaslt[^\n]{0,200}gfx\w+|HIPBLASLT_TENSILE_LIBPATH",
+            r"hipBLASLt on an unsupported architecture",
+        ),
+        (Remedy("nf4_not_int8", {"model.quantization": "nf4"}), Remedy("no_hipblaslt")),
+        code="A8",
+        unless=said(r"(?:overriding|Overriding) [^\n]{0,60}hipblas"),
     ),
     Failure(
         "amd_unsupported",

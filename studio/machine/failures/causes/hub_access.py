@@ -5,6 +5,9 @@ from __future__ import annotations
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
 
+ACCOUNT = r"(?:api[_ ]?key|log(?:ged)? ?in\b|log ?in|authent|unauthori|\b40[13]\b|anonymous)"
+"""What a service says that wants to know who asks."""
+
 FAILURES = (
     Failure(
         "name_none",
@@ -192,6 +195,8 @@ FAILURES = (
     Failure(
         "wandb_unreachable",
         said(
+            r"wandb backend process has shutdown|SockClientClosedError|MailboxClosedError",
+            r"[\\/]wandb[\\/]sdk[\\/][\s\S]{0,1500}?^(?:BrokenPipeError|ConnectionResetError|ConnectionRefusedError)",
             r"Error communicating with wandb process|wandb: (?:W&B API |)?[Nn]etwork error",
             r"CommError[^\n]*(?:timed? ?out|[Cc]onnection|[Uu]nable to|retry)",
             r"wandb[\\/][\w\\/]+\.py[^\n]*\n(?:[^\n]*\n){0,3}?ConnectionRefusedError",
@@ -211,49 +216,14 @@ FAILURES = (
     Failure(
         "hub_account",
         said(
-            r"wandb[^\n]{0,40}(?:UsageError: (?!Error communicating)|api_key not configured)",
+            rf"wandb[^\n]{{0,40}}(?:UsageError: [^\n]*{ACCOUNT}|api_key not configured)",
             r"api_key not configured \(no-tty\)",
-            r"wandb: ERROR (?!Error communicating|For more info)",
+            rf"wandb: ERROR [^\n]*{ACCOUNT}",
             r"CommError[^\n]*401",
         ),
         (Remedy("wandb_off"),),
         code="N31",
         unless=said(r"do(?:es)? not have permission to access the requested"),
-    ),
-    Failure(
-        "git_transport",
-        said(
-            r"fatal: unable to access '",
-            r"fatal: Could not read from remote repository",
-            r"fatal: early EOF|RPC failed; curl|fetch-pack: (?:unexpected disconnect|invalid index-pack)",
-            r"fatal: (?:could not read (?:Username|Password)|Authentication failed)",
-            r"git clone[^\n]{0,200}did not run successfully",
-        ),
-        (Remedy("git_again"), LOCAL_MODEL),
-        code="N32",
-    ),
-    Failure(
-        "push_failed",
-        said(
-            r"Your push was rejected because it contains files larger",
-            r"error: failed to push some refs to '[^'\n]*(?:huggingface|hf-mirror|modelscope)",
-        ),
-        (Remedy("upload_without_git"), Remedy("pull_first")),
-        code="N39",
-        unless=said(
-            r"fatal: (?:Authentication|could not read)|(?:pre-receive hook|remote) (?:declined|rejected)"
-        ),
-    ),
-    Failure(
-        "lfs_pointer",
-        said(
-            r"cloned a repository without having git-lfs installed",
-            r"invalid load key, 'v'",
-            r"version https://git-lfs\.github\.com/spec",
-            r"git-lfs.{0,40}(?:not found|not installed|is not a git command)",
-        ),
-        (Remedy("git_lfs_pull"), FETCH_AGAIN),
-        code="N33",
     ),
     Failure(
         "cache_missing",

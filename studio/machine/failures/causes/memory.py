@@ -138,6 +138,19 @@ FAILURES = (
         subject="memory",
     ),
     Failure(
+        # The notebook does not see how its process ended.
+        "kernel_died",
+        said(
+            r"[Kk]ernel (?:appears to have )?died\b|[Kk]ernel crashed while executing",
+            r"\bKernelRestarter: restarting kernel|[Ss]ession crashed for an unknown reason|DeadKernelError",
+        ),
+        (CLOSE_PROGRAMS, SMALLER_BATCH, Remedy("run_as_script")),
+        code="M45",
+        strength=0.8,
+        unless=said(r"all available RAM|ran out of memory"),
+        doubt=Doubt("native_crash", "run_script"),
+    ),
+    Failure(
         "ram_killed",
         said(
             r"internal compiler error: Killed",
@@ -152,6 +165,7 @@ FAILURES = (
             r"Killed signal terminated program",
             r"OutOfMemoryKiller|cgroup out of memory|OOMKilled",
             r"killed by signal: Killed",
+            r"[Ss]ession crashed (?:after using all available RAM|because it ran out of memory)",
             r"oom_kill event|tasks? (?:has|have) been OOM Killed",
         ),
         (CLOSE_PROGRAMS, SMALLER_BATCH, SMALLER_MODEL, RESUME),

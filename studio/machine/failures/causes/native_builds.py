@@ -173,6 +173,29 @@ FAILURES = (
         strength=0.9,
     ),
     Failure(
+        # The message names three reasons; the library that it misses names the one.
+        "torchcodec_other",
+        said(
+            r"Could not load libtorchcodec[\s\S]*?(?:lib(?:nvrtc|cudart|c10|torch|nppicc|cu)[\w.]*: cannot open|"
+            r"libtorchcodec\S*: undefined symbol)",
+        ),
+        (Remedy("torchcodec_pair"),),
+        code="K83",
+    ),
+    Failure(
+        "torchcodec_ffmpeg",
+        said(
+            r"Could not load libtorchcodec[\s\S]*?libav\w+[\w.]*: cannot open",
+            r"(?P<doubtful>Could not load libtorchcodec)",
+        ),
+        (Remedy("ffmpeg_shared"), Remedy("torchcodec_pair")),
+        code="K84",
+        unless=said(
+            r"lib(?:nvrtc|cudart|c10|torch_cuda|nppicc)[\w.]*: cannot open|libtorchcodec\S*: undefined symbol"
+        ),
+        doubt=Doubt("torchcodec_other", "ffmpeg_there", asked=True),
+    ),
+    Failure(
         "binary_mismatch",
         said(
             r"(?P<file>[\w.+-]+\.(?:so|pyd)[\w.]*): undefined symbol: (?!_Z\d)_Z\w*(?:c10|at|torch|2at)\w*",
@@ -181,10 +204,11 @@ FAILURES = (
             r"(?:was|were) (?:built|compiled) (?:for|with|against) (?:a different|"
             r"another) (?:version of )?(?:PyTorch|torch)",
             r"PyTorch and (?:torchvision|torchaudio) (?:has|have|were) (?:different|been compiled)",
-            r"Could not load this library: \S+torch\w*",
+            r"Could not load this library: \S+torch(?!codec)\w*",
         ),
         (Remedy("torch_family"), REBUILD),
         code="K30",
+        unless=said(r"Could not load libtorchcodec"),
     ),
     Failure(
         # Not PyTorch's own names, which binary_mismatch knows.

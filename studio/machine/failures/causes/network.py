@@ -65,6 +65,7 @@ FAILURES = (
         unless=said(
             r"HFValidationError|Repo id must",
             r"404 Client Error: [^\n]{0,40} for url: https?://[\w.-]*mirrors?\.",
+            r"CondaHTTPError",
             r"localhost|127\.0\.0\.1",
             r"GatedRepoError|gated (?:repo|dataset|model)",
         ),
@@ -172,6 +173,7 @@ FAILURES = (
         doubt=Doubt("server_off", "which_address", asked=True),
         unless=said(
             r"HFValidationError|Repo id must",
+            r"Distant resource does not have an? ",
             r"Couldn't reach server at '(?!https?:)",
             r"\bProxyError\b",
             r"SSLEOFError|EOF occurred in violation",
@@ -182,6 +184,12 @@ FAILURES = (
         probe=_silent_hub,
         subject="network",
         severity="note",
+    ),
+    Failure(
+        "hub_altered",
+        said(r"Distant resource does not have an? [\w-]+"),
+        (Remedy("without_mirror"), LOCAL_MODEL),
+        code="N45",
     ),
     Failure(
         # The rest of an earlier download is longer than the file is now.

@@ -81,6 +81,12 @@ FAILURES = (
         code="K44",
     ),
     Failure(
+        "conda_gone",
+        said(r"CondaHTTPError: HTTP (?:404|403)\b"),
+        (Remedy("conda_clean"), Remedy("conda_other_system")),
+        code="K82",
+    ),
+    Failure(
         # uv takes a package from the first index that has it, and looks in no other one.
         "index_lacks",
         said(
@@ -142,7 +148,7 @@ FAILURES = (
         said(
             r"No module named '?(?:pip|ensurepip|venv)\b",
             r"\bpip3?(?:\.exe)?'? ?(?:: command not found|is not recognized|: not found)",
-            r"ensurepip is not available",
+            r"ensurepip is not\s+available",
         ),
         (Remedy("ensure_pip"),),
         code="K8",

@@ -42,16 +42,11 @@ CALLERS = frozenset(
 )
 """Packages that call functions which a program hands to them."""
 LOADER = re.compile(r"[\\/]utils[\\/]data[\\/]")
-CHILD = re.compile(
-    r"CalledProcessError|ChildFailedError|returned non-zero exit status|ProcessRaisedException|EngineDeadError|"
-    r"[Ee]ngine (?:process|core) (?:failed|initialization failed)|WorkerProc|ActorDiedError|RayTaskError|"
-    r"ExecuteUserScriptError"
-)
 SHOWN = re.compile(r"^assert [^\n]{1,200}, \(?f['\"]")
 UNPACKED = re.compile(r"(?:too many|not enough) values to unpack")
 UNTOLD = re.compile(
     r"^(?:CUDA (?:error|kernel)|CUBLAS|CUDNN|NCCL|HIP error|element 0 of|'\w+' object|module '|name '|"
-    r"cannot import|invalid load key|\[(?:Errno|WinError) \d+\])|\btensor a\b",
+    r"(?:too many|not enough) values to unpack|cannot import|invalid load key|\[(?:Errno|WinError) \d+\])|\btensor a\b",
     re.IGNORECASE,
 )
 """Messages whose advice is for whoever looks for the cause, not the cause."""
@@ -221,16 +216,6 @@ def _read_callback(reading: Reading) -> Values:
     return {"call": raised.frames[-1].function, "package": pip_name(caller), "says": raised.source}
 
 
-def _read_child(reading: Reading) -> Values:
-    """A report of another program's end, with nothing of why."""
-    raised = reading.last
-    return (
-        {}
-        if raised is not None and raised.wraps and CHILD.search(f"{raised.type}: {raised.message}")
-        else None
-    )
-
-
 FAILURES = (
     Failure(
         "not_loaded",
@@ -254,14 +239,6 @@ FAILURES = (
         (Remedy("once_a_process"), Remedy("no_watching")),
         code="D163",
         strength=0.85,
-    ),
-    Failure(
-        "child_failed",
-        None,
-        (Remedy("above_it"),),
-        code="D136",
-        reader=_read_child,
-        last_resort=True,
     ),
     Failure(
         "setting_none",

@@ -1,9 +1,55 @@
 """Failures of processes that work together, and of the window's address."""
 
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
 from studio.core.facts import MachineFacts
-from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.error_text import Reading
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.probes import Values, found
 from studio.machine.failures.remedies import RESUME
+
+CHILD = re.compile(
+    r"CalledProcessError|ChildFailedError|returned non-zero exit status|ProcessRaisedException|EngineDeadError|"
+    r"[Ee]ngine (?:process|core) (?:failed|initialization failed)|WorkerProc|ActorDiedError|RayTaskError|"
+    r"ExecuteUserScriptError"
+)
+ENDED = re.compile(
+    r"(?:\bexits? with return code|\b(?:[Pp]rocess|[Ww]orker|[Cc]ommand|[Jj]ob|[Ss]ubprocess|pid)\b[^\n]{0,120}"
+    r"(?:exited with (?:exit |return )?(?:code|status)|terminated with exit code))(?: =|:)? ?(?:[1-9]\d{0,2}|-6)\s*$",
+    re.MULTILINE,
+)
+"""What a launcher writes last: the number says only that it was no success."""
+PANIC = re.compile(
+    r"^panic: (?:runtime error|interface conversion|assignment to|reflect)[^\n]*|"
+    r"^thread '[^'\n]+' (?:\(\d+\) )?panicked at (?P<place>[^\n]+)|^pyo3_runtime\.PanicException: [^\n]*",
+    re.MULTILINE,
+)
+GO_PACKAGE = re.compile(r"^(?:github\.com|golang\.org)/[\w.-]+/(?P<name>[\w-]+)", re.MULTILINE)
+RUST_PACKAGE = re.compile(
+    r"(?:registry/src/[^/\n]+|rust_dependencies)/(?P<name>[a-z][\w-]*?)-\d|^(?P<own>[a-z]\w+)/src/"
+)
+
+
+def _read_child(reading: Reading) -> Mapping[str, str] | None:
+    """A report of another program's end, with nothing of why."""
+    raised = reading.last
+    if raised is None:
+        ended = ENDED.search(reading.words)
+        return {"says": ended[0]} if ended else None
+    return {} if raised.wraps and CHILD.search(f"{raised.type}: {raised.message}") else None
+
+
+def _read_panic(reading: Reading) -> Mapping[str, str] | None:
+    """A program of Go or Rust that met what it does not expect."""
+    found = PANIC.search(reading.words)
+    if found is None or (reading.last is not None and "Panic" not in reading.last.type):
+        return None
+    told = GO_PACKAGE.search(reading.words) or RUST_PACKAGE.search(found["place"] or "")
+    named = next((name for name in told.groupdict().values() if name), "") if told else ""
+    return {"package": named or "?", "says": found[0][:200]}
 
 
 def _no_symlinks(machine: MachineFacts) -> Values | None:
@@ -84,6 +130,7 @@ FAILURES = (
         said(
             r"could not connect to (?:a running )?ollama|ollama app, is it running",
             r"(?:localhost|127\.0\.0\.1)[^\n]{0,200}(?:Connection refused|actively refused|WinError 10061|Errno 111)",
+            r"ECONNREFUSED (?:127\.0\.0\.1|::1|localhost)",
             r"dial tcp (?:127\.0\.0\.1|\[::1\]):\d+: connect",
         ),
         (Remedy("start_server"),),
@@ -94,7 +141,7 @@ FAILURES = (
         said(
             r"Cannot find empty port",
             r"[Aa]ddress already in use",
-            r"WinError 10048\b",
+            r"(?:WinError|Errno) 10048\b",
             r"\[Errno 98\]",
             r"All ports from \d+ to \d+ are in use",
             r"\b[Pp]ort \d+ is (?:already |currently )?(?:in use|used|taken|occupied|busy)",
@@ -112,5 +159,22 @@ FAILURES = (
         ),
         (Remedy("fewer_threads"), Remedy("raise_processes")),
         code="R65",
+    ),
+    Failure(
+        "child_failed",
+        None,
+        (Remedy("above_it"),),
+        code="D136",
+        reader=_read_child,
+        last_resort=True,
+    ),
+    Failure(
+        "panicked",
+        None,
+        (Remedy("newest_program"), Remedy("print_handed")),
+        code="D206",
+        reader=_read_panic,
+        last_resort=True,
+        doubt=Doubt("value_handed", "own_frame"),
     ),
 )

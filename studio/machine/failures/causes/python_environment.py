@@ -93,6 +93,25 @@ FAILURES = (
         severity="blocked",
     ),
     Failure(
+        "python_home",
+        said(
+            r"No module named '?encodings\b|Failed to import encodings|init_fs_encoding",
+            r"Could not find platform (?:in)?dependent libraries",
+            r"/bin/python[\d.]*: error while loading shared libraries: [^\n:]*libpython",
+        ),
+        (Remedy("python_home_off"), Remedy("venv_anew")),
+        code="P25",
+    ),
+    Failure(
+        # The new environment's own Python was asked to bring pip, and failed.
+        "venv_pip",
+        said(r"'-m', 'ensurepip'[^\n]{0,80}returned non-zero|ensurepip[^\n]{0,60}non-zero exit status"),
+        (Remedy("venv_package"), Remedy("venv_anew")),
+        code="P26",
+        unless=said(r"No module named '?encodings|platform (?:in)?dependent libraries"),
+        doubt=Doubt("python_home", "ensure_alone"),
+    ),
+    Failure(
         "python_banner",
         said(r"failed to parse CPython sys\.version"),
         (Remedy("full_python"),),

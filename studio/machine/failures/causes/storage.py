@@ -31,7 +31,8 @@ FAILURES = (
             r"No space left on device",
             r"\bErrno 28\b",
             # A limit of a file's size, and a quota, as Rust says them: `File too large (os error 27)`.
-            r"\(os error (?:27|28|122)\)",
+            r"\(os error (?:27|28|112|122)\)",
+            r"\bStorageFull\b|not enough space on the disk",
             r"WinError 112\b",
             r"Not enough (?:free )?disk space(?!\. Needed: Unknown size)",
             # torch.save on a full disk (measured): no word of a disk.
@@ -44,6 +45,26 @@ FAILURES = (
         probe=_little_disk,
         subject="disk",
         unless=said(r"/dev/shm|</torch_\d|multiprocessing\.SemLock|shared memory|inotify|file watch"),
+    ),
+    Failure(
+        "save_unopened",
+        said(r"RuntimeError: File (?P<path>[^\n]{1,300}?) cannot be opened"),
+        (Remedy("make_folder"), FREE_DISK),
+        code="M44",
+        doubt=Doubt("disk_full", "df_folder"),
+    ),
+    Failure(
+        # As programs say it of their own, whatever the reason was.
+        "file_unloaded",
+        said(
+            r"(?:[Cc]ould not|[Cc]annot|[Ff]ailed to|[Uu]nable to) load (?:the )?(?:base )?"
+            r"(?:model|checkpoint|weights|vae|file):? "
+            r"(?:from )?['\"]?(?P<path>[^\s'\":]*[\\/:][^\s'\"]*\.(?:safetensors|ckpt|pth?|bin|gguf))"
+        ),
+        (Remedy("check_path"), FETCH_AGAIN),
+        code="M46",
+        strength=0.8,
+        doubt=Doubt("weights_damaged", "size_of_file"),
     ),
     Failure("quota", said(r"[Qq]uota exceeded", r"\[Errno 122\]"), (Remedy("quota"),), code="M11"),
     Failure(
@@ -187,6 +208,8 @@ FAILURES = (
         said(
             r"\[Errno 107\]",
             r"\[Errno 116\]|Stale file handle",
+            # A disk that is full behind the network's says no more.
+            r"(?P<doubtful>write\(\): fd \d+ failed with) Input/output error",
             r"Input/output error",
             r"\[Errno 5\]",
             r"WinError 1117\b",
@@ -195,6 +218,7 @@ FAILURES = (
         ),
         (Remedy("other_workspace"), RESUME),
         code="D24",
+        doubt=Doubt("disk_full", "df", asked=True),
         unless=said(
             r"Failed to rename: [^\n]*Access is denied|No space left|StorageFull|os error (?:28|"
             r"122)\)|[Qq]uota exceeded"

@@ -143,11 +143,17 @@ FAILURES = (
         code="R25",
     ),
     Failure(
+        "precision_device",
+        said(r"(?:fp16|bf16|fp8) mixed precision requires (?:a GPU \(not '|PyTorch >= \S+ and a supported)"),
+        (Remedy("no_mixed_precision"), Remedy("upgrade_accelerate")),
+        code="R67",
+    ),
+    Failure(
         "fp16_needs_card",
         said(
             r"Mixed precision training with AMP or APEX[^\n]{0,40}can only be used on CUDA",
             r"FP16 Mixed precision training with AMP.{0,80}can only be used on CUDA",
-            r"fp16 mixed precision requires a GPU",
+            r"fp16 mixed precision requires a GPU(?! \(not '(?:mps|xpu|npu))",
             r"\"(?!\w*_cuda)\w+\" not implemented for '(?:Half|BFloat16)'",
         ),
         (Remedy("float_on_processor"), Remedy("cuda_torch")),

@@ -78,7 +78,8 @@ FAILURES = (
             r"module)[^\n]{0,60}"
             r"(?:was not found|not installed|to be installed|pip install|but)",
             r"requires? `?(?P<module>[\w-]+)`?:? [^\n]{0,60}`?pip install",
-            r"(?P<module>[A-Za-z][\w.-]+) is not installed",
+            r"\b(?!(?:it|this|that|which|one|driver|compiler|CUDA)\b)(?P<module>[A-Za-z][\w.-]+) is not installed"
+            r"(?! on\b)",
             r"[Pp]lease (?:first )?install `?(?!it\b|them\b|the\b|this\b|with\b|from\b)(?P<module>[A-Za-z][\w-]+)",
             r"[Pp]lease (?:run|install|do)? ?(?:it )?(?:with |via |using )?:? ?[`'\"]?pip3? install (?:-U |"
             r"--upgrade )?(?P<module>[A-Za-z][\w.\[\]-]+)",
@@ -122,12 +123,15 @@ FAILURES = (
         "library_load",
         said(
             r"INTEL MKL ERROR[^\n]*\.dll",
+            # "The system cannot run %1", as Windows says it in its own languages: an older library was found first.
+            r"(?P<doubtful>DLL load failed)(?![^\n]*Win32)[^\n]{0,120}%1",
             r"DLL load failed\b",
             r"\bWinError (?:126|1114)\b",
             r"LoadLibrary failed with error (?:126|127|1114)\b",
         ),
         (Remedy("visual_runtime"), REBUILD),
         code="C17",
+        doubt=Doubt("mixed_dlls", "try_first", asked=True),
     ),
     Failure(
         "cublas_start",

@@ -235,7 +235,7 @@ FAILURES = (
             r"(?:[Pp]lease|install|but|found)",
             r"(?:requires|needs?) (?:a )?(?P<need>(?:torch|PyTorch|transformers|peft|trl|accelerate|"
             r"bitsandbytes|datasets|vllm|"
-            r"triton|numpy) (?:version )?(?:>=? ?|at least )?v?\d[\d.]+)",
+            r"triton|numpy) (?:version )?(?:>=? ?|at least )?v?\d[\d.]+)(?![\d.]*,? (?:and|with|on) )",
             r"(?P<need>[A-Za-z][\w-]+ ?(?:>=|==|<=|<|>) ?[\d.]+\w*) (?:is required|must be installed)",
             r"Found an incompatible version of (?P<need>[\w-]+)",
             r"(?<!pip )(?<!pip3 )install `?(?P<need>[A-Za-z][\w-]*(?:\[[\w,-]+\])?(?:>=|==|<=|~=|<|>)[\d.]+\w*)",

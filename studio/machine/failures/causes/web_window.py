@@ -86,6 +86,25 @@ FAILURES = (
         code="W10",
     ),
     Failure(
+        # The server says that it listens for its own computer alone, and another address is asked for.
+        "page_local_only",
+        said(
+            r"(?:127\.0\.0\.1|localhost):\d+[\s\S]{0,600}?\b(?!127\.|0\.0\.0\.0)\d{1,3}(?:\.\d{1,3}){3}[^\n]{0,40}"
+            r"(?:refused to connect|\u62d2\u7edd)"
+        ),
+        (Remedy("listen_to_all"), Remedy("tunnel")),
+        code="W11",
+    ),
+    Failure(
+        "page_refused",
+        said(
+            r"\bERR_CONNECTION_REFUSED\b|(?:localhost|127\.0\.0\.1)[^\n]{0,40}(?:refused to connect|\u62d2\u7edd)"
+        ),
+        (Remedy("page_runs"), Remedy("other_port")),
+        code="W12",
+        doubt=Doubt("page_local_only", "which_computer"),
+    ),
+    Failure(
         "address_absent",
         said(r"\[Errno (?:99|49)\]", r"WinError 10049\b", r"[Cc](?:annot|an't) assign requested address"),
         (Remedy("address_of_this"),),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studio.core.facts import MachineFacts
-from studio.machine.failures.failure import Doubt, Failure, Remedy, said
+from studio.machine.failures.failure import Failure, Remedy, said
 from studio.machine.failures.probes import Values, found, variable
 from studio.machine.failures.remedies import CLOSE_PROGRAMS, ON_PROCESSOR
 from studio.machine.repairs import WSL_LIBRARIES
@@ -106,9 +106,31 @@ FAILURES = (
         said(
             r"\bwsl[^\n]{0,60}0x(?:80070422|8007041d|800703fa|80070426)\b",
             r"\b0x(?:80070422|8007041d|800703fa|80070426)\b[^\n]{0,60}\bwsl",
+            r"Distribution Name: [^\n]{1,80}\b0x(?:80070422|8007041d|800703fa|80070426)\b",
         ),
         (Remedy("start_wsl_service"), Remedy("restart_wsl")),
         code="L16",
+    ),
+    Failure(
+        "apps_elsewhere",
+        said(
+            r"because it is not installed on a system volume", r"Linux\w*_[\d.]+_x64[^\n]{0,80}0x80070032\b"
+        ),
+        (Remedy("apps_on_system"), Remedy("wsl_by_hand")),
+        code="L29",
+    ),
+    Failure(
+        # The name of the program with its version, and on the next line "Catastrophic failure" in any language.
+        "wsl_install",
+        said(
+            r"\bLinux(?: de Windows)? \d+\.\d+\.\d+(?:\.\d+)?\s*\n\s*(?:Catastrophic|Falha|Fallo|D\u00e9faillance|"
+            r"Schwerwiegend|Errore irr|Error catastr|\u707e\u96be|\u30a8\u30e9\u30fc|\uce58\uba85)",
+            r"\bwsl(?:\.exe)? +--(?:install|update)\b[\s\S]{0,400}?(?:Catastrophic failure|0x8000FFFF)",
+            r"Wsl/(?:UpdatePackage|CallMsi/Install)/\S+",
+        ),
+        (Remedy("wsl_by_hand"), Remedy("apps_on_system"), Remedy("wsl_distro_anew")),
+        code="L28",
+        unless=said(r"Wsl/InstallDistro/"),
     ),
     Failure(
         # Windows translates all but the code.
@@ -193,58 +215,6 @@ FAILURES = (
         subject="wsl",
     ),
     Failure(
-        "docker_daemon",
-        said(
-            r"permission denied while trying to connect to the [Dd]ocker",
-            r"Cannot connect to the Docker daemon|docker daemon is not running|error during connect: [^\n]*docker",
-        ),
-        (Remedy("docker_group"), Remedy("docker_start")),
-        code="L14",
-    ),
-    Failure(
-        "container_toolkit",
-        said(
-            r"could not select device driver .{0,20}with capabilities",
-            r"nvidia-container-runtime\"?: executable file not found",
-            r"[Uu]nknown (?:or invalid )?runtime (?:specified|name:?) nvidia",
-            r"invoking the NVIDIA Container Runtime Hook directly[^\n]{0,60}is not supported",
-        ),
-        (Remedy("install_toolkit"),),
-        code="L13",
-    ),
-    Failure(
-        # Older ones know only the first kind of Linux's control groups.
-        "container_groups",
-        said(
-            r"nvidia-container-cli: container error: [^\n]*cgroup[^\n]*|failed to get device cgroup mount path"
-        ),
-        (Remedy("newer_toolkit"), Remedy("no_groups")),
-        code="L19",
-    ),
-    Failure(
-        "container_ldconfig",
-        said(r"nvidia-container-cli: ldcache error: [^\n]{1,120}"),
-        (Remedy("ldconfig_of_host"), Remedy("newer_toolkit")),
-        code="L26",
-    ),
-    Failure(
-        "container_lost_card",
-        said(r"Failed to initialize NVML: Unknown Error"),
-        (Remedy("container_again"), Remedy("no_groups")),
-        code="L20",
-        doubt=Doubt("driver_silent", "smi_outside"),
-    ),
-    Failure(
-        # NVIDIA's part of Docker is there, and finds no driver that answers.
-        "container_driver",
-        said(
-            r"nvidia-container-cli: (?:initialization|device|detection|mount) error"
-            r"(?!: WSL environment detected but no adapters|: file creation failed:[^\n]{0,200}file exists)[^\n]*",
-        ),
-        (Remedy("driver_of_host"), Remedy("install_toolkit")),
-        code="L17",
-    ),
-    Failure(
         "libcuda_missing",
         said(
             r"libcuda\.so(?:\.1)?\S* ?:? .{0,40}(?:cannot|can't|not) (?:be )?(?:found|open|load)",
@@ -298,12 +268,5 @@ FAILURES = (
         probe=_no_interop,
         subject="wsl",
         severity="note",
-    ),
-    Failure(
-        # The toolkit puts the driver's files of the host there, where the image has its own already.
-        "image_driver",
-        said(r"nvidia-container-cli: mount error: file creation failed:[^\n]{0,200}file exists"),
-        (Remedy("image_without_driver"),),
-        code="L21",
     ),
 )

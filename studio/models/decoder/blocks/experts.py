@@ -31,7 +31,8 @@ class GroupedLinear:
     """One linear of every expert, with an adapter of each where `a` is given."""
 
     weight: Tensor | Nf4
-    """(E, out, in) of any strides, or (E out, in) packed."""
+    """(E, out, in) of any strides, or (E out, in) packed, (E in, out) where `flipped`."""
+    flipped: bool = False
     bias: Tensor | None = None
     """(E, out), frozen."""
     a: Tensor | None = None
@@ -56,7 +57,7 @@ class GroupedLinear:
         """Return Y (S, out) and U (S, R), s x A^T, of rows x (S, in)."""
         u = self.project(x, groups, kernels)
         tail = None if u is None else (u, self.b)
-        y = kernels.grouped_matmul.product(x, self.weight, groups, tail=tail)
+        y = kernels.grouped_matmul.product(x, self.weight, groups, transposed=self.flipped, tail=tail)
         if self.bias is not None:
             y.add_(self.bias.index_select(0, experts))
         return y, u
@@ -67,7 +68,7 @@ class GroupedLinear:
         if self.a is not None:
             g = op.product(dy, self.b, groups, transposed=True, scale=self.scale)
             tail = g, self.a.transpose(1, 2)
-        return op.product(dy, self.weight, groups, transposed=True, tail=tail), g
+        return op.product(dy, self.weight, groups, transposed=not self.flipped, tail=tail), g
 
     def add_gradients(
         self,
@@ -173,12 +174,9 @@ class Experts:
     def forward(self, x: Tensor, kernels: Kernels, level: int) -> tuple[Tensor, SavedExperts]:
         """Return y (T, H) of x (T, H), and what is kept at `level`, a place in KEEP_LEVELS; -1: routes alone."""
         saved = SavedExperts(self.router.forward(x), x if level >= 1 else None)
-        routes = saved.routes
-        routed = self.routed.open(routes.spread(x), routes.experts, routes.groups, kernels)
-        rows = self.routed.close(routed, routes.experts, routes.groups, kernels)
-        y = routes.gather(rows, routes.weights)
+        routed, y = self.run_routed(x, saved.routes, kernels)
         if self.shared is not None:
-            none, every = _all_rows(x)
+            none, every = all_rows(x)
             shared = self.shared.open(x, none, every, kernels)
             branch = self.shared.close(shared, none, every, kernels)
             y += branch if self.shared_gate is None else branch * self._share(x)
@@ -186,20 +184,43 @@ class Experts:
             saved.routed, saved.shared = routed, shared if self.shared is not None else None
         return y, saved
 
+    def run_routed(self, x: Tensor, routes: Routes, kernels: Kernels) -> tuple[Kept, Tensor]:
+        """Return what the routed experts keep of rows x (T, H), and their weighed sum (T, H)."""
+        kept = self.routed.open(routes.spread(x), routes.experts, routes.groups, kernels)
+        rows = self.routed.close(kept, routes.experts, routes.groups, kernels)
+        return kept, routes.gather(rows, routes.weights)
+
     def recompute(self, saved: SavedExperts, x: Tensor, kernels: Kernels) -> None:
         """Fill `saved` for backward() from the block's input, along the routes that forward() took."""
         saved.x, routes = x, saved.routes
         if saved.routed is None:
             saved.routed = self.routed.open(routes.spread(x), routes.experts, routes.groups, kernels)
         if self.shared is not None and saved.shared is None:
-            saved.shared = self.shared.open(x, *_all_rows(x), kernels)
+            saved.shared = self.shared.open(x, *all_rows(x), kernels)
 
     def backward(
         self, dy: Tensor, saved: SavedExperts, kernels: Kernels, *, balance: Tensor | None = None
     ) -> Tensor:
         """Return dx (T, H); adds to every gradient that is trained; uses `saved` up. `balance`: see Router.backward."""
-        x, routes = saved.x, saved.routes
+        x = saved.x
         self.recompute(saved, x, kernels)
+        dx = self.backward_routed(dy, x, saved, kernels, balance=balance)
+        if self.shared is not None:
+            self._backward_shared(dy, x, saved.shared, dx, kernels)
+        saved.x = saved.shared = None
+        return dx
+
+    def backward_routed(
+        self, dy: Tensor, x: Tensor, saved: SavedExperts, kernels: Kernels, *, router_rows: Tensor | None = None,
+        drouter: Tensor | None = None, balance: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Return dx (T, H) of the routed experts' rows x, and of the router's where it reads the same.
+
+        Where it reads `router_rows` (T, H), their gradient is added to `drouter`.
+        """
+        routes = saved.routes
+        if saved.routed is None:
+            saved.routed = self.routed.open(routes.spread(x), routes.experts, routes.groups, kernels)
         weights = routes.weights.reshape(-1, 1).index_select(0, routes.order)
         rows, dweights = self.routed.backward(
             routes.spread(dy), routes.spread(x), saved.routed, weights, routes.experts, routes.groups, kernels
@@ -208,15 +229,18 @@ class Experts:
         dx = routes.gather(rows)
         del rows
         dweights = dweights.index_select(0, routes.places).view(routes.chosen.shape)
-        self.router.backward(dweights.to(routes.weights.dtype), x, routes, dx=dx, balance=balance)
-        if self.shared is not None:
-            self._backward_shared(dy, x, saved.shared, dx, kernels)
-        saved.x = saved.shared = None
+        self.router.backward(
+            dweights.to(routes.weights.dtype),
+            x if router_rows is None else router_rows,
+            routes,
+            dx=dx if drouter is None else drouter,
+            balance=balance,
+        )
         return dx
 
     def _backward_shared(self, dy: Tensor, x: Tensor, kept: Kept, dx: Tensor, kernels: Kernels) -> None:
         share = None if self.shared_gate is None else self._share(x)
-        part, dshare = self.shared.backward(dy, x, kept, share, *_all_rows(x), kernels)
+        part, dshare = self.shared.backward(dy, x, kept, share, *all_rows(x), kernels)
         dx += part
         if share is None:
             return
@@ -230,7 +254,7 @@ class Experts:
         return torch.sigmoid(torch.mm(x, self.shared_gate.T))
 
 
-def _all_rows(x: Tensor) -> tuple[Tensor, Groups]:
+def all_rows(x: Tensor) -> tuple[Tensor, Groups]:
     """Return expert and group of T rows that all belong to one expert."""
     count = x.shape[0]
     experts = torch.zeros(count, dtype=torch.int64, device=x.device)

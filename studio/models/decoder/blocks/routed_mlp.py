@@ -210,13 +210,17 @@ class WholeLinear:
 
 
 def build_routed_mlp(
+    kind: type[RoutedMLP],
     spec: LayerSpec,
     shared: Sequence[LinearGroup],
     store: FlatStore,
     rows: StreamRows,
     norm_gradients: dict[str, Tensor | None],
 ) -> RoutedMLP:
-    """Return the block of a layer with experts. `shared`: groups gate_up and down of the one that all tokens pass."""
+    """Return the block, a `kind` of RoutedMLP, of a layer with experts.
+
+    `shared`: groups gate_up and down of the one that all tokens pass.
+    """
     read, adapters = spec.experts, []
     routed = GatedExperts(
         gate_up=_stack(read.gate_up, store, rows, adapters),
@@ -229,7 +233,7 @@ def build_routed_mlp(
         experts.shared = GatedExperts(gate_up=gate_up, down=down, gate=PlainGate(spec.activation))
     if read.shared_gate is not None:
         experts.shared_gate = read.shared_gate.weight.detach()
-    return RoutedMLP(spec, experts, rows, adapters, shared, norm_gradients)
+    return kind(spec, experts, rows, adapters, shared, norm_gradients)
 
 
 def _stack(
@@ -238,7 +242,9 @@ def _stack(
     """Return the GroupedLinear of `part`; its adapter, where it has one, joins `adapters`."""
     weight, bias = part.weight, part.bias
     weight = weight.as_nf4() if isinstance(weight, Nf4Stack) else weight.detach()
-    linear = GroupedLinear(weight=weight, bias=None if bias is None else bias.detach().to(rows.dtype))
+    linear = GroupedLinear(
+        weight=weight, flipped=part.flipped, bias=None if bias is None else bias.detach().to(rows.dtype)
+    )
     if part.rank:
         a, da = (split_a(one, part.shape[0]) for one in (part.a.detach(), store.gradient(part.a)))
         b, db = (split_b(one, part.shape[0]) for one in (part.b.detach(), store.gradient(part.b)))
@@ -276,7 +282,11 @@ def widen_routed(block: RoutedMLP, shared: Sequence[LinearGroup]) -> RoutedMLP:
     twin = replace(
         experts,
         router=replace(
-            router, weight=router.weight.float(), bias=None if router.bias is None else router.bias.float()
+            router,
+            weight=router.weight.float(),
+            bias=None if router.bias is None else router.bias.float(),
+            expert_scale=None if router.expert_scale is None else router.expert_scale.float(),
+            entry=router.entry and replace(router.entry, scale=router.entry.scale.float()),
         ),
         routed=replace(
             experts.routed, gate_up=widen(experts.routed.gate_up), down=widen(experts.routed.down)
@@ -287,4 +297,4 @@ def widen_routed(block: RoutedMLP, shared: Sequence[LinearGroup]) -> RoutedMLP:
         twin.shared = replace(experts.shared, gate_up=gate_up, down=down)
     if experts.shared_gate is not None:
         twin.shared_gate = experts.shared_gate.float()
-    return RoutedMLP(block.spec, twin, rows, adapters, shared, block.norm_gradients)
+    return type(block)(block.spec, twin, rows, adapters, shared, block.norm_gradients)

@@ -66,6 +66,32 @@ class Routes:
         return found.sum(1)
 
 
+@dataclass(frozen=True, slots=True)
+class RouterEntry:
+    """What is done to rows before they are scored: x' = f x / rms(x) s, rounded after each step (Gemma 4)."""
+
+    eps: float
+    scale: Tensor
+    """(H,)"""
+    factor: float
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x' of x (T, H)."""
+        return self._normalise(x)[0] * self.scale.to(x.dtype) * self.factor
+
+    def backward(self, dx: Tensor, x: Tensor) -> Tensor:
+        """Return the gradient of x from that of x', (T, H)."""
+        normal, r = self._normalise(x)
+        slope = dx.to(r.dtype) * self.scale.to(r.dtype) * self.factor
+        return (r * (slope - normal * (slope * normal).mean(-1, keepdim=True))).to(dx.dtype)
+
+    def _normalise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x / rms(x), (T, H), and 1 / rms(x), (T, 1)."""
+        wide = x.to(_wide(x))
+        r = (wide.square().mean(-1, keepdim=True) + self.eps).pow(-0.5)
+        return (wide * r).to(x.dtype), r
+
+
 @dataclass(kw_only=True, slots=True)
 class Router:
     """See the file's docstring."""
@@ -81,6 +107,10 @@ class Router:
     scaling: float = 1.0
     correction: Tensor | None = None
     """(E,), added for the choice alone."""
+    entry: RouterEntry | None = None
+    """None: rows are scored as they are."""
+    expert_scale: Tensor | None = None
+    """(E,), times the weights."""
     group_count: int = 1
     groups_chosen: int = 1
     wide: bool = False
@@ -93,7 +123,7 @@ class Router:
 
     def forward(self, x: Tensor) -> Routes:
         """Return the Routes of x (T, H); nothing waits for the GPU."""
-        logits = self._logits(x)
+        logits = self._logits(x if self.entry is None else self.entry.forward(x))
         return Routes.of(logits, *self._choose(logits))
 
     def backward(
@@ -109,10 +139,12 @@ class Router:
             dlogits += probabilities * (balance - probabilities @ balance[:, None])
         dlogits = dlogits.to(routes.logits.dtype)
         if self.weight_gradient is not None:
-            multiply_into(dlogits.T, x.to(dlogits.dtype), self.weight_gradient, add=True)
+            rows = x if self.entry is None else self.entry.forward(x)
+            multiply_into(dlogits.T, rows.to(dlogits.dtype), self.weight_gradient, add=True)
         if self.bias_gradient is not None:
             self.bias_gradient.add_(dlogits.sum(0, dtype=self.bias_gradient.dtype))
-        return dx.add_(dlogits @ self.weight.to(dlogits.dtype))
+        drows = dlogits @ self.weight.to(dlogits.dtype)
+        return dx.add_(drows if self.entry is None else self.entry.backward(drows, x))
 
     def _logits(self, x: Tensor) -> Tensor:
         dtype = _wide(x) if self.wide else x.dtype
@@ -131,6 +163,8 @@ class Router:
             values = values / (values.sum(-1, keepdim=True) + self.epsilon)
         if self.scaling != 1.0:
             values = values * self.scaling
+        if self.expert_scale is not None:
+            values = values * self.expert_scale[chosen].to(values.dtype)
         return chosen, values.to(logits.dtype) if self.rounded else values
 
     def _score(self, logits: Tensor) -> Tensor:
@@ -159,6 +193,8 @@ class Router:
         scores = self._score(logits)
         values = scores.gather(1, chosen)
         dvalues = dweights.to(scores.dtype) * self.scaling
+        if self.expert_scale is not None:
+            dvalues = dvalues * self.expert_scale[chosen].to(dvalues.dtype)
         if self.normalised:
             total = values.sum(-1, keepdim=True) + self.epsilon
             dvalues = (dvalues - (dvalues * values).sum(-1, keepdim=True) / total) / total

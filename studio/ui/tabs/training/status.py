@@ -13,7 +13,19 @@ from studio.ui.run_state import LiveView, say_lost
 from studio.ui.templates import render
 
 Say = Callable[..., str]
-PHASES = ("download", "prepare", "load", "reference", "compile", "trial", "sample", "train", "save", "verify")
+PHASES = (
+    "download",
+    "open",
+    "prepare",
+    "load",
+    "reference",
+    "compile",
+    "trial",
+    "sample",
+    "train",
+    "save",
+    "verify",
+)
 """In the order of a run; those that a run leaves out are not shown."""
 ENDED = ("stopped", "failed", "finished")
 ALWAYS = ("prepare", "load", "train", "save", "verify")

@@ -1,0 +1,26 @@
+"""Failures of a program's own settings and tables, and of objects that its versions of packages use otherwise."""
+
+from __future__ import annotations
+
+from studio.machine.failures.failure import Failure, Remedy
+from studio.machine.failures.key_errors import read_table
+from studio.machine.failures.package_frames import read_use
+
+FAILURES = (
+    Failure(
+        "table_lacks",
+        None,
+        (Remedy("newest_settings"), Remedy("known_name")),
+        code="V69",
+        reader=read_table,
+        last_resort=True,
+    ),
+    Failure(
+        "object_used",
+        None,
+        (Remedy("upgrade_package", needs=("package",)), Remedy("older_package", needs=("package",))),
+        code="V70",
+        reader=read_use,
+        last_resort=True,
+    ),
+)

@@ -1,0 +1,131 @@
+"""Finds the parts of a layer by their names, or says which of them is strange."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from studio.models.decoder.structure import (
+    EXPERTS,
+    GROUPS,
+    HEAD_NORM_FORMS,
+    MLPS,
+    ROUTERS,
+    SHARED_MLPS,
+    find_placement,
+    name_parts,
+)
+from studio.models.gate_probe import find_gate
+from studio.models.module_swaps import name_activation
+from studio.models.norm_probe import Norm, is_rms_norm, read_norm
+
+
+class Unlike(Exception):
+    """The structure is another one; carries the reason."""
+
+    def __init__(self, part: str) -> None:
+        self.part = part
+        super().__init__(part)
+
+
+ACTIVATIONS = ("act_fn", "activation_fn", "activation")
+"""What MLPs call the function of their gate."""
+PARTS = {
+    "layer": {"self_attn", *MLPS, EXPERTS, *ROUTERS, "resid_attn_dropout", "resid_mlp_dropout"}
+    | name_parts(),
+    "attention": name_parts("self_attn"),
+    "mlp": {name for owner in (*MLPS, *SHARED_MLPS) for name in name_parts(owner)} | {*ACTIVATIONS},
+}
+"""Every child that a layer of the known form may have: a further one would be left out of our arithmetic."""
+
+
+def refuse_strangers(module: nn.Module, kind: str) -> None:
+    """Raise Unlike for a child that PARTS[kind] lacks, or a parameter of the module's own."""
+    strangers = {name for name, _ in module.named_children()} - PARTS[kind]
+    own = [name for name, _ in module.named_parameters(recurse=False)]
+    if strangers or own:
+        raise Unlike(", ".join(sorted([*strangers, *own])))
+
+
+def refuse_dropout(layer: nn.Module) -> None:
+    """Dropout of the model's own (not of an adapter) is left to the stock forward."""
+    for name, module in layer.named_modules():
+        if isinstance(module, nn.Dropout) and module.p and ".lora_dropout." not in f".{name}.":
+            raise Unlike(name)
+
+
+def find_child(module: nn.Module, name: str) -> nn.Module:
+    child = getattr(module, name, None)
+    if not isinstance(child, nn.Module):
+        raise Unlike(name)
+    return child
+
+
+def find_norm(module: nn.Module, name: str) -> Norm:
+    child = find_child(module, name)
+    norm = read_norm(child) if is_rms_norm(child) else None
+    if not isinstance(norm, Norm):
+        raise Unlike(name)
+    return norm
+
+
+def find_norms(layer: nn.Module) -> dict[str, Norm]:
+    """Return the norms of a layer's stream and branches by their place."""
+    children = {name for name, _ in layer.named_children()}
+    places = find_placement(children)
+    if not places:
+        raise Unlike(", ".join(sorted(children & name_parts())) or "input_layernorm")
+    return {place: find_norm(layer, name) for place, name in places.items()}
+
+
+def find_head_norms(
+    layer: nn.Module, widths: tuple[int, int], head_dim: int
+) -> tuple[Norm, Norm] | tuple[None, None]:
+    """Return the norms of query and key, of each head or of all; `widths`: of all query and all key heads."""
+    for names in HEAD_NORM_FORMS:
+        found = [_find(layer, name) for name in names]
+        if found == [None, None]:
+            continue
+        owner = [name.partition(".")[2] for name in names]
+        query, key = (find_norm(layer.self_attn, name) for name in owner)
+        sizes = query.weight.numel(), key.weight.numel()
+        if sizes not in ((head_dim, head_dim), widths):
+            raise Unlike(owner[0])
+        return query, key
+    return None, None
+
+
+def find_linears(layer: nn.Module, group: str) -> tuple[nn.Module, ...]:
+    """Return the linears of a group, in the first of its forms that the layer has."""
+    for names in GROUPS[group]:
+        found = [_find(layer, name) for name in names]
+        if all(isinstance(module, nn.Module) for module in found):
+            return tuple(found)
+    raise Unlike(GROUPS[group][0][0])
+
+
+def _find(layer: nn.Module, name: str) -> Any:
+    for part in name.split("."):
+        layer = getattr(layer, part, None)
+    return layer
+
+
+def count_features(linear: nn.Module) -> tuple[int, int]:
+    """Inputs and outputs of a linear layer, inside an adapter or not."""
+    return int(linear.in_features), int(linear.out_features)
+
+
+def find_activation(mlp: nn.Module, gate_up: Sequence[nn.Module], down: nn.Module) -> str:
+    function = next((getattr(mlp, name) for name in ACTIVATIONS if hasattr(mlp, name)), None)
+    kind = name_activation(function, torch.device("cpu")) if callable(function) else None
+    kind = find_gate(mlp, gate_up, down) if function is None else kind
+    if kind is None:
+        raise Unlike("act_fn")
+    return kind
+
+
+def name_parameters(module: nn.Module) -> set[str]:
+    return {name for name, _ in module.named_parameters()}

@@ -1,0 +1,254 @@
+"""The shape of the studio's own decoder for one run, from a model's facts, or why the model's own code trains it.
+
+Where a layer mixes its tokens by the model's own module (blocks/foreign_mixer.py), that stands in the shape as one
+matrix of the mean mixer's size, and what autograd holds of it as `record_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from studio.core.facts import BackendPlan, ModelFacts
+from studio.core.i18n import Text, text
+from studio.core.recipe import Recipe
+from studio.models.decoder.structure import (
+    HEAD_NORMS,
+    Group,
+    find_mixers,
+    find_placement,
+    find_strange,
+    group_linears,
+    split_mixers,
+)
+from studio.planning.layer_kinds import (
+    Routed,
+    count_adapters,
+    count_outside,
+    list_kinds,
+    read_routed,
+    stand_beside,
+)
+
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+COMPOSED = ("glu", "dropout", "linear_cross_entropy")
+"""Ops whose PyTorch twins need room that their kernels do not."""
+RECORD_BYTES = {"self_attn": 5, "conv": 5}
+OTHER_RECORD_BYTES = 24
+"""What autograd holds of a mixer, by the name of its module, bytes for each input and output of its linears: of
+attention 3.1 to 4.7, of LFM2's convolution 2.4, of a gated delta rule 14.3, of Mamba 2 23.1, as transformers composes
+them in bf16 (at the widths of Qwen3.5 4B, Gemma 4, DeepSeek-V2 Lite, LFM2 1.2B, Granite 4-H; libraries' kernels hold
+less). A bound, and no measurement of the model at hand."""
+SCORE_BYTES = 4
+"""Attention that is composed of matrix products keeps each score in fp32, and once more as it multiplies."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecoderShape:
+    """A decoder of equal layers, with what one recipe trains of it."""
+
+    layers: int
+    hidden: int
+    vocabulary: int
+    mlp_width: int
+    query_heads: int
+    key_heads: int
+    head_dim: int
+    groups: Mapping[str, Group]
+    trained_parameters: int
+    """Of the adapters of all layers, or of the whole model."""
+    whole: bool
+    """Whether all weights are trained, and no adapters."""
+    head_norms: bool
+    branch_norms: bool
+    scaled_branches: tuple[str, ...]
+    dropout: bool
+    composed_attention: bool
+    """Whether attention is composed of matrix products, because its scores are capped."""
+    composed: bool
+    """Whether gate and loss head are composed of PyTorch's operations."""
+    fp8: bool
+    """Whether frozen weights are multiplied in 8 bits, from copies of their own."""
+    element_bytes: int
+    windows: tuple[int, ...]
+    """Of each layer: the tokens that a token sees; 0: all before it."""
+    record_bytes: int = 0
+    """What autograd holds of the model's own mixer while it runs back, bytes a token; 0: attention is ours."""
+    paired: bool = False
+    """Whether experts stand beside the MLP, each with norms of its own."""
+    routed: Routed | None = None
+    """Experts, where layers have some: those without are taken to be like them."""
+
+    @property
+    def queries(self) -> int:
+        """Q."""
+        return self.query_heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        """K."""
+        return self.key_heads * self.head_dim
+
+    @property
+    def weights_a_token(self) -> int:
+        """Weights of all layers that a token meets."""
+        linear = self.layers * sum(group.inputs * group.outputs for group in self.groups.values())
+        routed = self.routed
+        return linear + (routed.layers * routed.chosen * routed.weights if routed else 0)
+
+
+def explain_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Text | None:
+    """Return why the model's own forward trains and not the studio's own decoder; None where the decoder does.
+
+    That is so for DoRA, 8-bit weights, and layers of another structure.
+    """
+    spec, stored = recipe.adapter, plan.quantization.value
+    if spec.dora and spec.method == "lora":
+        return text("plan.stock.dora")
+    if stored not in ("none", "nf4"):
+        return text("plan.stock.quantization", value=stored)
+    strange = _find_strange(model)
+    if strange and not (spec.method == "lora" and not spec.dropout and list_mixers(model)):
+        return text("model.decoder.unlike", part=", ".join(strange[:3]))
+    if not model.query_heads or _read_groups(model, recipe) is None:
+        return text("plan.stock.structure", architecture=model.architecture)
+    return None
+
+
+def describe_steps(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Text:
+    """Return who computes the steps of a planned run, and why."""
+    reason = explain_stock(plan, model, recipe)
+    if not model.linears:
+        return text("plan.decoder.unknown")
+    if reason is not None:
+        return reason
+    if plan.memory is None:
+        return text("plan.decoder.processor")
+    mixers = list_mixers(model)
+    return text("plan.decoder.mixers", parts=", ".join(mixers)) if mixers else text("plan.decoder.whole")
+
+
+def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> DecoderShape | None:
+    """Return the shape of the studio's own decoder for this run; None where explain_stock() has a reason."""
+    if explain_stock(plan, model, recipe) is not None:
+        return None
+    spec, groups = recipe.adapter, _read_groups(model, recipe)
+    whole = spec.method == "full"
+    eager = plan.attention.value == "eager" and not _by_triton(plan, "flash")
+    windowed = model.windowed_layers or (True,) * model.layers
+    foreign, element_bytes = list_mixers(model), DTYPE_BYTES[plan.dtype.value]
+    return DecoderShape(
+        layers=model.layers,
+        hidden=model.hidden_size,
+        vocabulary=model.vocabulary,
+        mlp_width=groups["down"].inputs,
+        query_heads=model.query_heads,
+        key_heads=model.key_heads,
+        head_dim=model.head_dim,
+        groups=groups,
+        trained_parameters=model.parameters if whole else count_adapters(model, spec),
+        whole=whole,
+        head_norms=not model.norms.keys().isdisjoint(HEAD_NORMS),
+        scaled_branches=model.scaled_branches,
+        branch_norms="output_norm" in find_placement(model.norms),
+        dropout=spec.dropout > 0 and not whole,
+        composed_attention=eager and not foreign,
+        composed=not all(_by_triton(plan, op) for op in COMPOSED if op in plan.kernels),
+        fp8=bool(plan.fp8.value),
+        element_bytes=element_bytes,
+        routed=read_routed(model, spec),
+        paired=stand_beside(model),
+        windows=tuple(model.sliding_window if is_windowed else 0 for is_windowed in windowed),
+        record_bytes=_count_record(
+            model, foreign, element_bytes, longest(model, recipe) if plan.attention.value == "eager" else 0
+        ),
+    )
+
+
+def longest(model: ModelFacts, recipe: Recipe) -> int:
+    """Return the most tokens that an example may have."""
+    return min(recipe.data.max_length, model.max_positions or recipe.data.max_length)
+
+
+def list_mixers(model: ModelFacts) -> tuple[str, ...]:
+    """Return the names of the modules by which layers mix tokens where these are the model's own; () for ours."""
+    return find_mixers(_list_linears(model), model.norms, _find_strange(model))
+
+
+def _list_linears(model: ModelFacts) -> dict[str, tuple[int, int]]:
+    """Return the linears of all kinds of layers."""
+    found: dict[str, tuple[int, int]] = {}
+    for kind in list_kinds(model):
+        found |= _add_mlp(kind.linears, model.hidden_size) if kind.routed else kind.linears
+    return found
+
+
+def _find_strange(model: ModelFacts) -> list[str]:
+    return find_strange(_list_linears(model), model.norms, model.head_dim, model.query_heads, model.key_heads)
+
+
+def _count_record(model: ModelFacts, mixers: tuple[str, ...], element_bytes: int, scored_tokens: int) -> int:
+    """Return DecoderShape.record_bytes: of the mixer that holds most, where layers have several kinds.
+
+    `scored_tokens`: how many scores a head keeps of a token, where attention is composed of matrix products.
+    """
+    if not mixers:
+        return 0
+    _, linears = split_mixers(_list_linears(model))
+    scores = model.query_heads * scored_tokens * (SCORE_BYTES + element_bytes)
+    wider = max(1, element_bytes // 2)
+    return max(
+        wider * RECORD_BYTES.get(name, OTHER_RECORD_BYTES) * sum(map(sum, linears[name].values()))
+        + (scores if name == "self_attn" else 0)
+        for name in mixers
+    )
+
+
+def _by_triton(plan: BackendPlan, op: str) -> bool:
+    return op in plan.kernels and plan.kernels[op].value == "triton"
+
+
+def _read_groups(model: ModelFacts, recipe: Recipe) -> dict[str, Group] | None:
+    """Return the Groups of a layer; None for layers whose shapes differ otherwise, which are another structure."""
+    spec, foreign = recipe.adapter, bool(list_mixers(model))
+    if model.expert_parameters and (read_routed(model, spec) is None or spec.method == "full"):
+        return None
+    rank, found, weights = spec.rank if spec.method == "lora" else 0, [], count_outside(model)
+    for kind in list_kinds(model):
+        linears = _add_mlp(kind.linears, model.hidden_size) if kind.routed else kind.linears
+        if foreign:
+            linears = split_mixers(linears)[0] | _no_mixer(model.hidden_size)
+        groups = group_linears(linears, rank, spec.target_modules)
+        if groups is None:
+            return None
+        if not groups["down"].inputs:
+            groups |= {name: replace(groups[name], tail=0) for name in ("gate_up", "down")}
+        found.append(groups)
+        weights += kind.count * sum(group.inputs * group.outputs for group in groups.values())
+    if foreign:
+        return _put_mixer(found[0], model, model.linear_parameters - weights)
+    return found[0] if weights == model.linear_parameters else None
+
+
+def _add_mlp(linears: Mapping[str, tuple[int, int]], hidden: int) -> Mapping[str, tuple[int, int]]:
+    """Return `linears` with an MLP of no width where they have none, as beside experts of which none is shared."""
+    if any("mlp" in name.lower() or name.startswith("feed_forward.") for name in linears):
+        return linears
+    return dict(linears) | {"mlp.gate_up_proj": (0, hidden), "mlp.down_proj": (hidden, 0)}
+
+
+def _no_mixer(hidden: int) -> dict[str, tuple[int, int]]:
+    """Return linears of no width in the place of a mixer's."""
+    return {"self_attn.qkv_proj": (0, hidden), "self_attn.o_proj": (hidden, 0)}
+
+
+def _put_mixer(groups: dict[str, Group], model: ModelFacts, weights: int) -> dict[str, Group] | None:
+    """Return `groups` with the mean mixer as one matrix, `qkv`, without a tail: its adapters multiply one by one.
+
+    `weights`: of all layers' mixers.
+    """
+    if not model.layers or weights <= 0:
+        return None
+    outputs = -(-weights // (model.layers * model.hidden_size))
+    qkv = Group(inputs=model.hidden_size, outputs=outputs, tail=0)
+    return groups | {"qkv": qkv, "output": Group(inputs=0, outputs=model.hidden_size, tail=0)}
