@@ -16,7 +16,7 @@ from tests.ui.browser import (
     wait_for_steps,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long  # no clock looks at it: a minute for what takes seconds
 
 ROWS = 120
 EVIL = '<img src=x onerror="window.caught=1"><script>window.caught=1</script>${window.caught=1}{{value}}'
