@@ -56,6 +56,15 @@ def resolve_model(
     return facts
 
 
+def open_packed(facts: ModelFacts) -> ModelFacts:
+    """Return the facts of a model that is to be loaded: a GGUF file that is not opened yet is opened first.
+
+    That takes seconds for a small model and minutes for a large one. Raises StudioError as resolve_model does.
+    """
+    file = find_gguf(facts.source, Path(os.path.expanduser(facts.source))) if facts.packed else None
+    return facts if file is None else _open_file(file, facts, lambda event: None, lambda: False)
+
+
 def _open_file(
     file: Path, facts: ModelFacts, emit: Callable[[RunEvent], None], should_stop: Callable[[], bool]
 ) -> ModelFacts:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.core.errors import StudioError
-from studio.core.i18n import text
+from studio.core.i18n import literal, text
 from studio.models.gguf.block_types import BLOCK_TYPES, BlockType
 
 MAGIC = b"GGUF"
@@ -92,7 +92,13 @@ def read_header(path: Path, strings: Collection[str] = ()) -> GgufHeader:
 
     Raises StudioError when it is no GGUF file, of another version, damaged, cut off, or a file of its model is missing.
     """
-    parts = [_read_file(file, strings) for file in list_parts(path)]
+    try:
+        parts = [_read_file(file, strings) for file in list_parts(path)]
+    except OSError as error:
+        why = literal(error.strerror or str(error))
+        raise StudioError(
+            text("file.unreadable", path=path.name), why, text("file.unreadable.fix")
+        ) from error
     tensors: dict[str, GgufTensor] = {}
     for part in parts:
         tensors |= part.tensors

@@ -20,7 +20,7 @@ from studio.models.gguf.block_types import BLOCK_TYPES
 from studio.models.gguf.decode import decode
 from studio.models.gguf.facts import read_gguf
 from studio.models.gguf.header import GgufTensor
-from studio.models.resolve import resolve_model
+from studio.models.resolve import open_packed, resolve_model
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -52,6 +52,14 @@ def test_a_run_opens_the_file_once(file):
     again = inspect_model(str(copy))
     assert again.folder == ""  # under its own name
     assert not list(Path(facts.folder).parent.glob(".*"))
+
+
+def test_what_loads_a_model_opens_it_where_its_folder_is_gone(file):
+    facts, _ = resolve(file)
+    assert open_packed(facts) is facts
+    shutil.rmtree(facts.folder)
+    again = inspect_model(str(file))
+    assert again.packed and open_packed(again) == facts
 
 
 def test_a_stop_leaves_nothing(file, hub):

@@ -20,6 +20,8 @@ SIGNS = {"fits": "✓", "tight": "≈", "no": "✕", "unknown": "?"}
 SECTIONS = ("hub", "here", "picks")
 LICENCES = {"apache-2.0": "Apache-2.0", "mit": "MIT"}
 """The hub's tags of the commonest licences -> their names; others are shown as they are."""
+PROGRAMS = {"ollama": "Ollama", "lmstudio": "LM Studio", "llama.cpp": "llama.cpp"}
+"""Programs that keep models of their own, by their names."""
 
 
 def model_list(
@@ -68,6 +70,8 @@ def _facts(model: FoundModel, say: Say) -> list[str]:
     facts = [count_words(parameters)] if parameters else []
     facts += [size_words(model.weight_bytes)] if model.weight_bytes else []
     facts += [name_licence(model.licence)] if model.licence else []
+    facts += [PROGRAMS[model.origin]] if model.origin in PROGRAMS else []
+    facts += ["GGUF"] if model.facts and model.facts.packed else []
     if model.hub is not None:
         facts += [say("ui.model.downloads", count=count_words(model.hub.downloads))]
         facts += [f"♥ {count_words(model.hub.likes)}"] if model.hub.likes else []
