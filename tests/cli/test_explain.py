@@ -17,6 +17,7 @@ from studio.cli import explain
 from studio.cli.explain import HEAD_BYTES, TAIL_BYTES, find_encoding
 from studio.cli.main import main
 from studio.installer import python_choice
+from tests.each_time import some
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -204,7 +205,7 @@ def test_a_reader_who_leaves_is_no_error(checkout, tmp_path):
 
 @pytest.mark.parametrize("place", ["start", "end"])
 @pytest.mark.parametrize("piped", [True, False])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("encoding", some(["utf-8", "utf-16"], "utf-8"))
 def test_of_a_huge_log_its_ends_are_read(ask, tell, tmp_path, place, piped, encoding):
     line = f"step 12 loss 1.2 {'é' * 30}\n"
     filling = line * ((HEAD_BYTES + TAIL_BYTES) * 20 // len(line))

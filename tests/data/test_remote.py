@@ -276,6 +276,7 @@ def test_the_card_says_which_files(hub, tmp_path, in_readme):
     assert dict(tested.plan.splits) == {"train": ("s/b-1.jsonl",)}
 
 
+@pytest.mark.computing
 def test_a_card_without_a_train_split_asks(hub, tmp_path):
     splits = [{"split": name, "path": f"{name}.jsonl"} for name in ("en", "de")]
     hub.repos["owner/name"] = {"en.jsonl": ROWS, "de.jsonl": ROWS * 2}
@@ -391,6 +392,7 @@ def test_the_name_of_what_an_address_holds(site, tmp_path, path, headers, name):
     assert look_remote(make_spec(site.address + path), tmp_path).files == (name,)
 
 
+@pytest.mark.computing
 def test_a_page_of_the_hub_is_its_data_set(hub, tmp_path, monkeypatch):
     hub.repos["owner/name"] = {"train.jsonl": ROWS}
     for rest in ("", "/tree/main", "/viewer/default/train"):

@@ -249,6 +249,7 @@ def test_what_surfaces_in_a_launch_but_cannot_be_a_kernels_fault_blames_none(go,
     assert store.read().kernels == ()
 
 
+@pytest.mark.computing
 def test_the_next_run_starts_with_the_verdict(go, tmp_path, machine):
     store = Remembered(tmp_path / "remembered.json")
     fault = Fault("rms_norm", "backward", at("train", 5))

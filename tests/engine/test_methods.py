@@ -83,6 +83,7 @@ def test_early_stopping_ends_the_run_well(ran):
     assert any(event.message.id == "run.stopped_early" for event in result.of(Warned))
 
 
+@pytest.mark.computing
 def test_nf4_gradients_flow_after_an_evaluation(ran):
     """bitsandbytes repacks 4-bit weights at an evaluation forward on some CPUs; gradients must not stop there."""
     with_eval = ran(

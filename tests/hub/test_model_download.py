@@ -220,6 +220,7 @@ def test_cut_line_goes_on_where_it_stopped(hub, how):
     assert max(event.detail.values.get("done_mb", 0) for event in events) == 24
 
 
+@pytest.mark.computing
 def test_stop_ends_it_at_once_and_the_next_start_goes_on(hub, tmp_path):
     hub.cuts = ["hang"]
     asked_s = []

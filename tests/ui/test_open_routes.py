@@ -143,6 +143,7 @@ def test_what_a_card_asks_of_the_server_past_the_queue_serves_the_owner_alone(ow
                 fn(request, {})
 
 
+@pytest.mark.computing
 def test_another_language_keeps_every_handler_with_its_guard(context, owners):
     owners.config = owners.get_config_file()
     before = {number: fn.fn for number, fn in owners.fns.items()}
