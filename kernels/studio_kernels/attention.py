@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from studio_kernels import attention_sinks
 from studio_kernels._triton import ERRORS
 from studio_kernels.attention_backends import (
     CPU,
@@ -70,15 +71,21 @@ class Attention:
             return self.packed
         return self.packed if documents.uniform % EQUAL_STEP_TOKENS else self.equal
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, documents: Documents) -> tuple[Tensor, Saved]:
-        """(out (T, query heads, d), saved)."""
-        return self.backend(documents).forward(q, k, v, documents, self.heads)
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, documents: Documents, sinks: Tensor | None = None
+    ) -> tuple[Tensor, Saved]:
+        """(out (T, query heads, d), saved). `sinks` (query heads,): see attention_sinks."""
+        return attention_sinks.forward(self.backend(documents), q, k, v, documents, self.heads, sinks)
 
     def backward(
-        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, saved: Saved, documents: Documents
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, saved: Saved, documents: Documents,
+        sinks: Tensor | None = None, dsinks: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """(dq, dk, dv) in the shapes of q, k, v, from what `forward` gave for the same documents."""
-        return self.backend(documents).backward(dout, q, k, v, out, saved, documents, self.heads)
+        backend = self.backend(documents)
+        return attention_sinks.backward(
+            backend, dout, q, k, v, out, saved, documents, self.heads, sinks, dsinks
+        )
 
     def without_triton(self) -> Attention:
         """The same with the composed form in the place of our kernels; itself where they are not used."""
@@ -99,11 +106,13 @@ def choose_attention(
     softcap: float = 0.0,
     capability: tuple[int, int] | None = None,
     triton: bool = False,
+    sinks: bool = False,
 ) -> Attention:
     """The fastest backends that give right numbers here: each is tried on `device`, forward and backward.
 
     Takes up to a second on a GPU and waits for it: choose once for each kind of layer, before the first step.
     `capability` is read from the device when not given. `triton`: our own kernels may be used, where no library's can.
+    `sinks`: heads have some, so a backend's log-sums must be right, too.
 
     Raises:
         ValueError: the query heads cannot be shared out evenly.
@@ -128,7 +137,7 @@ def choose_attention(
     ) -> AttentionBackend | None:
         for backend in candidates:
             support = supports(backend, device.type, capability, dtype, heads)
-            support = try_out(backend, device, dtype, heads, lengths) if support.ok else support
+            support = try_out(backend, device, dtype, heads, lengths, sinks) if support.ok else support
             reasons.append(support.reason)
             if support.ok:
                 return backend
@@ -204,6 +213,7 @@ def try_out(
     dtype: torch.dtype,
     heads: Heads,
     lengths: tuple[int, ...],
+    sinks: bool = False,
 ) -> Support:
     """Run forward and backward on a few tokens, laid out as the decoder has them, against the composed form."""
     heads = replace(heads, window=min(heads.window, TRIAL_WINDOW_TOKENS))
@@ -215,11 +225,13 @@ def try_out(
     sizes = (heads.query_heads, heads.key_heads, heads.key_heads)
     q, k, v = qkv.unflatten(1, (-1, heads.head_dim)).split(sizes, 1)
     dout = dout.unflatten(1, (heads.query_heads, heads.head_dim))
+    drawn_sinks = torch.randn(heads.query_heads, generator=generator).to(device) if sinks else None
     results = []
     try:
         for each in (backend, MATH):
-            out, saved = each.forward(q, k, v, documents, heads)
-            results.append((out, *each.backward(dout, q, k, v, out, saved, documents, heads)))
+            out, saved = attention_sinks.forward(each, q, k, v, documents, heads, drawn_sinks)
+            given = (dout, q, k, v, out, saved, documents, heads, drawn_sinks)
+            results.append((out, *attention_sinks.backward(each, *given)))
         for ours, exact in zip(*results, strict=True):
             error = ((ours.double() - exact.double()).abs().max() / exact.double().abs().max()).item()
             if not error < LIMITS[dtype]:  # true for NaN, too

@@ -31,6 +31,10 @@ class AttentionBackend:
     backward: Callable[
         [Tensor, Tensor, Tensor, Tensor, Tensor, Saved, Documents, Heads], tuple[Tensor, Tensor, Tensor]
     ]
+    log_sums: Callable[[Tensor], Tensor] = lambda sums: sums
+    """The logs of each softmax's denominator, (T, query heads), from the first that `forward` saved."""
+    place_heads: Callable[[Tensor], Tensor] = lambda values: values
+    """One number for each query head, (query heads,), as it stands beside these."""
     operators: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
     """Of `torch.ops.aten`: name, number of positional arguments, and keywords, as the functions use them."""
 
@@ -52,6 +56,11 @@ def _cudnn_forward(
         *(_batched(x, documents) for x in (q, k, v)), None, True, 0.0, True, False, scale=heads.scale
     )
     return _flattened(out), (sums, seed, offset)
+
+
+def _cudnn_sums(sums: Tensor) -> Tensor:
+    """Of (B, n, S, 1)."""
+    return sums.flatten(2).transpose(1, 2).flatten(0, 1)
 
 
 def _cudnn_backward(
@@ -171,6 +180,8 @@ CUDNN = AttentionBackend(
     name="cudnn",
     forward=_cudnn_forward,
     backward=_cudnn_backward,
+    log_sums=_cudnn_sums,
+    place_heads=lambda values: values[:, None, None],
     operators=(
         ("_scaled_dot_product_cudnn_attention", 8, ("scale",)),
         ("_scaled_dot_product_cudnn_attention_backward", 15, ("scale",)),
@@ -181,6 +192,8 @@ FLASH = AttentionBackend(
     name="flash",
     forward=_flash_forward,
     backward=_flash_backward,
+    log_sums=lambda sums: sums.T,
+    place_heads=lambda values: values[:, None],
     operators=(
         ("_flash_attention_forward", 10, _WINDOW_KEYWORDS),
         ("_flash_attention_backward", 14, _WINDOW_KEYWORDS),

@@ -22,15 +22,20 @@ from studio_kernels.varlen import Documents, Heads
 LEAST_ROWS = 16
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, documents: Documents, heads: Heads) -> tuple[Tensor, tuple[()]]:
-    """(out (T, query heads, d), nothing to be kept); q (T, query heads, d), k, v (T, key heads, d)."""
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, documents: Documents, heads: Heads, sinks: Tensor | None = None
+) -> tuple[Tensor, tuple[()]]:
+    """(out (T, query heads, d), nothing to be kept); q (T, query heads, d), k, v (T, key heads, d).
+
+    `sinks` (query heads,): see attention_sinks.
+    """
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     for rows, batch in batches(documents):
         keys, values = _by_key_head(k[rows], batch), _by_key_head(v[rows], batch)
         for some, seen in _blocks(batch, rows, heads):
             queries = _queries(q[rows], batch, some, heads)
             scores, _ = _scores(queries, keys[:, seen], some, seen, heads)
-            shares = torch.softmax(scores, -1)
+            shares, _ = _softmax(scores, sinks, batch, heads)
             del scores
             result = torch.bmm(shares.to(q.dtype), values[:, seen])
             _split(out[rows], batch)[:, some] = _rows(result, batch, heads)
@@ -46,8 +51,10 @@ def backward(
     saved: tuple[Tensor, ...],
     documents: Documents,
     heads: Heads,
+    sinks: Tensor | None = None,
+    dsinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(dq, dk, dv) in the shapes of q, k, v."""
+    """(dq, dk, dv) in the shapes of q, k, v; `dsinks` (query heads,), where given, is added to."""
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     for rows, batch in batches(documents):
         keys, values = _by_key_head(k[rows], batch), _by_key_head(v[rows], batch)
@@ -57,10 +64,13 @@ def backward(
             queries = _queries(q[rows], batch, some, heads)
             upstream = _queries(dout[rows], batch, some, heads)
             scores, slope = _scores(queries, keys[:, seen], some, seen, heads)
-            shares = torch.softmax(scores, -1)
+            shares, sunk = _softmax(scores, sinks, batch, heads)
             del scores
             value_sum[:, seen] += _product(shares.to(q.dtype).mT, upstream)
             gradient = _product(upstream, values[:, seen].mT)
+            if dsinks is not None:
+                products = (shares * gradient).sum(-1, keepdim=True).mul_(sunk)
+                dsinks.sub_(_by_head(products, batch, heads).sum((0, 2)).to(dsinks.dtype))
             # Its sum of share x gradient is exact where one share is 1, unlike that of result x gradient.
             gradient = torch.ops.aten._softmax_backward_data.default(gradient, shares, -1, shares.dtype)
             del shares
@@ -73,6 +83,23 @@ def backward(
         for target, total in ((dk, key_sum), (dv, value_sum)):
             _split(target[rows], batch).copy_(total.unflatten(0, (batch, -1)).transpose(1, 2))
     return dq, dk, dv
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None, batch: int, heads: Heads) -> tuple[Tensor, Tensor | None]:
+    """Shares of the keys, and what the sinks take of each row (.., 1), None without them."""
+    if sinks is None:
+        return torch.softmax(scores, -1), None
+    column = sinks.to(scores.dtype).view(1, heads.key_heads, -1, 1).expand(batch, -1, -1, 1)
+    rows = scores.shape[1] // column.shape[2]
+    column = column.reshape(-1, column.shape[2]).repeat_interleave(rows, 1)[..., None]
+    shares = torch.softmax(torch.cat((scores, column), -1), -1)
+    return shares[..., :-1].contiguous(), shares[..., -1:]
+
+
+def _by_head(x: Tensor, batch: int, heads: Heads) -> Tensor:
+    """(batch * key heads, shared heads * places, 1) as (batch, query heads, places)."""
+    shared = heads.query_heads // heads.key_heads
+    return x.view(batch, heads.key_heads * shared, -1)
 
 
 def _wide(x: Tensor) -> torch.dtype:

@@ -158,7 +158,7 @@ def fused_backward(
     with torch.cuda.device_of(q):
         _query_kernel[(-(-rows // by_queries.queries), heads.query_heads)](
             dout, q, k, v, out, sums, documents.positions, dq, delta, rows, window, *numbers,
-            *_strides(dout, q, k, v, out, dq), **constants, **by_queries.options(columns),
+            *_strides(dout, q, k, v, out, dq), **constants, SUNK=heads.sunk, **by_queries.options(columns),
         )  # fmt: skip
         _key_kernel[(-(-rows // by_keys.keys), heads.key_heads)](
             dout, q, k, v, sums, delta, documents.positions, documents.starts, dk, dv, rows, window,

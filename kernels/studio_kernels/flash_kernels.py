@@ -90,13 +90,14 @@ def _query_kernel(
     dout_stride, q_stride, k_stride, v_stride, out_stride, dq_stride,
     dout_head, q_head, k_head, v_head, out_head, dq_head,
     SHARED: tl.constexpr, CAPPED: tl.constexpr, HEAD_DIM: tl.constexpr, WIDE: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, COLUMNS: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, COLUMNS: tl.constexpr, SUNK: tl.constexpr,
 ):  # fmt: skip
     """dq and delta of one tile of one query head.
 
     `out` was rounded, and so is `rough`, its delta: where one share is nearly 1 the gradient is what is left of a
     difference (dp - delta), by which the rounding would show whole. The loop sums the true delta on its way, and with
-    share k summed beside it dq is taken back by what `rough` was off.
+    share k summed beside it dq is taken back by what `rough` was off. Where heads have sinks (SUNK) shares are
+    summed, too: `rough` was taken off by their sum alone.
     """
     tile, head = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1).to(tl.int64)
     row, column = tile * QUERIES + tl.arange(0, QUERIES), tl.arange(0, COLUMNS)
@@ -112,6 +113,7 @@ def _query_kernel(
     k_at, v_at = k_pointer + head // SHARED * k_head, v_pointer + head // SHARED * v_head
     result = tl.zeros((QUERIES, COLUMNS), dtype=tl.float32)
     mean = tl.zeros((QUERIES, COLUMNS), dtype=tl.float32)
+    shares = tl.zeros((QUERIES,), dtype=tl.float32)
     for at in tl.range(tl.min(first, axis=0) // KEYS * KEYS, tl.minimum((tile + 1) * QUERIES, rows), KEYS):
         key = at + tl.arange(0, KEYS)
         k = _read(k_at, key, k_stride, column, rows, HEAD_DIM, COLUMNS, WIDE)
@@ -123,10 +125,14 @@ def _query_kernel(
         share = tl.where(seen, tl.exp2(score * outer - log_sum[:, None]), 0.0)
         upstream = tl.dot(dout, tl.trans(v)) - rough[:, None]
         delta += tl.sum(share * upstream, axis=1)
+        if SUNK:
+            shares += tl.sum(share, axis=1)
         if CAPPED:
             share *= 1.0 - score * score
         result = tl.dot((share * upstream).to(k.dtype), k, result)
         mean = tl.dot(share.to(k.dtype), k, mean)
+    if SUNK:
+        delta -= (1.0 - shares) * rough
     result -= delta[:, None] * mean
     tl.store(delta_pointer + head * rows + row, rough + delta, mask=row < rows)
     _write(dq_pointer + head * dq_head, row, dq_stride, column, rows, result * scale, HEAD_DIM)

@@ -68,6 +68,9 @@ class Heads:
     softcap: float = 0.0
     """Bound of the scores; 0: none."""
 
+    sunk: bool = False
+    """Whether each query head has a sink, so that the shares of its keys do not add up to 1."""
+
     def window_of(self, documents: Documents) -> int:
         """The window, or 0 where no document is long enough to feel it."""
         return self.window if self.window < documents.longest else 0

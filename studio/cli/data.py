@@ -20,9 +20,10 @@ def data(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     from studio.data.dataset_report import copy_quarantine, report, survey
     from studio.data.report_cache import keep_report, name_report, read_report
     from studio.models.catalog import inspect_model
+    from studio.models.resolve import open_packed
 
     spec, cache = _read_spec(options), workspace.data_cache
-    facts = inspect_model(options.model) if options.model else None
+    facts = open_packed(inspect_model(options.model)) if options.model else None
     model = Path(facts.folder) if facts and facts.folder else None
     found = None
     answer = read_report(cache, name_report(spec, cache, model, options.rows))

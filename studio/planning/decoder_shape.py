@@ -134,7 +134,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         return None
     spec, groups = recipe.adapter, _read_groups(model, recipe)
     whole = spec.method == "full"
-    eager = plan.attention.value == "eager" and not _by_triton(plan, "flash")
+    composed = model.scores_capped and plan.attention.value == "eager" and not _by_triton(plan, "flash")
     windowed = model.windowed_layers or (True,) * model.layers
     foreign, element_bytes = list_mixers(model), DTYPE_BYTES[plan.dtype.value]
     return DecoderShape(
@@ -152,7 +152,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         scaled_branches=model.scaled_branches,
         branch_norms="output_norm" in find_placement(model.norms),
         dropout=spec.dropout > 0 and not whole,
-        composed_attention=eager and not foreign,
+        composed_attention=composed and not foreign,
         composed=not all(_by_triton(plan, op) for op in COMPOSED if op in plan.kernels),
         fp8=bool(plan.fp8.value),
         element_bytes=element_bytes,

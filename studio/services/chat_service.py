@@ -15,6 +15,7 @@ from studio.core.recipe import Recipe
 from studio.core.run_record import SIDES, RunRecord
 from studio.machine.workspace import Workspace
 from studio.models.catalog import inspect_model
+from studio.models.resolve import open_packed
 from studio.planning.run_plan import plan
 from studio.services.chat_history import TalkFiles
 from studio.services.eval_prompts import PromptSet
@@ -368,7 +369,9 @@ class ChatService:
                 raise StudioError(
                     text("ui.chat.no_run"), text("ui.chat.no_run.why"), text("ui.chat.no_run.fix")
                 )
-            facts = inspect_model(recipe.model.source, revision=recipe.model.revision)
+            facts = open_packed(
+                inspect_model(recipe.model.source, revision=recipe.model.revision), recipe.model.revision
+            )
             return Partner(facts=facts, plan=plan(machine, recipe, facts), recipe=recipe)
         found = find_result(find_run(self.workspace.runs, run), machine, checkpoint)
         return Partner(

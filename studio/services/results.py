@@ -12,6 +12,7 @@ from studio.core.run_record import RunRecord
 from studio.engine.run_folder import RunFolder
 from studio.engine.run_states import RESULT, find_weights
 from studio.models.catalog import inspect_model
+from studio.models.resolve import open_packed
 from studio.planning.run_plan import plan
 
 
@@ -38,7 +39,9 @@ def find_result(folder: RunFolder, machine: MachineFacts, place: str = RESULT) -
         _require_result(folder, record)
     else:
         find_weights(folder, place)
-    facts = inspect_model(recipe.model.source, revision=recipe.model.revision)
+    facts = open_packed(
+        inspect_model(recipe.model.source, revision=recipe.model.revision), recipe.model.revision
+    )
     return Result(folder, record, facts, plan(machine, recipe, facts), recipe, place)
 
 

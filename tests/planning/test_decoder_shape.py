@@ -21,7 +21,7 @@ MIXERS = {
     "qwen3_5": ("linear_attn", "self_attn"), "lfm2": ("conv", "self_attn"), "gemma4": ("self_attn",),
     "granite_hybrid": ("mamba", "self_attn"), "latent": ("self_attn",), "deepseek_v3": ("self_attn",),
     "qwen3_next": ("linear_attn", "self_attn"), "qwen3_5_moe": ("linear_attn", "self_attn"),
-    "gemma4_moe": ("self_attn",), "llama": (), "qwen3_moe": (),
+    "gemma4_moe": ("self_attn",), "llama": (), "qwen3_moe": (), "gpt_oss": (),
 }  # fmt: skip
 """Family -> what its layers mix tokens by, where parts of that are the model's own module."""
 

@@ -378,6 +378,7 @@ def _attention(
     if spec.mixer is not None:
         return None
     kind = (spec.head_dim, spec.query_heads, spec.key_heads, spec.scale, spec.window, spec.softcap)
+    kind = (*kind, spec.sinks is not None)
     if kind not in known:
         known[kind] = choose_attention(
             device=device,
@@ -390,6 +391,7 @@ def _attention(
             softcap=spec.softcap,
             capability=read_capability(device) if capability is None else capability,
             triton=flash,
+            sinks=spec.sinks is not None,
         )
     return known[kind]
 

@@ -15,6 +15,7 @@ from studio.models.decoder.structure import (
     MLPS,
     ROUTERS,
     SHARED_MLPS,
+    SINKS,
     find_placement,
     name_parts,
 )
@@ -45,7 +46,7 @@ PARTS = {
 def refuse_strangers(module: nn.Module, kind: str) -> None:
     """Raise Unlike for a child that PARTS[kind] lacks, or a parameter of the module's own."""
     strangers = {name for name, _ in module.named_children()} - PARTS[kind]
-    own = [name for name, _ in module.named_parameters(recurse=False)]
+    own = [name for name, _ in module.named_parameters(recurse=False) if name != SINKS or kind != "attention"]
     if strangers or own:
         raise Unlike(", ".join(sorted([*strangers, *own])))
 

@@ -125,7 +125,10 @@ def find_wiring(layer: nn.Module, name: str, given: Given, x: Tensor) -> Wiring 
     rows, passed, fixed = [], {}, {}
     for argument, value in heard[0].items():
         source = next((key for key, other in given.items() if other is value), None)
-        if value is None or isinstance(value, (bool, int, float, str)):
+        if value is None and argument in given and given[argument] is None:
+            # A window's mask is None for as few tokens as these, and with the fused attention for all that fit.
+            passed[argument] = argument
+        elif value is None or isinstance(value, (bool, int, float, str)):
             fixed[argument] = value
         elif source is not None:
             passed[argument] = source
@@ -187,6 +190,11 @@ class Mixer:
     """Of its layer."""
     wiring: Wiring
     inputs: OwnInputs
+
+    @property
+    def window(self) -> int:
+        """How many tokens it says that a token sees, 0 for all."""
+        return int(getattr(self.module, "sliding_window", None) or 0)
 
     @property
     def trained(self) -> tuple[nn.Parameter, ...]:

@@ -122,7 +122,7 @@ class _Probe:
         ids = make_ids(texts, config.vocab_size, tokens).to(self.device)
         self.text = Stream(read(model, decoder.spec, ids, autocast), LENGTHS)
         self.long = None
-        windows = [w for layer in decoder.layers if tokens < (w := layer.spec.window) <= WINDOW_TOKENS]
+        windows = [w for layer in decoder.layers if tokens < (w := layer.spec.seen) <= WINDOW_TOKENS]
         if windows:
             ids = make_ids(texts, config.vocab_size, max(windows) // len(LENGTHS) + tokens).reshape(1, -1)
             self.long = Stream(read(model, decoder.spec, ids.to(self.device), autocast), (ids.numel(),))
@@ -150,7 +150,7 @@ class _Probe:
             if number in chosen:
                 given = (own[number], exact[number])
                 yield from self._compare_layer(number, layer, wide, self.text, given, rows)
-            if self.long is not None and layer.spec.window and number in first:
+            if self.long is not None and layer.spec.seen and number in first:
                 given = tuple(self.long.options_at(None, d)[number] for d in (self.dtype, torch.float32))
                 long_rows = self.decoder.make_rows(Documents.of(self.long.lengths, self.device))
                 yield from self._compare_layer(

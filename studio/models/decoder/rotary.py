@@ -55,9 +55,12 @@ def ask_tables(module: nn.Module, like: Tensor, positions: Tensor, kind: str) ->
 
 
 def to_halves(table: Tensor) -> Tensor:
-    """Return `table` (..., d_r) with each angle in both halves, also where a module gives it to neighbours (Cohere)."""
+    """Return `table` (..., d_r) with each angle in both halves.
+
+    Also where a module gives it to neighbours (Cohere), or once, (..., d_r / 2) (gpt-oss).
+    """
     half = table.shape[-1] // 2
     if half < 2 or torch.equal(table[..., :half], table[..., half:]):
         return table
     first, second = table[..., ::2], table[..., 1::2]
-    return torch.cat((first, first), -1) if torch.equal(first, second) else table
+    return torch.cat((first, first), -1) if torch.equal(first, second) else torch.cat((table, table), -1)

@@ -81,6 +81,8 @@ def find_turning(
     keys = keys[0].transpose(0, 1).float()
     if keys.shape != (len(POSITIONS), key_heads, head_dim):
         return None
+    if to_halves(tables[0]).shape[-1] > head_dim:
+        return None
     for turning in _candidates(norm is not None):
         mine = _turn(turning, raw, norm, weight, tables, key_heads, head_dim)
         if relative_error(mine, keys) <= TOLERANCE:

@@ -41,6 +41,7 @@ from studio.models.decoder.structure import (
     FINAL_NORMS,
     MLPS,
     NORMS,
+    SINKS,
 )
 from studio.models.norm_probe import Norm
 
@@ -79,6 +80,8 @@ class LayerSpec:
     query_heads: int
     key_heads: int
     head_dim: int
+    sinks: nn.Parameter | None
+    """(query heads,) a score that each of them adds to every softmax (gpt-oss)."""
     scale: float
     window: int
     """Tokens that a token sees, itself included; 0: all before it."""
@@ -97,9 +100,16 @@ class LayerSpec:
         """All fields but modules and norms: layers that differ in one of them are of another kind."""
         values = (getattr(self, one.name) for one in fields(self))
         plain = tuple(
-            one for one in values if not isinstance(one, (nn.Module, Norm, Mixer, tuple, ExpertsSpec))
+            one
+            for one in values
+            if not isinstance(one, (nn.Module, nn.Parameter, Norm, Mixer, tuple, ExpertsSpec))
         )
         return plain if self.experts is None else (*plain, self.experts.kind)
+
+    @property
+    def seen(self) -> int:
+        """The window, also of the model's own module; 0 for none."""
+        return self.window if self.mixer is None else self.mixer.window
 
     @property
     def fuses_head_norms(self) -> bool:
@@ -249,6 +259,7 @@ def _read_layer(layer: nn.Module, number: int, reading: _Reading) -> LayerSpec:
 def _read_attention(layer: nn.Module, number: int, reading: _Reading) -> dict[str, Any]:
     """Return LayerSpec's fields of an attention that we compute by ourselves."""
     attention, config, kind = find_child(layer, "self_attn"), reading.config, reading.kind(number)
+    sinks = getattr(attention, SINKS, None)
     refuse_strangers(attention, "attention")
     if reading.rotary is None:
         raise Unlike("rotary_emb")
@@ -263,6 +274,8 @@ def _read_attention(layer: nn.Module, number: int, reading: _Reading) -> dict[st
     if getattr(attention, "attention_dropout", 0.0) or getattr(config, "attention_dropout", 0.0):
         raise Unlike("attention_dropout")
     heads = query_width // head_dim, key_width // head_dim
+    if sinks is not None and sinks.shape != heads[:1]:
+        raise Unlike(SINKS)
     query_norm, key_norm = find_head_norms(layer, (query_width, key_width), head_dim)
     per_layer = isinstance(getattr(config, "rope_parameters", None), dict) and kind in config.rope_parameters
     table = kind if per_layer else ""
@@ -275,6 +288,7 @@ def _read_attention(layer: nn.Module, number: int, reading: _Reading) -> dict[st
     turning = reading.turnings[likeness]
     return {
         "mixer": None,
+        "sinks": sinks,
         "query_norm": query_norm,
         "key_norm": key_norm,
         "qkv": qkv,
@@ -291,7 +305,7 @@ def _read_attention(layer: nn.Module, number: int, reading: _Reading) -> dict[st
     }
 
 
-NO_ATTENTION = dict.fromkeys(("query_norm", "key_norm", "output", "query_scale"))
+NO_ATTENTION = dict.fromkeys(("sinks", "query_norm", "key_norm", "output", "query_scale"))
 NO_ATTENTION |= dict.fromkeys(("query_heads", "key_heads", "head_dim", "scale", "window", "softcap"), 0)
 NO_ATTENTION |= {"qkv": (), "rotary": NO_ROTARY, "turning": Turning()}
 """What is told of attention in a layer whose mixer is the model's own module."""

@@ -82,7 +82,11 @@ HEAD_NORM_FORMS = (
 )
 """Norms of query and key, of each head or of all heads at once."""
 HEAD_NORMS = tuple(name for names in HEAD_NORM_FORMS for name in names)
-NORMS = frozenset({*HEAD_NORMS, *(name for place in PLACEMENTS for name in place.values())})
+SINKS = "sinks"
+"""What attention calls the score that each query head adds to every softmax (gpt-oss)."""
+NORMS = frozenset(
+    {*HEAD_NORMS, f"self_attn.{SINKS}", *(name for place in PLACEMENTS for name in place.values())}
+)
 LINEARS = frozenset(name for forms in GROUPS.values() for names in forms for name in names)
 TAIL_STEP = 64
 """The columns in which a group carries its adapters are its ranks' sum, rounded up to this: a product with 64 columns
@@ -192,7 +196,7 @@ def find_strange(
         if widths not in ((head_dim, head_dim), (query_heads * head_dim, key_heads * head_dim)):
             strange += [query, key]
     if not strange and norms and not find_placement(norms):
-        strange = sorted(set(norms) - set(HEAD_NORMS))
+        strange = sorted(name for name in set(norms) - set(HEAD_NORMS) if "." not in name)
     return strange
 
 

@@ -132,13 +132,14 @@ TARGETS = "all-linear"
 
 
 def make_model(
-    family: str, *, dtype: torch.dtype = torch.float32, dropout=0.0, targets=TARGETS, rank=4, **shape
-) -> nn.Module:
+    family: str, *, dtype: torch.dtype = torch.float32, dropout=0.0, targets=TARGETS, rank=4,
+    attention="eager", **shape
+) -> nn.Module:  # fmt: skip
     """Return a PeftModel in evaluation mode whose norms, biases and adapters are all drawn at random."""
     torch.manual_seed(0)
     config_class, extra = (FAMILIES | FOREIGN)[family]
     config = config_class(**copy.deepcopy(SHAPE | extra | shape))  # Gemma 4's changes its layer_types
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention).to(dtype)
     for name, scalar in model.named_buffers():
         if name.endswith("layer_scalar"):
             scalar.fill_(0.625)

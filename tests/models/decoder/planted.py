@@ -34,6 +34,7 @@ def change_spec(layer: Layer, **values) -> None:
 def change_heads(decoder: Decoder, layer: Layer, **values: float) -> None:
     """Let one layer compute attention with other Heads, by a backend that can."""
     heads = dataclasses.asdict(layer.attention.kernel.heads) | values
+    del heads["sunk"]  # each call says so, by its sinks
     dtype = layer.attention.qkv.weights.dtype
     layer.attention.kernel = choose_attention(device=decoder.device, dtype=dtype, **heads)
 
@@ -266,6 +267,17 @@ def drop_the_mixers_rotary(decoder: Decoder, layer: Layer) -> None:
     change_inputs(layer, still)
 
 
+def forget_the_mixers_window(decoder: Decoder, layer: Layer) -> None:
+    """Of the first layer, as the second sees all tokens."""
+
+    def open_up(given):
+        mask = given["attention_mask"]
+        hidden = torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).triu(1)
+        return given | {"attention_mask": torch.zeros_like(mask).masked_fill(hidden, float("-inf"))}
+
+    change_inputs(decoder.layers[0], open_up)
+
+
 def lose_a_mixers_gradient(decoder: Decoder, layer: Layer) -> None:
     layer.attention.trained = layer.attention.trained[1:]
 
@@ -308,6 +320,7 @@ FAULTS = {
     normalise_each_head: "olmo3", normalise_before_turning: "hunyuan", turn_halves: "glm4",
     let_state_leak: "qwen3_5", drop_the_mixers_rotary: "latent", lose_a_mixers_gradient: "latent",
     ignore_output_scale: "gemma4", mix_late: "granite_hybrid", shift_the_mixers_norm: "gemma4",
+    forget_the_mixers_window: "gemma4",
 }  # fmt: skip
 """And a family of models.py in which each shows most."""
 
@@ -326,6 +339,7 @@ def is_felt(fault: Callable[[Decoder, Layer], None], layer: Layer) -> bool:
         turn_halves: spec.mixer is None and spec.turning.interleaved,
         let_state_leak: spec.mixer is not None,
         drop_the_mixers_rotary: spec.mixer is not None,
+        forget_the_mixers_window: False,  # of one family's first layer
         lose_a_mixers_gradient: spec.mixer is not None,
         mix_late: False,  # of one family's first layer
         ignore_output_scale: spec.output_scale != 1.0,

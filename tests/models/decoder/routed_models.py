@@ -31,6 +31,14 @@ FAMILIES = {
             "moe_layer_start_index": 1,
         },
     ),
+    "gpt_oss": (
+        transformers.GptOssConfig,
+        TOKENS | {
+            "num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
     "granitemoe": (transformers.GraniteMoeConfig, {"num_local_experts": 8, "num_experts_per_tok": 3} | GRANITE),
 }  # fmt: skip
 
@@ -48,14 +56,6 @@ FOREIGN = {
     ),
     "qwen3_5_moe": (
         transformers.Qwen3_5MoeTextConfig, EXPERTS | DELTA | TOKENS | {"shared_expert_intermediate_size": 64},
-    ),
-    "gpt_oss": (
-        transformers.GptOssConfig,
-        TOKENS | {
-            "num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 8,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
-        },
     ),
     "gemma4_moe": (
         transformers.Gemma4TextConfig,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import transformers
@@ -17,8 +19,10 @@ from studio.models.decoder.blocks.foreign_mixer import ForeignMixer, Record
 from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.decoder.own_inputs import ask_layers
 from studio.models.decoder.padded_rows import LEAST_FILLED, cut_blocks
+from studio.models.decoder.parity_check import find_difference
 from studio.planning.decoder_shape import OTHER_RECORD_BYTES, RECORD_BYTES, SCORE_BYTES
 from tests.models.decoder.models import FOREIGN, SHAPE, make_model, make_whole_model
+from tests.models.decoder.planted import change_spec
 
 
 def take(model: nn.Module) -> Decoder | Text:
@@ -62,6 +66,27 @@ def test_layers_of_both_kinds_stand_in_one_model():
     assert [isinstance(layer.attention, ForeignMixer) for layer in found.layers] == [True, False, True]
     assert [mixer.name for mixer in found.spec.mixers] == ["conv", "conv"]
     assert not found.recordable, "the rows of a batch hang on the documents' lengths"
+
+
+@pytest.mark.parametrize("window", [8, 70, 200])
+def test_a_windows_mask_is_handed_on_where_few_tokens_need_none(window):
+    """PyTorch's fused attention gets no mask for texts that a window does not cut."""
+    wide = {"sliding_window": window, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]}
+    model = make_model("gemma4", attention="sdpa", **wide)
+    decoder = take(model)
+    assert [layer.spec.seen for layer in decoder.layers] == [window, window, 0]
+    assert all("attention_mask" in mixer.wiring.passed for mixer in decoder.spec.mixers)
+    ids, probe = torch.arange(300) % 90 + 3, unwrap(model)
+    with torch.no_grad():
+        found = decoder.logits(decoder.hidden(ids, decoder.make_rows(Documents.of((300,), "cpu"))))
+        torch.testing.assert_close(found, probe(input_ids=ids[None]).logits[0], rtol=1e-3, atol=1e-3)
+    assert find_difference(probe, decoder, None) is None
+    mixer = decoder.layers[0].spec.mixer
+    fixed = replace(mixer.wiring, passed={**mixer.wiring.passed, "position_ids": "position_ids"})
+    blind = replace(fixed, fixed={**fixed.fixed, "attention_mask": None})
+    del blind.passed["attention_mask"]
+    change_spec(decoder.layers[0], mixer=replace(mixer, wiring=blind))
+    assert find_difference(probe, decoder, None).values["layer"] == 0
 
 
 @pytest.mark.parametrize("family", FOREIGN)

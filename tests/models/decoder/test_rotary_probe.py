@@ -58,3 +58,4 @@ def test_tables_of_neighbours_become_tables_of_halves():
     halves = torch.cat((angles, angles), -1)
     assert torch.equal(to_halves(halves), halves)
     assert torch.equal(to_halves(angles.repeat_interleave(2, -1)), halves)
+    assert torch.equal(to_halves(angles), halves), "each once, as gpt-oss has them"

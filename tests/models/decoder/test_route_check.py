@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from studio_kernels.attention import Attention
+from studio_kernels.attention_backends import MATH
 from studio_kernels.dispatch import bind
 
 from studio.models.adapt import unwrap
@@ -14,6 +16,7 @@ from studio.models.decoder.blocks.gates import PlainGate
 from studio.models.decoder.blocks.router import Router
 from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.decoder.parity_check import find_difference
+from tests.each_time import some
 from tests.models.decoder.planted import change_spec
 from tests.models.decoder.routed_models import FOREIGN, make_routed
 
@@ -113,6 +116,26 @@ def lose_the_routers_gradient(decoder: Decoder, layer) -> None:
     layer.mlp.experts.router = Silent(**fields)
 
 
+def forget_the_sinks(decoder: Decoder, layer) -> None:
+    change_spec(layer, sinks=None)
+
+
+def give_heads_each_others_sinks(decoder: Decoder, layer) -> None:
+    change_spec(layer, sinks=layer.spec.sinks.detach().flip(0))
+
+
+def leave_the_sinks_out_of_the_way_back(decoder: Decoder, layer) -> None:
+    """In the composed form: the others have them in their log-sums."""
+
+    class Halfway(Attention):
+        def backward(self, *given):
+            return Attention.backward(self, *given[:7])
+
+    kernel = layer.attention.kernel
+    fields = {one.name: getattr(kernel, one.name) for one in dataclasses.fields(kernel)}
+    layer.attention.kernel = Halfway(**fields | {"packed": MATH, "equal": None})
+
+
 FAULTS: dict[Callable, str] = {
     swap_two_experts: "qwen3_moe", change_one_expert_that_few_reach: "qwen3_moe",
     leave_weights_as_they_are: "qwen3_moe", choose_one_expert_less: "qwen3_moe",
@@ -121,7 +144,8 @@ FAULTS: dict[Callable, str] = {
     swap_two_adapters: "qwen3_moe", keep_stale_adapters: "qwen3_moe", lose_an_experts_gradient: "qwen3_moe",
     score_rows_as_they_are: "gemma4_moe", weigh_all_experts_alike: "gemma4_moe",
     swap_the_norms_of_mlp_and_experts: "gemma4_moe", give_experts_the_mlps_rows: "gemma4_moe",
-    lose_the_routers_gradient: "gemma4_moe",
+    lose_the_routers_gradient: "gemma4_moe", forget_the_sinks: "gpt_oss",
+    give_heads_each_others_sinks: "gpt_oss", leave_the_sinks_out_of_the_way_back: "gpt_oss",
 }  # fmt: skip
 
 
@@ -137,15 +161,15 @@ def ask(model: torch.nn.Module, decoder: Decoder, name: str):
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["16 bits", "nf4"])
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", some(DTYPES, "bf16"))
 @pytest.mark.parametrize(
-    "family", ["qwen3_moe", "qwen2_moe", "glm4_moe", "ernie4_5_moe", "mixtral", *FOREIGN]
+    "family", ["qwen3_moe", "qwen2_moe", "glm4_moe", "ernie4_5_moe", "mixtral", "gpt_oss", *FOREIGN]
 )
 def test_what_is_right_is_accepted(family, name, packed):
     assert ask(*take(family, name, packed), name) is None
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", some(DTYPES, "bf16"))
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_every_fault_is_refused(fault, name):
     model, decoder = take(FAULTS[fault], name)

@@ -130,6 +130,7 @@ def test_layers_with_mixers_of_the_models_own_are_known_by_their_other_parts():
     assert find(ours, around | heads) == (), "attention that is ours is none"
     assert find(ours, around | heads | {"self_attn.q_norm": 32}) == ("self_attn",), "heads of another width"
     assert find(ours, around | {"self_attn.gains": 4}) == ("self_attn",), "a vector of its own"
+    assert find(ours, around | {"self_attn.sinks": 4}) == (), "sinks are ours, too"
     assert find(mixers, norms) == (), "no MLP"
     assert find(mlp | mixers, {"some_norm": 64}) == (), "norms elsewhere"
     assert find(mlp | mixers | {"per_layer_input_gate": (8, 8)}, norms) == (), "a linear of the layer's own"

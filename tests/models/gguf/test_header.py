@@ -75,6 +75,16 @@ def test_damaged_files_are_refused(tmp_path):
     assert refused(path) == "gguf.damaged"
 
 
+def test_a_file_that_may_not_be_read_is_told(tmp_path, monkeypatch):
+    path = write_file(tmp_path / "m.gguf", ONE, [TENSOR])
+
+    def refuse(self, *values, **more):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(path), "open", refuse)
+    assert refused(path) == "file.unreadable" and not is_gguf(path)
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -13,14 +13,14 @@ import torch
 
 from studio.core.errors import StudioError
 from studio.hub.child import DownloadStopped
+from studio.models import opened_folder
 from studio.models.catalog import inspect_model
 from studio.models.gguf import decode as decoding
-from studio.models.gguf import opened
 from studio.models.gguf.block_types import BLOCK_TYPES
 from studio.models.gguf.decode import decode
 from studio.models.gguf.facts import read_gguf
 from studio.models.gguf.header import GgufTensor
-from studio.models.resolve import resolve_model
+from studio.models.resolve import open_packed, resolve_model
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -54,6 +54,14 @@ def test_a_run_opens_the_file_once(file):
     assert not list(Path(facts.folder).parent.glob(".*"))
 
 
+def test_what_loads_a_model_opens_it_where_its_folder_is_gone(file):
+    facts, _ = resolve(file)
+    assert open_packed(facts) is facts
+    shutil.rmtree(facts.folder)
+    again = inspect_model(str(file))
+    assert again.packed and open_packed(again) == facts
+
+
 def test_a_stop_leaves_nothing(file, hub):
     with pytest.raises(DownloadStopped):
         resolve(file, should_stop=lambda: True)
@@ -62,7 +70,7 @@ def test_a_stop_leaves_nothing(file, hub):
 
 def test_a_full_disk_is_told_before_anything_is_written(file, hub, monkeypatch):
     usage = shutil.disk_usage(file.parent)
-    monkeypatch.setattr(opened.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    monkeypatch.setattr(opened_folder.shutil, "disk_usage", lambda path: usage._replace(free=1000))
     with pytest.raises(StudioError) as caught:
         resolve(file)
     assert caught.value.what.id == "gguf.no_space"
@@ -81,7 +89,7 @@ def test_a_disk_that_fills_on_the_way_leaves_nothing(file, hub, monkeypatch):
 
 
 def test_weights_are_written_in_shards(file, monkeypatch):
-    monkeypatch.setattr(opened, "SHARD_BYTES", 20_000)
+    monkeypatch.setattr(opened_folder, "SHARD_BYTES", 20_000)
     facts, _ = resolve(file)
     folder = Path(facts.folder)
     index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))

@@ -3,7 +3,8 @@
     n = norm(x)        q, k, v = n Wqkv^T, rotated        a = attention(q, k, v)        b = a Wo^T        y = x + b
 
 Where query and key have norms, these come before the rotation, or after it; where the branch has one (Gemma),
-y = x + norm(b), where it is multiplied (Granite), y = x + m b. Queries may grow with their position (Ministral 3).
+y = x + norm(b), where it is multiplied (Granite), y = x + m b. Queries may grow with their position (Ministral 3), and
+heads may have sinks (gpt-oss).
 T rows, H hidden width, q and k the widths of all query and key heads. n is always computed again.
 """
 
@@ -127,8 +128,9 @@ class SelfAttention:
         q, k, v = self._heads(saved.qkv, rows, kernels)
         shape = (q.shape[0], spec.query_heads, spec.head_dim)
         dq, dk, dv = self.kernel.backward(
-            dattended.view(shape), q, k, v, saved.attended.view(shape), saved.statistics, rows.documents
-        )
+            dattended.view(shape), q, k, v, saved.attended.view(shape), saved.statistics, rows.documents,
+            spec.sinks,
+        )  # fmt: skip
         del dattended, q, k, v
         saved.attended, saved.statistics = None, ()
         dqkv = self.qkv.widen_gradient(dy.shape[0])
@@ -243,7 +245,9 @@ class SelfAttention:
         }  # fmt: skip
 
     def _attend(self, qkv: Tensor, rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, tuple[Tensor, ...]]:
-        attended, statistics = self.kernel.forward(*self._heads(qkv, rows, kernels), rows.documents)
+        attended, statistics = self.kernel.forward(
+            *self._heads(qkv, rows, kernels), rows.documents, self.spec.sinks
+        )
         return attended.reshape(qkv.shape[0], -1), statistics
 
     def _join(
