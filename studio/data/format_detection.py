@@ -261,7 +261,8 @@ def _take(
 
 def _may_be(role: str, cell: object, kind: Kind) -> bool:
     """Return whether a cell could play a role; what is learned may have fields, which are written as JSON."""
-    fields = role in ANSWERING and isinstance(cell, Mapping)
+    parts = cell if isinstance(cell, (list, tuple)) else [cell]
+    fields = role in ANSWERING and all(isinstance(one, Mapping) for one in parts)
     return not is_empty(cell) and (fields or kind(cell))
 
 

@@ -231,6 +231,8 @@ def test_stretches_of_a_text_are_learned_with_what_they_are(tell):
     found = [[{"start": 4, "end": 4 + len(ship), "label": "SHIP", "text": ship}] for ship in SHIPS]
     report = tell(text=SAID, entities=found)
     assert report["needs_answer"][0]["choices"][0] == "prompt_completion"
+    report = tell(text=SAID, entities=found, answers={"prompt": "text"}.items())
+    assert choices(report)["completion"][0] == "entities"
     report = tell(text=SAID, entities=found, answers={"prompt": "text", "completion": "entities"}.items())
     assert '"label": "SHIP"' in report["preview"][0]["messages"][-1]["content"]
 
