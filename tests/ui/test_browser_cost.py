@@ -39,7 +39,7 @@ AFTER_BYTES = 400 * 2**20
 WATCH_S = 20
 WHAT = "ms/s of the page, of the server above the idle page, of the idle page, slowness of the machine"
 REPLAYED_EVENTS, REPLAY_SPEED = 36_000, 300
-HEAP_BYTES, SERVER_BYTES, NODES = 8 * 2**20, 60 * 2**20, 60
+HEAP_BYTES, SERVER_BYTES, NODES = 8 * 2**20, 60 * 2**20, 30
 """What may be more after REPLAYED_EVENTS than after a sixth of them: 30,000 points are 2 MB in a page's columns, and
 the server keeps each event, about 1 kB. A node left by each payload were 100."""
 SETTLE_S = 3.0
