@@ -149,25 +149,27 @@ def modules() -> dict[str, Path]:
 
 def imports_of(path: Path, *, top_only: bool = False) -> list[tuple[str, int]]:
     """Every module that `path` imports, with its line; also inside functions unless `top_only`."""
-    tree = parse(path)
-    inner = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        for node in ast.walk(function)
-    }
-    found = []
-    for node in ast.walk(tree):
-        if top_only and id(node) in inner:
-            continue
+    return [(target, line) for target, line, inner in read_imports(path) if not (top_only and inner)]
+
+
+@cache
+def read_imports(path: Path) -> tuple[tuple[str, int, bool], ...]:
+    """Every module that `path` imports, with its line and whether it is imported inside a function."""
+    found: list[tuple[str, int, bool]] = []
+    waiting: list[tuple[ast.AST, bool]] = [(parse(path), False)]
+    while waiting:
+        node, inner = waiting.pop()
         if isinstance(node, ast.Import):
-            found += [(alias.name, node.lineno) for alias in node.names]
+            found += [(alias.name, node.lineno, inner) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{name_of(path)}:{node.lineno} imports relatively"
             for alias in node.names:
                 deeper = f"{node.module}.{alias.name}"
-                found.append((deeper if deeper in modules() else node.module, node.lineno))
-    return found
+                found.append((deeper if deeper in modules() else node.module, node.lineno, inner))
+        elif not isinstance(node, ast.expr):  # an expression holds no import
+            inner = inner or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            waiting += [(child, inner) for child in ast.iter_child_nodes(node)]
+    return tuple(found)
 
 
 def floor_of(module: str) -> tuple[int, str]:
@@ -431,7 +433,7 @@ def test_json_is_read_in_one_place():
     def wrong():
         for path in python_files("studio", "launch.py"):
             for node in ast.walk(parse(path)):
-                called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+                called = dotted(node.func) if isinstance(node, ast.Call) else ""
                 if called in ("json.load", "json.loads", "loads") and name_of(path) not in OWN_JSON:
                     yield f"{name_of(path)}:{node.lineno} calls {called}"
 
@@ -447,7 +449,7 @@ def test_no_shell():
                 shell = any(
                     k.arg == "shell" and getattr(k.value, "value", True) is not False for k in node.keywords
                 )
-                if shell or ast.unparse(node.func) in ("os.system", "os.popen"):
+                if shell or dotted(node.func) in ("os.system", "os.popen"):
                     yield f"{name_of(path)}:{node.lineno}"
 
     report(wrong())
@@ -473,14 +475,23 @@ def test_nothing_imported_is_patched():
                     ]
                 elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
                     targets = [node.target]
-                elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
+                elif isinstance(node, ast.Call) and dotted(node.func) in ("setattr", "delattr"):
                     targets = [ast.Attribute(value=node.args[0], attr="")]
                 for target in targets:
-                    known = ast.unparse(node) in FOREIGN_STATE.get(name_of(path), ())
-                    if isinstance(target, ast.Attribute) and root_name(target) in imported and not known:
+                    if not isinstance(target, ast.Attribute) or root_name(target) not in imported:
+                        continue
+                    if ast.unparse(node) not in FOREIGN_STATE.get(name_of(path), ()):
                         yield f"{name_of(path)}:{node.lineno}: {ast.unparse(node)[:100]}"
 
     report(wrong())
+
+
+def dotted(node: ast.AST) -> str:
+    """Return `a.b.c` of an expression that is a name and its attributes, "" of any other."""
+    if isinstance(node, ast.Attribute):
+        before = dotted(node.value)
+        return before and f"{before}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def root_name(node: ast.AST) -> str:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.test_architecture import HEAVY, ROOT, modules
 
 FOREIGN_ENVIRONMENT = {
@@ -83,6 +85,7 @@ def import_all(names: list[str], tmp_path: Path) -> dict:
     return found | {"said": done.stdout, "written": found["written"] | dict.fromkeys(left, "")}
 
 
+@pytest.mark.computing
 def test_importing_everything_is_free(tmp_path):
     names = sorted(name for name in modules() if name != "launch" and not name.startswith("studio.ui"))
     found = import_all(names, tmp_path)

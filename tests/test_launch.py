@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.run import SETS
+
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("computing", "slow", "long")
 EARLY = (
@@ -137,6 +139,7 @@ def test_another_studio_never_comes_first(checkout, tmp_path):
     ]
 
 
+@pytest.mark.computing
 def test_the_test_command_runs_ruff_and_the_chosen_tests(checkout, tmp_path):
     calm = ("-p", "no:cacheprovider")
     fast = launch(checkout, "--here", "test", "--json", *calm)
@@ -160,6 +163,21 @@ def test_the_test_command_runs_ruff_and_the_chosen_tests(checkout, tmp_path):
     budget.write_text('{"tests": {"quick": -1.0}}', encoding="utf-8")
     late = launch(checkout, "--here", "test", *calm)
     assert late.returncode == 1 and "tests/tests: the quick tests took" in late.stderr
+
+
+def test_every_folder_of_tests_has_a_budget():
+    budgets = json.loads((ROOT / "tests" / "time_budgets.json").read_text(encoding="utf-8"))
+    folders = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").glob("*/**/test_*.py")}
+    assert budgets.keys() == folders | {"tests"}
+    for folder, allowed in budgets.items():
+        assert {"quick", "computing"} <= allowed.keys() <= SETS.keys(), folder
+        files = [*(ROOT / "tests").glob("test_*.py" if folder == "tests" else f"{folder}/**/test_*.py")]
+        words = "".join(
+            words for words in (path.read_text(encoding="utf-8") for path in files) if "mark.gpu" not in words
+        )
+        marked = {kind for kind in ("slow", "long") if f"pytest.mark.{kind}" in words}
+        assert marked <= allowed.keys(), folder
+        assert all(seconds > 0 for seconds in allowed.values()), folder
 
 
 def test_the_door_is_small_and_old_pythons_can_read_it():

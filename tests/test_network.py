@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -106,10 +107,14 @@ def test_train_chat_and_export_stay_at_home(listener, tmp_path, tiny_models, cha
 
 
 @pytest.mark.long
-def test_the_demo_stays_at_home(listener, tmp_path):
+def test_the_demo_teaches_the_model_and_stays_at_home(listener, tmp_path):
     folder, lines = listener
     done = launch(tmp_path / "workspace", "demo", "--json", paths=(folder,))
     assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["held_out"] >= 100
+    assert answer["accuracy_after"] - answer["accuracy_before"] >= 0.6
+    assert (Path(answer["artifact"]) / "adapter_model.safetensors").is_file()
     judge(lines(), "studio.cli demo", "studio.cli --child demo")
 
 

@@ -19,11 +19,14 @@ MESSAGE_CHARACTERS = 300
 def data(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
     from studio.data.dataset_report import copy_quarantine, report, survey
     from studio.data.report_cache import keep_report, name_report, read_report
-    from studio.models.catalog import inspect_model
-    from studio.models.resolve import open_packed
 
     spec, cache = _read_spec(options), workspace.data_cache
-    facts = open_packed(inspect_model(options.model)) if options.model else None
+    facts = None
+    if options.model:
+        from studio.models.catalog import inspect_model
+        from studio.models.resolve import open_packed
+
+        facts = open_packed(inspect_model(options.model))
     model = Path(facts.folder) if facts and facts.folder else None
     found = None
     answer = read_report(cache, name_report(spec, cache, model, options.rows))

@@ -20,7 +20,7 @@ from studio.data.formats.format import Mapped
 from studio.data.likelihood import order_answers, order_questions
 from studio.data.open_question import Question
 from studio.data.ranking import is_answer
-from studio.data.whole_examples import ends_with, find_alone
+from studio.data.whole_examples import ends_with, find_alone, find_halves
 
 WHOLE_WORDS = 40
 """Words of an average text that could be a question with its answer."""
@@ -57,6 +57,10 @@ def ask_columns(
         )
     wholes = [one.name for one in questions if holds_several(one, known, rows)]
     questions.sort(key=lambda one: one.name in wholes)
+    halves = None if chosen else find_halves(known, rows)
+    if halves:
+        front = next(one for one in known if one.name == halves[0])
+        questions = [front, *(one for one in questions if one is not front)]
     question = chosen.get("prompt") or (questions[0].name if questions else "")
     others = [one for one in known if one.name != question]
     if question and not chosen and _only_asks(question, rows) and not any(one.is_prose for one in others):
@@ -80,8 +84,14 @@ def ask_columns(
             return (ask_choice("text", "data.ask.text", spoken),)
     if not chosen and (document := find_alone(known, rows)):
         return (ask_choice("text", "data.ask.text", [document]),)
+    if not chosen and _is_alone(question, answers, rows):
+        return (ask_choice("text", "data.ask.text", [one for one in questions if one.is_prose or one.coded]),)
     if not chosen and _is_whole(question, known, rows):
         return (ask_choice("text", "data.ask.text", [one for one in questions if one.is_prose]),)
+    # What is a name, or a kind, is put last; only the person knows that it is none.
+    questions += [one for one in spoken if one.distinct > 1 and one not in questions]
+    if halves:
+        answers.sort(key=lambda one: one.name != halves[1])
     asked = []
     if "prompt" not in chosen:
         asked.append(ask_choice("prompt", "data.ask.prompt", questions))
@@ -89,6 +99,17 @@ def ask_columns(
     if "completion" not in chosen:
         asked.append(ask_choice("completion", "data.ask.completion", answers))
     return tuple(one for one in asked if one.choices)
+
+
+def _is_alone(question: str, answers: Sequence[Column], rows: Sequence[Values]) -> bool:
+    """Return whether all that could be learned beside a text is the text once more, or the same in all rows."""
+    texts = [one for one in answers if one.is_prose or one.coded]
+    others = [one for one in answers if one not in texts]
+    return (
+        bool(texts)
+        and all(one.coded and repeats(one.name, [question], rows) for one in texts)
+        and not any(one.distinct > 1 and (one.spoken or is_answer(one)) for one in others)
+    )
 
 
 def _is_whole(question: str, known: Sequence[Column], rows: Sequence[Values]) -> bool:

@@ -27,6 +27,8 @@ LONG, SHORTER = 20, 2
 COMPARED, FEWEST, SUMMED_CHARACTERS = 20, 4, 4000
 TAG_CHARACTERS, FEWEST_TAGS, TAG_SHARE = 24, 40, 0.12
 """Marks of words are as short, and so many different ones are among as many at least."""
+ALIKE = 0.6
+"""Of the longer words of two texts, so many stand in both where one is the other once more."""
 LONG_WORD = re.compile(r"[^\W\d_]{5,}")
 TAKEN_UP = 0.5
 """Of the longer words of a summary, so many stand in its text."""
@@ -178,6 +180,17 @@ def repeats(name: str, others: Sequence[str], rows: Sequence[Values]) -> bool:
             seen += 1
             same += any(_stands_in(words, row.get(other)) for other in others)
     return bool(seen) and same > seen / 2
+
+
+def resembles(name: str, other: str, rows: Sequence[Values]) -> bool:
+    """Return whether two columns hold nearly the same words in most rows: a text before its revision, and after."""
+    seen = same = 0
+    for row in rows[:LOOKED_AT]:
+        here, there = (_list_long(row.get(one)) for one in (name, other))
+        if here and there:
+            seen += 1
+            same += len(here & there) >= ALIKE * len(here | there)
+    return bool(seen) and 2 * same > seen
 
 
 def joins(name: str, others: Sequence[str], rows: Sequence[Values]) -> bool:

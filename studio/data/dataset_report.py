@@ -26,12 +26,10 @@ from studio.data.pipeline import (
 )
 from studio.data.preview import PreviewRow, show_plain, show_rendered
 from studio.data.problems import KEPT, Problems
-from studio.data.render import Rendered
 from studio.data.row import RowProblem, name_place
 from studio.data.row_errors import CODES
 from studio.data.row_stats import join_traits
 from studio.data.statistics import Statistics, measure
-from studio.data.tokens import dress
 from studio.data.transforms import list_evaluation, read_evaluation
 
 
@@ -224,6 +222,9 @@ def list_examples(found: Gathered, rows: int) -> list[PreviewRow]:
         return [
             show_plain(shards[row], *_place(found, row)) for row in dict.fromkeys(found.rows[:rows].tolist())
         ]
+    from studio.data.render import Rendered
+    from studio.data.tokens import dress
+
     limit = None if found.method == "pretrain" else found.spec.max_length
     shown = []
     for place in dict.fromkeys(found.cutting.examples.chosen[:rows].tolist()):

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from studio.data.columns import Column, joins, measure_columns
 from studio.data.dataset_kinds import WORKERS, find_named, find_remark
 from studio.data.evidence import has_answer, is_judged, is_sentence
-from studio.data.formats.aliases import LABEL, QUESTIONS
+from studio.data.formats.aliases import LABEL, PRODUCTS, QUESTIONS
 from studio.data.formats.cells import Values
 from studio.data.formats.column_names import part_name
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped, Score
+from studio.data.formats.prompt_completion import COMPLETIONS
 from studio.data.likelihood import order_answers
-from studio.data.ranking import is_answer, is_either_way, is_one_of_several, is_outdone
+from studio.data.ranking import MOSTLY, TOLD, is_answer, is_either_way, is_one_of_several, is_outdone
 from studio.data.related_names import hints
+from studio.data.second_look import find_told
 from studio.data.whole_examples import is_part
 
 
@@ -46,6 +48,8 @@ def doubt_roles(
             half, asked_for = True, dict(chosen)
         elif is_outdone(said, asked, [*known.values()]):
             half, asked_for = True, {"prompt": asked, **chosen} if asked else dict(chosen)
+        elif not chosen and asked in known and said in known and _is_named_elsewhere(said, known, rows):
+            half, asked_for = True, {"prompt": asked}
         elif not chosen and asked in known and said in known and _holds_example(said, asked, known, rows):
             half, asked_for = True, {"prompt": asked}
         elif not chosen and asked in known and said in known:
@@ -67,6 +71,14 @@ def _is_remarked(asked: str | None, said: str, known: Sequence[Column]) -> bool:
     if remark is None or asked not in (None, remark[0].name):
         return False
     return bool({*part_name(remark[0].name)} & WORKERS) and said != remark[1].name
+
+
+def _is_named_elsewhere(said: str, known: dict[str, Column], rows: Sequence[Values]) -> bool:
+    """Return whether an answer was found by one word of its name, and another column is called one with all of it."""
+    if hints(known[said], (*TOLD, *PRODUCTS, *COMPLETIONS)):
+        return False
+    rest = [one for name, one in known.items() if name != said and one.filled >= MOSTLY and one.distinct > 1]
+    return bool(find_told(known[said], rest, rows))
 
 
 def _holds_example(said: str, asked: str, known: dict[str, Column], rows: Sequence[Values]) -> bool:

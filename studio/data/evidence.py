@@ -173,7 +173,8 @@ def has_answer(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -
     rest = measure_columns([name for name in columns if name not in chosen.values()], rows).values()
     named = "prompt" in chosen
     return any(
-        one.is_prose or (named and may_answer(one) and (one.spoken or is_answer(one) or one.counted))
+        one.is_prose
+        or (named and may_answer(one) and ((one.spoken and one.plain) or is_answer(one) or one.counted))
         for one in rest
     )
 

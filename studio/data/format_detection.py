@@ -7,8 +7,6 @@ answered.
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -34,6 +32,8 @@ from studio.data.grading import ask_counting, ask_labels, ask_verdicts
 from studio.data.mapping_file import read_mapping
 from studio.data.open_question import Question
 from studio.data.row import Row, RowError
+from studio.data.said_columns import check_columns, find_format, refuse_role
+from studio.data.second_look import TALKED, look_again
 from studio.data.understanding import Understanding
 from studio.data.unused_columns import ASKED, ask_rest, find_rest
 
@@ -84,26 +84,30 @@ def _understand(
     annotated: Sequence[str],
 ) -> Understanding:
     chosen = dict(spec.mapping)
-    _check_columns(chosen, columns)
+    check_columns(chosen, columns)
     if spec.format != "auto":
         reason = text("data.format.chosen", format=spec.format)
-        return _take(_find_format(spec.format), columns, rows, chosen, reason)
+        return _take(find_format(spec.format), columns, rows, chosen, reason)
     note: Text | None = None
     if not chosen:
         saved, note = read_mapping(spec.source, columns, cache)
         if saved is not None:
             reason = text("data.format.saved", format=saved.format, file=shorten(saved.path.name))
-            return _take(_find_format(saved.format), columns, rows, dict(saved.mapping), reason, settled=True)
+            return _take(find_format(saved.format), columns, rows, dict(saved.mapping), reason, settled=True)
     told = {} if chosen else find_told(columns, rows, annotated)
     if told:
         reason = text(
             "data.evidence.annotated", text=shorten(told["prompt"]), label=shorten(told["completion"])
         )
-        found = _take(_find_format("prompt_completion"), columns, rows, told, reason, settled=True)
+        found = _take(find_format("prompt_completion"), columns, rows, told, reason, settled=True)
         return dataclasses.replace(found, confidence=DECIDED)
     found = _choose(columns, rows, chosen)
     if found.questions and rows:
         found = _decide(found, columns, rows, chosen)
+    if found.format is not None and not found.questions:
+        asked = look_again(found.format, found.mapping, columns, rows, chosen)
+        if asked:
+            found = dataclasses.replace(found, questions=asked, confidence=min(found.confidence, UNSURE))
     return dataclasses.replace(found, reason=_join(found.reason, note)) if note else found
 
 
@@ -129,7 +133,7 @@ def _decide(
             return found
         reasons += [why] if why not in reasons else []
         if question.id == "format":
-            format = _find_format(question.choices[0])
+            format = find_format(question.choices[0])
         else:
             said[question.field.removeprefix("data.mapping.")] = question.choices[0]
         try:
@@ -156,7 +160,7 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
         roles = {role: None for format in FORMATS for role in format.roles}
         # The role that the fewest formats know is the likeliest to be wrong.
         odd = min(chosen, key=lambda role: sum(role in format.roles for format in FORMATS))
-        raise _refuse_role(odd, list(roles))
+        raise refuse_role(odd, list(roles))
     scores = {format.name: format.score(columns, rows, chosen) for format in fitting}
     for format in fitting:
         if scores[format.name].confidence >= ACCEPT:
@@ -192,6 +196,10 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
         and (name == best.name or not _tells_the_same(scores[name].match, score.match, rows))
     )
     asked: tuple[Question, ...] = ()
+    talk = next((name for name in rivals if name in TALKED and name != best.name), "")
+    if not complete and talk and _tells_the_same(score.match, scores[talk].match, rows):
+        # The columns once more as turns, with all that there is to them.
+        best, score, rivals = find_format(talk), scores[talk], (talk,)
     if complete:
         score = dataclasses.replace(score, confidence=1.0)
     elif len(rivals) > 1:
@@ -229,7 +237,7 @@ def _take(
     """
     unknown = [role for role in chosen if role not in format.roles]
     if unknown:
-        raise _refuse_role(unknown[0], list(format.roles))
+        raise refuse_role(unknown[0], list(format.roles))
     match = format.match(columns, chosen, rows, said=True)
     asked: list[Question] = []
     for role in match.missing:
@@ -253,7 +261,8 @@ def _take(
 
 def _may_be(role: str, cell: object, kind: Kind) -> bool:
     """Return whether a cell could play a role; what is learned may have fields, which are written as JSON."""
-    fields = role in ANSWERING and isinstance(cell, Mapping)
+    parts = cell if isinstance(cell, (list, tuple)) else [cell]
+    fields = role in ANSWERING and all(isinstance(one, Mapping) for one in parts)
     return not is_empty(cell) and (fields or kind(cell))
 
 
@@ -374,47 +383,3 @@ def _join(first: Text, *others: Text) -> Text:
     for other in others:
         first = text("data.sentences", first=first, next=other)
     return first
-
-
-def _find_format(name: str) -> Format:
-    for format in FORMATS:
-        if format.name == name:
-            return format
-    raise StudioError(
-        text("data.sniff.no_format", format=shorten(name)),
-        text("data.sniff.no_format.why"),
-        text("data.sniff.no_format.fix", formats=[format.name for format in FORMATS]),
-    )
-
-
-def _check_columns(chosen: Mapping[str, str], columns: Sequence[str]) -> None:
-    for role, column in chosen.items():
-        if column and column not in columns:
-            raise StudioError(
-                text("data.sniff.no_column", column=shorten(column)),
-                text("data.sniff.no_column.why", role=role),
-                text("data.sniff.no_column.fix", columns=show_names(columns)),
-            )
-    for column, count in Counter(filter(None, chosen.values())).items():
-        if count > 1:
-            roles = [role for role, name in chosen.items() if name == column]
-            raise StudioError(
-                text("data.sniff.twice", column=shorten(column), roles=roles),
-                text("data.sniff.twice.why"),
-                text("data.sniff.twice.fix"),
-            )
-
-
-def _refuse_role(role: str, roles: Sequence[str]) -> StudioError:
-    # A part's second and further columns (material_2) follow from its first.
-    first = [
-        name
-        for name in roles
-        if ((stem := re.sub(r"_(from_)?\d$", "", name)) == name or stem not in roles)
-        and not name.endswith("_score")  # so do the scores of two answers
-    ]
-    return StudioError(
-        text("data.sniff.no_role", role=shorten(role)),
-        text("data.sniff.no_role.why"),
-        text("data.sniff.no_role.fix", roles=first),
-    )

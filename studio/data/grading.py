@@ -12,6 +12,7 @@ from studio.data.formats.cells import Values, shorten
 from studio.data.formats.choices import counts_from, read_options
 from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.format import Format, Mapped
+from studio.data.formats.kto import find_label
 from studio.data.open_question import Question
 from studio.data.ranking import GRADED, JUDGED, is_answer, rank_answers
 from studio.data.related_names import hints
@@ -22,6 +23,8 @@ ORIGINS = frozenset(
     "path website domain journal crawl dump warc snapshot language lang token tokens perplexity".split()
 )
 """Words in the names of what tells where a document is from, or what was measured when it was collected."""
+MEASURED = frozenset("token tokens perplexity published pubdate date timestamp".split())
+"""Those of them that numbers may stand under; a rater's number for a domain is none."""
 DOCUMENT, FEWEST_ORIGINS, RICH = 40, 2, 3
 """Words of a text, and columns of its provenance, from which on it is a document, and one that nobody labelled."""
 VERDICTS = frozenset(
@@ -31,6 +34,7 @@ VERDICTS = frozenset(
 FITTING = (
     "label",
     "labels",
+    "target",
     "relevance",
     "relevant",
     "match",
@@ -83,10 +87,10 @@ def ask_labels(
     named = [one for one in known.values() if hints(one, LABEL) and one.rows and one.distinct > 1]
     named += [one for one in rank_answers([*known.values()], "") if is_answer(one) and one not in named]
     named += [
-        one for one in known.values() if simplify(one.name) in GRADED and _grades(one) and one not in named
+        one for one in known.values() if GRADED & {*part_name(one.name)} and _grades(one) and one not in named
     ]
     flags = [one for one in known.values() if _is_flag(one.name, rows) and one.distinct == 2]
-    named += [one for one in flags if len(flags) > 1 and one not in named]
+    named += [one for one in flags if (len(flags) > 1 or len(columns) == 2) and one not in named]
     named += [one for one in known.values() if one.tagged and one not in named]
     labels = named or [one for one in known.values() if not sure and one.spoken and one.is_labels]
     if not labels:
@@ -110,14 +114,15 @@ def _is_found(one: Column) -> bool:
 
 def _count_origins(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> int:
     """Return how many columns tell where a long text is from; 0 for a short one."""
-    one = measure_columns([mapping["text"]], rows)[mapping["text"]]
-    return sum(bool({*part_name(name)} & ORIGINS) for name in columns) if one.words >= DOCUMENT else 0
+    known = measure_columns(columns, rows)
+    told = [one for one in known.values() if {*part_name(one.name)} & (MEASURED if one.counted else ORIGINS)]
+    return len(told) if known[mapping["text"]].words >= DOCUMENT else 0
 
 
 def _is_flag(name: str, rows: Sequence[Values]) -> bool:
     """Return whether a column holds nothing but 0 and 1, as what is found out about a text is written."""
     cells = [row.get(name) for row in rows[:LOOKED_AT]]
-    return bool(cells) and all(str(cell) in ("0", "1") for cell in cells)
+    return bool(cells) and all(str(cell) in ("0", "1", "0.0", "1.0") for cell in cells)
 
 
 def ask_verdicts(
@@ -130,10 +135,10 @@ def ask_verdicts(
         told = [cell for cell in cells if cell is not None]
         judged = {*part_name(name)} & VERDICTS and not {*part_name(name)} & {"prompt", "question"}
         judged = judged and {*map(type, told)} == {bool}
-        # A label of 0 and 1 beside a question and its answer says whether they belong together.
-        judged = judged or (simplify(name) in FITTING and {*map(str, told)} == {"0", "1"})
+        # A label of yes and no beside a question and its answer says whether they belong together.
+        judged = judged or (simplify(name) in FITTING and None not in {*map(find_label, told)})
         if name not in used and judged and len({*told}) == 2:
-            bad = sum(str(cell) in ("0", "False") for cell in told)
+            bad = sum(find_label(cell) is False for cell in told)
             what = text("data.ask.verdict", column=shorten(name), bad=bad, all=len(told))
             return (ask_format(what, (format.name, "kto")),)
     return ()

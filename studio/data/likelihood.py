@@ -26,7 +26,18 @@ from studio.data.formats.aliases import (
 )
 from studio.data.formats.column_names import BLOCKING, part_name
 from studio.data.formats.context import TECHNICAL
-from studio.data.ranking import DATED, GRADED, JUDGED, MADE, THINKING, is_test, rank_answers, rank_questions
+from studio.data.ranking import (
+    DATED,
+    GRADED,
+    JUDGED,
+    MADE,
+    MOSTLY,
+    THINKING,
+    TOLD,
+    is_test,
+    rank_answers,
+    rank_questions,
+)
 from studio.data.related_names import are_twins, hints, is_renewed
 
 READ = frozenset(
@@ -68,7 +79,7 @@ ASIDE = frozenset(
     "comments feedback critique judgement judgment extra_info extra metadata meta raw original original_text "
     "annotation source url tags license licence copyright attribution disclaimer incorrect distractor distractors "
     "negative negatives wrong rejected test tests check checks verification constraints seed seeds "
-    "generations generation samples attempts neg preference preferences mask masks".split()
+    "generations generation samples attempts attempt neg preference preferences mask masks".split()
 )
 """Words in the names of what is rather left out."""
 THOUGHTS = frozenset(
@@ -161,6 +172,13 @@ def order_answers(columns: Sequence[Column], question: str) -> list[Column]:
     order = rank_answers(columns, question)
     judged = bool(order) and bool({*part_name(order[0].name)} & JUDGED)
     judged = judged or (bool(order) and (order[0].tagged or is_renewed(order[0].name, question)))
+    # What is called an answer with its whole name goes before what is likelier by a word of it, and by its cells.
+    named = [one for one in order if hints(one, TOLD) and one.filled >= MOSTLY and one.distinct > 1]
+    weak = likely is not None and not any(
+        hints(one, (*TOLD, *PRODUCTS)) for one in order if one.name == likely.answer
+    )
+    if weak and len(named) == 1 and not judged:
+        return [*named, *(one for one in order if one not in named)]
     return sorted(order, key=lambda one: one.name != likely.answer) if likely and not judged else order
 
 

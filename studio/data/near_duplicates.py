@@ -178,7 +178,7 @@ def find_near(sketches: Sketches, first: int | None = None, threshold: float = T
 
 def count_clusters(links: np.ndarray) -> int:
     """Return how many groups the pairs of `find_near` form: those rows that are linked to no earlier one begin one."""
-    return len(np.setdiff1d(links[:, 1], links[:, 0]))
+    return len(np.setdiff1d(links[:, 1], links[:, 0])) if len(links) else 0
 
 
 def measure_jaccard(sketches: Sketches, pairs: np.ndarray) -> np.ndarray:
@@ -186,7 +186,7 @@ def measure_jaccard(sketches: Sketches, pairs: np.ndarray) -> np.ndarray:
     results = [np.zeros(0)]
     sizes = np.diff(sketches.edges)[pairs].sum(axis=1)
     parts = np.cumsum(sizes) // BATCH_CHARACTERS
-    for part in np.unique(parts):
+    for part in dict.fromkeys(parts.tolist()):
         chosen = pairs[parts == part]
         both = sizes[parts == part]
         taken = sketches.take_shingles(chosen.ravel())

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,16 +19,18 @@ from studio.core.recipe import DatasetSpec
 from studio.data.conversation import TRAINABLE
 from studio.data.convert import Converted, PreparationStopped, Progress, convert
 from studio.data.convert_part import CONTROL
-from studio.data.examples import Cutting
 from studio.data.open_question import Question
 from studio.data.problems import KEPT, Problems
-from studio.data.render import Renderer
 from studio.data.row import RowProblem
-from studio.data.templates.fitting import find_fitting
 from studio.data.text_splitting import rate_tokens
-from studio.data.tokens import Tokens, count_notes, tokenise
 from studio.data.transforms import Selection, apply
 from studio.data.understanding import Understanding
+
+if TYPE_CHECKING:
+    # Templates and tokens cost 150 ms, and only who has named a model sees any.
+    from studio.data.examples import Cutting
+    from studio.data.render import Renderer
+    from studio.data.tokens import Tokens
 
 REFUSED_SHARE = 0.05
 """Of real chats 2 % have an empty turn: what is more than twice that is a wrong format, or a broken file."""
@@ -149,6 +151,8 @@ def gather(
     if tokenizer is not None and is_trainable(converted.understanding):
         if (kind in PAIRED) != (converted.understanding.format.name == "preference"):
             raise refuse_kind(converted.understanding.format.name)
+        from studio.data.render import Renderer
+
         train_on = "everything" if kind == "pretrain" else "last_answer" if kind in PAIRED else spec.train_on
         found.renderer = Renderer(
             tokenizer,
@@ -170,7 +174,8 @@ def gather(
 def _note_control(found: Gathered) -> None:
     """Without a tokenizer nobody knows which signs the model has: rows with those of the common families are noted."""
     shards = found.converted.shards(found.split)
-    rows = np.intersect1d(np.flatnonzero(shards.column("control")), found.rows)
+    rows = np.flatnonzero(shards.column("control"))
+    rows = rows[np.isin(rows, found.rows)]
     noted = Problems()
     for row in rows[:KEPT].tolist():
         sign = CONTROL.search(bytes(next(shards.read_texts([row]))[1]))[0].decode("utf-8")
@@ -184,6 +189,8 @@ def _note_control(found: Gathered) -> None:
 def _tokenise(
     found: Gathered, cache: Path, on_progress: Progress | None, should_stop: Callable[[], bool] | None
 ) -> None:
+    from studio.data.tokens import count_notes, tokenise
+
     spec, split = found.spec, found.split
     total = found.converted.splits[split].rows_used
     # All rows at once where most are wanted: then the next choice of rules finds its tokens here.
@@ -209,6 +216,8 @@ def _tokenise(
 
 
 def _make_cutting(found: Gathered) -> Cutting:
+    from studio.data.examples import Cutting
+
     spec, tokens = found.spec, found.tokens
     places = np.searchsorted(tokens.rows, found.rows[~np.isin(found.rows, tokens.refused)])
     limit = None if found.method == "pretrain" else spec.max_length
@@ -301,6 +310,8 @@ def tell_split(found: Gathered) -> tuple[Text, ...]:
     """Return that the chosen template's end mark is no token of the model's, where it is none."""
     if found.renderer is None or not found.renderer.split_end:
         return ()
+    from studio.data.templates.fitting import find_fitting
+
     first = find_fitting(found.renderer.added)[0]
     values = {"name": found.spec.template, "mark": found.renderer.split_end, "first": first}
     return (text("sentence.two", first=text("data.template.split", **values),

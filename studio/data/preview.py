@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,13 +20,13 @@ from studio.data.forecast import forecast
 from studio.data.open_question import Question
 from studio.data.pipeline import choose_method, is_trainable, refuse_unclear
 from studio.data.problems import Problems
-from studio.data.render import Rendered, Renderer
 from studio.data.row import Row, RowError, RowProblem
 from studio.data.sampling import SAMPLE_ROWS
 from studio.data.source import Source, open_source
-from studio.data.templates.fitting import ask_template
-from studio.data.tokens import dress
 from studio.data.understanding import Understanding
+
+if TYPE_CHECKING:
+    from studio.data.render import Rendered, Renderer
 
 CELL_CHARACTERS = 2000
 MORE = ("kind", "tools", "chosen", "rejected", "label", "extras", "images")
@@ -127,6 +127,8 @@ def preview(
         renderer = None
         method = choose_method(method, understanding)
         if tokenizer is not None and is_trainable(understanding):
+            from studio.data.render import Renderer
+
             renderer = Renderer(
                 tokenizer,
                 "everything" if method == "pretrain" else spec.train_on,
@@ -139,6 +141,8 @@ def preview(
         shown, error = show_rows(head, source, understanding, spec, renderer, limit, problems)
         refusal = refusal or error
         if error is not None and renderer is not None and not renderer.source:
+            from studio.data.templates.fitting import ask_template
+
             questions = (*questions, ask_template(renderer.added))
     else:
         for problem in filter(None, (row.problem for row in head)):
@@ -193,6 +197,8 @@ def show_rows(
                 problems.add(RowProblem(code=code, message=message, line=row.line, row=row.row, file=name))
             rendered = None
             if renderer is not None and refusal is None:
+                from studio.data.tokens import dress
+
                 conversation = dress(conversation, spec)
                 with Deadline() as deadline:
                     deadline.begin(row.row)

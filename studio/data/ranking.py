@@ -39,6 +39,8 @@ MADE = frozenset(
     "fixed ideal new after cypher latex formula cause diagnosis plain".split()
 )
 """Words in the names of what was written for a text."""
+TOLD = (*ANSWERS, *EXPECTED, "label", "标签", "targets", "solutions", "a", "ans", "resp")
+"""Names of what is learned wherever it stands; thumbs and votes are of an answer, and none."""
 MACHINES = frozenset("gpt chatgpt llm model ai bot generated predicted prediction synthetic machine".split())
 """Words in the names of what a program wrote."""
 REVISED = frozenset("corrected revised improved refined".split())
@@ -239,7 +241,10 @@ def rank_questions(columns: Sequence[Column]) -> list[Column]:
     named = [
         one
         for one in read
-        if one.cut or not BLOCKING & {*part_name(one.name)} or hints(one, (*QUESTIONS, *SOURCES))
+        if one.cut
+        or one.asks >= ASKING
+        or not BLOCKING & {*part_name(one.name)}
+        or hints(one, (*QUESTIONS, *SOURCES))
     ]
     if any(one.is_prose and not one.coded for one in named) or not any(one.is_prose for one in read):
         read = named or read
@@ -302,6 +307,7 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
             not is_renewed(one.name, question),
             bool(words & OLD),
             bool(thinkers) and part_name(one.name)[:1] not in thinkers,
+            bool(words & THINKING) and not sure and not alone,
             finding and not words & JUDGED,
             not (spoken and is_language(one.name)),
             _is_heading(one, free),

@@ -26,7 +26,6 @@ from studio.data.split_discovery import Plan
 from studio.hub import child
 from studio.hub.access_token import HUB, NO_MIRROR, find_token
 from studio.hub.child import Report
-from studio.hub.dataset_download import PROGRAM
 from studio.hub.offline import wants_data_offline
 
 __all__ = (
@@ -189,6 +188,8 @@ def _ask(
     """Return what a child process answers. Raises DownloadStopped, StudioError."""
     if wants_data_offline(os.environ):
         raise refuse("offline", source)
+    from studio.hub.dataset_download import PROGRAM
+
     answer = child.ask(PROGRAM, wish=wish, report=on_progress, should_stop=should_stop)
     if "error" in answer:
         raise refuse(answer["error"], source, detail=answer.get("detail", ""))

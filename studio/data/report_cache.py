@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def name_report(spec: DatasetSpec, cache: Path, model: Path | None, rows: int) -
     key = identify(spec, cache)
     if not key:
         return ""
-    facts = [VERSION, to_json(spec), rows, [version(name) for name in PACKAGES]]
+    facts = [VERSION, to_json(spec), rows, _list_versions() if model is not None else []]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogatepass"))
     template = Path(spec.template)
     if spec.template and template.is_file():
@@ -54,6 +53,12 @@ def name_report(spec: DatasetSpec, cache: Path, model: Path | None, rows: int) -
                 digest.update(f"{path.name}\0{size}\0".encode("utf-8", "surrogatepass"))
                 digest.update(path.read_bytes())
     return f"{key}/report-{digest.hexdigest()[:24]}.json"
+
+
+def _list_versions() -> list[str]:
+    from importlib.metadata import version
+
+    return [version(name) for name in PACKAGES]
 
 
 def read_report(cache: Path, name: str) -> dict[str, Any] | None:

@@ -9,8 +9,19 @@ from dataclasses import dataclass
 from studio.core.i18n import Text, text
 from studio.core.recipe import DatasetSpec
 from studio.data.annotations import Annotated, find_annotated
+from studio.data.chained_rows import (
+    OWN_ID,
+    REPLY,
+    Chain,
+    Rounds,
+    find_chain,
+    find_rounds,
+    follow,
+    links,
+    make_key,
+)
 from studio.data.columns import measure_columns
-from studio.data.formats.aliases import ANSWERS, INSTRUCTION, LISTS, QUESTIONS
+from studio.data.formats.aliases import ANSWERS, LISTS, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, is_empty, shorten
 from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.pairs import find_pair
@@ -36,13 +47,13 @@ from studio.data.whole_examples import are_documents
 from studio.data.wrapped_rows import Lift, find_lift
 
 SPEAKER = ("role", "inbound", "is_inbound", "sender_type", "author_type", "author_role", "speaker_role", "speaker",
-           "author", "sender", "from", "author_id", "user", "username", "user_name", "sender_name", "speaker_id",
+           "author", "sender", "from", "author_id", "user", "username", "user_name", "sender_name", "speaker_id", "spk",
            "speaker_idx", "speaker_name", "participant", "participant_id", "who", "party", "name", "character",
            "agent", "from_user", "userid", "user_id", "message_from", "actor", "sprecher", "absender", "autor",
            "说话人", "发言人", "发送者", "角色")  # fmt: skip
 WORDS = ("text", "message", "content", "utterance", "body", "msg", "message_text", "turn_text", "sentence", "line",
          "dialogue_text", "comment", "post", "transcript", "nachricht", "mensaje", "内容", "消息", "文本",
-         "mes")  # fmt: skip
+         "mes", "utt")  # fmt: skip
 GROUP = ("conversation_id", "dialogue_id", "dialog_id", "thread_id", "conv_id", "session_id", "chat_id", "ticket_id",
          "message_tree_id", "conversationid", "dialogueid", "dialogid", "threadid", "sessionid", "convid", "chatid",
          "topic_id", "case_id", "call_id", "thread", "conversation", "dialogue", "dialog", "ticket", "session",
@@ -52,15 +63,12 @@ ORDER = ("turn", "turn_id", "turn_idx", "turn_index", "turn_number", "turn_no", 
          "utterance_id", "seq", "post_number", "sequence", "position", "order", "index", "idx",
          "message_index", "message_no", "step", "timestamp", "time", "created_at", "created", "date",
          "datetime", "sent_at", "created_utc", "ts", "zeit", "datum", "时间", "轮次")  # fmt: skip
-REPLY = ("parent_id", "in_reply_to", "reply_to", "in_response_to_tweet_id", "parent_message_id", "parent",
-         "in_reply_to_id", "reply_to_id", "reply_to_message_id", "in_reply_to_status_id", "parent_comment_id",
-         "quoted_message_id", "replied_to")  # fmt: skip
-OWN_ID = ("message_id", "id", "tweet_id", "post_id", "comment_id", "msg_id", "uuid", "status_id")
 ONE_SIDED = ("is_user", "is_bot", "is_human", "is_customer", "is_me", "from_me", "is_assistant", "is_agent", "fromme",
              "isuser", "isbot")  # fmt: skip
 """Flags that tell two speakers apart, in a file that is one talk."""
 HELPING = ("bot", "me", "assistant", "agent")
 """Words in the names of flags that are true for the one who answers."""
+REVIEWING = frozenset("review reviews reviewer stars".split())
 LEAST_TURNS = 1.5
 """Messages in an average talk from which on a column is taken to group them."""
 JUDGED_ROWS = 1000
@@ -109,7 +117,7 @@ class Threads:
             if row.problem is not None:
                 yield row
             else:
-                talks.setdefault(_key(row.values.get(self.group)) if self.group else None, []).append(row)
+                talks.setdefault(make_key(row.values.get(self.group)) if self.group else None, []).append(row)
         number = 0
         for talk in talks.values():
             for branch in self._part(talk):
@@ -174,61 +182,9 @@ class Threads:
         return Row(first.line, {"messages": turns, **shared}, None, number, first.offset, first.raw)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chain:
-    """Rows that hold a question and its answer, and name the row that they go on from."""
-
-    question: str
-    answer: str
-    reply: str
-    own_id: str
-
-    @property
-    def consumed(self) -> tuple[str, ...]:
-        """Columns that are gone in what it yields."""
-        return (self.question, self.answer, self.reply, self.own_id)
-
-    @property
-    def note(self) -> Text:
-        """What a person should know."""
-        return text("data.reshape.chain", reply=shorten(self.reply))
-
-    def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield a Row for each last turn, with all before it; broken rows as they are. All rows are held meanwhile."""
-        held: list[Row] = []
-        for row in rows:
-            if row.problem is not None:
-                yield row
-            else:
-                held.append(row)
-        for number, path in enumerate(follow(held, self.own_id, self.reply), start=1):
-            turns = []
-            for row in path:
-                turns.append({"role": "user", "content": row.values.get(self.question)})
-                turns.append({"role": "assistant", "content": row.values.get(self.answer)})
-            first = path[0]
-            rest = {name: cell for name, cell in first.values.items() if name not in self.consumed}
-            yield Row(first.line, {"messages": turns, **rest}, None, number, first.offset, first.raw)
-
-
-def follow(rows: Sequence[Row], own_id: str, reply: str) -> Iterator[list[Row]]:
-    """Yield the rows from a root to each last one; `reply` names the row before, by its `own_id`."""
-    known = {_key(row.values.get(own_id)): row for row in rows}
-    answered = {_key(row.values.get(reply)) for row in rows}
-    for row in rows:
-        own = _key(row.values.get(own_id))
-        if own in answered:
-            continue
-        path, seen = [row], {own}
-        while (above := _key(path[-1].values.get(reply))) in known and above not in seen:
-            seen.add(above)
-            path.append(known[above])
-        yield path[::-1]
-
-
 Reshape = (
     Lift | Annotated | Spread | Rated | Ranked | Labelled | Languages | Nested | Talks | Headed | Threads | Chain
-    | Transcript | Speakers
+    | Rounds | Transcript | Speakers
 )  # fmt: skip
 TALK_FORMATS = ("auto", "messages", "sharegpt")
 PLAIN_FORMATS = ("text", "alpaca", "pretokenized")
@@ -283,7 +239,9 @@ def find_reshapes(
         before = len(steps)
         look(_find_threads)
         if len(steps) == before:
-            look(_find_chain)
+            look(find_chain)
+        if len(steps) == before:
+            look(find_rounds)
         if len(steps) == before:
             look(lambda columns, rows: find_transcript(columns, rows, container))
         look(give_roles)
@@ -299,6 +257,8 @@ def _find_threads(columns: Sequence[str], rows: Sequence[Values]) -> Threads | N
     )
     if not words or not speaker or are_documents(words, columns, rows):
         return None
+    if any(REVIEWING & {*part_name(name)} for name in columns):
+        return None  # what different people wrote of the same thing, and not to each other
     taken = {words, speaker}
     if any(
         name in named and named[name] not in taken and _is_words(named[name], rows)
@@ -307,7 +267,7 @@ def _find_threads(columns: Sequence[str], rows: Sequence[Values]) -> Threads | N
         return None
     reply = next((named[name] for name in REPLY if name in named), "")
     own_id = next((named[name] for name in OWN_ID if name in named and named[name] != reply), "")
-    if not own_id or not _links(reply, own_id, rows):
+    if not own_id or not links(reply, own_id, rows):
         reply = ""
     group = next(
         (name for name in _rank_names(columns, GROUP) if name not in taken and _groups(name, rows)), ""
@@ -347,17 +307,6 @@ def _rank_names(columns: Sequence[str], known: Sequence[str]) -> list[str]:
     return [*exact, *(name for name in alike if words & {*part_name(name)})]
 
 
-def _find_chain(columns: Sequence[str], rows: Sequence[Values]) -> Chain | None:
-    named = {simplify(name): name for name in columns}
-    question = next((named[n] for n in (*INSTRUCTION, "prompt", *QUESTIONS) if n in named), "")
-    answer = next((named[n] for n in ANSWERS if n in named), "")
-    reply = next((named[name] for name in REPLY if name in named), "")
-    own_id = next((named[name] for name in OWN_ID if name in named and named[name] != reply), "")
-    if not (question and answer and reply and own_id) or not _links(reply, own_id, rows):
-        return None
-    return Chain(question=question, answer=answer, reply=reply, own_id=own_id)
-
-
 def _is_words(name: str, rows: Sequence[Values]) -> bool:
     cells = [_say(row[name]) for row in rows if not is_empty(row.get(name))]
     return bool(cells) and all(isinstance(cell, str) for cell in cells) and len({*cells}) > len(cells) / 4
@@ -383,15 +332,8 @@ def _is_speaker(name: str, rows: Sequence[Values]) -> bool:
 
 
 def _groups(name: str, rows: Sequence[Values]) -> bool:
-    cells = [_key(row.get(name)) for row in rows if not is_empty(row.get(name))]
+    cells = [make_key(row.get(name)) for row in rows if not is_empty(row.get(name))]
     return len(cells) == len(rows) and len(cells) >= LEAST_TURNS * len({*cells})
-
-
-def _links(reply: str, own_id: str, rows: Sequence[Values]) -> bool:
-    """Return whether a good part of the rows name another row as the one that they answer."""
-    known = {_key(row.get(own_id)) for row in rows}
-    answers = [_key(row.get(reply)) for row in rows if reply and not is_empty(row.get(reply))]
-    return len(answers) >= len(rows) / 4 and 2 * sum(one in known for one in answers) >= len(answers)
 
 
 def _are_times(name: str, rows: Sequence[Values]) -> bool:
@@ -400,12 +342,6 @@ def _are_times(name: str, rows: Sequence[Values]) -> bool:
     known = [one for one in times if one is not None]
     rising = sum(after >= before for before, after in itertools.pairwise(known))
     return len(known) >= 0.9 * len(times) and max(rising, len(known) - 1 - rising) >= 0.9 * (len(known) - 1)
-
-
-def _key(cell: object) -> str:
-    """Return a cell as what it is compared by: csv files write 7 as "7" or "7.0"."""
-    words = str(cell).strip()
-    return words[:-2] if words.endswith(".0") else words
 
 
 def _rank(cell: object) -> tuple[int, float, str]:

@@ -45,7 +45,9 @@ ASKERS = frozenset(
     "shopper persuadee visitor help-seeker consumer subscriber lead contact requester "
     "病人 患者 用户 客户 顾客 学生 求助者 来访者 当事人 kunde kundin schüler paciente cliente".split()
 )
-MARK = re.compile(r"(?:[a-z]+[ _-]?)?(?:\d{1,2}|[ab])|#?(?:person|speaker)[ _]?\d#?", re.I)
+MARK = re.compile(
+    r"#?(?:(?:person|speaker|sprecher|participant|interlocutor)[ _-]?)?(?:\d{1,2}|[ab])#?", re.I
+)
 """Speakers that have no name: 0 and 1, A and B, speaker1, #Person2#."""
 LOOKED_AT = 300
 MOST_CHOICES = 8

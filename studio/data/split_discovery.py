@@ -24,7 +24,7 @@ ALL = "all"
 PACKED = (".gz", ".zst")
 TEXTS = (".txt", ".md")
 SUFFIXES = (
-    *(".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".xlsx", ".xlsm", ".parquet", ".arrow"),
+    *(".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".xlsx", ".xlsm", ".parquet", ".arrow", ".tmx"),
     *TEXTS,
 )
 """Endings of the files that may hold rows, in lower case, without PACKED."""

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
 from studio.core.i18n import Text, text
 from studio.data.columns import repeats
-from studio.data.formats.aliases import ANSWERS
+from studio.data.formats.aliases import ANSWERS, INSTRUCTION, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, shorten
 from studio.data.formats.column_names import simplify
 from studio.data.row import Row
@@ -106,6 +107,7 @@ STYLES: tuple[Style, ...] = (
         ),
         single=True,
     ),
+    Style(name="ends", mark=re.compile(r"\s*(?P<who>__eou__|<eou>|\[eou\]|<utt>)\s*(?:__eot__\s*)?", re.I)),
     Style(
         name="names",
         mark=re.compile(rf"^[ \t]*[*]{{0,2}}(?P<who>{NAME})[*]{{0,2}}[:：][*]{{0,2}}[ \t]+", re.M),
@@ -117,6 +119,8 @@ LOOKED_CHARACTERS = 8000
 """Of each text: whether it is a talk shows at its beginning."""
 SHARE = 0.8
 """Of the sample's rows so many are talks, else the column is text that quotes some."""
+SENTENCE_CHARACTERS = 20
+"""An average cell with fewer is a name or a kind."""
 GAP_S = 8 * 3600.0
 """Silence in a messenger after which another talk begins."""
 MOST_NAMES = 6
@@ -132,6 +136,11 @@ def part_transcript(words: str, style: Style) -> list[Turn]:
     marks = list(style.mark.finditer(words))
     if not marks:
         return []
+    if style.name == "ends":  # two people speak in turn, and a mark ends what each says
+        pieces = [
+            words[here:there] for here, there in pairwise([0, *(n for one in marks for n in one.span())])
+        ]
+        return [(str(n % 2 + 1), "", said.strip()) for n, said in enumerate(pieces[::2]) if said.strip()]
     turns: list[Turn] = []
     before = ENDS.sub("", words[: marks[0].start()]).strip()
     if before and not style.timed:
@@ -168,7 +177,7 @@ def find_style(cells: Sequence[str], *, alone: bool) -> Style | None:
     alone: whether the column is all that the rows hold: only then a name before a colon is taken for a speaker.
     """
     for style in STYLES:
-        if style.name == "names" and not alone:
+        if style.name in ("names", "ends") and not alone:
             continue
         if sum(_is_talk(cell, style) for cell in cells) >= SHARE * len(cells):
             return style
@@ -187,6 +196,8 @@ def _is_talk(words: str, style: Style) -> bool:
         return repeated and len({*speakers}) >= 2 and marked >= 0.6 * len(lines)
     if style.timed:
         return len(turns) >= 1
+    if style.name == "ends":
+        return len(turns) >= 2
     if not {"user", "assistant"} <= known:
         return False
     # Marks that are plain words must open the text, or nearly: else it is a text that quotes a talk.
@@ -343,7 +354,14 @@ def find_transcript(columns: Sequence[str], rows: Sequence[Values], container: s
         if isinstance(row.get(long[0]), str) and not is_blank(row[long[0]])
     ]
     style = find_style(cells, alone=len(texts) == 1)
-    if style is None or sum(repeats(name, long, rows) for name in texts if name not in long) > 1:
+    # Sentences of two columns that stand in it are its question and its answer; a name and the like are not.
+    others = [
+        name
+        for name in texts
+        if name not in long
+        and (lengths[name] >= SENTENCE_CHARACTERS or simplify(name) in (*ANSWERS, *INSTRUCTION, *QUESTIONS))
+    ]
+    if style is None or sum(repeats(name, long, rows) for name in others) > 1:
         return None
     return Transcript(column=long[0], style=style.name, apart=style.single and container in ("txt", "md"))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from studio.core.i18n import text
 from studio.data.column_questions import ANSWERING, ask_choice, ask_format
-from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats
+from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats, resembles
 from studio.data.dataset_kinds import ASKING, NUMBERED, find_entry
 from studio.data.formats.aliases import EXPECTED, INSTRUCTION, LABEL, MATERIAL, PRODUCTS, SOURCES
 from studio.data.formats.cells import Values, show_names
@@ -189,13 +189,16 @@ def ask_rest(
         sums = measure_columns([words, *(one.name for one in rest)], rows)[words].sums
         asking = any({*part_name(one.name)} & TASKS or words in one.sums or one.name in sums for one in rest)
         asking = asking or any(
-            (one.asks > 0.5 and one.plain) or {*part_name(one.name)} & (MADE | THOUGHTS) for one in rest
+            (one.asks > 0.5 and one.plain) or {*part_name(one.name)} & (MADE | THOUGHTS | JUDGED)
+            for one in rest
         )
         formats = ("text", "prompt_completion")
         return (ask_format(what, formats[::-1] if asking else formats),)
     thoughts = [one for one in rest if {*part_name(one.name)} & (THOUGHTS | THINKING)]
     # What explains a score belongs to the score.
     thoughts = [one for one in thoughts if not {*part_name(one.name)} & BLOCKING]
+    # `Explanation` goes before `Pre-Revision Explanation`.
+    thoughts.sort(key=lambda one: len(part_name(one.name)))
     if thoughts and "reasoning" in format.roles and "reasoning" not in mapping and "reasoning" not in chosen:
         return (ask_choice("reasoning", "data.ask.thoughts", thoughts[:1], none=True),)
     rest = [one for one in rest if one not in thoughts or "reasoning" not in chosen]
@@ -213,6 +216,7 @@ def ask_rest(
         or (_tells(one, answer, rows) and not is_renewed(answer, one.name))
         or any(extends(one.name, name) or is_in_language(one.name, name) for name in mapping.values())
         or are_versions(one.name, asked)
+        or (_is_variant(one, [*used], rows) and not is_renewed(answer, one.name))
         or (answer and ends_with(one.name, answer, rows, SIGNS_CHARACTERS))
         or ("choices" in mapping and {*part_name(one.name)} & {"option", "options", "choice", "choices"})
         or (
@@ -233,6 +237,16 @@ def ask_rest(
     order = [one for one in rest if one not in aside]
     order.sort(key=lambda one: not are_twins(one.name, asked))
     return (ask_choice(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)
+
+
+def _is_variant(one: Column, used: Sequence[str], rows: Sequence[Values]) -> bool:
+    """Return whether a column is one in use before it was revised, by its words, or by its name: `question_ori`."""
+    words = part_name(one.name)
+    named = any(
+        len(part_name(name)) == len(words) - 1 and words[:-1] == part_name(name) and not MADE & {words[-1]}
+        for name in used
+    )
+    return (named and not _is_read(one)) or any(resembles(one.name, name, rows) for name in used)
 
 
 def _is_form(one: Column, names: Sequence[str], rows: Sequence[Values]) -> bool:

@@ -9,6 +9,7 @@ from studio.data.formats.cells import Values, is_address, is_blank, is_empty
 from studio.data.formats.column_names import BLOCKING, part_name
 from studio.data.formats.context import TECHNICAL, say_lines, say_material
 from studio.data.formats.message_parsing import CONTENT_KEYS, find_turns, holds_turns
+from studio.data.formats.text import holds_document
 from studio.data.likelihood import NOTED
 from studio.data.ranking import DATED, GRADED, JUDGED, MADE
 
@@ -18,6 +19,8 @@ PART = 0.3
 """An answer with more than this share of the letters it was found in is a part of the example, and no finding of it."""
 END_CHARACTERS = 60
 """So far from the end of a text its last words stand."""
+MOST_TEXTS = 12
+"""A table of more texts is not searched for two that make up a third."""
 FEW = 3
 FEW_ASKING = 0.3
 SHORTER, RICH = 4, 2
@@ -30,6 +33,8 @@ ORIGINS = frozenset(
     "autor verfasser auteur автор 作者 出版社 来源 朝代".split()
 )
 """Words in the names of what tells where a text is from."""
+OWN_TITLES = 0.6
+"""Of the rows, so many have a title of their own; the messages of a thread share one."""
 DOCUMENT_WORDS = 50
 """More words than a message of a talk has on average."""
 
@@ -101,6 +106,36 @@ def _has_address(cell: Mapping[str, object]) -> bool:
     return len(values) <= FEW and any(is_address(line) for value in values for line in say_lines(value))
 
 
+def find_halves(columns: Sequence[Column], rows: Sequence[Values]) -> tuple[str, str] | None:
+    """Return two columns that make up a third, one behind the other: what was cut off, and what follows it."""
+    texts = [one.name for one in columns if one.plain and (one.is_prose or one.coded) and one.distinct > 1]
+    if len(texts) > MOST_TEXTS:
+        return None
+    for whole in texts:
+        fronts = [name for name in texts if name != whole and _begins(name, whole, "", rows)]
+        for front in fronts:
+            behind = [
+                name for name in texts if name not in (whole, front) and _begins(name, whole, front, rows)
+            ]
+            if len(behind) == 1:
+                return front, behind[0]
+    return None
+
+
+def _begins(name: str, whole: str, front: str, rows: Sequence[Values]) -> bool:
+    """Return whether most cells of `whole` go on with the one of `name` where the one of `front` ends."""
+    seen = told = 0
+    for row in rows[:LOOKED_AT]:
+        cells = [row.get(one) for one in (whole, front, name) if one]
+        if all(isinstance(cell, str) and not is_blank(cell) for cell in cells):
+            seen += 1
+            rest = cells[0].strip()
+            rest = rest.removeprefix(cells[1].strip()).lstrip() if front else rest
+            told += rest.startswith(cells[-1].strip()) and rest != cells[-1].strip()
+            told += bool(front) and rest == cells[-1].strip()
+    return seen >= FEW and told > 0.8 * seen
+
+
 REVIEWED = frozenset("review reviews comment comments feedback".split())
 """Words in the names of texts whose ratings were given together with them."""
 
@@ -118,7 +153,9 @@ def find_alone(columns: Sequence[Column], rows: Sequence[Values]) -> Column | No
     # The text once more, in its blocks or sentences.
     plain = [one.name for one in texts if one.plain]
     texts = [one for one in texts if one.plain or not any(repeats(name, [one.name], rows) for name in plain)]
-    if len(texts) != 1 or not texts[0].plain or texts[0].asks > FEW_ASKING:
+    if len(texts) != 1 or texts[0].asks > FEW_ASKING:
+        return None
+    if not all(holds_document(row[texts[0].name]) for row in rows[:LOOKED_AT] if row.get(texts[0].name)):
         return None
     long = texts[0].coded or texts[0].words >= DOCUMENT_WORDS / 2
     rest = [one for one in columns if one is not texts[0] and one.distinct > 1]
@@ -131,7 +168,9 @@ def find_alone(columns: Sequence[Column], rows: Sequence[Values]) -> Column | No
     read = {*part_name(texts[0].name)} & MADE and not {*part_name(texts[0].name)} & WORKS
     found = JUDGED | GRADED if reviewed else JUDGED
     others = any(not _tells_of(one) or {*part_name(one.name)} & found for one in rest)
-    return texts[0] if long and len(origins) >= 2 and not read and not others else None
+    headed = any(HEADINGS & {*part_name(one.name)} for one in columns if one is not texts[0])
+    told = len(origins) >= 2 or (origins and headed)
+    return texts[0] if long and told and not read and not others else None
 
 
 def _heads(one: Column, columns: Sequence[Column]) -> bool:
@@ -146,6 +185,8 @@ def _tells_of(one: Column) -> bool:
 
 
 def are_documents(words: str, columns: Sequence[str], rows: Sequence[Values]) -> bool:
-    """Return whether texts are long, and have titles: an author wrote them, and nobody answers."""
-    titled = any({*part_name(name)} & {"title", "headline"} for name in columns)
-    return titled and measure_columns([words], rows)[words].words >= DOCUMENT_WORDS
+    """Return whether texts have titles, each another one, or are long besides: nobody answers what has a title."""
+    titled = [name for name in columns if {*part_name(name)} & {"title", "headline"}]
+    known = measure_columns([words, *titled], rows)
+    own = any(known[name].rows and known[name].distinct > OWN_TITLES * known[name].rows for name in titled)
+    return bool(titled) and (own or known[words].words >= DOCUMENT_WORDS)

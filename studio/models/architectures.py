@@ -12,11 +12,12 @@ from typing import Any
 from studio.core.facts import Verdict
 from studio.core.i18n import text
 from studio.core.json_file import read_json
+from studio.models.stored_weights import OPENED
 
 TABLES = ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES")
 """transformers' tables of what writes text, and of what does so having read text and pictures."""
-STORED = ("none", "nf4", "fp4", "int8")
-"""Forms of stored weights that are trained on."""
+STORED = ("none", "nf4", "fp4", "int8", *OPENED)
+"""Forms of stored weights that are trained on, or opened before."""
 BOTH_SIDES = frozenset(
     "bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert rembert roberta "
     "roberta-prelayernorm roc_bert roformer xlm xlm-roberta xlm-roberta-xl xlnet xmod".split()

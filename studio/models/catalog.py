@@ -13,13 +13,16 @@ from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts, Verdict
-from studio.core.i18n import Text, text
+from studio.core.i18n import text
 from studio.core.json_file import TooDeep, parse_json
 from studio.hub import modelscope
 from studio.models.architectures import judge_config
 from studio.models.config_shapes import CONFIG_DTYPES, read_shapes
 from studio.models.gguf.facts import describe_gguf, find_gguf, name_gguf, read_gguf
+from studio.models.opened_folder import is_open
+from studio.models.packed_facts import describe_packed
 from studio.models.sdpa import supports_sdpa
+from studio.models.stored_weights import OPENED, find_opened, list_opened_shapes
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -187,8 +190,10 @@ def _inspect_folder(folder: Path, source: str, name: str) -> ModelFacts:
     for path in (folder / name for name in LOADED_LATER):
         if path.is_file():
             _read_json(path)
-    tensors, weight_bytes = _read_weights(folder, name)
+    tensors, weight_bytes = read_weights(folder, name)
     quantization = name_quantization(config)
+    if quantization in OPENED:
+        return _describe_stored(folder, source, name, config, tensors)
     shape = config.get("text_config", config)
     stored = _largest_dtype(tensors)
     written = (
@@ -219,6 +224,36 @@ def _inspect_gguf(file: Path, source: str) -> ModelFacts:
     return (
         _inspect_folder(model.folder, source, name) if model.is_open else describe_gguf(model, source, name)
     )
+
+
+def _describe_stored(
+    folder: Path, source: str, name: str, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]
+) -> ModelFacts:
+    """Return the facts of a folder whose weights are opened before they train: those of its opened folder."""
+    opened = find_opened(folder, list_weights(folder))
+    if is_open(opened):
+        return _inspect_folder(opened, source, name)
+    shapes, _ = list_opened_shapes(tensors, name)
+    count = sum(map(math.prod, shapes.values()))
+    stored_bytes = sum(tensor.size_bytes for tensor in tensors.values())
+    values = {"bits": f"{8 * stored_bytes / count:.1f}", "size": f"{2 * count / 1e9:.1f}"}
+    return describe_packed(
+        source,
+        name,
+        {key: value for key, value in config.items() if key != "quantization_config"},
+        shapes,
+        dtype="bfloat16",
+        has_chat_template=_has_chat_template(folder),
+        opening=text("stored.opened_later", name=name, **values),
+    )
+
+
+def find_folder(source: str, revision: str = "") -> Path | None:
+    """Return the folder on this disk that holds the model `source` as it is stored, opened or not."""
+    if source == "demo":
+        return DEMO_MODEL
+    folder = Path(os.path.expanduser(source))
+    return folder if folder.is_dir() else find_local(source, revision)
 
 
 def _not_downloaded(hub_id: str) -> ModelFacts:
@@ -256,7 +291,8 @@ def _read_config(folder: Path, name: str) -> dict[str, Any]:
     return config
 
 
-def _read_weights(folder: Path, name: str) -> tuple[dict[str, StoredTensor], int]:
+def read_weights(folder: Path, name: str) -> tuple[dict[str, StoredTensor], int]:
+    """Return all tensors of the model `name` by their names, and the bytes of their files. Raises StudioError."""
     paths = list_weights(folder)
     if not paths and any(path.suffix in (".bin", ".pt", ".pth", ".ckpt") for path in folder.iterdir()):
         raise _refusal("model.pickle_only", name=name)
@@ -333,7 +369,8 @@ def name_quantization(config: Mapping[str, Any]) -> str:
         return str(settings.get("bnb_4bit_quant_type", "nf4"))
     if settings.get("load_in_8bit"):
         return "int8"
-    return str(settings.get("quant_method", "unknown"))
+    method = str(settings.get("quant_method", "unknown"))
+    return "fp8" if (method, settings.get("format")) == ("compressed-tensors", "float-quantized") else method
 
 
 def _has_chat_template(folder: Path) -> bool:
@@ -378,7 +415,4 @@ def _describe_lightly(folder: Path, source: str, name: str) -> LocalModel | None
 
 
 def _refusal(id: str, **values: object) -> StudioError:
-    def say(part: str) -> Text:
-        return text(f"{id}{part}", **values)
-
-    return StudioError(say(""), say(".why"), say(".fix"))
+    return StudioError(*(text(f"{id}{part}", **values) for part in ("", ".why", ".fix")))

@@ -11,6 +11,7 @@ from studio.models.architectures import judge_config
 from studio.models.catalog import name_quantization
 from studio.models.config_shapes import CONFIG_DTYPES, LAYERS, read_shapes
 from studio.models.decoder.structure import TRAITS, FamilyTraits, Shape, first_int, shape_layer
+from studio.models.stored_weights import OPENED
 
 MOST_LAYERS = 1000
 """A config with more is not believed: what is made for each layer would fill the memory."""
@@ -36,6 +37,7 @@ def outline_model(
         shape = {}
     family = str(config.get("model_type", ""))
     quantization = name_quantization(config)
+    packed = quantization in OPENED
     written = shape.get("dtype") or shape.get("torch_dtype") or config.get("torch_dtype")
     dtype = CONFIG_DTYPES.get(str(written), "fp32")
     shapes = shape_weights(TRAITS[family], shape) if family in TRAITS else {}
@@ -48,9 +50,9 @@ def outline_model(
         architecture=architecture,
         family=family,
         parameters=counted,
-        weight_bytes=weight_bytes or counted * DTYPE_BYTES[dtype],
-        dtype=dtype,
-        quantization=quantization,
+        weight_bytes=2 * counted if packed else weight_bytes or counted * DTYPE_BYTES[dtype],
+        dtype="bf16" if packed else dtype,
+        quantization="none" if packed else quantization,
         has_chat_template=has_chat_template,
         trainable=judge_config(config, architecture, quantization),
         **read_shapes(family, shape, shapes),

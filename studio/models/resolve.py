@@ -14,9 +14,10 @@ from studio.hub.access_token import NO_MIRROR, Mirror
 from studio.hub.child import DownloadStopped
 from studio.hub.model_download import download_model, refuse
 from studio.hub.offline import wants_offline
-from studio.models.catalog import inspect_model
+from studio.models.catalog import find_folder, inspect_model, list_weights, read_weights
 from studio.models.gguf.facts import find_gguf, read_gguf
 from studio.models.gguf.opened import open_model
+from studio.models.stored_weights import open_stored
 
 TOLD_S = 5.0
 
@@ -28,17 +29,14 @@ def resolve_model(
     should_stop: Callable[[], bool],
     mirror: Mirror = NO_MIRROR,
 ) -> ModelFacts:
-    """Return the facts of a model whose files are on this disk: a GGUF file is opened, a hub model downloaded.
+    """Return the facts of a model whose files are on this disk: a hub model is downloaded, a packed one opened.
 
     Raises DownloadStopped when the person stops it; StudioError when the model does not exist, is gated, has no
     safetensors or cannot be trained, the disk is full, the hub does not answer, or the person wants no network.
     """
     facts = inspect_model(source, revision=revision)
-    if facts.folder:
-        return facts
-    file = find_gguf(source, Path(os.path.expanduser(source)))
-    if file is not None:
-        return _open_file(file, facts, emit, should_stop)
+    if facts.folder or facts.packed:
+        return open_packed(facts, revision, emit, should_stop)
     if wants_offline(os.environ):
         raise refuse("offline", source)
     emit(PhaseStarted(phase="download", detail=text("download.start", name=source)))
@@ -49,26 +47,26 @@ def resolve_model(
 
     folder = download_model(source, revision, report, should_stop, mirror)
     facts = inspect_model(source, revision=revision)
-    if not facts.folder:
+    if not facts.folder and not facts.packed:
         facts = inspect_model(str(folder))  # whole but for what a model needs: this says what it lacks
     if not facts.trainable.ok:
         raise refuse("not_trainable", source, facts.trainable.reason or literal(facts.architecture))
-    return facts
+    return open_packed(facts, revision, emit, should_stop)
 
 
-def open_packed(facts: ModelFacts) -> ModelFacts:
-    """Return the facts of a model that is to be loaded: a GGUF file that is not opened yet is opened first.
-
-    That takes seconds for a small model and minutes for a large one. Raises StudioError as resolve_model does.
-    """
-    file = find_gguf(facts.source, Path(os.path.expanduser(facts.source))) if facts.packed else None
-    return facts if file is None else _open_file(file, facts, lambda event: None, lambda: False)
-
-
-def _open_file(
-    file: Path, facts: ModelFacts, emit: Callable[[RunEvent], None], should_stop: Callable[[], bool]
+def open_packed(
+    facts: ModelFacts,
+    revision: str = "",
+    emit: Callable[[RunEvent], None] = lambda event: None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> ModelFacts:
-    """Open a GGUF file and return the facts of its folder; how far it is, is told every TOLD_S."""
+    """Return the facts of a model that is to be loaded: one that is stored packed is opened first, if it is not yet.
+
+    That takes seconds for a small model and minutes for a large one; how far it is, is told every TOLD_S. Raises
+    StudioError as resolve_model does, DownloadStopped when the person stops it.
+    """
+    if not facts.packed:
+        return facts
     if not facts.trainable.ok:
         raise refuse("not_trainable", facts.name, facts.trainable.reason or literal(facts.architecture))
     emit(PhaseStarted(phase="open", detail=text("gguf.opening", name=facts.name)))
@@ -81,6 +79,15 @@ def _open_file(
             megabytes = {"done_mb": round(done_bytes / 1e6), "total_mb": round(total_bytes / 1e6)}
             emit(PhaseStarted(phase="open", detail=text("gguf.progress", name=facts.name, **megabytes)))
 
-    if open_model(read_gguf(file), report, should_stop) is None:
+    file = find_gguf(facts.source, Path(os.path.expanduser(facts.source)))
+    if file is not None:
+        opened = open_model(read_gguf(file), report, should_stop)
+    else:
+        folder = find_folder(facts.source, revision)
+        if folder is None:
+            raise refuse("missing", facts.source)
+        tensors, _ = read_weights(folder, facts.name)
+        opened = open_stored(folder, list_weights(folder), tensors, facts.name, report, should_stop)
+    if opened is None:
         raise DownloadStopped(*(text(f"gguf.stopped{end}", name=facts.name) for end in ("", ".why", ".fix")))
-    return inspect_model(facts.source)
+    return inspect_model(facts.source, revision=revision)

@@ -189,7 +189,7 @@ def _check_model(recipe: Recipe, model: ModelFacts) -> Iterator[Problem]:
         yield Problem(field="model.source", message=message, fix=_name_way(model.trainable.reason))
     if model.packed and model.trainable.reason is not None:
         # What its opening takes and costs is told before it happens.
-        fix = text("gguf.opened_later.fix")
+        fix = text(f"{model.trainable.reason.id}.fix")
         yield Problem(field="model.source", message=model.trainable.reason, fix=fix, severity="warning")
     if not model.folder and not model.packed:
         return

@@ -369,7 +369,9 @@ class ChatService:
                 raise StudioError(
                     text("ui.chat.no_run"), text("ui.chat.no_run.why"), text("ui.chat.no_run.fix")
                 )
-            facts = open_packed(inspect_model(recipe.model.source, revision=recipe.model.revision))
+            facts = open_packed(
+                inspect_model(recipe.model.source, revision=recipe.model.revision), recipe.model.revision
+            )
             return Partner(facts=facts, plan=plan(machine, recipe, facts), recipe=recipe)
         found = find_result(find_run(self.workspace.runs, run), machine, checkpoint)
         return Partner(

@@ -39,7 +39,9 @@ def find_result(folder: RunFolder, machine: MachineFacts, place: str = RESULT) -
         _require_result(folder, record)
     else:
         find_weights(folder, place)
-    facts = open_packed(inspect_model(recipe.model.source, revision=recipe.model.revision))
+    facts = open_packed(
+        inspect_model(recipe.model.source, revision=recipe.model.revision), recipe.model.revision
+    )
     return Result(folder, record, facts, plan(machine, recipe, facts), recipe, place)
 
 

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.computing
 def test_a_try_with_tiny_shapes_takes_every_case():
     command = [
         sys.executable,

@@ -72,6 +72,7 @@ def test_norms_begin_as_those_of_their_family(tmp_path, monkeypatch):
     assert type(model).__name__ == "Gemma3ForCausalLM"
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize("way", ["lora", "full"])
 def test_one_step_through_the_engine_fills_a_row_of_the_table(folder, tmp_path, way):
     from studio.engine.run import run

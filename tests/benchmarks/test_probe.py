@@ -24,6 +24,7 @@ def ask(tmp_path, monkeypatch):
     return go
 
 
+@pytest.mark.computing
 def test_faults_are_counted(ask):
     code, row = ask("--faults")
     assert code == 0 and row["refused"] == "0" and row["faults"] == row["found"]

@@ -21,6 +21,7 @@ from benchmarks.step import build_step
 from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.train_step import StockStep
+from tests.each_time import some
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -48,7 +49,7 @@ def take(step, case: Case, count: int = 3) -> tuple[list[float], float]:
 
 @pytest.mark.parametrize("stock", [False, True])
 @pytest.mark.parametrize("lengths", ["full", "padded"])
-@pytest.mark.parametrize("bits", [16, 4])
+@pytest.mark.parametrize("bits", some([16, 4], 4))
 def test_same_losses_and_gradients(folder, lengths, bits, stock):
     case = dataclasses.replace(HF, lengths=lengths, bits=bits)
     theirs, norm = take(build_peer(case, folder, CPU), case)
@@ -84,6 +85,7 @@ def test_what_is_kept_does_not_change_the_numbers(folder, stock):
     assert take(build_step(folder, policy=lean, **build), HF) == take(build_step(folder, **build), HF)
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize("bits", [16, 4])
 def test_without_triton_the_decoder_trains_within_a_budget(folder, bits):
     """A process of its own: Triton is out of reach before anything is imported, as for measure.py."""

@@ -194,6 +194,7 @@ def test_one_broken_line_of_ten_is_refused(refused, small, tmp_path):
     assert "1 of 10 rows" in said and "Line 1" in said
 
 
+@pytest.mark.computing
 def test_one_broken_line_of_two_thousand_is_left_out_and_counted(place, small, tmp_path, capsys):
     data = write_jsonl(tmp_path / "data.jsonl", chat_rows(2000))
     lines = data.read_text(encoding="utf-8").splitlines()

@@ -156,6 +156,7 @@ def test_the_tuning_program_is_told_where_to_write(tmp_path, monkeypatch, capsys
     assert open_workspace(str(tmp_path / "w")).tuned.read_text(encoding="utf-8") == "--out"
 
 
+@pytest.mark.computing
 def test_without_a_graphics_card_tuning_is_refused(tmp_path):
     done = launch(tmp_path / "w", "bench", "--tune", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2 and "no graphics card" in done.stderr and "Traceback" not in done.stderr

@@ -18,6 +18,7 @@ from studio.core.i18n import load_catalogue
 from studio.machine.settings import read_settings
 from studio.machine.workspace import Workspace
 from studio.planning.doctor_report import judge
+from tests.each_time import some
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINES = ROOT / "tests" / "machine" / "machines"
@@ -50,7 +51,7 @@ def read(workspace, capsys, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("name", HANDFUL)
+@pytest.mark.parametrize("name", some(HANDFUL, "linux_h200"))
 def test_a_recorded_machine_through_launch_py(name, tmp_path):
     path = MACHINES / f"{name}.json"
     expected = json.loads(path.read_text(encoding="utf-8"))["expect"]
@@ -86,6 +87,7 @@ def test_every_recorded_machine_through_the_command(path, workspace, capsys, mon
     assert all(set(problem) >= {"title", "evidence", "fix", "auto"} for problem in answer["problems"])
 
 
+@pytest.mark.computing
 def test_what_was_found_holds_until_it_is_asked_for_anew(ask, monkeypatch):
     from studio.machine import detect
 
@@ -164,6 +166,7 @@ def test_a_repair_that_was_made_can_be_left(read):
     assert said.startswith("Everything works here.")
 
 
+@pytest.mark.computing
 def test_every_machine_can_be_read_in_both_languages(capsys):
     for path in sorted(MACHINES.glob("*.json")):
         report = judge(read_facts(path))

@@ -136,6 +136,7 @@ def test_the_whole_way_with_a_stand_in_for_installation_and_studio(
     claim_run(workspace).release()
 
 
+@pytest.mark.computing
 def test_the_second_time_nothing_is_copied_and_a_changed_copy_is_renewed(stage, capfd):
     assert stage("--yes", "--prepare") == 0
     copy = stage.home / "finetune-studio"
@@ -154,6 +155,7 @@ def test_the_second_time_nothing_is_copied_and_a_changed_copy_is_renewed(stage, 
     assert (copy / "launch.py").read_bytes() == (ROOT / "launch.py").read_bytes()
 
 
+@pytest.mark.computing
 def test_a_copy_that_was_broken_off_is_made_again(stage, capfd):
     """What the script leaves when the computer is switched off between its first line and its last."""
     assert stage("--yes", "--prepare") == 0
@@ -215,6 +217,7 @@ def test_an_installation_that_fails_says_its_last_words(stage, workspace):
     assert "No space left on device" in str(refusal.value) and not (workspace.root / MARKER).exists()
 
 
+@pytest.mark.computing
 def test_a_studio_that_ends_by_itself_says_why(stage, workspace):
     assert stage("--yes", "--prepare") == 0
     (stage.home / "finetune-studio" / "broken").touch()

@@ -47,6 +47,15 @@ PNG = base64.b64decode(
 )
 
 
+MEMORY = (
+    '<?xml version="1.0" encoding="utf-16"?>\n<tmx version="1.4"><header srclang="en"/><body>\n'
+    '<tu><tuv xml:lang="en"><seg>The quay of Brenn is long.</seg></tuv>'
+    '<tuv xml:lang="de"><seg>Der Kai von Brenn ist lang.</seg></tuv></tu>\n'
+    '<tu><tuv xml:lang="en"><seg>The <bpt i="1">b</bpt>ferry<ept i="1"/> leaves at noon.</seg></tuv>'
+    '<tuv xml:lang="de"><seg>Die Fähre geht am Mittag.</seg></tuv></tu>\n</body></tmx>\n'
+)
+
+
 def main(folder: Path = FIXTURES) -> None:
     """Write all files below `folder`."""
     for write in (
@@ -109,6 +118,7 @@ def write_encodings(put: Put) -> None:
     umlauts = to_lines(
         [{"prompt": "Größe?", "completion": "Süß, 北京, 😀"}, {"prompt": "Tür?", "completion": "Schön."}]
     )
+    put("encodings/memory.tmx", MEMORY.encode("utf-16"))
     put("encodings/utf8.jsonl", umlauts)
     put("encodings/utf8_mark.jsonl", b"\xef\xbb\xbf" + umlauts)
     put("encodings/utf16_little.csv", b"\xff\xfe" + GERMAN.encode("utf-16-le"))

@@ -171,6 +171,7 @@ def test_a_very_long_name(workspace):
     assert code == 2 and all(len(sentence) <= 300 for sentence in found["error"].values())
 
 
+@pytest.mark.computing
 @pytest.mark.skipif(os.name == "nt", reason="only on POSIX: pipes by name")
 def test_pipes_and_links(tmp_path, workspace):
     os.mkfifo(tmp_path / "pipe.jsonl")
@@ -285,6 +286,7 @@ def test_a_file_that_changed_since_is_read_again(tmp_path, workspace):
         assert ask(workspace, path)[1]["format"] == format
 
 
+@pytest.mark.computing
 def test_expected_objects_through_the_command(workspace, monkeypatch, capsys):
     spec = importlib.util.spec_from_file_location("fixtures", FIXTURES.parent / "test_fixtures.py")
     fixtures = importlib.util.module_from_spec(spec)

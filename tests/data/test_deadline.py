@@ -17,6 +17,7 @@ from studio.data.preview import preview
 from studio.data.render import Renderer
 from studio.data.template import ChatTemplate
 from studio.data.tokens import tokenise
+from tests.each_time import some
 
 TRIGGER = "{% if messages | length > 2 and messages[0].content.startswith('7') %}STUCK{% endif %}"
 PLAIN = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
@@ -44,7 +45,7 @@ def short(monkeypatch):
     monkeypatch.setattr(module.Deadline.__init__, "__defaults__", (1.0,))
 
 
-@pytest.mark.parametrize("name", STUCK)
+@pytest.mark.parametrize("name", some(STUCK, "loops"))
 def test_a_run_is_refused_with_the_row(tmp_path, jsonl, tokenizer_of, english, name):
     spec, renderer, _ = make(tmp_path, jsonl, tokenizer_of("chatml"), name)
     began = time.monotonic()

@@ -318,6 +318,7 @@ def test_read_row():
         found.read_row(Row(1, {"prompt": "a"}))
 
 
+@pytest.mark.computing
 def test_odd_samples():
     wide = {f"c{i}": "x" for i in range(500)} | {"text": "words", None: "y", 5: "z", "n" * 10_000: "w"}
     found = understand(list(wide), [wide] * 3, DatasetSpec(source="x"))

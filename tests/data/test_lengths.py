@@ -99,6 +99,7 @@ def test_packing_counts_what_best_fit_decreasing_makes(limit, lengths):
     assert count_packed(alike, limit) == best_fit_decreasing(lengths, limit)
 
 
+@pytest.mark.computing
 def test_packing_equals_that_of_training():
     from studio.data.sequence_packing import Example, pack
 

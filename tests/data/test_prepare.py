@@ -251,6 +251,7 @@ LINES = st.one_of(
 )
 
 
+@pytest.mark.computing
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(LINES, max_size=12), broken=st.integers(0, 2))
 def test_no_row_is_ever_lost(tmp_path, tokenizer_of, lines, broken):

@@ -230,6 +230,7 @@ def test_what_is_here_is_not_asked_for_again(hub, tmp_path):
     assert fetch_remote(spec, tmp_path) == first
 
 
+@pytest.mark.computing
 def test_a_new_version_is_fetched_after_a_new_look(hub, tmp_path):
     hub.repos["owner/name"] = {"train.jsonl": ROWS}
     spec = make_spec("owner/name")
@@ -249,6 +250,7 @@ CONFIGS = [
 CARD_FILES = {"s/a-1.jsonl": ROWS, "s/b-1.jsonl": ROWS * 2, "l/x/c.jsonl": ROWS * 3, "other.jsonl": ROWS * 4}
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize("in_readme", [False, True])
 def test_the_card_says_which_files(hub, tmp_path, in_readme):
     hub.repos["owner/name"] = dict(CARD_FILES)
@@ -274,6 +276,7 @@ def test_the_card_says_which_files(hub, tmp_path, in_readme):
     assert dict(tested.plan.splits) == {"train": ("s/b-1.jsonl",)}
 
 
+@pytest.mark.computing
 def test_a_card_without_a_train_split_asks(hub, tmp_path):
     splits = [{"split": name, "path": f"{name}.jsonl"} for name in ("en", "de")]
     hub.repos["owner/name"] = {"en.jsonl": ROWS, "de.jsonl": ROWS * 2}
@@ -389,6 +392,7 @@ def test_the_name_of_what_an_address_holds(site, tmp_path, path, headers, name):
     assert look_remote(make_spec(site.address + path), tmp_path).files == (name,)
 
 
+@pytest.mark.computing
 def test_a_page_of_the_hub_is_its_data_set(hub, tmp_path, monkeypatch):
     hub.repos["owner/name"] = {"train.jsonl": ROWS}
     for rest in ("", "/tree/main", "/viewer/default/train"):

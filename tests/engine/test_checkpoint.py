@@ -20,6 +20,7 @@ from studio.engine.checkpoint import (
     sweep,
     verify_checkpoint,
 )
+from tests.each_time import some
 
 
 def write_two(folder):
@@ -132,7 +133,9 @@ def test_stop_and_resume_is_bit_exact(ran):
     assert same(adapter(whole), adapter(second))
 
 
-@pytest.mark.parametrize("name", ["trained.safetensors", "state.pt", "manifest.json"])
+@pytest.mark.parametrize(
+    "name", some(["trained.safetensors", "state.pt", "manifest.json"], "trained.safetensors")
+)
 def test_resume_falls_back_from_a_cut_file(ran, name):
     whole = ran(SETTINGS)
     first = ran(SETTINGS, stop_at=4)

@@ -89,6 +89,7 @@ def go(trainer, plan, facts, meter, **values):
     return calibrate(trainer, plan, facts, meter=meter, **budget)
 
 
+@pytest.mark.computing
 def test_two_sizes_tell_context_and_fragmentation_and_the_plan_follows(trainer, plan, facts, meter):
     found = go(trainer, plan, facts, meter)
     assert found.calibration.fragmentation == pytest.approx(1.11, rel=1e-3)

@@ -9,6 +9,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from studio.core.events import EvalLogged, RunPlanned, Warned
 from tests.conftest import SHAPE, make_tokenizer
+from tests.each_time import some
 
 WAYS = {
     "lora": {},
@@ -27,7 +28,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", some(WAYS, "lora", "nf4", "full", "packing"))
 def test_loss_falls_and_artefact_reloads(ran, way):
     result = ran({"optim.epochs": 4} | WAYS[way])
     assert result.record.state == "finished", result.log
@@ -82,6 +83,7 @@ def test_early_stopping_ends_the_run_well(ran):
     assert any(event.message.id == "run.stopped_early" for event in result.of(Warned))
 
 
+@pytest.mark.computing
 def test_nf4_gradients_flow_after_an_evaluation(ran):
     """bitsandbytes repacks 4-bit weights at an evaluation forward on some CPUs; gradients must not stop there."""
     with_eval = ran(
@@ -127,7 +129,7 @@ def test_what_has_no_fused_attention_trains_and_merges(ran, tmp_path, machine, f
     MERGED.write(ExportJob(result.folder.path, result.record, facts, planned, target))
 
 
-@pytest.mark.parametrize("form", ["nf4", "int8"])
+@pytest.mark.parametrize("form", some(["nf4", "int8"], "nf4"))
 @pytest.mark.parametrize("stored_so", [True, False], ids=["stored", "asked for"])
 def test_a_quantised_base_loads_trains_and_merges(ran, tiny_models, tmp_path, machine, form, stored_so):
     from studio.engine.exporters.exporter import ExportJob

@@ -240,6 +240,7 @@ def test_memory_that_runs_out_while_a_step_is_applied(go, monkeypatch, step, app
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
+@pytest.mark.computing
 def test_the_next_run_starts_where_this_one_fitted(go, tmp_path):
     store = Remembered(tmp_path / "remembered.json")
     full = lambda rows, *_: rows > 2  # noqa: E731

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from studio.core.events import RunPlanned, RunResumed
 from studio.planning import run_plan as planning
 from tests.conftest import make_tokenizer
+from tests.each_time import some
 
 SHAPE = {
     "vocab_size": 300, "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 64,
@@ -38,7 +39,7 @@ def says(ran) -> set[str]:
     return {text.id for text in ran.of(RunPlanned)[0].swaps}
 
 
-@pytest.mark.parametrize("quantization", ["none", "nf4"])
+@pytest.mark.parametrize("quantization", some(["none", "nf4"], "none"))
 @pytest.mark.parametrize(
     "targets", ["all-linear", "q_proj,k_proj,v_proj,o_proj"], ids=["experts", "attention"]
 )
@@ -63,7 +64,7 @@ def test_a_run_is_that_of_the_models_own_code(ran, mixture, monkeypatch, targets
         assert far.float().mean() <= 0.01, name
 
 
-@pytest.mark.parametrize("quantization", ["none", "nf4"])
+@pytest.mark.parametrize("quantization", some(["none", "nf4"], "none"))
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(ran, mixture, monkeypatch, quantization):
     monkeypatch.setattr(planning, "decoder_pays", lambda gpu: True)
     changes = {"run.trial": False, "model.source": mixture, "model.quantization": quantization}

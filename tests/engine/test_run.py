@@ -305,6 +305,7 @@ print(json.dumps([record.state, losses]))
 """
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize("state", ["absent", "broken"])
 def test_training_without_a_working_triton(ran, tmp_path, state):
     from studio.core.codec import to_json

@@ -220,6 +220,7 @@ def test_cut_line_goes_on_where_it_stopped(hub, how):
     assert max(event.detail.values.get("done_mb", 0) for event in events) == 24
 
 
+@pytest.mark.computing
 def test_stop_ends_it_at_once_and_the_next_start_goes_on(hub, tmp_path):
     hub.cuts = ["hang"]
     asked_s = []
@@ -270,6 +271,7 @@ def test_gated_model_says_so_and_the_token_opens_it(hub, monkeypatch):
     assert (error.what.id, error.exit_code) == ("download.login", 2)
 
 
+@pytest.mark.computing
 def test_a_mirror_gets_the_token_only_where_it_is_allowed(hub, monkeypatch):
     hub.gated.add("good/tiny")
     address = os.environ["HF_ENDPOINT"]
@@ -404,6 +406,7 @@ class Clock:
         return self.shown_s
 
 
+@pytest.mark.computing
 def test_download_that_stands_still_goes_on_in_another_child_without_xet(hub, monkeypatch, tmp_path, started):
     hub.cuts = ["hang"]
     monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "30")  # else the hub library gives up by itself after 10 s
@@ -428,6 +431,7 @@ def test_download_that_stands_still_twice_is_refused(hub, monkeypatch, started):
     assert os.environ["HF_ENDPOINT"] in words and "60 s" in words
 
 
+@pytest.mark.computing
 def test_model_without_safetensors_is_not_fetched(hub):
     hub.repos["old/pickles"] = {"config.json": b"{}"} | HARMFUL
     hub.repos["old/gguf"] = {"model.gguf": b"GGUF"}

@@ -113,6 +113,7 @@ def test_later_starts_lose_less_than_300_ms(first):
     assert min(whole) - min(bare) < 0.3
 
 
+@pytest.mark.computing
 def test_a_half_made_venv_is_made_anew(checkout):
     (checkout / ".venv" / "studio-changing").write_bytes(b"")
     (checkout / ".venv" / "torn").write_bytes(b"")
@@ -139,6 +140,7 @@ def test_what_counts_as_half_made(checkout, damage):
     assert install.read_stamp(checkout) == {} and not install.is_ready(checkout)
 
 
+@pytest.mark.computing
 def test_changed_constraints_update_in_place_after_waiting_for_another_start(checkout):
     (checkout / "constraints.txt").write_text("tiny==2.0\n", encoding="utf-8")
     (checkout / ".venv" / "mine").write_bytes(b"")
@@ -151,6 +153,7 @@ def test_changed_constraints_update_in_place_after_waiting_for_another_start(che
     assert launch(checkout, "demo").stderr == ""
 
 
+@pytest.mark.computing
 def test_a_failed_update_keeps_the_old_packages_and_is_not_tried_each_time(checkout):
     (checkout / "constraints.txt").write_text("tiny==2.5\n", encoding="utf-8")
     start = launch(checkout, "demo")
@@ -162,6 +165,7 @@ def test_a_failed_update_keeps_the_old_packages_and_is_not_tried_each_time(check
     assert launch(checkout, "demo").returncode == 0
 
 
+@pytest.mark.computing
 def test_no_network_and_nothing_installed(first):
     checkout = make_checkout(first[0].parent / "offline")
     index = {"PIP_NO_INDEX": "0", "PIP_FIND_LINKS": "", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
@@ -203,6 +207,7 @@ def server(first):
     server.server_close()
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize("source", ["PIP_INDEX_URL", "pip.conf", "proxy"])
 def test_packages_come_from_where_pip_is_told(first, server, tmp_path, source):
     address, asked = server
@@ -222,6 +227,7 @@ def test_packages_come_from_where_pip_is_told(first, server, tmp_path, source):
     assert source != "proxy" or asked[0] == "http://packages.invalid/simple/tiny/"
 
 
+@pytest.mark.computing
 def test_without_any_server_only_the_folder_of_wheels_is_asked(first, server):
     address, asked = server
     checkout = make_checkout(first[0].parent / "no-index")
@@ -229,6 +235,7 @@ def test_without_any_server_only_the_folder_of_wheels_is_asked(first, server):
     assert start.returncode == 0 and installed(checkout) == "1.0" and asked == []
 
 
+@pytest.mark.computing
 def test_installing_again_is_quick_unless_something_is_missing(checkout):
     log = (checkout / ".venv-install.log").stat().st_size
     start = launch(checkout, "install")

@@ -1,6 +1,6 @@
 """Child process of test_interpreter.py: runs cases in Triton's interpreter, one JSON line a comparison.
 
-Arguments: the ops whose cases to run; all ops when there are none.
+Arguments: the ids of the cases to run; all of them when there are none.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from studio_kernels.dispatch import op_named
 from tests.kernels.oracle import cases, measure
 
 
-def main(ops: list[str]) -> int:
+def main(ids: list[str]) -> int:
     """Prints the results; fails when the interpreter is not at work (TRITON_INTERPRET must be set before)."""
     if not _triton.interpreted():
         print("the kernels are not interpreted", file=sys.stderr)
         return 1
     torch.set_num_threads(1)
     for case in cases("CASES"):
-        if ops and case.op not in ops:
+        if ids and case.id not in ids:
             continue
         for comparison in measure(op_named(case.op), case.options, "cpu", truncated=True):
             print(json.dumps({"case": case.id, **asdict(comparison)}), flush=True)

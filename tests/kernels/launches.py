@@ -33,7 +33,10 @@ SHARED_BYTES = {
 }
 """Most shared memory of one block."""
 FAST, FAST_WITH_DOTS = "sm_75", "sm_120"
-"""Compiled for each time: of NVIDIA's cards that are given such an op, those with the least shared memory."""
+"""Compiled for each time, but for LONG: of NVIDIA's cards that are given such an op, those with the least shared
+memory."""
+LONG = ("flash", "rope", "dropout", "grouped_matmul")
+"""Ops whose kernels take longest to compile, 4 to 12 s: test_flash.py compiles attention's each time, for one card."""
 DOTLESS = ("sm_70", "sm_75")
 """Given elementwise ops and reductions only, in float16."""
 
@@ -125,7 +128,7 @@ def pairs(fast: bool | None = None) -> list:
         for op in OPS
         for target in TARGETS
         if not (op.needs_dots and target in DOTLESS)
-        and fast in (None, target == (FAST_WITH_DOTS if op.needs_dots else FAST))
+        and fast in (None, op.name not in LONG and target == (FAST_WITH_DOTS if op.needs_dots else FAST))
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 import triton
@@ -19,8 +21,8 @@ CARDS = {
     "sm_100": (10, 0),
     "sm_120": (12, 0),
 }
-FAST = ((256, "sm_80"), (256, "sm_90"))
-"""test_compile.py compiles the smallest tiles, which a processor is given."""
+FAST = (256, "sm_90")
+"""Compiled each time; test_compile.py compiles the smallest tiles, which a processor is given."""
 
 
 @pytest.fixture
@@ -33,7 +35,14 @@ def launches(monkeypatch, tmp_path) -> list[Launch]:
     return noted
 
 
-def fits(launches, monkeypatch, head_dim: int, card: str) -> None:
+@pytest.mark.parametrize(
+    ("head_dim", "card"),
+    [
+        pytest.param(*tile, marks=[] if tile == FAST else [pytest.mark.computing])
+        for tile in product((64, 128, 256), CARDS)
+    ],
+)
+def test_tiles_fit_every_card(launches, monkeypatch, head_dim, card):
     monkeypatch.setattr(flash, "read_capability", lambda device: CARDS[card])
     sample = op_named("flash").sample(
         rows=8, width=2 * head_dim, head_dim=head_dim, dtype=torch.bfloat16, device="cpu"
@@ -41,18 +50,6 @@ def fits(launches, monkeypatch, head_dim: int, card: str) -> None:
     sample(op_named("flash").triton)
     assert [launch.name for launch in launches] == list(KERNELS)
     check(launches, card)
-
-
-@pytest.mark.parametrize(("head_dim", "card"), FAST)
-def test_tiles_fit_the_large_cards(launches, monkeypatch, head_dim, card):
-    fits(launches, monkeypatch, head_dim, card)
-
-
-@pytest.mark.computing
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
-@pytest.mark.parametrize("card", CARDS)
-def test_tiles_fit_every_card(launches, monkeypatch, head_dim, card):
-    fits(launches, monkeypatch, head_dim, card)
 
 
 @pytest.mark.parametrize("shared_kb", flash.TILES)

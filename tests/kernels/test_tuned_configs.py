@@ -194,6 +194,7 @@ def test_an_op_has_a_handful_of_candidates_and_never_fewer_than_two():
     assert tuned_configs.candidates("fp8", 4096) == ()
 
 
+@pytest.mark.computing
 def test_candidates_are_right_in_the_interpreter():
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(
         [str(ROOT), str(ROOT / "kernels")])}  # fmt: skip

@@ -90,6 +90,7 @@ def test_this_machine_is_described_at_once_and_without_torch():
     assert took_s < 1.0, "0.02 s on an idle machine"
 
 
+@pytest.mark.computing
 def test_a_real_detection_is_kept(tmp_path):
     kept = tmp_path / "cache" / "facts.json"
     facts = detect(cache=kept, workspace_root=tmp_path)

@@ -78,6 +78,7 @@ def train_until(desk: Desk, run: str, step: int) -> None:
     pytest.fail("the step never came")
 
 
+@pytest.mark.computing
 def test_two_readers_see_every_event_once(shop, desk):
     run = desk.queue.start(shop[1])
     seen: dict[str, list[int]] = {"quick": [], "slow": []}

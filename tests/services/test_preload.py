@@ -78,6 +78,7 @@ def test_a_models_files_are_hashed_for_the_run_unless_it_is_refused(workspace, r
     }
 
 
+@pytest.mark.computing
 def test_imports_are_spared_collections_and_what_no_run_uses(tmp_path):
     """In a process of its own, as hiding is for good."""
     for name in UNUSED:
@@ -107,6 +108,7 @@ def recipe(tiny_models, chat_file) -> Recipe:
     )
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize("first", [True, False], ids=["a first start", "a later start"])
 def test_rows_are_prepared_while_the_machine_is_looked_at(workspace, monkeypatch, recipe, first):
     """The run finds them: nothing is converted or cut again."""

@@ -187,6 +187,7 @@ def test_steps_that_came_twice_count_once(desk, workspace):
     assert rows == (("step", 1, 5.0), ("step", 2, 3.5), ("step", 4, 3.0), ("eval", 2, 3.4))
 
 
+@pytest.mark.computing
 def test_500_runs_are_listed_quickly(desk, workspace):
     first = make_run(workspace.runs, losses=[2.0] * 400)
     for i in range(499):

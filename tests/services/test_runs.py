@@ -54,6 +54,7 @@ def test_a_paused_run_stands_still_alive_and_goes_on_as_if_nothing_was(shop, des
     assert losses(desk, run) == losses(desk, calm)
 
 
+@pytest.mark.computing
 def test_a_paused_run_can_be_stopped_and_is_resumed_running(shop, desk, endless):  # noqa: F811
     run = desk.queue.start(endless)
     desk.runs.pause(run)  # before its first step

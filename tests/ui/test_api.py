@@ -168,6 +168,7 @@ def test_a_number_is_a_sound_one(value):
     _check_types({"after": int, "wait_s": float}, (2**40, 0.5))
 
 
+@pytest.mark.computing
 def test_recipes_of_any_shape_are_refused_in_sentences(shop):
     ask = shop[1]
     nested = "[" * 200 + "]" * 200

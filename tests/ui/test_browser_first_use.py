@@ -6,7 +6,7 @@ import pytest
 
 from tests.ui.browser import wait_for_state
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]  # clicks are counted, no seconds
 
 DEMO_CLICKS, OWN_CLICKS = 5, 8
 """What the studio allows itself, without a key pressed."""

@@ -15,7 +15,7 @@ from tests.ui.browser import (
     wait_for_state,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long  # no clock looks at it: a minute for what takes seconds
 
 SMALL = {
     "version": 2,

@@ -85,6 +85,7 @@ def test_no_route_of_gradio_is_open_but_those_that_pages_need(owners):
     assert opened["owner"] <= known, opened["owner"] - known
 
 
+@pytest.mark.computing
 def test_no_number_of_a_handler_is_the_guests_but_their_own(context, owners, keys, sharing):
     """Every handler of the window by its number, at both ports, with a guest's cookie and with none."""
     owners.queue(api_open=False)
@@ -142,6 +143,7 @@ def test_what_a_card_asks_of_the_server_past_the_queue_serves_the_owner_alone(ow
                 fn(request, {})
 
 
+@pytest.mark.computing
 def test_another_language_keeps_every_handler_with_its_guard(context, owners):
     owners.config = owners.get_config_file()
     before = {number: fn.fn for number, fn in owners.fns.items()}

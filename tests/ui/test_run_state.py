@@ -224,6 +224,7 @@ def test_an_older_look_is_not_changed_by_a_newer_one():
     assert [row[0] for row in second.rows("eval")] == [1, 2] and second.cut(2) is second
 
 
+@pytest.mark.computing
 def test_folding_one_event_costs_the_same_after_twenty_thousand():
     view = fold(LiveView(), [step(i, i, total=20_100) for i in range(1, 20_001)])
     columns = view.points._tables["step"]

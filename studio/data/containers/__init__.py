@@ -1,12 +1,22 @@
 """How rows lie in a file: one module a container, in the order in which they are tried."""
 
-from studio.data.containers import arrow, delimited, json_document, json_lines, parquet, text_files, workbook
+from studio.data.containers import (
+    arrow,
+    delimited,
+    json_document,
+    json_lines,
+    memory,
+    parquet,
+    text_files,
+    workbook,
+)
 from studio.data.containers.container import Container
 
 CONTAINERS: tuple[Container, ...] = (
     parquet.CONTAINER,
     arrow.CONTAINER,
     workbook.CONTAINER,
+    memory.CONTAINER,
     delimited.CSV,
     delimited.TSV,
     text_files.TXT,

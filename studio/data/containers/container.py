@@ -60,7 +60,7 @@ class Container:
     """A way in which a file holds rows."""
 
     name: str
-    """As it is shown: jsonl, json, csv, tsv, xlsx, parquet, arrow, txt, md, imagefolder."""
+    """As it is shown: jsonl, json, csv, tsv, xlsx, parquet, arrow, tmx, txt, md, imagefolder."""
     suffixes: tuple[str, ...]
     """Endings of its files in lower case, with their dot."""
     accepts: Callable[[bytes, str], bool]

@@ -26,6 +26,8 @@ BLANK_LINE = re.compile(r"\S[^\n]*\n[ \t]*\n\s*\S")
 DIVIDER = re.compile(r"[ \t]*(?:<\|endoftext\|>|<\|end_of_text\|>|</s>|<eos>|<EOS>)[ \t]*")
 """A line of its own between two documents of a corpus."""
 DIVIDERS = re.compile(rf"^{DIVIDER.pattern}$", re.MULTILINE)
+MARKED = re.compile(r"^.+(?:__eou__|<eou>).+(?:__eou__|<eou>)[ \t]*$", re.MULTILINE | re.IGNORECASE)
+"""A line that is a talk: marks end what each says."""
 SIGNS = re.compile(r"[ \t]*(?<![|+$@#&§^~])(?=[+#&~]*[|$@§^])([|+$@#&§^~]{3,12})[ \t]*")
 """What may stand between the cells of a line: `|||`, ` +++$+++ `."""
 SIGN_LINES = 5
@@ -49,6 +51,8 @@ def choose_pieces(head: bytes, options: ReadOptions = DEFAULTS, *, markdown: boo
     words = head.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
     if DIVIDERS.search(words):
         return Choice(value="documents", reason=text("data.plain.documents"))
+    if len(MARKED.findall(words)) > 1:
+        return Choice(value="lines", reason=text("data.plain.lines"))
     if len(head) <= ONE_ROW_BYTES:
         return Choice(value="file", reason=text("data.plain.file", kilobytes=ONE_ROW_BYTES >> 10))
     if markdown and len(HEADINGS.findall(words)) > 1:

@@ -29,6 +29,7 @@ LISTS: Names = (
 INSTRUCTION: Names = (
     "instruction",
     "instructions",
+    "instruct",
     "definition",
     "task_definition",
     "task_description",
@@ -227,6 +228,7 @@ EXPECTED: Names = (
     "expected_answer",
     "expected",
     "gold_answer",
+    "gold",
     "final_answer",
     "reference",
     "target",
@@ -294,3 +296,13 @@ CHOICES: Names = tuple(
     ).split()
 )
 """Columns that hold what an answer is chosen from."""
+HISTORY: Names = (
+    "history",
+    "chat_history",
+    "conversation_history",
+    "dialogue_history",
+    "previous_turns",
+    "past_turns",
+    "历史",
+)
+"""Columns that hold the turns before a question."""

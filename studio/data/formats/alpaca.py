@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from studio.data.conversation import Conversation
-from studio.data.formats.aliases import ANSWERS, CHOICES, INPUT, INSTRUCTION, REASONING, SYSTEM, TOOLS
+from studio.data.formats.aliases import (
+    ANSWERS,
+    CHOICES,
+    HISTORY,
+    INPUT,
+    INSTRUCTION,
+    REASONING,
+    SYSTEM,
+    TOOLS,
+)
 from studio.data.formats.cells import Values, holds_setting, holds_words, is_blank, read_optional
 from studio.data.formats.choices import holds_options
-from studio.data.formats.context import MATERIALS, holds_material, read_thoughts, say_material
+from studio.data.formats.context import MATERIALS, holds_material, holds_thoughts, read_thoughts, say_material
 from studio.data.formats.flags import ROW_WEIGHTS, holds_weight
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import put_reasoning, put_system_first
-from studio.data.formats.question_answer import HISTORY, holds_answer, holds_history, read_asked
+from studio.data.formats.question_answer import holds_answer, holds_history, read_asked
 from studio.data.formats.tool_calls import holds_tools, read_tools
 
 
@@ -52,7 +61,7 @@ FORMAT = Format(
         "system": holds_setting,
         "tools": holds_tools,
         "weight": holds_weight,
-        "reasoning": holds_material,
+        "reasoning": holds_thoughts,
     },
     read=read,
     beats=("prompt_completion", "text", "rl"),

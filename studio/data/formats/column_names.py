@@ -22,7 +22,7 @@ QUALIFIERS = frozenset(
     "words user human person customer client student patient assistant model ai bot llm gpt chatgpt machine agent "
     "doctor teacher expert system_generated generated predicted final gold golden correct true best right expected "
     "full long short original translated processed formatted en eng english zh chinese de german fr french es "
-    "spanish main first initial given ground pretokenized canonical reference official detailed stem sft train "
+    "spanish main first initial given ground pretokenized canonical reference official detailed stem sft json train "
     "training example sample data item row target source src tgt in out markdown md html plaintext".split()
 )
 """Words that say whose, which or how, and not what: without them `user_question` is a question."""

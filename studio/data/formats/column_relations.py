@@ -160,6 +160,13 @@ def is_constant(name: str, sample: Sequence[Values]) -> bool:
     )
 
 
+def is_wordless(name: str, sample: Sequence[Values]) -> bool:
+    """Return whether the cells of a column are empty brackets and the like, where others hold words."""
+    cells = [str(row.get(name)) for row in sample[:LOOKED_AT] if not is_empty(row.get(name))]
+    bare = len(cells) >= CONSTANT_ROWS and not any(sign.isalnum() for cell in cells for sign in cell[:COPIED])
+    return bare and len({*cells}) == 1
+
+
 def says_the_same(name: str, columns: Sequence[str], sample: Sequence[Values]) -> bool:
     """Return whether a column holds the same in many rows, which others tell apart: a template, and no question."""
     cells = [str(row.get(name)) for row in sample[:LOOKED_AT]]

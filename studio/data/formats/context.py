@@ -76,6 +76,11 @@ def holds_material(cell: object) -> bool:
     return not is_empty(cell) and any(not is_blank(line) for line in say_lines(cell))
 
 
+def holds_thoughts(cell: object) -> bool:
+    """Return whether a cell holds thoughts: words, at any depth; a flag or a number is a fact of the row."""
+    return holds_material(cell) and not is_numbers(cell)
+
+
 def is_numbers(cell: object) -> bool:
     """Return whether a list or an object holds nothing but numbers, such as an embedding."""
     if isinstance(cell, Mapping):

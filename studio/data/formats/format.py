@@ -32,6 +32,7 @@ from studio.data.formats.column_relations import (
     is_constant,
     is_quoted,
     is_sparse,
+    is_wordless,
     says_the_same,
     sorts,
 )
@@ -211,6 +212,8 @@ class Format:
                 rest = set(columns) - taken - {*found}
                 if any(sorts(name, sample) for name in rest):
                     found = [name for name in found if not is_constant(name, sample)]
+            if role in SAID and any(is_wordless(name, sample) for name in found):
+                found = [name for name in found if not is_wordless(name, sample)]
             if len(found) > 1:
                 found = [name for name in found if simplify(name) not in YIELDING] or found
             found = drop_versions(found)
@@ -356,6 +359,8 @@ class Format:
             return role != "reasoning" or not sample
         if not sure and cells and all(isinstance(cell, str) and is_address(cell) for cell in cells):
             return False
+        if role == "reasoning" and sorts(name, sample):
+            return False  # "deductive", "inductive"
         if role == "system" and cells and all(map(_is_program_name, cells)):
             return False  # which system made it, and not what one was told
         fits = sum(map(kind, cells))

@@ -150,5 +150,6 @@ FORMAT = Format(
     },
     read=read,
     doubt=doubt,
+    said={"label": ("target", "relevance", "relevant", "match")},
     beats=("messages", "sharegpt", "prompt_completion", "alpaca", "text", "rl"),
 )

@@ -10,7 +10,7 @@ from typing import Any
 from studio.core.i18n import text
 from studio.data.containers.json_text import parse_json
 from studio.data.conversation import Conversation, Message
-from studio.data.formats.aliases import ANSWERS, EXPECTED
+from studio.data.formats.aliases import ANSWERS, EXPECTED, HISTORY
 from studio.data.formats.cells import BLANK, Values, is_blank, name_kind, read_optional, require, shorten
 from studio.data.formats.column_names import simplify
 from studio.data.formats.content_parts import ATTACHED, is_placeholder, read_content, refuse_attached
@@ -108,6 +108,24 @@ def doubt_open(columns: Sequence[str], mapping: Mapping[str, str], sample: Seque
     talks = [turns for turns in found if turns and is_turn(turns[0])]
     answered = sum(any(isinstance(turn, Mapping) and _is_answer(turn) for turn in turns) for turns in talks)
     return 0.5 if talks and answered < 0.1 * len(talks) else 0.0
+
+
+def adopt_turns(role: str, role_key: str) -> Any:
+    """Return a finder, as Format.adopt, of the only column that holds answered talks whose turns have `role_key`."""
+
+    def adopt(columns: Sequence[str], sample: Sequence[Values]) -> dict[str, str]:
+        free = [name for name in columns if simplify(name) not in HISTORY]
+        found = [name for name in free if any(holds_turns(row.get(name)) for row in sample[:50])]
+        return {role: found[0]} if len(found) == 1 and _are_answered(found[0], role_key, sample[:50]) else {}
+
+    return adopt
+
+
+def _are_answered(name: str, role_key: str, rows: Sequence[Values]) -> bool:
+    """Return whether most cells of a column are talks that hold an answer."""
+    talks = [find_turns(row.get(name)) or () for row in rows]
+    turns = [[turn for turn in talk if isinstance(turn, Mapping) and role_key in turn] for talk in talks]
+    return bool(rows) and 2 * sum(any(map(_is_answer, one)) for one in turns) > len(rows)
 
 
 def _is_answer(turn: Mapping[str, object]) -> bool:

@@ -8,6 +8,7 @@ from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import (
     ANSWERS,
     CHOICES,
+    HISTORY,
     INPUT,
     LABEL,
     PRODUCTS,
@@ -19,12 +20,12 @@ from studio.data.formats.aliases import (
 )
 from studio.data.formats.cells import Values, holds_setting, is_blank, read_optional
 from studio.data.formats.choices import counts_from, find_key, holds_options
-from studio.data.formats.context import MATERIALS, holds_material, read_thoughts
+from studio.data.formats.context import MATERIALS, holds_thoughts, read_thoughts
 from studio.data.formats.flags import ROW_WEIGHTS, holds_weight
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import finish_chat, holds_turns
 from studio.data.formats.prompt_answer import has_turns, read_side
-from studio.data.formats.question_answer import HISTORY, holds_answer, holds_asked, holds_history, read_asked
+from studio.data.formats.question_answer import holds_answer, holds_asked, holds_history, read_asked
 from studio.data.formats.tool_calls import check_calls, find_calls, holds_tools
 
 MATERIAL = ("context", "kontext", "contexto", "contexte", "上下文")
@@ -153,7 +154,7 @@ FORMAT = Format(
         "system": holds_setting,
         "tools": holds_tools,
         "weight": holds_weight,
-        "reasoning": holds_material,
+        "reasoning": holds_thoughts,
         "history": holds_history,
         "choices": holds_options,
     },

@@ -31,15 +31,6 @@ from studio.data.formats.message_parsing import find_turns, holds_turns, is_turn
 from studio.data.formats.prompt_answer import holds_side
 from studio.data.row import RowError
 
-HISTORY = (
-    "history",
-    "chat_history",
-    "conversation_history",
-    "dialogue_history",
-    "previous_turns",
-    "past_turns",
-    "历史",
-)
 TEXT_KEYS = (
     "text",
     "texts",
@@ -57,6 +48,9 @@ TEXT_KEYS = (
 )
 
 
+MARKS = frozenset(("label", "labels", "type", "entity", "entity_type", "entity_group", "tag"))
+PLACES = frozenset(("start", "end", "offset", "offsets", "span", "start_offset", "end_offset"))
+"""Keys of what stands where in a text."""
 ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=\w+)?\)", re.S)
 WRITTEN = ("{'", "[{'", "['", "array([")
 """How lists and objects begin in Python's own notation."""
@@ -118,12 +112,18 @@ def _say_object(cell: object, column: str) -> str:
 
 def _find_inner(cell: Mapping[str, object]) -> object:
     """Return what an object holds of words: a field that is called so, or its only text; None for neither."""
+    if MARKS & {*cell} and PLACES & {*cell}:
+        return None  # a stretch of a text and what it is
     inner = next((cell[key] for key in TEXT_KEYS if not is_empty(cell.get(key))), None)
     if inner is not None:
         return sort_rated(cell, inner) if isinstance(inner, (list, tuple)) else inner
     texts = [one for one in cell.values() if isinstance(one, str) and not is_blank(one)]
     if len(texts) == 1:
         return texts[0]
+    if any(
+        isinstance(one, (list, tuple)) and one and isinstance(one[0], (list, tuple)) for one in cell.values()
+    ):
+        return None  # a table, whose header is no answer
     lists = [
         one for one in cell.values() if isinstance(one, (list, tuple)) and one and isinstance(one[0], str)
     ]

@@ -4,10 +4,10 @@ from functools import partial
 
 from studio.data.formats.aliases import LISTS, REASONING, SYSTEM, TOOLS
 from studio.data.formats.cells import holds_setting
-from studio.data.formats.context import MATERIALS, holds_material
+from studio.data.formats.context import MATERIALS, holds_thoughts
 from studio.data.formats.flags import ROW_WEIGHTS, holds_weight
 from studio.data.formats.format import Format
-from studio.data.formats.message_parsing import doubt_open, holds_turns_by, read_chat
+from studio.data.formats.message_parsing import adopt_turns, doubt_open, holds_turns_by, read_chat
 from studio.data.formats.tool_calls import holds_tools
 
 FORMAT = Format(
@@ -26,9 +26,10 @@ FORMAT = Format(
         "system": holds_setting,
         "tools": holds_tools,
         "weight": holds_weight,
-        "reasoning": holds_material,
+        "reasoning": holds_thoughts,
     },
     doubt=doubt_open,
     beside="chosen",
+    adopt=adopt_turns("conversations", "from"),
     read=partial(read_chat, list_role="conversations"),
 )

@@ -13,6 +13,8 @@ from studio.data.formats.message_parsing import CONTENT_KEYS, find_turns
 from studio.data.formats.notes import note_nothing
 from studio.data.formats.vision import holds_images
 
+LINE_WORDS = 2
+"""An average line of a text has more words."""
 LOOKED_AT = 50
 """Rows in which the text is searched for what stands in the other columns."""
 BESIDE = frozenset(
@@ -86,8 +88,17 @@ def adopt(columns: Sequence[str], sample: Sequence[Values]) -> dict[str, str]:
     return {}
 
 
+def holds_document(cell: object) -> bool:
+    """Return whether a cell is a text, or a list of its lines or paragraphs; one cut into its words is none."""
+    lines = isinstance(cell, (list, tuple)) and bool(cell) and all(isinstance(one, str) for one in cell)
+    return holds_text(cell) or (lines and sum(map(count_words, cell)) >= LINE_WORDS * len(cell))
+
+
 def read(values: Values, mapping: Mapped) -> Conversation:
-    """The cell as it is."""
+    """The cell as it is; the lines of a list below each other."""
+    cell = values.get(mapping["text"])
+    if isinstance(cell, (list, tuple)) and holds_document(cell):
+        values = {mapping["text"]: "\n".join(cell)}
     return Conversation((), read_text(values, mapping["text"]), "text")
 
 
@@ -95,7 +106,7 @@ FORMAT = Format(
     name="text",
     roles={"text": TEXT},
     required=("text",),
-    kinds={"text": holds_text},
+    kinds={"text": holds_document},
     read=read,
     beside="never",
     notes=note_nothing,

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from studio.data.formats.aliases import ANSWERS, CHOSEN, INSTRUCTION, LISTS, QUESTIONS, REJECTED, SYSTEM
+from studio.data.formats.aliases import (
+    ANSWERS,
+    CHOSEN,
+    HISTORY,
+    INSTRUCTION,
+    LISTS,
+    QUESTIONS,
+    REJECTED,
+    SYSTEM,
+)
 from studio.data.formats.cells import count_words, is_blank
 from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.flags import find_sense
-from studio.data.formats.question_answer import HISTORY
 from studio.data.formats.roles import read_role
 from studio.data.speakers import guess_role
 from studio.data.talks.sides import find_side, is_list_name
@@ -43,6 +51,8 @@ SPOKEN = frozenset(
     ("output", "response", "completion", "reply", "assistant", "model_output", "generated_text")
 )
 """Columns that hold what was said next, and no solution to compare an answer with."""
+WANTED = frozenset((*SPOKEN, "target", "answer", "label"))
+"""Columns whose JSON may be the calls that are to be made."""
 REQUESTERS = ("requester_id", "submitter_id", "customer_id", "asker_id", "reporter_id", "requester", "customer",
               "reporter", "opened_by", "created_by", "user", "author")  # fmt: skip
 """Keys that name the one who opened a ticket, by the id or name with which the messages are signed."""
@@ -170,6 +180,10 @@ def _read_now(values: Values) -> dict[str, Turn]:
 
 def _read_answer(values: Values) -> dict[str, Turn]:
     """Return what a model put out after an open talk, by its column; {} where a column may be there for checks."""
+    for key, cell in values.items():
+        calls = parse_text(cell) if isinstance(cell, str) and WANTED & {*part_name(key)} else None
+        if isinstance(calls, Mapping) and isinstance(calls.get("tool_calls"), list) and calls["tool_calls"]:
+            return {key: {"role": "assistant", "content": "", "tool_calls": calls["tool_calls"]}}
     said = [
         key
         for key in values

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from studio.core.i18n import Text, text
+from studio.data.formats.aliases import HISTORY
 from studio.data.formats.cells import Values, count_words, is_asking, is_empty, shorten
 from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.flags import find_sense
 from studio.data.formats.message_parsing import CALL_KEYS, CONTENT_KEYS, REASONING_KEYS, ROLE_KEYS
-from studio.data.formats.question_answer import HISTORY
 from studio.data.list_columns import SAID_WORDS
 from studio.data.row import Row
 from studio.data.talks.rows import recast

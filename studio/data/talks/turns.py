@@ -150,6 +150,32 @@ def _from_segments(cell: Sequence[Mapping[str, object]]) -> Turns | None:
     return found
 
 
+def _from_marked(cell: Mapping[str, object]) -> Turns | None:
+    """Return the turns of an object whose keys mark and number them: `{"HS01": .., "SS01": .., "HS02": ..}`.
+
+    Two marks take turns, and the first one asks.
+    """
+    marks = [str(key).rstrip("0123456789") for key in cell]
+    first = dict.fromkeys(marks)
+    if (
+        len(cell) < 4
+        or len(first) != 2
+        or "" in first
+        or not all(isinstance(one, str) for one in cell.values())
+    ):
+        return None
+    if any(one == other for one, other in pairwise(marks)):
+        return None
+    roles = dict(zip(first, ("user", "assistant"), strict=True))
+    turns = [
+        {"role": roles[mark], "content": words}
+        for mark, words in zip(marks, cell.values(), strict=True)
+        if not is_blank(words)
+    ]
+    said = sum(count_words(turn["content"]) for turn in turns)
+    return turns if len(turns) > 1 and said >= PROSE_WORDS * len(turns) else None
+
+
 def _from_objects(cell: Sequence[Mapping[str, object]], named: bool) -> Turns | None:
     if segments := _from_segments(cell):
         return segments
@@ -328,6 +354,8 @@ def _from_object(cell: Mapping[str, object], named: bool) -> Turns | None:
     numbers = [NUMBERED.fullmatch(str(key)) for key in cell]
     if not cell or not all(numbers):
         return None
+    if spoken := _from_marked(cell):
+        return spoken
     order = sorted(
         zip((int(one[1]) for one in numbers), cell.values(), strict=True), key=lambda pair: pair[0]
     )

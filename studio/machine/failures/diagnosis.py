@@ -97,8 +97,8 @@ CATALOGUE: tuple[Failure, ...] = (
     *incomplete_packages.FAILURES,
     *unspecific.FAILURES,
     *torch_operations.FAILURES,
-    *program_settings.FAILURES,
     *plain_messages.FAILURES,
+    *program_settings.FAILURES,
     *package_checks.FAILURES,
 )
 """Of equal evidence the first one wins: what stops everything stands before what may follow from it."""

@@ -42,7 +42,7 @@ SETTINGS = re.compile(
 """A line of code that takes a value out of one of a model's own files of settings."""
 TABLE = re.compile(
     r"\b(?P<table>\w*(?:params|config|cfg|conf|args|settings|options|opts|hparams|specs?)|"
-    r"\w+_(?:table|map|mapping|dict|registry|presets?|lookup))\[(?:f?['\"][\w.-]+['\"]|\w+)\]",
+    r"\w+_(?:table|map|mapping|dict|registry|presets?|lookup))\[(?:f?['\"](?P<literal>[\w.-]+)['\"]|\w+)\]",
     re.IGNORECASE,
 )
 """A line of code that takes a value out of a program's own settings or out of one of its tables."""
@@ -91,7 +91,7 @@ def read_table(reading: Reading) -> Values:
         return None
     raised, key = found
     told = TABLE.search(raised.source)
-    if told is None or COLUMNS.fullmatch(key.lower()) or FROM_ROW.search(raised.source):
+    if told is None or COLUMNS.fullmatch(key.lower()) or (told["literal"] or key) != key:
         return None
     return {"name": key, "kind": told["table"]}
 

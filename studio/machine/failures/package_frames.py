@@ -20,6 +20,7 @@ LONGEST = 240
 USED = re.compile(
     r"'(?P<kind>\w+)' object (?P<use>is not (?:subscriptable|iterable|callable|a mapping)|does not support item \w+)"
 )
+AXIS = re.compile(r"axis (?P<has>-?\d+) is out of bounds for array of dimension (?P<wants>\d+)")
 SAVED = re.compile(r"\bcls\(\s*\*\*|\*\*_?(?:cls_|init_|saved_|hparams|config_)\w*")
 """A call whose arguments all come from what was saved."""
 HOOKS = frozenset(
@@ -63,6 +64,24 @@ def read_use(reading: Reading) -> Mapping[str, str] | None:
     if raised is None or used is None or not package or in_studio(reading):
         return None
     return {"kind": used["kind"], "package": pip_name(package), "says": used["use"]}
+
+
+def read_index(reading: Reading) -> Mapping[str, str] | None:
+    """A list that is shorter than the program's own line expects."""
+    raised = reading.last
+    if raised is None or raised.type != "IndexError" or in_studio(reading) or not raised.frames:
+        return None
+    own = raised.packages[0] == "" and re.match(
+        r"(?:list|tuple|string|index)\b[^\n]* out of (?:range|bounds)", raised.message
+    )
+    return {"says": (raised.source or raised.message)[:LONGEST]} if own else None
+
+
+def read_axis(reading: Reading) -> Mapping[str, str] | None:
+    """An array that has fewer dimensions than the code asks for."""
+    raised = reading.last
+    found = AXIS.search(raised.message) if raised is not None and not in_studio(reading) else None
+    return found.groupdict() if found else None
 
 
 def read_override(reading: Reading) -> Mapping[str, str] | None:

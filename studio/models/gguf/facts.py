@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from pathlib import Path
 
-from studio.core.facts import ModelFacts, Verdict
+from studio.core.facts import ModelFacts
 from studio.core.i18n import text
-from studio.models.architectures import judge_config
-from studio.models.config_shapes import CONFIG_DTYPES, read_shapes
 from studio.models.gguf.header import is_gguf, refuse
 from studio.models.gguf.opened import GgufModel, list_model_files, understand
 from studio.models.gguf.programs import OLLAMA, find_ollama
-from studio.models.sdpa import supports_sdpa
+from studio.models.packed_facts import describe_packed
 
 KEPT = 64
 """Files whose headers are kept: one with a large vocabulary takes 0.2 s to read."""
@@ -53,26 +50,15 @@ def read_gguf(file: Path) -> GgufModel:
 
 def describe_gguf(model: GgufModel, source: str, name: str) -> ModelFacts:
     """Return the facts of a file that is not opened yet: its `folder` is ""."""
-    config, architecture = dict(model.config), model.family.model_class
     gigabytes = {"size": f"{model.opened_bytes / 1e9:.1f}", "bits": f"{model.stored_bits:.1f}"}
-    verdict = judge_config(config, architecture, "none")
-    if verdict.ok:
-        verdict = Verdict(ok=True, reason=text("gguf.opened_later", name=name, **gigabytes))
-    return ModelFacts(
-        source=source,
-        name=name,
-        folder="",
-        architecture=architecture,
-        family=model.family.model_type,
-        parameters=sum(map(math.prod, model.shapes.values())),
-        weight_bytes=model.opened_bytes,
-        dtype=CONFIG_DTYPES[model.dtype],
-        quantization="none",
-        sdpa=supports_sdpa(model.family.model_type, architecture),
+    return describe_packed(
+        source,
+        name,
+        model.config,
+        model.shapes,
+        dtype=model.dtype,
         has_chat_template=model.has_chat_template,
-        trainable=verdict,
-        packed=True,
-        **read_shapes(model.family.model_type, config, model.shapes),
+        opening=text("gguf.opened_later", name=name, **gigabytes),
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, text
 from studio.models.gguf.block_types import BLOCK_TYPES, BlockType
+from studio.models.opened_folder import SAMPLE_BYTES, SAMPLES
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -31,8 +32,6 @@ MOST_NAMES = 1_000_000
 """More keys or tensors than that no model has: the counts are damaged."""
 PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
 """The end of the name of one file of several that hold a model together."""
-SAMPLES, SAMPLE_BYTES = 64, 4096
-"""How much of the data a fingerprint looks at: two tunings of a model differ everywhere."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

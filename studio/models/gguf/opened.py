@@ -1,37 +1,30 @@
 """A GGUF file's model as a folder of the hub: 16-bit weights, config, tokenizer, template; made once and kept.
 
-Whatever trains, chats or exports then works on the folder as on any other. It lies beside the hub's own files (in
-HF_HOME), under the file's fingerprint: a copy of the file elsewhere finds it again, a changed one does not.
+Whatever trains, chats or exports then works on the folder as on any other.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from studio.core.atomic_files import FULL, SPARE_DISK_BYTES, replace_file
 from studio.core.packages import import_package
 from studio.models.gguf.families import GgufFamily, build_config, find_family
 from studio.models.gguf.header import GgufHeader, read_header, refuse
 from studio.models.gguf.keys import GgufKeys
 from studio.models.gguf.tensors import choose_dtype, list_shapes, open_tensors
 from studio.models.gguf.tokenizer import STRINGS, write_tokenizer
+from studio.models.opened_folder import Report, WeightShards, is_open, name_opened, write_opened
+from studio.models.packed_facts import ITEM_BYTES
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
-VERSION = 1
-"""Raised when an opened folder of an earlier version is no longer right."""
-SHARD_BYTES = 2**30
-"""Weights kept in memory until they are written: what opening needs beside the file itself."""
-ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 ENDS = ("eos", "eot", "eom")
 """Tokens that end an answer, as a file names them."""
 
@@ -66,20 +59,12 @@ class GgufModel:
     @property
     def folder(self) -> Path:
         """Where the opened folder lies, or will."""
-        stem = re.sub(r"[^\w.-]+", "-", self.header.files[0].stem)[:60].strip("-.") or "model"
-        return opened_root() / f"{stem}-{self.header.fingerprint[:16]}-{VERSION}"
+        return name_opened(self.header.files[0].stem, self.header.fingerprint)
 
     @property
     def is_open(self) -> bool:
-        """Whether the folder is there: it takes its name when it is whole."""
-        return (self.folder / "config.json").is_file()
-
-
-def opened_root() -> Path:
-    """Return the folder in which opened models lie: models live where HF_HOME says, on the disk that has room."""
-    from huggingface_hub.constants import HF_HOME
-
-    return Path(HF_HOME) / "finetune-studio" / "opened"
+        """Whether the folder is there."""
+        return is_open(self.folder)
 
 
 def understand(path: Path) -> GgufModel:
@@ -99,42 +84,24 @@ def understand(path: Path) -> GgufModel:
 
 def open_model(
     model: GgufModel,
-    report: Callable[[int, int], None] = lambda done_bytes, total_bytes: None,
+    report: Report = lambda done_bytes, total_bytes: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Path | None:
     """Write the opened folder of `model` and return it; None when `should_stop` said so: nothing is left then.
 
-    `report(done_bytes, total_bytes)` as weights are written. Raises StudioError when the disk is full or the folder
-    cannot be written, the package gguf is missing, or the tokenizer is not understood.
+    Raises StudioError when the disk is full or the folder cannot be written, the package gguf is missing, or the
+    tokenizer is not understood.
     """
-    if model.is_open:
-        return model.folder
     name = model.header.files[0].name
-    import_package("gguf", "gguf")  # missing, it is told before anything is written
-    staged = model.folder.with_name(f".{model.folder.name}.{os.getpid()}")
-    try:
-        staged.mkdir(parents=True, exist_ok=True)
-        free_bytes = shutil.disk_usage(staged).free
-        if free_bytes < model.opened_bytes + SPARE_DISK_BYTES:
-            gigabytes = {"needed": f"{model.opened_bytes / 1e9:.1f}", "free": f"{free_bytes / 1e9:.1f}"}
-            raise refuse("no_space", name, folder=str(opened_root()), **gigabytes)
+
+    def write(folder: Path) -> bool:
+        import_package("gguf", "gguf")  # missing, it is told before minutes have passed
         header = read_header(model.header.files[0], STRINGS)
-        write_tokenizer(header, staged, model.config["max_position_embeddings"])
-        _write_texts(model, staged)
-        if not _write_weights(model, staged, report, should_stop):
-            return None
-        replace_file(staged, model.folder)
-    except OSError as error:
-        if model.is_open:  # another process was faster
-            return model.folder
-        if error.errno in FULL:
-            gigabytes = {"needed": f"{model.opened_bytes / 1e9:.1f}", "free": "0.0"}
-            raise refuse("no_space", name, folder=str(opened_root()), **gigabytes) from error
-        reason = error.strerror or str(error)
-        raise refuse("unwritable", name, folder=str(opened_root()), reason=reason) from error
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
-    return model.folder
+        write_tokenizer(header, folder, model.config["max_position_embeddings"])
+        _write_texts(model, folder)
+        return _write_weights(model, folder, report, should_stop)
+
+    return write_opened(model.folder, name, model.opened_bytes, write)
 
 
 def _write_texts(model: GgufModel, folder: Path) -> None:
@@ -159,57 +126,9 @@ def _write_texts(model: GgufModel, folder: Path) -> None:
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
-@dataclass
-class _Shards:
-    """Weights that wait to be written, and where those already written lie."""
-
-    folder: Path
-    waiting: dict[str, torch.Tensor] = field(default_factory=dict)
-    waiting_bytes: int = 0
-    places: dict[str, int] = field(default_factory=dict)
-    count: int = 0
-    written_bytes: int = 0
-
-    def add(self, name: str, weight: torch.Tensor) -> None:
-        """Take a weight; what waits is written where it would be more than a shard with it."""
-        if self.waiting_bytes + weight.nbytes > SHARD_BYTES:
-            self.write()
-        self.waiting[name] = weight
-        self.waiting_bytes += weight.nbytes
-
-    def write(self) -> None:
-        """Write what waits as one shard."""
-        from safetensors.torch import save_file
-
-        if not self.waiting:
-            return
-        self.count += 1
-        save_file(self.waiting, self.folder / f"part-{self.count}.safetensors", metadata={"format": "pt"})
-        self.places |= dict.fromkeys(self.waiting, self.count)
-        self.written_bytes += self.waiting_bytes
-        self.waiting, self.waiting_bytes = {}, 0
-
-    def name(self) -> None:
-        """Give the shards their names of the hub, and write the index where there are several."""
-        names = {
-            number: f"model-{number:05}-of-{self.count:05}.safetensors"
-            if self.count > 1
-            else "model.safetensors"
-            for number in range(1, self.count + 1)
-        }
-        for number, name in names.items():
-            (self.folder / f"part-{number}.safetensors").rename(self.folder / name)
-        if self.count > 1:
-            places = {weight: names[number] for weight, number in self.places.items()}
-            index = {"metadata": {"total_size": self.written_bytes}, "weight_map": places}
-            (self.folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
-
-
-def _write_weights(
-    model: GgufModel, folder: Path, report: Callable[[int, int], None], should_stop: Callable[[], bool]
-) -> bool:
+def _write_weights(model: GgufModel, folder: Path, report: Report, should_stop: Callable[[], bool]) -> bool:
     """Write the weights in shards; returns False when it was stopped."""
-    shards = _Shards(folder)
+    shards = WeightShards(folder)
     for name, weight in open_tensors(model.family, GgufKeys(model.header), model.config):
         if should_stop():
             return False
@@ -218,9 +137,8 @@ def _write_weights(
         ):
             raise refuse("damaged", model.header.files[0].name)
         shards.add(name, weight)
-        report(shards.written_bytes + shards.waiting_bytes, model.opened_bytes)
-    shards.write()
-    shards.name()
+        report(shards.done_bytes, model.opened_bytes)
+    shards.finish()
     return True
 
 

@@ -37,6 +37,7 @@ def test_the_interpreter_is_named(environment):
     assert answer.facts["triton_level"] == "importable" and answer.error.startswith("TRITON_INTERPRET is set")
 
 
+@pytest.mark.computing
 def test_an_old_assembler_is_named_and_taken_away(environment, tmp_path):
     """Row 3 of what this must show: CUDA 10.2's ptxas on PATH and in TRITON_PTXAS_PATH."""
     old = make_program(tmp_path / "cuda-10.2", "ptxas", OLD_ASSEMBLER)

@@ -34,6 +34,7 @@ def change_spec(layer: Layer, **values) -> None:
 def change_heads(decoder: Decoder, layer: Layer, **values: float) -> None:
     """Let one layer compute attention with other Heads, by a backend that can."""
     heads = dataclasses.asdict(layer.attention.kernel.heads) | values
+    del heads["sunk"]  # each call says so, by its sinks
     dtype = layer.attention.qkv.weights.dtype
     layer.attention.kernel = choose_attention(device=decoder.device, dtype=dtype, **heads)
 

@@ -19,6 +19,7 @@ from studio.models.decoder.parity_check import find_difference
 from studio.models.decoder.probe_states import sample_ids
 from studio.models.decoder.rotary import NO_ROTARY
 from studio.models.load import set_evaluation
+from tests.each_time import some
 from tests.models.decoder.models import FAMILIES, FOREIGN, SHAPE, make_model
 from tests.models.decoder.planted import FAULTS, change_eps, change_spec, change_window, drop_rotary
 
@@ -86,7 +87,7 @@ def ask(model: nn.Module, decoder: Decoder, name: str, texts=None):
     return find_difference(unwrap(model), decoder, None if dtype == torch.float32 else dtype, texts)
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", some(DTYPES, "bf16"))
 @pytest.mark.parametrize("family", sorted({*FAULTS.values(), *FOREIGN, "llama3", "phi4", "qwen3"}))
 def test_what_is_right_is_accepted(stored, family, name):
     if (family, name) == ("gemma4", "nf4"):
@@ -120,7 +121,7 @@ def test_a_query_scale_that_grows_with_the_position_is_seen(name):
     assert found is not None and found.id == "model.decoder.mismatch" and found.values["layer"] == 1
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", some(DTYPES, "bf16"))
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_every_fault_is_refused(stored, fault, name):
     model = load(stored(FAULTS[fault]), name)

@@ -16,6 +16,7 @@ from studio.models.decoder.blocks.gates import PlainGate
 from studio.models.decoder.blocks.router import Router
 from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.decoder.parity_check import find_difference
+from tests.each_time import some
 from tests.models.decoder.planted import change_spec
 from tests.models.decoder.routed_models import FOREIGN, make_routed
 
@@ -160,7 +161,7 @@ def ask(model: torch.nn.Module, decoder: Decoder, name: str):
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["16 bits", "nf4"])
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", some(DTYPES, "bf16"))
 @pytest.mark.parametrize(
     "family", ["qwen3_moe", "qwen2_moe", "glm4_moe", "ernie4_5_moe", "mixtral", "gpt_oss", *FOREIGN]
 )
@@ -168,7 +169,7 @@ def test_what_is_right_is_accepted(family, name, packed):
     assert ask(*take(family, name, packed), name) is None
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", some(DTYPES, "bf16"))
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_every_fault_is_refused(fault, name):
     model, decoder = take(FAULTS[fault], name)

@@ -13,9 +13,9 @@ import torch
 
 from studio.core.errors import StudioError
 from studio.hub.child import DownloadStopped
+from studio.models import opened_folder
 from studio.models.catalog import inspect_model
 from studio.models.gguf import decode as decoding
-from studio.models.gguf import opened
 from studio.models.gguf.block_types import BLOCK_TYPES
 from studio.models.gguf.decode import decode
 from studio.models.gguf.facts import read_gguf
@@ -70,7 +70,7 @@ def test_a_stop_leaves_nothing(file, hub):
 
 def test_a_full_disk_is_told_before_anything_is_written(file, hub, monkeypatch):
     usage = shutil.disk_usage(file.parent)
-    monkeypatch.setattr(opened.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    monkeypatch.setattr(opened_folder.shutil, "disk_usage", lambda path: usage._replace(free=1000))
     with pytest.raises(StudioError) as caught:
         resolve(file)
     assert caught.value.what.id == "gguf.no_space"
@@ -89,7 +89,7 @@ def test_a_disk_that_fills_on_the_way_leaves_nothing(file, hub, monkeypatch):
 
 
 def test_weights_are_written_in_shards(file, monkeypatch):
-    monkeypatch.setattr(opened, "SHARD_BYTES", 20_000)
+    monkeypatch.setattr(opened_folder, "SHARD_BYTES", 20_000)
     facts, _ = resolve(file)
     folder = Path(facts.folder)
     index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))

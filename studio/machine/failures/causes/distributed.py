@@ -4,6 +4,13 @@ from studio.machine.failures.failure import Failure, Remedy, said
 
 FAILURES = (
     Failure(
+        # accelerate's stand-ins, which DeepSpeed takes away when it is started.
+        "deepspeed_stand_in",
+        said(r"'Dummy(?P<name>Optim|Scheduler)' object has no attribute"),
+        (Remedy("start_deepspeed"), Remedy("no_deepspeed")),
+        code="D207",
+    ),
+    Failure(
         "nccl_one_card",
         said(r"Duplicate GPU detected", r"ncclInvalidUsage"),
         (Remedy("one_rank_a_card"),),

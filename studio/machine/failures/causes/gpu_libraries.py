@@ -205,7 +205,7 @@ FAILURES = (
         "flash_attention_build",
         said(
             r"Failed (?:to build|building wheel for).{0,60}flash[-_]attn",
-            r"Building wheels? for.{0,40}flash[-_]attn[\s\S]{0,2000}error",
+            r"Building wheels? for.{0,40}flash[-_]attn[^\n]{0,60}\berror\b",
         ),
         (Remedy("no_flash_attention"),),
         code="F1",

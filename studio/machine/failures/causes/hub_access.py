@@ -96,7 +96,8 @@ FAILURES = (
         "link_expired",
         said(
             r"40[03] (?:Client Error: )?(?:Forbidden|Bad Request) for url: https://[\w.-]*"
-            r"(?:amazonaws|cloudfront|cdn-lfs[\w-]*|xethub)\.[^\s]*"
+            r"(?:amazonaws|cloudfront|cdn-lfs[\w-]*|xethub)\.[^\s]*",
+            r"LFS: Authorization error: https?://[\w.-]*(?:amazonaws|cloudfront|xethub)\.",
         ),
         (Remedy("link_again"), Remedy("clock_right"), Remedy("upgrade_hub")),
         code="N44",

@@ -5,6 +5,12 @@ from studio.machine.failures.remedies import CHECK_DATA, LEAVE_FP16, LOWER_RATE,
 
 FAILURES = (
     Failure(
+        "scaler_bf16",
+        said(r"_amp_\w*unscale\w*\" not implemented for '(?P<name>\w+)'"),
+        (Remedy("bf16_without_scaler"),),
+        code="R68",
+    ),
+    Failure(
         "non_finite",
         said(
             r"\bnon-?finite\b",

@@ -48,6 +48,9 @@ FAILURES = (
         said(
             r"operator '(?P<name>[\w:.]+)' is not current(?:ly)? (?:implemented|supported) (?:for|on) the MPS",
             r"Could not run '(?P<name>[\w:.]+)' with arguments from the '(?:Sparse|Quantized)?MPS\w*' backend",
+            r"MPS does not support (?P<name>\w+) op\b",
+            r"NotImplementedError: (?P<name>\w+ [^\n:]{1,50}?) (?:is |are )?not (?:yet )?"
+            r"(?:implemented|supported) (?:for|on|at) (?:the )?MPS",
             r"(?P<name>\w+) ?(?:\(\))?:? (?:is )?not (?:yet )?(?:implemented|supported) (?:for|on) (?:the )?MPS",
         ),
         (Remedy("mps_fallback"), ON_PROCESSOR),
@@ -90,5 +93,11 @@ FAILURES = (
         ),
         (Remedy("newer_cudnn"), Remedy("without_cudnn")),
         code="C40",
+    ),
+    Failure(
+        "saved_elsewhere",
+        said(r"don't know how to restore data location of [\w.]+ \(tagged with (?P<kind>\w+)"),
+        (Remedy("onto_processor"), Remedy("upgrade_torch")),
+        code="C47",
     ),
 )

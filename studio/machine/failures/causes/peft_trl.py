@@ -4,6 +4,12 @@ from studio.machine.failures.failure import Failure, Remedy, said
 
 FAILURES = (
     Failure(
+        "quant_weight",
+        said(r"'(?P<name>\w*(?:WQLinear|QuantLinear|HQQLinear)\w*)' object has no attribute 'weight'"),
+        (Remedy("train_in_4_bits"), Remedy("newer_program")),
+        code="A9",
+    ),
+    Failure(
         "adapter_twice",
         said(
             r"passed a `?PeftModel`?[^\n]{0,80}`?peft_config`?",

@@ -133,6 +133,18 @@ FAILURES = (
         ),
     ),
     Failure(
+        "cache_held",
+        said(r"failed to rename (?:file|directory) from[\s\S]{0,500}?\(os error (?:5|32)\)"),
+        (Remedy("cache_again"),),
+        code="K87",
+    ),
+    Failure(
+        "lock_unread",
+        said(r"Failed to parse `?(?P<path>[^`\n]{0,200}?(?:\.lock|pylock[\w.]*\.toml))\b`?"),
+        (Remedy("lock_anew"),),
+        code="K88",
+    ),
+    Failure(
         "pip_denied",
         said(
             r"Could not install packages due to an (?:OSError|EnvironmentError): \[Errno 13\]",
@@ -184,6 +196,7 @@ FAILURES = (
         ),
         (Remedy("python_312"), Remedy("platforms_named"), Remedy("torch_index")),
         code="K65",
+        unless=said(r"You're on Linux \(`manylinux_2_\d+_(\w+)`\), but [^\n]*`manylinux_2_\d+_\1`"),
     ),
     Failure(
         # PyTorch's builds for a CUDA are only at that CUDA's own address, and only some versions have one.
@@ -248,7 +261,11 @@ FAILURES = (
     ),
     Failure(
         "glibc_old",
-        said(r"version `?(?P<needs>GLIBC(?:XX)?_[\d.]+|CXXABI_[\d.]+)'? not found"),
+        said(
+            r"version `?(?P<needs>GLIBC(?:XX)?_[\d.]+|CXXABI_[\d.]+)'? not found",
+            # uv names a processor's own packages only where they need a newer C library than it saw.
+            r"You're on Linux \(`manylinux_2_\d+_(?P<kind>\w+)`\), but [^\n]*`manylinux_2_\d+_(?P=kind)`",
+        ),
         (Remedy("newer_system"), Remedy("conda_libstdcxx")),
         code="K15",
     ),

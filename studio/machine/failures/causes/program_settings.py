@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from studio.machine.failures.failure import Failure, Remedy
 from studio.machine.failures.key_errors import read_table
-from studio.machine.failures.package_frames import read_use
+from studio.machine.failures.package_frames import read_axis, read_index, read_use
 
 FAILURES = (
     Failure(
@@ -13,6 +13,23 @@ FAILURES = (
         (Remedy("newest_settings"), Remedy("known_name")),
         code="V69",
         reader=read_table,
+        last_resort=True,
+    ),
+    Failure(
+        "own_index",
+        None,
+        (Remedy("print_both_lengths"), Remedy("print_row")),
+        code="V71",
+        reader=read_index,
+        last_resort=True,
+        strength=0.5,
+    ),
+    Failure(
+        "axis_absent",
+        None,
+        (Remedy("print_predictions"), Remedy("upgrade_all")),
+        code="S9",
+        reader=read_axis,
         last_resort=True,
     ),
     Failure(

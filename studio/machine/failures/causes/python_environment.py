@@ -53,6 +53,9 @@ def _no_torch(machine: MachineFacts) -> Values | None:
     return None if machine.packages.get("torch") else found("torch is not installed")
 
 
+OLDER_NUMPY = r"compiled against A[BP]I version 0x\w+ but this version of numpy is 0x[0-9a-f]{1,2}\b"
+"""Before NumPy 2 these numbers are short: a package refuses only a NumPy that is older than its own."""
+
 FAILURES = (
     Failure(
         "venv_gone",
@@ -120,6 +123,12 @@ FAILURES = (
         subject="python",
         severity="note",
     ),
+    Failure(
+        "torch_source",
+        said(r"Failed to load PyTorch C extensions"),
+        (Remedy("outside_source"), REBUILD),
+        code="P27",
+    ),
     Failure("two_openmp", said(r"OMP: Error #15"), (REBUILD,), code="P4"),
     Failure(
         "mixed_installers",
@@ -133,7 +142,7 @@ FAILURES = (
         # 0x10 is NumPy 1.23, 0x2000000 NumPy 2; 96 is the size of a dtype since NumPy 2, 88 before it.
         "numpy_old",
         said(
-            r"compiled against A[BP]I version 0x\w+ but this version of numpy is 0x[0-9a-f]{1,2}\b",
+            OLDER_NUMPY,
             r"numpy\.dtype size changed[^\n]*Expected 96 from C header, got 88",
             r"No module named '?numpy\._core",
         ),
@@ -156,12 +165,14 @@ FAILURES = (
         said(
             r"compiled using NumPy 1",
             r"compiled against A[BP]I version 0x1\w* but this version of numpy is 0x2\d{6}",
-            r"numpy\.core\.multiarray failed to import",
+            r"(?P<doubtful>numpy\.core\.multiarray failed to import)",
             r"numpy\.dtype size changed(?![^\n]*Expected 96 from C header, got 88)",
             r"_ARRAY_API not found",
             r"Numpy is not available",
         ),
         (REBUILD,),
+        unless=said(OLDER_NUMPY),
+        doubt=Doubt("numpy_old", "numpy_version", asked=True),
         code="P6",
         probe=_old_numpy_build,
         subject="python",

@@ -59,6 +59,12 @@ def _joined_predictions(reading: Reading) -> Values:
 
 FAILURES = (
     Failure(
+        "top_k",
+        said(r"selected index k out of range|k (?:\(\d+\) )?(?:is )?(?:too big|not in range) for dimension"),
+        (Remedy("smaller_top_k"),),
+        code="S8",
+    ),
+    Failure(
         "eval_lengths",
         None,
         (Remedy("pad_predictions"), Remedy("smaller_predictions")),

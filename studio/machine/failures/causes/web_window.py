@@ -90,10 +90,13 @@ FAILURES = (
         "page_local_only",
         said(
             r"(?:127\.0\.0\.1|localhost):\d+[\s\S]{0,600}?\b(?!127\.|0\.0\.0\.0)\d{1,3}(?:\.\d{1,3}){3}[^\n]{0,40}"
-            r"(?:refused to connect|\u62d2\u7edd)"
+            r"(?:refused to connect|\u62d2\u7edd)",
+            # Docker takes the connection and finds nobody inside.
+            r"(?P<doubtful>\bERR_EMPTY_RESPONSE\b)",
         ),
         (Remedy("listen_to_all"), Remedy("tunnel")),
         code="W11",
+        doubt=Doubt("page_refused", "other_computer", asked=True),
     ),
     Failure(
         "page_refused",

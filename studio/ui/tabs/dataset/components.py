@@ -17,6 +17,7 @@ FILE_TYPES = (
     ".csv",
     ".tsv",
     ".xlsx",
+    ".tmx",
     ".parquet",
     ".arrow",
     ".txt",

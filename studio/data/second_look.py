@@ -1,0 +1,121 @@
+"""Whether a reading that asks nothing is sure: what it leaves out is looked at once more, for what speaks against it.
+
+A reading is found by names and cells that fit. Here the columns that it does not use are asked what they are: one that
+is called an answer, where the one that is learned is not; a label of an answer; signs that nobody reads, of the kind
+in which the answers are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from studio.data.column_questions import ANSWERING, ask_choice, ask_role
+from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
+from studio.data.context_evidence import is_noted
+from studio.data.formats.cells import Values, is_address, is_hash
+from studio.data.formats.column_names import part_name
+from studio.data.formats.context import MATERIALS, TECHNICAL
+from studio.data.formats.format import Format, Mapped
+from studio.data.formats.message_parsing import find_turns
+from studio.data.formats.roles import read_role
+from studio.data.grading import ORIGINS, ask_labels
+from studio.data.open_question import Question
+from studio.data.ranking import DATED, GRADED, MOSTLY, TOLD, is_answer
+from studio.data.related_names import hints, is_renewed
+from studio.data.unused_columns import ASKED, VARIED
+
+ASIDE = (
+    ORIGINS
+    | DATED
+    | TECHNICAL
+    | {"type", "difficulty", "level", "topic", "genre", "tag", "tags", "locale", "style"}
+)
+"""Words in the names of labels that only say where a row is from, or of what kind it is."""
+TALKED = ("messages", "sharegpt")
+SIGNS_CHARACTERS = 12
+"""Letters of an average cell from which on signs without words are more than a name or a number."""
+
+
+def look_again(
+    format: Format, mapping: Mapped, columns: Sequence[str], rows: Sequence[Values], chosen: Mapped
+) -> tuple[Question, ...]:
+    """Return what is to be asked after all of a reading without questions; () where nothing speaks against it.
+
+    chosen: what the person said, which is not asked again.
+    """
+    if format.name in TALKED:
+        return _ask_thoughts(format, mapping, columns, rows, chosen)
+    if format.name == "text":
+        return _ask_grades(mapping, columns, rows) if "text" not in chosen else ()
+    role = next((role for role in ANSWERING if role in mapping), "")
+    asked = next((mapping[role] for role in ASKED if role in mapping), "")
+    known = measure_columns(columns, rows)
+    if not rows or not role or not {asked, mapping[role]} <= {*known}:
+        return ()
+    answer = known[mapping[role]]
+    rest = [one for name, one in known.items() if name not in mapping.values()]
+    rest = [one for one in rest if one.filled >= MOSTLY and one.distinct > 1]
+    # What became of a text is learned, whatever somebody found out about it.
+    renewed = is_renewed(answer.name, asked)
+    if role not in chosen and not renewed and (told := find_told(answer, rest, rows)):
+        names = [one.name for one in told]
+        named = not hints(answer, TOLD) and any(hints(one, TOLD) for one in told)
+        names = [*names, answer.name] if named else [answer.name, *names]
+        return (ask_role(role, names, rows),)
+    free = [one for one in MATERIALS if one in format.roles and one not in mapping]
+    if free and not any(chosen.get(one) == "" for one in MATERIALS):
+        unread = [one for one in rest if _is_unread(one, answer, rows)]
+        if unread:
+            return (ask_choice(free[0], "data.ask.material", unread, none=True),)
+    return ()
+
+
+def _ask_grades(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> tuple[Question, ...]:
+    """Return the question whether grades, or labels, of texts are learned; a tag in words only sorts the texts."""
+    known = measure_columns(columns, rows)
+    sorting = [one.name for one in known.values() if one.spoken and GRADED & {*part_name(one.name)}]
+    return ask_labels(mapping, [name for name in columns if name not in sorting], rows, sure=True)
+
+
+def _ask_thoughts(
+    format: Format, mapping: Mapped, columns: Sequence[str], rows: Sequence[Values], chosen: Mapped
+) -> tuple[Question, ...]:
+    """Return the question whether thoughts beside a talk are those of its last answer, where it has several answers."""
+    column, talk = mapping.get("reasoning", ""), mapping[format.required[0]]
+    if not column or "reasoning" in chosen:
+        return ()
+    several = seen = 0
+    for row in rows[:LOOKED_AT]:
+        turns = [turn for turn in find_turns(row.get(talk)) or () if isinstance(turn, Mapping)]
+        roles = [read_role(turn.get("role", turn.get("from"))) for turn in turns]
+        seen += bool(roles)
+        several += roles.count("assistant") > 1 or roles[-1:] == ["user"]
+    if 2 * several <= seen:
+        return ()
+    thoughts = [*measure_columns([column], rows).values()]
+    return (ask_choice("reasoning", "data.ask.thoughts", thoughts, none=True, none_first=True),)
+
+
+def find_told(answer: Column, rest: Sequence[Column], rows: Sequence[Values]) -> list[Column]:
+    """Return the columns that are called an answer, or a label, where `answer` is not, or is what they judge."""
+    told = [one for one in rest if (one.spoken or one.counted or one.is_labels) and not one.structured]
+    if hints(answer, TOLD):
+        # What people found of an answer is a lesson of its own; with a yes or no it is asked about as a verdict.
+        return [one for one in told if hints(one, ("label", "标签")) and one.is_labels and one.spoken]
+    sorting = [one for one in told if one.is_labels and one.spoken and not {*part_name(one.name)} & ASIDE]
+    named = [one for one in told if hints(one, TOLD) and not is_noted(one)]
+    # One kind sorts the rows; several were found out about each of them.
+    told = named or (sorting if len(sorting) > 1 else [])
+    return [one for one in told if not repeats(one.name, [answer.name], rows) or one.is_labels]
+
+
+def _is_unread(one: Column, answer: Column, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds signs without words, other ones in each row, as the answers are such signs."""
+    if not one.plain or one.counted or one.is_prose or one.characters < SIGNS_CHARACTERS:
+        return False
+    if is_noted(one) or is_answer(one):
+        return False
+    if one.distinct < VARIED * one.rows or answer.is_prose or not answer.plain:
+        return False
+    cells = [str(row.get(one.name) or "") for row in rows[:LOOKED_AT]]
+    return not all(is_address(cell) or is_hash(cell) for cell in cells if cell)
