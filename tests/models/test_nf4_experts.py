@@ -151,6 +151,7 @@ print(peak[0], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
 
+@pytest.mark.computing  # 38 s: 1.5 GB are written and read
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_reading_holds_no_more_than_a_shard_and_two_gib(tmp_path):
     """1.5 GB in three shards. What the process owns itself; pages of mapped files are the system's to drop."""
