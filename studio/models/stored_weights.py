@@ -13,7 +13,8 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,27 +45,27 @@ KEPT = (".json", ".jinja", ".model", ".txt", ".md")
 """Endings of the files beside the weights that go with them."""
 
 
-def list_opened_shapes(tensors: Tensors, name: str) -> tuple[dict[str, tuple[int, ...]], list[str]]:
-    """Return the shapes of the opened weights, and the names of those that are opened, of a folder `name`.
+def list_opened_shapes(
+    tensors: Tensors, name: str, block: Sequence[int] | None
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the opened weights of a folder `name`; `block` as read_block gives it.
 
-    Raises StudioError where a weight lacks its scales: what it is then worth nobody knows.
+    Raises StudioError where a weight lacks its scales, or has others: what it is then worth nobody knows.
     """
     shapes: dict[str, tuple[int, ...]] = {}
-    packed: list[str] = []
     for key, tensor in tensors.items():
         if key.endswith(BLOCKS) and key.removesuffix(BLOCKS) + BLOCK_SCALES in tensors:
             *lead, rows, groups, half = tensor.shape
-            packed.append(key.removesuffix(BLOCKS))
-            shapes[packed[-1]] = (*lead, groups * half * 2, rows)
+            shapes[key.removesuffix(BLOCKS)] = (*lead, groups * half * 2, rows)
         elif tensor.dtype in FLOAT8:
-            if find_scale(key, tensors) is None:
+            scale = find_scale(key, tensors)
+            if scale is None or find_sizes(tensor.shape, tensors[scale].shape, block) is None:
                 values = {"name": name, "tensor": key}
                 raise StudioError(*(text(f"stored.no_scale{end}", **values) for end in ("", ".why", ".fix")))
-            packed.append(key)
             shapes[key] = tensor.shape
         elif not _is_scale(key, tensors):
             shapes[key] = tensor.shape
-    return shapes, packed
+    return shapes
 
 
 def find_scale(key: str, tensors: Tensors) -> str | None:
@@ -72,19 +73,36 @@ def find_scale(key: str, tensors: Tensors) -> str | None:
     return next((key + ending for ending in SCALES if key + ending in tensors), None)
 
 
+def read_block(folder: Path) -> tuple[int, int] | None:
+    """Return the rows and columns that a float8 scale is for, as the config says; None where it has no blocks."""
+    config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
+    block = config.get("quantization_config", {}).get("weight_block_size")
+    fits = (
+        isinstance(block, list) and len(block) == 2 and all(isinstance(one, int) and one > 0 for one in block)
+    )
+    return (block[0], block[1]) if fits else None
+
+
 def find_opened(folder: Path, paths: tuple[Path, ...]) -> Path:
     """Return where the model in `folder`, its shards `paths`, lies when it is open."""
     digest = hashlib.sha256((folder / "config.json").read_bytes())
     for path in paths:
-        size_bytes = path.stat().st_size
-        with path.open("rb") as file:
-            for number in range(SAMPLES):
-                file.seek(size_bytes * number // SAMPLES)
-                digest.update(file.read(SAMPLE_BYTES))
-        digest.update(str(size_bytes).encode())
+        facts = path.stat()
+        digest.update(_sample(path, facts.st_size, facts.st_mtime_ns))
     # A folder of the hub's cache is named for its commit; the one above its snapshots for the model.
     named = folder.parents[1] if folder.parent.name == "snapshots" else folder
     return name_opened(named.name, digest.hexdigest())
+
+
+@lru_cache(512)
+def _sample(path: Path, size_bytes: int, changed_ns: int) -> bytes:
+    """Return the digest of samples of a shard, read once: a model's facts are asked for again and again."""
+    digest = hashlib.sha256(str(size_bytes).encode())
+    with path.open("rb") as file:
+        for number in range(SAMPLES):
+            file.seek(size_bytes * number // SAMPLES)
+            digest.update(file.read(SAMPLE_BYTES))
+    return digest.digest()
 
 
 def open_stored(
@@ -99,7 +117,7 @@ def open_stored(
 
     Raises StudioError when the disk is full or the place cannot be written.
     """
-    shapes, _ = list_opened_shapes(tensors, name)
+    shapes = list_opened_shapes(tensors, name, read_block(folder))
     needed_bytes = 2 * sum(map(math.prod, shapes.values()))
 
     def write(staged: Path) -> bool:
@@ -108,7 +126,7 @@ def open_stored(
                 shutil.copyfile(file, staged / file.name)
         _write_config(folder, staged)
         shards = WeightShards(staged)
-        for key, weight in open_tensors(paths, tensors):
+        for key, weight in open_tensors(paths, tensors, read_block(folder)):
             if should_stop():
                 return False
             shards.add(key, weight)
@@ -119,9 +137,13 @@ def open_stored(
     return write_opened(find_opened(folder, paths), name, needed_bytes, write)
 
 
-def open_tensors(paths: tuple[Path, ...], tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, weight) of all weights, those that were packed in bfloat16; a scale may lie in another shard."""
-    import torch
+def open_tensors(
+    paths: tuple[Path, ...], tensors: Tensors, block: Sequence[int] | None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, weight) of all weights, those that were packed in bfloat16; a scale may lie in another shard.
+
+    `block`: the rows and columns that a float8 scale is for, as the config says.
+    """
     from safetensors import safe_open
 
     files = {path: safe_open(path, "pt") for path in paths}
@@ -132,46 +154,56 @@ def open_tensors(paths: tuple[Path, ...], tensors: Tensors) -> Iterator[tuple[st
             yield whole, open_mxfp4(file.get_tensor(key), scales)
         elif tensors[key].dtype in FLOAT8:
             scale = find_scale(key, places) or ""
-            yield key, open_float8(file.get_tensor(key), places[scale].get_tensor(scale))
+            yield key, open_float8(file.get_tensor(key), places[scale].get_tensor(scale), block)
         elif not _is_scale(key, tensors):
-            weight = file.get_tensor(key)
-            yield key, weight.to(torch.bfloat16) if weight.dtype == torch.float32 else weight
+            yield key, file.get_tensor(key)
 
 
-def open_float8(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Return (..., rows, columns) float8 times its scales in bfloat16.
+def find_sizes(
+    shape: Sequence[int], scale: Sequence[int], block: Sequence[int] | None
+) -> tuple[int, int] | None:
+    """Return the rows and columns that one scale is for, None where scales of that shape do not fit the weight.
 
-    `scale`: one number, one a row (rows,) or (rows, 1), or one a block, the blocks as large as the shapes tell (the
-    last of an axis may be smaller).
+    Scales are one for all, one a `block`, one a row, or one for each matrix of a stack; a row's may lack its last axis.
+    """
+    if math.prod(scale) == 1:
+        return tuple(shape[-2:]) if len(shape) > 1 else (1, shape[0])
+    rows, columns = shape[-2:]
+    given = (*scale, 1) if len(scale) == len(shape) - 1 else tuple(scale)
+    for size in filter(None, (block, (1, columns), (rows, columns))):
+        if given == (*shape[:-2], -(-rows // size[0]), -(-columns // size[1])):
+            return size[0], size[1]
+    return None
+
+
+def open_float8(
+    weight: torch.Tensor, scale: torch.Tensor, block: Sequence[int] | None = None
+) -> torch.Tensor:
+    """Return (..., rows, columns) float8 times its scales in bfloat16; the last block of an axis may be smaller.
+
+    Raises ValueError where the scales do not fit the weight: list_opened_shapes refuses such a model beforehand.
     """
     import torch
 
     result = torch.empty(weight.shape, dtype=torch.bfloat16)
-    if scale.numel() == 1 or weight.dim() < 2:
-        return result.copy_(weight.float() * scale.float().reshape(-1)[0])
-    if scale.dim() == 1:
-        scale = scale.unsqueeze(-1)
+    if scale.numel() == 1:
+        return result.copy_(weight.float() * scale.float().reshape(()))
+    sizes = find_sizes(weight.shape, scale.shape, block)
+    if sizes is None:
+        raise ValueError(f"scales {tuple(scale.shape)} of a weight {tuple(weight.shape)}")
     rows, columns = weight.shape[-2:]
-    blocks = [
-        _measure_block(length, count) for length, count in zip((rows, columns), scale.shape[-2:], strict=True)
-    ]
-    flat, scales = weight.reshape(-1, rows, columns), scale.float().reshape(-1, *scale.shape[-2:])
+    counts = -(-rows // sizes[0]), -(-columns // sizes[1])
+    flat, scales = weight.reshape(-1, rows, columns), scale.float().reshape(-1, *counts)
     opened = result.view(-1, rows, columns)
+    step = max(1, PART_BYTES // columns // sizes[0]) * sizes[0]
     for number in range(flat.shape[0]):
-        each = scales[min(number, len(scales) - 1)]
-        across = each.repeat_interleave(blocks[1], 1)[:, :columns]
-        for start in range(0, rows, blocks[0]):
-            part = slice(start, start + blocks[0])
-            opened[number, part] = flat[number, part].float() * across[start // blocks[0]]
+        across = scales[number].repeat_interleave(sizes[1], 1)[:, :columns]
+        for start in range(0, rows, step):
+            part = slice(start, start + step)
+            spread = across[start // sizes[0] : -(-(start + step) // sizes[0])].repeat_interleave(sizes[0], 0)
+            packed = flat[number, part].float()
+            opened[number, part] = packed * spread[: packed.shape[0]]
     return result
-
-
-def _measure_block(length: int, count: int) -> int:
-    """Return the size of `count` blocks along an axis: a power of two where blocks are cut short at its end."""
-    if length % count == 0 and (count == 1 or length // count & (length // count - 1) == 0):
-        return length // count
-    least = -(-length // count)
-    return 1 << (least - 1).bit_length()
 
 
 def open_mxfp4(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:

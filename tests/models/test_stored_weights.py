@@ -75,8 +75,8 @@ def test_an_fp8_folder_is_opened_once(tmp_path, block, static):
     )
     assert set(opened) == set(kept)
     for name, weight in opened.items():
-        expected = meant.get(name, kept[name].float())
-        assert torch.equal(weight.float(), expected.to(torch.bfloat16).float()), name
+        expected = meant[name].to(torch.bfloat16) if name in meant else kept[name]
+        assert torch.equal(weight, expected), name
     assert open_packed(facts) is facts
 
 
@@ -93,14 +93,41 @@ def test_a_weight_without_its_scale_is_refused(tmp_path):
 
 def test_float8_by_blocks_of_experts_and_by_rows():
     generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(3, 200, 96, generator=generator).to(torch.float8_e4m3fn)
-    scale = torch.rand(3, 2, 1, generator=generator)  # blocks of 128, the last one cut short
-    spread = scale.repeat_interleave(128, 1)[:, :200]
-    assert torch.equal(open_float8(weight, scale), (weight.float() * spread).to(torch.bfloat16))
-    rows = torch.rand(200, generator=generator)
+    weight = torch.randn(3, 192, 96, generator=generator).to(torch.float8_e4m3fn)
+    scale = torch.rand(3, 2, 1, generator=generator)  # blocks of 128: the second has 64 rows, not both 96
+    spread = scale.repeat_interleave(128, 1)[:, :192]
+    assert torch.equal(open_float8(weight, scale, (128, 128)), (weight.float() * spread).to(torch.bfloat16))
+    rows = torch.rand(192, generator=generator)
     expected = (weight[0].float() * rows[:, None]).to(torch.bfloat16)
-    assert torch.equal(open_float8(weight[0], rows), expected)
-    assert torch.equal(open_float8(weight[0], rows[:, None]), expected)
+    for block in (None, (128, 128)):
+        assert torch.equal(open_float8(weight[0], rows, block), expected)
+        assert torch.equal(open_float8(weight[0], rows[:, None], block), expected)
+    each = torch.rand(3, 1, 1, generator=generator)
+    assert torch.equal(open_float8(weight, each), (weight.float() * each).to(torch.bfloat16))
+    for wrong in ((2, 1), (192, 2), (96,)):
+        with pytest.raises(ValueError, match="scales"):
+            open_float8(weight[0], torch.ones(wrong), None)
+
+
+def test_scales_that_do_not_fit_are_refused_before_a_run(tmp_path):
+    folder = tmp_path / "m"
+    store_fp8(folder, (64, 64))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["quantization_config"]["weight_block_size"] = [100, 100]
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(StudioError) as caught:
+        inspect_model(str(folder))
+    assert caught.value.what.id == "stored.no_scale"
+
+
+def test_what_is_not_packed_keeps_its_digits(tmp_path):
+    folder = tmp_path / "m"
+    store_fp8(folder, (128, 128))
+    weights = load_file(folder / "model.safetensors")
+    exact = torch.full_like(weights["model.norm.weight"], 1 / 3, dtype=torch.float32)
+    save_file(weights | {"model.norm.weight": exact}, folder / "model.safetensors", metadata={"format": "pt"})
+    facts = open_packed(inspect_model(str(folder)))
+    assert torch.equal(load_file(Path(facts.folder) / "model.safetensors")["model.norm.weight"], exact)
 
 
 def test_mxfp4_is_what_transformers_makes_of_it():

@@ -29,7 +29,7 @@ def find_gguf(source: str, path: Path) -> Path | None:
         return found
     if path.is_file():
         return path if is_gguf(path) else None
-    if not path.is_dir() or (path / "config.json").is_file() or any(path.glob("*.safetensors")):
+    if not path.is_dir() or any(path.glob("*.safetensors")):  # a config alone stands beside many GGUF files
         return None
     files = list_model_files(path)
     if len(files) > 1:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 LAYER = re.compile(r"blk\.(\d+)\.(.+)$")
+EXACT = ("exp_probs_b.bias",)
+"""What stays in fp32: a router's corrections decide between close scores, and transformers keeps them so."""
 LAYER_NUMBER = re.compile(r"^model\.layers\.\d+\.")
 
 
@@ -91,7 +93,7 @@ def open_tensors(
         change = family.changes.get(inner)
         if change is not None:
             tensor = change(tensor, config)
-        tensor, (whole, _, part) = tensor.to(dtype), there.partition("#")
+        tensor, (whole, _, part) = tensor.to(torch.float32 if inner in EXACT else dtype), there.partition("#")
         if "{}" in there:
             yield from ((there.format(number), expert) for number, expert in enumerate(tensor))
         elif part:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from studio.models.catalog import inspect_model
@@ -56,6 +57,9 @@ def test_a_file_of_llama_cpp_is_the_model_that_it_was(name):
         for key, weight in model.state_dict().items()
     }
     assert found == expected["weights"]
+    stored = load_file(folder / "model.safetensors")
+    exact = {key: weight.dtype for key, weight in stored.items() if key.endswith("e_score_correction_bias")}
+    assert set(exact.values()) <= {torch.float32} and bool(exact) == (name == "deepseek_v3")
     with torch.no_grad():
         logits = model.eval()(IDS).logits[0, -1, :8]
     assert torch.allclose(logits, torch.tensor(expected["logits"]), atol=2e-3)

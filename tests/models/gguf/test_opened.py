@@ -106,6 +106,8 @@ def test_a_folder_with_one_model_is_that_model_and_with_several_asks(file):
     assert inspect_model(str(file.parent)).name == "My Model.Q4"
     (file.parent / "mmproj-f16.gguf").write_bytes(b"GGUF")
     assert inspect_model(str(file.parent)).name == "My Model.Q4"
+    (file.parent / "config.json").write_text("{}", encoding="utf-8")  # as many folders of the hub have
+    assert inspect_model(str(file.parent)).name == "My Model.Q4"
     shutil.copy(file, file.with_name("other.gguf"))
     with pytest.raises(StudioError) as caught:
         inspect_model(str(file.parent))
