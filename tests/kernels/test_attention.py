@@ -30,9 +30,13 @@ def draw(lengths, heads: Heads, dtype: torch.dtype, device: str = "cpu"):
     return dout, *parts.split((heads.query_heads, heads.key_heads, heads.key_heads), 1)
 
 
-def dense(dout, q, k, v, lengths, heads: Heads):
-    """out, dq, dk, dv in float64 by autograd over the composed form with one mask of T x T."""
-    q, k, v = (x.detach().double().cpu().requires_grad_() for x in (q, k, v))
+def dense(dout, q, k, v, lengths, heads: Heads, sinks: torch.Tensor | None = None):
+    """out, dq, dk, dv (and dsinks) in float64 by autograd over the composed form with one mask of T x T.
+
+    Sinks are a last column of all scores, without a value.
+    """
+    given = (q, k, v) if sinks is None else (q, k, v, sinks)
+    q, k, v, *sink = found = [x.detach().double().cpu().requires_grad_() for x in given]
     shared = heads.query_heads // heads.key_heads
     keys, values = (x.repeat_interleave(shared, 1) for x in (k, v))
     scores = torch.einsum("ihd,jhd->hij", q, keys) * heads.scale
@@ -43,9 +47,13 @@ def dense(dout, q, k, v, lengths, heads: Heads):
     seen = (document[:, None] == document) & (place <= place[:, None])
     if heads.window:
         seen &= place > place[:, None] - heads.window
-    shares = torch.softmax(scores.masked_fill(~seen, float("-inf")), -1)
+    columns = [
+        scores.masked_fill(~seen, float("-inf")),
+        *(x[:, None, None].expand(-1, len(q), 1) for x in sink),
+    ]
+    shares = torch.softmax(torch.cat(columns, -1), -1)[..., : len(k)]
     out = torch.einsum("hij,jhd->ihd", shares, values)
-    return out.detach(), *torch.autograd.grad(out, (q, k, v), dout.double().cpu())
+    return out.detach(), *torch.autograd.grad(out, found, dout.double().cpu())
 
 
 def run(backend, dout, q, k, v, documents: Documents, heads: Heads):

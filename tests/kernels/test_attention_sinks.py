@@ -14,7 +14,7 @@ from studio_kernels import attention_backends, attention_sinks
 from studio_kernels.attention import Documents, choose_attention, try_out
 from studio_kernels.varlen import Heads
 
-from tests.kernels.test_attention import EQUAL, PACKED, TOLERANCE, draw, make_heads
+from tests.kernels.test_attention import EQUAL, PACKED, TOLERANCE, dense, draw, make_heads
 
 ROOT = Path(__file__).parents[2]
 INTERPRETED = """
@@ -32,26 +32,6 @@ def draw_sinks(heads: Heads) -> torch.Tensor:
     return torch.randn(heads.query_heads, generator=torch.Generator().manual_seed(7)) * 2
 
 
-def dense(dout, q, k, v, sinks, lengths, heads: Heads):
-    """out, dq, dk, dv, dsinks in float64 by autograd, with the sinks as a last column of all scores."""
-    q, k, v, sinks = (x.detach().double().cpu().requires_grad_() for x in (q, k, v, sinks))
-    shared = heads.query_heads // heads.key_heads
-    keys, values = (x.repeat_interleave(shared, 1) for x in (k, v))
-    scores = torch.einsum("ihd,jhd->hij", q, keys) * heads.scale
-    if heads.softcap:
-        scores = heads.softcap * torch.tanh(scores / heads.softcap)
-    document = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    place = torch.arange(sum(lengths))
-    seen = (document[:, None] == document) & (place <= place[:, None])
-    if heads.window:
-        seen &= place > place[:, None] - heads.window
-    scores = scores.masked_fill(~seen, float("-inf"))
-    column = sinks[:, None, None].expand(-1, scores.shape[1], 1)
-    shares = torch.softmax(torch.cat((scores, column), -1), -1)[..., :-1]
-    out = torch.einsum("hij,jhd->ihd", shares, values)
-    return out.detach(), *torch.autograd.grad(out, (q, k, v, sinks), dout.double().cpu())
-
-
 def errors_of(backend, lengths, heads: Heads, dtype: torch.dtype) -> list[float]:
     """Return the errors of out, dq, dk, dv and dsinks as shares of the largest value (1 at least)."""
     dout, q, k, v = draw(lengths, heads, dtype)
@@ -63,7 +43,7 @@ def errors_of(backend, lengths, heads: Heads, dtype: torch.dtype) -> list[float]
         found = (out, *attention_sinks.backward(backend, *given, dsinks), dsinks - 1)
     return [
         ((ours.double() - exact).abs().max() / exact.abs().max().clamp(min=1.0)).item()
-        for ours, exact in zip(found, dense(dout, q, k, v, sinks, lengths, heads), strict=True)
+        for ours, exact in zip(found, dense(dout, q, k, v, lengths, heads, sinks), strict=True)
     ]
 
 

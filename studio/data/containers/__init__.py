@@ -5,9 +5,9 @@ from studio.data.containers import (
     delimited,
     json_document,
     json_lines,
-    memory,
     parquet,
     text_files,
+    translation_memory,
     workbook,
 )
 from studio.data.containers.container import Container
@@ -16,7 +16,7 @@ CONTAINERS: tuple[Container, ...] = (
     parquet.CONTAINER,
     arrow.CONTAINER,
     workbook.CONTAINER,
-    memory.CONTAINER,
+    translation_memory.CONTAINER,
     delimited.CSV,
     delimited.TSV,
     text_files.TXT,
