@@ -91,7 +91,7 @@ def examine(family: Family, folder: Path, llama_cpp: str) -> tuple[str, str]:
         return "not written", f"{type(error).__name__}: {str(error)[:80]}"
     more = ["--no-mtp"] if family.model_type.startswith(("qwen3_5", "qwen3_next")) else []
     command = [sys.executable, "-c", CONVERT, llama_cpp, str(folder), str(file), *more]
-    said = subprocess.run(command, capture_output=True, text=True)
+    said = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     if not file.is_file():
         return "not written", (said.stderr.strip().splitlines() or [""])[-1][:80]
     try:
