@@ -10,7 +10,7 @@ from typing import Any
 
 from studio.core.i18n import Catalogue, text
 from studio.data.row import name_place
-from studio.data.row_errors import CODES
+from studio.data.row_codes import RowCode
 
 WIDTH = 100
 LINES_A_CODE = 3
@@ -94,11 +94,11 @@ def _list_problems(problems: Sequence[Mapping[str, Any]], words: Catalogue, say:
     if groups:
         yield from ("", say(text("cli.data.problems")))
     for number, found in sorted(groups.items()):
-        code = CODES[number]
+        code = RowCode(number)
         count = sum(problem["count"] for problem in found)
         effect = found[0]["effect"]
         told = say(text(f"cli.data.effect.{effect}", count=f"{count:,}"))
-        yield f"  {number}  {told}  {say(code.title)}"
+        yield f"  {number}  {told}  {say(code.heading)}"
         for problem in [one for one in found if one["line"]][:LINES_A_CODE]:
             yield from _wrap(problem["message"], "        - ")
         yield from _wrap(words.say(code.fix), "        ")

@@ -21,6 +21,7 @@ from studio.data.problems import Problems
 from studio.data.quarantine import NAME as QUARANTINE
 from studio.data.quarantine import QuarantineWriter
 from studio.data.row import Row, RowError, RowProblem
+from studio.data.row_codes import RowCode
 from studio.data.row_stats import BATCH_ROWS, collect_traits
 from studio.data.shards import ShardWriter
 from studio.data.source import DataFile
@@ -36,7 +37,6 @@ STRETCHED = ("utf-8", "utf-8-sig")
 """Encodings in which a newline is one byte that is part of nothing else."""
 COLUMNS_LIMIT = 10_000
 TELL_ROWS = 1024
-CODE_UNREADABLE = "E101"
 CONTROL = re.compile("|".join(map(re.escape, WELL_KNOWN)).encode("utf-8"))
 CONTROL_LEADS = tuple(
     {word[:2].encode("utf-8") for word in WELL_KNOWN if word.startswith("<")} | {b"[INST", b"[/INST"}
@@ -271,12 +271,12 @@ class Sorter:
                     found[i] = CONTROL.search(text_) is not None
         return found
 
-    def _refuse(self, row: Row, code: str, message: Any) -> None:
+    def _refuse(self, row: Row, code: RowCode, message: Any) -> None:
         problem = self._problem(row, code, message)
         self.result.problems.add(replace(problem, raw=b""))
         self._quarantine.add(problem)
 
-    def _problem(self, row: Row, code: str, message: Any) -> RowProblem:
+    def _problem(self, row: Row, code: RowCode, message: Any) -> RowProblem:
         return RowProblem(
             code=code,
             message=message,
@@ -299,7 +299,7 @@ def hash_prompts(conversations: Iterable[Conversation]) -> np.ndarray:
 def write_conversation(conversation: Conversation) -> tuple[bytes, int]:
     """Return a Conversation as JSON in UTF-8, and 1 where it holds integers beyond 64 bits.
 
-    Raises RowError: half a surrogate pair (E110), or nested too deep (E101).
+    Raises RowError: half a surrogate pair (BAD_CHARACTERS), or nested too deep (UNREADABLE).
     """
     import orjson
 
@@ -311,6 +311,6 @@ def write_conversation(conversation: Conversation) -> tuple[bytes, int]:
     try:
         return json.dumps(found, ensure_ascii=False, default=str).encode("utf-8"), 1
     except UnicodeEncodeError as error:
-        raise RowError("E110", text("data.row.surrogate")) from error
+        raise RowError(RowCode.BAD_CHARACTERS, text("data.row.surrogate")) from error
     except (RecursionError, ValueError) as error:
-        raise RowError(CODE_UNREADABLE, text("data.row.too_deep", levels=240)) from error
+        raise RowError(RowCode.UNREADABLE, text("data.row.too_deep", levels=240)) from error

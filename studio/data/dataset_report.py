@@ -27,7 +27,7 @@ from studio.data.pipeline import (
 from studio.data.preview import PreviewRow, show_plain, show_rendered
 from studio.data.problems import KEPT, Problems
 from studio.data.row import RowProblem, name_place
-from studio.data.row_errors import CODES
+from studio.data.row_codes import RowCode
 from studio.data.row_stats import join_traits
 from studio.data.statistics import Statistics, measure
 from studio.data.transforms import list_evaluation, read_evaluation
@@ -132,7 +132,7 @@ def measure_all(found: Gathered, near: bool | None = None) -> Statistics:
 
 
 def note_duplicates(found: Gathered, statistics: Statistics) -> None:
-    """Add the exact duplicates (E190) to the problems, unless they are left out anyway."""
+    """Add the exact duplicates (DUPLICATE) to the problems, unless they are left out anyway."""
     pairs = statistics.repeats.exact
     if found.spec.duplicates != "keep" or not len(pairs):
         return
@@ -140,9 +140,9 @@ def note_duplicates(found: Gathered, statistics: Statistics) -> None:
     for row, first in pairs[:KEPT].tolist():
         place = converted.place(first)
         unit, number = name_place(place["line"], place["row"])
-        message = text(f"data.row.E190.{unit}", number=number)
-        duplicates.add(RowProblem(code="E190", message=message, **converted.place(row)))
-    duplicates.counts["E190"] = len(pairs)
+        message = text(f"data.row.repeats.{unit}", number=number)
+        duplicates.add(RowProblem(code=RowCode.DUPLICATE, message=message, **converted.place(row)))
+    duplicates.counts[RowCode.DUPLICATE] = len(pairs)
     found.problems.join(duplicates)
 
 
@@ -197,8 +197,10 @@ def _list_problems(found: Gathered) -> list[dict[str, Any]]:
     """Return the problems with their effect; control signs are only noted while no tokenizer says which ones count."""
     entries = found.problems.entries()
     for entry in entries:
-        known = CODES[entry["code"]].effect
-        entry["effect"] = "noted" if entry["code"] == "E191" and found.tokens is None else known
+        known = RowCode(entry["code"]).effect
+        entry["effect"] = (
+            "noted" if entry["code"] == RowCode.CONTROL_TOKENS and found.tokens is None else known
+        )
     return entries
 
 

@@ -11,6 +11,7 @@ from studio.core.i18n import text
 from studio.data.convert import Converted
 from studio.data.problems import KEPT, Problems
 from studio.data.row import RowProblem
+from studio.data.row_codes import RowCode
 from studio.data.sequence_packing import Example, LazySequence
 from studio.data.text_splitting import split_rows
 from studio.data.tokens import Tokens
@@ -135,7 +136,7 @@ class Cutting:
         """
         self.dropped: Counter[str] = Counter()
         self.problems = Problems()
-        """E160, E161, E162, for the first hundred rows of each."""
+        """CUT, ANSWER_CUT, NOTHING_TO_LEARN, for the first hundred rows of each."""
         self._converted, self._tokens, self._split, self._limit = converted, tokens, split, limit
         lengths = tokens.full_lengths[rows]
         silent = tokens.trained_end[rows] == 0
@@ -147,18 +148,18 @@ class Cutting:
             self.used = len(rows)
             return
         unfit = lengths > limit if too_long == "drop" else (lengths > limit) & (tokens.seconds[rows] > 0)
-        rows, lengths = self._drop(rows, lengths, unfit, LONG_RULE, "E160")  # a pair is never cut
+        rows, lengths = self._drop(rows, lengths, unfit, LONG_RULE, RowCode.CUT)  # a pair is never cut
         if too_long == "split" and (lengths > limit).any() and _is_plain(converted):
             self.examples = self._split_rows(rows, limit, rates)
             self.used = len(rows)
             return
         beyond = tokens.first_trained[rows] >= limit
-        rows, lengths = self._drop(rows, lengths, beyond, CUT_RULE, "E162")
+        rows, lengths = self._drop(rows, lengths, beyond, CUT_RULE, RowCode.NOTHING_TO_LEARN)
         long = lengths > limit
         answers = long & (tokens.trained_end[rows] > limit)
         self.cut, self.answers_cut = int(long.sum()), int(answers.sum())
-        self._note(rows[answers], "E161")
-        self._note(rows[long & ~answers], "E160")
+        self._note(rows[answers], RowCode.ANSWER_CUT)
+        self._note(rows[long & ~answers], RowCode.CUT)
         self.examples = Examples(tokens, rows, np.zeros_like(rows), np.minimum(lengths, limit))
         self.used = len(rows)
 
@@ -176,7 +177,7 @@ class Cutting:
         return examples.pick(np.flatnonzero(kept))
 
     def _drop(
-        self, rows: np.ndarray, lengths: np.ndarray, out: np.ndarray, rule: str, code: str
+        self, rows: np.ndarray, lengths: np.ndarray, out: np.ndarray, rule: str, code: RowCode
     ) -> tuple[np.ndarray, np.ndarray]:
         if out.any():
             self.dropped[rule] += int(out.sum())
@@ -184,7 +185,7 @@ class Cutting:
                 self._note(rows[out], code)
         return rows[~out], lengths[~out]
 
-    def _note(self, rows: np.ndarray, code: str) -> None:
+    def _note(self, rows: np.ndarray, code: RowCode) -> None:
         for row in np.sort(rows)[:KEPT].tolist():
             place = self._converted.place(int(self._tokens.rows[row]), self._split)
             values = {"tokens": int(self._tokens.full_lengths[row]), "limit": self._limit}

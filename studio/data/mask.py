@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from studio.core.i18n import text
 from studio.data.conversation import Message
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 from studio.data.special_tokens import ControlWords
 from studio.data.template import ChatTemplate
 from studio.data.template_skeleton import (
@@ -192,7 +193,7 @@ class Mask:
     # One conversation ------------------------------------------------------------------------------------------------
 
     def find_answers(self, full: str, messages: Sequence[Message], tools: Tools) -> dict[int, Span]:
-        """Return where each answer stands in `full`, found one by one. Raises RowError E181 for one that is lost."""
+        """Return where each answer stands in `full`, found one by one. Raises RowError TEMPLATE where one is lost."""
         found = {}
         for i, message in enumerate(messages):
             if message.role == "assistant":
@@ -202,7 +203,7 @@ class Mask:
             for number, (start, end) in found.items():
                 # Some templates write a tool's result inside the turn that called it.
                 if place is not None and place[0] < end and start < place[1]:
-                    raise RowError("E181", text("data.row.answer_lost", number=number + 1))
+                    raise RowError(RowCode.TEMPLATE, text("data.row.answer_lost", number=number + 1))
         return found
 
     def _find_alone(self, full: str, messages: Sequence[Message], tools: Tools, i: int) -> Span:
@@ -210,7 +211,7 @@ class Mask:
         if own is None and messages[i].content:
             whole = self._span_between(full, messages, tools, i)
             if whole is None or messages[i].content.strip() not in full[slice(*whole)]:
-                raise RowError("E181", text("data.row.answer_lost", number=i + 1))
+                raise RowError(RowCode.TEMPLATE, text("data.row.answer_lost", number=i + 1))
             return whole
         start, end = own or (None, None)
         left, prompt = 0, None
@@ -223,7 +224,7 @@ class Mask:
         if prompt is None:
             left, prompt = 0, self._render_prompt(messages[:i], tools, "")
             if start is None and not (prompt and full.startswith(prompt)):
-                raise RowError("E181", text("data.row.answer_lost", number=i + 1))
+                raise RowError(RowCode.TEMPLATE, text("data.row.answer_lost", number=i + 1))
         stop = len(full) if start is None else start
         begin = left + self._find_start(full[left:stop], start is not None, prompt)
         tail_left = begin if end is None else end
@@ -238,7 +239,7 @@ class Mask:
         last = i == len(messages) - 1
         closing = self._find_closing(full[tail_left:], bool(messages[i].tool_calls), last, render_after)
         if closing is None:
-            raise RowError("E181", text("data.row.answer_lost", number=i + 1))
+            raise RowError(RowCode.TEMPLATE, text("data.row.answer_lost", number=i + 1))
         return begin, tail_left + closing
 
     def _locate(self, full: str, messages: Sequence[Message], tools: Tools, i: int) -> Span | None:

@@ -22,6 +22,7 @@ from studio.data.convert_part import CONTROL
 from studio.data.open_question import Question
 from studio.data.problems import KEPT, Problems
 from studio.data.row import RowProblem
+from studio.data.row_codes import RowCode
 from studio.data.text_splitting import rate_tokens
 from studio.data.transforms import Selection, apply
 from studio.data.understanding import Understanding
@@ -180,9 +181,13 @@ def _note_control(found: Gathered) -> None:
     for row in rows[:KEPT].tolist():
         sign = CONTROL.search(bytes(next(shards.read_texts([row]))[1]))[0].decode("utf-8")
         message = text("data.row.control_known", word=sign)
-        noted.add(RowProblem(code="E191", message=message, **found.converted.place(row, found.split)))
+        noted.add(
+            RowProblem(
+                code=RowCode.CONTROL_TOKENS, message=message, **found.converted.place(row, found.split)
+            )
+        )
     if len(rows):
-        noted.counts["E191"] = len(rows)
+        noted.counts[RowCode.CONTROL_TOKENS] = len(rows)
         found.problems.join(noted)
 
 

@@ -206,7 +206,7 @@ def show_rows(
                 rendered = renderer.tokenize([layout], None)[0]
         except RowError as error:
             problem = RowProblem(
-                code=error.code or "E181", message=error.message, line=row.line, row=row.row, file=name
+                code=error.code, message=error.message, line=row.line, row=row.row, file=name
             )
             problems.add(problem)
             continue

@@ -11,7 +11,7 @@ from typing import Any
 from studio.core.codec import from_json, to_json
 from studio.core.i18n import Text, text
 from studio.data.row import RowProblem
-from studio.data.row_errors import CODES
+from studio.data.row_codes import find_code
 
 KEPT = 100
 """Problems of one code that are kept one by one; of the others only their number."""
@@ -67,8 +67,7 @@ class Problems:
         """Return how many rows of which kind cannot be used, the most frequent kind first."""
         counts = sorted((-count, code) for code, count in self.counts.items() if is_refused(code))
         named = [
-            text(f"data.refused.{code if code in CODES else 'other'}", rows=f"{-count:,}")
-            for count, code in counts
+            text(f"data.refused.{find_code(code) or 'other'}", rows=f"{-count:,}") for count, code in counts
         ]
         named = named or [text("data.refused.other", rows=f"{self.refused:,}")]
         return reduce(lambda first, next: text("data.refused.list", first=first, next=next), named)
@@ -124,7 +123,8 @@ def gather(found: Iterable[Problems]) -> Problems:
 
 def is_refused(code: str) -> bool:
     """Return whether a row with this code cannot be used."""
-    return code not in CODES or CODES[code].effect == "refused"
+    known = find_code(code)
+    return known is None or known.effect == "refused"
 
 
 def unpack_problem(found: Mapping[str, Any]) -> RowProblem:

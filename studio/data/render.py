@@ -19,6 +19,7 @@ from studio.data.conversation import Conversation, Message
 from studio.data.encoder import Encoder
 from studio.data.mask import Mask
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 from studio.data.special_tokens import ControlWords, say_value
 from studio.data.template import ChatTemplate, compile_like
 from studio.data.template_drops import find_lost, is_whole, is_written, name_of
@@ -162,8 +163,9 @@ class Renderer:
     def lay_out(self, conversation: Conversation) -> Layout:
         """Return the text of `conversation` and the characters that are learned.
 
-        Raises RowError E181 (the template refuses or loses something), E191 (a control word in it), E192 (a token id
-        that the model has not) and E120 (labels that do not fit); StudioError without a chat template.
+        Raises RowError TEMPLATE (the template refuses or loses something), CONTROL_TOKENS (a control word in it),
+        BEYOND_VOCABULARY (a token id that the model has not) and WRONG_SHAPE (labels that do not fit); StudioError
+        without a chat template.
         """
         kind = conversation.kind
         if kind == "tokens":
@@ -210,7 +212,7 @@ class Renderer:
     def _find_spans(
         self, mask: Mask, full: str, messages: Sequence[Message], tools: Tools
     ) -> tuple[Mapping[int, Span], frozenset[str]]:
-        """Return where the answers stand in `full` and what is lost. Raises RowError E181 for what must not be."""
+        """Return where the answers stand in `full` and what is lost. Raises RowError TEMPLATE for what must not be."""
         shape = shape_of(messages, tools)
         if shape is None:
             skeleton = mask.build_skeleton(messages, tools)
@@ -228,11 +230,13 @@ class Renderer:
             spans = mask.find_answers(full, messages, tools)
             for i, (start, end) in spans.items():
                 if not is_whole(messages[i], full[start:end]):
-                    raise RowError("E181", text("data.row.answer_lost", number=i + 1))
+                    raise RowError(RowCode.TEMPLATE, text("data.row.answer_lost", number=i + 1))
         for i, message in enumerate(messages):
             for call in message.tool_calls:
                 if not is_written(call, full[slice(*spans[i])]):
-                    raise RowError("E181", text("data.row.tool_call_lost", name=call.name[:80], number=i + 1))
+                    raise RowError(
+                        RowCode.TEMPLATE, text("data.row.tool_call_lost", name=call.name[:80], number=i + 1)
+                    )
         return spans, lost
 
     def _lay_out_text(self, words: str) -> Layout:
@@ -241,7 +245,7 @@ class Renderer:
         found = self.controls.find(body)
         if found:
             if not self._is_laid_out(words):
-                raise RowError("E191", text("data.row.control.text", word=found))
+                raise RowError(RowCode.CONTROL_TOKENS, text("data.row.control.text", word=found))
             notes = ("laid_out",)
             return Layout(text=words, trained=((0, len(words)),), notes=notes)
         words = self._end(words)
@@ -263,13 +267,18 @@ class Renderer:
         for place, one in enumerate(ids, start=1):
             if not 0 <= one < self.vocab_size:
                 raise RowError(
-                    "E192", text("data.row.token_id", place=place, id=one, last=self.vocab_size - 1)
+                    RowCode.BEYOND_VOCABULARY,
+                    text("data.row.token_id", place=place, id=one, last=self.vocab_size - 1),
                 )
         if labels and len(labels) != len(ids):
-            raise RowError("E120", text("data.row.labels.length", labels=len(labels), tokens=len(ids)))
+            raise RowError(
+                RowCode.WRONG_SHAPE, text("data.row.labels.length", labels=len(labels), tokens=len(ids))
+            )
         for place, (one, label) in enumerate(zip(ids, labels, strict=False), start=1):
             if label not in (UNTRAINED, one):
-                raise RowError("E120", text("data.row.labels.other", place=place, label=label, id=one))
+                raise RowError(
+                    RowCode.WRONG_SHAPE, text("data.row.labels.other", place=place, label=label, id=one)
+                )
         mask = np.asarray(labels, dtype=np.int64) != UNTRAINED if labels else np.ones(len(ids), dtype=bool)
         array = np.asarray(ids, dtype=np.int32)
         known = [one for one in ids if one < len(self.tokenizer)]
@@ -292,9 +301,9 @@ class Renderer:
         for number, message in enumerate(messages, start=1):
             controls = self._answer_controls if message.role == "assistant" else self.controls
             if word := controls.find_in_message(message):
-                raise RowError("E191", text("data.row.control", number=number, word=word))
+                raise RowError(RowCode.CONTROL_TOKENS, text("data.row.control", number=number, word=word))
         if tools and (word := self.controls.find(say_value(tools))):
-            raise RowError("E191", text("data.row.control.tools", word=word))
+            raise RowError(RowCode.CONTROL_TOKENS, text("data.row.control.tools", word=word))
 
     # Tokens ----------------------------------------------------------------------------------------------------------
 

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from studio.core.i18n import Text, text
+from studio.data.row_codes import RowCode
 
 
 class RowError(Exception):
-    """One row cannot be used. `code` is its number in the row checks (studio.data.row_errors)."""
+    """One row cannot be used. `code` says what was found."""
 
-    def __init__(self, code: str, message: Text) -> None:
+    def __init__(self, code: RowCode, message: Text) -> None:
         super().__init__(code, message.id)
         self.code = code
         self.message = message
@@ -19,9 +20,9 @@ class RowError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowProblem:
-    """What was found in one row: it was refused, or is used and the person should know (codes.CODES says which)."""
+    """What was found in one row: it was refused, or is used and the person should know (its code says which)."""
 
-    code: str
+    code: RowCode
     message: Text
     line: int
     """Line of the file where the row begins, from 1; the row's number in containers without lines."""
@@ -68,7 +69,7 @@ class Row:
 
 
 def broken_row(
-    line: int, code: str, message: Text, *, row: int = 0, offset: int = 0, raw: bytes = b""
+    line: int, code: RowCode, message: Text, *, row: int = 0, offset: int = 0, raw: bytes = b""
 ) -> Row:
     """Return a Row that stands for one that could not be read."""
     raw = raw[:RAW_BYTES]

@@ -1,4 +1,4 @@
-"""Words that a model reads as control signs, looked for in what people wrote (E191)."""
+"""Words that a model reads as control signs, looked for in what people wrote (RowCode.CONTROL_TOKENS)."""
 
 from __future__ import annotations
 

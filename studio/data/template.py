@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from studio.core.i18n import text
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 
 Turns = Sequence[Mapping[str, Any]]
 REFERENCE_DATE = datetime(2024, 7, 26)
@@ -68,7 +69,7 @@ class ChatTemplate:
         *,
         generation_prompt: bool = False,
     ) -> str:
-        """Return the text of `turns`. Raises RowError E181 when the template refuses them."""
+        """Return the text of `turns`. Raises RowError TEMPLATE when the template refuses them."""
         given = list(tools) or None
         try:
             if self.tokenizer is not None:
@@ -88,7 +89,7 @@ class ChatTemplate:
             )
         except TEMPLATE_ERRORS as error:
             said = " ".join(str(error).split())[:MESSAGE_CHARACTERS]
-            raise RowError("E181", text("data.row.template", message=said)) from error
+            raise RowError(RowCode.TEMPLATE, text("data.row.template", message=said)) from error
 
     def try_render(
         self, turns: Turns, tools: Sequence[Mapping[str, Any]] = (), **settings: bool

@@ -9,11 +9,12 @@ from typing import Any
 from studio.core.i18n import text
 from studio.data.conversation import Message, ToolCall
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 from studio.data.template_turns import THOUGHTS
 
 
 def find_lost(full: str, messages: Sequence[Message]) -> frozenset[str]:
-    """Return what the template left out. Raises RowError E181 for a question or a tool's result."""
+    """Return what the template left out. Raises RowError TEMPLATE for a question or a tool's result."""
     lost = set()
     for number, message in enumerate(messages, start=1):
         if message.role == "assistant":
@@ -32,7 +33,7 @@ def find_lost(full: str, messages: Sequence[Message]) -> frozenset[str]:
             lost.add("system")
         else:
             what = "tool_result_lost" if message.role == "tool" else "turn_lost"
-            raise RowError("E181", text(f"data.row.{what}", number=number))
+            raise RowError(RowCode.TEMPLATE, text(f"data.row.{what}", number=number))
     return frozenset(lost)
 
 

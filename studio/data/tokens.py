@@ -357,11 +357,11 @@ class TokenWriter:
 
     def _refuse(self, row: int, conversation: Conversation, error: RowError) -> None:
         place = self.converted.place(row, self.split)
-        self.problems.add(RowProblem(code=error.code or "E181", message=error.message, **place))
+        self.problems.add(RowProblem(code=error.code, message=error.message, **place))
         raw = write_conversation(conversation)[0]
-        self._quarantine.add(RowProblem(code=error.code or "E181", message=error.message, raw=raw, **place))
+        self._quarantine.add(RowProblem(code=error.code, message=error.message, raw=raw, **place))
         self.refused.append(row)
-        self._codes.append(error.code or "E181")
+        self._codes.append(error.code)
 
 
 def _tokenize(renderer: Renderer, layouts: Sequence[Sequence[Layout]]) -> list[tuple[Rendered, int]]:

@@ -19,7 +19,7 @@ from studio.data.charset import ENCODINGS
 from studio.data.containers import CONTAINERS
 from studio.data.dataset_report import describe
 from studio.data.formats import FORMATS
-from studio.data.row_errors import CODES
+from studio.data.row_codes import RowCode
 
 HERE = Path(__file__).resolve().parent
 FIXTURES = HERE / "fixtures"
@@ -198,7 +198,7 @@ def test_every_kind_occurs():
         "imagefolder"
     }
     assert {one["format"] for one in done} == {format.name for format in FORMATS} | {None}
-    assert {problem[0] for one in done for problem in one["problems"]} == set(CODES)
+    assert {problem[0] for one in done for problem in one["problems"]} == set(RowCode)
     met = {one["encoding"] for one in done} - {""}
     assert met <= set(ENCODINGS)
     assert met >= {"utf-8", "utf-8-sig", "utf-16", "utf-16-le", "cp1252", "gb18030", "big5", "shift_jis"}

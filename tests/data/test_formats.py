@@ -13,7 +13,7 @@ from studio.data.formats.cells import is_blank, shorten, show_names
 from studio.data.formats.column_names import simplify
 from studio.data.formats.vision import check_images
 from studio.data.row import RowError
-from studio.data.row_errors import CODES
+from studio.data.row_codes import RowCode
 
 BY_NAME = {format.name: format for format in FORMATS}
 USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
@@ -249,8 +249,8 @@ def test_every_format_and_code_has_its_words():
     for language in LANGUAGES:
         catalogue = load_catalogue(language)
         assert all(catalogue.has(f"data.format.{format.name}.reason") for format in FORMATS)
-        for code in CODES.values():
-            said = [catalogue.say(one) for one in (code.title, code.fix)]
+        for code in RowCode:
+            said = [catalogue.say(one) for one in (code.heading, code.fix)]
             assert all("data." not in one and len(one) < 100 for one in said)
 
 
@@ -328,7 +328,7 @@ def test_anything_is_read_or_refused(format, english):
             format.notes(format.read(values, mapping))
         except RowError as refusal:
             said = english(refusal.message)
-            assert refusal.code in CODES and len(said) < 300 and "data." not in said
+            assert isinstance(refusal.code, RowCode) and len(said) < 300 and "data." not in said
 
 
 def test_prompts_of_turns_alone_are_answered_by_the_model(tell):

@@ -11,7 +11,7 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, load_catalogue, text
-from studio.data.row_errors import CODES
+from studio.data.row_codes import RowCode
 from studio.services.dataset_report import Counted
 from studio.services.dataset_session import Look
 from studio.ui.tabs.dataset import cards
@@ -67,7 +67,7 @@ def test_no_card_lets_data_become_markup(say):
         (
             cards.rows_table(report, lambda role: role, say),
             cards.format_card(whole(encoding=EVIL, container=EVIL), say),
-            cards.problems_card(report, CODES, say),
+            cards.problems_card(report, say),
             cards.question_cards([make_question("data.mapping." + EVIL, EVIL, "b")], say),
             cards.remote_card(Look(state="remote", source=EVIL), say),
             view.chat_view(example, say),
@@ -147,13 +147,13 @@ def test_a_question_offers_its_choices(say):
 
 
 def test_problems_stand_by_code_with_count_examples_and_what_to_do(say):
-    html = cards.problems_card(make_report(), CODES, say)
+    html = cards.problems_card(make_report(), say)
     assert html.count("<details") == 2
     first = html[: html.index("</details>")]
     assert "E122" in first and "100" in first and "card problem bad" in first
     assert first.count("<li>") == 2, "the count of the rest is no example"
     assert "98" in first
-    assert "good" in cards.problems_card(make_report(problems=[]), CODES, say)
+    assert "good" in cards.problems_card(make_report(problems=[]), say)
 
 
 def test_progress_is_shown_while_something_is_done(say):
@@ -238,6 +238,4 @@ def test_without_tokens_there_is_no_line(say):
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
 def test_every_code_has_words(language):
     words = load_catalogue(language)
-    assert [
-        code.number for code in CODES.values() if not (words.has(code.title.id) and words.has(code.fix.id))
-    ] == []
+    assert [code for code in RowCode if not (words.has(code.heading.id) and words.has(code.fix.id))] == []

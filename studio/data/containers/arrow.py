@@ -11,6 +11,7 @@ from studio.data.containers.container import Container, ReadOptions, refuse_file
 from studio.data.containers.images import check_image
 from studio.data.containers.json_text import parse_json
 from studio.data.row import Row, RowError, broken_row
+from studio.data.row_codes import RowCode
 
 FILE_MARK = b"ARROW1\0\0"
 STREAM_MARK = b"\xff\xff\xff\xff"
@@ -112,15 +113,15 @@ def _read_row(batch: Any, readers: list[Plain | None], number: int) -> dict[str,
     except RowError as error:
         return broken_row(number, error.code, error.message, row=number)
     except UnicodeError:
-        return broken_row(number, "E110", text("data.row.not_utf8"), row=number)
+        return broken_row(number, RowCode.BAD_CHARACTERS, text("data.row.not_utf8"), row=number)
     except ValueError:
-        return broken_row(number, "E101", text("data.row.value"), row=number)
+        return broken_row(number, RowCode.UNREADABLE, text("data.row.value"), row=number)
 
 
 def _plain_reader(field: Any, schema: Any) -> Plain | None:
     """Return what turns the values of a column into plain ones; None where they are plain already.
 
-    Raises RowError (E150: a damaged image) and ValueError when it is called.
+    Raises RowError (BAD_IMAGE: a damaged image) and ValueError when it is called.
     """
     kind, reference = field.type, f"row:{field.name}"
     if _is_media(kind):

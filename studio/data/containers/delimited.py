@@ -15,6 +15,7 @@ from studio.data.containers.container import DEFAULTS, Container, ReadOptions
 from studio.data.containers.csv_dialect import LAYOUT_RECORDS, Record, TableLayout, find_layout
 from studio.data.line_reader import LINE_BYTES, Line, LineReader
 from studio.data.row import RAW_BYTES, Row, broken_row
+from studio.data.row_codes import RowCode
 
 RECORD_BYTES = 16 * 2**20
 """A quotation mark that does not close within this much is taken never to close."""
@@ -55,7 +56,11 @@ class _Cut:
                 continue
             self._row += 1
             if not whole:
-                yield line, self._refuse(line, "E101", "too_long", megabytes=LINE_BYTES >> 20), self._row
+                yield (
+                    line,
+                    self._refuse(line, RowCode.UNREADABLE, "too_long", megabytes=LINE_BYTES >> 20),
+                    self._row,
+                )
                 continue
             words = self._decode(line)
             if isinstance(words, Row):
@@ -66,7 +71,7 @@ class _Cut:
                 yield line, cells, self._row
             elif doubtful and words.count('"') % 2:
                 doubtful = False
-                yield line, self._refuse(line, "E101", "quotes"), self._row
+                yield line, self._refuse(line, RowCode.UNREADABLE, "quotes"), self._row
             else:
                 cells, raw = self._read_quoted(line, words)
                 if isinstance(cells, Row):
@@ -82,10 +87,10 @@ class _Cut:
         try:
             words = line[2].decode(self._codec)
         except UnicodeDecodeError:
-            return self._refuse(line, "E110", "not_encoding", encoding=self._codec)
+            return self._refuse(line, RowCode.BAD_CHARACTERS, "not_encoding", encoding=self._codec)
         if is_utf8_among(line[2], self._codec):
-            return self._refuse(line, "E110", "mixed", encoding=self._codec)
-        return self._refuse(line, "E110", "nul") if "\0" in words else words
+            return self._refuse(line, RowCode.BAD_CHARACTERS, "mixed", encoding=self._codec)
+        return self._refuse(line, RowCode.BAD_CHARACTERS, "nul") if "\0" in words else words
 
     def _read_quoted(self, line: Line, words: str) -> tuple[list[str] | Row, bytes]:
         """Return the cells of the record that begins in `line`, and its bytes."""
@@ -122,14 +127,14 @@ class _Cut:
         plain = words.removesuffix("\r").split(self._delimiter)
         if self._delimiter == "\t" and len(plain) == self.width:  # many files with tabs do not quote at all
             return plain, line[2]
-        return self._refuse(line, "E101", "quote_open" if unclosed else "quotes"), line[2]
+        return self._refuse(line, RowCode.UNREADABLE, "quote_open" if unclosed else "quotes"), line[2]
 
     def _join(self, taken: list[Line]) -> bytes:
         """Return the bytes of several lines, which are those of the file but for lines that end with CR alone."""
         newline = self._newline.encode(self._codec)
         return newline.join(one[2] for one in taken)
 
-    def _refuse(self, line: Line, code: str, reason: str, **values: object) -> Row:
+    def _refuse(self, line: Line, code: RowCode, reason: str, **values: object) -> Row:
         number, offset, raw, _ = line
         return broken_row(
             number, code, text(f"data.row.{reason}", **values), row=self._row, offset=offset, raw=raw
@@ -213,7 +218,9 @@ def iterate(
             yield Row(number, dict(zip(columns, cells, strict=True)), None, row - behind_header, offset, raw)
         else:
             message = text("data.row.cells", found=len(cells), expected=width)
-            yield broken_row(number, "E101", message, row=row - behind_header, offset=offset, raw=raw)
+            yield broken_row(
+                number, RowCode.UNREADABLE, message, row=row - behind_header, offset=offset, raw=raw
+            )
 
 
 CSV = Container(

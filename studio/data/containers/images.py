@@ -9,6 +9,7 @@ from pathlib import Path
 
 from studio.core.i18n import text
 from studio.data.row import Row, RowError, RowProblem
+from studio.data.row_codes import RowCode
 
 METADATA = ("metadata.jsonl", "metadata.csv")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
@@ -24,7 +25,7 @@ def place_images(rows: Iterator[Row], folder: Path) -> Iterator[Row]:
     """Yield the rows of a metadata file with `file_name` (`file_names`) as `image` (`images`): paths below `folder`.
 
     A row whose image is missing, lies outside `folder`, is damaged or has over PIXEL_LIMIT pixels becomes a broken
-    row, E150.
+    row, BAD_IMAGE.
     """
     root = folder.resolve()
     for row in rows:
@@ -51,20 +52,20 @@ def _place(values: object, root: Path) -> dict[str, object]:
 
 
 def _find(name: object, root: Path) -> str:
-    """Return the path of one image, after a look at its header. Raises RowError (E150)."""
+    """Return the path of one image, after a look at its header. Raises RowError (BAD_IMAGE)."""
     if not isinstance(name, str) or not name.strip():
-        raise RowError("E150", text("data.row.image.none"))
+        raise RowError(RowCode.BAD_IMAGE, text("data.row.image.none"))
     # Windows' own ways to leave a folder count everywhere: a data set is carried from one machine to another.
     if "\0" in name or ntpath.splitdrive(name)[0] or name.startswith(("/", "\\")):
-        raise RowError("E150", text("data.row.image.outside", name=name[:80]))
+        raise RowError(RowCode.BAD_IMAGE, text("data.row.image.outside", name=name[:80]))
     try:
         path = (root / name.replace("\\", "/")).resolve()
         if not path.is_relative_to(root):
-            raise RowError("E150", text("data.row.image.outside", name=name[:80]))
+            raise RowError(RowCode.BAD_IMAGE, text("data.row.image.outside", name=name[:80]))
         if not path.is_file():
-            raise RowError("E150", text("data.row.image.missing", name=name[:80]))
+            raise RowError(RowCode.BAD_IMAGE, text("data.row.image.missing", name=name[:80]))
     except OSError as error:  # a name that is too long
-        raise RowError("E150", text("data.row.image.missing", name=name[:80])) from error
+        raise RowError(RowCode.BAD_IMAGE, text("data.row.image.missing", name=name[:80])) from error
     check_image(path, name)
     return str(path)
 
@@ -72,7 +73,7 @@ def _find(name: object, root: Path) -> str:
 def check_image(source: Path | bytes, name: str) -> tuple[int, int]:
     """Return width and height in pixels, reading the header only.
 
-    `name` is how the image is called in the RowError (E150) that is raised when it is damaged or too large.
+    `name` is how the image is called in the RowError (BAD_IMAGE) that is raised when it is damaged or too large.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -83,10 +84,12 @@ def check_image(source: Path | bytes, name: str) -> tuple[int, int]:
             width, height = image.size
     except Image.DecompressionBombError as error:
         raise RowError(
-            "E150", text("data.row.image.large", name=name[:80], limit=PIXEL_LIMIT // 10**6)
+            RowCode.BAD_IMAGE, text("data.row.image.large", name=name[:80], limit=PIXEL_LIMIT // 10**6)
         ) from error
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, OverflowError) as error:
-        raise RowError("E150", text("data.row.image.broken", name=name[:80])) from error
+        raise RowError(RowCode.BAD_IMAGE, text("data.row.image.broken", name=name[:80])) from error
     if width * height > PIXEL_LIMIT:
-        raise RowError("E150", text("data.row.image.large", name=name[:80], limit=PIXEL_LIMIT // 10**6))
+        raise RowError(
+            RowCode.BAD_IMAGE, text("data.row.image.large", name=name[:80], limit=PIXEL_LIMIT // 10**6)
+        )
     return width, height

@@ -13,6 +13,7 @@ from studio.data.containers.json_stream import BLANKS, JsonWindow, find_list, fi
 from studio.data.containers.json_talk import find_talk
 from studio.data.containers.json_text import TALK, parse_json, read_object
 from studio.data.row import RAW_BYTES, Row, broken_row
+from studio.data.row_codes import RowCode
 
 OBJECT_BYTES = 8 * 2**20
 """A single object up to this size is parsed to see what it is; in a larger one a list of objects is looked for."""
@@ -122,7 +123,9 @@ def _number(rows: list[dict], window: JsonWindow) -> Iterator[Row]:
         if isinstance(values, dict):
             yield Row(window.line, values, None, row, window.offset)
         else:
-            yield broken_row(window.line, "E101", text("data.row.not_object"), row=row, offset=window.offset)
+            yield broken_row(
+                window.line, RowCode.UNREADABLE, text("data.row.not_object"), row=row, offset=window.offset
+            )
 
 
 def _find_wrapped(data: bytes) -> int | None:
@@ -263,7 +266,12 @@ class _Reader:
         raw = window.get_raw(window.place, min(end, window.place + RAW_BYTES)).rstrip(b" \t\r\n,")
         window.move(end)
         return broken_row(
-            line, "E101", text(f"data.row.{reason}", **values), row=self.row, offset=offset, raw=raw
+            line,
+            RowCode.UNREADABLE,
+            text(f"data.row.{reason}", **values),
+            row=self.row,
+            offset=offset,
+            raw=raw,
         )
 
     def _find_swallowed(self, row: Row, begin: int, end: int) -> int:

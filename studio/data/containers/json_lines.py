@@ -11,6 +11,7 @@ from studio.data.containers.container import DEFAULTS, Container, ReadOptions
 from studio.data.containers.json_text import is_talk, parse_json, parse_object, read_object
 from studio.data.line_reader import LINE_BYTES, LineReader
 from studio.data.row import Row, broken_row
+from studio.data.row_codes import RowCode
 
 SUFFIXES = (".jsonl", ".ndjson")
 
@@ -65,13 +66,13 @@ def read_lines(lines: LineReader, row: int = 1) -> Iterator[Row]:
                 wrong = "not_encoding"
             if wrong:
                 message = text(f"data.row.{wrong}", encoding=encoding)
-                yield broken_row(number, "E110", message, row=row, offset=offset, raw=raw)
+                yield broken_row(number, RowCode.BAD_CHARACTERS, message, row=row, offset=offset, raw=raw)
                 row += 1
                 continue
         if not whole:
             yield broken_row(
                 number,
-                "E101",
+                RowCode.UNREADABLE,
                 text("data.row.too_long", megabytes=LINE_BYTES >> 20),
                 row=row,
                 offset=offset,

@@ -10,6 +10,7 @@ import orjson
 
 from studio.core.i18n import text
 from studio.data.row import Row, broken_row
+from studio.data.row_codes import RowCode
 
 DEPTH = 240
 """Deepest nesting of a row's values; orjson writes 254 levels, and rows are written inside other objects."""
@@ -168,23 +169,23 @@ def read_object(data: bytes, line: int, row: int, offset: int, raw: bytes) -> Ro
     try:
         value = parse_object(data)
     except json.JSONDecodeError as error:
-        code, message = "E101", text("data.row.not_json", character=error.pos + 1)
+        code, message = RowCode.UNREADABLE, text("data.row.not_json", character=error.pos + 1)
     except UnicodeDecodeError:
-        code, message = "E110", text("data.row.not_utf8")
+        code, message = RowCode.BAD_CHARACTERS, text("data.row.not_utf8")
     except UnicodeError:
-        code, message = "E110", text("data.row.surrogate")
+        code, message = RowCode.BAD_CHARACTERS, text("data.row.surrogate")
     except Nul:
-        code, message = "E110", text("data.row.nul")
+        code, message = RowCode.BAD_CHARACTERS, text("data.row.nul")
     except RowTooDeep:
-        code, message = "E101", text("data.row.too_deep", levels=DEPTH)
+        code, message = RowCode.UNREADABLE, text("data.row.too_deep", levels=DEPTH)
     except KeyTwice as error:
-        code, message = "E111", text("data.row.key_twice", key=error.key[:80])
+        code, message = RowCode.KEY_TWICE, text("data.row.key_twice", key=error.key[:80])
     except ValueError:
-        code, message = "E101", text("data.row.number_too_long")
+        code, message = RowCode.UNREADABLE, text("data.row.number_too_long")
     else:
         if isinstance(value, dict):
             return Row(line, value, None, row, offset, raw)
         if is_talk(value):
             return Row(line, {TALK: value}, None, row, offset, raw)
-        code, message = "E101", text("data.row.not_object")
+        code, message = RowCode.UNREADABLE, text("data.row.not_object")
     return broken_row(line, code, message, row=row, offset=offset, raw=raw)

@@ -14,6 +14,7 @@ from studio.data.charset import JoinedBytes, get_codec, read_head
 from studio.data.containers.container import DEFAULTS, HEAD_BYTES, Container, ReadOptions
 from studio.data.line_reader import Line, LineReader
 from studio.data.row import RAW_BYTES, Row, broken_row
+from studio.data.row_codes import RowCode
 
 COLUMN = "text"
 ONE_ROW_BYTES = 2**14
@@ -127,11 +128,11 @@ class _Piece:
         words = words[:end] + words[end:].partition("\n")[0]
         raw = bytes(self.raw)
         if self.size_bytes > PIECE_BYTES:
-            problem = "E101", text("data.row.too_long", megabytes=PIECE_BYTES >> 20)
+            problem = RowCode.UNREADABLE, text("data.row.too_long", megabytes=PIECE_BYTES >> 20)
         elif self.broken:
-            problem = "E110", text("data.row.not_encoding", encoding=codec)
+            problem = RowCode.BAD_CHARACTERS, text("data.row.not_encoding", encoding=codec)
         elif "\0" in words:
-            problem = "E110", text("data.row.nul")
+            problem = RowCode.BAD_CHARACTERS, text("data.row.nul")
         else:
             return Row(number, {COLUMN: words}, None, row, offset, raw)
         return broken_row(number, *problem, row=row, offset=offset, raw=raw)

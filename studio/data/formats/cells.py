@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from studio.core.i18n import Text, text
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 
 Values = Mapping[str, object]
 """The cells of one row by column name."""
@@ -133,7 +134,9 @@ def read_text(values: Values, column: str) -> str:
         return cell
     cell = require(values, column)
     if not isinstance(cell, str):
-        raise RowError("E120", text("data.row.not_text", column=shorten(column), found=name_kind(cell)))
+        raise RowError(
+            RowCode.WRONG_SHAPE, text("data.row.not_text", column=shorten(column), found=name_kind(cell))
+        )
     return require_words(cell, column)
 
 
@@ -151,17 +154,17 @@ def read_optional(values: Values, mapping: Mapping[str, str], role: str) -> str:
 def require(values: Values, column: str) -> object:
     """Return a cell. Raises RowError when there is none, or null."""
     if column not in values:
-        raise RowError("E120", text("data.row.missing", column=shorten(column)))
+        raise RowError(RowCode.WRONG_SHAPE, text("data.row.missing", column=shorten(column)))
     cell = values[column]
     if cell is None or cell != cell:
-        raise RowError("E121", text("data.row.null", column=shorten(column)))
+        raise RowError(RowCode.NULL, text("data.row.null", column=shorten(column)))
     return cell
 
 
 def require_words(words: str, column: str) -> str:
     """Return `words`. Raises RowError when they are blank."""
     if is_blank(words):
-        raise RowError("E122", text("data.row.blank", column=shorten(column)))
+        raise RowError(RowCode.EMPTY, text("data.row.blank", column=shorten(column)))
     return words
 
 
@@ -173,7 +176,9 @@ def say_scalar(cell: object, column: str) -> str:
         return repr(cell)
     if isinstance(cell, str):
         return cell
-    raise RowError("E120", text("data.row.not_text", column=shorten(column), found=name_kind(cell)))
+    raise RowError(
+        RowCode.WRONG_SHAPE, text("data.row.not_text", column=shorten(column), found=name_kind(cell))
+    )
 
 
 def name_kind(cell: object) -> Text:

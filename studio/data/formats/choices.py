@@ -15,6 +15,7 @@ from studio.data.containers.json_text import parse_json
 from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.column_names import part_name
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 
 Options = Sequence[tuple[str, str]]
 """(mark, words) of each."""
@@ -195,7 +196,9 @@ def choose(options: Options, answer: object, column: str, first: int = 0) -> str
             return begun[2].strip()
         return None
     if not 0 <= place < len(words):
-        raise RowError("E120", text("data.row.no_option", column=shorten(column), found=shorten(said, 20)))
+        raise RowError(
+            RowCode.WRONG_SHAPE, text("data.row.no_option", column=shorten(column), found=shorten(said, 20))
+        )
     return words[place]
 
 

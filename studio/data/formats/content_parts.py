@@ -14,6 +14,7 @@ from studio.data.formats.cells import is_blank, name_kind, shorten
 from studio.data.formats.flags import join_parts, weigh
 from studio.data.formats.tool_calls import read_calls
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 
 Part = Mapping[str, Any]
 IMAGE_TYPES = ("image", "image_url", "input_image", "image_asset_pointer")
@@ -57,11 +58,11 @@ PLACEHOLDER = re.compile(
 
 
 def refuse_attached(number: int, turn: Mapping[str, object]) -> None:
-    """Raise RowError (E150) where media stand beside the words of a turn, under a key of their own."""
+    """Raise RowError (BAD_IMAGE) where media stand beside the words of a turn, under a key of their own."""
     for key, kind in ATTACHED.items():
         found = turn.get(key)
         if found not in (None, "", [], {}, False):
-            raise RowError("E150", text(f"data.row.media.{kind}", number=number))
+            raise RowError(RowCode.BAD_IMAGE, text(f"data.row.media.{kind}", number=number))
 
 
 def is_placeholder(words: str) -> bool:
@@ -89,8 +90,8 @@ class Content(NamedTuple):
 def read_content(number: int, found: object, of_tool: bool, images: bool) -> Content:
     """Return what the content of turn `number` holds. images: whether it may hold images.
 
-    Raises RowError: media that cannot be learned from (E150), flags that are not clear (E135), a part that is not
-    known (E120), calls without a name (E140).
+    Raises RowError: media that cannot be learned from (BAD_IMAGE), flags that are not clear (UNCLEAR_FLAG), a part that
+    is not known (WRONG_SHAPE), calls without a name (BAD_TOOL_CALL).
     """
     if found is None:
         return Content()
@@ -103,7 +104,7 @@ def read_content(number: int, found: object, of_tool: bool, images: bool) -> Con
             return _read_parts(number, found, images)
     if of_tool and isinstance(found, (list, tuple, Mapping, int, float)):
         return Content(_write_json(found))
-    raise RowError("E120", text("data.row.turn_not_text", number=number, found=name_kind(found)))
+    raise RowError(RowCode.WRONG_SHAPE, text("data.row.turn_not_text", number=number, found=name_kind(found)))
 
 
 def _find_type(part: object) -> str:
@@ -136,13 +137,15 @@ def _read_parts(number: int, found: Sequence[object], images: bool) -> Content:
             continue
         kind = _find_type(part)
         if not kind:
-            raise RowError("E120", text("data.row.part", number=number, found=name_kind(part)))
+            raise RowError(RowCode.WRONG_SHAPE, text("data.row.part", number=number, found=name_kind(part)))
         if kind not in part and "value" in part:  # {"type": "reasoning", "value": ...}
             part = {**{key: cell for key, cell in part.items() if key != "value"}, kind: part["value"]}
         inner = part.get(kind, part)
         if kind in MEDIA:
             if not (images and MEDIA[kind] == "image"):
-                raise RowError("E150", text(f"data.row.media.{_name_media(part, kind)}", number=number))
+                raise RowError(
+                    RowCode.BAD_IMAGE, text(f"data.row.media.{_name_media(part, kind)}", number=number)
+                )
             has_image = True
             parts.append({key: value for key, value in part.items() if value is not None})
         elif kind in THOUGHT_TYPES or part.get("thought") is True:
@@ -158,13 +161,15 @@ def _read_parts(number: int, found: Sequence[object], images: bool) -> Content:
             if isinstance(said, Mapping):  # a text with its annotations
                 said = said.get("value", said.get("text"))
             if not isinstance(said, str):
-                raise RowError("E120", text("data.row.turn_not_text", number=number, found=name_kind(said)))
+                raise RowError(
+                    RowCode.WRONG_SHAPE, text("data.row.turn_not_text", number=number, found=name_kind(said))
+                )
             words.append(said)
             parts.append({"type": "text", "text": said})
             if not is_blank(said):
                 weights.append(weigh(number, part))
         elif kind not in PASSED:
-            raise RowError("E120", text("data.row.part", number=number, found=shorten(kind, 40)))
+            raise RowError(RowCode.WRONG_SHAPE, text("data.row.part", number=number, found=shorten(kind, 40)))
     return Content(
         "".join(words),
         tuple(parts) if has_image else (),
@@ -191,7 +196,9 @@ def _say(number: int, inner: object) -> str:
     if isinstance(inner, (list, tuple)):
         return "\n".join(_say(number, one) for one in inner)
     if not isinstance(inner, str):
-        raise RowError("E120", text("data.row.turn_not_text", number=number, found=name_kind(inner)))
+        raise RowError(
+            RowCode.WRONG_SHAPE, text("data.row.turn_not_text", number=number, found=name_kind(inner))
+        )
     return inner
 
 
@@ -225,4 +232,4 @@ def _write_json(value: object) -> str:
     try:
         return orjson.dumps(value, default=str).decode("utf-8")
     except TypeError as error:
-        raise RowError("E120", text("data.row.result_shape")) from error
+        raise RowError(RowCode.WRONG_SHAPE, text("data.row.result_shape")) from error

@@ -12,6 +12,7 @@ from studio.data.formats.cells import name_kind, shorten
 from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.roles import read_role
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 
 Sense = Literal["", "learned", "kept_out"]
 LEARNED = frozenset(
@@ -82,7 +83,7 @@ def weigh(number: int, holder: Mapping[str, object], *, measures: bool = True) -
 
     `measures`: whether a number may say how much; what stands in an object beside the turn is of something else.
 
-    Raises RowError (E135) for a value that says neither yes, no nor how much, and for stretches of an answer.
+    Raises RowError (UNCLEAR_FLAG) for a value that says neither yes, no nor how much, and for stretches of an answer.
     """
     weight = 1.0
     for key, value in holder.items():
@@ -91,7 +92,9 @@ def weigh(number: int, holder: Mapping[str, object], *, measures: bool = True) -
             if key in AROUND and isinstance(value, Mapping):
                 weight *= weigh(number, value, measures=False)
             if key in DETAILS and value:
-                raise RowError("E135", text("data.row.flag_stretch", number=number, key=shorten(key)))
+                raise RowError(
+                    RowCode.UNCLEAR_FLAG, text("data.row.flag_stretch", number=number, key=shorten(key))
+                )
             continue
         said = read_flag(value)
         measured = read_weight(key, value) if measures and said is None and sense == "learned" else None
@@ -100,16 +103,20 @@ def weigh(number: int, holder: Mapping[str, object], *, measures: bool = True) -
             continue
         if said is None and value is not None:
             found = name_kind(value) if isinstance(value, (list, Mapping)) else shorten(value, 40)
-            raise RowError("E135", text("data.row.flag", number=number, key=shorten(key), found=found))
+            raise RowError(
+                RowCode.UNCLEAR_FLAG, text("data.row.flag", number=number, key=shorten(key), found=found)
+            )
         if said is not None and said != (sense == "learned"):
             weight = 0.0
     if weight and not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
-        raise RowError("E135", text("data.row.flag", number=number, key="weight", found=f"{weight:g}"))
+        raise RowError(
+            RowCode.UNCLEAR_FLAG, text("data.row.flag", number=number, key="weight", found=f"{weight:g}")
+        )
     return weight
 
 
 def check_mask(number: int, turns: Sequence[object]) -> None:
-    """Raise RowError (E135) where `mask` could as well say what is learned: questions carry the value of no mask.
+    """Raise RowError (UNCLEAR_FLAG) where `mask` could as well say what is learned: questions carry the value of none.
 
     `mask` hides a turn. Where it hides no question but an answer, it may be the other way round.
     """
@@ -119,7 +126,7 @@ def check_mask(number: int, turns: Sequence[object]) -> None:
             spelling = next((turn[key] for key in ("role", "from", "speaker") if key in turn), None)
             said[read_role(spelling) == "assistant"].add(read_flag(turn["mask"]))
     if False in said[False] and True in said[True]:
-        raise RowError("E135", text("data.row.flag_mask", number=number))
+        raise RowError(RowCode.UNCLEAR_FLAG, text("data.row.flag_mask", number=number))
 
 
 def read_flag(value: object) -> bool | None:
@@ -151,13 +158,15 @@ def weighs_rows(column: str, sample: Sequence[Mapping[str, object]]) -> bool:
 def weigh_row(conversation: Conversation, cell: object) -> Conversation:
     """Return `conversation` with what it teaches counting by the number in `cell`; an empty cell says nothing.
 
-    Raises RowError (E135) for another value.
+    Raises RowError (UNCLEAR_FLAG) for another value.
     """
     if cell is None or cell == "":
         return conversation
     weight = _read_number(cell)
     if weight is None:
-        raise RowError("E135", text("data.row.flag", number=1, key="weight", found=shorten(cell, 40)))
+        raise RowError(
+            RowCode.UNCLEAR_FLAG, text("data.row.flag", number=1, key="weight", found=shorten(cell, 40))
+        )
     turns = [
         turn._replace(weight=turn.weight * weight) if turn.role == "assistant" else turn
         for turn in conversation.messages
@@ -175,8 +184,8 @@ def _read_number(cell: object) -> float | None:
 
 
 def join_parts(number: int, weights: Iterable[float]) -> float:
-    """Return how much an answer of parts counts. Raises RowError (E135) where its parts do not count alike."""
+    """Return how much an answer of parts counts. Raises RowError (UNCLEAR_FLAG) where its parts do not count alike."""
     said = {*weights}
     if len(said) > 1:
-        raise RowError("E135", text("data.row.flag_parts", number=number))
+        raise RowError(RowCode.UNCLEAR_FLAG, text("data.row.flag_parts", number=number))
     return said.pop() if said else 1.0

@@ -23,6 +23,7 @@ from studio.data.formats.message_parsing import finish_chat, holds_turns, read_t
 from studio.data.formats.prompt_answer import holds_side, read_question, read_side
 from studio.data.formats.tool_calls import check_calls, holds_tools
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 
 LABELS = {
     **dict.fromkeys(
@@ -116,13 +117,15 @@ def read(values: Values, mapping: Mapped) -> Conversation:
 
 
 def read_label(values: Values, column: str) -> bool:
-    """Return the label of a row. Raises RowError: absent, null, empty, or neither yes nor no (E180)."""
+    """Return the label of a row. Raises RowError: absent, null, empty, or neither yes nor no (BAD_LABEL)."""
     cell = require(values, column)
     if isinstance(cell, str):
         require_words(cell, column)
     label = find_label(cell)
     if label is None:
-        raise RowError("E180", text("data.row.label", column=shorten(column), found=shorten(cell, 40)))
+        raise RowError(
+            RowCode.BAD_LABEL, text("data.row.label", column=shorten(column), found=shorten(cell, 40))
+        )
     return label
 
 

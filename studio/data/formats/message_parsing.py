@@ -19,6 +19,7 @@ from studio.data.formats.flags import check_mask, weigh
 from studio.data.formats.roles import CALLERS, SPELLINGS, read_role
 from studio.data.formats.tool_calls import check_calls, read_calls, read_tools
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 
 ROLE_KEYS = ("role", "from", "speaker")
 CONTENT_KEYS = ("content", "value", "text", "message", "parts", "refusal")
@@ -139,10 +140,12 @@ def read_turns(values: Values, column: str, images: bool = False) -> list[Messag
     turns = cell if type(cell) is list else find_turns(cell)
     if turns is None:
         if isinstance(cell, str) and is_blank(cell):
-            raise RowError("E122", text("data.row.blank", column=shorten(column)))
-        raise RowError("E120", text("data.row.not_turns", column=shorten(column), found=name_kind(cell)))
+            raise RowError(RowCode.EMPTY, text("data.row.blank", column=shorten(column)))
+        raise RowError(
+            RowCode.WRONG_SHAPE, text("data.row.not_turns", column=shorten(column), found=name_kind(cell))
+        )
     if not turns:
-        raise RowError("E122", text("data.row.blank", column=shorten(column)))
+        raise RowError(RowCode.EMPTY, text("data.row.blank", column=shorten(column)))
     messages: list[Message] = []
     calls = False
     for number, turn in enumerate(turns, start=1):
@@ -167,7 +170,7 @@ def read_turns(values: Values, column: str, images: bool = False) -> list[Messag
             messages.append(message)
             calls = calls or message.role == "tool" or bool(message.tool_calls)
     if not messages:
-        raise RowError("E122", text("data.row.blank", column=shorten(column)))
+        raise RowError(RowCode.EMPTY, text("data.row.blank", column=shorten(column)))
     if calls:
         check_calls(messages)
     return messages
@@ -176,36 +179,42 @@ def read_turns(values: Values, column: str, images: bool = False) -> list[Messag
 def _read_turn(number: int, turn: object, images: bool) -> list[Message]:
     """Return one turn, behind the results of calls that stand in its parts; [] for an empty system message."""
     if not isinstance(turn, Mapping):
-        raise RowError("E120", text("data.row.turn_shape", number=number, found=name_kind(turn)))
+        raise RowError(RowCode.WRONG_SHAPE, text("data.row.turn_shape", number=number, found=name_kind(turn)))
     spelling = next((turn[key] for key in ROLE_KEYS if turn.get(key) is not None), None)
     if spelling is None:
-        raise RowError("E120", text("data.row.turn_missing", number=number, key=_key_of(turn, ROLE_KEYS)))
+        raise RowError(
+            RowCode.WRONG_SHAPE, text("data.row.turn_missing", number=number, key=_key_of(turn, ROLE_KEYS))
+        )
     role = read_role(spelling)
     if role is None:
-        raise RowError("E130", text("data.row.role", number=number, role=shorten(spelling, 40)))
+        raise RowError(RowCode.UNKNOWN_ROLE, text("data.row.role", number=number, role=shorten(spelling, 40)))
     content_key = next((key for key in CONTENT_KEYS if turn.get(key) not in (None, [])), None)
     found = turn.get(content_key) if content_key else turn.get("content")
     written = next((turn[key] for key in CALL_KEYS if turn.get(key)), None)
     if written is None and str(spelling).strip().lower() in CALLERS:
         written, found = found, ""
         if written is None or (isinstance(written, str) and is_blank(written)):
-            raise RowError("E140", text("data.row.call_shape", number=number))
+            raise RowError(RowCode.BAD_TOOL_CALL, text("data.row.call_shape", number=number))
     calls = read_calls(number, written) if written is not None else ()
     if content_key is None and found is None and not calls and role != "tool":
         if any(key in turn for key in CONTENT_KEYS):
-            raise RowError("E121", text("data.row.turn_null", number=number))
-        raise RowError("E120", text("data.row.turn_missing", number=number, key=_key_of(turn, CONTENT_KEYS)))
+            raise RowError(RowCode.NULL, text("data.row.turn_null", number=number))
+        raise RowError(
+            RowCode.WRONG_SHAPE, text("data.row.turn_missing", number=number, key=_key_of(turn, CONTENT_KEYS))
+        )
     if not images and not ATTACHED.keys().isdisjoint(turn):
         refuse_attached(number, turn)
     content, parts, thoughts, called, results, weight = read_content(number, found, role == "tool", images)
     if not images and role in ("user", "system") and is_placeholder(content):
-        raise RowError("E150", text("data.row.placeholder", number=number, sign=shorten(content.strip(), 24)))
+        raise RowError(
+            RowCode.BAD_IMAGE, text("data.row.placeholder", number=number, sign=shorten(content.strip(), 24))
+        )
     reasoning = _read_reasoning(number, turn) or thoughts if role == "assistant" else ""
     calls += called
     if is_blank(content) and not calls and not parts and (role != "tool" or results):
         if role == "system" or results:
             return list(results)
-        raise RowError("E122", text("data.row.turn_blank", number=number))
+        raise RowError(RowCode.EMPTY, text("data.row.turn_blank", number=number))
     name = turn.get("name")
     call_id = turn.get("tool_call_id") if role == "tool" else None
     message = Message(
@@ -230,7 +239,9 @@ def _key_of(turn: Mapping[str, object], keys: Sequence[str]) -> str:
 def _read_reasoning(number: int, turn: Mapping[str, object]) -> str:
     found = next((turn[key] for key in REASONING_KEYS if turn.get(key)), "")
     if not isinstance(found, str):
-        raise RowError("E120", text("data.row.turn_not_text", number=number, found=name_kind(found)))
+        raise RowError(
+            RowCode.WRONG_SHAPE, text("data.row.turn_not_text", number=number, found=name_kind(found))
+        )
     return "" if is_blank(found) else found
 
 
@@ -261,7 +272,7 @@ def make_chat(messages: Sequence[Message], tools: tuple[Mapping[str, Any], ...] 
     for message in messages:
         if message.role == "assistant":
             return Conversation(tuple(messages), "", "chat", tools)
-    raise RowError("E131", text("data.row.no_answer"))
+    raise RowError(RowCode.NO_ANSWER, text("data.row.no_answer"))
 
 
 def put_system_first(messages: list[Message], system: str) -> list[Message]:

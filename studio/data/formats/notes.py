@@ -1,9 +1,10 @@
-"""What a person should know of a row that is used all the same: E132, E133 and E134."""
+"""What a person should know of a row that is used all the same, by its turns: the codes that are only noted."""
 
 from __future__ import annotations
 
 from studio.core.i18n import Text, text
 from studio.data.conversation import Conversation
+from studio.data.row_codes import RowCode
 
 Note = tuple[str, Text]
 """(code, sentence)"""
@@ -27,14 +28,16 @@ def note_turns(conversation: Conversation) -> tuple[Note, ...]:
     notes: list[Note] = []
     roles = [message.role for message in messages]
     if roles[-1] != "assistant" and kind != "rl":
-        notes.append(("E132", text("data.row.ends_open", number=len(roles))))
+        notes.append((RowCode.ENDS_WITH_QUESTION, text("data.row.ends_open", number=len(roles))))
     for number, pair in enumerate(zip(roles, roles[1:], strict=False), start=2):
         if pair == ("user", "user"):
-            notes.append(("E133", text("data.row.two_questions", first=number - 1, second=number)))
+            notes.append(
+                (RowCode.TWO_QUESTIONS, text("data.row.two_questions", first=number - 1, second=number))
+            )
             break
     for number, role in enumerate(roles[1:], start=2):
         if role == "system":
-            notes.append(("E134", text("data.row.system_late", number=number)))
+            notes.append((RowCode.SYSTEM_NOT_FIRST, text("data.row.system_late", number=number)))
             break
     return tuple(notes)
 

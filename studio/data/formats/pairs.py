@@ -9,6 +9,7 @@ from studio.core.i18n import text
 from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.column_names import part_name
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 
 SIDES = re.compile(r"^(.*?)[_ ]?([01ab12AB])$")
 ANSWER_WORDS = frozenset(
@@ -168,4 +169,6 @@ def sort_pair(values: Values, mapping: Mapping[str, str]) -> tuple[object, objec
 
 
 def _refuse(column: str, found: object) -> RowError:
-    return RowError("E180", text("data.row.no_better", column=shorten(column), found=shorten(found, 40)))
+    return RowError(
+        RowCode.BAD_LABEL, text("data.row.no_better", column=shorten(column), found=shorten(found, 40))
+    )

@@ -26,6 +26,7 @@ from studio.data.formats.pairs import find_pair, sort_pair
 from studio.data.formats.prompt_answer import asks_last, has_turns, holds_side, open_sides, read_question
 from studio.data.formats.tool_calls import holds_tools, read_tools
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 
 SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
 """How transcripts in one string, such as those of hh-rlhf, begin a turn."""
@@ -47,7 +48,7 @@ def read(values: Values, mapping: Mapped) -> Conversation:
     asked = any(role in mapping and not is_empty(values.get(mapping[role])) for role in ("prompt", "input"))
     if all(isinstance(side, str) for side in sides):
         if _same_words(*sides):
-            raise RowError("E170", text("data.row.pair_same"))
+            raise RowError(RowCode.SAME_ANSWERS, text("data.row.pair_same"))
         if asked:
             prompt = read_question(values, mapping)
         else:
@@ -66,7 +67,7 @@ def read(values: Values, mapping: Mapped) -> Conversation:
                 required = mapping.get("prompt")
                 if required is not None:
                     read_cell(values, required)
-                raise RowError("E171", text("data.row.pair_prompt"))
+                raise RowError(RowCode.OTHER_QUESTIONS, text("data.row.pair_prompt"))
             prompt = prompt + read_question(values, mapping)
     prompt = put_system_first(prompt, read_optional(values, mapping, "system"))
     tools = read_tools(values, mapping["tools"]) if "tools" in mapping else ()
@@ -90,7 +91,7 @@ def _read_answer(values: Values, column: str) -> str | list[Message]:
         ]
         for number, turn in enumerate(turns, start=1):
             if not turn.content:
-                raise RowError("E122", text("data.row.turn_blank", number=number))
+                raise RowError(RowCode.EMPTY, text("data.row.turn_blank", number=number))
         return turns
     return words
 
@@ -107,20 +108,23 @@ def _complete(turns: list[Message], whole: list[Message]) -> list[Message]:
 def _part_turns(
     chosen: list[Message], rejected: list[Message]
 ) -> tuple[list[Message], list[Message], list[Message]]:
-    """Return the turns that both begin with, and what follows in each. Raises RowError: E131, E170, E171."""
+    """Return the turns that both begin with, and what follows in each.
+
+    Raises RowError: NO_ANSWER, SAME_ANSWERS, OTHER_QUESTIONS.
+    """
     for turns in (chosen, rejected):
         if turns[-1].role != "assistant":
-            raise RowError("E131", text("data.row.no_answer"))
+            raise RowError(RowCode.NO_ANSWER, text("data.row.no_answer"))
     chosen, rejected = _complete(chosen, rejected), _complete(rejected, chosen)
     if len(chosen) == len(rejected) and all(map(_same_turn, chosen, rejected)):
-        raise RowError("E170", text("data.row.pair_same"))
+        raise RowError(RowCode.SAME_ANSWERS, text("data.row.pair_same"))
     shared = 0
     for one, other in zip(chosen[:-1], rejected[:-1], strict=False):
         if not _same_turn(one, other):
             break
         shared += 1
     if chosen[shared].role != "assistant" or rejected[shared].role != "assistant":
-        raise RowError("E171", text("data.row.pair_prefix", number=shared + 1))
+        raise RowError(RowCode.OTHER_QUESTIONS, text("data.row.pair_prefix", number=shared + 1))
     return chosen[:shared], chosen[shared:], rejected[shared:]
 
 
@@ -138,7 +142,7 @@ def _same_words(one: str, other: str) -> bool:
 
 
 def _part_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
-    """Return what both texts begin with, up to a white space, and what follows in each. Raises RowError: E171."""
+    """Return what both texts begin with, up to a white space, and what follows. Raises RowError: OTHER_QUESTIONS."""
     shared = 0
     for one, other in zip(chosen, rejected, strict=False):
         if one != other:
@@ -148,7 +152,7 @@ def _part_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
         shared -= 1
     prompt, *answers = chosen[:shared].strip(), chosen[shared:], rejected[shared:]
     if not prompt or not all(answer.strip() for answer in answers):
-        raise RowError("E171", text("data.row.pair_prompt"))
+        raise RowError(RowCode.OTHER_QUESTIONS, text("data.row.pair_prompt"))
     return prompt, *answers
 
 

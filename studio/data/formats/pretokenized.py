@@ -12,6 +12,7 @@ from studio.data.formats.flags import LEAST_WEIGHT, MOST_WEIGHT
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.notes import note_nothing
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 
 NOT_LEARNED = -100
 """The label at places from which nothing is learned."""
@@ -25,7 +26,7 @@ def read(values: Values, mapping: Mapped) -> Conversation:
     if "labels" in mapping and values.get(mapping["labels"]) is not None:
         labels = _read_numbers(values, mapping["labels"], NOT_LEARNED, len(ids))
         if any(NOT_LEARNED < label < 0 for label in labels):
-            raise RowError("E120", text("data.row.ids_range", column=shorten(mapping["labels"])))
+            raise RowError(RowCode.WRONG_SHAPE, text("data.row.ids_range", column=shorten(mapping["labels"])))
     weights: tuple[float, ...] = ()
     if "mask" in mapping and values.get(mapping["mask"]) is not None:
         weights = _read_weights(values, mapping["mask"], len(ids))
@@ -40,7 +41,9 @@ def read(values: Values, mapping: Mapped) -> Conversation:
             labels = tuple(label for label, keep in zip(labels, seen, strict=False) if keep)
             weights = tuple(weight for weight, keep in zip(weights, seen, strict=False) if keep)
             if not ids:
-                raise RowError("E122", text("data.row.blank", column=shorten(mapping["attention_mask"])))
+                raise RowError(
+                    RowCode.EMPTY, text("data.row.blank", column=shorten(mapping["attention_mask"]))
+                )
     return Conversation(kind="tokens", token_ids=ids, labels=labels, weights=weights)
 
 
@@ -48,18 +51,23 @@ def _read_numbers(values: Values, column: str, least: int, length: int | None = 
     """Return a cell as integers of at least `least`; `length`: how many there must be. Raises RowError."""
     cell = _parse(require(values, column))
     if not isinstance(cell, Sequence) or isinstance(cell, (str, bytes)):
-        raise RowError("E120", text("data.row.not_ids", column=shorten(column), found=name_kind(cell)))
+        raise RowError(
+            RowCode.WRONG_SHAPE, text("data.row.not_ids", column=shorten(column), found=name_kind(cell))
+        )
     if not cell:
-        raise RowError("E122", text("data.row.blank", column=shorten(column)))
+        raise RowError(RowCode.EMPTY, text("data.row.blank", column=shorten(column)))
     kinds = set(map(type, cell))
     if not kinds <= {int, bool}:
         odd = next(value for value in cell if type(value) not in (int, bool))
-        raise RowError("E120", text("data.row.not_ids", column=shorten(column), found=name_kind(odd)))
+        raise RowError(
+            RowCode.WRONG_SHAPE, text("data.row.not_ids", column=shorten(column), found=name_kind(odd))
+        )
     if min(cell) < least or max(cell) >= INT_LIMIT:
-        raise RowError("E120", text("data.row.ids_range", column=shorten(column)))
+        raise RowError(RowCode.WRONG_SHAPE, text("data.row.ids_range", column=shorten(column)))
     if length is not None and len(cell) != length:
         raise RowError(
-            "E120", text("data.row.ids_length", column=shorten(column), found=len(cell), expected=length)
+            RowCode.WRONG_SHAPE,
+            text("data.row.ids_length", column=shorten(column), found=len(cell), expected=length),
         )
     return tuple(map(int, cell)) if bool in kinds else tuple(cell)
 
@@ -68,13 +76,18 @@ def _read_weights(values: Values, column: str, length: int) -> tuple[float, ...]
     """Return a cell as `length` numbers from 0 to MOST_WEIGHT. Raises RowError."""
     cell = _parse(require(values, column))
     if not isinstance(cell, Sequence) or isinstance(cell, (str, bytes)):
-        raise RowError("E120", text("data.row.not_ids", column=shorten(column), found=name_kind(cell)))
+        raise RowError(
+            RowCode.WRONG_SHAPE, text("data.row.not_ids", column=shorten(column), found=name_kind(cell))
+        )
     for one in cell:
         if type(one) not in (int, float, bool) or not 0 <= one <= MOST_WEIGHT:
-            raise RowError("E120", text("data.row.weights", column=shorten(column), most=int(MOST_WEIGHT)))
+            raise RowError(
+                RowCode.WRONG_SHAPE, text("data.row.weights", column=shorten(column), most=int(MOST_WEIGHT))
+            )
     if len(cell) != length:
         raise RowError(
-            "E120", text("data.row.ids_length", column=shorten(column), found=len(cell), expected=length)
+            RowCode.WRONG_SHAPE,
+            text("data.row.ids_length", column=shorten(column), found=len(cell), expected=length),
         )
     return tuple(float(one) if one >= LEAST_WEIGHT else 0.0 for one in cell)
 

@@ -20,6 +20,7 @@ from studio.data.formats.cells import (
 from studio.data.formats.message_parsing import find_turns, holds_turns, is_turn, read_turns
 from studio.data.formats.roles import read_role
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 
 
 def holds_side(cell: object) -> bool:
@@ -71,7 +72,10 @@ def open_sides(values: Values, columns: Sequence[str]) -> Values:
                 return values
             continue
         if len(listed) > 1:  # the rounds of a talk, of which each column holds one side
-            raise RowError("E120", text("data.row.not_text", column=shorten(column), found=name_kind(listed)))
+            raise RowError(
+                RowCode.WRONG_SHAPE,
+                text("data.row.not_text", column=shorten(column), found=name_kind(listed)),
+            )
         opened[column] = listed[0]
     return {**values, **opened}
 

@@ -30,6 +30,7 @@ from studio.data.formats.context import WORD_CHARACTERS, holds_material, is_cut,
 from studio.data.formats.message_parsing import find_turns, holds_turns, is_turn, read_turns
 from studio.data.formats.prompt_answer import holds_side
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 
 TEXT_KEYS = (
     "text",
@@ -90,7 +91,7 @@ def say_answer(cell: object, column: str) -> str:
     if isinstance(cell, (list, tuple)):
         filled = [one for one in cell if not is_empty(one)]
         if not filled:
-            raise RowError("E122", text("data.row.blank", column=shorten(column)))
+            raise RowError(RowCode.EMPTY, text("data.row.blank", column=shorten(column)))
         if holds_parts(filled, column):
             return join_parts(filled)
         if all(isinstance(one, Mapping) and _find_inner(one) is None for one in filled):
@@ -103,11 +104,11 @@ def _say_object(cell: object, column: str) -> str:
     """Return an answer that has fields, and no words of its own, as JSON. Raises RowError where they are empty."""
     cells = cell.values() if isinstance(cell, Mapping) else cell
     if all(map(is_empty, cells)):
-        raise RowError("E122", text("data.row.blank", column=shorten(column)))
+        raise RowError(RowCode.EMPTY, text("data.row.blank", column=shorten(column)))
     try:
         return json.dumps(cell, ensure_ascii=False)
     except (TypeError, ValueError):
-        raise RowError("E122", text("data.row.blank", column=shorten(column))) from None
+        raise RowError(RowCode.EMPTY, text("data.row.blank", column=shorten(column))) from None
 
 
 def _find_inner(cell: Mapping[str, object]) -> object:
@@ -276,4 +277,6 @@ def _read_history(values: Values, column: str) -> list[Message]:
             ]
         if all(isinstance(one, str) for one in cell) and len(cell) % 2 == 0:
             return [Message("assistant" if i % 2 else "user", words) for i, words in enumerate(cell)]
-    raise RowError("E120", text("data.row.history", column=shorten(column), found=name_kind(cell)))
+    raise RowError(
+        RowCode.WRONG_SHAPE, text("data.row.history", column=shorten(column), found=name_kind(cell))
+    )

@@ -10,6 +10,7 @@ from studio.data.containers.json_text import parse_json
 from studio.data.conversation import Message, ToolCall
 from studio.data.formats.cells import Values, is_empty, name_kind, shorten
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 
 ARGUMENTS = ("arguments", "parameters", "args", "input")
 """Keys that the arguments of a call go by."""
@@ -28,7 +29,7 @@ CALL_SIGNS = (
 def read_calls(number: int, found: object) -> tuple[ToolCall, ...]:
     """Return the calls of turn `number`: one call or a list of them, as objects or as JSON in a string.
 
-    A call is `{"function": {"name", "arguments"}}` or `{"name", "arguments"}`. Raises RowError (E140).
+    A call is `{"function": {"name", "arguments"}}` or `{"name", "arguments"}`. Raises RowError (BAD_TOOL_CALL).
     """
     if isinstance(found, str):
         found = _parse(found)
@@ -86,7 +87,7 @@ def _parse(words: str) -> object:
 
 
 def check_calls(messages: Sequence[Message]) -> None:
-    """Raise RowError (E140) when a result belongs to no call, or a call before another turn has no result."""
+    """Raise RowError (BAD_TOOL_CALL) when a result belongs to no call, or a call before another turn has no result."""
     open_turn = 0
     """The turn whose calls may be answered; 0: none."""
     ids: set[str] = set()
@@ -122,7 +123,7 @@ def read_tools(values: Values, column: str) -> tuple[Mapping[str, Any], ...]:
     """Return the functions that a cell describes: a list of objects, or JSON of one; () for an empty cell.
 
     Bare descriptions are put into `{"type": "function", "function": ...}`, as chat templates take them. Raises
-    RowError (E120).
+    RowError (WRONG_SHAPE).
     """
     cell = values.get(column)
     if is_empty(cell):
@@ -134,7 +135,7 @@ def read_tools(values: Values, column: str) -> tuple[Mapping[str, Any], ...]:
         tools = [_parse(tool) if isinstance(tool, str) else tool for tool in tools]
         if all(isinstance(tool, Mapping) for tool in tools):
             return tuple(_wrap(own) for tool in tools for own in _unpack(tool))
-    raise RowError("E120", text("data.row.tools", column=shorten(column), found=name_kind(cell)))
+    raise RowError(RowCode.WRONG_SHAPE, text("data.row.tools", column=shorten(column), found=name_kind(cell)))
 
 
 def holds_tools(cell: object) -> bool:
@@ -174,4 +175,4 @@ def _wrap(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _refuse(id: str, number: int, /, **values: object) -> RowError:
     sentence: Text = text(id, number=number, **values)
-    return RowError("E140", sentence)
+    return RowError(RowCode.BAD_TOOL_CALL, sentence)

@@ -32,6 +32,7 @@ from studio.data.formats.message_parsing import (
 )
 from studio.data.formats.prompt_answer import holds_side
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 
 IN_ROW = "row:"
 """Before the name of the column that holds an image's bytes."""
@@ -89,17 +90,19 @@ def read(values: Values, mapping: Mapped) -> Conversation:
     shown = [part for message in messages for part in message.parts if part.get("type") in IMAGE_TYPES]
     own = tuple(found for part in shown if (found := _read_part(part, mapping.get("messages", ""))))
     if images and shown and len(shown) != len(images) + len(own):
-        raise RowError("E150", text("data.row.image.count", shown=len(shown), found=len(images) + len(own)))
+        raise RowError(
+            RowCode.BAD_IMAGE, text("data.row.image.count", shown=len(shown), found=len(images) + len(own))
+        )
     awaited = (
         shown or "messages" not in mapping or any(PLACEHOLDER in message.content for message in messages)
     )
     if awaited and not images and not own:
-        raise RowError("E150", text("data.row.no_image"))
+        raise RowError(RowCode.BAD_IMAGE, text("data.row.no_image"))
     return make_chat(messages)._replace(kind="vision", images=images + own)
 
 
 def _read_images(values: Values, column: str) -> tuple[str, ...]:
-    """Return a row's images; () for rows of text alone. Raises RowError (E150)."""
+    """Return a row's images; () for rows of text alone. Raises RowError (BAD_IMAGE)."""
     cell = values.get(column)
     if is_empty(cell):
         return ()
@@ -109,14 +112,16 @@ def _read_images(values: Values, column: str) -> tuple[str, ...]:
 
 
 def _name_image(value: object, column: str, place: str) -> str:
-    """Return the path or address of an image, or where in the row its bytes stand. Raises RowError (E150)."""
+    """Return the path or address of an image, or where in the row its bytes stand. Raises RowError (BAD_IMAGE)."""
     if isinstance(value, Mapping):
         inside, path = value.get("bytes"), value.get("path")
         value = inside if isinstance(inside, bytes) and inside else path
     if isinstance(value, (bytes, bytearray)) or (isinstance(value, str) and value.startswith("data:image/")):
         return IN_ROW + place
     if not isinstance(value, str) or not value.strip():
-        raise RowError("E150", text("data.row.image.kind", column=shorten(column), found=name_kind(value)))
+        raise RowError(
+            RowCode.BAD_IMAGE, text("data.row.image.kind", column=shorten(column), found=name_kind(value))
+        )
     return value
 
 
@@ -137,7 +142,7 @@ def _read_part(part: Mapping[str, object], column: str) -> str:
 
 
 def check_images(conversation: Conversation, folder: Path) -> None:
-    """Raise RowError (E150) where an image is no file or damaged; relative paths begin at `folder`, the data set's own.
+    """Raise RowError (BAD_IMAGE) where an image is no file or damaged; paths begin at `folder`, the data's own.
 
     For data sets of this computer. Bytes in the row are not looked at; an address would have to be fetched.
     """
@@ -145,14 +150,14 @@ def check_images(conversation: Conversation, folder: Path) -> None:
         if name.startswith(IN_ROW):
             continue
         if name.startswith(ADDRESSES):
-            raise RowError("E150", text("data.row.image.address", name=shorten(name)))
+            raise RowError(RowCode.BAD_IMAGE, text("data.row.image.address", name=shorten(name)))
         path = folder / name.removeprefix("file://")
         try:
             found = path.is_file()
         except (OSError, ValueError):  # names that are too long or hold NUL
             found = False
         if not found:
-            raise RowError("E150", text("data.row.image.missing", name=shorten(name)))
+            raise RowError(RowCode.BAD_IMAGE, text("data.row.image.missing", name=shorten(name)))
         check_image(path, shorten(name))
 
 

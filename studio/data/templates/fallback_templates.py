@@ -10,10 +10,10 @@ from studio.data.open_question import Question
 from studio.data.pipeline import Gathered
 from studio.data.render import Renderer
 from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 from studio.data.templates.fitting import MARKS, find_fitting
 from studio.data.tokens import dress
 
-REFUSED = "E181"
 MOST_SHARE = 0.05
 TRIED_ROWS = 8
 
@@ -24,7 +24,7 @@ def ask_other_template(found: Gathered) -> Question | None:
     None where it refuses few, or where no other takes those that were tried.
     """
     refused = [] if found.tokens is None else found.tokens.refused
-    if found.problems.counts[REFUSED] <= MOST_SHARE * found.rows_read or not len(refused):
+    if found.problems.counts[RowCode.TEMPLATE] <= MOST_SHARE * found.rows_read or not len(refused):
         return None
     shards = found.converted.shards(found.split)
     rows = [dress(row, found.spec) for _, row in shards.read(itertools.islice(refused, TRIED_ROWS))]

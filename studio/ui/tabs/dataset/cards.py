@@ -10,6 +10,7 @@ from markupsafe import Markup
 from studio.core.errors import StudioError
 from studio.core.i18n import literal
 from studio.data.pipeline import UNTRAINED
+from studio.data.row_codes import find_code
 from studio.data.templates.fitting import WORDED
 from studio.ui.cards import facts_card, note_card
 from studio.ui.quantities import size_words
@@ -168,27 +169,25 @@ def _describe_column(
     }
 
 
-def problems_card(report: Mapping[str, Any], codes: Mapping[str, Any], say: Say) -> Markup:
-    """Return the problems by code: title, how many rows, examples with their line, and what to do. `codes`: CODES."""
+def problems_card(report: Mapping[str, Any], say: Say) -> Markup:
+    """Return the problems by code: title, how many rows, examples with their line, and what to do."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for problem in report.get("problems", ()):
         groups.setdefault(problem["code"], []).append(problem)
     if not groups:
         return note_card(say("ui.dataset.problems.none"), "good")
-    described = [_describe_problem(number, found, codes) for number, found in sorted(groups.items())]
+    described = [_describe_problem(number, found) for number, found in sorted(groups.items())]
     return render("tabs/dataset/problems.html", say, problems=described, show=show_text)
 
 
-def _describe_problem(
-    number: str, found: Sequence[Mapping[str, Any]], codes: Mapping[str, Any]
-) -> dict[str, Any]:
-    code = codes.get(number)
+def _describe_problem(number: str, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    code = find_code(number)
     count = sum(problem.get("count", 1) for problem in found)
     placed = [problem for problem in found if "line" in problem][:EXAMPLES_SHOWN]
     return {
         "number": number,
         "effect": code.effect if code else "noted",
-        "title": code.title if code else "ui.dataset.problems.other",
+        "title": code.heading if code else "ui.dataset.problems.other",
         "fix": code.fix if code else None,
         "count": count,
         "examples": [problem["message"] for problem in placed],

@@ -16,7 +16,6 @@ from studio.core.atomic_files import replace_file
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, text
 from studio.core.recipe import Recipe, read_value
-from studio.data.row_errors import CODES
 from studio.services.dataset_session import Look, check_reach
 from studio.ui.cards import note_card
 from studio.ui.tabs.dataset.cards import (
@@ -370,7 +369,7 @@ class DatasetTab(DatasetParts):
     def _problems(self, look: Look) -> str:
         """Return the problems; what is not read yet, or waits for an answer, has none that anybody knows of."""
         say = self.context.say
-        found = problems_card(look.report, CODES, say)
+        found = problems_card(look.report, say)
         if look.whole or not look.report or look.report.get("problems"):
             return found
         return note_card(
