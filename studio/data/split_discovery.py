@@ -22,9 +22,10 @@ TOP = "."
 ALL = "all"
 """The answer that takes every choice, one after another."""
 PACKED = (".gz", ".zst")
-TEXTS = (".txt", ".md")
+TEXTS = (".txt", ".md", ".srt", ".vtt", ".sbv", ".gift")
 SUFFIXES = (
     *(".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".xlsx", ".xlsm", ".parquet", ".arrow", ".tmx"),
+    *(".yaml", ".yml", ".ipynb"),
     *TEXTS,
 )
 """Endings of the files that may hold rows, in lower case, without PACKED."""

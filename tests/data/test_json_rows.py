@@ -39,6 +39,16 @@ def test_rows_of_an_object(value, indent):
     assert read(value, indent) == ROWS
 
 
+def test_a_notebook_is_one_text():
+    cells = [{"cell_type": "markdown", "source": ["# Quay\n"]}, {"cell_type": "code", "source": "moor()"}]
+    assert read({"cells": cells, "nbformat": 4}) == [{"text": "# Quay\n\nmoor()"}]
+
+
+def test_the_texts_of_a_program_are_rows_by_their_names():
+    texts = {f"page.{n}": f"Moor at quay {n}." for n in range(12)}
+    assert read(texts)[3] == {"key": "page.3", "value": "Moor at quay 3."}
+
+
 def test_a_square_table_is_read_by_its_columns():
     value = {"columns": ["a", "b"], "index": [0, 1], "data": [[1, 2], [3, 4]]}
     assert read(value) == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]

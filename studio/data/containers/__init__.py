@@ -2,13 +2,16 @@
 
 from studio.data.containers import (
     arrow,
+    captions,
     delimited,
     json_document,
     json_lines,
     parquet,
+    quizzes,
     text_files,
     translation_memory,
     workbook,
+    yaml_document,
 )
 from studio.data.containers.container import Container
 
@@ -19,6 +22,9 @@ CONTAINERS: tuple[Container, ...] = (
     translation_memory.CONTAINER,
     delimited.CSV,
     delimited.TSV,
+    captions.CONTAINER,
+    quizzes.CONTAINER,
+    yaml_document.CONTAINER,
     text_files.TXT,
     text_files.MD,
     json_lines.CONTAINER,

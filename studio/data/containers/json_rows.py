@@ -9,6 +9,8 @@ from studio.data.containers.json_text import TALK, is_talk
 
 LEAST_PARTS = 3
 """So many objects with the same keys are rows under their ids; two may be the two sides of one."""
+LEAST_TEXTS = 12
+"""So many texts with names of one kind are no columns of one row."""
 LEVELS = 4
 SIDES = frozenset(
     ("messages", "conversations", "prompt", "chosen", "rejected", "completion", "input", "output")
@@ -21,7 +23,7 @@ Rows = list[dict[str, Any]]
 
 def find_rows(value: Mapping[str, Any], level: int = 0) -> Rows | None:
     """Return the rows of an object that is a whole file; None where it is a row itself, or a list in it has them."""
-    found = _find_table(value) or _find_columns(value) or _find_keyed(value)
+    found = _find_notebook(value) or _find_table(value) or _find_columns(value) or _find_keyed(value)
     if found is not None or level >= LEVELS:
         return found
     if level:
@@ -71,6 +73,16 @@ def _count_words(part: Rows) -> int:
 
 def _count_texts(part: Rows) -> int:
     return max(1, len(_list_texts(part)))
+
+
+def _find_notebook(value: Mapping[str, Any]) -> Rows | None:
+    """Return what a notebook of Jupyter says, its texts and its code in order, as one text."""
+    cells = value.get("cells")
+    if "nbformat" not in value or not isinstance(cells, list):
+        return None
+    said = [one.get("source") for one in cells if isinstance(one, dict)]
+    lines = ["".join(map(str, one)) if isinstance(one, list) else str(one or "") for one in said]
+    return [{"text": "\n\n".join(one.strip() for one in lines if one.strip())}]
 
 
 def _find_table(value: Mapping[str, Any]) -> Rows | None:
@@ -129,4 +141,9 @@ def _find_keyed(value: Mapping[str, Any]) -> Rows | None:
         len(key.split()) for key in value
     ) >= KEY_WORDS * len(parts):
         return [{"column_1": key, "column_2": part} for key, part in value.items()]
+    if len(parts) >= LEAST_TEXTS and all(isinstance(part, str) for part in parts):
+        if all(
+            "." in key or "_" in key or "-" in key for key in value
+        ):  # the texts of a program, by their names
+            return [{"key": key, "value": part} for key, part in value.items()]
     return None
