@@ -233,9 +233,10 @@ def test_blanks_before_quotation_marks():
     assert [row.values for row in read('q,a\n"x", "y"\n"x, 1", "y"\n')][0] == {"q": "x", "a": "y"}
 
 
-def test_names_that_come_twice_are_refused():
+def test_names_that_come_twice_are_numbered():
+    assert read("q,a,q\n1,2,3\n")[0].values == {"q 1": "1", "a": "2", "q 2": "3"}
     with pytest.raises(StudioError) as refusal:
-        read("q,a,q\n1,2,3\n", name="a.csv")
+        read("q,q 1,q\n1,2,3\n", name="a.csv")
     assert refusal.value.why.id == "data.source.header" and refusal.value.what.values["name"] == "a.csv"
 
 

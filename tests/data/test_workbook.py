@@ -111,8 +111,19 @@ def test_cells_beside_the_names_are_kept():
     assert read(stream) == [{"question": "a", "answer": "b", "note": "d", "column_3": "c", "column_5": "e"}]
 
 
-def test_two_columns_of_one_name_are_refused():
-    assert refuse(make_book([["answer", "answer"], ["a", "b"]])) == "data.source.header"
+def test_two_columns_of_one_name_are_numbered():
+    assert read(make_book([["answer", "answer"], ["a", "b"]])) == [{"answer 1": "a", "answer 2": "b"}]
+    assert refuse(make_book([["q", "q 1", "q"], ["a", "b", "c"]])) == "data.source.header"
+
+
+def test_a_sheet_of_one_column_stands_behind_the_tables():
+    stream = make_book([HEADER, ["a", "b"]])
+    book = openpyxl.load_workbook(stream)
+    notes = book.create_sheet("Read me", 0)
+    notes["A1"], notes["A2"] = "Who keeps this", "The harbour office"
+    stream = io.BytesIO()
+    book.save(stream)
+    assert workbook.list_sheets(stream, "b.xlsx")[-1] == "Read me"
 
 
 def test_formulas():

@@ -21,6 +21,7 @@ __all__ = [
     "ROW_BYTES",
     "ReadOptions",
     "name_columns",
+    "number_names",
     "parse_json",
     "refuse_file",
 ]
@@ -60,7 +61,7 @@ class Container:
     """A way in which a file holds rows."""
 
     name: str
-    """As it is shown: jsonl, json, csv, tsv, xlsx, parquet, arrow, tmx, txt, md, imagefolder."""
+    """As it is shown: jsonl, json, yaml, csv, tsv, xlsx, parquet, arrow, tmx, captions, quiz, txt, md, imagefolder."""
     suffixes: tuple[str, ...]
     """Endings of its files in lower case, with their dot."""
     accepts: Callable[[bytes, str], bool]
@@ -91,13 +92,22 @@ def refuse_file(name: str | PurePath, reason: str, **values: object) -> StudioEr
 def name_columns(cells: Sequence[str], name: str = "") -> tuple[str, ...]:
     """Return the column names in the header `cells`: trimmed; one without a name is column_<place>, from 1.
 
-    Tables written by pandas have such a column. Two columns of the same name raise StudioError: which of them
-    holds the answers could only be guessed.
+    Tables written by pandas have such a column. Of columns with the same name each gets a number, as exports of
+    trackers have several comments: which of them holds the answers is then asked.
     """
     if len(cells) > COLUMN_LIMIT:
         raise refuse_file(name, "columns", limit=COLUMN_LIMIT)
     names = tuple(cell.strip() or f"column_{place}" for place, cell in enumerate(cells, start=1))
-    twice = [column for column, count in Counter(names).items() if count > 1]
-    if twice:
-        raise refuse_file(name, "header", columns=twice[:5])
-    return names
+    return number_names(names, name)
+
+
+def number_names(names: Sequence[str], file: str = "") -> tuple[str, ...]:
+    """Return `names` with a number behind each that occurs several times. Raises StudioError where that is no help."""
+    count, seen = Counter(names), Counter()
+    numbered = []
+    for name in names:
+        seen[name] += 1
+        numbered.append(f"{name} {seen[name]}" if count[name] > 1 else name)
+    if len({*numbered}) < len(numbered):
+        raise refuse_file(file, "header", columns=[name for name in count if count[name] > 1][:5])
+    return tuple(numbered)

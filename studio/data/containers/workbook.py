@@ -8,14 +8,20 @@ import re
 import struct
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, BinaryIO
 
 from studio.core.errors import StudioError
 from studio.core.packages import import_package
-from studio.data.containers.container import COLUMN_LIMIT, ROW_BYTES, Container, ReadOptions, refuse_file
+from studio.data.containers.container import (
+    COLUMN_LIMIT,
+    ROW_BYTES,
+    Container,
+    ReadOptions,
+    number_names,
+    refuse_file,
+)
 from studio.data.row import Row
 
 ROW_LIMIT = 1_048_576
@@ -80,7 +86,9 @@ def list_sheets(stream: BinaryIO, name: str) -> list[str]:
     try:
         with closing(_open(stream, name)) as book:
             visible = [sheet for sheet in book.worksheets if sheet.sheet_state == "visible"]
-            return [sheet.title for sheet in visible or book.worksheets if _has_rows(book, sheet)]
+            filled = [sheet for sheet in visible or book.worksheets if _has_rows(book, sheet)]
+            # A sheet of one column beside tables says what they are.
+            return [sheet.title for sheet in sorted(filled, key=lambda sheet: (sheet.max_column or 2) < 2)]
     except BROKEN as error:
         raise refuse_file(name, "workbook_broken") from error
 
@@ -192,11 +200,8 @@ def _find_header(
         return {}, []
     fullest = 1 if options.header_row else max(len(cells) for _, cells in early)
     place = next(i for i, (_, cells) in enumerate(early) if 2 * len(cells) > fullest)
-    header = {column: cell.strip() for column, cell in early[place][1].items()}
-    twice = [name for name, count in Counter(header.values()).items() if count > 1]
-    if twice:
-        raise refuse_file(options.name, "header", columns=twice[:5])
-    return header, early[place + 1 :]
+    names = number_names([cell.strip() for cell in early[place][1].values()], options.name)
+    return dict(zip(early[place][1], names, strict=True)), early[place + 1 :]
 
 
 def _read_cells(book: Any, sheet: Any) -> Iterator[tuple[int, int, Cells]]:
