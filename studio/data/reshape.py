@@ -23,7 +23,8 @@ from studio.data.chained_rows import (
 from studio.data.columns import measure_columns
 from studio.data.formats.aliases import ANSWERS, LISTS, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, is_empty, shorten
-from studio.data.formats.column_names import part_name, simplify
+from studio.data.formats.column_names import BLOCKING, part_name, simplify
+from studio.data.formats.context import TECHNICAL
 from studio.data.formats.pairs import find_pair
 from studio.data.list_columns import (
     Labelled,
@@ -39,6 +40,7 @@ from studio.data.list_columns import (
 )
 from studio.data.nested import Nested, find_nested
 from studio.data.open_question import Question
+from studio.data.ranking import DATED
 from studio.data.row import Row, list_columns
 from studio.data.speakers import Speakers, find_speakers
 from studio.data.talks.selection import Headed, Talks, find_talks
@@ -49,7 +51,8 @@ from studio.data.wrapped_rows import Lift, find_lift
 SPEAKER = ("role", "inbound", "is_inbound", "sender_type", "author_type", "author_role", "speaker_role", "speaker",
            "author", "sender", "from", "author_id", "user", "username", "user_name", "sender_name", "speaker_id", "spk",
            "speaker_idx", "speaker_name", "participant", "participant_id", "who", "party", "name", "character",
-           "agent", "from_user", "userid", "user_id", "message_from", "actor", "sprecher", "absender", "autor",
+           "agent", "from_user", "creator", "poster", "contributor",
+           "userid", "user_id", "message_from", "actor", "sprecher", "absender", "autor",
            "说话人", "发言人", "发送者", "角色")  # fmt: skip
 WORDS = ("text", "message", "content", "utterance", "body", "msg", "message_text", "turn_text", "sentence", "line",
          "dialogue_text", "comment", "post", "transcript", "nachricht", "mensaje", "内容", "消息", "文本",
@@ -58,7 +61,7 @@ GROUP = ("conversation_id", "dialogue_id", "dialog_id", "thread_id", "conv_id", 
          "message_tree_id", "conversationid", "dialogueid", "dialogid", "threadid", "sessionid", "convid", "chatid",
          "topic_id", "case_id", "call_id", "thread", "conversation", "dialogue", "dialog", "ticket", "session",
          "issue_id", "episode_id", "episode", "conversation_no", "conv", "thread_ts", "tree_id", "scene_id", "chat",
-         "room", "channel_id", "gespräch_id", "对话id", "会话id", "对话编号")  # fmt: skip
+         "room", "channel_id", "topicid", "gespräch_id", "对话id", "会话id", "对话编号")  # fmt: skip
 ORDER = ("turn", "turn_id", "turn_idx", "turn_index", "turn_number", "turn_no", "utterance_idx",
          "utterance_id", "seq", "post_number", "sequence", "position", "order", "index", "idx",
          "message_index", "message_no", "step", "timestamp", "time", "created_at", "created", "date",
@@ -68,6 +71,9 @@ ONE_SIDED = ("is_user", "is_bot", "is_human", "is_customer", "is_me", "from_me",
 """Flags that tell two speakers apart, in a file that is one talk."""
 HELPING = ("bot", "me", "assistant", "agent")
 """Words in the names of flags that are true for the one who answers."""
+KINDS = ("message_type", "msg_type", "type", "direction", "message_direction")
+NOTED = BLOCKING | DATED | TECHNICAL
+"""Words in the names of what is known of a message, and is not its words: `message_id`, `message_created_at`."""
 REVIEWING = frozenset("review reviews reviewer stars".split())
 LEAST_TURNS = 1.5
 """Messages in an average talk from which on a column is taken to group them."""
@@ -250,11 +256,18 @@ def find_reshapes(
 
 def _find_threads(columns: Sequence[str], rows: Sequence[Values]) -> Threads | None:
     named = {simplify(name): name for name in columns}
-    words = next((name for name in _rank_names(columns, WORDS) if _is_words(name, rows)), "")
+    called = [name for name in _rank_names(columns, WORDS) if not NOTED & {*part_name(name)}]
+    exact = [name for name in called if simplify(name) in WORDS]
+    # Of columns that only have such a word in their names, the longest is what was written.
+    called = exact + sorted(
+        (name for name in called if name not in exact), key=lambda name: -_mean(name, rows)
+    )
+    words = next((name for name in called if _is_words(name, rows)), "")
     words = words or _find_prose(columns, rows)
     speaker = next(
         (name for name in _rank_names(columns, SPEAKER) if name != words and _is_speaker(name, rows)), ""
     )
+    speaker = speaker or next((name for name in columns if _tells_sides(name, rows)), "")
     if not words or not speaker or are_documents(words, columns, rows):
         return None
     if any(REVIEWING & {*part_name(name)} for name in columns):
@@ -304,12 +317,17 @@ def _rank_names(columns: Sequence[str], known: Sequence[str]) -> list[str]:
     exact = [named[name] for name in known if name in named]
     words = {*known}
     alike = [name for name in columns if name not in exact and len(part_name(name)) <= 3]
+    alike.sort(key=lambda name: "id" in part_name(name))  # of a person's number and name, the name
     return [*exact, *(name for name in alike if words & {*part_name(name)})]
 
 
 def _is_words(name: str, rows: Sequence[Values]) -> bool:
     cells = [_say(row[name]) for row in rows if not is_empty(row.get(name))]
     return bool(cells) and all(isinstance(cell, str) for cell in cells) and len({*cells}) > len(cells) / 4
+
+
+def _mean(name: str, rows: Sequence[Values]) -> float:
+    return sum(len(cell) for row in rows if isinstance(cell := row.get(name), str)) / max(1, len(rows))
 
 
 def _say(cell: object) -> object:
@@ -329,6 +347,12 @@ def _is_speaker(name: str, rows: Sequence[Values]) -> bool:
     wrapped = any(isinstance(row.get(name), Mapping) for row in rows)
     short = max(map(len, cells), default=0) <= 60 or wrapped
     return len(cells) > len(rows) / 2 and short and len({*cells}) <= max(2, 0.8 * len(cells))
+
+
+def _tells_sides(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column is called the kind of a message, and has two values: those of the two who write."""
+    kinds = {str(row[name]) for row in rows if not is_empty(row.get(name))}
+    return simplify(name) in KINDS and len(kinds) == 2
 
 
 def _groups(name: str, rows: Sequence[Values]) -> bool:

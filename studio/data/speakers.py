@@ -165,10 +165,11 @@ def _settle(
             return Speakers(column=column, key=key, words=words, learned=""), ()
     late = any(name.lower() == "system" for names in order for name in names[1:])
     plain = all(read_role(name) for name in every) and not late
-    if not learned and (plain or 2 * answered >= len(order)):
+    told = {*roles.values()} >= {"user", "assistant"} and all(roles.values())
+    if not learned and (plain or (2 * answered >= len(order) and (late or not told))):
         return None, ()  # roles; where a few are spelled wrongly, their rows are set aside
     found = Speakers(column=column, key=key, words=words, learned=learned)
-    if learned or {*roles.values()} >= {"user", "assistant"} and all(roles.values()):
+    if learned or told:
         return found, ()
     second = Counter(names[1] for names in order if len(names) > 1)
     pairs = sum(len(names) == 2 for names in order)

@@ -14,106 +14,22 @@ from studio.data.formats.aliases import ANSWERS, INSTRUCTION, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, shorten
 from studio.data.formats.column_names import simplify
 from studio.data.row import Row
+from studio.data.transcript_styles import (
+    BESIDE,
+    ENDS,
+    MODELS,
+    SECTION,
+    STYLES,
+    SYSTEMS,
+    USERS,
+    WRAPPED,
+    Style,
+)
 
 Turn = tuple[str, str, str]
 """(who speaks, when, the words)"""
-ENDS = re.compile(
-    r"(?:<\|im_end\|>|<\|eot_id\|>|<\|end_of_text\|>|<\|begin_of_text\|>|<end_of_turn>|<bos>|<eos>|<\|end\|>|<\|endoftext\|>|"
-    r"</s>|<s>|<\|eom_id\|>)\s*"
-)
-WRAPPED = re.compile(r"\s*<([a-z]+)>\s*(.*?)\s*</\1>\s*", re.S)
-"""A text that stands as a whole between a tag and its end."""
-USERS = ("human", "user", "instruction", "question", "q", "prompt", "prompter", "customer", "client", "usr",
-         "frage", "f", "问", "用户", "问题", "指令", "pregunta", "usuario", "nutzer", "benutzer", "kunde",
-         "utilisateur")  # fmt: skip
-MODELS = ("assistant", "response", "answer", "a", "output", "bot", "ai", "gpt", "chatgpt", "model", "agent",
-          "completion", "antwort", "answers", "reply", "chatbot", "claude", "答", "助手", "回答", "respuesta",
-          "asistente", "assistent", "support", "operator", "advisor")  # fmt: skip
-BESIDE = ("input", "context", "eingabe", "kontext", "输入")
-SYSTEMS = ("system", "系统")
-WHO = "|".join(
-    re.escape(word) for word in sorted((*USERS, *MODELS, *BESIDE, *SYSTEMS), key=len, reverse=True)
-)
-TIME = r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4},?\s+\d{1,2}[:.]\d{2}(?:[:.]\d{2})?(?:\s?[APap]\.?\s?[Mm]\.?)?"
-NAME = r"[^\W\d_][^\n:<>\[\]{}\"“”=/\\]{0,30}?"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Style:
-    """One way to write a talk as text: what stands before each turn."""
-
-    name: str
-    mark: re.Pattern[str]
-    """With the groups `who` and, in messengers, `time`."""
-    timed: bool = False
-    single: bool = False
-    """Whether a question and its answer are a talk of their own where a plain file holds many."""
-
-
-STYLES: tuple[Style, ...] = (
-    Style(name="chatml", mark=re.compile(r"<\|im_start\|>\s*(?P<who>\w+)[^\n]*\n")),
-    Style(name="headers", mark=re.compile(r"<\|start_header_id\|>\s*(?P<who>\w+)\s*<\|end_header_id\|>\s*")),
-    Style(name="turns", mark=re.compile(r"<start_of_turn>\s*(?P<who>\w+)\s*\n")),
-    Style(
-        name="bars",
-        mark=re.compile(r"<\|?(?P<who>system|user|assistant|prompter|human|bot|model|ai)\|?>\s*:?\s*", re.I),
-    ),
-    Style(
-        name="brackets",
-        mark=re.compile(r"^\s*\[(?P<who>system|user|assistant|human|bot|model|ai)\]\s*:?\s*", re.I | re.M),
-    ),
-    Style(name="inst", mark=re.compile(r"(?:<s>\s*)?(?P<who>\[INST\]|\[/INST\])\s*")),
-    Style(
-        name="headings",
-        mark=re.compile(rf"(?<!#)#{{2,4}}[ \t]*(?P<who>{WHO})[ \t]*\d*[ \t]*(?::[ \t]*\n?|\n)", re.I | re.M),
-        single=True,
-    ),
-    Style(
-        name="whatsapp",
-        mark=re.compile(
-            rf"^[\u200e\u200f]?\[?(?P<time>{TIME})\]?\s*[-–:]?\s*(?P<who>[^:\n]{{1,40}}):\s", re.M
-        ),
-        timed=True,
-    ),
-    Style(
-        name="tabs",
-        mark=re.compile(
-            r"^(?:(?P<day>\d{4}[./]\d{1,2}[./]\d{1,2})[^\t\n]*\n)?"
-            r"(?P<time>\d{1,2}:\d{2}(?:\s?[AP]M)?)\t(?P<who>[^\t\n]{1,40})\t",
-            re.M,
-        ),
-        timed=True,
-    ),
-    Style(
-        name="irc",
-        mark=re.compile(
-            r"^\[?(?P<time>(?:[\d./-]{6,10}[ T])?\d{1,2}:\d{2}(?::\d{2})?)\]?\s*<\s*[@+~&%]?(?P<who>[^>\n]{1,30})>\s",
-            re.M,
-        ),
-        timed=True,
-    ),
-    Style(
-        name="telegram",
-        mark=re.compile(r"^(?P<who>[^\n,\[]{1,40}), \[(?P<time>[^\]\n]{8,25})\]:?[ \t]*\n?", re.M),
-        timed=True,
-    ),
-    Style(
-        name="discord", mark=re.compile(r"^(?P<who>\S.{0,30}?) — (?P<time>[^\n]{5,30})\n", re.M), timed=True
-    ),
-    Style(
-        name="words",
-        mark=re.compile(
-            rf"^\s*[\[<*]{{0,3}}(?P<who>{WHO})\s*\d*[\]>*]{{0,3}}\s*[:：][\]>*]{{0,3}}[ \t]*", re.I | re.M
-        ),
-        single=True,
-    ),
-    Style(name="ends", mark=re.compile(r"\s*(?P<who>__eou__|<eou>|\[eou\]|<utt>)\s*(?:__eot__\s*)?", re.I)),
-    Style(
-        name="names",
-        mark=re.compile(rf"^[ \t]*[*]{{0,2}}(?P<who>{NAME})[*]{{0,2}}[:：][*]{{0,2}}[ \t]+", re.M),
-    ),
-)
-"""The first that fits is taken: those whose marks stand for nothing else come first."""
+LAST_HEADING = re.compile(r"(?:^|\n)\s*#{1,6}[ \t][^\n]*$")
+"""A heading at the end of an answer is of the questions behind it."""
 LOOKED_AT = 50
 LOOKED_CHARACTERS = 8000
 """Of each text: whether it is a talk shows at its beginning."""
@@ -123,6 +39,8 @@ SENTENCE_CHARACTERS = 20
 """An average cell with fewer is a name or a kind."""
 GAP_S = 8 * 3600.0
 """Silence in a messenger after which another talk begins."""
+FEWEST_ASKED, ASKED_LINES, HEADED = 3, 0.2, 600
+"""So many lines that ask, and this share of all, head answers, the first after no more than so many letters."""
 MOST_NAMES = 6
 """Different speakers in one talk, where only a colon tells that a name is one."""
 FORMATS_OF_TIME = ("%d.%m.%y", "%d.%m.%Y", "%m.%d.%y", "%m.%d.%Y", "%Y.%m.%d", "%y.%m.%d")
@@ -141,6 +59,12 @@ def part_transcript(words: str, style: Style) -> list[Turn]:
             words[here:there] for here, there in pairwise([0, *(n for one in marks for n in one.span())])
         ]
         return [(str(n % 2 + 1), "", said.strip()) for n, said in enumerate(pieces[::2]) if said.strip()]
+    if style.name == "questions":  # whose answers are what stands below them
+        ends = [*(mark.start() for mark in marks[1:]), len(words)]
+        said = [words[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True)]
+        said = [LAST_HEADING.sub("", one) for one in said]
+        pairs = [(mark["who"].strip(), one) for mark, one in zip(marks, said, strict=True)]
+        return [turn for asked, one in pairs for turn in (("user", "", asked), ("assistant", "", one))]
     turns: list[Turn] = []
     before = ENDS.sub("", words[: marks[0].start()]).strip()
     if before and not style.timed:
@@ -171,13 +95,15 @@ def name_role(who: str) -> str:
     return ""
 
 
-def find_style(cells: Sequence[str], *, alone: bool) -> Style | None:
+def find_style(cells: Sequence[str], *, alone: bool, plain: bool = False) -> Style | None:
     """Return how the texts of a column write talks; None where they are texts.
+
+    plain: whether they are a file of text, or its parts: only then a line that asks heads an answer.
 
     alone: whether the column is all that the rows hold: only then a name before a colon is taken for a speaker.
     """
     for style in STYLES:
-        if style.name in ("names", "ends") and not alone:
+        if (style.name in ("names", "ends") and not alone) or (style.name == "questions" and not plain):
             continue
         if sum(_is_talk(cell, style) for cell in cells) >= SHARE * len(cells):
             return style
@@ -195,7 +121,17 @@ def _is_talk(words: str, style: Style) -> bool:
         repeated = len(turns) >= 2 and len({*speakers}) <= MOST_NAMES and speakers[0] != "system"
         return repeated and len({*speakers}) >= 2 and marked >= 0.6 * len(lines)
     if style.timed:
-        return len(turns) >= 1
+        return len(turns) >= 1 and (style.name != "stamps" or len({*speakers}) > 1)
+    if style.name == "questions":
+        answered = [said for who, _, said in turns if who == "assistant"]
+        lines = sum(bool(line.strip()) for line in words.splitlines())
+        opens = style.mark.search(words).start() if turns else 0
+        often = len(answered) >= FEWEST_ASKED and len(answered) >= ASKED_LINES * lines
+        return (
+            bool(turns)
+            and all(answered)
+            and ((often and opens < HEADED) or (opens == 0 and len(answered) == 1))
+        )
     if style.name == "ends":
         return len(turns) >= 2
     if not {"user", "assistant"} <= known:
@@ -241,10 +177,21 @@ class Transcript:
             if not isinstance(cell, str):
                 yield row
                 continue
-            turns = _join_beside(part_transcript(cell, self._style))
-            for talk in _part_pairs(turns) if self.apart else [turns]:
+            talks = list(self._part(cell))
+            for talk in talks:
                 number += 1
-                yield self._make_row(row, talk, number if self.apart else row.row)
+                yield self._make_row(row, talk, number if self.apart or len(talks) > 1 else row.row)
+
+    def _part(self, words: str) -> Iterator[list[dict[str, str]]]:
+        """Yield the talks of a text: its sections, each question with its answer, or all of it."""
+        sections = SECTION.split(words) if self._style.name in ("words", "names") else [words]
+        talks = [_join_beside(part_transcript(one, self._style)) for one in sections if one.strip()]
+        talks = [one for one in talks if one]
+        if len(talks) > 1 and all(len(one) > 1 for one in talks):
+            yield from talks
+            return
+        turns = _join_beside(part_transcript(words, self._style))
+        yield from _part_pairs(turns) if self.apart else [turns]
 
     def _make_row(self, row: Row, turns: Sequence[Mapping[str, str]], number: int) -> Row:
         values = {name: cell for name, cell in row.values.items() if name != self.column}
@@ -353,7 +300,8 @@ def find_transcript(columns: Sequence[str], rows: Sequence[Values], container: s
         for row in rows[:LOOKED_AT]
         if isinstance(row.get(long[0]), str) and not is_blank(row[long[0]])
     ]
-    style = find_style(cells, alone=len(texts) == 1)
+    plain = container in ("txt", "md")
+    style = find_style(cells, alone=len(texts) == 1, plain=plain)
     # Sentences of two columns that stand in it are its question and its answer; a name and the like are not.
     others = [
         name
@@ -363,7 +311,7 @@ def find_transcript(columns: Sequence[str], rows: Sequence[Values], container: s
     ]
     if style is None or sum(repeats(name, long, rows) for name in others) > 1:
         return None
-    return Transcript(column=long[0], style=style.name, apart=style.single and container in ("txt", "md"))
+    return Transcript(column=long[0], style=style.name, apart=style.single and plain)
 
 
 def _mean(name: str, rows: Sequence[Values]) -> float:

@@ -229,3 +229,65 @@ def test_people_who_write_once_a_day_talk_all_the_same(tell):
     ]
     report = tell("".join(lines), "chat.txt", speaker="Jonas")
     assert report["rows_used"] == 1 and len(turns(report)) == 20
+
+
+TALK = ("When does the ferry go?", "At noon, from the long quay.", "And back?", "At six, if the wind allows.")
+ALL = [*zip((*ROLES, *ROLES), TALK, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("\n".join(f"{'QA'[n % 2]}.  {said}" for n, said in enumerate(TALK)), ALL[:2]),
+        ("\n".join(f"[00:0{n}:07] {('Customer', 'Agent')[n % 2]}: {said}" for n, said in enumerate(TALK)), ALL[:2]),
+        ("".join(f"# Ferry\n\n### {asked}\n\n{said}\n\n" for asked, said in [TALK[:2], TALK[2:], TALK[:2]]), ALL[:2]),
+        ("".join(f"=== Call {n} ===\n" + "".join(f"{('User', 'Bot')[k % 2]}: {said}\n" for k, said in enumerate(TALK))
+                 for n in range(3)), ALL),
+    ],
+    ids=["letters", "clocks", "headings", "sections"],
+)  # fmt: skip
+def test_marks_before_turns_in_a_text(tell, words, expected):
+    report = tell(words, "talk.md" if words.startswith("#") else "talk.txt")
+    assert not report["needs_answer"] and turns(report) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["09:0{n}:22 From {who} to Everyone:\n\t{said}\n", "[10:0{n} AM] {who}\n{said}\n\n", "{who}: {said}\n\n"],
+    ids=["meeting", "stamps", "capitals"],
+)
+def test_whose_words_of_a_chat_are_learned_is_asked(tell, line):
+    words = "".join(line.format(n=n, who=("ALMA", "BRUNA")[n % 2], said=TALK[n % 4]) for n in range(8))
+    report = tell(words, "talk.txt")
+    assert asked(report)["data.speaker"] and turns(report)[0] == ALL[0]
+
+
+def test_the_words_of_a_message_are_no_number_or_date_of_it(tell):
+    rows = [
+        {"message_id": 10 * c + n, "message_body": f"{TALK[n]} ({c})", "message_created_at": f"2020-01-01 10:0{n}",
+         "message_author_type": ("lead", "admin")[n % 2], "conversation_id": c}
+        for c in range(4) for n in range(4)
+    ]  # fmt: skip
+    report = tell(rows)
+    assert not report["needs_answer"] and turns(report) == [(role, f"{said} (0)") for role, said in ALL]
+
+
+@pytest.mark.parametrize(
+    ("key", "sides"),
+    [("senderType", ("visitor", "agent")), ("MESSAGE_TYPE", ("0", "1"))],
+    ids=["visitor", "kinds"],
+)
+def test_who_writes_is_told_by_a_role_or_a_kind(tell, key, sides):
+    rows = [
+        {"dialog_id": c, key: sides[n % 2], "text": f"{TALK[n]} ({c})"} for c in range(4) for n in range(4)
+    ]
+    report = tell(rows)
+    assert not report["needs_answer"] and turns(report) == [(role, f"{said} (0)") for role, said in ALL]
+
+
+def test_answers_that_are_compared_do_not_end_the_talk_before_them(tell):
+    said = [[{"role": "assistant", "content": words}] for words in (TALK[1], TALK[3])]
+    row = {"chosen": said[0], "rejected": said[1], "prompt": [{"role": "user", "content": TALK[0]}], "a_1": said[0],
+           "a_2": said[1]}  # fmt: skip
+    report = tell([row] * 6)
+    assert (report["format"], report["needs_answer"], turns(report)) == ("preference", [], ALL[:1])

@@ -113,7 +113,7 @@ def recast(values: Values, named: frozenset[str] = frozenset()) -> list[dict[str
             continue
         elif place in found.singles and _opens(place.turns, turns):
             turns, used = [*place.turns, *turns], [*used, place]
-        elif _is_answer(place.turns) and _is_open(turns) and not _is_side(place.path):
+        elif _is_answer(place.turns) and _is_open(turns) and not (pairs or _is_side(place.path)):
             turns, used = [*turns, *place.turns], [*used, place]
         elif len(place.path) > 1 and place in others:
             return None

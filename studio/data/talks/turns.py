@@ -323,7 +323,7 @@ def _from_pairs(cell: Sequence[Sequence[object]], named: bool) -> Turns | None:
     return [
         {"role": role, "content": words}
         for role, words in sides
-        if words and not SIGN.fullmatch(words.strip())
+        if words and words.strip() and not SIGN.fullmatch(words.strip())
     ]
 
 
