@@ -39,6 +39,8 @@ ENTRY_TEXTS = frozenset(
 """... and in the names of the texts that do it."""
 NOTES = frozenset("description keywords keyword synopsis blurb tagline tags".split())
 """Words in the names of what is said of a document in a sentence."""
+TITLES = (("name",), ("title",), ("headword",), ("entry",), ("lemma",))
+"""Last words in the names of what heads a text."""
 VERDICT = frozenset("label labels verdict decision stance".split())
 CLAIMS = frozenset("claim statement hypothesis assertion".split())
 """Words in the names of what is judged ..."""
@@ -120,6 +122,15 @@ def _find_card(columns: Sequence[Column]) -> tuple[Column, Column] | None:
     front, back = columns
     brief = front.spoken and front.plain and not front.is_prose and front.distinct > BRIEF * front.rows
     return (front, back) if brief and back.is_prose and back.plain and front.rows > 1 else None
+
+
+def find_titled(columns: Sequence[Column]) -> tuple[Column, Column] | None:
+    """Return the name in front of the only text of a table, where the other columns only sort its rows."""
+    texts = [one for one in columns if one.is_prose and one.plain and not one.coded]
+    rest = [one for one in columns if one not in texts and one.spoken and one.plain]
+    heads = [one for one in rest if one.distinct > BRIEF * one.rows and part_name(one.name)[-1:] in TITLES]
+    sorting = all(one.is_labels or one.distinct < 2 for one in rest if one not in heads)
+    return (heads[0], texts[0]) if len(texts) == len(heads) == 1 and sorting and heads[0].rows > 1 else None
 
 
 def find_document(columns: Sequence[Column]) -> Column | None:

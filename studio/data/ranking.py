@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from studio.data.columns import Column
-from studio.data.dataset_kinds import ASKING, find_class, find_entry, find_remark
+from studio.data.dataset_kinds import ASKING, find_class, find_entry, find_remark, find_titled
 from studio.data.formats.aliases import (
     ANSWERS,
     EXPECTED,
@@ -228,7 +228,7 @@ def is_either_way(question: str, answer: str, columns: Sequence[Column]) -> bool
 def rank_questions(columns: Sequence[Column]) -> list[Column]:
     """Return those of `columns` that could be read, the likeliest question first."""
     read = [one for one in columns if one.spoken]
-    if entry := find_entry(columns):
+    if entry := find_entry(columns) or find_titled(columns):
         return [*entry, *(one for one in read if one not in entry)]
     if remark := find_remark(columns):
         rest = [one for one in read if one not in remark and (one.is_prose or one.coded)]
@@ -249,7 +249,7 @@ def rank_questions(columns: Sequence[Column]) -> list[Column]:
     if any(one.is_prose and not one.coded for one in named) or not any(one.is_prose for one in read):
         read = named or read
     words = [one for one in read if one.is_prose and not one.coded]
-    if any(not {*part_name(one.name)} & DESCRIBED for one in words):
+    if any(not {*part_name(one.name)} & DESCRIBED and not is_answer(one) for one in words):
         read = [one for one in read if not one.coded]
     prose = [one for one in read if (one.is_prose or one.cut) and not one.is_labels]
     return sorted(
@@ -269,7 +269,8 @@ def rank_questions(columns: Sequence[Column]) -> list[Column]:
 
 def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
     """Return those of `columns` that could be learned, the likeliest answer to the column `question` first."""
-    remark, sorted_by = find_entry(columns) or find_remark(columns), find_class(columns)
+    remark = find_entry(columns) or find_remark(columns) or find_titled(columns)
+    sorted_by = find_class(columns)
     first = remark[1] if remark and remark[1].name != question else sorted_by
     names = [one.name for one in columns]
     place = names.index(question) if question in names else -1

@@ -7,6 +7,8 @@ in which the answers are written.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from studio.data.column_questions import ANSWERING, ask_choice, ask_role
@@ -32,6 +34,16 @@ ASIDE = (
 )
 """Words in the names of labels that only say where a row is from, or of what kind it is."""
 TALKED = ("messages", "sharegpt")
+MARK = re.compile(
+    r"[ \t]*[-*]{0,2}[ \t]*(?:([^\W\d_][^\n:：=]{0,24}?)[ \t]*[:：][ \t]+\S|([a-z_]{3,12})[ \t]+\")"
+)
+QUOTED = re.compile(r'"[^"\n]*"')
+MOST_FILES = 3
+"""Rows of texts that are read as whole files; in a table each text is an example already."""
+LINES, FEWEST_MARKS, MARKED = 500, 4, 0.6
+QUOTING = 0.8
+"""Of the lines, so many hold several quoted cells where they are a table."""
+"""Of so many lines at the beginning this share begins with a mark that stands there so many times: they are records."""
 SIGNS_CHARACTERS = 12
 """Letters of an average cell from which on signs without words are more than a name or a number."""
 
@@ -46,7 +58,9 @@ def look_again(
     if format.name in TALKED:
         return _ask_thoughts(format, mapping, columns, rows, chosen)
     if format.name == "text":
-        return _ask_grades(mapping, columns, rows) if "text" not in chosen else ()
+        if "text" in chosen:
+            return ()
+        return _ask_grades(mapping, columns, rows) or _ask_records(mapping["text"], rows)
     role = next((role for role in ANSWERING if role in mapping), "")
     asked = next((mapping[role] for role in ASKED if role in mapping), "")
     known = measure_columns(columns, rows)
@@ -75,6 +89,24 @@ def _ask_grades(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values])
     known = measure_columns(columns, rows)
     sorting = [one.name for one in known.values() if one.spoken and GRADED & {*part_name(one.name)}]
     return ask_labels(mapping, [name for name in columns if name not in sorting], rows, sure=True)
+
+
+def _ask_records(name: str, rows: Sequence[Values]) -> tuple[Question, ...]:
+    """Return the question whether a text is learned as it stands whose lines are records: `Name: ...`, `".." ".."`."""
+    if len(rows) > MOST_FILES:
+        return ()
+    lines = [
+        line for row in rows[:LOOKED_AT] for line in str(row.get(name) or "").splitlines() if line.strip()
+    ]
+    lines = lines[:LINES]
+    marks = Counter((found[1] or found[2]).lower() for line in lines if (found := MARK.match(line)))
+    often = {mark: count for mark, count in marks.items() if count >= FEWEST_MARKS}
+    records = len(often) > 1 and sum(often.values()) >= MARKED * len(lines)
+    quoted = Counter(len(QUOTED.findall(line)) for line in lines)
+    cells = sum(count for cells, count in quoted.items() if cells > 1)
+    if not records and (len(lines) < FEWEST_MARKS or cells < QUOTING * len(lines)):
+        return ()
+    return (ask_choice("text", "data.ask.text", [*measure_columns([name], rows).values()]),)
 
 
 def _ask_thoughts(

@@ -228,7 +228,7 @@ def ask_rest(
         or (asked and _wraps(one.name, asked, rows))
         or _is_annex(one, rows)
         or (_asks_again(one, used) and not are_twins(one.name, asked))
-        or (not answer and hints(one, EXPECTED))
+        or (hints(one, EXPECTED) and (not answer or (one.plain and not hints(one, ("reference",)))))
         or (simplify(asked) == "prompt" and not _is_read(one))
     ]
     entry = find_entry([*used.values()])

@@ -33,6 +33,8 @@ ORIGINS = frozenset(
     "autor verfasser auteur автор 作者 出版社 来源 朝代".split()
 )
 """Words in the names of what tells where a text is from."""
+KINDS = frozenset("category kind type tag tags level difficulty topic field".split())
+"""Names of what sorts entries of a glossary, and texts, and tells nothing of where they are from."""
 OWN_TITLES = 0.6
 """Of the rows, so many have a title of their own; the messages of a thread share one."""
 DOCUMENT_WORDS = 50
@@ -169,7 +171,8 @@ def find_alone(columns: Sequence[Column], rows: Sequence[Values]) -> Column | No
     found = JUDGED | GRADED if reviewed else JUDGED
     others = any(not _tells_of(one) or {*part_name(one.name)} & found for one in rest)
     headed = any(HEADINGS & {*part_name(one.name)} for one in columns if one is not texts[0])
-    told = len(origins) >= 2 or (origins and headed)
+    placed = [one for one in origins if not {*part_name(one.name)} <= KINDS]
+    told = len(placed) >= 2 or (placed and headed) or len(origins) > 2
     return texts[0] if long and told and not read and not others else None
 
 

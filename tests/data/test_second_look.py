@@ -1,5 +1,11 @@
 """A reading that asks nothing is looked at once more: what it leaves out must not speak against it."""
 
+import pytest
+
+from studio.core.recipe import DatasetSpec
+from studio.data.dataset_report import describe
+from studio.data.formats.column_names import mend_spelling
+
 SHIPS = "Alma Bruna Cosima Dora Elba Fides Greta Hulda Irma Jutta Klara Luna".split()
 ASKED = [f"How long did the {ship} lie at the quay of Brenn?" for ship in SHIPS]
 SAID = [f"The {ship} lay {n + 2} days there with a torn sail." for n, ship in enumerate(SHIPS)]
@@ -256,3 +262,75 @@ def test_calls_beside_an_open_talk_are_its_answer(tell):
     report = tell(tools_json=tools, messages_json=asked, target_json=calls)
     assert report["format"] == "messages" and report["rows_used"] == 12
     assert report["preview"][0]["messages"][-1]["tool_calls"][0]["function"]["name"] == "find_ship"
+
+
+def test_names_with_one_wrong_letter_are_known(tell):
+    report = tell(text=LOGS, instuction=["Answer the harbour office."] * 12, input=ASKED, answear=SAID)
+    roles = {"instruction": "instuction", "input": "input", "output": "answear"}
+    assert {role: report["mapping"].get(role) for role in roles} == roles
+    # what is a word of its own is not mended
+    assert mend_spelling("chose") == "chose" and mend_spelling("prompts") == "prompts"
+    assert [mend_spelling(word) for word in ("promt", "respnose", "conversaton")] == [
+        "prompt",
+        "response",
+        "conversation",
+    ]
+
+
+def test_options_may_be_empty(tell):
+    options = [{"A": said, "B": "Nobody knows.", "C": "A year.", "D": None, "E": None} for said in SAID]
+    report = tell(options=options, answer=SAID, question=ASKED, answer_idx=["A"] * 12)
+    assert report["mapping"]["choices"] == "options" and not report["needs_answer"]
+
+
+def test_the_instruction_names_the_language_to_write(tell):
+    german = [f"Das Schiff {ship} lag dort mit zerrissenem Segel, sagt der Wärter." for ship in SHIPS]
+    for task, target in (("Translate into German.", "de"), ("Translate the German text to English.", "en")):
+        report = tell(instruction=[task] * 12, en=SAID, de=german)
+        assert (report["mapping"]["output"], report["needs_answer"]) == (target, [])
+
+
+def test_fields_are_learned_where_input_and_output_are_called_so(tell):
+    report = tell(
+        instruction=["Find what is asked for."] * 12,
+        input=[{"earlier": said, "last": asked} for said, asked in zip(SAID, ASKED, strict=True)],
+        output=[{"intent": ("stay", "leave", "mend")[n % 3], "thought": said} for n, said in enumerate(SAID)],
+    )
+    assert report["format"] == "alpaca" and not report["needs_answer"]
+
+
+def test_a_name_before_the_only_text_is_asked_about(tell):
+    report = tell(category=[("sail", "rope")[n % 2] for n in range(12)], name=SHIPS, cn=LOGS)
+    assert [one["choices"][0] for one in report["needs_answer"]] == ["name", "cn"]
+    report = tell(title=[f"The {ship} at Brenn" for ship in SHIPS], abstract=LOGS)
+    assert report["needs_answer"]
+
+
+def test_what_answers_are_checked_against_is_not_read_first(tell):
+    report = tell(question=ASKED, answer=LOGS, ground_truth=SAID)
+    assert choices(report)["material"][0] == ""
+
+
+def test_code_cut_into_tokens_is_gone_on_with(tell):
+    cut = [f"<s> import sails <EOL> def knots_{n} ( rope ) : <EOL> value = {n} <EOL>" for n in range(12)]
+    report = tell(id=[*range(12)], input=cut, gt=[f"return rope . length * {n}" for n in range(12)])
+    assert (report["mapping"]["prompt"], report["mapping"]["completion"]) == ("input", "gt")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ships.txt", "".join(f"Name: {ship}\nBerth: {n}\n\n" for n, ship in enumerate(SHIPS))),
+        ("words.po", "".join(f'msgid "{ship} sails"\nmsgstr "{ship} segelt"\n\n' for ship in SHIPS)),
+        ("quiz.txt", "".join(f'{n} "{asked}" "{n} days" "a year"\n' for n, asked in enumerate(ASKED))),
+    ],
+    ids=["fields", "catalogue", "quoted"],
+)
+def test_records_in_a_text_are_asked_about(tmp_path, name, words):
+    path = tmp_path / name
+    path.write_text(words)
+    report = describe(DatasetSpec(source=str(path)), rows=1)
+    assert report["needs_answer"]
+    plain = tmp_path / "logs.txt"
+    plain.write_text("\n".join(LOGS))
+    assert describe(DatasetSpec(source=str(plain)), rows=1)["needs_answer"] == []

@@ -194,6 +194,7 @@ CHOSEN: Names = (
     *_combine(
         ("chosen", "preferred", "accepted", "winning", "win", "winner", "better", "selected", "upvoted")
     ),
+    *(f"{word}_{side}" for word in ("safe", "safer") for side in _SIDES),
     "response_j",
     "优选",
     "采纳",
@@ -202,6 +203,7 @@ CHOSEN: Names = (
 REJECTED: Names = (
     *_combine(("rejected", "dispreferred", "non_preferred", "nonpreferred", "unpreferred", "losing", "lose", "loser",
                "worse", "reject", "downvoted", "unchosen", "not_chosen")),
+    *(f"unsafe_{side}" for side in _SIDES),
     "response_k",
     "拒绝",
     "劣选",
@@ -223,6 +225,7 @@ LABEL: Names = (
 EXPECTED: Names = (
     "answer",
     "ground_truth",
+    "gt",
     "solution",
     "reference_answer",
     "expected_answer",

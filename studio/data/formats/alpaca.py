@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+
 from studio.data.conversation import Conversation
 from studio.data.formats.aliases import (
     ANSWERS,
@@ -15,6 +18,7 @@ from studio.data.formats.aliases import (
 )
 from studio.data.formats.cells import Values, holds_setting, holds_words, is_blank, read_optional
 from studio.data.formats.choices import holds_options
+from studio.data.formats.column_names import simplify
 from studio.data.formats.context import MATERIALS, holds_material, holds_thoughts, read_thoughts, say_material
 from studio.data.formats.flags import ROW_WEIGHTS, holds_weight
 from studio.data.formats.format import Format, Mapped
@@ -37,6 +41,42 @@ def read(values: Values, mapping: Mapped) -> Conversation:
     return Conversation(tuple(turns), tools=tools)
 
 
+CODES = {
+    "ar": "arabic", "cn": "chinese", "cs": "czech", "de": "german", "en": "english", "es": "spanish", "fa": "persian",
+    "fr": "french", "hi": "hindi", "id": "indonesian", "it": "italian", "ja": "japanese", "jp": "japanese",
+    "ko": "korean", "kr": "korean", "nl": "dutch", "pl": "polish", "pt": "portuguese", "ru": "russian",
+    "sv": "swedish", "th": "thai", "tr": "turkish", "uk": "ukrainian", "vi": "vietnamese", "zh": "chinese",
+}  # fmt: skip
+"""Names of columns -> the language that their texts are in."""
+
+
+def settle(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> dict[str, str]:
+    """Return `mapping`, with two columns in two languages where the instruction names the one to translate into."""
+    found = dict(mapping)
+    spoken = [name for name in columns if name not in mapping.values() and _find_language(name)]
+    if "instruction" not in mapping or {"input", "output"} & {*mapping} or len(spoken) != 2:
+        return found
+    targets = {_find_target(str(row.get(mapping["instruction"])), spoken) for row in sample}
+    if len(targets) == 1 and (target := targets.pop()):
+        found["output"] = target
+        found["input"] = next(name for name in spoken if name != target)
+    return found
+
+
+def _find_language(name: str) -> str:
+    return CODES.get(simplify(name), simplify(name) if simplify(name) in CODES.values() else "")
+
+
+def _find_target(instruction: str, spoken: Sequence[str]) -> str:
+    """Return which of two columns is in the language that is named behind `to` or `into`, or last; "" for neither."""
+    words = instruction.lower()
+    into = [name for name in spoken if re.search(rf"\b(?:in)?to\s+{_find_language(name)}\b", words)]
+    named = [name for name in spoken if _find_language(name) in words]
+    if len(into) == 1:
+        return into[0]
+    return max(named, key=lambda name: words.rindex(_find_language(name))) if len(named) == 2 else ""
+
+
 FORMAT = Format(
     name="alpaca",
     roles={
@@ -55,7 +95,7 @@ FORMAT = Format(
     kinds={
         "instruction": holds_words,
         "input": holds_material,
-        "output": holds_answer,
+        "output": lambda cell: holds_answer(cell) or (isinstance(cell, Mapping) and bool(cell)),
         "history": holds_history,
         "choices": holds_options,
         "system": holds_setting,
@@ -66,5 +106,6 @@ FORMAT = Format(
     read=read,
     beats=("prompt_completion", "text", "rl"),
     rivals=("output",),
+    settle=settle,
     loose=("input", "choices"),
 )

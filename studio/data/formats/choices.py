@@ -22,6 +22,7 @@ Options = Sequence[tuple[str, str]]
 WORD_KEYS = ("text", "content", "value", "answer", "option")
 MARK_KEYS = ("label", "key", "id", "letter", "option", "mark")
 TRAILED = re.compile(r"([^\d]*?[^\W\d_] ?)(\d)( ?[-(:,][^\d].*)")
+OPTIONAL = re.compile(r"\s*\((?:optional|if any)\)\s*$", re.I)
 SERIES = re.compile(r"^(.*?)([a-hA-H]|[0-9])$")
 """Columns that hold an option each: `A` to `D`, `option_1` to `option_4`, `opa` to `opd`, `ending0` to `ending3`."""
 SERIES_WORDS = frozenset(
@@ -48,8 +49,8 @@ def find_series(columns: Sequence[str]) -> tuple[str, ...]:
     """Return the columns that hold an option each, in order; () where there are none."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for name in columns:
-        found = SERIES.match(name.strip()) if isinstance(name, str) else None
-        found = found or (TRAILED.match(name.strip()) if isinstance(name, str) else None)
+        called = OPTIONAL.sub("", name).strip() if isinstance(name, str) else ""
+        found = SERIES.match(called) or TRAILED.match(called)
         if (
             found and found.re is TRAILED
         ):  # `Answer 1 - max 75 characters`: what follows the number is the same
@@ -104,8 +105,9 @@ def part_options(cell: object) -> Options:
         if words is not None:
             marks = next((cell[key] for key in MARK_KEYS if isinstance(cell.get(key), (list, tuple))), None)
             return _mark(words, marks)
-        if all(isinstance(one, (str, int, float)) for one in cell.values()) and len(cell) <= MOST:
-            return tuple((str(mark).strip(), str(one)) for mark, one in cell.items() if one is not None)
+        filled = {mark: one for mark, one in cell.items() if one is not None}
+        if all(isinstance(one, (str, int, float)) for one in filled.values()) and len(filled) <= MOST:
+            return tuple((str(mark).strip(), str(one)) for mark, one in filled.items())
         return ()
     if isinstance(cell, (list, tuple)) and 2 <= len(cell) <= MOST:
         if all(isinstance(one, (str, int, float)) for one in cell):

@@ -41,6 +41,36 @@ BLOCKING = frozenset(
 """Words that make something else of a name: `answer_start` is no answer."""
 
 
+SPELLED = (
+    *"instruction instructions question questions answer answers response responses completion conversation".split(),
+    *"conversations prompt output chosen rejected summary translation solution description category".split(),
+)
+"""Names that are known also where one letter is wrong."""
+OTHER_WORDS = frozenset("reponse reponses chose rejecter".split())
+"""Words one letter away from a known name that are not it."""
+
+
+@lru_cache(maxsize=1024)
+def mend_spelling(word: str) -> str:
+    """Return the known word from which `word` is one slip away: a letter too many, missing, wrong, or swapped."""
+    if len(word) < 5 or not word.isascii() or word in SPELLED or word in OTHER_WORDS:
+        return word
+    return next((known for known in SPELLED if known[0] == word[0] and _is_slip(word, known)), word)
+
+
+def _is_slip(word: str, known: str) -> bool:
+    """Return whether one letter tells `word` from `known`, but for an s at the end, which makes several of one."""
+    if abs(len(word) - len(known)) > 1 or word in (f"{known}s", known[:-1] if known[-1] == "s" else ""):
+        return False
+    same = 0
+    while same < min(len(word), len(known)) and word[same] == known[same]:
+        same += 1
+    here, there = word[same:], known[same:]
+    if len(word) == len(known):
+        return here[1:] == there[1:] or (here[:2] == there[1::-1] and here[2:] == there[2:])
+    return here[1:] == there if len(word) > len(known) else here == there[1:]
+
+
 @lru_cache(maxsize=4096)
 def simplify(name: str) -> str:
     """Return a column name in lower case with underscores, also for humps; blanks and invisible signs around it go."""
@@ -52,7 +82,7 @@ def simplify(name: str) -> str:
     name = name.lower()
     if not name.isascii():
         name = unicodedata.normalize("NFKC", name).strip()
-    return name.replace(" ", "_").replace("-", "_")
+    return "_".join(mend_spelling(word) for word in name.replace(" ", "_").replace("-", "_").split("_"))
 
 
 @lru_cache(maxsize=1024)
@@ -62,7 +92,7 @@ def part_name(name: str) -> tuple[str, ...]:
         return ()
     # A chain of thought is one word however it is spelled.
     words = HUMP.sub("_", unicodedata.normalize("NFKC", name).replace("CoT", "cot"))
-    return tuple(part.lower() for word in WORD.findall(words) for part in _part_compound(word))
+    return tuple(mend_spelling(part.lower()) for word in WORD.findall(words) for part in _part_compound(word))
 
 
 def _part_compound(word: str) -> tuple[str, ...]:

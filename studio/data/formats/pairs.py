@@ -24,6 +24,11 @@ FIRST = frozenset(
 SECOND = frozenset(
     ("1", "b", "model_b", "response_b", "answer_b", "right", "second", "response_1", "assistant_b")
 )
+VERDICT = re.compile(
+    r"(?:response|answer|completion|output|model|assistant|text|summary|option)[ _-]?([0-2ab])"
+    r"|([0-2ab])(?:\W+is\W.*|\s*>+\s*[0-2ab])"
+)
+"""A verdict that names a column, or says which one beats the other: `response2`, `A-is-slightly-better`, `A>>B`."""
 LOOKED_AT = 200
 
 
@@ -126,6 +131,8 @@ def find_side(cell: object, marks: Sequence[str] = ("0", "1")) -> int | None:
     if isinstance(cell, (bool, float)) and cell in (0, 1):
         cell = int(cell)
     said = str(cell).strip().lower()
+    if found := VERDICT.fullmatch(said):
+        said = found[1] or found[2]
     if said in marks:
         return marks.index(said)
     if said == "2" and marks[0] == "a":
