@@ -42,7 +42,7 @@ from studio.data.nested import Nested, find_nested
 from studio.data.open_question import Question
 from studio.data.ranking import DATED
 from studio.data.row import Row, list_columns
-from studio.data.speakers import Speakers, find_speakers
+from studio.data.speakers import Speakers, find_speakers, guess_role
 from studio.data.talks.selection import Headed, Talks, find_talks
 from studio.data.transcripts import GAP_S, Transcript, find_transcript, read_time_s
 from studio.data.whole_examples import are_documents
@@ -62,6 +62,7 @@ GROUP = ("conversation_id", "dialogue_id", "dialog_id", "thread_id", "conv_id", 
          "topic_id", "case_id", "call_id", "thread", "conversation", "dialogue", "dialog", "ticket", "session",
          "issue_id", "episode_id", "episode", "conversation_no", "conv", "thread_ts", "tree_id", "scene_id", "chat",
          "room", "channel_id", "topicid", "gespräch_id", "对话id", "会话id", "对话编号")  # fmt: skip
+PEOPLE = ("userid", "user_id", "customer_id", "contact_id", "visitor_id", "phone", "phone_number", "email")
 ORDER = ("turn", "turn_id", "turn_idx", "turn_index", "turn_number", "turn_no", "utterance_idx",
          "utterance_id", "seq", "post_number", "sequence", "position", "order", "index", "idx",
          "message_index", "message_no", "step", "timestamp", "time", "created_at", "created", "date",
@@ -285,6 +286,10 @@ def _find_threads(columns: Sequence[str], rows: Sequence[Values]) -> Threads | N
     group = next(
         (name for name in _rank_names(columns, GROUP) if name not in taken and _groups(name, rows)), ""
     )
+    if not (group or reply) and {guess_role(str(row.get(speaker))) for row in rows} == {"user", "assistant"}:
+        # Who asks and who answers is told: what one person wrote is one talk.
+        people = [named[name] for name in PEOPLE if name in named and named[name] not in taken]
+        group = next((name for name in people if _groups(name, rows)), "")
     order = next((name for name in _rank_names(columns, ORDER) if name not in {*taken, group}), "")
     flag = next((named[name] for name in ONE_SIDED if name in named and _takes_turns(named[name], rows)), "")
     if not (group or reply) and flag:

@@ -35,12 +35,13 @@ ASIDE = (
 """Words in the names of labels that only say where a row is from, or of what kind it is."""
 TALKED = ("messages", "sharegpt")
 MARK = re.compile(
-    r"[ \t]*[-*]{0,2}[ \t]*(?:([^\W\d_][^\n:：=]{0,24}?)[ \t]*[:：][ \t]+\S|([a-z_]{3,12})[ \t]+\")"
+    r"[ \t]*[-*]{0,2}[ \t]*(?:[\[(]?\d{1,2}:\d{2}(?::\d{2})?[\])]?[ \t]+)?"
+    r"(?:([^\W\d_][^\n:：=]{0,24}?)[ \t]*[:：][ \t]+\S|([a-z_]{3,12})[ \t]+\")"
 )
 QUOTED = re.compile(r'"[^"\n]*"')
 MOST_FILES = 3
 """Rows of texts that are read as whole files; in a table each text is an example already."""
-LINES, FEWEST_MARKS, MARKED = 500, 4, 0.6
+LINES, FEWEST_MARKS, MARKED = 500, 4, 0.5
 QUOTING = 0.8
 """Of the lines, so many hold several quoted cells where they are a table."""
 """Of so many lines at the beginning this share begins with a mark that stands there so many times: they are records."""

@@ -11,7 +11,7 @@ ENDS = re.compile(
 )
 WRAPPED = re.compile(r"\s*<([a-z]+)>\s*(.*?)\s*</\1>\s*", re.S)
 """A text that stands as a whole between a tag and its end."""
-USERS = ("human", "user", "instruction", "question", "q", "prompt", "prompter", "customer", "client", "usr",
+USERS = ("human", "user", "instruction", "question", "q", "prompt", "prompter", "customer", "client", "visitor", "usr",
          "frage", "f", "问", "用户", "问题", "指令", "pregunta", "usuario", "nutzer", "benutzer", "kunde",
          "utilisateur")  # fmt: skip
 MODELS = ("assistant", "response", "answer", "a", "output", "bot", "ai", "gpt", "chatgpt", "model", "agent",
@@ -126,7 +126,8 @@ STYLES: tuple[Style, ...] = (
     Style(
         name="questions",
         mark=re.compile(
-            r"^(?:#{1,6}[ \t]+|[*]{2}|\d{1,3}[.)][ \t]+)*(?P<who>[^\s#*][^\n]{2,200}[?？])(?:[*]{2})?[ \t]*$",
+            r"^(?:#{1,6}[ \t]+|[*]{2}|\d{1,3}[.)][ \t]+)*(?![\[(]?\d{1,2}[:.]\d{2})(?![^\n:]{1,30}:[ \t])"
+            r"(?P<who>[^\s#*][^\n]{2,200}[?？])(?:[*]{2})?[ \t]*$",
             re.M,
         ),
         single=True,

@@ -172,7 +172,9 @@ def find_alone(columns: Sequence[Column], rows: Sequence[Values]) -> Column | No
     others = any(not _tells_of(one) or {*part_name(one.name)} & found for one in rest)
     headed = any(HEADINGS & {*part_name(one.name)} for one in columns if one is not texts[0])
     placed = [one for one in origins if not {*part_name(one.name)} <= KINDS]
-    told = len(placed) >= 2 or (placed and headed) or len(origins) > 2
+    varied = [one for one in columns if one is not texts[0] and one.distinct > 1]
+    bare = bool(origins) and all(map(_tells_of, varied)) and not any(one.spoken for one in varied)
+    told = len(placed) >= 2 or (placed and headed) or len(origins) > 2 or bare
     return texts[0] if long and told and not read and not others else None
 
 

@@ -291,3 +291,18 @@ def test_answers_that_are_compared_do_not_end_the_talk_before_them(tell):
            "a_2": said[1]}  # fmt: skip
     report = tell([row] * 6)
     assert (report["format"], report["needs_answer"], turns(report)) == ("preference", [], ALL[:1])
+
+
+def test_what_one_person_writes_is_one_talk_where_roles_are_told(tell):
+    rows = [{"userid": f"u{c}", "sender": ("user", "bot")[n % 2], "message": f"{TALK[n]} ({c})"}
+            for c in range(4) for n in range(4)]  # fmt: skip
+    report = tell(rows)
+    assert not report["needs_answer"] and turns(report) == [(role, f"{said} (0)") for role, said in ALL]
+
+
+def test_questions_of_a_chat_head_no_answers(tell):
+    words = "".join(
+        f"(10:0{n}:05) Guest: {TALK[0]}\n(10:0{n}:40) {who}: {TALK[1]}\n\nChat ended\n\n"
+        for n, who in enumerate(("Alma", "Bruna", "Cosima", "Dora", "Elba"))
+    )
+    assert tell(words, "talk.txt")["needs_answer"]

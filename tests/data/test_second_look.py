@@ -334,3 +334,19 @@ def test_records_in_a_text_are_asked_about(tmp_path, name, words):
     plain = tmp_path / "logs.txt"
     plain.write_text("\n".join(LOGS))
     assert describe(DatasetSpec(source=str(plain)), rows=1)["needs_answer"] == []
+
+
+def test_a_text_beside_numbers_alone_is_learned(tell):
+    report = tell(page=[*range(12)], ocr_text=LOGS, confidence=[0.93] * 12)
+    assert (report["format"], report["mapping"], report["needs_answer"]) == ("text", {"text": "ocr_text"}, [])
+
+
+def test_words_go_before_the_ids_of_their_tokens(tell):
+    report = tell(text=LOGS, tokens=[[n, 2, 3] for n in range(12)])
+    assert report["format"] == "text"
+    assert tell(input_ids=[[n, 2, 3] for n in range(12)])["format"] == "pretokenized"
+
+
+def test_what_was_generated_is_an_answer(tell):
+    report = tell(prompt=ASKED, description=SAID, generated=LOGS)
+    assert report["mapping"]["completion"] == "generated"

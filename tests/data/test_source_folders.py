@@ -132,3 +132,10 @@ def test_more_of_several_files(tmp_path):
     more = [row.values["text"] for row in source.sample_more(300)]
     assert len(set(more)) == len(more) >= 250 and more[-1] == "row 5999"
     assert not set(more) & {row.values["text"] for row in source.sample}
+
+
+def test_programs_are_read_where_a_folder_holds_nothing_else(tmp_path):
+    root = make_folder(tmp_path / "code", {"src/sail.py": b"def sail():\n    pass\n", "Makefile": b"all:\n"})
+    assert [row.values["text"] for row in open_path(root).sample] == ["def sail():\n    pass"]
+    (root / "rows.jsonl").write_bytes(b'{"question": "Which?", "answer": "That."}\n')
+    assert open_path(root).columns == ("question", "answer")

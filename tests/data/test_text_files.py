@@ -126,3 +126,13 @@ def test_a_run_of_signs_in_every_line_parts_cells(sign):
 def test_signs_of_prose_links_and_code_part_nothing(line):
     lines = [line] * 7 + ["a line without any of them"] * line.startswith("x |||")
     assert len(texts("\n".join(lines) + "\n")) == 1
+
+
+@pytest.mark.parametrize("dash", [" - ", " – ", " = "])
+def test_a_list_of_words_is_a_table(dash):
+    lines = [f"knot {n}{dash}what holds the rope - for a while" for n in range(9)]
+    assert read("\n".join(lines))[8].values == {
+        "column_1": "knot 8",
+        "column_2": "what holds the rope - for a while",
+    }
+    assert "text" in read("\n".join([*lines, "And that was all of them.", ""]))[0].values

@@ -31,6 +31,11 @@ MARKED = re.compile(r"^.+(?:__eou__|<eou>).+(?:__eou__|<eou>)[ \t]*$", re.MULTIL
 """A line that is a talk: marks end what each says."""
 SIGNS = re.compile(r"[ \t]*(?<![|+$@#&§^~])(?=[+#&~]*[|$@§^])([|+$@#&§^~]{3,12})[ \t]*")
 """What may stand between the cells of a line: `|||`, ` +++$+++ `."""
+DASHES = (" - ", " – ", " — ", " = ")
+"""What stands between a word and what is said of it in a list of words, ..."""
+CLOCK = re.compile(r"\d{1,2}:\d{2}")
+LEAST_ENTRIES, WORD_CHARACTERS = 8, 40
+"""... where each of so many lines has it, behind no more letters."""
 SIGN_LINES = 5
 """So many lines at least have as many such signs, and all that are looked at, where they are a table."""
 FENCE = re.compile(r" {0,3}(```|~~~)")
@@ -87,12 +92,27 @@ def find_sign(head: bytes) -> str:
     lines = [line for line in whole.splitlines() if line.strip()]
     found = {tuple(SIGNS.findall(line)) for line in lines}
     signs = found.pop() if len(found) == 1 and len(lines) >= SIGN_LINES else ()
+    found = [dash for dash in DASHES if lines and dash in lines[0]]
+    dash = min(found, key=lines[0].index) if found else ""
+    return dash if dash and _are_entries(lines, dash) else _find_run(signs, lines)
+
+
+def _find_run(signs: tuple[str, ...], lines: list[str]) -> str:
     return signs[0] if len({*signs}) == 1 and not all(SIGNS.fullmatch(line) for line in lines) else ""
+
+
+def _are_entries(lines: list[str], dash: str) -> bool:
+    """Return whether each line is a word and what is said of it; a time and who wrote then are none."""
+    halves = [line.strip().partition(dash) for line in lines]
+    words = [word for word, _, said in halves if said and len(word) <= WORD_CHARACTERS]
+    own = len({*words}) > 0.8 * len(lines)
+    return len(words) == len(lines) >= LEAST_ENTRIES and own and not any(map(CLOCK.search, words))
 
 
 def _part_cells(row: Row, sign: str) -> Row:
     """Return a line as a row of the cells between its signs, which have no names."""
-    cells = [cell.strip() for cell in row.values[COLUMN].split(sign)]
+    most = 1 if sign in DASHES else -1  # what is said of a word may have dashes of its own
+    cells = [cell.strip() for cell in row.values[COLUMN].split(sign, most)]
     values = {f"column_{place}": cell for place, cell in enumerate(cells, start=1)}
     return Row(row.line, values, None, row.row, row.offset, row.raw)
 

@@ -8,6 +8,8 @@ from studio.core.i18n import text
 from studio.data.containers.json_text import parse_json
 from studio.data.conversation import Conversation
 from studio.data.formats.cells import Values, is_blank, name_kind, require, shorten
+from studio.data.formats.column_names import simplify
+from studio.data.formats.column_relations import hold_words
 from studio.data.formats.flags import LEAST_WEIGHT, MOST_WEIGHT
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.notes import note_nothing
@@ -117,6 +119,12 @@ def _holds(cell: object, kinds: tuple[type, ...]) -> bool:
     return isinstance(cell, (list, tuple)) and bool(cell) and all(type(value) in kinds for value in cell[:64])
 
 
+def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
+    """Return 0.6 where ids are not called input_ids and the words that they are of stand beside them."""
+    others = [name for name in columns if name not in mapping.values()]
+    return 0.6 if simplify(mapping["input_ids"]) != "input_ids" and hold_words(others, sample) else 0.0
+
+
 FORMAT = Format(
     name="pretokenized",
     roles={
@@ -132,6 +140,7 @@ FORMAT = Format(
     kinds={"input_ids": holds_ids, "labels": holds_ids, "attention_mask": holds_ids, "mask": holds_numbers},
     read=read,
     beside="never",
+    doubt=doubt,
     worded=False,
     notes=note_nothing,
     beats=("messages", "sharegpt", "prompt_completion", "alpaca", "text", "rl"),
