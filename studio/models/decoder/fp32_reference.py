@@ -248,6 +248,7 @@ def _widen_mixer(block: ForeignMixer, dtype: torch.dtype) -> None:
 
 def _widen_group(group: LinearGroup, kernels: Kernels, wide_kernels: Kernels, fp8: bool) -> LinearGroup:
     twin = copy.copy(group)
+    group.refresh(kernels)  # magnitudes lie in the matrix itself
     base = group.weights if group.weights.exact else group.weights.base
     twin.weights = Fp8LikeWeights(base, wide_kernels) if fp8 else WideWeights(base, kernels)
     twin.bias = None if group.bias is None else group.bias.float()
