@@ -60,8 +60,9 @@ class Magnitudes:
         start = 0
         for (top, bottom, left, right), own, scale in zip(diagonal.blocks, b, diagonal.scales, strict=True):
             rows, wide = a[left:right], a[left:right].to(self.wide)
+            weight = opened[top:bottom].to(rows.dtype)  # another one in the probe's fp32 twin alone
             met = torch.empty(bottom - top, right - left, dtype=self.wide, device=a.device)
-            multiply_into(opened[top:bottom], rows.T, met, add=False)
+            multiply_into(weight, rows.T, met, add=False)
             met = met.mul_(2 * scale).addmm_(own, wide @ wide.T, alpha=scale * scale)
             squares = (met * own).sum(1).add_(self._squares[top:bottom])
             length = squares.clamp_min_(torch.finfo(self.wide).tiny).sqrt_()
