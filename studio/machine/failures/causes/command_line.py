@@ -119,6 +119,13 @@ FAILURES = (
         code="K41",
     ),
     Failure(
+        # PowerShell translates the sentence, not the name behind it.
+        "script_blocked",
+        said(r"\bScriptContainedMaliciousContent\b", r"has been blocked by your antivirus software"),
+        (Remedy("trust_script"), Remedy("script_by_hand")),
+        code="K90",
+    ),
+    Failure(
         "conda_shell",
         said(
             r"Run 'conda init' before 'conda activate'",

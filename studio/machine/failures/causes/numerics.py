@@ -25,7 +25,10 @@ FAILURES = (
         ),
         (LOWER_RATE, LEAVE_FP16, CHECK_DATA),
         code="D40",
+        # Of six reports with an answer, six were fp16.
+        doubt=Doubt("numbers_overflow", "half_or_rate"),
     ),
+    Failure("numbers_overflow", None, (Remedy("wider_numbers"),), code="D208"),
     Failure(
         # A scale is searched for, and every try gave no number.
         "quantise_nan",

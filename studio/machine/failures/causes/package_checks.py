@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from studio.machine.failures.causes.plain_messages import read_message
 from studio.machine.failures.error_text import MODEL_CODE, Reading
-from studio.machine.failures.failure import Failure, Remedy
+from studio.machine.failures.failure import Doubt, Failure, Remedy
 from studio.machine.failures.package_frames import LONGEST
 from studio.machine.failures.package_names import KNOWN, LIBRARIES, pip_name
 
@@ -29,7 +29,10 @@ def _read_check(reading: Reading) -> Mapping[str, str] | None:
         return None
     if len(says) > LONGEST:
         says = says[:LONGEST].rsplit(" ", 1)[0] + " ..."
-    return {"package": pip_name(package), "says": says}
+    # Called by another package, it may as well be that the two are of different times.
+    callers = [name for name in raised.packages if name not in NO_CHECKS and name != package]
+    caller = pip_name(callers[0]) if callers else ""
+    return {"package": pip_name(package), "says": says, "caller": caller, "doubtful": "1" if caller else ""}
 
 
 FAILURES = (
@@ -40,5 +43,15 @@ FAILURES = (
         code="D202",
         reader=_read_check,
         last_resort=True,
+        doubt=Doubt("versions_apart", "example_first", asked=True),
+    ),
+    Failure(
+        "versions_apart",
+        None,
+        (
+            Remedy("upgrade_pair", needs=("package", "caller")),
+            Remedy("older_package", needs=("package",)),
+        ),
+        code="V73",
     ),
 )

@@ -172,7 +172,7 @@ FAILURES = (
             r"No module named '?_ssl",
             r"Can't connect to HTTPS URL because the SSL module",
         ),
-        (Remedy("full_python_own"),),
+        (Remedy("conda_libraries"), Remedy("full_python_own")),
         code="K9",
     ),
     Failure(

@@ -165,6 +165,7 @@ FAILURES = (
     Failure(
         "nccl",
         said(
+            r"NCCL [Ee]rror[^\n]{0,200}(?P<doubtful>unhandled system error)",
             r"NCCL (?:[Ee]rror|WARN).{0,200}(?:unhandled|timeout|failed|invalid|internal|remote)",
             r"\bnccl(?:Remote|Unhandled\w*|Internal|System)Error\b",
             r"NCCL (?:operations? have|communicator was) (?:failed|aborted)",
@@ -183,6 +184,7 @@ FAILURES = (
         code="D7",
         # NCCL's own last error stands some lines below.
         strength=0.9,
+        doubt=Doubt("shared_memory", "df_shm", asked=True),
     ),
     Failure(
         "loader_worker",
