@@ -165,7 +165,8 @@ def _is_warning(reading: Reading, start: int, end: int) -> bool:
     if stop < 0 or not WARNED.match(reading.words[begin:stop]):
         return False
     # Indented is the line of code that Python shows below its own warnings.
-    after = [line for line in reading.words[stop:].split("\n") if line.strip() and not line[0].isspace()]
+    after = [line for line in reading.words[stop:].split("\n") if line.strip()]
+    after = [line for line in after if not line[0].isspace() or TROUBLE.search(line)]
     return any(not WARNED.match(line) for line in after)
 
 

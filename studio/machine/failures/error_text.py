@@ -221,7 +221,7 @@ class Reading:
         found: list[Raised] = []
         frames: list[Frame] = []
         linked, ignored, left, source_next = False, False, 0, False
-        source, asserted, occurred = "", set(), False
+        source, source_line, asserted, occurred = "", 0, set(), False
         for start, line in _lines(self.words):
             self._starts.append(start)
             bare = LEAD.sub("", line)
@@ -242,6 +242,8 @@ class Reading:
             elif ("Traceback (most recent call last)" in bare and len(bare) < ONE_LINE) or IPYTHON_HEAD.match(
                 bare
             ):
+                # Of one that was being handled only places are there, and not what it was.
+                linked = linked and not frames
                 frames, left, source_next, weight = [], 0, False, NOTHING
             elif name and not name["name"].endswith("Warning"):
                 message = "" if shown else bare.strip()[name.end("name") :].lstrip(": \t")
@@ -255,8 +257,8 @@ class Reading:
                 # What was asserted says what was wrong: the exception itself has no words.
                 if kind == "AssertionError" and not message and source.startswith("assert "):
                     found[-1] = replace(found[-1], message=source)
-                    self._blocks[-1], left = block, 0
-                    asserted.add(len(self._blocks) - 1)
+                    self._blocks[source_line], left = block, 0
+                    asserted.add(source_line)
             elif classed and not left:
                 told = Raised(classed["name"], bare[classed.end() :].strip(), (), start, False)
                 found.append(told)
@@ -278,6 +280,7 @@ class Reading:
             marked = source.startswith("--") and bare.strip()[:1].isdigit()
             if bare.strip(" \t^~") and not marked:
                 source = bare.strip() if weight == NOTHING and not frame else ""
+                source_line = len(self._blocks) - 1
         if occurred and frames and not found[-1].frames:
             found[-1] = replace(found[-1], frames=tuple(reversed(frames)))
         if not found and (quoted := _quoted(self.words)) is not None:

@@ -55,7 +55,9 @@ def weigh(reading: Reading, catalogue: Iterable[Failure]) -> CauseVerdict | None
     first = every[0]
     why = find_doubt(reading, first.position, first.end, first.entry.strength)
     doubt = first.entry.doubt
-    if doubt is not None and (not doubt.asked or first.values.get("doubtful") or why):
+    if doubt is not None and (
+        not doubt.asked or first.values.get("doubtful") or (why and first.entry.strength == 1)
+    ):
         other = next((found for found in every if found.entry.id == doubt.other), None)
         second = other or Evidence(entries[doubt.other], 0.0, first.position, first.end, first.values)
         return CauseVerdict(first, second, doubt.tell)

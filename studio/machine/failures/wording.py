@@ -42,6 +42,7 @@ REFUSES = re.compile(
 UNKNOWN_NAME = re.compile(
     rf"{NAME} (?:does not|doesn't|do not|don't) exist\b|{NAME} (?:is|was|are) (?:not |un)(?:a )?"
     r"(?:valid|known|recogni[sz]ed|registered|available|defined|found in)\b|"
+    r"\b(?:unknown|unsupported|invalid) (?:\w+ ){1,2}\w+=['\"]|"
     r"\b(?:unknown|unrecogni[sz]ed|undefined|invalid|unhandled|unexpected) "
     r"(?:\w+ ){0,2}(?:`|'|\"|:|[\w-]*(?:type|name|option|argument|"
     r"template|method|mode|model|format|value|key|backend|"

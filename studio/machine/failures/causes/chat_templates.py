@@ -67,6 +67,7 @@ FAILURES = (
             r"\bempty (?:template|content|message|turn|conversation|prompt|response)[^\n]{0,40}\b(?:for|in|at) "
             r"(?:the )?(?:turn|message|row|sample|example|index)\b",
             r"\bthis is likely an empty turn",
+            r"(?:Error|Exception): [^\n]{0,200}['\"](?:content|value)['\"]: ?(?:''|\"\"|None)\s*[,}]",
             r"\b(?:messages?|conversations?|turns?|content)\b[^\n]{0,20} "
             r"(?:is|are|must not be|cannot be|should not be) empty\b",
         ),

@@ -78,6 +78,8 @@ FAILURES = (
         unless=said(
             r"[\\/]bin[\\/]+nvcc['\"]|flash_attn was requested",
             r"No such file or directory: '(?:gcc|cc|x86_64-linux-gnu-gcc)'",
+            r"\w\.exe: command not found",
+            r"'wsl(?:\.exe)?' is not recognized",
             *OF_ANOTHER,
         ),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from studio.machine.failures.causes.plain_messages import read_message
@@ -9,6 +10,7 @@ from studio.machine.failures.error_text import MODEL_CODE, Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy
 from studio.machine.failures.package_frames import LONGEST
 from studio.machine.failures.package_names import KNOWN, LIBRARIES, pip_name
+from studio.machine.failures.traceback_calls import in_studio
 
 FEWEST_WORDS = 4
 """A message of fewer words names no condition."""
@@ -35,7 +37,36 @@ def _read_check(reading: Reading) -> Mapping[str, str] | None:
     return {"package": pip_name(package), "says": says, "caller": caller, "doubtful": "1" if caller else ""}
 
 
+OUTDATED = re.compile(
+    r"\b(?:upgrade|update|newer version of|recent version of) (?:to )?(?:your |the )?"
+    r"[`'\"]?(?P<name>[A-Za-z][\w-]{2,30})\b|"
+    r"\b(?P<old>[A-Za-z][\w-]{2,30})(?: version)? (?:is|are) too old\b",
+)
+"""Which program the message itself wants newer."""
+NO_PROGRAM = frozenset(
+    "the this that your their its version versions code script model driver package packages".split()
+)
+
+
+def _read_old(reading: Reading) -> Mapping[str, str] | None:
+    """A program that a message calls too old."""
+    raised = reading.last
+    found = OUTDATED.search(raised.message) if raised is not None and not raised.wraps else None
+    name = (found["name"] or found["old"]) if found else ""
+    if raised is None or not name or name.lower() in NO_PROGRAM or in_studio(reading):
+        return None
+    return {"name": name, "says": " ".join(raised.message.split())[:LONGEST]}
+
+
 FAILURES = (
+    Failure(
+        "told_old",
+        None,
+        (Remedy("newer_named", needs=("name",)),),
+        code="V74",
+        reader=_read_old,
+        last_resort=True,
+    ),
     Failure(
         "package_checks",
         None,

@@ -120,6 +120,12 @@ FAILURES = (
         code="K5",
     ),
     Failure(
+        "pip_itself",
+        said(r"To modify pip, please run the following command"),
+        (Remedy("pip_by_python"),),
+        code="K91",
+    ),
+    Failure(
         "pip_in_use",
         said(
             r"Could not install packages due to an (?:OSError|EnvironmentError): \[WinError (?:5|32)\]",

@@ -173,6 +173,7 @@ FAILURES = (
             r"ProcessGroupNCCL[^\n]*(?:Heartbeat monitor timed out|watchdog got stuck)",
             r"communication broadband via P2P or IB",
             r"peer access is not supported between these two devices",
+            r"custom_all_reduce\.\w+:\d+",
             r"ret(?:rie|rei)ving ncclUniqueId from[^\n]{0,120}(?:Timeout|Connection|error)",
             r"\bDistStoreError\b|store based barrier",
             r"Connection closed by peer \[|gloo[\\/]transport",
