@@ -44,6 +44,15 @@ FAILURES = (
         code="D61",
     ),
     Failure(
+        # An optimizer of bitsandbytes keeps its state in another form than FSDP gathers.
+        "sharded_optimizer",
+        said(
+            r"_optim_utils\.py[^\n]*_convert_all_state_info[\s\S]{0,300}?(?:AssertionError|has no attribute 'cpu')"
+        ),
+        (Remedy("torch_optimizer"), Remedy("one_gpu")),
+        code="D213",
+    ),
+    Failure(
         "deepspeed_config",
         said(
             r"(?:invalid literal for int\(\) with base 10|could not convert string to float): 'auto'",

@@ -22,6 +22,7 @@ FAILURES = (
             r"Unable to find vcvarsall\.bat",
             r"Error checking compiler version for cl",
             r"Could not find (?:any instance of|a) (?:suitable )?Visual Studio",
+            r"Visual Studio Build Tools (?:were |was )?(?:not|could not be) found",
         ),
         (PREBUILT, Remedy("build_tools")),
         code="K20",

@@ -120,6 +120,12 @@ FAILURES = (
         code="K5",
     ),
     Failure(
+        "pip_itself",
+        said(r"To modify pip, please run the following command"),
+        (Remedy("pip_by_python"),),
+        code="K91",
+    ),
+    Failure(
         "pip_in_use",
         said(
             r"Could not install packages due to an (?:OSError|EnvironmentError): \[WinError (?:5|32)\]",
@@ -172,7 +178,7 @@ FAILURES = (
             r"No module named '?_ssl",
             r"Can't connect to HTTPS URL because the SSL module",
         ),
-        (Remedy("full_python_own"),),
+        (Remedy("conda_libraries"), Remedy("full_python_own")),
         code="K9",
     ),
     Failure(
