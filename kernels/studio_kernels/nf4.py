@@ -1,6 +1,7 @@
 """Decodes bitsandbytes' 4-bit NormalFloat weights into rows of 16 or 32-bit numbers, bit for bit as bitsandbytes does.
 
     w_i = code[nibble_i] a_b        b = i div 64        a_b = code2[q_b] a2_c + offset        c = b div 256
+    w_i = code[nibble_i] (a_b s_r)  where each row r is multiplied by a number of its own (DoRA)
 
 i counts the weight's elements row by row, so that a block may begin in one row and end in the next. A byte holds two
 elements, the first one in its high half. The second equation stands for the nested form ("double quantisation"),
@@ -143,8 +144,11 @@ def readable(quant_state: Any) -> Support:
     return Support(True, "The weight is packed as nf4.")
 
 
-def reference_forward(weight: Nf4, out: Tensor) -> Tensor:
-    """Decode `weight` into `out` (rows, columns) of any floating dtype and row stride; returns `out`."""
+def reference_forward(weight: Nf4, out: Tensor, row_scale: Tensor | None = None) -> Tensor:
+    """Decode `weight` into `out` (rows, columns) of any floating dtype and row stride; returns `out`.
+
+    `row_scale` (rows,) float32: what each row is multiplied by, before it is rounded.
+    """
     rows, columns = weight.shape
     scales = _scales(weight)
     # Chunks of whole rows and blocks, so that each is a view of `out` and of `scales`.
@@ -156,14 +160,16 @@ def reference_forward(weight: Nf4, out: Tensor) -> Tensor:
         packed = weight.packed[first // 2 : -(-last // 2)].int()
         values = torch.view_as_real(weight.pairs.index_select(0, packed)).view(-1)[: last - first]
         scale = scales[first // weight.block : -(-last // weight.block)]
-        part = out[start:stop]
+        part, times = out[start:stop], None if row_scale is None else row_scale[start:stop, None]
         if columns % weight.block == 0:
             # One pass: torch multiplies in float32 and rounds as it stores.
             part = part.unflatten(1, (-1, weight.block))
-            torch.mul(values.view(part.shape), scale.view(*part.shape[:2], 1), out=part)
+            scale = scale.view(part.shape[:2]) if times is None else scale.view(part.shape[:2]) * times
+            torch.mul(values.view(part.shape), scale[:, :, None], out=part)
         else:
-            spread = scale.repeat_interleave(weight.block)[: last - first]
-            part.copy_(values.mul_(spread).view(part.shape))
+            spread = scale.repeat_interleave(weight.block)[: last - first].view(part.shape)
+            spread = spread if times is None else spread * times
+            part.copy_(values.view(part.shape).mul_(spread))
     return out
 
 
@@ -193,9 +199,9 @@ def _scale(
 @triton.jit(do_not_specialize=["rows"])
 def _words_kernel(
     word_pointer, absmax_pointer, code_pointer, nested_absmax_pointer, nested_code_pointer, offset_pointer,
-    out_pointer, rows, words, out_stride,
-    NESTED: tl.constexpr, BLOCK_BITS: tl.constexpr, NESTED_BITS: tl.constexpr, ROWS: tl.constexpr,
-    WORDS: tl.constexpr,
+    row_scale_pointer, out_pointer, rows, words, out_stride,
+    NESTED: tl.constexpr, SCALED: tl.constexpr, BLOCK_BITS: tl.constexpr, NESTED_BITS: tl.constexpr,
+    ROWS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """Rows of whole words of 8 elements; a word lies in one block, and its scale is decoded once."""
     tiles = tl.cdiv(words, WORDS)
@@ -208,6 +214,8 @@ def _words_kernel(
         index >> (BLOCK_BITS - 3), mask, absmax_pointer, nested_absmax_pointer, nested_code_pointer, offset_pointer,
         NESTED, NESTED_BITS,
     )  # fmt: skip
+    if SCALED:
+        scale = scale * tl.load(row_scale_pointer + row, mask=row < rows, other=0.0)[:, None]
     element = tl.arange(0, 8)
     shift = element // 2 * 8 + (1 - element % 2) * 4  # bytes from the lowest up, each from its high half
     nibble = (packed[:, :, None] >> shift[None, None, :]) & 15
@@ -223,8 +231,9 @@ def _words_kernel(
 @triton.jit(do_not_specialize=["rows"])
 def _elements_kernel(
     packed_pointer, absmax_pointer, code_pointer, nested_absmax_pointer, nested_code_pointer, offset_pointer,
-    out_pointer, rows, columns, out_stride,
-    NESTED: tl.constexpr, BLOCK_BITS: tl.constexpr, NESTED_BITS: tl.constexpr, ELEMENTS: tl.constexpr,
+    row_scale_pointer, out_pointer, rows, columns, out_stride,
+    NESTED: tl.constexpr, SCALED: tl.constexpr, BLOCK_BITS: tl.constexpr, NESTED_BITS: tl.constexpr,
+    ELEMENTS: tl.constexpr,
 ):  # fmt: skip
     """Any number of columns, one element at a time."""
     index = tl.program_id(0).to(tl.int64) * ELEMENTS + tl.arange(0, ELEMENTS)
@@ -235,6 +244,8 @@ def _elements_kernel(
         index >> BLOCK_BITS, mask, absmax_pointer, nested_absmax_pointer, nested_code_pointer, offset_pointer,
         NESTED, NESTED_BITS,
     )  # fmt: skip
+    if SCALED:
+        scale = scale * tl.load(row_scale_pointer + row, mask=mask, other=0.0)
     nibble = (packed >> ((1 - index % 2) * 4).to(tl.int32)) & 15
     values = tl.load(code_pointer + nibble) * scale
     out_at = out_pointer + row * out_stride + (index - row * columns)
@@ -253,20 +264,22 @@ def block_shape(columns: int) -> dict[str, int]:
     return {"ROWS": 512 // tile, "WORDS": tile, "num_warps": 4}
 
 
-def triton_forward(weight: Nf4, out: Tensor) -> Tensor:
-    """`reference_forward` in one launch."""
+def triton_forward(weight: Nf4, out: Tensor, row_scale: Tensor | None = None) -> Tensor:
+    """`reference_forward` in one launch; `row_scale` contiguous."""
     rows, columns = weight.shape
     nested = weight.nested_absmax is not None
-    # Where the scales are not nested nothing is read through these pointers: any tensor will do.
+    # Where the scales are not nested, or rows not scaled, nothing is read through these pointers: any tensor will do.
     scales = (weight.absmax, weight.code, weight.nested_absmax, weight.nested_code, weight.offset)
     absmax, code, nested_absmax, nested_code, offset = scales if nested else (*scales[:2], *[weight.code] * 3)
     options = {
         "NESTED": nested,
+        "SCALED": row_scale is not None,
         "BLOCK_BITS": weight.block.bit_length() - 1,
         "NESTED_BITS": weight.nested_block.bit_length() - 1,
         "enable_fp_fusion": False,
     }
-    tensors = (absmax, code, nested_absmax, nested_code, offset, out)
+    times = code if row_scale is None else row_scale
+    tensors = (absmax, code, nested_absmax, nested_code, offset, times, out)
     if columns % WORD == 0 and weight.packed.storage_offset() % 4 == 0:
         block = choose("nf4", columns, block_shape(columns), out.device)
         words = columns // WORD
@@ -302,15 +315,18 @@ def sample(
     wide: bool = False,
     layout: str = "contiguous",
     nested: bool = True,
+    scaled: bool = False,
 ) -> Callable[[Implementation], dict[str, Tensor]]:
-    """See `Op.sample`; `layout` "sliced" decodes into columns of a wider tensor."""
-    weight = Nf4.drawn(Draws(dtype=torch.float32, device=device), (rows, width), dtype, nested=nested)
+    """See `Op.sample`; `layout` "sliced" decodes into columns of a wider tensor, `scaled` with a number for each row."""
+    draws = Draws(dtype=torch.float32, device=device)
+    weight = Nf4.drawn(draws, (rows, width), dtype, nested=nested)
+    row_scale = draws.normal(rows).abs_() if scaled else None
     options = {"dtype": torch.float64 if wide else dtype, "device": device}
 
     def run(implementation: Implementation) -> dict[str, Tensor]:
         sliced = layout == "sliced"
         out = torch.full((rows, width + 24 if sliced else width), float("nan"), **options)[:, :width]
-        return {"weight": implementation.forward(weight, out)}
+        return {"weight": implementation.forward(weight, out, row_scale)}
 
     return run
 
