@@ -317,7 +317,7 @@ def sample(
     nested: bool = True,
     scaled: bool = False,
 ) -> Callable[[Implementation], dict[str, Tensor]]:
-    """See `Op.sample`; `layout` "sliced" decodes into columns of a wider tensor, `scaled` with a number for each row."""
+    """See `Op.sample`; `layout` "sliced" decodes into columns of a wider tensor, `scaled` multiplies each row."""
     draws = Draws(dtype=torch.float32, device=device)
     weight = Nf4.drawn(draws, (rows, width), dtype, nested=nested)
     row_scale = draws.normal(rows).abs_() if scaled else None
