@@ -1,12 +1,13 @@
 """Decodes bitsandbytes' 4-bit NormalFloat weights into rows of 16 or 32-bit numbers, bit for bit as bitsandbytes does.
 
     w_i = code[nibble_i] a_b        b = i div 64        a_b = code2[q_b] a2_c + offset        c = b div 256
-    w_i = code[nibble_i] (a_b s_r)  where each row r is multiplied by a number of its own (DoRA)
 
 i counts the weight's elements row by row, so that a block may begin in one row and end in the next. A byte holds two
 elements, the first one in its high half. The second equation stands for the nested form ("double quantisation"),
 where the scales a are themselves 8-bit. All products and the sum are float32, each rounded on its own (no fused
-multiply-add), and w is rounded once, to the output's dtype. Source: Dettmers et al. 2023, arXiv:2305.14314.
+multiply-add), and w is rounded once, to the output's dtype; where row r has a factor of its own (DoRA), w is multiplied
+by it in float32, after that, and rounded again: what is scaled is the weight that others open. Source: Dettmers et al.
+2023, arXiv:2305.14314.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def readable(quant_state: Any) -> Support:
 def reference_forward(weight: Nf4, out: Tensor, row_scale: Tensor | None = None) -> Tensor:
     """Decode `weight` into `out` (rows, columns) of any floating dtype and row stride; returns `out`.
 
-    `row_scale` (rows,) float32: what each row is multiplied by, before it is rounded.
+    `row_scale` (rows,) float32: what each row is multiplied by, once it is decoded and rounded.
     """
     rows, columns = weight.shape
     scales = _scales(weight)
@@ -160,16 +161,16 @@ def reference_forward(weight: Nf4, out: Tensor, row_scale: Tensor | None = None)
         packed = weight.packed[first // 2 : -(-last // 2)].int()
         values = torch.view_as_real(weight.pairs.index_select(0, packed)).view(-1)[: last - first]
         scale = scales[first // weight.block : -(-last // weight.block)]
-        part, times = out[start:stop], None if row_scale is None else row_scale[start:stop, None]
+        part = out[start:stop]
         if columns % weight.block == 0:
             # One pass: torch multiplies in float32 and rounds as it stores.
             part = part.unflatten(1, (-1, weight.block))
-            scale = scale.view(part.shape[:2]) if times is None else scale.view(part.shape[:2]) * times
-            torch.mul(values.view(part.shape), scale[:, :, None], out=part)
+            torch.mul(values.view(part.shape), scale.view(*part.shape[:2], 1), out=part)
         else:
-            spread = scale.repeat_interleave(weight.block)[: last - first].view(part.shape)
-            spread = spread if times is None else spread * times
-            part.copy_(values.view(part.shape).mul_(spread))
+            spread = scale.repeat_interleave(weight.block)[: last - first]
+            part.copy_(values.mul_(spread).view(part.shape))
+        if row_scale is not None:
+            out[start:stop].mul_(row_scale[start:stop, None])
     return out
 
 
@@ -214,14 +215,15 @@ def _words_kernel(
         index >> (BLOCK_BITS - 3), mask, absmax_pointer, nested_absmax_pointer, nested_code_pointer, offset_pointer,
         NESTED, NESTED_BITS,
     )  # fmt: skip
-    if SCALED:
-        scale = scale * tl.load(row_scale_pointer + row, mask=row < rows, other=0.0)[:, None]
     element = tl.arange(0, 8)
     shift = element // 2 * 8 + (1 - element % 2) * 4  # bytes from the lowest up, each from its high half
     nibble = (packed[:, :, None] >> shift[None, None, :]) & 15
     # Looked up in shared memory, whose addresses have 32 bits: a seventh fewer instructions than through the cache.
     table = tl.load(code_pointer + tl.arange(0, 16))
     values = tl.gather(table, nibble.reshape(ROWS * WORDS * 8), 0).reshape(ROWS, WORDS, 8) * scale[:, :, None]
+    if SCALED:
+        times = tl.load(row_scale_pointer + row, mask=row < rows, other=0.0)
+        values = values.to(out_pointer.dtype.element_ty).to(tl.float32) * times[:, None, None]
     out_at = (
         out_pointer + row[:, None, None] * out_stride + (word[None, :, None] * 8 + element[None, None, :])
     )
@@ -244,10 +246,11 @@ def _elements_kernel(
         index >> BLOCK_BITS, mask, absmax_pointer, nested_absmax_pointer, nested_code_pointer, offset_pointer,
         NESTED, NESTED_BITS,
     )  # fmt: skip
-    if SCALED:
-        scale = scale * tl.load(row_scale_pointer + row, mask=mask, other=0.0)
     nibble = (packed >> ((1 - index % 2) * 4).to(tl.int32)) & 15
     values = tl.load(code_pointer + nibble) * scale
+    if SCALED:
+        values = values.to(out_pointer.dtype.element_ty).to(tl.float32)
+        values *= tl.load(row_scale_pointer + row, mask=mask, other=0.0)
     out_at = out_pointer + row * out_stride + (index - row * columns)
     tl.store(out_at, values.to(out_pointer.dtype.element_ty), mask=mask)
 
