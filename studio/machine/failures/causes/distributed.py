@@ -44,6 +44,13 @@ FAILURES = (
         code="D61",
     ),
     Failure(
+        # What the processes bring together must be alike, or some wait for ever.
+        "shapes_apart",
+        said(r"DistributedOperationException", r"All shapes across devices must be valid"),
+        (Remedy("pad_across"),),
+        code="D217",
+    ),
+    Failure(
         # Without NCCL a broadcast writes into the weights themselves, which newer PyTorch forbids.
         "gloo_broadcast",
         said(

@@ -221,6 +221,8 @@ FAILURES = (
             r"sm_1[0-9]\d[af]? is not compatible",
             # Another package's kernels, not PyTorch's.
             r"CUDA error \(\S*(?:xformers|flash[-_]attention)[^)\n]*\): no kernel image",
+            r"(?:flash[-_]attn|flash[-_]attention|xformers|sageattention)[\\/][^\n]*\n(?:(?!\s*File )[^\n]*\n){0,6}?"
+            r"[^\n]*no kernel image",
         ),
         probe=_no_code,
         subject="torch",

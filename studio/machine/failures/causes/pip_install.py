@@ -80,6 +80,7 @@ FAILURES = (
         ),
         (Remedy("conda_other_system"),),
         code="K44",
+        unless=said(r"not available from current channels:[\s\S]{0,300}?/(?:win|linux)-32\b"),
     ),
     Failure(
         "conda_gone",
