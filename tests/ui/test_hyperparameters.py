@@ -22,6 +22,7 @@ from studio.ui.tabs.hyperparameters.cards import plain_card
 from studio.ui.tabs.hyperparameters.tab import BESIDE_PLAIN, COMMON, HyperparametersTab
 from tests.services.test_goal_settings import EVERY_WISH
 from tests.ui.conftest import FakeDesk
+from tests.ui.sheet import Sheet
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -46,7 +47,7 @@ def tab(workspace, keys) -> HyperparametersTab:
 
     desk = SettingsDesk(workspace, log={"run-1": []})
     context = Context(desk, workspace, keys, "en")
-    with gr.Blocks(analytics_enabled=False):
+    with Sheet():
         form = Form(context.words, context.draft())
         made = HyperparametersTab(context, form)
         form.fields([path for path in form.knobs if path not in form.components])
