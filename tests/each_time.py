@@ -10,6 +10,14 @@ import pytest
 
 def some(cases: Iterable[Any], *each_time: Any) -> list[Any]:
     """Return the cases for `pytest.mark.parametrize`, those not in `each_time` marked; a name without a case fails."""
-    listed = list(cases)
-    assert all(one in listed for one in each_time), (each_time, listed)
-    return [one if one in each_time else pytest.param(one, marks=pytest.mark.computing) for one in listed]
+    return [pytest.param(one, marks=marks) for one, marks in _marked(list(cases), each_time)]
+
+
+def some_of_several(cases: Iterable[tuple], *each_time: tuple) -> list[Any]:
+    """Return the same where a case is a tuple, one value for each of several arguments."""
+    return [pytest.param(*one, marks=marks) for one, marks in _marked(list(cases), each_time)]
+
+
+def _marked(cases: list, each_time: tuple) -> list[tuple[Any, tuple]]:
+    assert each_time and all(one in cases for one in each_time), (each_time, cases)
+    return [(one, () if one in each_time else (pytest.mark.computing,)) for one in cases]
