@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 
 from studio.cli.console import Console
@@ -33,6 +35,8 @@ def data(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     if answer is None or options.quarantine:
         tokenizer = None
         if facts:
+            if options.own_process:
+                _leave_torch_out()
             from studio.models.tokenizer import load_tokenizer
 
             tokenizer = load_tokenizer(facts)
@@ -47,6 +51,16 @@ def data(options: argparse.Namespace, workspace: Workspace, console: Console) ->
         said["quarantine"] = str(copy_quarantine(found, Path(options.quarantine)))
     console.answer(said, describe_data(said, console.catalogue, with_model=bool(options.model)))
     return 0 if said["rows_used"] and not said["refused"] else 1
+
+
+def _leave_torch_out() -> None:
+    """Let transformers read tokenizers as where there is no torch, unless this process has it already.
+
+    It imports torch wherever that lies, for models, of which this process opens none: 2.1 s of the 4.9 s of processor
+    time that 20 rows took. What is None among the modules cannot be imported (Python's language reference, 5.3.1).
+    """
+    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # else it says that torch is not there
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
 
 
 def _read_spec(options: argparse.Namespace) -> DatasetSpec:

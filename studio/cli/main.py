@@ -96,6 +96,7 @@ def _run_command(words: list[str], console: Console, *, own_process: bool) -> in
         bare = (*CARDLESS, *SUPERVISED)
         prepare = child_environment if options.command in bare else _look_and_prepare
         _take_environment(prepare(workspace, os.environ), options.command in SUPERVISED)
+    options.own_process = own_process
     if options.command in SUPERVISED and "--child" not in words:
         return _supervise(options, workspace)
     # Libraries print as they like; stdout belongs to the answer.

@@ -14,6 +14,7 @@ from studio_kernels.ce_chunks import LEAST_ROWS, LOGITS_PER_PROCESSOR, MOST_ROWS
 from studio_kernels.op import SCORES_BYTES
 
 from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
+from studio.models.decoder.structure import PORTION_BYTES
 from studio.planning.decoder_shape import DecoderShape
 
 HEAD_LOGITS = 132 * LOGITS_PER_PROCESSOR
@@ -94,6 +95,9 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     )
     if level < 3:
         portion += 2 * width + 2 * groups["gate_up"].tail
+    summed = PORTION_BYTES * shape.magnitudes
+    if shape.magnitudes:  # gate and up beside their gradients
+        portion += 2 * width + groups["gate_up"].tail
     given_back = e * hidden * ((level > 0) + shape.branch_norms + shape.paired)
     if level == 3:
         given_back += e * (2 * width + groups["gate_up"].tail)
@@ -115,8 +119,8 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     # A branch that is multiplied has a gradient of its own, wide for its product, beside the gradient of attention.
     scaled = tokens * (2 * below + state + qkv + e * shape.queries - given_back)
     return {
-        "mlp": tokens * (above + below + state + qkv + middle + experts) + at_once * e * portion,
-        "attention": max(0, attention) + SCORE_BLOCKS * SCORES_BYTES * shape.composed_attention,
+        "mlp": tokens * (above + below + state + qkv + middle + experts) + at_once * e * portion + summed,
+        "attention": max(0, attention) + summed + SCORE_BLOCKS * SCORES_BYTES * shape.composed_attention,
         "join": max(0, scaled) * ("attention" in shape.scaled_branches),
     }
 

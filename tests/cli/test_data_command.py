@@ -1,6 +1,8 @@
 """`launch.py data`: one object, its exit codes, its options, and what a person reads."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -85,3 +87,16 @@ def test_words_for_a_person(ran, tmp_path, jsonl):
     said = ran(jsonl(tmp_path / "a.jsonl", rows_of(120, 1)))[1]
     for words in ("format messages", "Columns", "Rows", "Problems", "E122", "Line 121", "Lengths", "Next:"):
         assert words in said, words
+
+
+@pytest.mark.computing
+def test_a_process_that_reads_a_tokenizer_leaves_torch_out(ran, tmp_path, jsonl):
+    source = jsonl(tmp_path / "a.jsonl", rows_of(20))
+    words = ("data", str(source), "--model", "demo", "--json")
+    command = [sys.executable, "-X", "importtime", "-m", "studio.cli", *words]
+    alone = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True)
+    lines = alone.stderr.splitlines()
+    assert [line for line in lines if not line.startswith("import time:")] == []
+    loaded = {line.rpartition("|")[2].strip() for line in lines}
+    assert "transformers" in loaded and "torch" not in loaded
+    assert json.loads(alone.stdout) == ran(*words[1:])[1]

@@ -107,8 +107,23 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(ran, own, way):
 
 
 def test_what_the_decoder_does_not_know_trains_by_the_models_own_code(ran, own, monkeypatch):
-    result = ran({"adapter.dora": True, "run.trial": False})
+    result = ran({"adapter.dora": True, "adapter.dropout": 0.1, "run.trial": False})
     assert result.record.state == "finished" and "run.decoder" not in says(result), result.log
+
+
+def test_dora_by_the_decoder_is_pefts(ran, own, monkeypatch):
+    """Up to fp32's rounding; and a run that is stopped goes on to the same bits."""
+    changes = {"adapter.dora": True, "run.trial": False, "model.precision": "fp32"}
+    whole = ran(changes)
+    assert whole.record.state == "finished" and "run.decoder" in says(whole), whole.log
+    assert any("magnitude" in name for name in weights(whole))
+    part = ran(changes, stop_at=3)
+    rest = ran(changes, folder=part.folder)
+    assert part.losses + rest.losses == whole.losses
+    first, second = weights(whole), weights(rest)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    monkeypatch.setattr(planning, "decoder_pays", lambda gpu: False)
+    assert whole.losses == pytest.approx(ran(changes).losses, rel=1e-4)
 
 
 @pytest.mark.parametrize("optimizer", some(["adamw", "adamw_8bit"], "adamw"))

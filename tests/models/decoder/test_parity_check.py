@@ -33,12 +33,11 @@ EACH_TIME = (
 )  # fmt: skip
 
 
-def attach(model: nn.Module) -> nn.Module:
+def attach(model: nn.Module, dora: bool = False) -> nn.Module:
     """Return `model` with adapters on all linears."""
     torch.manual_seed(0)
-    adapted = get_peft_model(
-        model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
-    )
+    config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", use_dora=dora)
+    adapted = get_peft_model(model, config)
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
@@ -46,7 +45,7 @@ def attach(model: nn.Module) -> nn.Module:
     return adapted
 
 
-def load(folder: Path | str, name: str) -> nn.Module:
+def load(folder: Path | str, name: str, dora: bool = False) -> nn.Module:
     quantization = transformers.BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
     )
@@ -54,7 +53,8 @@ def load(folder: Path | str, name: str) -> nn.Module:
     return attach(
         transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=DTYPES[name], attn_implementation="eager", **options
-        )
+        ),
+        dora,
     )
 
 
@@ -105,6 +105,23 @@ def test_what_is_right_is_accepted(stored, family, name):
         )
     model = load(stored(family), name)
     assert ask(model, take(model, name), name) is None
+
+
+@pytest.mark.parametrize("name", some(DTYPES, "nf4"))
+@pytest.mark.parametrize("family", ["qwen2", "gemma3"])
+def test_magnitudes_are_accepted_and_wrong_ones_are_not(stored, family, name):
+    model = load(stored(family), name, dora=True)
+    decoder = take(model, name)
+    assert ask(model, decoder, name) is None
+    magnitudes = decoder.layers[1].groups[3].magnitudes
+    refresh = magnitudes.refresh
+
+    def stretch(*given) -> None:
+        refresh(*given)
+        magnitudes.scale[::2] *= 1.05
+
+    magnitudes.refresh = stretch
+    assert ask(model, decoder, name) is not None
 
 
 @pytest.mark.parametrize("name", some(["fp32", "bf16"], "fp32"))

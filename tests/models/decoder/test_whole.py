@@ -163,10 +163,10 @@ def keep_last_only(decoder: Decoder, monkeypatch) -> None:
     """Each portion of an MLP writes over what the ones before it have added."""
     real = LinearGroup.gradient_w
 
-    def write(self, dy, x):
+    def write(self, dy, x, *given):
         if self is decoder.layers[2].mlp.gate_up and self.dw is not None:
             dy, x = dy[: len(dy) // 2], x[: len(x) // 2]
-        real(self, dy, x)
+        real(self, dy, x, *given)
 
     monkeypatch.setattr(LinearGroup, "gradient_w", write)
 

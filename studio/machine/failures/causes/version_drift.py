@@ -284,7 +284,8 @@ FAILURES = (
         "setting_field",
         said(
             r"validation errors? for (?P<call>\w*(?:Config|Args|Arguments|Settings|Params|Parameters|"
-            r"Options|Input)\w*)\s*\n\s*(?P<name>[\w.\[\]-]+)\s*\n\s+(?P<says>[^\n\[]+)"
+            r"Options|Input)\w*)\s*\n\s*(?P<name>[\w.\[\]-]+)\s*\n"
+            r"(?:\s+|(?=Input |Value |Field |Extra ))(?P<says>[^\n\[]+)"
         ),
         (Remedy("settings_named"), NEW_NAME),
         code="D122",

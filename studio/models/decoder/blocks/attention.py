@@ -121,7 +121,7 @@ class SelfAttention:
             )
         self.output.gradients(dbranch, saved.u_output, kernels)
         self.output.gradient_a(dbranch, saved.attended, kernels, rows.drops)
-        self.output.gradient_w(dbranch, saved.attended)
+        self.output.gradient_w(dbranch, saved.attended, kernels)
         dattended = self.output.gradient_x(dbranch, kernels, rows.drops)
         del dbranch
         saved.branch = saved.u_output = None
@@ -140,7 +140,7 @@ class SelfAttention:
         wide, r = leave(spec.input_norm, saved.x, self.qkv, kernels)
         self.qkv.gradients(dqkv, saved.u_qkv, kernels)
         self.qkv.gradient_a(dqkv, wide[:, :hidden], kernels, rows.drops)
-        self.qkv.gradient_w(dqkv, wide[:, :hidden])
+        self.qkv.gradient_w(dqkv, wide[:, :hidden], kernels)
         saved.u_qkv = None
         del wide
         if below is None:

@@ -155,20 +155,25 @@ class GatedMLP:
         wide = self.down.widen(gate_up.shape[0])
         h = wide[:, :inner]
         self.down.gradient_x(ddown, kernels, rows.drops, out=h)
-        # dh's place is taken by h, gate's and up's by their gradients: each element is read before it is written.
-        kernels.glu.backward(h, gate, up, spec.activation, dgate=gate, dup=up, h=h)
+        # dh's place is taken by h, gate's and up's by their gradients: each element is read before it is written. Where
+        # magnitudes are trained, gate and up are needed beside them.
+        result, dgate_up = None, gate_up
+        if self.gate_up.magnitudes is not None:
+            result, dgate_up = gate_up, self.gate_up.widen_gradient(gate_up.shape[0])
+        dgate, dup = self._halves(dgate_up)
+        kernels.glu.backward(h, gate, up, spec.activation, dgate=dgate, dup=dup, h=h)
         u_down = saved.u_down
         if u_down is None:
             u_down = self.down.project(h, wide[:, inner:], kernels, rows.drops)
         self.down.gradient_b(ddown, u_down, kernels)
         self.down.gradient_a(ddown, h, kernels, rows.drops)
-        self.down.gradient_w(ddown, h)
-        del wide, h, u_down
-        self.gate_up.gradients(gate_up, u_gate_up, kernels)
+        self.down.gradient_w(ddown, h, kernels)
+        del wide, h, u_down, gate_up
+        self.gate_up.gradients(dgate_up, u_gate_up, kernels)
         wide, r = leave(spec.mlp_norm, saved.x, self.gate_up, kernels)
         normal = wide[:, :hidden]
-        self.gate_up.gradient_a(gate_up, normal, kernels, rows.drops)
-        self.gate_up.gradient_w(gate_up, normal)
-        dnormal = self.gate_up.gradient_x(gate_up, kernels, rows.drops)
+        self.gate_up.gradient_a(dgate_up, normal, kernels, rows.drops)
+        self.gate_up.gradient_w(dgate_up, normal, kernels, result)
+        dnormal = self.gate_up.gradient_x(dgate_up, kernels, rows.drops)
         gradient = self.norm_gradients.get("mlp_norm")
         leave_backward(spec.mlp_norm, dnormal, saved.x, r, dy[:, :hidden], gradient, kernels, out)
