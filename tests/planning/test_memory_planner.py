@@ -79,6 +79,7 @@ runs = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.computing
 @settings(max_examples=60, deadline=None)
 @given(runs, budgets, budgets, st.floats(0, 300), st.sampled_from([1, 4, 32]))
 def test_more_memory_is_never_slower_and_what_fits_fits(changes, low, high, ram, layers):

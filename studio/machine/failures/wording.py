@@ -60,7 +60,7 @@ FILE = re.compile(
     r"\b(?:file|folder|directory|path|checkpoint)s?\b[^\n]{0,160}\b(?:does not|doesn't|do not|not) "
     r"(?:exist|found|be found)|"
     r"\b(?:could not|couldn't|cannot|can't|unable to|failed to) "
-    r"(?:find|open|locate|read) (?!the (?:file|path) specified)[^\n]{0,60}"
+    r"(?:find|open|locate|read) (?!the (?:file|path) specified)[^\n,;]{0,60}"
     r"(?:\b(?:file|folder|directory|path|checkpoint)\b|[\\/]\w)|"
     r"\bno [\w.* -]{1,40}(?:found|exists?) (?:in|at|under|for) [`'\"\w/.]|"
     r"[\\/][\w.-]+['\"`]? (?:does not|doesn't) exist|`[\w./\\ -]+` does not exist",

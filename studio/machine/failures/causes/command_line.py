@@ -79,7 +79,7 @@ FAILURES = (
             r"[\\/]bin[\\/]+nvcc['\"]|flash_attn was requested",
             r"No such file or directory: '(?:gcc|cc|x86_64-linux-gnu-gcc)'",
             r"\w\.exe: command not found",
-            r"'wsl(?:\.exe)?' is not recognized",
+            r"'wsl(?:\.exe)?' is not recognized|ObjectNotFound: \(wsl(?:\.exe)?:String\)",
             *OF_ANOTHER,
         ),
     ),

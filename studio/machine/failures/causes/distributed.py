@@ -44,6 +44,22 @@ FAILURES = (
         code="D61",
     ),
     Failure(
+        # What the processes bring together must be alike, or some wait for ever.
+        "shapes_apart",
+        said(r"DistributedOperationException", r"All shapes across devices must be valid"),
+        (Remedy("pad_across"),),
+        code="D217",
+    ),
+    Failure(
+        # Without NCCL a broadcast writes into the weights themselves, which newer PyTorch forbids.
+        "gloo_broadcast",
+        said(
+            r"distributed_c10d\.py[\s\S]{0,1500}?a leaf Variable that requires grad is being used in an in-place"
+        ),
+        (Remedy("one_gpu"), Remedy("linux_for_cards")),
+        code="D214",
+    ),
+    Failure(
         # An optimizer of bitsandbytes keeps its state in another form than FSDP gathers.
         "sharded_optimizer",
         said(

@@ -87,6 +87,13 @@ FAILURES = (
         code="K68",
     ),
     Failure(
+        # The names of tensors begin with the parts of the class that saved them.
+        "weights_named",
+        said(r"There is no module or parameter named '(?P<name>[\w.]+)' in (?P<kind>\w+)"),
+        (Remedy("same_class_config"), Remedy("newer_vllm")),
+        code="K94",
+    ),
+    Failure(
         "served_adapter",
         said(r"is unsupported LoRA weight", r"^\s*assert token_lora_mapping\.size"),
         (Remedy("merge_to_serve"), Remedy("newer_vllm")),

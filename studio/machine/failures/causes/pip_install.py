@@ -39,6 +39,7 @@ FAILURES = (
     Failure(
         "pip_conflict",
         said(
+            r"Unsatisfiable package specifications",
             r"pip's dependency resolver does not currently take into account(?![\s\S]*not installed)",
             r"ResolutionImpossible",
             r"these package versions have conflicting dependencies",
@@ -79,6 +80,7 @@ FAILURES = (
         ),
         (Remedy("conda_other_system"),),
         code="K44",
+        unless=said(r"not available from current channels:[\s\S]{0,300}?/(?:win|linux)-32\b"),
     ),
     Failure(
         "conda_gone",
@@ -118,6 +120,15 @@ FAILURES = (
         ),
         (Remedy("pip_no_cache"),),
         code="K5",
+    ),
+    Failure(
+        "index_down",
+        said(
+            r"CondaHTTPError: HTTP 5\d\d\b",
+            r"(?:HTTP error|HTTPError:?|status code) 5\d\d\b[^\n]{0,200}(?:/simple/|repodata|\.whl|\.conda)",
+        ),
+        (Remedy("index_later"), Remedy("other_channel")),
+        code="K92",
     ),
     Failure(
         "pip_itself",
@@ -229,7 +240,7 @@ FAILURES = (
             r"Ignored the following versions that require a different python version",
             r"Because there is no version of (?P<package>[\w-]+)",
         ),
-        (Remedy("listed_version"), Remedy("python_312")),
+        (Remedy("listed_version"), Remedy("python_312"), Remedy("newer_glibc")),
         code="K11",
     ),
     Failure(

@@ -88,6 +88,7 @@ FAILURES = (
             r"No package metadata was found for (?P<module>[A-Za-z][\w-]+)",
             r"PackageNotFoundError: (?!No package)(?P<module>[A-Za-z][\w-]+)",
             r"[Pp]lease (?:first )?install [`'\"](?P<module>[A-Za-z][\w.-]+)[`'\"]",
+            r"\bneed to (?:run|execute) `?pip3? install (?P<module>[A-Za-z][\w-]+)",
             r"Missing optional dependency ['\"](?P<module>[\w.-]+)",
             r"Unable to find a usable engine; tried using: '(?P<module>\w+)",
             r"`(?P<module>[A-Za-z][\w.-]+)`? (?:backend|package|library) is required",

@@ -269,7 +269,7 @@ FAILURES = (
         said(
             r"\bremaining_argv: \[(?P<name>[^\]\n]+)",
             r"unrecognized arguments?: (?P<name>[^\n]+)",
-            r"not used by the HfArgumentParser: \[?(?P<name>[^\]\n]+)",
+            r"not used by the HfArgumentParser: \[?(?P<name>(?:'[\w-]+'(?:, )?){1,4}\]?)(?![^\]\n]*,)",
             r"[Nn]o such option: (?P<name>\S+)",
             r"error: argument (?:sub)?(?:command|cmd|action|mode)\w*: invalid choice: (?P<name>'[\w.-]+')",
             r"(?:unknown|unrecogni[sz]ed|invalid) (?:option|flag)s?:? ?[`'\"]?(?P<name>--?[\w-]+)",

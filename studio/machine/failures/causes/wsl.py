@@ -90,7 +90,7 @@ FAILURES = (
             r"0x80370114|0x8007007e",
             r"only applies to machines with the Windows Subsystem for Linux",
             r"Invalid command line option: (?:wsl )?--?(?:set-|install|update|import)",
-            r"'wsl(?:\.exe)?' is not recognized as",
+            r"'wsl(?:\.exe)?' is not recognized as|ObjectNotFound: \(wsl(?:\.exe)?:String\)",
         ),
         (Remedy("enable_wsl"),),
         code="L10",
