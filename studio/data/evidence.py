@@ -57,7 +57,7 @@ from studio.data.related_names import OLD, RENEWED, are_twins, hints, is_half, i
 from studio.data.unused_columns import ORDERS
 from studio.data.whole_examples import REVIEWED, is_part
 
-HEADS = frozenset("title headline heading subject name".split())
+HEADS = frozenset("title headline heading name".split())
 """Names of what heads a text."""
 LIKELY = 0.75
 """So likely is a pair that needs no asking, where the names of one side say the same and no column competes."""
@@ -242,7 +242,7 @@ def _weigh_pair(
         if any(one.spoken and one.distinct > 1 and not is_noted(one) for one in rest if one not in twins):
             return None
         return _tell(asked, learned)
-    if {*part_name(asked)} <= HEADS and question.asks < TELLING and answer.is_prose:
+    if {*part_name(asked)} <= HEADS and question.asks < TELLING and answer.is_prose and not answer.coded:
         return None  # what a title heads was rarely written for the title alone
     entry = find_entry([*known.values()], alone=True)
     if entry and (entry[0].name, entry[1].name) == (asked, learned):

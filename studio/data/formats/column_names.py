@@ -53,7 +53,7 @@ OTHER_WORDS = frozenset("reponse reponses chose rejecter".split())
 @lru_cache(maxsize=1024)
 def mend_spelling(word: str) -> str:
     """Return the known word from which `word` is one slip away: a letter too many, missing, wrong, or swapped."""
-    if len(word) < 5 or not word.isascii() or word in SPELLED or word in OTHER_WORDS:
+    if len(word) < 5 or not (word.isascii() and word.isalpha()) or word in SPELLED or word in OTHER_WORDS:
         return word
     return next((known for known in SPELLED if known[0] == word[0] and _is_slip(word, known)), word)
 
