@@ -82,6 +82,11 @@ class DecoderShape:
     """Experts, where layers have some: those without are taken to be like them."""
 
     @property
+    def keeps_branches(self) -> bool:
+        """Whether attention's and the MLP's results are kept beside the stream that they join."""
+        return self.branch_norms or self.magnitudes
+
+    @property
     def queries(self) -> int:
         """Q."""
         return self.query_heads * self.head_dim

@@ -29,8 +29,9 @@ def kept_bytes(shape: DecoderShape, keep: str) -> int:
     """Return what a layer at the level `keep` holds until its backward pass, bytes a token (SavedLayer)."""
     e, groups, routed = shape.element_bytes, shape.groups, shape.routed
     levels = (
-        # The layer's input; the MLP's result where a norm follows it; which experts a token passes.
-        e * shape.hidden * (1 + shape.branch_norms + shape.paired) + (routed.kept_bytes(e) if routed else 0),
+        # The layer's input; the MLP's result where a norm or a length needs it; which experts a token passes.
+        e * shape.hidden * (1 + shape.keeps_branches + shape.paired)
+        + (routed.kept_bytes(e) if routed else 0),
         _attention_state(shape)
         + e * shape.hidden,  # and the residual stream after it, or what a norm makes it from
         e * (shape.queries + 2 * shape.keys + groups["qkv"].tail),
@@ -79,7 +80,7 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     qkv = e * (shape.queries + 2 * shape.keys + groups["qkv"].tail) if level < 2 else 0
     if shape.record_bytes:  # made again before the MLP where its result is needed, else after it
         state, qkv = shape.record_bytes * (level < 1), 0
-    middle = e * hidden * ((level < 1) + shape.branch_norms)
+    middle = e * hidden * ((level < 1) + shape.keeps_branches)
     middle += (
         4 * e * hidden * shape.paired
     )  # their sum, its gradient, the MLP's, and what comes back by the router
@@ -98,7 +99,7 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     summed = PORTION_BYTES * shape.magnitudes
     if shape.magnitudes:  # gate and up beside their gradients
         portion += 2 * width + groups["gate_up"].tail
-    given_back = e * hidden * ((level > 0) + shape.branch_norms + shape.paired)
+    given_back = e * hidden * ((level > 0) + shape.keeps_branches + shape.paired)
     if level == 3:
         given_back += e * (2 * width + groups["gate_up"].tail)
     experts = 0

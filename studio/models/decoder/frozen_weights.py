@@ -204,30 +204,34 @@ class OpenedWeights(FrozenWeights):
     def open_plain(self, kernels: Kernels) -> Tensor:
         """Return W (outputs, inputs) without `row_scale`, until anything else is opened."""
         matrix, _ = self._scratch.take(self._shape, self.dtype, self.device, None)
-        self._decode(matrix, kernels)
+        self._decode(matrix, kernels, None)
         return matrix[: self.outputs, : self.inputs]
 
     def _open(self, matrix: Tensor, kernels: Kernels) -> None:
-        self._decode(matrix, kernels)
-        if self.row_scale is not None:
-            matrix[: self.outputs, : self.inputs].mul_(self.row_scale[:, None])
+        self._decode(matrix, kernels, self.row_scale)
         if self.tail:
             matrix[self.outputs :, : self.inputs].copy_(self._rows)
             matrix[: self.outputs, self.inputs :].copy_(self._columns)
 
-    def _decode(self, matrix: Tensor, kernels: Kernels) -> None:
+    def _decode(self, matrix: Tensor, kernels: Kernels, row_scale: Tensor | None) -> None:
         from bitsandbytes.functional import dequantize_4bit
 
         row = 0
         for (linear, weight), size in zip(self._pairs(), self.sizes, strict=True):
-            place = matrix[row : row + size, : self.inputs]
-            if weight is None:
+            place, times = matrix[row : row + size, : self.inputs], None
+            if row_scale is not None:
+                times = row_scale[row : row + size]
+            if weight is None and times is None:
                 place.copy_(linear.weight.detach())
+            elif weight is None:
+                torch.mul(linear.weight.detach(), times[:, None], out=place)
             elif kernels.implementations["nf4"] == "triton" or self.device.type != "cuda":
-                kernels.nf4.forward(weight, place)
+                kernels.nf4.forward(weight, place, times)
             else:
                 # Without Triton the library's own kernel: the twin takes 5 to 8 times as long on an H200.
                 place.copy_(dequantize_4bit(linear.weight.data, linear.weight.quant_state))
+                if times is not None:
+                    place.mul_(times[:, None])
             row += size
 
     def tails(self) -> tuple[Tensor, Tensor]:
