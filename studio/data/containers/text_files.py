@@ -105,7 +105,7 @@ def _are_entries(lines: list[str], dash: str) -> bool:
     """Return whether each line is a word and what is said of it; a time and who wrote then are none."""
     halves = [line.strip().partition(dash) for line in lines]
     words = [word for word, _, said in halves if said and len(word) <= WORD_CHARACTERS]
-    own = len({*words}) > 0.8 * len(lines)
+    own = 2 * len({*words}) > len(lines)
     return len(words) == len(lines) >= LEAST_ENTRIES and own and not any(map(CLOCK.search, words))
 
 
