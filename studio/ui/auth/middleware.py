@@ -257,6 +257,8 @@ def _is_open(path: str, role: str) -> bool:
         return False
     if path.startswith(routes.FILE) and path[len(routes.FILE) :].lower().startswith("http"):
         return False  # Gradio would fetch it
+    if path.startswith(routes.CALL_V2):
+        return False
     return any(path == one or (one[-1] in "/=" and path.startswith(one)) for one in PATHS[role])
 
 
