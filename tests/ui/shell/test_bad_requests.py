@@ -60,5 +60,7 @@ def test_a_body_of_another_form_is_refused_and_not_quoted(data):
     app = gr.routes.App.create_app(blocks, app_kwargs={"exception_handlers": EXCEPTION_HANDLERS})
     client = TestClient(app)
     words = json.dumps({"data": data, "fn_index": 0, "session_hash": "s"})
-    answer = client.post("/gradio_api/queue/join", content=words, headers={"content-type": "application/json"})
+    answer = client.post(
+        "/gradio_api/queue/join", content=words, headers={"content-type": "application/json"}
+    )
     assert (answer.status_code, answer.text) == (422, "")
