@@ -81,7 +81,9 @@ def test_hostile_words_come_through_no_card(words, context):
                    {"base": True, "tuned": True}, {"base": 1.0, "tuned": None})  # fmt: skip
     totals = Totals(0, 1, 1, 1e9, float("inf"))
     table = EvalTable(words, "r", "", (row,), {"base": totals, "tuned": totals}, False, 2)
-    loaded = SimpleNamespace(name=words, run=words, checkpoint="", device=words, size_bytes=3)
+    loaded = SimpleNamespace(
+        name=words, run=words, checkpoint="", device=words, size_bytes=3, base_changed=True
+    )
     talk = {"base": turn, "tuned": turn}
     for html in (
         talk_card(words, turn, say, empty=words),
